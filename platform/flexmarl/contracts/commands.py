@@ -1,0 +1,177 @@
+"""Decisions of the orchestrator, carried out by workers. A closed union with one route per kind.
+
+Every command is idempotent by (run, number). The command table is outbox, truth and fence at once: a command is
+`open`, then `taken` under a token and a deadline, then `done`, `failed` or `void`. A broker message or an HTTP push
+only says "look at command n".
+"""
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
+
+from flexmarl.contracts.base import Record
+from flexmarl.contracts.events import DeviceUse
+from flexmarl.contracts.ids import Digest, Name
+from flexmarl.contracts.wire import CutSample, MicroBatchRef, Origin, PolicyPin
+
+COMMAND_SCHEMA_VERSION = 1
+
+
+class CommandStatus(StrEnum):
+    OPEN = "open"
+    TAKEN = "taken"
+    DONE = "done"
+    FAILED = "failed"
+    VOID = "void"
+
+
+class RequestDevices(Record):
+    """Ask the pool arbiter for a gang; the answer is `DevicesGranted`. Carried out by the driver itself."""
+
+    kind: Literal["request_devices"] = "request_devices"
+    pool: str
+    engines: int
+    trainers: int
+
+
+class HostLease(Record):
+    """Start the child of a lease on its device and keep it. Through Dramatiq, queue `device.<device id>`."""
+
+    kind: Literal["host_lease"] = "host_lease"
+    lease_id: int
+    device_id: str
+    use: DeviceUse
+
+
+class ReleaseLease(Record):
+    """Stop the child of a lease and free its device. Carried out by the driver: it marks the lease `releasing`."""
+
+    kind: Literal["release_lease"] = "release_lease"
+    lease_id: int
+
+
+class GroupOrder(Record):
+    draw: int
+    task_seed: int
+    members: int
+
+
+class PlayGroups(Record):
+    """Play episode groups under one pinned version vector. Through Dramatiq, queue `rollout.<pool>`."""
+
+    kind: Literal["play_groups"] = "play_groups"
+    pool: str
+    epoch: int
+    origin: Origin
+    groups: tuple[GroupOrder, ...]
+    pins: dict[Name, PolicyPin]
+    """Policy name -> exact weights. An engine that does not wholly hold them refuses."""
+    sampling_seed: int
+    greedy: bool = False
+
+
+class BindPolicy(Record):
+    """Make the trainer hold a policy: create version 0, or restore a committed version after a loss."""
+
+    kind: Literal["bind_policy"] = "bind_policy"
+    lease_id: int
+    policy: Name
+    version: int | None = None
+    """None: create version 0 from the policy's model source."""
+    digest: Digest | None = None
+
+
+class CutMicroBatch(Record):
+    """Fix a micro-batch's membership. A row, not work: the driver writes it in the decision's transaction."""
+
+    kind: Literal["cut_micro_batch"] = "cut_micro_batch"
+    ref: MicroBatchRef
+    cohort: int
+    samples: tuple[CutSample, ...]
+
+
+class Accumulate(Record):
+    """Add a micro-batch's un-normalised gradient to the accumulator. Refused if the epoch differs or it is in already."""
+
+    kind: Literal["accumulate"] = "accumulate"
+    lease_id: int
+    policy: Name
+    micro_batch: int
+    accumulator: str
+    entropy_coef: float
+
+
+class OptimizerStep(Record):
+    """Close Z, clip, step and commit the next version. Refused unless the accumulator holds exactly these ids."""
+
+    kind: Literal["optimizer_step"] = "optimizer_step"
+    lease_id: int
+    policy: Name
+    accumulator: str
+    micro_batches: tuple[int, ...]
+    next_version: int
+    step: int
+    learning_rate: float
+
+
+class LoadWeights(Record):
+    """Make an engine hold a policy version, pulled by digest."""
+
+    kind: Literal["load_weights"] = "load_weights"
+    lease_id: int
+    policy: Name
+    version: int
+    digest: Digest
+
+
+class WriteCheckpoint(Record):
+    """Export all policies at one version vector as Hugging Face folders."""
+
+    kind: Literal["write_checkpoint"] = "write_checkpoint"
+    lease_id: int
+    label: Literal["best", "last", "step"]
+    step: int
+    pins: dict[Name, PolicyPin]
+
+
+Command = Annotated[
+    RequestDevices | HostLease | ReleaseLease | PlayGroups | BindPolicy | CutMicroBatch | Accumulate | OptimizerStep
+    | LoadWeights | WriteCheckpoint,
+    Field(discriminator="kind"),
+]
+command_adapter: TypeAdapter[Command] = TypeAdapter(Command)
+
+
+class Route(StrEnum):
+    """Who carries a command out."""
+
+    DRIVER = "driver"
+    """The driver itself, in the transaction of the decision."""
+    BROKER = "broker"
+    """A Dramatiq actor; the message carries only (run, number)."""
+    NODE = "node"
+    """A running child, through the HTTP endpoint of its lease's node."""
+
+
+ROUTES: dict[str, Route] = {
+    "request_devices": Route.DRIVER,
+    "release_lease": Route.DRIVER,
+    "cut_micro_batch": Route.DRIVER,
+    "host_lease": Route.BROKER,
+    "play_groups": Route.BROKER,
+    "bind_policy": Route.NODE,
+    "accumulate": Route.NODE,
+    "optimizer_step": Route.NODE,
+    "load_weights": Route.NODE,
+    "write_checkpoint": Route.NODE,
+}
+
+
+def queue_of(command: Command) -> str:
+    """Name the Dramatiq queue of a broker command. Raises ValueError for any other."""
+    if isinstance(command, HostLease):
+        return f"device.{command.device_id}"
+    if isinstance(command, PlayGroups):
+        return f"rollout.{command.pool}"
+    raise ValueError(f"{command.kind} does not travel through the broker")

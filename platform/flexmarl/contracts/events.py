@@ -1,0 +1,178 @@
+"""Facts the orchestrator is told. A closed union: an event of another kind does not parse.
+
+Producers put events into the store's inbox in the same transaction as the rows they speak of, under a producer key
+that makes a repetition harmless. Only the driver orders them.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
+
+from flexmarl.contracts.base import Record
+from flexmarl.contracts.ids import Digest, Name
+from flexmarl.contracts.wire import EpisodeOutcome, Origin, TrainStats
+
+
+class Verb(StrEnum):
+    START = "start"
+    PAUSE = "pause"
+    RESUME = "resume"
+    STOP = "stop"
+    KILL = "kill"
+
+
+class DeviceUse(StrEnum):
+    """What a leased device hosts."""
+
+    ENGINE = "engine"
+    TRAINER = "trainer"
+
+
+class RunVerb(Record):
+    """A person or script asked for a life-cycle change. Ordered with all other facts."""
+
+    kind: Literal["run_verb"] = "run_verb"
+    verb: Verb
+    actor: str = ""
+    reason: str = ""
+
+
+class GrantedDevice(Record):
+    lease_id: int
+    device_id: str
+    use: DeviceUse
+
+
+class DevicesGranted(Record):
+    """The pool arbiter bound a gang of devices to the run, all of it or none."""
+
+    kind: Literal["devices_granted"] = "devices_granted"
+    leases: tuple[GrantedDevice, ...]
+
+
+class ChildReady(Record):
+    """An engine or trainer child started on its leased device and answers. It holds no policy yet."""
+
+    kind: Literal["child_ready"] = "child_ready"
+    lease_id: int
+    use: DeviceUse
+    incarnation: str
+
+
+class ChildLost(Record):
+    """The child of a lease ended or its lease expired. The lease stays: the node may start a new incarnation."""
+
+    kind: Literal["child_lost"] = "child_lost"
+    lease_id: int
+    incarnation: str = ""
+    reason: str = ""
+
+
+class LeaseEnded(Record):
+    """The node proved that nothing of the lease runs any more; its device is free."""
+
+    kind: Literal["lease_ended"] = "lease_ended"
+    lease_id: int
+    reason: str = ""
+
+
+class PolicyBound(Record):
+    """The trainer holds a policy at a version, with an empty accumulator of the given epoch."""
+
+    kind: Literal["policy_bound"] = "policy_bound"
+    lease_id: int
+    incarnation: str
+    policy: Name
+    version: int
+    digest: Digest
+    created: bool = False
+    """True when this bind made version 0 (initialised, and warmed up where the spec asks)."""
+    facts: dict[str, float] = {}
+    """E.g. `parameters`, `warmup_steps`, `warmup_seconds`."""
+
+
+class GroupSettled(Record):
+    """All members of an episode group ended; its rows are in the store, in this event's transaction."""
+
+    kind: Literal["group_settled"] = "group_settled"
+    draw: int
+    origin: Origin
+    epoch: int
+    command_no: int
+    episodes: tuple[EpisodeOutcome, ...]
+    started_at: float
+    finished_at: float
+
+
+class MicroBatchAccumulated(Record):
+    """One micro-batch's un-normalised gradient is in the accumulator."""
+
+    kind: Literal["micro_batch_accumulated"] = "micro_batch_accumulated"
+    policy: Name
+    micro_batch: int
+    accumulator: str
+    """Accumulator epoch: `<version>:<trainer incarnation>`."""
+    stats: TrainStats
+
+
+class StepCommitted(Record):
+    """The optimizer stepped, its rows are `applied` and the new version is committed, in this event's transaction."""
+
+    kind: Literal["step_committed"] = "step_committed"
+    policy: Name
+    version: int
+    parent: int
+    digest: Digest
+    accumulator: str
+    null_step: bool = False
+    grad_norm: float = 0.0
+    learning_rate: float = 0.0
+    seconds: float = 0.0
+
+
+class WeightsServed(Record):
+    """An engine wholly holds a policy version."""
+
+    kind: Literal["weights_served"] = "weights_served"
+    lease_id: int
+    incarnation: str
+    policy: Name
+    version: int
+    digest: Digest
+
+
+class CheckpointWritten(Record):
+    """A consistent cut over all policies lies on disk as Hugging Face folders."""
+
+    kind: Literal["checkpoint_written"] = "checkpoint_written"
+    label: Literal["best", "last", "step"]
+    step: int
+    versions: dict[Name, int]
+    path: str
+    bytes: int
+
+
+class CommandFailed(Record):
+    """A command ended in failure. The core decides whether to repeat it or to fail the run."""
+
+    kind: Literal["command_failed"] = "command_failed"
+    command_no: int
+    command_kind: str
+    code: str
+    message: str
+    retryable: bool = False
+
+
+class TimerFired(Record):
+    """The deadline the core returned last has come."""
+
+    kind: Literal["timer_fired"] = "timer_fired"
+
+
+Event = Annotated[
+    RunVerb | DevicesGranted | ChildReady | ChildLost | LeaseEnded | PolicyBound | GroupSettled | MicroBatchAccumulated
+    | StepCommitted | WeightsServed | CheckpointWritten | CommandFailed | TimerFired,
+    Field(discriminator="kind"),
+]
+event_adapter: TypeAdapter[Event] = TypeAdapter(Event)

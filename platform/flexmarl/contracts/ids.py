@@ -1,0 +1,23 @@
+"""Identities that travel between processes.
+
+A run is a number (`run_id`) in the data plane and a UUID only towards people. Everything below a run is named by
+small integers and role names, so that a key can be compared, sorted and rendered without a lookup.
+"""
+
+from typing import Annotated
+
+from pydantic import Field, StringConstraints
+
+RunId = Annotated[int, Field(ge=1)]
+"""Number of a run, assigned once by the control plane."""
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
+"""A role, policy, environment or plug-in name: lower-case letters, digits and underscore, at most 32 characters."""
+
+Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+"""SHA-256 of a content, in lower-case hexadecimal."""
+
+
+def sample_id(draw: int, member: int, attempt: int, role: str, turn: int) -> str:
+    """Render a sample key for people, e.g. `12/3.1/solver/0`."""
+    return f"{draw}/{member}.{attempt}/{role}/{turn}"

@@ -1,0 +1,57 @@
+"""What pages are told and what they read at a glance.
+
+A push says only that something changed, with a sequence; the page re-reads. Losing one loses nothing.
+"""
+
+from typing import Literal
+
+from flexmarl.contracts.base import Record
+from flexmarl.contracts.ids import Name
+
+
+class Nudge(Record):
+    """Message of a socket or event stream: `topic` changed, its newest sequence is `seq`."""
+
+    topic: str
+    """`run:<uuid>` or `cluster`."""
+    seq: int
+
+
+class AgentProgress(Record):
+    reward: float | None = None
+    version: int = 0
+
+
+class MicroBatchProgress(Record):
+    policy: Name
+    cut: int = 0
+    accumulated: int = 0
+    expected: int = 0
+    state: Literal["waiting", "accumulating", "stepping", "published"] = "waiting"
+
+
+class Progress(Record):
+    """Figures of a run that lists and headers show; derived by the core, stored beside its state."""
+
+    step: int = 0
+    max_steps: int = 0
+    cohort_groups_settled: int = 0
+    cohort_groups: int = 0
+    episodes_proposed: int = 0
+    episodes_finished: int = 0
+    episodes_failed: int = 0
+    episodes_cancelled: int = 0
+    samples_trained: int = 0
+    tokens_generated: int = 0
+    step_seconds: float | None = None
+    """Median duration of the last 20 steps."""
+    reward: float | None = None
+    """Team score, mean of the last step."""
+    reward_first: float | None = None
+    eval_solved: float | None = None
+    eval_best: float | None = None
+    eval_step: int | None = None
+    agents: dict[Name, AgentProgress] = {}
+    micro_batches: tuple[MicroBatchProgress, ...] = ()
+    waiting_for: str = ""
+    """One line on what the pipeline waits for now."""

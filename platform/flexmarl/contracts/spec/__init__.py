@@ -1,0 +1,5 @@
+"""The experiment specification: what a researcher writes, validated before anything is queued."""
+
+from flexmarl.contracts.spec.experiment import ExperimentSpec
+
+__all__ = ["ExperimentSpec"]

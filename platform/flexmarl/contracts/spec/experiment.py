@@ -1,0 +1,57 @@
+"""The root of the specification and its cross-field rules."""
+
+from pydantic import Field, model_validator
+
+from flexmarl.contracts.base import Strict
+from flexmarl.contracts.ids import Name
+from flexmarl.contracts.spec.algorithm import AlgorithmSpec, Batch, SamplingFamily
+from flexmarl.contracts.spec.environment import EnvironmentSpec
+from flexmarl.contracts.spec.mechanisms import Mechanisms
+from flexmarl.contracts.spec.resources import Budget, Checkpoints, Evaluation, Resources
+from flexmarl.contracts.spec.team import AgentSpec, PolicySpec
+
+SPEC_SCHEMA_VERSION = 1
+
+
+class ExperimentSpec(Strict):
+    """A complete, resolved experiment. `agents` must be exactly the roles of the environment (checked at submit)."""
+
+    schema_version: int = Field(default=SPEC_SCHEMA_VERSION, ge=1, le=SPEC_SCHEMA_VERSION)
+    name: str = Field(default="untitled", min_length=1, max_length=64)
+    seed: int = Field(default=0, ge=0, le=2**31 - 1)
+    agents: dict[Name, AgentSpec] = Field(min_length=1, max_length=16)
+    policies: dict[Name, PolicySpec] = {}
+    """Settings per policy; a policy that an agent names and nobody describes gets the defaults."""
+    environment: EnvironmentSpec
+    algorithm: AlgorithmSpec = AlgorithmSpec()
+    sampling: SamplingFamily = SamplingFamily()
+    batch: Batch = Batch()
+    mechanisms: Mechanisms = Mechanisms()
+    resources: Resources = Resources()
+    budget: Budget = Budget()
+    evaluation: Evaluation = Evaluation()
+    checkpoints: Checkpoints = Checkpoints()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _describe_every_policy(cls, data: object) -> object:
+        """Give each policy that an agent acts with an entry, so that readers never fall back on their own."""
+        if not isinstance(data, dict) or not isinstance(data.get("agents"), dict):
+            return data
+        policies = dict(data.get("policies") or {})
+        for role, agent in data["agents"].items():
+            own = agent.get("policy") if isinstance(agent, dict) else getattr(agent, "policy", None)
+            policies.setdefault(own or role, {})
+        return {**data, "policies": policies}
+
+    def policy_of(self, role: str) -> str:
+        """Return the name of the policy a role acts with."""
+        return self.agents[role].policy or role
+
+    def roles_of(self, policy: str) -> tuple[str, ...]:
+        """Return the roles that act with a policy, in the order of the specification."""
+        return tuple(role for role in self.agents if self.policy_of(role) == policy)
+
+    def trainable_policies(self) -> tuple[str, ...]:
+        """Return the policies with at least one trainable agent, in the order of the specification."""
+        return tuple(name for name in self.policies if any(self.agents[r].trainable for r in self.roles_of(name)))

@@ -1,0 +1,29 @@
+"""One slot per mechanism of the orchestrator. A preset picks one option each; a system from the literature is a preset."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from flexmarl.contracts.base import Strict
+
+
+class LagPolicy(Strict):
+    bound: int = Field(default=0, ge=0, le=64)
+    """Highest allowed own lag in versions; 0 is strictly on-policy on cohorts."""
+    at_admission: Literal["admit"] = "admit"
+    in_flight: Literal["finish"] = "finish"
+    at_cut: Literal["wait"] = "wait"
+
+
+class Mechanisms(Strict):
+    lag_policy: LagPolicy = LagPolicy()
+    redundancy: Literal["none"] = "none"
+    router: Literal["least_loaded"] = "least_loaded"
+    mover: Literal["static"] = "static"
+    publication: Literal["cohort"] = "cohort"
+    trainer_protocol: Literal["micro_batch", "batch"] = "micro_batch"
+    """`micro_batch` accumulates gradients while the rest of the cohort still plays; `batch` waits for all of it."""
+    allocation: Literal["static"] = "static"
+    arbiter: Literal["fifo"] = "fifo"
+    ordered: bool = False
+    """Cut micro-batches by draw number instead of by arrival, so that sums are taken in one fixed order."""

@@ -1,0 +1,39 @@
+"""What a run may use and when it ends: devices, budget, evaluation, checkpoints."""
+
+from pydantic import Field
+
+from flexmarl.contracts.base import Strict
+
+
+class Resources(Strict):
+    rollout_pool: str = Field(default="default", min_length=1, max_length=64)
+    training_pool: str = Field(default="default", min_length=1, max_length=64)
+    rollout_devices: int = Field(default=1, ge=1, le=1)
+    """Engines; each holds one device."""
+    training_devices: int = Field(default=1, ge=1, le=1)
+    """Ranks of the trainer; each holds one device."""
+
+
+class Target(Strict):
+    """Stop as soon as an evaluation reaches a value."""
+
+    metric: str = "eval/solved"
+    value: float = 0.95
+
+
+class Budget(Strict):
+    train_steps: int = Field(default=400, ge=1, le=10_000_000)
+    seconds: float | None = Field(default=None, gt=0.0)
+    """Wall-clock limit from the first step; none when absent."""
+    target: Target | None = None
+
+
+class Evaluation(Strict):
+    every_steps: int = Field(default=10, ge=1)
+    tasks: int = Field(default=128, ge=1, le=65_536)
+    """Held-out tasks, one greedy episode each."""
+
+
+class Checkpoints(Strict):
+    every_steps: int = Field(default=100, ge=1)
+    """How often the last vector is exported; the best evaluated one is exported whenever it improves."""

@@ -1,0 +1,73 @@
+"""Who plays and with which weights: agents, policies, model sources."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from flexmarl.contracts.base import Strict
+from flexmarl.contracts.ids import Name
+
+
+class Sampling(Strict):
+    temperature: float = Field(default=1.0, gt=0.0, le=4.0)
+    """Softmax temperature in training episodes; evaluation is greedy."""
+    max_tokens: int = Field(default=8, ge=1, le=4096)
+    """Upper limit of response tokens per turn; an environment may ask for fewer."""
+
+
+class AgentSpec(Strict):
+    policy: Name | None = None
+    """Policy the agent acts with; its own one, named after its role, when absent. Agents may share a policy."""
+    trainable: bool = True
+    """False freezes the agent: its turns are recorded, never trained."""
+    sampling: Sampling = Sampling()
+
+
+class FactoryModel(Strict):
+    """A tiny Qwen2-style model and its tokenizer, made by the project itself from a seed."""
+
+    type: Literal["factory"] = "factory"
+    size: Literal["S", "M"] = "S"
+    """S: hidden 64, 2 layers, 4 heads (about 85 k parameters). M: hidden 128, 2 layers, 4 heads of 32, servable by vLLM."""
+    init_std: float | None = Field(default=None, gt=0.0, le=1.0)
+    """Standard deviation of the initial weights; about 1/sqrt(hidden) when absent."""
+    head_scale: float = Field(default=1.0, gt=0.0, le=10.0)
+    """Factor on the language-model head at initialisation: above 1 the first code words are more decisive."""
+
+
+class FolderModel(Strict):
+    """A Hugging Face causal language model in a folder that every node can read."""
+
+    type: Literal["folder"] = "folder"
+    path: str = Field(min_length=1)
+
+
+ModelSource = Annotated[FactoryModel | FolderModel, Field(discriminator="type")]
+
+
+class AdamW(Strict):
+    type: Literal["adamw"] = "adamw"
+    learning_rate: float = Field(default=2e-3, gt=0.0, le=1.0)
+    final_learning_rate_share: float = Field(default=1.0, ge=0.0, le=1.0)
+    """The learning rate decays linearly to this share over `budget.train_steps`."""
+    beta1: float = Field(default=0.9, ge=0.0, lt=1.0)
+    beta2: float = Field(default=0.95, ge=0.0, lt=1.0)
+    weight_decay: float = Field(default=0.0, ge=0.0, le=1.0)
+    grad_clip_norm: float = Field(default=1.0, gt=0.0)
+
+
+class SupervisedWarmup(Strict):
+    """Cross-entropy steps on the environment's demonstrations before step 0; marked in every chart."""
+
+    steps: int = Field(ge=1, le=10_000)
+    batch_size: int = Field(default=256, ge=1, le=65_536)
+    learning_rate: float = Field(default=2e-3, gt=0.0, le=1.0)
+    max_seconds: float = Field(default=3.0, gt=0.0)
+
+
+class PolicySpec(Strict):
+    model: ModelSource = FactoryModel()
+    precision: Literal["fp32", "fp64", "bf16"] = "fp32"
+    tuning: Literal["full", "lora"] = "full"
+    optimizer: AdamW = AdamW()
+    warmup: SupervisedWarmup | None = None

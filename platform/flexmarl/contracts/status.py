@@ -1,0 +1,73 @@
+"""The life cycle of a run: states, reasons, verbs and the one table that joins them.
+
+Status and reason are two enums. The driver alone moves a run; a verb is a request and shows as `pending_verb` until
+the driver has handled it. `allowed_verbs` is what the API publishes and what a 409 lists.
+"""
+
+from enum import StrEnum
+
+from flexmarl.contracts.events import Verb
+
+
+class RunStatus(StrEnum):
+    DRAFT = "draft"
+    QUEUED = "queued"
+    """Wants devices that are not free; the reason text says which."""
+    STARTING = "starting"
+    RUNNING = "running"
+    PAUSING = "pausing"
+    PAUSED = "paused"
+    STOPPING = "stopping"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    KILLED = "killed"
+
+
+class RunReason(StrEnum):
+    NONE = ""
+    WAITING_FOR_DEVICES = "waiting_for_devices"
+    STARTING_CHILDREN = "starting_children"
+    BINDING_POLICIES = "binding_policies"
+    USER_REQUEST = "user_request"
+    BUDGET_STEPS = "budget_steps"
+    BUDGET_TIME = "budget_time"
+    TARGET_REACHED = "target_reached"
+    RECOVERING_ENGINE = "recovering_engine"
+    RECOVERING_TRAINER = "recovering_trainer"
+    EPISODES_FAILED = "episodes_failed"
+    COMMAND_FAILED = "command_failed"
+    ORCHESTRATOR_ERROR = "orchestrator_error"
+
+
+TERMINAL: frozenset[RunStatus] = frozenset(
+    {RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.KILLED}
+)
+
+TRANSITIONS: dict[RunStatus, dict[Verb, RunStatus]] = {
+    RunStatus.DRAFT: {Verb.START: RunStatus.QUEUED},
+    RunStatus.QUEUED: {Verb.STOP: RunStatus.CANCELLED, Verb.KILL: RunStatus.KILLED},
+    RunStatus.STARTING: {Verb.STOP: RunStatus.STOPPING, Verb.KILL: RunStatus.KILLED},
+    RunStatus.RUNNING: {Verb.PAUSE: RunStatus.PAUSING, Verb.STOP: RunStatus.STOPPING, Verb.KILL: RunStatus.KILLED},
+    RunStatus.PAUSING: {Verb.RESUME: RunStatus.RUNNING, Verb.STOP: RunStatus.STOPPING, Verb.KILL: RunStatus.KILLED},
+    RunStatus.PAUSED: {Verb.RESUME: RunStatus.RUNNING, Verb.STOP: RunStatus.STOPPING, Verb.KILL: RunStatus.KILLED},
+    RunStatus.STOPPING: {Verb.KILL: RunStatus.KILLED},
+    RunStatus.COMPLETED: {},
+    RunStatus.FAILED: {},
+    RunStatus.CANCELLED: {},
+    RunStatus.KILLED: {},
+}
+
+
+def allowed_verbs(status: RunStatus) -> tuple[Verb, ...]:
+    """List the verbs that are legal in a status, in the order of the table."""
+    return tuple(TRANSITIONS[status])
+
+
+def next_status(status: RunStatus, verb: Verb) -> RunStatus:
+    """Return the status a verb leads to. Raises ValueError when the verb is illegal in `status`."""
+    try:
+        return TRANSITIONS[status][verb]
+    except KeyError:
+        allowed = ", ".join(allowed_verbs(status)) or "none"
+        raise ValueError(f"{verb} is not allowed while {status}; allowed: {allowed}") from None

@@ -1,0 +1,106 @@
+"""Values that several planes name: samples, episode outcomes, version vectors, micro-batches."""
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from flexmarl.contracts.base import Record
+from flexmarl.contracts.ids import Digest, Name
+
+
+class Origin(StrEnum):
+    """Why an episode group was played; only `train` groups enter a cohort."""
+
+    TRAIN = "train"
+    EVAL = "eval"
+
+
+class EpisodeStatus(StrEnum):
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class PolicyPin(Record):
+    """One policy's exact weights: what an engine must hold before it may answer."""
+
+    version: int = Field(ge=0)
+    digest: Digest
+
+
+class SampleRef(Record):
+    """One training row of a settled episode, named by role and turn inside it."""
+
+    role: Name
+    turn: int = Field(ge=0)
+    """Index of the model call among this role's calls in the episode, from 0."""
+    tokens: int = Field(ge=0)
+    """Number of response tokens, all of them emitted by the policy."""
+    reward: float = 0.0
+    """Reward the environment gave for this very turn (0 when it only scores episodes)."""
+
+
+class EpisodeOutcome(Record):
+    """How the winning attempt of one member of an episode group ended."""
+
+    member: int = Field(ge=0)
+    attempt: int = Field(ge=1)
+    status: EpisodeStatus
+    reason: str = ""
+    """Boundary and cause when the episode failed, e.g. `environment: step raised ValueError`."""
+    scores: dict[Name, float] = {}
+    """Episode reward per role."""
+    team_score: float = 0.0
+    solved: bool = False
+    samples: tuple[SampleRef, ...] = ()
+    duration_s: float = 0.0
+    facts: dict[str, float] = {}
+    """Environment's own named figures, averaged into metrics (e.g. `dishes`, `verifier_accept`)."""
+
+
+class SampleKey(Record):
+    """Key of a sample inside a run."""
+
+    draw: int
+    member: int
+    attempt: int
+    role: Name
+    turn: int
+
+
+class CutSample(Record):
+    """A sample's membership in a micro-batch, with the advantage fixed at the cut."""
+
+    draw: int
+    member: int
+    attempt: int
+    role: Name
+    turn: int
+    advantage: float
+    weight: float = 1.0
+    """Row coefficient c_i of the loss's normal form."""
+
+
+class MicroBatchRef(Record):
+    """A micro-batch by policy and number; numbers are unique per policy in a run and never reused."""
+
+    policy: Name
+    no: int = Field(ge=0)
+
+
+class TrainStats(Record):
+    """Un-normalised sums a micro-batch adds to its policy's step. Divide by `z` (or `tokens`) to read them."""
+
+    rows: int = 0
+    tokens: int = 0
+    z: float = 0.0
+    """This micro-batch's share of the step's normaliser Z, under the loss's aggregation."""
+    loss_sum: float = 0.0
+    entropy_sum: float = 0.0
+    kl_engine_sum: float = 0.0
+    """Sum over tokens of the k3 estimate of KL(engine || trainer)."""
+    logprob_gap_sum: float = 0.0
+    """Sum over tokens of |trainer log-prob - engine log-prob|."""
+    clipped_sum: float = 0.0
+    """Tokens whose ratio was clipped."""
+    seconds: float = 0.0

@@ -1,0 +1,1 @@
+"""The experience store and the registry: PostgreSQL through psycopg, no Django. Owns schema `store` and all its SQL."""

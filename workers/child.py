@@ -1,0 +1,93 @@
+"""The contract between a device worker and the child process it hosts.
+
+The parent writes one JSON line (`ChildConfig`) to the child's standard input and keeps it open: end of file means that
+the parent is gone, and the child exits. The child binds a free loopback (or given) address and answers with one JSON
+line (`ChildReady`) on standard output; everything else it says goes to standard error as log lines. All its HTTP routes
+ask for `Authorization: Bearer <secret>`. Both kinds of child answer `GET /health` and `POST /intervals`.
+"""
+
+import msgspec
+
+
+class ChildConfig(msgspec.Struct, forbid_unknown_fields=True):
+    use: str
+    """`engine` or `trainer`."""
+    run_id: int
+    lease_id: int
+    fence: int
+    incarnation: str
+    device: str
+    """torch device: `cpu`, `cuda:0`."""
+    threads: int
+    host: str
+    """Address to bind, usually 127.0.0.1."""
+    secret: str
+    home: str
+    """FLEXMARL_HOME: state plane, checkpoints and logs live below it."""
+    spec: dict[str, object]
+    """Resolved ExperimentSpec of the run."""
+
+
+class ChildReady(msgspec.Struct):
+    port: int
+    incarnation: str
+
+
+class Interval(msgspec.Struct):
+    """A closed busy interval of the child's device. `ord` is gapless per incarnation."""
+
+    ord: int
+    phase: str
+    """`rollout`, `load` for engines; `bind`, `train`, `step`, `checkpoint` for trainers."""
+    policy: str
+    t0: float
+    t1: float
+    tokens: int = 0
+
+
+class IntervalsRequest(msgspec.Struct, forbid_unknown_fields=True):
+    acknowledged: int = -1
+    """Highest `ord` the node has stored; the child forgets up to it."""
+
+
+class IntervalLog:
+    """Closed intervals that the node has not stored yet. Bounded: the oldest are dropped when nobody asks for hours.
+
+    Short neighbours of the same phase and policy are merged, so that a busy child makes a few rows a second.
+    """
+
+    LIMIT = 100_000
+    MERGE_GAP_S = 0.002
+    MERGE_UP_TO_S = 0.25
+    """Merging stops here: a longer interval is closed and shown."""
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._closed: list[Interval] = []
+
+    def add(self, phase: str, policy: str, t0: float, t1: float, tokens: int = 0) -> None:
+        """Record one busy stretch, `t0 <= t1` in seconds since the epoch."""
+        last = self._closed[-1] if self._closed else None
+        if (
+            last is not None
+            and last.ord == self._next - 1
+            and (last.phase, last.policy) == (phase, policy)
+            and t0 - last.t1 <= self.MERGE_GAP_S
+            and last.t1 - last.t0 < self.MERGE_UP_TO_S
+        ):
+            last.t1, last.tokens = t1, last.tokens + tokens
+            return
+        self._closed.append(Interval(self._next, phase, policy, t0, t1, tokens))
+        self._next += 1
+        del self._closed[: -self.LIMIT]
+
+    def drain(self, acknowledged: int, now: float) -> list[Interval]:
+        """Forget what the node has stored and return the rest, without the newest while it may still grow."""
+        self._closed = [interval for interval in self._closed if interval.ord > acknowledged]
+        if self._closed and now - self._closed[-1].t1 <= self.MERGE_GAP_S:
+            return self._closed[:-1]
+        return list(self._closed)
+
+    def flush(self) -> list[Interval]:
+        """Return everything, the newest included; for a child about to exit."""
+        return list(self._closed)

@@ -1,0 +1,87 @@
+"""The engine's HTTP dialect: OpenAI completions with token ids, over JSON.
+
+`POST /v1/completions` takes many prompts of one policy version at once. With `stream` true the answer is server-sent
+events, each carrying the choices that finished since the last; otherwise one body. An engine that does not wholly hold
+(policy, version, digest) answers 409 with what it holds. Encoded with msgspec: every hop is on the path of a turn.
+"""
+
+import msgspec
+
+
+class CompletionRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    model: str
+    """Policy name."""
+    prompt: list[list[int]]
+    max_tokens: int
+    seeds: list[int]
+    """One 63-bit seed per prompt. The draw of token t depends on (seed, t) alone, not on the batch."""
+    request_ids: list[str] = []
+    """One id per prompt, for abort; generated when absent."""
+    version: int = -1
+    digest: str = ""
+    temperature: float = 1.0
+    """0 is greedy."""
+    allowed_token_ids: list[int] = []
+    stop_token_ids: list[int] = []
+    """The reply ends with, and includes, the first of these."""
+    stream: bool = False
+
+
+class Choice(msgspec.Struct):
+    index: int
+    token_ids: list[int]
+    logprobs: list[float]
+    """Log-probability of each emitted token under the distribution it was drawn from (mask and temperature applied)."""
+    finish_reason: str
+    """`stop`, `length` or `abort`."""
+    segments: list[int]
+    """version, tokens, version, tokens, ... over `token_ids`."""
+
+
+class Load(msgspec.Struct):
+    """Queue depth returned with every reply: the router's signal."""
+
+    running: int
+    waiting: int
+
+
+class CompletionResponse(msgspec.Struct):
+    model: str
+    choices: list[Choice]
+    load: Load
+    incarnation: str
+
+
+class Held(msgspec.Struct):
+    version: int
+    digest: str
+
+
+class NotHeld(msgspec.Struct):
+    """Body of a 409."""
+
+    code: str
+    detail: str
+    holds: dict[str, Held]
+
+
+class LoadRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """`POST /load`: hold this version of a policy, pulled from the state plane by digest."""
+
+    policy: str
+    version: int
+    digest: str
+
+
+class AbortRequest(msgspec.Struct, forbid_unknown_fields=True):
+    request_ids: list[str]
+
+
+class Stats(msgspec.Struct):
+    incarnation: str
+    running: int
+    waiting: int
+    slots: int
+    generated_tokens: int
+    prompt_tokens: int
+    holds: dict[str, Held]

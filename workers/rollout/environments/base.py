@@ -1,0 +1,82 @@
+"""The environment protocol: turn-based, single-use, without I/O of its own.
+
+Invariants: an `Environment` is one attempt of one episode and is never reset. It draws randomness only from the
+generator it was built with. Text goes in and out; token ids never reach an environment. A raised exception is data: the
+runner records a failed attempt with the boundary `environment`.
+"""
+
+import random
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One model call the environment waits for. Asks of one round are independent and run at once."""
+
+    role: str
+    observation: str
+    """Prompt as blank-separated words of the environment's vocabulary."""
+    max_tokens: int
+    allowed: tuple[str, ...] = ()
+    """Words the reply may consist of; empty allows the whole vocabulary."""
+    stop: tuple[str, ...] = ()
+    """Words that end the reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    role: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Final account of an episode."""
+
+    scores: dict[str, float]
+    """Episode reward per role."""
+    team_score: float
+    solved: bool
+    turn_rewards: dict[tuple[str, int], float] = field(default_factory=dict)
+    """Reward of single turns, by role and turn index; absent turns got 0."""
+    facts: dict[str, float] = field(default_factory=dict)
+
+
+class Environment(Protocol):
+    def asks(self) -> list[Ask]:
+        """Return who must act now; empty when the episode is over."""
+
+    def act(self, replies: list[Reply]) -> None:
+        """Take the replies to the last asks, in their order, and move on. Call again `asks` afterwards."""
+
+    def outcome(self) -> Outcome:
+        """Return the account; only when `asks` is empty."""
+
+    def describe(self) -> dict[str, object]:
+        """Return the task for people: `{"title": str, "facts": {label: text}}`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """A correct reply to an observation, for the supervised warm-up."""
+
+    role: str
+    observation: str
+    reply: str
+    allowed: tuple[str, ...] = ()
+
+
+class Family(Protocol):
+    """An environment with its settings: knows its roles and words, makes episodes from task seeds."""
+
+    roles: tuple[str, ...]
+
+    def vocabulary(self) -> tuple[str, ...]:
+        """Return all words in a fixed order. Index 0..2 are `<pad>`, `<bos>`, `<eos>`."""
+
+    def make(self, task_seed: int, held_out: bool, rng: random.Random) -> Environment:
+        """Make an episode. Equal seeds give the same task; `rng` drives what happens inside the episode."""
+
+    def demonstrations(self, rng: random.Random, count: int) -> list[Demonstration]:
+        """Return correct behaviour for warm-up; empty when the environment has none."""

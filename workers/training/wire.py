@@ -1,0 +1,96 @@
+"""What a node says to a trainer child: msgpack over loopback HTTP, one endpoint per verb (`POST /bind`, `/accumulate`,
+`/step`, `/checkpoint`).
+
+Arrays travel as little-endian bytes. Every request names the accumulator epoch it is meant for; the trainer refuses
+another one (409), so a command of an earlier life can never touch this one's gradient.
+"""
+
+import msgspec
+
+
+class BindRequest(msgspec.Struct, forbid_unknown_fields=True):
+    policy: str
+    version: int = -1
+    """-1: create version 0."""
+    digest: str = ""
+    state: str = ""
+    """Digest of the training state (optimizer) to restore; empty starts a fresh optimizer."""
+
+
+class BindReply(msgspec.Struct):
+    policy: str
+    version: int
+    digest: str
+    state: str
+    created: bool
+    tokenizer: bytes
+    """tokenizer.json of the policy's model source."""
+    facts: dict[str, float]
+
+
+class TrainRow(msgspec.Struct):
+    """One sample of a micro-batch."""
+
+    prompt: bytes
+    """int32[n_prompt]"""
+    response: bytes
+    """int32[n_response]"""
+    logprobs: bytes
+    """float32[n_response], as the engine reported"""
+    allowed: bytes
+    """int32[n_allowed]; empty: the whole vocabulary"""
+    temperature: float
+    advantage: float
+    weight: float
+
+
+class AccumulateRequest(msgspec.Struct, forbid_unknown_fields=True):
+    policy: str
+    accumulator: str
+    micro_batch: int
+    entropy_coef: float
+    rows: list[TrainRow]
+
+
+class AccumulateReply(msgspec.Struct):
+    """Fields of `flexmarl.contracts.wire.TrainStats`."""
+
+    stats: dict[str, float]
+
+
+class StepRequest(msgspec.Struct, forbid_unknown_fields=True):
+    policy: str
+    accumulator: str
+    micro_batches: list[int]
+    next_version: int
+    learning_rate: float
+
+
+class StepReply(msgspec.Struct):
+    version: int
+    digest: str
+    state: str
+    null_step: bool
+    grad_norm: float
+    seconds: float
+
+
+class CheckpointRequest(msgspec.Struct, forbid_unknown_fields=True):
+    label: str
+    step: int
+    versions: dict[str, int]
+    digests: dict[str, str]
+
+
+class CheckpointReply(msgspec.Struct):
+    path: str
+    bytes: int
+
+
+class Refusal(msgspec.Struct):
+    """Body of a 409 or 422: the trainer's state does not fit the request."""
+
+    code: str
+    detail: str
+    accumulator: str = ""
+    micro_batches: list[int] = []
