@@ -75,6 +75,7 @@ CREATE TABLE store.command (
   body       jsonb NOT NULL,
   status     text NOT NULL DEFAULT 'open',    -- open | taken | done | failed | void
   token      uuid,                            -- whoever took it; every later write is guarded by it
+  takes      int NOT NULL DEFAULT 0,          -- how often it was taken: numbers the attempts of what it plays
   taken_at   timestamptz,
   deadline   timestamptz,                     -- a taken command past it may be taken again
   sends      int NOT NULL DEFAULT 0,
