@@ -136,8 +136,16 @@ class WriteCheckpoint(Record):
 
 
 Command = Annotated[
-    RequestDevices | HostLease | ReleaseLease | PlayGroups | BindPolicy | CutMicroBatch | Accumulate | OptimizerStep
-    | LoadWeights | WriteCheckpoint,
+    RequestDevices
+    | HostLease
+    | ReleaseLease
+    | PlayGroups
+    | BindPolicy
+    | CutMicroBatch
+    | Accumulate
+    | OptimizerStep
+    | LoadWeights
+    | WriteCheckpoint,
     Field(discriminator="kind"),
 ]
 command_adapter: TypeAdapter[Command] = TypeAdapter(Command)

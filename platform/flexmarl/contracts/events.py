@@ -171,8 +171,19 @@ class TimerFired(Record):
 
 
 Event = Annotated[
-    RunVerb | DevicesGranted | ChildReady | ChildLost | LeaseEnded | PolicyBound | GroupSettled | MicroBatchAccumulated
-    | StepCommitted | WeightsServed | CheckpointWritten | CommandFailed | TimerFired,
+    RunVerb
+    | DevicesGranted
+    | ChildReady
+    | ChildLost
+    | LeaseEnded
+    | PolicyBound
+    | GroupSettled
+    | MicroBatchAccumulated
+    | StepCommitted
+    | WeightsServed
+    | CheckpointWritten
+    | CommandFailed
+    | TimerFired,
     Field(discriminator="kind"),
 ]
 event_adapter: TypeAdapter[Event] = TypeAdapter(Event)

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from flexmarl.contracts.base import Strict
 from flexmarl.contracts.ids import Name
@@ -71,3 +71,11 @@ class PolicySpec(Strict):
     tuning: Literal["full", "lora"] = "full"
     optimizer: AdamW = AdamW()
     warmup: SupervisedWarmup | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _factory_unless_said(cls, data: object) -> object:
+        """A model without a type is one of the factory."""
+        if isinstance(data, dict) and isinstance(data.get("model"), dict) and "type" not in data["model"]:
+            return {**data, "model": {"type": "factory", **data["model"]}}
+        return data

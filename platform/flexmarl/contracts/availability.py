@@ -1,0 +1,77 @@
+"""Which options are built. A known name that is not built yet is refused at submit with the list of what is.
+
+Invariant (tested): the available names of each slot are exactly those the specification's types accept, so this table
+and the types cannot drift apart.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flexmarl.contracts.problems import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    available: tuple[str, ...]
+    planned: tuple[str, ...]
+    """Names the field knows and this version does not build."""
+
+
+SLOTS: dict[str, Slot] = {
+    "/algorithm/group_key": Slot(("episode_group",), ("agent", "agent_turn")),
+    "/algorithm/advantage/type": Slot(
+        ("grpo",), ("dr_grpo", "rloo", "reinforce_pp", "magrpo", "dr_mas", "at_grpo", "gae")
+    ),
+    "/algorithm/loss/type": Slot(
+        ("policy_gradient", "ppo_clip"), ("dapo", "gspo", "cispo", "topr", "decoupled_ppo", "online_dpo")
+    ),
+    "/algorithm/correction": Slot(
+        ("none",), ("mask_stale", "truncated_importance", "masked_importance", "decoupled", "sequence_filter")
+    ),
+    "/sampling/task_sampler": Slot(("uniform",), ("vade",)),
+    "/sampling/branch_controller": Slot(("none",), ("at_grpo_tree", "trace", "echo")),
+    "/sampling/group_filter": Slot(("none", "drop_zero_variance"), ("dynamic_sampling", "pods")),
+    "/sampling/replay": Slot(("none",), ("inject", "archive")),
+    "/mechanisms/lag_policy/at_admission": Slot(("admit",), ("wait", "drop", "refresh")),
+    "/mechanisms/lag_policy/in_flight": Slot(("finish",), ("continue", "resume", "restart_turn", "discard")),
+    "/mechanisms/lag_policy/at_cut": Slot(("wait",), ("drop", "refresh")),
+    "/mechanisms/redundancy": Slot(("none",), ("extra_groups", "extra_members", "extra_environments")),
+    "/mechanisms/router": Slot(("least_loaded",), ("prefix_affinity", "length_aware", "hardware_class")),
+    "/mechanisms/mover": Slot(("static",), ("queue_disparity", "repack")),
+    "/mechanisms/publication": Slot(("cohort",), ("wavefront", "delayed")),
+    "/mechanisms/trainer_protocol": Slot(("micro_batch", "batch"), ("mini_batch", "per_group")),
+    "/mechanisms/allocation": Slot(("static",), ("agent_centric", "colocated")),
+    "/mechanisms/arbiter": Slot(("fifo",), ("priority", "fair_share")),
+    "/environment/type": Slot(
+        ("reference_game", "hot_cold", "arithmetic", "kitchen"), ("pettingzoo", "textarena", "mcp")
+    ),
+    "/policies/*/model/type": Slot(("factory", "folder"), ("hub",)),
+    "/policies/*/optimizer/type": Slot(("adamw",), ("muon", "sgd")),
+    "/policies/*/tuning": Slot(("full",), ("lora",)),
+    "/policies/*/precision": Slot(("fp32", "fp64"), ("bf16",)),
+}
+
+
+def unavailable(document: Mapping[str, Any]) -> list[Problem]:
+    """Find values that are legal words of their field and not built in this version."""
+    return [
+        Problem(
+            pointer=where,
+            code="not_available",
+            detail=f"{value} is known and not built in this version.",
+            hint=f"Available: {', '.join(slot.available)}.",
+        )
+        for path, slot in SLOTS.items()
+        for where, value in _values(document, path.strip("/").split("/"), "")
+        if value in slot.planned
+    ]
+
+
+def _values(node: object, path: list[str], where: str) -> list[tuple[str, object]]:
+    if not path:
+        return [(where, node)]
+    if not isinstance(node, Mapping):
+        return []
+    names = list(node) if path[0] == "*" else [path[0]] if path[0] in node else []
+    return [found for name in names for found in _values(node[name], path[1:], f"{where}/{name}")]

@@ -1,0 +1,149 @@
+"""Refusals that name the field, the rule and a legal value.
+
+A `Problem` is what the API returns per field and what the form shows beside its input; texts are for people, `code`
+is for programs.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from flexmarl.contracts.base import Record
+
+
+class Problem(Record):
+    pointer: str
+    """JSON pointer of the offending field, e.g. `/batch/micro_batch_groups`."""
+    code: str
+    """Stable name of the rule, e.g. `unknown_field`, `not_available`, `out_of_range`."""
+    detail: str
+    """The rule that was broken."""
+    hint: str = ""
+    """A legal value near the given one, or what to do."""
+
+
+class SpecProblems(ValueError):  # noqa: N818 - a collection of refusals, not one error
+    """A specification was refused. Carries every problem found, not only the first."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("; ".join(f"{p.pointer}: {p.detail}" for p in self.problems))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.problems,))
+
+
+def pointer(path: Iterable[object]) -> str:
+    """Render a path as a JSON pointer (RFC 6901)."""
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
+
+
+def nearest(word: str, legal: Iterable[str]) -> str:
+    """Return the legal word that looks most like `word`, or '' when none does."""
+    matches = difflib.get_close_matches(word, list(legal), n=1, cutoff=0.5)
+    return matches[0] if matches else ""
+
+
+def problems_of(error: ValidationError, schema: Mapping[str, Any], raw: object) -> list[Problem]:
+    """Translate pydantic's errors. `schema` is the JSON Schema of the model, used to list legal fields."""
+    return [_problem(item, schema, raw) for item in error.errors(include_url=False)]
+
+
+_BOUNDS = {
+    "greater_than_equal": ("ge", "at least"),
+    "greater_than": ("gt", "greater than"),
+    "less_than_equal": ("le", "at most"),
+    "less_than": ("lt", "less than"),
+}
+
+
+def _problem(item: Any, schema: Mapping[str, Any], raw: object) -> Problem:
+    kind, context = item["type"], item.get("ctx", {})
+    path = _document_path(item["loc"], raw, missing=kind == "missing")
+    where = pointer(path)
+    name = str(path[-1]) if path else "specification"
+    if kind == "extra_forbidden":
+        legal = _legal_fields(path[:-1], schema, raw)
+        close = nearest(name, legal)
+        hint = f"Did you mean {close}?" if close else f"Fields here: {', '.join(legal)}." if legal else "Remove it."
+        return Problem(pointer=where, code="unknown_field", detail=f"{name} is not a field here.", hint=hint)
+    if kind in _BOUNDS:
+        key, words = _BOUNDS[kind]
+        bound = context[key]
+        return Problem(
+            pointer=where,
+            code="out_of_range",
+            detail=f"{name} must be {words} {bound}; it is {item['input']}.",
+            hint=f"Set {bound}." if key in ("ge", "le") else f"Set a value {words} {bound}.",
+        )
+    if kind in ("literal_error", "union_tag_invalid", "enum"):
+        legal_text = str(context.get("expected") or context.get("expected_tags", ""))
+        return Problem(
+            pointer=where + ("/type" if kind == "union_tag_invalid" else ""),
+            code="unknown_value",
+            detail=f"{name} does not know {context.get('tag', item['input'])!r}.",
+            hint=f"Legal values: {legal_text}.",
+        )
+    if kind in ("missing", "union_tag_not_found"):
+        return Problem(
+            pointer=where + ("/type" if kind == "union_tag_not_found" else ""),
+            code="required",
+            detail=f"{name} is required.",
+            hint="",
+        )
+    code = "wrong_type" if kind.endswith(("_type", "_parsing")) else "invalid"
+    return Problem(pointer=where, code=code, detail=f"{name}: {item['msg']}.", hint="")
+
+
+def _document_path(loc: tuple[int | str, ...], raw: object, *, missing: bool) -> list[int | str]:
+    """Drop the union tags and validator names that pydantic puts between the fields of the document."""
+    path: list[int | str] = []
+    here = raw
+    for i, part in enumerate(loc):
+        if isinstance(here, Mapping):
+            is_last = i == len(loc) - 1
+            if part not in here and not (is_last and missing):
+                continue
+            here = here.get(part)
+        elif isinstance(here, list) and isinstance(part, int):
+            here = here[part] if part < len(here) else None
+        else:
+            continue
+        path.append(part)
+    return path
+
+
+def _legal_fields(path: list[int | str], schema: Mapping[str, Any], raw: object) -> list[str]:
+    """List the property names of the object at `path`, following references and the chosen union variant."""
+    node: Mapping[str, Any] = schema
+    here = raw
+    for part in path:
+        node = _variant(_deref(node, schema), here, schema)
+        here = here.get(part) if isinstance(here, Mapping) else None
+        properties = node.get("properties", {})
+        node = properties.get(part) or node.get("additionalProperties") or _pattern_schema(node)
+    return sorted(_variant(_deref(node, schema), here, schema).get("properties", {}))
+
+
+def _pattern_schema(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    patterns: Mapping[str, Any] = node.get("patternProperties", {})
+    return next(iter(patterns.values()), {})
+
+
+def _deref(node: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    while "$ref" in node:
+        node = schema["$defs"][node["$ref"].rsplit("/", 1)[1]]
+    return node
+
+
+def _variant(node: Mapping[str, Any], here: object, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    options = node.get("oneOf") or node.get("anyOf")
+    if not options:
+        return node
+    mapping = node.get("discriminator", {}).get("mapping", {})
+    tag = here.get("type") if isinstance(here, Mapping) else None
+    if tag in mapping:
+        return _deref({"$ref": mapping[tag]}, schema)
+    return next((_deref(o, schema) for o in options if o.get("type") != "null"), {})

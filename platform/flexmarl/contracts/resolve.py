@@ -1,0 +1,164 @@
+"""From what a person wrote to a complete specification: defaults, then template, then preset, then the person.
+
+The resolved document keeps the source of every leaf, so that a page can say where a value came from and what differs
+from the template. A refusal carries all problems at once.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from flexmarl.contracts.availability import unavailable
+from flexmarl.contracts.problems import Problem, SpecProblems, nearest, pointer, problems_of
+from flexmarl.contracts.rules import broken_rules, warnings
+from flexmarl.contracts.spec.experiment import ExperimentSpec
+
+DEFAULT_PRESET = "flexmarl"
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """Options of the mechanisms that make one published scheduler."""
+
+    name: str
+    title: str
+    description: str
+    paper: str
+    spec: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A vetted experiment to start from."""
+
+    name: str
+    title: str
+    description: str
+    preset: str
+    expected: str
+    """How long it takes to learn on two CPU cores, in words."""
+    spec: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    spec: ExperimentSpec
+    document: dict[str, Any]
+    """The specification as plain JSON values."""
+    sources: dict[str, str]
+    """JSON pointer of each leaf -> default, template, preset or user."""
+    preset: str
+    template: str
+    warnings: tuple[Problem, ...] = field(default=())
+
+
+@cache
+def load_presets() -> dict[str, Preset]:
+    """Read the built-in presets, by name."""
+    return {name: Preset(name=name, **body) for name, body in _yaml_folder("presets")}
+
+
+@cache
+def load_templates() -> dict[str, Template]:
+    """Read the built-in templates, by name."""
+    return {name: Template(name=name, **body) for name, body in _yaml_folder("templates")}
+
+
+def _yaml_folder(folder: str) -> list[tuple[str, dict[str, Any]]]:
+    files = sorted(
+        (f for f in resources.files("flexmarl.contracts").joinpath(folder).iterdir() if f.name.endswith(".yaml")),
+        key=lambda f: f.name,
+    )
+    return [(f.name.removesuffix(".yaml"), yaml.safe_load(f.read_text(encoding="utf-8"))) for f in files]
+
+
+def parse_yaml(text: str) -> dict[str, Any]:
+    """Read a specification written as YAML. Raises SpecProblems with the line of a syntax error."""
+    try:
+        document = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"Line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        detail = f"{where}{getattr(error, 'problem', None) or 'not YAML'}."
+        raise SpecProblems([Problem(pointer="", code="not_yaml", detail=detail, hint="")]) from error
+    if not isinstance(document, dict):
+        raise SpecProblems(
+            [Problem(pointer="", code="wrong_type", detail="The specification must be a mapping.", hint="")]
+        )
+    return document
+
+
+def resolve(raw: Mapping[str, Any], *, preset: str | None = None, template: str | None = None) -> Resolved:
+    """Complete a partial specification. Raises SpecProblems with every refusal found."""
+    chosen_template = _lookup(load_templates(), template, "/template") if template else None
+    preset_name = preset or (chosen_template.preset if chosen_template else DEFAULT_PRESET)
+    chosen_preset = _lookup(load_presets(), preset_name, "/preset")
+    layers = [
+        ("template", chosen_template.spec if chosen_template else {}),
+        ("preset", chosen_preset.spec),
+        ("user", dict(raw)),
+    ]
+    merged: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for source, layer in layers:
+        merged = _merge(merged, layer, source, sources, ())
+    not_built = unavailable(merged)
+    if not_built:
+        raise SpecProblems(not_built)
+    spec = _validate(merged)
+    broken = broken_rules(spec)
+    if broken:
+        raise SpecProblems(broken)
+    document = spec.model_dump(mode="json")
+    return Resolved(
+        spec=spec,
+        document=document,
+        sources={leaf: sources.get(leaf, "default") for leaf, _ in leaves(document)},
+        preset=preset_name,
+        template=template or "",
+        warnings=tuple(warnings(spec)),
+    )
+
+
+def leaves(node: object, path: tuple[object, ...] = ()) -> list[tuple[str, object]]:
+    """Flatten a document to (JSON pointer, value) pairs; empty containers count as leaves."""
+    if isinstance(node, Mapping) and node:
+        return [leaf for key, value in node.items() for leaf in leaves(value, (*path, key))]
+    return [(pointer(path), node)]
+
+
+def _lookup(known: Mapping[str, Any], name: str, where: str) -> Any:
+    if name in known:
+        return known[name]
+    close = nearest(name, known)
+    hint = f"Did you mean {close}?" if close else f"Known: {', '.join(known)}."
+    raise SpecProblems([Problem(pointer=where, code="unknown_value", detail=f"{name} does not exist.", hint=hint)])
+
+
+def _validate(document: dict[str, Any]) -> ExperimentSpec:
+    try:
+        return ExperimentSpec.model_validate(document)
+    except ValidationError as error:
+        raise SpecProblems(problems_of(error, ExperimentSpec.model_json_schema(), document)) from error
+
+
+def _merge(
+    base: dict[str, Any], layer: Mapping[str, Any], source: str, sources: dict[str, str], path: tuple[object, ...]
+) -> dict[str, Any]:
+    """Lay one layer over another. A changed `type` replaces the whole variant: its fields belong to another shape."""
+    replaced = "type" in layer and "type" in base and layer["type"] != base["type"]
+    merged = {} if replaced else dict(base)
+    for key, value in layer.items():
+        here = (*path, key)
+        if isinstance(value, Mapping) and value:
+            below = merged.get(key)
+            merged[key] = _merge(below if isinstance(below, dict) else {}, value, source, sources, here)
+        else:
+            merged[key] = value if not (value == {} and isinstance(merged.get(key), dict)) else merged[key]
+            sources[pointer(here)] = source
+    return merged

@@ -1,0 +1,144 @@
+"""Cross-field rules of a specification: what single fields cannot know of each other."""
+
+from collections.abc import Iterator
+
+from flexmarl.contracts.environments import environment_facts
+from flexmarl.contracts.problems import Problem, nearest
+from flexmarl.contracts.spec.environment import HotCold, ReferenceGame
+from flexmarl.contracts.spec.experiment import ExperimentSpec
+
+TARGET_METRICS = ("eval/solved", "eval/team_score")
+
+
+def broken_rules(spec: ExperimentSpec) -> list[Problem]:
+    """Return every broken rule of a specification whose single fields are legal."""
+    return [*_roles(spec), *_policies(spec), *_batch(spec), *_algorithm(spec), *_mechanisms(spec), *_budget(spec)]
+
+
+def warnings(spec: ExperimentSpec) -> list[Problem]:
+    """Return what is legal and probably not meant."""
+    found = []
+    batch = spec.batch
+    if batch.tasks_per_step % batch.micro_batch_groups:
+        found.append(
+            Problem(
+                pointer="/batch/micro_batch_groups",
+                code="uneven",
+                detail=f"{batch.tasks_per_step} tasks do not divide into micro-batches of {batch.micro_batch_groups}; "
+                "the last one of each step is smaller.",
+                hint=f"Set {_divisor_near(batch.tasks_per_step, batch.micro_batch_groups)}.",
+            )
+        )
+    return found
+
+
+def _divisor_near(number: int, wanted: int) -> int:
+    return min((d for d in range(1, number + 1) if number % d == 0), key=lambda d: abs(d - wanted))
+
+
+def _roles(spec: ExperimentSpec) -> Iterator[Problem]:
+    roles = [role.name for role in environment_facts(spec.environment).roles]
+    for role in spec.agents:
+        if role not in roles:
+            close = nearest(role, roles)
+            yield Problem(
+                pointer=f"/agents/{role}",
+                code="unknown_role",
+                detail=f"{spec.environment.type} has no role {role}.",
+                hint=f"Did you mean {close}?" if close else f"Its roles: {', '.join(roles)}.",
+            )
+    for role in roles:
+        if role not in spec.agents:
+            yield Problem(
+                pointer="/agents",
+                code="missing_role",
+                detail=f"{spec.environment.type} needs an agent for the role {role}.",
+                hint=f"Add `{role}: {{}}`.",
+            )
+
+
+def _policies(spec: ExperimentSpec) -> Iterator[Problem]:
+    for name, policy in spec.policies.items():
+        roles = spec.roles_of(name)
+        if not roles:
+            named = sorted({spec.policy_of(role) for role in spec.agents})
+            yield Problem(
+                pointer=f"/policies/{name}",
+                code="unused_policy",
+                detail=f"No agent acts with the policy {name}.",
+                hint=f"Policies of the agents: {', '.join(named)}.",
+            )
+        frozen = [role for role in roles if not spec.agents[role].trainable]
+        if frozen and len(frozen) < len(roles):
+            yield Problem(
+                pointer=f"/agents/{frozen[0]}/trainable",
+                code="shared_policy_half_frozen",
+                detail=f"Agents that share the policy {name} must all be trainable or all be frozen.",
+                hint=f"Set the same value for {', '.join(roles)}, or give {frozen[0]} its own policy.",
+            )
+        if policy.warmup and isinstance(spec.environment, ReferenceGame | HotCold):
+            yield Problem(
+                pointer=f"/policies/{name}/warmup",
+                code="no_demonstrations",
+                detail=f"{spec.environment.type} has no demonstrations: its code is invented by the team.",
+                hint="Remove warmup.",
+            )
+    if spec.agents and not spec.trainable_policies():
+        yield Problem(
+            pointer="/agents",
+            code="nothing_to_train",
+            detail="Every agent is frozen; a run needs at least one trainable agent.",
+            hint="Set trainable: true for one role.",
+        )
+
+
+def _batch(spec: ExperimentSpec) -> Iterator[Problem]:
+    batch = spec.batch
+    for field in ("micro_batch_groups", "rollout_groups"):
+        value = getattr(batch, field)
+        if value > batch.tasks_per_step:
+            yield Problem(
+                pointer=f"/batch/{field}",
+                code="out_of_range",
+                detail=f"{field} must be at most tasks_per_step, which is {batch.tasks_per_step}; it is {value}.",
+                hint=f"Set {batch.tasks_per_step}.",
+            )
+    if batch.min_members is not None and batch.min_members > batch.episodes_per_task:
+        yield Problem(
+            pointer="/batch/min_members",
+            code="out_of_range",
+            detail=f"min_members must be at most episodes_per_task, which is {batch.episodes_per_task}.",
+            hint=f"Set {batch.episodes_per_task}.",
+        )
+
+
+def _algorithm(spec: ExperimentSpec) -> Iterator[Problem]:
+    advantage = spec.algorithm.advantage
+    if advantage.gamma != 1.0 and not advantage.per_turn:
+        yield Problem(
+            pointer="/algorithm/advantage/gamma",
+            code="needs_per_turn",
+            detail="gamma discounts the reward-to-go of turns and needs per_turn.",
+            hint="Set per_turn: true, or gamma: 1.",
+        )
+
+
+def _mechanisms(spec: ExperimentSpec) -> Iterator[Problem]:
+    if spec.mechanisms.lag_policy.bound != 0:
+        yield Problem(
+            pointer="/mechanisms/lag_policy/bound",
+            code="not_available",
+            detail="Bounded staleness is known and not built in this version: cohorts are strictly on-policy.",
+            hint="Set 0.",
+        )
+
+
+def _budget(spec: ExperimentSpec) -> Iterator[Problem]:
+    target = spec.budget.target
+    if target is not None and target.metric not in TARGET_METRICS:
+        yield Problem(
+            pointer="/budget/target/metric",
+            code="unknown_value",
+            detail=f"{target.metric} is not measured by evaluations.",
+            hint=f"Legal values: {', '.join(TARGET_METRICS)}.",
+        )

@@ -1,0 +1,142 @@
+"""Resolving a specification: layers, sources, and refusals that name the field, the rule and a legal value."""
+
+import typing
+
+import pytest
+
+from flexmarl.contracts.arithmetic import arithmetic
+from flexmarl.contracts.availability import SLOTS
+from flexmarl.contracts.problems import SpecProblems
+from flexmarl.contracts.resolve import load_presets, load_templates, parse_yaml, resolve
+from flexmarl.contracts.spec import ExperimentSpec
+
+GAME = {"agents": {"speaker": {}, "listener": {}}, "environment": {"type": "reference_game"}}
+
+
+def refusals(raw: dict, **kwargs: str) -> list[tuple[str, str]]:
+    with pytest.raises(SpecProblems) as caught:
+        resolve(raw, **kwargs)
+    return [(p.pointer, p.code) for p in caught.value.problems]
+
+
+def hints(raw: dict) -> str:
+    with pytest.raises(SpecProblems) as caught:
+        resolve(raw)
+    return " ".join(p.hint for p in caught.value.problems)
+
+
+def test_sources_tell_default_preset_and_user_apart() -> None:
+    resolved = resolve({**GAME, "batch": {"tasks_per_step": 16}}, preset="sync")
+    assert resolved.spec.mechanisms.trainer_protocol == "batch"
+    assert resolved.sources["/mechanisms/trainer_protocol"] == "preset"
+    assert resolved.sources["/batch/tasks_per_step"] == "user"
+    assert resolved.sources["/batch/episodes_per_task"] == "default"
+
+
+def test_resolving_a_resolved_document_changes_nothing() -> None:
+    first = resolve(GAME)
+    assert resolve(first.document).document == first.document
+
+
+def test_every_template_and_preset_resolves() -> None:
+    for name in load_templates():
+        assert resolve({}, template=name).template == name
+    for name in load_presets():
+        assert resolve(GAME, preset=name).preset == name
+
+
+def test_a_changed_environment_type_replaces_the_variant() -> None:
+    raw = {"environment": {"type": "hot_cold", "numbers": 4}, "agents": {"guesser": {}, "hinter": {}}}
+    assert resolve(raw).spec.environment.model_dump()["numbers"] == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"batch": {"tasks_per_steps": 8}}, ("/batch/tasks_per_steps", "unknown_field")),
+        ({"batch": {"tasks_per_step": 0}}, ("/batch/tasks_per_step", "out_of_range")),
+        ({"batch": {"micro_batch_groups": 64}}, ("/batch/micro_batch_groups", "out_of_range")),
+        ({"algorithm": {"loss": {"type": "gspo"}}}, ("/algorithm/loss/type", "not_available")),
+        ({"algorithm": {"loss": {"type": "nonsense"}}}, ("/algorithm/loss/type", "unknown_value")),
+        ({"policies": {"speaker": {"tuning": "lora"}}}, ("/policies/speaker/tuning", "not_available")),
+        ({"policies": {"speaker": {"model": {"sizes": "S"}}}}, ("/policies/speaker/model/sizes", "unknown_field")),
+        ({"policies": {"talker": {}}}, ("/policies/talker", "unused_policy")),
+        ({"mechanisms": {"lag_policy": {"bound": 2}}}, ("/mechanisms/lag_policy/bound", "not_available")),
+        ({"environment": {"type": "chess"}}, ("/environment/type", "unknown_value")),
+        ({"environment": {"numbers": 9}}, ("/environment/numbers", "unknown_field")),
+        ({"seed": "seven"}, ("/seed", "wrong_type")),
+        ({"budget": {"target": {"metric": "loss"}}}, ("/budget/target/metric", "unknown_value")),
+        ({"algorithm": {"advantage": {"gamma": 0.9}}}, ("/algorithm/advantage/gamma", "needs_per_turn")),
+        ({"agents": {"speaker": {}, "listener": {}, "judge": {}}}, ("/agents/judge", "unknown_role")),
+        (
+            {"agents": {"speaker": {"trainable": False}, "listener": {"trainable": False}}},
+            ("/agents", "nothing_to_train"),
+        ),
+        ({"policies": {"speaker": {"warmup": {"steps": 3}}}}, ("/policies/speaker/warmup", "no_demonstrations")),
+    ],
+)
+def test_refusals_point_at_the_field(change: dict, expected: tuple[str, str]) -> None:
+    raw = {**GAME, **change}
+    if "environment" in change:
+        raw["environment"] = {**GAME["environment"], **change["environment"]}
+    assert expected in refusals(raw)
+
+
+def test_all_problems_come_at_once() -> None:
+    raw = {**GAME, "seed": -1, "batch": {"tasks_per_step": 0, "what": 1}}
+    assert len(refusals(raw)) == 3
+
+
+def test_hints_name_a_legal_neighbour() -> None:
+    assert "tasks_per_step" in hints({**GAME, "batch": {"task_per_step": 8}})
+    assert "Set 1." in hints({**GAME, "batch": {"tasks_per_step": 0}})
+    assert "policy_gradient" in hints({**GAME, "algorithm": {"loss": {"type": "gspo"}}})
+
+
+def test_unknown_template_names_a_neighbour() -> None:
+    assert refusals({}, template="referenc_game") == [("/template", "unknown_value")]
+
+
+def test_yaml_errors_name_the_line() -> None:
+    with pytest.raises(SpecProblems) as caught:
+        parse_yaml("a: [1,\nb: 2")
+    assert "Line" in caught.value.problems[0].detail
+
+
+def _literals(model: type, path: list[str]) -> tuple[str, ...]:
+    if path[0] == "*":
+        raise AssertionError
+    annotation = model.model_fields[path[0]].annotation
+    origin = typing.get_origin(annotation)
+    if origin is dict:
+        return _literals(typing.get_args(annotation)[1], path[2:])
+    if len(path) == 1:
+        return typing.get_args(annotation)
+    variants = typing.get_args(annotation) if typing.get_args(annotation) else (annotation,)
+    return tuple(word for variant in variants for word in _literals(variant, path[1:]))
+
+
+def test_available_names_are_exactly_what_the_types_accept() -> None:
+    not_built_yet_in_type = {"/policies/*/tuning", "/policies/*/precision"}
+    for path, slot in SLOTS.items():
+        accepted = set(_literals(ExperimentSpec, path.strip("/").split("/")))
+        if path in not_built_yet_in_type:
+            accepted -= set(slot.planned)
+        assert accepted == set(slot.available), path
+
+
+def test_arithmetic_counts_samples_and_micro_batches() -> None:
+    spec = resolve(
+        {
+            "agents": {"guesser": {}, "hinter": {}},
+            "environment": {"type": "hot_cold", "guesses": 4},
+            "batch": {"tasks_per_step": 32, "episodes_per_task": 8, "micro_batch_groups": 8},
+            "budget": {"train_steps": 10},
+        }
+    ).spec
+    sums = arithmetic(spec)
+    guesser, hinter = sums.agents
+    assert guesser.samples == (256, 1024)
+    assert hinter.samples == (0, 768)
+    assert [p.micro_batches for p in sums.policies] == [4, 4]
+    assert sums.total_episodes == 2560
