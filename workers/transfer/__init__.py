@@ -1,0 +1,6 @@
+"""The state plane: content-addressed tensors that survive their process."""
+
+from workers.transfer.base import CorruptState, Manifest, StateError, StateMissing, StatePlane, Tensors
+from workers.transfer.local import LocalTier
+
+__all__ = ["CorruptState", "LocalTier", "Manifest", "StateError", "StateMissing", "StatePlane", "Tensors"]

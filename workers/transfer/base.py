@@ -1,0 +1,72 @@
+"""What every tier of the state plane promises. The caller says what, never where.
+
+Invariants, kept by the tiers: a digest names exactly one content, so a second put of the same content is the same
+content; a digest that `put` returned is durable; `get` returns the whole content or raises, never a part of it.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    import torch
+
+Tensors: TypeAlias = "Mapping[str, torch.Tensor]"
+Meta: TypeAlias = Mapping[str, object]
+
+
+class StateError(Exception):
+    """The state plane cannot answer for a digest."""
+
+    code = "state_error"
+
+    def __init__(self, digest: str, detail: str) -> None:
+        super().__init__(digest, detail)
+        self.digest = digest
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return f"{self.detail} (digest {self.digest})"
+
+
+class StateMissing(StateError):
+    """No tier holds the digest, or its manifest was never completed."""
+
+    code = "state_missing"
+
+
+class CorruptState(StateError):
+    """The bytes found under a digest are not the bytes it names."""
+
+    code = "state_corrupt"
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Proof that a content lies whole in a tier; written after everything it speaks of."""
+
+    digest: str
+    """SHA-256 of the payload's bytes, its description included."""
+    bytes: int
+    path: str
+    """Where this tier keeps the payload; for people and same-host readers."""
+
+
+class StatePlane(Protocol):
+    def put(self, tensors: Tensors, meta: Meta | None = None) -> Manifest:
+        """Store tensors with a small JSON description and return when they are durable. Equal input, equal digest."""
+
+    def get(self, digest: str, device: str = "cpu") -> "dict[str, torch.Tensor]":
+        """Return the tensors of a digest, checked. Raises StateMissing or CorruptState."""
+
+    def meta(self, digest: str) -> dict[str, object]:
+        """Return the description of a digest, checked. Raises like `get`."""
+
+    def locate(self, digest: str) -> Manifest | None:
+        """Return where a digest lies, or None."""
+
+    def evict(self, digest: str) -> bool:
+        """Give up this owner's claim on a digest; True when its content went with it."""
+
+    def collect(self, keep: Collection[str], grace_s: float) -> list[str]:
+        """Give up every claim of this owner that is not in `keep` and older than `grace_s`; return their digests."""
