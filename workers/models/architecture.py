@@ -1,0 +1,90 @@
+"""What a decoder needs to know of a model besides its weights, without torch or transformers.
+
+Sizes that the weights show (vocabulary, hidden, layers, MLP) are not repeated here; the reader of the weights takes
+them from the tensors.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from flexmarl.contracts.spec.team import FactoryModel, FolderModel
+
+MAX_POSITIONS = 4096
+"""Longest context of a factory model; its positions are rotary, so a longer limit costs nothing but was never tried."""
+
+SERVED_TYPES = ("qwen2", "llama")
+"""`model_type`s whose decoder the torch engine knows."""
+
+
+class UnsupportedModel(ValueError):
+    """The model is of a kind this project's own decoder does not compute; the text says which and what is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class FactorySize:
+    hidden: int
+    layers: int
+    mlp: int
+    heads: int
+    init_std: float
+    """About 1/sqrt(hidden): with the usual 0.02 a tiny random policy stays at chance."""
+
+
+FACTORY_SIZES = {
+    "S": FactorySize(hidden=64, layers=2, mlp=128, heads=4, init_std=0.15),
+    "M": FactorySize(hidden=128, layers=2, mlp=256, heads=4, init_std=0.09),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    model_type: str
+    heads: int
+    kv_heads: int
+    head_dim: int
+    rope_theta: float
+    norm_eps: float
+    max_positions: int
+
+
+def architecture_of(source: FactoryModel | FolderModel) -> Architecture:
+    """Return the architecture of a model source; raise `UnsupportedModel` when our decoder does not know it."""
+    if isinstance(source, FolderModel):
+        return read_architecture(Path(source.path))
+    size = FACTORY_SIZES[source.size]
+    return Architecture("qwen2", size.heads, size.heads, size.hidden // size.heads, 10_000.0, 1e-6, MAX_POSITIONS)
+
+
+def read_architecture(folder: Path) -> Architecture:
+    """Read `config.json` of a Hugging Face folder."""
+    return parse_architecture(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+
+
+def parse_architecture(config: dict[str, object]) -> Architecture:
+    """Interpret a Hugging Face configuration; refuse what the decoder would compute wrongly."""
+    kind = str(config.get("model_type"))
+    if kind not in SERVED_TYPES:
+        raise UnsupportedModel(f"model_type {kind!r} is not served by the torch engine; it serves {SERVED_TYPES}")
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    assert isinstance(rope, dict)
+    rope_type = rope.get("rope_type", rope.get("type", "default"))
+    if rope_type != "default":
+        raise UnsupportedModel(f"rope_type {rope_type!r} is not served by the torch engine; it serves 'default'")
+    if config.get("use_sliding_window"):
+        raise UnsupportedModel("sliding-window attention is not served by the torch engine")
+    if config.get("hidden_act", "silu") != "silu":
+        raise UnsupportedModel(
+            f"hidden_act {config['hidden_act']!r} is not served by the torch engine; it serves 'silu'"
+        )
+    number = {key: value for key, value in config.items() if isinstance(value, int | float)}
+    heads = int(number["num_attention_heads"])
+    return Architecture(
+        model_type=kind,
+        heads=heads,
+        kv_heads=int(number.get("num_key_value_heads", heads)),
+        head_dim=int(number.get("head_dim") or number["hidden_size"] // heads),
+        rope_theta=float(rope.get("rope_theta") or number.get("rope_theta", 10_000.0)),
+        norm_eps=float(number.get("rms_norm_eps", 1e-6)),
+        max_positions=int(number.get("max_position_embeddings", MAX_POSITIONS)),
+    )

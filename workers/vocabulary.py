@@ -1,0 +1,50 @@
+"""Text to token ids and back, for processes that never load torch.
+
+Invariant: equals what `AutoTokenizer` makes of the same `tokenizer.json`. A word the tokenizer does not know raises
+`UnknownWord`; a reply never needs re-tokenising, because engines return ids.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from tokenizers import Tokenizer
+
+
+class UnknownWord(ValueError):
+    """A text holds a word outside the policy's vocabulary."""
+
+
+class Codec:
+    """The tokenizer of one policy."""
+
+    def __init__(self, tokenizer_json: bytes) -> None:
+        self._tokenizer = Tokenizer.from_str(tokenizer_json.decode())
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+
+    @property
+    def size(self) -> int:
+        """Number of token ids, special ones included."""
+        return self._tokenizer.get_vocab_size()
+
+    def encode(self, text: str) -> list[int]:
+        """Return the prompt ids of a text, opened as the tokenizer says (`<bos>` for factory models)."""
+        try:
+            return self._tokenizer.encode(text).ids
+        except Exception as problem:  # tokenizers raises plain Exception for a word outside a word-level vocabulary
+            raise UnknownWord(f"{text!r}: {problem}") from problem
+
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
+        """Return the text of response ids, without special words unless asked."""
+        return self._tokenizer.decode(ids, skip_special_tokens=not special)
+
+    def words(self, ids: Sequence[int]) -> list[str]:
+        """Return each token as people may read it, one per id."""
+        return [self._tokenizer.id_to_token(number) or f"<{number}>" for number in ids]
+
+    def ids_of(self, words: Iterable[str]) -> tuple[int, ...]:
+        """Return the id of each word; for masks and stop words."""
+        found = tuple((word, self._tokenizer.token_to_id(word)) for word in words)
+        missing = [word for word, number in found if number is None]
+        if missing:
+            raise UnknownWord(f"not single words of the vocabulary: {missing}")
+        return tuple(number for _, number in found)
