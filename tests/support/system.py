@@ -1,0 +1,191 @@
+"""The whole system as its users get it: `manage.py up` in a home of its own, spoken to over REST.
+
+For tests and benchmarks that must go through browser, broker, database and HTTP; nothing here reaches into a process.
+"""
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+TERMINAL = {"completed", "failed", "cancelled", "killed"}
+
+
+class ApiError(RuntimeError):
+    """A refusal of the API, with its problem document."""
+
+    def __init__(self, status: int, problem: dict[str, Any]) -> None:
+        super().__init__(f"{status} {problem.get('code', '')}: {problem.get('detail', '')} {problem.get('errors', '')}")
+        self.status = status
+        self.problem = problem
+
+
+class Api:
+    """A script's view: bearer token, JSON in and out."""
+
+    def __init__(self, base: str, token: str) -> None:
+        self.base = base.rstrip("/")
+        self.token = token
+
+    def call(self, method: str, path: str, body: object = None, **headers: str) -> Any:
+        url = path if path.startswith("http") else f"{self.base}/api/v1{path}"
+        request = urllib.request.Request(url, method=method)
+        request.add_header("Authorization", f"Bearer {self.token}")
+        request.add_header("Accept", "application/json")
+        for name, value in headers.items():
+            request.add_header(name.replace("_", "-"), value)
+        data = None
+        if body is not None:
+            request.add_header("Content-Type", "application/json")
+            data = json.dumps(body).encode()
+        try:
+            with urllib.request.urlopen(request, data=data, timeout=30) as answer:
+                text = answer.read()
+        except urllib.error.HTTPError as error:
+            text = error.read()
+            try:
+                problem = json.loads(text)
+            except ValueError:
+                problem = {"detail": text[:300].decode(errors="replace")}
+            raise ApiError(error.code, problem) from None
+        return json.loads(text) if text else None
+
+    def get(self, path: str) -> Any:
+        return self.call("GET", path)
+
+    def post(self, path: str, body: object = None) -> Any:
+        return self.call("POST", path, body if body is not None else {}, Idempotency_Key=str(uuid.uuid4()))
+
+    def create_run(self, *, start: bool = True, **body: object) -> dict[str, Any]:
+        return self.post("/runs", {"start": start, **body})
+
+    def run(self, run_id: str) -> dict[str, Any]:
+        return self.get(f"/runs/{run_id}")
+
+    def act(self, run_id: str, verb: str) -> Any:
+        return self.post(f"/runs/{run_id}/actions/{verb}")
+
+    def wait(
+        self, run_id: str, done: Callable[[dict[str, Any]], bool], timeout_s: float, every_s: float = 0.25
+    ) -> dict[str, Any]:
+        """Poll a run until `done(run)`. Raises TimeoutError with the run's state."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            run = self.run(run_id)
+            if done(run):
+                return run
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{run['key']}: {run['status']} {run['reason_text']} at step {run['step']}")
+            time.sleep(every_s)
+
+    def finish(self, run_id: str, timeout_s: float) -> dict[str, Any]:
+        return self.wait(run_id, lambda run: run["status"] in TERMINAL, timeout_s)
+
+    def series(
+        self, run_id: str, *names: str, x: str = "step"
+    ) -> dict[tuple[str, str, str], tuple[list[float], list[float]]]:
+        data = self.get(f"/runs/{run_id}/series/data?names={','.join(names)}&x={x}&max_points=1500")
+        return {(s["name"], s["agent"], s["stat"]): (s["x"], s["y"]) for s in data["series"]}
+
+
+class System:
+    """`manage.py up` as a child process. Use as a context manager."""
+
+    def __init__(self, home: Path, *, port: int = 0, environment: dict[str, str] | None = None) -> None:
+        self.home = home
+        self.port = port
+        self.password = secrets.token_urlsafe(12)
+        self.environment = {
+            **os.environ,
+            "FLEXMARL_HOME": str(home),
+            "FLEXMARL_ADMIN_PASSWORD": self.password,
+            "PYTHONUNBUFFERED": "1",
+            **(environment or {}),
+        }
+        self.process: subprocess.Popen[bytes] | None = None
+        self.url = ""
+        self.seconds_to_url = 0.0
+
+    def __enter__(self) -> "System":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def log(self) -> Path:
+        return self.home / "up.out"
+
+    def start(self, timeout_s: float = 90.0) -> None:
+        """Start and wait until the page answers."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        started = time.monotonic()
+        with self.log.open("ab") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, str(ROOT / "manage.py"), "up", "--port", str(self.port)],
+                cwd=ROOT,
+                env=self.environment,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+            )
+        state = self.home / "up.json"
+        while time.monotonic() - started < timeout_s:
+            if self.process.poll() is not None:
+                raise RuntimeError(f"up ended with {self.process.returncode}:\n{self.tail()}")
+            if state.exists():
+                found = json.loads(state.read_text() or "{}")
+                if found.get("pid") == self.process.pid and found.get("ready"):
+                    self.url = found["url"]
+                    self.seconds_to_url = time.monotonic() - started
+                    return
+            time.sleep(0.05)
+        raise TimeoutError(f"up was not ready within {timeout_s} s:\n{self.tail()}")
+
+    def stop(self, timeout_s: float = 20.0) -> None:
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def tail(self, lines: int = 30) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:]) if self.log.exists() else ""
+
+    def processes(self) -> dict[str, int]:
+        """Name -> pid of every process the supervisor runs now."""
+        return {p["name"]: p["pid"] for p in json.loads((self.home / "up.json").read_text())["processes"]}
+
+    def manage(self, *arguments: str) -> str:
+        """Run another management command against the same home."""
+        return subprocess.run(
+            [sys.executable, str(ROOT / "manage.py"), *arguments],
+            cwd=ROOT,
+            env=self.environment,
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+
+    def api(self) -> Api:
+        """A client with a token of the first admin."""
+        token = (
+            self.manage("create_token", "--user", "admin", "--name", f"script-{uuid.uuid4().hex[:6]}")
+            .strip()
+            .splitlines()[-1]
+        )
+        return Api(self.url, token)

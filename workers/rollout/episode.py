@@ -1,0 +1,148 @@
+"""One attempt of one episode: ask, answer, act, until the environment has nobody left to ask.
+
+Invariants. Every model call is recorded token-exactly, with the version and log-probability of each token, in the order
+the environment saw them. The attempt ends as data in every case: an environment that raises gives a failed attempt with
+the boundary and the reason, never an exception of the runner.
+"""
+
+import asyncio
+import math
+import random
+import time
+from dataclasses import dataclass, field
+
+from flexmarl.algorithms.seeds import turn_seed
+from flexmarl.contracts.spec.environment import Latency
+from flexmarl.contracts.wire import EpisodeStatus, PolicyPin
+from workers.rollout.engine_client import EngineClient, TurnReply, TurnRequest, TurnTimeoutError
+from workers.rollout.environments.base import Ask, Environment, Family, Outcome, Reply
+from workers.vocabulary import Codec
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """What a role plays with: its policy, the exact weights and how it samples."""
+
+    policy: str
+    pin: PolicyPin
+    codec: Codec
+    max_tokens: int
+    temperature: float
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeOrder:
+    """Which attempt of which episode to play."""
+
+    draw: int
+    member: int
+    attempt: int
+    task_seed: int
+    held_out: bool
+    sampling_seed: int
+    timeout_s: float
+    latency: Latency | None
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One model call, token-exact."""
+
+    role: str
+    turn: int
+    prompt: tuple[int, ...]
+    allowed: tuple[int, ...]
+    temperature: float
+    reply: TurnReply
+
+
+@dataclass(slots=True)
+class Attempt:
+    """A finished attempt; `turns` are in the order in which the environment saw them."""
+
+    order: EpisodeOrder
+    status: EpisodeStatus = EpisodeStatus.FAILED
+    reason: str = ""
+    outcome: Outcome | None = None
+    turns: list[Turn] = field(default_factory=list)
+    task: dict[str, object] = field(default_factory=dict)
+    started_at: float = 0.0
+    finished_at: float = 0.0
+
+
+async def play_episode(order: EpisodeOrder, family: Family, seats: dict[str, Seat], client: EngineClient) -> Attempt:
+    """Play one attempt to its end."""
+    attempt = Attempt(order, started_at=time.time())
+    deadline = time.monotonic() + order.timeout_s
+    try:
+        # One generator per attempt: what happens inside an episode never depends on its neighbours.
+        rng = random.Random(turn_seed(order.sampling_seed, order.draw, order.member, "environment", order.attempt))
+        environment = family.make(order.task_seed, order.held_out, rng)
+        attempt.task = environment.describe()
+        await _play(environment, attempt, seats, client, deadline, rng)
+        attempt.outcome = _checked(environment.outcome(), seats)
+        attempt.status = EpisodeStatus.FINISHED
+    except TurnTimeoutError as error:
+        attempt.reason = f"engine: {error}"
+    except TimeoutError:
+        attempt.reason = f"environment: no end within {order.timeout_s:.0f} s"
+    except Exception as error:  # an environment is foreign code: whatever it raises is the attempt's failure
+        attempt.reason = f"environment: {type(error).__name__}: {error}"
+    attempt.finished_at = time.time()
+    return attempt
+
+
+async def _play(
+    environment: Environment,
+    attempt: Attempt,
+    seats: dict[str, Seat],
+    client: EngineClient,
+    deadline: float,
+    rng: random.Random,
+) -> None:
+    calls: dict[str, int] = {}
+    while asks := environment.asks():
+        requests = [_request(ask, seats[ask.role], attempt.order, calls.get(ask.role, 0)) for ask in asks]
+        if len(requests) == 1:
+            answers = [await client.turn(requests[0], deadline)]
+        else:
+            answers = list(await asyncio.gather(*(client.turn(r, deadline) for r in requests)))
+        replies = []
+        for ask, request, answer in zip(asks, requests, answers, strict=True):
+            no = calls.get(ask.role, 0)
+            calls[ask.role] = no + 1
+            attempt.turns.append(Turn(ask.role, no, request.prompt, request.allowed, request.temperature, answer))
+            replies.append(Reply(ask.role, seats[ask.role].codec.decode(answer.choice.token_ids)))
+        if attempt.order.latency is not None:
+            async with asyncio.timeout_at(deadline):
+                await asyncio.sleep(_wait_s(attempt.order.latency, rng))
+        environment.act(replies)
+
+
+def _request(ask: Ask, seat: Seat, order: EpisodeOrder, turn: int) -> TurnRequest:
+    return TurnRequest(
+        policy=seat.policy,
+        pin=seat.pin,
+        prompt=tuple(seat.codec.encode(ask.observation)),
+        seed=turn_seed(order.sampling_seed, order.draw, order.member, ask.role, turn),
+        max_tokens=min(ask.max_tokens, seat.max_tokens),
+        temperature=seat.temperature,
+        allowed=seat.codec.ids_of(ask.allowed),
+        stop=seat.codec.ids_of(ask.stop),
+    )
+
+
+def _wait_s(latency: Latency, rng: random.Random) -> float:
+    """Draw the environment's waiting time: log-normal with median `scale_s`, capped."""
+    return min(latency.cap_s, latency.scale_s * math.exp(latency.sigma * rng.gauss(0.0, 1.0)))
+
+
+def _checked(outcome: Outcome, seats: dict[str, Seat]) -> Outcome:
+    """Refuse scores nobody can train on. Raises ValueError."""
+    unknown = set(outcome.scores) - set(seats)
+    if unknown:
+        raise ValueError(f"scores for unknown roles {sorted(unknown)}")
+    numbers = [*outcome.scores.values(), outcome.team_score, *outcome.turn_rewards.values()]
+    if not all(math.isfinite(x) for x in numbers):
+        raise ValueError("a score is not a finite number")
+    return outcome
