@@ -1,0 +1,98 @@
+from importlib.metadata import EntryPoint
+from typing import get_args
+
+import pytest
+
+from flexmarl.algorithms.aggregation import AGGREGATIONS
+from flexmarl.algorithms.filters import GROUP_FILTERS
+from flexmarl.algorithms.group_keys import GROUP_KEYS
+from flexmarl.algorithms.registry import Registry
+from flexmarl.algorithms.routing import ROUTERS, EngineLoad, least_loaded
+from flexmarl.algorithms.schedules import entropy_coefficient, learning_rate
+from flexmarl.algorithms.seeds import derive, episode_seed, turn_seed
+from flexmarl.algorithms.task_sampler import TASK_SAMPLERS
+from flexmarl.contracts.spec.algorithm import AlgorithmSpec, EntropyBonus, Loss, SamplingFamily
+from flexmarl.contracts.spec.mechanisms import Mechanisms
+from flexmarl.contracts.spec.team import AdamW
+
+
+@pytest.mark.parametrize(
+    ("registry", "model", "field"),
+    [
+        (GROUP_FILTERS, SamplingFamily, "group_filter"),
+        (TASK_SAMPLERS, SamplingFamily, "task_sampler"),
+        (GROUP_KEYS, AlgorithmSpec, "group_key"),
+        (AGGREGATIONS, Loss, "aggregation"),
+        (ROUTERS, Mechanisms, "router"),
+    ],
+)
+def test_every_name_the_specification_offers_is_built(registry, model, field):
+    assert set(registry.names()) == set(get_args(model.model_fields[field].annotation))
+
+
+def test_an_unknown_plugin_is_refused_with_the_legal_names():
+    with pytest.raises(LookupError, match="no router named 'fastest'; available: least_loaded"):
+        ROUTERS.get("fastest")
+
+
+def test_a_name_means_one_thing():
+    registry = Registry("router", {"least_loaded": least_loaded})
+    with pytest.raises(ValueError, match="registered already"):
+        registry.add("least_loaded", least_loaded)
+    point = EntryPoint("other", "flexmarl.algorithms.routing:least_loaded", "flexmarl.router")
+    assert registry.load([point]) == ("other",)
+    assert registry.get("other") is least_loaded
+    with pytest.raises(ValueError, match="registered already"):
+        registry.load([point])
+
+
+def test_seeds_depend_on_the_key_alone_and_fit_63_bits():
+    keys = [(1, d, m, r, t) for d in range(5) for m in range(4) for r in ("a", "b") for t in range(3)]
+    seeds = {turn_seed(*key) for key in keys}
+    assert len(seeds) == len(keys)
+    assert all(0 <= s < 2**63 for s in seeds)
+    assert turn_seed(1, 2, 3, "a", 0) == turn_seed(1, 2, 3, "a", 0)
+    assert turn_seed(1, 2, 3, "a", 0) != turn_seed(2, 2, 3, "a", 0)
+    assert episode_seed(1, 2, 3) != turn_seed(1, 2, 3, "a", 0)
+    assert derive("ab", "c") != derive("a", "bc")
+    assert turn_seed(7, 0, 0, "speaker", 0) == 4441462171835044398
+
+
+def test_training_and_evaluation_draw_different_tasks():
+    sampler = TASK_SAMPLERS.get("uniform")
+    train = {sampler.train(3, draw).seed for draw in range(200)}
+    held = {sampler.evaluation(3, index).seed for index in range(200)}
+    assert len(train) == len(held) == 200
+    assert not train & held
+    assert sampler.evaluation(3, 0).held_out
+    assert not sampler.train(3, 0).held_out
+    assert sampler.train(3, 5) == sampler.train(3, 5) != sampler.train(4, 5)
+
+
+def test_least_loaded_breaks_ties_by_name():
+    engines = [EngineLoad("b", 1, 1, 0), EngineLoad("a", 0, 1, 1), EngineLoad("c", 5)]
+    assert least_loaded(engines).engine == "a"
+    assert least_loaded(engines[::-1]).engine == "a"
+    assert least_loaded([EngineLoad("x", 9), EngineLoad("y", 2, 3, 3)]).engine == "y"
+    with pytest.raises(ValueError, match="no engine"):
+        least_loaded([])
+
+
+@pytest.mark.parametrize("name", AGGREGATIONS.names())
+def test_a_row_without_tokens_weighs_nothing(name):
+    assert AGGREGATIONS.get(name)(0) == (0.0, 0.0)
+    weight, share = AGGREGATIONS.get(name)(4)
+    assert weight > 0 < share
+
+
+def test_aggregations_follow_their_normal_form():
+    assert AGGREGATIONS.get("token_mean")(4) == (1.0, 4.0)
+    assert AGGREGATIONS.get("seq_mean_token_mean")(4) == (0.25, 1.0)
+    assert AGGREGATIONS.get("seq_mean_token_sum")(4) == (1.0, 1.0)
+
+
+def test_schedules_decay_in_a_line_and_stay():
+    bonus = EntropyBonus(start=0.1, end_share=0.5, decay_steps=10)
+    assert [entropy_coefficient(bonus, s) for s in (0, 5, 10, 99)] == pytest.approx([0.1, 0.075, 0.05, 0.05])
+    adamw = AdamW(learning_rate=1e-3, final_learning_rate_share=0.1)
+    assert [learning_rate(adamw, s, 100) for s in (0, 100)] == pytest.approx([1e-3, 1e-4])
