@@ -31,8 +31,11 @@ class RequestDevices(Record):
 
     kind: Literal["request_devices"] = "request_devices"
     pool: str
+    """Pool of the engines."""
     engines: int
     trainers: int
+    trainer_pool: str = ""
+    """Pool of the trainers; `pool` when empty."""
 
 
 class HostLease(Record):
@@ -69,6 +72,8 @@ class PlayGroups(Record):
     """Policy name -> exact weights. An engine that does not wholly hold them refuses."""
     sampling_seed: int
     greedy: bool = False
+    cohort: int = -1
+    """Train step the groups are played for; evaluation: step after which they are played."""
 
 
 class BindPolicy(Record):

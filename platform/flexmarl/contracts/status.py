@@ -37,6 +37,8 @@ class RunReason(StrEnum):
     RECOVERING_TRAINER = "recovering_trainer"
     EPISODES_FAILED = "episodes_failed"
     COMMAND_FAILED = "command_failed"
+    CHILDREN_LOST = "children_lost"
+    """Engines or trainers died too often for the run to go on."""
     ORCHESTRATOR_ERROR = "orchestrator_error"
 
 
@@ -57,6 +59,27 @@ TRANSITIONS: dict[RunStatus, dict[Verb, RunStatus]] = {
     RunStatus.CANCELLED: {},
     RunStatus.KILLED: {},
 }
+
+
+INTERNAL_MOVES: dict[RunStatus, frozenset[RunStatus]] = {
+    RunStatus.DRAFT: frozenset(),
+    RunStatus.QUEUED: frozenset({RunStatus.STARTING, RunStatus.FAILED}),
+    RunStatus.STARTING: frozenset({RunStatus.RUNNING, RunStatus.FAILED}),
+    RunStatus.RUNNING: frozenset({RunStatus.STOPPING, RunStatus.FAILED}),
+    RunStatus.PAUSING: frozenset({RunStatus.PAUSED, RunStatus.FAILED}),
+    RunStatus.PAUSED: frozenset({RunStatus.FAILED}),
+    RunStatus.STOPPING: frozenset({RunStatus.COMPLETED, RunStatus.CANCELLED, RunStatus.FAILED}),
+    RunStatus.COMPLETED: frozenset(),
+    RunStatus.FAILED: frozenset(),
+    RunStatus.CANCELLED: frozenset(),
+    RunStatus.KILLED: frozenset(),
+}
+"""Moves the driver makes by itself: devices granted, children ready, budget used up, drained, broken."""
+
+
+def may_move(status: RunStatus, to: RunStatus) -> bool:
+    """Tell whether the driver may take a run from one status to another without a verb."""
+    return to in INTERNAL_MOVES[status]
 
 
 def allowed_verbs(status: RunStatus) -> tuple[Verb, ...]:
