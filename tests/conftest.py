@@ -1,0 +1,206 @@
+"""Services and databases of the tests.
+
+One PostgreSQL and one Valkey per test session, started only when a test asks for them (or none, when DATABASE_URL and
+REDIS_URL name running ones: tests then make and drop their own databases there). Their addresses are chosen before
+anything is collected, since Django reads them when its settings load.
+"""
+
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from flexmarl.launcher.home import Home
+from flexmarl.launcher.postgres import EmbeddedPostgres
+from flexmarl.launcher.processes import free_port
+from flexmarl.launcher.valkey import EmbeddedValkey
+
+ROOT = Path(__file__).resolve().parents[1]
+WITH_DJANGO = ("tests/controlplane", "tests/browser", "tests/integration/controlplane")
+"""Folders whose tests may import a Django model; running others does not load Django."""
+
+THROW_AWAY = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "shared_buffers": "64MB"}
+
+
+@dataclass
+class Services:
+    """The session's servers. `ensure` starts the embedded ones at first use."""
+
+    external: bool
+    database_url: str
+    """A maintenance database of the server."""
+    redis_url: str
+    postgres: EmbeddedPostgres | None = None
+    valkey: EmbeddedValkey | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def ensure(self) -> None:
+        """Start what does not run yet."""
+        with self._lock:
+            for service in (self.postgres, self.valkey):
+                if service is not None and not service.alive():
+                    announced = service.port
+                    service.start()
+                    assert service.port == announced, "the announced port was taken by another program; run again"
+
+    def stop(self) -> None:
+        """End the embedded servers."""
+        for service in (self.valkey, self.postgres):
+            if service is not None:
+                service.stop()
+
+    def url_of(self, database: str) -> str:
+        """Return the URL of another database of the same server."""
+        return urlunsplit(urlsplit(self.database_url)._replace(path=f"/{database}"))
+
+    def create_database(self, name: str, template: str = "template1") -> str:
+        """Make a database and return its URL."""
+        self.ensure()
+        statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
+        with psycopg.connect(self.database_url, autocommit=True) as connection:
+            connection.execute(statement)
+        return self.url_of(name)
+
+    def drop_database(self, name: str) -> None:
+        """Drop a database, also when connections are open."""
+        with psycopg.connect(self.database_url, autocommit=True) as connection:
+            connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def _make_services(home: Home) -> Services:
+    """Choose the session's addresses; nothing is started yet."""
+    database_url, redis_url = os.environ.get("DATABASE_URL"), os.environ.get("REDIS_URL")
+    if database_url and redis_url:
+        return Services(external=True, database_url=database_url, redis_url=redis_url)
+    home.prepare()
+    postgres = EmbeddedPostgres(home, free_port(), THROW_AWAY)
+    valkey = EmbeddedValkey(home, free_port())
+    return Services(False, postgres.url, valkey.url, postgres, valkey)
+
+
+def _needs_django(config: pytest.Config) -> bool:
+    """Tell whether a path asked for may hold tests of the control plane or the pages."""
+    asked = [Path(str(argument).split("::")[0]).resolve() for argument in config.args] or [ROOT]
+    folders = [ROOT / folder for folder in WITH_DJANGO]
+    return any(path.is_relative_to(folder) or folder.is_relative_to(path) for path in asked for folder in folders)
+
+
+SERVICES = pytest.StashKey[Services]()
+HOME = pytest.StashKey[Path]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Announce the addresses and load Django where tests may need it."""
+    home = Path(tempfile.mkdtemp(prefix="flexmarl-tests-"))
+    home.chmod(0o711)  # the service account passes through
+    config.stash[HOME] = home
+    services = config.stash[SERVICES] = _make_services(Home(home / "home"))
+    os.environ["DATABASE_URL"] = services.database_url
+    os.environ["REDIS_URL"] = services.redis_url
+    os.environ.setdefault("FLEXMARL_HOME", str(home / "home"))
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    if _needs_django(config):
+        os.environ["DJANGO_SETTINGS_MODULE"] = "flexmarl.controlplane.settings.test"
+        import django
+
+        django.setup()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the servers and remove their data."""
+    if SERVICES in config.stash:
+        config.stash[SERVICES].stop()
+        shutil.rmtree(config.stash[HOME], ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def services(pytestconfig: pytest.Config) -> Services:
+    """Return the running servers."""
+    services = pytestconfig.stash[SERVICES]
+    services.ensure()
+    return services
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(services: Services, django_db_setup: None) -> None:
+    """Start the servers before pytest-django makes its test database."""
+
+
+@pytest.fixture
+def make_database(services: Services) -> Iterator[Callable[[str], str]]:
+    """Return a function that makes a fresh database from a template and returns its URL; all are dropped at the end."""
+    made: list[str] = []
+
+    def make(template: str = "template1") -> str:
+        made.append(f"t_{secrets.token_hex(6)}")
+        return services.create_database(made[-1], template)
+
+    yield make
+    for name in made:
+        services.drop_database(name)
+
+
+@pytest.fixture
+def database_url(make_database: Callable[[str], str]) -> str:
+    """Return the URL of a fresh, empty database."""
+    return make_database("template1")
+
+
+@pytest.fixture(scope="session")
+def store_template(services: Services) -> Iterator[str]:
+    """Return the name of a database that holds the store's schema and nothing else."""
+    from flexmarl.store import schema
+
+    name = f"store_template_{secrets.token_hex(4)}"
+    with psycopg.connect(services.create_database(name), autocommit=True) as connection:
+        schema.apply(connection)
+    yield name
+    services.drop_database(name)
+
+
+@pytest.fixture
+def store_url(store_template: str, make_database: Callable[[str], str]) -> str:
+    """Return the URL of a fresh database with the store's schema."""
+    return make_database(store_template)
+
+
+@pytest.fixture
+def store_conn(store_url: str) -> Iterator[psycopg.Connection]:
+    """Return an autocommit connection to a fresh database with the store's schema."""
+    with psycopg.connect(store_url, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def redis_url(services: Services) -> str:
+    """Return the URL of the session's broker, emptied."""
+    import redis
+
+    with redis.Redis.from_url(services.redis_url) as client:
+        client.flushall()
+    return services.redis_url
+
+
+@pytest.fixture
+def short_tmp() -> Iterator[Path]:
+    """Return an empty folder that the service account may pass through (pytest's own are closed to it)."""
+    folder = Path(tempfile.mkdtemp(prefix="flexmarl-test-"))
+    folder.chmod(0o711)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def python() -> str:
+    """Return the interpreter that runs the tests."""
+    return sys.executable
