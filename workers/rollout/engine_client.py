@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 import aiohttp
 import msgspec
 
-from flexmarl.algorithms.routing.least_loaded import EngineLoad, pick
+from flexmarl.algorithms.routing import EngineLoad, Router
 from flexmarl.contracts.wire import PolicyPin
+from flexmarl.store.engines import EngineRoute
 from workers.rollout.engines.wire import Choice, CompletionRequest, CompletionResponse
 
 RETRY_FIRST_S = 0.02
@@ -25,16 +26,6 @@ RETRY_LAST_S = 0.5
 REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=None, connect=5.0)
 MAX_PROMPTS = 256
 """Prompts per request: enough to fill any slot pool, small enough to parse without a pause."""
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """One live engine and what it holds."""
-
-    incarnation: str
-    endpoint: str
-    secret: str
-    holds: dict[str, PolicyPin]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +65,7 @@ class _Waiting:
 
 @dataclass(slots=True)
 class _Engine:
-    route: Route
+    route: EngineRoute
     queue_depth: int = 0
     """As the engine returned it with its last reply."""
     in_flight: int = 0
@@ -92,8 +83,9 @@ class ClientCounters:
 class EngineClient:
     """Sends the turns of one run. One instance per run and event loop; `routes` re-reads the engine registry."""
 
-    def __init__(self, routes: Callable[[], Awaitable[list[Route]]]) -> None:
+    def __init__(self, routes: Callable[[], Awaitable[list[EngineRoute]]], router: Router) -> None:
         self._routes = routes
+        self._router = router
         self._session: aiohttp.ClientSession | None = None
         self._engines: dict[str, _Engine] = {}
         self._pending: dict[tuple[object, ...], list[_Waiting]] = {}
@@ -176,9 +168,10 @@ class EngineClient:
 
     def _pick(self, request: TurnRequest) -> _Engine | None:
         holding = [e for e in self._engines.values() if e.route.holds.get(request.policy) == request.pin]
-        loads = [EngineLoad(e.route.incarnation, e.queue_depth + e.in_flight) for e in holding]
-        chosen = pick(loads)
-        return self._engines[chosen.engine] if chosen else None
+        if not holding:
+            return None
+        loads = [EngineLoad(e.route.incarnation, waiting=e.queue_depth, in_flight=e.in_flight) for e in holding]
+        return self._engines[self._router(loads).engine]
 
     async def _exchange(self, engine: _Engine, turns: list[_Waiting]) -> None:
         """Send one request and settle each turn as soon as its choice arrives."""

@@ -11,7 +11,7 @@ import random
 import time
 from dataclasses import dataclass, field
 
-from flexmarl.algorithms.seeds import turn_seed
+from flexmarl.algorithms.seeds import derive, turn_seed
 from flexmarl.contracts.spec.environment import Latency
 from flexmarl.contracts.wire import EpisodeStatus, PolicyPin
 from workers.rollout.engine_client import EngineClient, TurnReply, TurnRequest, TurnTimeoutError
@@ -76,7 +76,7 @@ async def play_episode(order: EpisodeOrder, family: Family, seats: dict[str, Sea
     deadline = time.monotonic() + order.timeout_s
     try:
         # One generator per attempt: what happens inside an episode never depends on its neighbours.
-        rng = random.Random(turn_seed(order.sampling_seed, order.draw, order.member, "environment", order.attempt))
+        rng = random.Random(derive(order.sampling_seed, "episode", order.draw, order.member, order.attempt))
         environment = family.make(order.task_seed, order.held_out, rng)
         attempt.task = environment.describe()
         await _play(environment, attempt, seats, client, deadline, rng)

@@ -97,7 +97,7 @@ class CutMicroBatch(Record):
 
 
 class Accumulate(Record):
-    """Add a micro-batch's un-normalised gradient to the accumulator. Refused if the epoch differs or it is in already."""
+    """Add a micro-batch's un-normalised gradient to the accumulator. Refused in another epoch, or when it is in."""
 
     kind: Literal["accumulate"] = "accumulate"
     lease_id: int

@@ -24,7 +24,7 @@ class Problem(Record):
     """A legal value near the given one, or what to do."""
 
 
-class SpecProblems(ValueError):  # noqa: N818 - a collection of refusals, not one error
+class SpecProblems(ValueError):
     """A specification was refused. Carries every problem found, not only the first."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:

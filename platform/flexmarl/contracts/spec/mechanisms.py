@@ -1,4 +1,4 @@
-"""One slot per mechanism of the orchestrator. A preset picks one option each; a system from the literature is a preset."""
+"""One slot per mechanism of the orchestrator. A preset picks one option each: a published system is a preset."""
 
 from typing import Literal
 

@@ -28,7 +28,7 @@ class FactoryModel(Strict):
 
     type: Literal["factory"] = "factory"
     size: Literal["S", "M"] = "S"
-    """S: hidden 64, 2 layers, 4 heads (about 85 k parameters). M: hidden 128, 2 layers, 4 heads of 32, servable by vLLM."""
+    """S: hidden 64, 2 layers, 4 heads, about 85 k parameters. M: hidden 128, 2 layers, 4 heads of 32, fit for vLLM."""
     init_std: float | None = Field(default=None, gt=0.0, le=1.0)
     """Standard deviation of the initial weights; about 1/sqrt(hidden) when absent."""
     head_scale: float = Field(default=1.0, gt=0.0, le=10.0)

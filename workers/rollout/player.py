@@ -1,0 +1,214 @@
+"""Carries out `play_groups`: many episodes at once on one event loop, groups written as they settle.
+
+Invariants. The command's token guards every write, so a stalled worker and its redelivered twin can both play and only
+one writes. A draw that is settled already is skipped. Each started group is written exactly once or given up with the
+command (token lost, run moved on); nothing is kept between commands but connections and what a run never changes.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import psycopg
+import structlog
+from psycopg_pool import ConnectionPool
+
+from flexmarl.algorithms.routing import ROUTERS
+from flexmarl.contracts.commands import GroupOrder, PlayGroups
+from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.wire import EpisodeStatus, Origin
+from flexmarl.store import commands, engines, groups, runs, tokenizers
+from flexmarl.store.commands import Taken
+from flexmarl.store.errors import EpochStale, TokenLost
+from workers.rollout.engine_client import EngineClient
+from workers.rollout.environments import family_of
+from workers.rollout.environments.base import Family
+from workers.rollout.episode import Attempt, EpisodeOrder, Seat, play_episode
+from workers.rollout.recorder import settled_group
+from workers.vocabulary import Codec
+
+log = structlog.get_logger(__name__)
+
+TTL_S = 5.0
+"""A command whose worker says nothing for this long may be taken by another one."""
+EXTEND_EVERY_S = 1.0
+RUNS_KEPT = 4
+"""Runs whose connections a worker keeps open between commands."""
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class RunContext:
+    """What the commands of one run share in this process."""
+
+    run_id: int
+    spec: ExperimentSpec
+    family: Family
+    codecs: dict[str, Codec]
+    client: EngineClient
+
+
+class Player:
+    """One per rollout worker process: a small connection pool and the contexts of the runs it plays for."""
+
+    def __init__(self, pool: ConnectionPool[psycopg.Connection]) -> None:
+        self._pool = pool
+        self._contexts: dict[int, RunContext] = {}
+        self._opening = asyncio.Lock()
+
+    async def play(self, run_id: int, no: int) -> None:
+        """Carry out one command; returns when it is done, failed, or no longer ours."""
+        taken = await self._store(lambda conn: commands.take(conn, run_id, no, TTL_S))
+        if taken is None:
+            return
+        bound = log.bind(run_id=run_id, command=no)
+        work = asyncio.create_task(self._carry_out(taken))
+        keep = asyncio.create_task(self._keep(taken, work))
+        try:
+            await work
+        except (TokenLost, EpochStale, asyncio.CancelledError) as lost:
+            bound.info("command given up", reason=str(lost) or "no longer ours")
+        except Exception as error:  # the command fails with its reason; the worker goes on with others
+            bound.exception("command failed")
+            message = f"{type(error).__name__}: {error}"
+            with contextlib.suppress(TokenLost):
+                await self._store(lambda conn: commands.fail(conn, taken, "rollout_error", message, retryable=True))
+        finally:
+            keep.cancel()
+
+    async def close(self) -> None:
+        """Drop every connection."""
+        for context in self._contexts.values():
+            await context.client.close()
+        self._contexts.clear()
+
+    async def _carry_out(self, taken: Taken) -> None:
+        order = taken.command
+        if not isinstance(order, PlayGroups):
+            raise TypeError(f"a rollout worker does not know {order.kind}")
+        context = await self._context(taken.run_id)
+        settled = await self._store(
+            lambda conn: groups.settled_draws(conn, taken.run_id, [group.draw for group in order.groups])
+        )
+        seats = _seats(context, order)
+        queue: asyncio.Queue[groups.SettledGroup] = asyncio.Queue()
+        open_groups = [group for group in order.groups if group.draw not in settled]
+        async with asyncio.TaskGroup() as tasks:
+            for group in open_groups:
+                tasks.create_task(_play_group(taken, order, group, seats, context, queue))
+            tasks.create_task(self._write(taken, queue, len(open_groups)))
+        await self._store(lambda conn: commands.finish(conn, taken))
+
+    async def _write(self, taken: Taken, queue: "asyncio.Queue[groups.SettledGroup]", expected: int) -> None:
+        """Write settled groups as they come: whatever settles during a write goes out with the next one."""
+        written = 0
+        while written < expected:
+            batch = [await queue.get()]
+            while not queue.empty():
+                batch.append(queue.get_nowait())
+            await self._store(lambda conn, batch=batch: groups.put_groups(conn, taken, batch))
+            written += len(batch)
+
+    async def _keep(self, taken: Taken, work: "asyncio.Task[None]") -> None:
+        """Extend the command while it is played; stop the work once it is not ours any more."""
+        while True:
+            await asyncio.sleep(EXTEND_EVERY_S)
+            try:
+                extended = await self._store(lambda conn: commands.extend(conn, taken, TTL_S))
+            except psycopg.Error as error:
+                log.warning("could not extend", run_id=taken.run_id, command=taken.no, error=str(error))
+                continue
+            if not extended.alive:
+                work.cancel()
+                return
+
+    async def _context(self, run_id: int) -> RunContext:
+        async with self._opening:
+            if run_id not in self._contexts:
+                self._contexts[run_id] = await self._open(run_id)
+                while len(self._contexts) > RUNS_KEPT:
+                    oldest = next(iter(self._contexts))
+                    await self._contexts.pop(oldest).client.close()
+        return self._contexts[run_id]
+
+    async def _open(self, run_id: int) -> RunContext:
+        stored = await self._store(lambda conn: runs.load_run(conn, run_id))
+        spec = ExperimentSpec.model_validate(stored.spec)
+        bodies = await self._store(lambda conn: tokenizers.load(conn, run_id))
+
+        async def routes() -> list[engines.EngineRoute]:
+            return await self._store(lambda conn: engines.routes(conn, run_id))
+
+        return RunContext(
+            run_id=run_id,
+            spec=spec,
+            family=family_of(spec.environment),
+            codecs={policy: Codec(body) for policy, body in bodies.items()},
+            client=EngineClient(routes, ROUTERS.get(spec.mechanisms.router)),
+        )
+
+    async def _store(self, call: Callable[[psycopg.Connection], T]) -> T:
+        """Run one store function on a pooled connection, off the event loop."""
+
+        def work() -> T:
+            with self._pool.connection() as conn:
+                return call(conn)
+
+        return await asyncio.to_thread(work)
+
+
+def _seats(context: RunContext, order: PlayGroups) -> dict[str, Seat]:
+    """Seat every role with the exact weights that the command pins."""
+    spec, seats = context.spec, {}
+    for role, agent in spec.agents.items():
+        policy = spec.policy_of(role)
+        seats[role] = Seat(
+            policy=policy,
+            pin=order.pins[policy],
+            codec=context.codecs[policy],
+            max_tokens=agent.sampling.max_tokens,
+            temperature=0.0 if order.greedy else agent.sampling.temperature,
+        )
+    return seats
+
+
+async def _play_group(
+    taken: Taken,
+    order: PlayGroups,
+    group: GroupOrder,
+    seats: dict[str, Seat],
+    context: RunContext,
+    queue: "asyncio.Queue[groups.SettledGroup]",
+) -> None:
+    attempts = await asyncio.gather(
+        *(_play_member(taken, order, group, member, seats, context) for member in range(group.members))
+    )
+    queue.put_nowait(settled_group(order, taken.no, list(attempts), seats))
+
+
+async def _play_member(
+    taken: Taken, order: PlayGroups, group: GroupOrder, member: int, seats: dict[str, Seat], context: RunContext
+) -> Attempt:
+    """Try an episode until an attempt finishes or the attempts are used up."""
+    batch = context.spec.batch
+    attempt = None
+    for tried in range(1, batch.max_attempts + 1):
+        episode = EpisodeOrder(
+            draw=group.draw,
+            member=member,
+            attempt=(taken.takes - 1) * batch.max_attempts + tried,
+            task_seed=group.task_seed,
+            held_out=order.origin is Origin.EVAL,
+            sampling_seed=order.sampling_seed,
+            timeout_s=batch.episode_timeout_s,
+            latency=context.spec.environment.latency,
+        )
+        attempt = await play_episode(episode, context.family, seats, context.client)
+        if attempt.status is EpisodeStatus.FINISHED:
+            return attempt
+        log.warning("attempt failed", run_id=taken.run_id, draw=group.draw, member=member, reason=attempt.reason)
+    assert attempt is not None
+    return attempt

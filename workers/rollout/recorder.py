@@ -1,0 +1,111 @@
+"""From finished attempts to rows: the token-exact record of an episode group.
+
+Invariants. A group is recorded once, whole: the last attempt of every member, its samples, and the event that settles
+it. Failed members are rows as well, without samples, so that proposed = finished + failed + cancelled holds in the
+store. The event counts exactly the samples that the rows hold.
+"""
+
+from collections import Counter
+
+from flexmarl.contracts.commands import PlayGroups
+from flexmarl.contracts.events import GroupSettled
+from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
+from flexmarl.store.groups import EpisodeRow, SampleRow, SettledGroup
+from workers.rollout.episode import Attempt, Seat, Turn
+
+
+def settled_group(order: PlayGroups, command_no: int, attempts: list[Attempt], seats: dict[str, Seat]) -> SettledGroup:
+    """Record the members of one draw; `attempts` holds each member's last attempt, in member order."""
+    event = GroupSettled(
+        draw=attempts[0].order.draw,
+        origin=order.origin,
+        epoch=order.epoch,
+        command_no=command_no,
+        episodes=tuple(_outcome(attempt) for attempt in attempts),
+        started_at=min(attempt.started_at for attempt in attempts),
+        finished_at=max(attempt.finished_at for attempt in attempts),
+    )
+    finished = [attempt for attempt in attempts if attempt.status is EpisodeStatus.FINISHED]
+    return SettledGroup(
+        event=event,
+        episodes=[_episode_row(order, attempt, seats) for attempt in attempts],
+        samples=[_sample_row(attempt, turn, seats[turn.role]) for attempt in finished for turn in attempt.turns],
+    )
+
+
+def _outcome(attempt: Attempt) -> EpisodeOutcome:
+    common = {
+        "member": attempt.order.member,
+        "attempt": attempt.order.attempt,
+        "status": attempt.status,
+        "reason": attempt.reason,
+        "duration_s": attempt.finished_at - attempt.started_at,
+    }
+    outcome = attempt.outcome
+    if outcome is None:
+        return EpisodeOutcome(**common)
+    samples = tuple(
+        SampleRef(
+            role=turn.role,
+            turn=turn.turn,
+            tokens=len(turn.reply.choice.token_ids),
+            reward=outcome.turn_rewards.get((turn.role, turn.turn), 0.0),
+        )
+        for turn in attempt.turns
+    )
+    return EpisodeOutcome(
+        **common,
+        scores=outcome.scores,
+        team_score=outcome.team_score,
+        solved=outcome.solved,
+        samples=samples,
+        facts=outcome.facts,
+    )
+
+
+def _episode_row(order: PlayGroups, attempt: Attempt, seats: dict[str, Seat]) -> EpisodeRow:
+    outcome = attempt.outcome
+    calls: Counter[str] = Counter(turn.role for turn in attempt.turns)
+    return EpisodeRow(
+        draw=attempt.order.draw,
+        member=attempt.order.member,
+        attempt=attempt.order.attempt,
+        origin=order.origin,
+        status=attempt.status,
+        reason=attempt.reason,
+        scores=outcome.scores if outcome else {},
+        team_score=outcome.team_score if outcome else 0.0,
+        solved=outcome.solved if outcome else False,
+        turns=sum(calls.values()),
+        tokens=sum(len(turn.reply.choice.token_ids) for turn in attempt.turns),
+        pins={seats[role].policy: seats[role].pin.version for role in seats},
+        task=attempt.task,
+        transcript=[[turn.role, turn.turn] for turn in attempt.turns],
+        started_at=attempt.started_at,
+        finished_at=attempt.finished_at,
+        cohort=order.cohort,
+    )
+
+
+def _sample_row(attempt: Attempt, turn: Turn, seat: Seat) -> SampleRow:
+    choice, outcome = turn.reply.choice, attempt.outcome
+    rewards = outcome.turn_rewards if outcome else {}
+    return SampleRow(
+        draw=attempt.order.draw,
+        member=attempt.order.member,
+        attempt=attempt.order.attempt,
+        role=turn.role,
+        turn=turn.turn,
+        policy=seat.policy,
+        version=min(choice.segments[::2], default=seat.pin.version),
+        segments=choice.segments,
+        prompt=turn.prompt,
+        response=choice.token_ids,
+        logprobs=choice.logprobs,
+        allowed=turn.allowed,
+        finish=choice.finish_reason,
+        reward=rewards.get((turn.role, turn.turn), 0.0),
+        temperature=turn.temperature,
+        engine=turn.reply.incarnation,
+        latency_ms=turn.reply.latency_ms,
+    )
