@@ -1,6 +1,7 @@
 """What every plane knows of the built-in environments without playing them: roles, turns, reference scores.
 
-The playing code lives in `workers.rollout.environments`; a conformance test compares the two.
+The playing code lives in `workers.rollout.environments`; a conformance test compares the two, and plays random legal
+policies to confirm `random_score`.
 """
 
 from dataclasses import dataclass
@@ -22,10 +23,12 @@ class RoleFacts:
 class EnvironmentFacts:
     title: str
     roles: tuple[RoleFacts, ...]
-    random_score: float
-    """Mean team score of uniformly random legal play."""
+    random_score: float | None
+    """Mean team score of uniformly random legal play; None where it was not determined for these settings."""
     optimum: float
     """Highest reachable mean team score."""
+    best_score: float
+    """Highest team score of a single episode; the lowest is 0."""
     solved_text: str
     """What "solved" means, for people."""
 
@@ -34,27 +37,61 @@ def environment_facts(spec: EnvironmentSpec) -> EnvironmentFacts:
     """Return the facts of an environment under its settings."""
     match spec:
         case ReferenceGame():
-            return EnvironmentFacts(
-                "Reference game",
-                (RoleFacts("speaker", 1, 1), RoleFacts("listener", 1, 1, ("speaker",))),
-                1.0 / spec.values,
-                1.0,
-                "every attribute is right",
-            )
+            return _reference_game(spec)
         case HotCold():
-            roles = (
-                RoleFacts("guesser", 1, spec.guesses, ("hinter",)),
-                RoleFacts("hinter", 0, spec.guesses - 1, ("guesser",)),
-            )
-            return EnvironmentFacts("Hot or cold", roles, 0.0, 1.0, "the number is found")
+            return _hot_cold(spec)
         case Arithmetic():
-            roles = (
-                RoleFacts("planner", 1, 1),
-                RoleFacts("solver", spec.solver_attempts, spec.solver_attempts, ("planner",)),
-                RoleFacts("verifier", 1, 1, ("solver",)),
-            )
-            return EnvironmentFacts("Planner, solver, verifier", roles, 0.0, 1.0, "answer right and verdict right")
+            return _arithmetic(spec)
         case Kitchen():
-            cooks = tuple(f"cook_{i + 1}" for i in range(spec.cooks))
-            roles = tuple(RoleFacts(c, spec.turns, spec.turns, tuple(x for x in cooks if x != c)) for c in cooks)
-            return EnvironmentFacts("Kitchen", roles, 0.0, 2.0, "all dishes served")
+            return _kitchen(spec)
+
+
+def _reference_game(spec: ReferenceGame) -> EnvironmentFacts:
+    roles = (RoleFacts("speaker", 1, 1), RoleFacts("listener", 1, 1, ("speaker",)))
+    random_score = 1.0 / (spec.attributes * spec.values)
+    return EnvironmentFacts("Reference game", roles, random_score, 1.0, 1.0, "every attribute is right")
+
+
+def hot_cold_score(guesses: int, used: int) -> float:
+    """Score of a number found at guess `used` of `guesses`: from 1 down, at least 0.6."""
+    return 1.0 - 0.4 * (used - 1) / guesses
+
+
+def _hot_cold(spec: HotCold) -> EnvironmentFacts:
+    roles = (
+        RoleFacts("guesser", 1, spec.guesses, ("hinter",)),
+        RoleFacts("hinter", 0, spec.guesses - 1, ("guesser",)),
+    )
+    random_score, optimum, left = 0.0, 0.0, spec.numbers
+    for used in range(1, spec.guesses + 1):
+        score = hot_cold_score(spec.guesses, used)
+        random_score += score * (1 - 1 / spec.numbers) ** (used - 1) / spec.numbers
+        # A deterministic team reaches guess k with symbols ** (k - 1) hint histories, and finds one number in each.
+        found = min(left, spec.symbols ** (used - 1))
+        optimum += score * found / spec.numbers
+        left -= found
+    return EnvironmentFacts("Hot or cold", roles, random_score, optimum, 1.0, "the number is found")
+
+
+def _arithmetic(spec: Arithmetic) -> EnvironmentFacts:
+    plans, steps = spec.operands - 2, spec.operands - 1
+    roles = (
+        RoleFacts("planner", plans, plans, ("solver",)),
+        RoleFacts("solver", steps, steps, ("planner",)),
+        RoleFacts("verifier", 1, 1, ("planner", "solver")),
+    )
+    random_score = 0.5 / spec.modulus
+    solved = "answer right and verdict right"
+    return EnvironmentFacts("Planner, solver, verifier", roles, random_score, 1.0, 1.0, solved)
+
+
+_RANDOM_DISHES = {(2, 8, 2, 2): 0.5, (3, 8, 2, 2): 0.07, (4, 8, 2, 2): 0.003}
+"""Mean dishes of random play by (cooks, turns, actions per turn, dishes), each from 20,000 episodes."""
+
+
+def _kitchen(spec: Kitchen) -> EnvironmentFacts:
+    cooks = [f"cook_{i + 1}" for i in range(spec.cooks)]
+    roles = tuple(RoleFacts(c, spec.turns, spec.turns, tuple(x for x in cooks if x != c)) for c in cooks)
+    random_score = _RANDOM_DISHES.get((spec.cooks, spec.turns, spec.actions_per_turn, spec.dishes))
+    dishes = float(spec.dishes)
+    return EnvironmentFacts("Kitchen", roles, random_score, dishes, dishes, "all dishes served")

@@ -1,8 +1,9 @@
 """Which game the team plays. One variant per environment; the type is the name."""
 
-from typing import Annotated, Literal
+from math import ceil
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from flexmarl.contracts.base import Strict
 
@@ -22,7 +23,10 @@ class _Environment(Strict):
 
 
 class ReferenceGame(_Environment):
-    """A speaker names an object with invented words, a listener picks its attributes. Reward: share of attributes right."""
+    """A speaker names an object with invented words, a listener picks its attributes.
+
+    Score: share of attributes right.
+    """
 
     type: Literal["reference_game"] = "reference_game"
     attributes: int = Field(default=2, ge=1, le=4)
@@ -32,33 +36,95 @@ class ReferenceGame(_Environment):
     """Size of the speaker's alphabet."""
     message_length: int = Field(default=2, ge=1, le=8)
 
+    @model_validator(mode="after")
+    def _a_perfect_code_exists(self) -> Self:
+        objects, codes = self.values**self.attributes, self.symbols**self.message_length
+        if codes < objects:
+            length = next(n for n in range(1, 64) if self.symbols**n >= objects)
+            raise ValueError(f"{codes} messages cannot name {objects} objects; message_length: {length} fits")
+        return self
+
 
 class HotCold(_Environment):
-    """A guesser finds a hidden number with the one-token hints of a hinter who knows it."""
+    """A guesser finds a hidden number with the one-token hints of a hinter who knows it.
+
+    Score: 1 for the first guess, less for each further one.
+    """
 
     type: Literal["hot_cold"] = "hot_cold"
     numbers: int = Field(default=8, ge=2, le=32)
     guesses: int = Field(default=4, ge=1, le=16)
     symbols: int = Field(default=8, ge=2, le=32)
+    """Size of the hinter's alphabet."""
 
 
 class Arithmetic(_Environment):
-    """Planner, solver and an honest verifier on `(a op b op c) mod m`."""
+    """Planner, solver and an honest verifier on expressions such as `2 + 3 * 4` modulo m."""
 
     type: Literal["arithmetic"] = "arithmetic"
     modulus: int = Field(default=5, ge=3, le=11)
-    solver_attempts: int = Field(default=2, ge=1, le=4)
+    operands: int = Field(default=3, ge=3, le=5)
+    """Numbers in an expression: the planner acts operands - 2 times, the solver operands - 1 times."""
     corrupt_share: float = Field(default=0.5, ge=0.0, le=1.0)
-    """Share of verifier inputs whose answer is replaced by a wrong one, so that accepting is not always right."""
+    """Share of tasks whose verifier is shown a false working, so that accepting is not always right."""
+    held_out_share: float = Field(default=0.2, gt=0.0, lt=1.0)
+    """Share of expressions kept for evaluation; training never sees them."""
 
 
 class Kitchen(_Environment):
-    """Cooks with split duties hand dishes over a counter, in the manner of CuisineWorld. Score: dishes served."""
+    """Cooks in a row hand dishes over counters against orders that expire, in the manner of CuisineWorld.
+
+    Score: dishes served. Orders come at one of five loads; a tick is one action of every cook.
+    """
 
     type: Literal["kitchen"] = "kitchen"
     cooks: int = Field(default=2, ge=2, le=4)
     turns: int = Field(default=8, ge=4, le=64)
     actions_per_turn: int = Field(default=2, ge=1, le=4)
+    dishes: int = Field(default=2, ge=1, le=16)
+    """Orders of an episode, so the highest score."""
+
+    LOADS: ClassVar[tuple[float, ...]] = (1.0, 1.5, 2.0, 2.5, 3.0)
+    """CuisineWorld's factors on the interval between orders; a task draws one."""
+
+    @property
+    def ticks(self) -> int:
+        return self.turns * self.actions_per_turn
+
+    def order_windows(self, load: float) -> tuple[tuple[int, int], ...]:
+        """Return the first and last tick (from 1) at which each order can be served.
+
+        CuisineWorld's rule: interval = ceil(0.3 load wait), lifetime = ceil(2.5 interval), with the wait scaled to
+        the episode (10 for two dishes in 16 ticks).
+        """
+        wait = self.ticks * 0.625 / max(self.dishes - 1, 1)
+        interval = ceil(0.3 * load * wait - 1e-9)
+        lifetime = ceil(2.5 * interval)
+        arrivals = [order * interval for order in range(self.dishes)]
+        return tuple((arrival + 1, min(arrival + lifetime, self.ticks)) for arrival in arrivals)
+
+    def feasible(self) -> bool:
+        """Tell whether perfect play serves every order at every load.
+
+        The first dish needs two ticks of every cook, each next one three ticks of the last cook.
+        """
+        for load in self.LOADS:
+            served, earliest = 0, 2 * self.cooks
+            for first, last in self.order_windows(load):
+                served = max(served + 3, first, earliest) if served else max(first, earliest)
+                if served > last:
+                    return False
+        return True
+
+    @model_validator(mode="after")
+    def _orders_can_be_served(self) -> Self:
+        if not self.feasible():
+            legal = [n for n in range(1, self.dishes) if self.model_copy(update={"dishes": n}).feasible()]
+            hint = f"dishes: {legal[-1]} fits" if legal else "more turns are needed"
+            raise ValueError(
+                f"{self.cooks} cooks cannot serve {self.dishes} dishes in {self.ticks} ticks at every load; {hint}"
+            )
+        return self
 
 
 EnvironmentSpec = Annotated[ReferenceGame | HotCold | Arithmetic | Kitchen, Field(discriminator="type")]

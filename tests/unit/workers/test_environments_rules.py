@@ -1,0 +1,185 @@
+"""The rules of the built-in games, one table per rule."""
+
+import itertools
+import random
+from importlib.metadata import EntryPoint
+
+import pytest
+from pydantic import ValidationError
+
+from flexmarl.contracts.environments import environment_facts
+from flexmarl.contracts.spec.environment import Arithmetic, HotCold, Kitchen, ReferenceGame
+from workers.rollout.environments import Environment, Outcome, Reply, family_of
+from workers.rollout.environments.arithmetic import ArithmeticFamily, Step, legal_positions, reduce
+from workers.rollout.environments.kitchen import collaboration_score, stations
+from workers.rollout.environments.registry import BUILT_IN, merged
+
+RNG = random.Random(0)
+
+
+def script(environment: Environment, replies: list[str]) -> Outcome:
+    """Play the replies in order and return the outcome; all must be used."""
+    left = list(replies)
+    while asks := environment.asks():
+        environment.act([Reply(ask.role, left.pop(0)) for ask in asks])
+    assert left == []
+    return environment.outcome()
+
+
+def test_reference_game_scores_the_share_of_attributes() -> None:
+    family = family_of(ReferenceGame())
+    assert family.make(0, False, RNG).describe()["title"] == "Name the red circle"
+    assert script(family.make(0, False, RNG), ["ba da", "red circle"]).solved
+    half = script(family.make(0, False, RNG), ["ba da", "red star"])
+    assert (half.team_score, half.solved) == (0.5, False)
+    assert script(family.make(0, False, RNG), ["ba da", ""]).team_score == 0.0
+
+
+def test_reference_game_listener_sees_the_message_alone() -> None:
+    episode = family_of(ReferenceGame()).make(5, False, RNG)
+    episode.act([Reply("speaker", "ba da")])
+    assert [ask.observation for ask in episode.asks()] == ["hear ba da"]
+
+
+def test_reference_game_task_seeds_walk_through_all_objects() -> None:
+    family = family_of(ReferenceGame())
+    assert len({str(family.make(seed, False, RNG).describe()) for seed in range(16)}) == 16
+
+
+def test_reference_game_without_a_perfect_code_is_refused_with_a_neighbour() -> None:
+    with pytest.raises(ValidationError, match="message_length: 4 fits"):
+        ReferenceGame(symbols=2, message_length=3)
+
+
+@pytest.mark.parametrize(
+    ("replies", "score", "solved"),
+    [(["3"], 1.0, True), (["1", "ba", "3"], 0.9, True), (["1", "ba", "2", "da", "0", "fa", "4"], 0.0, False)],
+)
+def test_hot_cold_scores_by_guesses(replies: list[str], score: float, solved: bool) -> None:
+    outcome = script(family_of(HotCold()).make(3, False, RNG), replies)
+    assert (outcome.team_score, outcome.solved) == (pytest.approx(score), solved)
+
+
+def test_hot_cold_optimum_is_reached_by_a_hinter_who_tells_the_number() -> None:
+    family, scores = family_of(HotCold()), []
+    for secret in range(8):
+        replies = ["0"] if secret == 0 else ["0", "ba", str(secret)]
+        scores.append(script(family.make(secret, False, RNG), replies).team_score)
+    assert sum(scores) / 8 == pytest.approx(environment_facts(HotCold()).optimum)
+
+
+@pytest.mark.parametrize(
+    ("expression", "legal"),
+    [("2 + 3 * 4", (1,)), ("2 * 3 + 4", (0,)), ("2 + 3 + 4", (0, 1)), ("2 * 3 * 4", (0, 1)), ("1 + 2 + 3 * 4", (0, 2))],
+)
+def test_arithmetic_pairs_that_keep_the_value(expression: str, legal: tuple[int, ...]) -> None:
+    assert legal_positions(tuple(expression.split())) == legal
+
+
+def test_arithmetic_reduces_a_pair_to_its_result() -> None:
+    assert reduce(("2", "+", "3", "*", "4"), Step(1, ("3", "*", "4"), "2")) == ("2", "+", "2")
+
+
+def test_arithmetic_working_has_the_value_of_the_expression() -> None:
+    family = ArithmeticFamily(Arithmetic(operands=4))
+    for expression in family.training[:500]:
+        assert family.working(expression)[-1].result == str(eval(" ".join(expression)) % 5)
+
+
+def test_arithmetic_never_trains_on_a_held_out_expression() -> None:
+    family = ArithmeticFamily(Arithmetic())
+    assert (len(family.training), len(family.held_out)) == (400, 100)
+    assert not set(family.training) & set(family.held_out)
+    shown = {d.observation for d in family.demonstrations(random.Random(0), 20_000) if d.role == "planner"}
+    assert not shown & {f"plan {' '.join(expression)}" for expression in family.held_out}
+    evaluated = {str(family.make(seed, True, RNG).describe()["title"]) for seed in range(2000)}
+    assert evaluated == {f"{' '.join(expression)} modulo 5" for expression in family.held_out}
+
+
+def verifier_reads(family: ArithmeticFamily, seed: int, careless: bool) -> tuple[str, bool]:
+    """Return what the verifier is shown, and whether it should accept."""
+    episode = family.make(seed, False, RNG)
+    while (ask := episode.asks()[0]).role != "verifier":
+        reply = "0" if careless and ask.role == "solver" else episode.perfect_reply()  # type: ignore[attr-defined]
+        episode.act([Reply(ask.role, reply)])
+    episode.act([Reply("verifier", "accept")])
+    return ask.observation, episode.outcome().scores["verifier"] == 1.0
+
+
+@pytest.mark.parametrize("careless", [False, True])
+def test_arithmetic_verifier_inputs_are_balanced_and_labelled_by_their_lines(careless: bool) -> None:
+    family, labels = ArithmeticFamily(Arithmetic()), []
+    for seed in range(2000):
+        shown, acceptable = verifier_reads(family, seed, careless)
+        lines = [line.split(" = ") for line in shown.split(" ; ")[1:]]
+        true_lines = all(str(eval(pair) % 5) == result for pair, result in lines)
+        assert true_lines == acceptable
+        labels.append(acceptable)
+    assert 0.46 < sum(labels) / len(labels) < 0.54
+
+
+@pytest.mark.parametrize("verdict", ["accept", "reject"])
+def test_arithmetic_constant_verdicts_have_balanced_accuracy_one_half(verdict: str) -> None:
+    family = ArithmeticFamily(Arithmetic(corrupt_share=0.2))
+    facts = [script(family.make(seed, False, RNG), ["", "0", "0", verdict]).facts for seed in range(4000)]
+    assert sum(fact["balanced_accuracy"] for fact in facts) / 4000 == pytest.approx(0.5, abs=0.05)
+
+
+def test_arithmetic_rewards_each_turn_by_its_own_question() -> None:
+    family = ArithmeticFamily(Arithmetic(corrupt_share=0.0))
+    seed = next(s for s in range(500) if family.make(s, False, RNG).describe()["title"] == "2 + 3 * 4 modulo 5")
+    right = script(family.make(seed, False, RNG), ["3 * 4", "2", "4", "accept"])
+    assert (right.team_score, set(right.scores.values())) == (1.0, {1.0})
+    misled = script(family.make(seed, False, RNG), ["2 + 3", "0", "0", "accept"])
+    assert misled.turn_rewards == {("planner", 0): 0.0, ("solver", 0): 1.0, ("solver", 1): 1.0, ("verifier", 0): 1.0}
+    assert misled.team_score == 0.0
+
+
+def test_kitchen_hands_over_within_a_tick_and_serves() -> None:
+    spec = Kitchen(turns=8, actions_per_turn=2)
+    turns = ["fetch put", "wait grab", "fetch put", "cook serve", "wait wait", "grab cook", "wait wait", "serve wait"]
+    outcome = script(family_of(spec).make(0, False, RNG), [*turns, *["wait wait"] * 8])
+    assert (outcome.team_score, outcome.solved, outcome.facts["cos"]) == (2.0, True, 1.0)
+    assert outcome.turn_rewards["cook_1", 1] == pytest.approx(1.2)
+    assert outcome.turn_rewards["cook_2", 3] == pytest.approx(1.0)
+
+
+def test_kitchen_orders_expire() -> None:
+    late = ["wait wait", "wait wait"] * 6 + ["fetch put", "wait grab", "wait wait", "cook serve"]
+    assert script(family_of(Kitchen()).make(0, False, RNG), late).team_score == 0.0
+
+
+def test_kitchen_progress_reward_cannot_be_farmed() -> None:
+    outcome = script(family_of(Kitchen()).make(0, False, RNG), ["fetch put", "grab cook"] * 8)
+    assert outcome.team_score == 0.0
+    assert outcome.scores["cook_1"] <= 0.4 + 1e-9
+
+
+@pytest.mark.parametrize("cooks", [2, 3, 4])
+def test_kitchen_stations_pass_things_on(cooks: int) -> None:
+    row = stations(cooks)
+    assert [before.makes == after.takes for before, after in itertools.pairwise(row)] == [True] * (cooks - 1)
+    assert (row[0].take, row[-1].give) == ("fetch", "serve")
+
+
+def test_kitchen_order_windows_follow_cuisineworld() -> None:
+    assert Kitchen().order_windows(1.0) == ((1, 8), (4, 11))
+    assert Kitchen().order_windows(3.0) == ((1, 16), (10, 16))
+
+
+def test_kitchen_with_too_many_dishes_is_refused_with_a_neighbour() -> None:
+    with pytest.raises(ValidationError, match="dishes: 2 fits"):
+        Kitchen(dishes=9)
+
+
+def test_collaboration_score_is_the_mean_share_over_loads() -> None:
+    assert collaboration_score((3, 2, 2, 1, 1), (0, 0, 1, 1, 3)) == pytest.approx(0.68333, abs=1e-5)
+    assert collaboration_score((3, 0), (0, 0)) == 1.0
+
+
+def test_a_taken_environment_name_raises() -> None:
+    point = EntryPoint("hot_cold", "workers.rollout.environments.hot_cold:HotColdFamily", "flexmarl.environments")
+    with pytest.raises(ValueError, match="taken"):
+        merged(BUILT_IN, [point])
+    other = EntryPoint("colder", point.value, point.group)
+    assert merged(BUILT_IN, [other])["colder"] is BUILT_IN["hot_cold"]
