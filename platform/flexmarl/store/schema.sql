@@ -110,6 +110,7 @@ CREATE TABLE store.episode (
   finished_at timestamptz NOT NULL,
   PRIMARY KEY (run_id, draw, member, attempt)
 ) PARTITION BY LIST (run_id);
+CREATE INDEX episode_cohort ON store.episode (run_id, cohort);
 
 -- Immutable training rows. payload = little-endian int32 prompt ids | int32 response ids | float32 log-probs | int32 allowed ids.
 CREATE TABLE store.sample (
@@ -229,6 +230,7 @@ CREATE TABLE store.lease (
   endpoint    text NOT NULL DEFAULT '',       -- http://host:port of the child
   secret      text NOT NULL DEFAULT '',       -- bearer token of the child
   pid         int,
+  pid_started double precision NOT NULL DEFAULT 0, -- start time of `pid`: a reused number is another process
   expires_at  timestamptz NOT NULL DEFAULT now() + interval '30 seconds',
   granted_at  timestamptz NOT NULL DEFAULT now(),
   ended_at    timestamptz,

@@ -1,0 +1,69 @@
+"""Which engine wholly holds which weights: the router's view. An engine's own 409 corrects it.
+
+Invariant: a row counts only while its incarnation serves the lease, so a restarted engine holds nothing.
+"""
+
+from dataclasses import dataclass
+
+from psycopg import Connection
+
+from flexmarl.contracts.events import WeightsServed
+from flexmarl.contracts.wire import PolicyPin
+from flexmarl.store.commands import Taken, finish, guard
+from flexmarl.store.errors import LeaseLost
+from flexmarl.store.inbox import put_event
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRoute:
+    lease_id: int
+    endpoint: str
+    secret: str
+    incarnation: str
+    holds: dict[str, PolicyPin]
+
+
+def served(
+    conn: Connection, taken: Taken, lease_id: int, incarnation: str, *, policy: str, version: int, digest: str
+) -> None:
+    """Note what an engine holds, tell the driver and finish the command, in one transaction.
+
+    Raises TokenLost, EpochStale, or LeaseLost when another incarnation serves the lease by now.
+    """
+    event = WeightsServed(lease_id=lease_id, incarnation=incarnation, policy=policy, version=version, digest=digest)
+    with conn.transaction():
+        guard(conn, taken)
+        cursor = conn.execute(
+            """
+            INSERT INTO store.engine_policy (lease_id, incarnation, policy, version, digest)
+            SELECT id, incarnation, %s, %s, %s FROM store.lease
+            WHERE id = %s AND incarnation = %s AND run_id = %s AND state = 'held'
+            ON CONFLICT (lease_id, policy) DO UPDATE SET
+              incarnation = excluded.incarnation, version = excluded.version, digest = excluded.digest,
+              at = clock_timestamp()
+            """,
+            [policy, version, digest, lease_id, incarnation, taken.run_id],
+        )
+        if cursor.rowcount != 1:
+            raise LeaseLost(lease_id, f"not served by incarnation {incarnation} any more")
+        put_event(conn, taken.run_id, f"served:{taken.no}:{incarnation}", event)
+        finish(conn, taken)
+
+
+def routes(conn: Connection, run_id: int) -> list[EngineRoute]:
+    """List the living engines of a run with what each holds, in lease order."""
+    rows = conn.execute(
+        """
+        SELECT l.id, l.endpoint, l.secret, l.incarnation, p.policy, p.version, p.digest
+        FROM store.lease l LEFT JOIN store.engine_policy p ON p.lease_id = l.id AND p.incarnation = l.incarnation
+        WHERE l.run_id = %s AND l.use = 'engine' AND l.state = 'held' AND l.endpoint <> ''
+        ORDER BY l.id, p.policy
+        """,
+        [run_id],
+    ).fetchall()
+    found: dict[int, EngineRoute] = {}
+    for lease_id, endpoint, secret, incarnation, policy, version, digest in rows:
+        route = found.setdefault(lease_id, EngineRoute(lease_id, endpoint, secret, incarnation, {}))
+        if policy is not None:
+            route.holds[policy] = PolicyPin(version=version, digest=digest)
+    return list(found.values())

@@ -1,0 +1,49 @@
+"""What a store function refuses, by cause. Each carries the fields a log line or an event needs."""
+
+
+class StoreError(Exception):
+    """Base of every refusal of the store."""
+
+
+class SchemaMismatch(StoreError):
+    """The database's schema version is not the one this code was written for."""
+
+
+class FenceLost(StoreError):
+    """Another driver holds the run now; nothing of the decision was written."""
+
+    def __init__(self, run_id: int, owner: str, fence: int) -> None:
+        super().__init__(f"run {run_id} is no longer held by {owner} under fence {fence}")
+        self.run_id, self.owner, self.fence = run_id, owner, fence
+
+
+class TokenLost(StoreError):
+    """The command was taken by someone else, ended or voided; nothing was written under the old token."""
+
+    def __init__(self, run_id: int, no: int) -> None:
+        super().__init__(f"command {no} of run {run_id} is not held under this token any more")
+        self.run_id, self.no = run_id, no
+
+
+class EpochStale(StoreError):
+    """The run moved to another epoch; work of the old one is refused."""
+
+    def __init__(self, run_id: int, epoch: int, current: int) -> None:
+        super().__init__(f"run {run_id} is in epoch {current}, the work is of epoch {epoch}")
+        self.run_id, self.epoch, self.current = run_id, epoch, current
+
+
+class LeaseLost(StoreError):
+    """The lease is not held under this token or by this incarnation any more."""
+
+    def __init__(self, lease_id: int, detail: str) -> None:
+        super().__init__(f"lease {lease_id}: {detail}")
+        self.lease_id = lease_id
+
+
+class Refused(StoreError):
+    """The rows do not allow the change: a version exists, a micro-batch is not accumulated, a sample is missing."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code

@@ -1,0 +1,90 @@
+"""Facts on their way to the driver.
+
+Invariants: a producer key reaches the log once per run. `put_event` refuses a key that is queued or already handled;
+a repetition that slips in while the driver's transaction commits is discarded by `take_events`, which alone sees
+every handled key. No order is promised: only the driver numbers events.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from psycopg import Connection
+
+from flexmarl.contracts.events import Event, RunVerb, event_adapter
+
+CHANNEL = "flexmarl_inbox"
+"""NOTIFY channel of the drivers; the payload is the run's number."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakenEvent:
+    producer_key: str
+    event: Event
+    put_at: float
+
+
+def put_event(conn: Connection, run_id: int, producer_key: str, event: Event) -> bool:
+    """Queue one fact, in the caller's transaction. False when its key is known already."""
+    return put_events(conn, run_id, [(producer_key, event)]) == 1
+
+
+def put_events(conn: Connection, run_id: int, events: Sequence[tuple[str, Event]]) -> int:
+    """Queue facts under their producer keys and hint the driver; returns how many were new."""
+    row = conn.execute(
+        """
+        WITH put AS (
+          INSERT INTO store.inbox (run_id, producer_key, body)
+          SELECT %(run)s, e.key, e.body::jsonb
+          FROM unnest(%(keys)s::text[], %(bodies)s::text[]) AS e(key, body)
+          WHERE NOT EXISTS (SELECT 1 FROM store.handled h WHERE h.run_id = %(run)s AND h.producer_key = e.key)
+          ON CONFLICT (run_id, producer_key) DO NOTHING
+          RETURNING id
+        ), counted AS (SELECT count(*) AS new FROM put)
+        SELECT new, CASE WHEN new > 0 THEN pg_notify(%(channel)s, %(run)s::text)::text END FROM counted
+        """,
+        {
+            "run": run_id,
+            "keys": [key for key, _ in events],
+            "bodies": [event.model_dump_json() for _, event in events],
+            "channel": CHANNEL,
+        },
+    ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def put_verb(conn: Connection, run_id: int, producer_key: str, verb: RunVerb) -> bool:
+    """Queue a person's wish and show it as pending until the driver has handled it."""
+    with conn.transaction():
+        new = put_event(conn, run_id, producer_key, verb)
+        if new:
+            conn.execute("UPDATE store.run_state SET pending_verb = %s WHERE run_id = %s", [verb.verb.value, run_id])
+    return new
+
+
+def take_events(conn: Connection, run_id: int, limit: int = 256) -> list[TakenEvent]:
+    """Remove up to `limit` facts, oldest first. Call inside the transaction that appends them to the log.
+
+    Rows that a stalled driver still holds are skipped, not waited for; they come back when its session ends.
+    """
+    rows = conn.execute(
+        """
+        WITH taken AS (
+          DELETE FROM store.inbox WHERE id IN (
+            SELECT id FROM store.inbox WHERE run_id = %(run)s ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED)
+          RETURNING id, producer_key, body::text AS body, extract(epoch FROM put_at)::float8 AS put_at
+        )
+        SELECT producer_key, body, put_at FROM taken t
+        WHERE NOT EXISTS (SELECT 1 FROM store.handled h WHERE h.run_id = %(run)s AND h.producer_key = t.producer_key)
+        ORDER BY id
+        """,
+        {"run": run_id, "limit": limit},
+    ).fetchall()
+    return [TakenEvent(key, event_adapter.validate_json(body), put_at) for key, body, put_at in rows]
+
+
+def waiting(conn: Connection, run_id: int) -> int:
+    """Count the facts the driver has not taken."""
+    row = conn.execute("SELECT count(*) FROM store.inbox WHERE run_id = %s", [run_id]).fetchone()
+    assert row is not None
+    return int(row[0])

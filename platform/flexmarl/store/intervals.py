@@ -1,0 +1,99 @@
+"""Closed busy intervals of devices: what utilisation and bubble figures are made of.
+
+Invariant: `ord` is gapless per child incarnation, so storing a batch twice changes nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from psycopg import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class BusyInterval:
+    """Times in seconds since the epoch, on the clock of the device's node."""
+
+    ord: int
+    phase: str
+    policy: str
+    t0: float
+    t1: float
+    tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInterval:
+    device_id: str
+    lease_id: int
+    phase: str
+    policy: str
+    t0: float
+    t1: float
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Busy seconds of one device in one phase since a moment."""
+
+    device_id: str
+    lease_id: int
+    phase: str
+    seconds: float
+    tokens: int
+
+
+def put(
+    conn: Connection, run_id: int, lease_id: int, device_id: str, *, incarnation: str, rows: Sequence[BusyInterval]
+) -> None:
+    """Store closed intervals of one child."""
+    if not rows:
+        return
+    conn.execute(
+        """
+        INSERT INTO store.interval (lease_id, incarnation, ord, run_id, device_id, phase, policy, t0, t1, tokens)
+        SELECT %s, %s, i.ord, %s, %s, i.phase, i.policy, i.t0, i.t1, i.tokens
+        FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::float8[], %s::float8[], %s::bigint[])
+          AS i(ord, phase, policy, t0, t1, tokens)
+        ON CONFLICT DO NOTHING
+        """,
+        [
+            lease_id, incarnation, run_id, device_id, [r.ord for r in rows], [r.phase for r in rows],
+            [r.policy for r in rows], [r.t0 for r in rows], [r.t1 for r in rows], [r.tokens for r in rows],
+        ],
+    )  # fmt: skip
+
+
+def between(conn: Connection, run_id: int, since: float, until: float) -> list[DeviceInterval]:
+    """List the intervals that touch a window, clipped to it, by device and time."""
+    rows = conn.execute(
+        """
+        SELECT device_id, lease_id, phase, policy, greatest(t0, %(since)s), least(t1, %(until)s), tokens
+        FROM store.interval WHERE run_id = %(run)s AND t1 > %(since)s AND t0 < %(until)s ORDER BY device_id, t0
+        """,
+        {"run": run_id, "since": since, "until": until},
+    ).fetchall()
+    return [DeviceInterval(*row) for row in rows]
+
+
+def busy(conn: Connection, run_id: int, since: float) -> list[Busy]:
+    """Sum the busy seconds of a run's devices since a moment, by phase."""
+    rows = conn.execute(
+        """
+        SELECT device_id, lease_id, phase, sum(t1 - greatest(t0, %(since)s))::float8, sum(tokens)::bigint
+        FROM store.interval WHERE run_id = %(run)s AND t1 > %(since)s
+        GROUP BY device_id, lease_id, phase ORDER BY device_id, lease_id, phase
+        """,
+        {"run": run_id, "since": since},
+    ).fetchall()
+    return [Busy(*row) for row in rows]
+
+
+def newest_ord(conn: Connection, lease_id: int, incarnation: str) -> int:
+    """Return the highest stored `ord` of a child, -1 when it has none."""
+    row = conn.execute(
+        "SELECT coalesce(max(ord), -1) FROM store.interval WHERE lease_id = %s AND incarnation = %s",
+        [lease_id, incarnation],
+    ).fetchone()
+    assert row is not None
+    return int(row[0])

@@ -1,0 +1,133 @@
+"""Hosts and their devices, as they announce themselves.
+
+Invariants: a node's newest incarnation owns its rows; an older process learns at its heartbeat that it was replaced.
+Pools and cordons are an administrator's choice and survive a registration. A device that a node no longer announces is
+`lost`, never deleted.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import orjson
+from psycopg import Connection
+
+ALIVE_S = 10.0
+"""A node that was silent for longer gets no new lease."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    name: str
+    address: str
+    """host:port of its command endpoint."""
+    incarnation: str
+    version: str
+    facts: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    id: str
+    kind: str
+    """cpu | cuda"""
+    ordinal: int
+    name: str = ""
+    memory_bytes: int = 0
+    pool: str = "default"
+    """Pool of a device that registers for the first time."""
+    facts: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    id: str
+    node: str
+    kind: str
+    ordinal: int
+    pool: str
+    facts: dict[str, object]
+
+
+def register_node(conn: Connection, node: NodeFacts, devices: Sequence[DeviceFacts]) -> None:
+    """Announce a node and exactly these devices, in one transaction."""
+    with conn.transaction():
+        conn.execute(
+            """
+            INSERT INTO store.node (name, address, incarnation, version, facts)
+            VALUES (%s, %s, %s, %s, %s::jsonb)
+            ON CONFLICT (name) DO UPDATE SET address = excluded.address, incarnation = excluded.incarnation,
+              version = excluded.version, facts = excluded.facts, registered_at = clock_timestamp(),
+              heartbeat_at = clock_timestamp()
+            """,
+            [node.name, node.address, node.incarnation, node.version, _json(node.facts)],
+        )
+        for device in devices:
+            conn.execute(
+                """
+                INSERT INTO store.device (id, node, kind, ordinal, name, memory_bytes, pool, facts)
+                VALUES (%s, %s, %s, %s, %s, %s, %s, %s::jsonb)
+                ON CONFLICT (id) DO UPDATE SET node = excluded.node, kind = excluded.kind,
+                  ordinal = excluded.ordinal, name = excluded.name, memory_bytes = excluded.memory_bytes,
+                  facts = excluded.facts,
+                  state = CASE WHEN store.device.state = 'lost' THEN 'ready' ELSE store.device.state END
+                """,
+                [
+                    device.id, node.name, device.kind, device.ordinal, device.name, device.memory_bytes, device.pool,
+                    _json(device.facts),
+                ],
+            )  # fmt: skip
+        conn.execute(
+            "UPDATE store.device SET state = 'lost' WHERE node = %s AND id <> ALL(%s)",
+            [node.name, [device.id for device in devices]],
+        )
+
+
+def heartbeat_node(conn: Connection, name: str, incarnation: str) -> bool:
+    """Show that a node lives. False when another process registered under its name."""
+    cursor = conn.execute(
+        "UPDATE store.node SET heartbeat_at = clock_timestamp() WHERE name = %s AND incarnation = %s",
+        [name, incarnation],
+    )
+    return cursor.rowcount == 1
+
+
+def free_devices(conn: Connection, pool: str) -> list[Device]:
+    """List the devices of a pool that a lease could have now, in a fixed order."""
+    rows = conn.execute(
+        """
+        SELECT d.id, d.node, d.kind, d.ordinal, d.pool, d.facts::text
+        FROM store.device d JOIN store.node n ON n.name = d.node
+        WHERE d.pool = %s AND d.state = 'ready' AND n.state = 'ready'
+          AND n.heartbeat_at > clock_timestamp() - make_interval(secs => %s)
+          AND NOT EXISTS (SELECT 1 FROM store.lease l WHERE l.device_id = d.id AND l.state <> 'ended')
+        ORDER BY d.kind DESC, d.node, d.ordinal
+        """,
+        [pool, ALIVE_S],
+    ).fetchall()
+    return [_device(*row) for row in rows]
+
+
+def devices_of(conn: Connection, node: str) -> list[Device]:
+    """List a node's devices that exist, in a fixed order."""
+    rows = conn.execute(
+        "SELECT id, node, kind, ordinal, pool, facts::text FROM store.device "
+        "WHERE node = %s AND state <> 'lost' ORDER BY kind DESC, ordinal",
+        [node],
+    ).fetchall()
+    return [_device(*row) for row in rows]
+
+
+def device(conn: Connection, device_id: str) -> Device | None:
+    """Read one device."""
+    row = conn.execute(
+        "SELECT id, node, kind, ordinal, pool, facts::text FROM store.device WHERE id = %s", [device_id]
+    ).fetchone()
+    return None if row is None else _device(*row)
+
+
+def _device(identity: str, node: str, kind: str, ordinal: int, pool: str, facts: str) -> Device:
+    return Device(identity, node, kind, ordinal, pool, orjson.loads(facts))
+
+
+def _json(value: object) -> str:
+    return orjson.dumps(value).decode()

@@ -1,0 +1,198 @@
+"""Runs as rows: creation with their partitions, the driver's lease on them, their stored state and log.
+
+Invariants: `run_state` is written by the driver that holds (owner, fence) and by nobody else, but for `pending_verb`.
+A takeover raises the fence, so the former holder's next write fails. All times are the database's clock, in seconds.
+"""
+
+from dataclasses import dataclass
+
+import orjson
+from psycopg import Connection, sql
+
+from flexmarl.contracts.events import Event, event_adapter
+from flexmarl.contracts.status import TERMINAL, RunStatus
+from flexmarl.store.errors import StoreError
+
+PARTITIONED = ("episode", "sample")
+_BY_RUN = (
+    "inbox", "handled", "event", "note", "command", "micro_batch", "policy_version", "tokenizer", "checkpoint",
+    "metric", "interval",
+)  # fmt: skip
+_ENDED = [status.value for status in TERMINAL]
+_LOCK_TIMEOUT = "2s"  # retiring a partition waits for its readers; it must not queue everybody else behind itself
+
+
+@dataclass(frozen=True, slots=True)
+class RunLease:
+    """A driver's hold on a run. Every decision names it."""
+
+    run_id: int
+    owner: str
+    fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRun:
+    run_id: int
+    spec: dict[str, object]
+    status: RunStatus
+    reason: str
+    reason_text: str
+    status_since: float
+    pending_verb: str
+    epoch: int
+    seq: int
+    step: int
+    progress: dict[str, object]
+    started_at: float | None
+    finished_at: float | None
+    deadline: float | None
+    snapshot: bytes | None
+    snapshot_seq: int
+    owner: str
+    fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEvent:
+    seq: int
+    at: float
+    event: Event
+
+
+def create_run(conn: Connection, run_id: int, spec: dict[str, object], status: RunStatus) -> None:
+    """Add a run's state and its partitions. Attaching a ready table never blocks writers of other runs."""
+    with conn.transaction():
+        conn.execute(
+            "INSERT INTO store.run_state (run_id, spec, status) VALUES (%s, %s::jsonb, %s)",
+            [run_id, orjson.dumps(spec).decode(), status.value],
+        )
+        for table in PARTITIONED:
+            names = {
+                "parent": sql.Identifier("store", table),
+                "leaf": sql.Identifier("store", f"{table}_{run_id}"),
+                "run": sql.Literal(run_id),
+            }
+            conn.execute(
+                sql.SQL("CREATE TABLE {leaf} (LIKE {parent} INCLUDING ALL, CHECK (run_id = {run}))").format(**names)
+            )
+            conn.execute(sql.SQL("ALTER TABLE {parent} ATTACH PARTITION {leaf} FOR VALUES IN ({run})").format(**names))
+
+
+def drop_run(conn: Connection, run_id: int) -> None:
+    """Delete everything of an ended run. Needs autocommit; may be repeated after an interruption."""
+    row = conn.execute("SELECT status FROM store.run_state WHERE run_id = %s", [run_id]).fetchone()
+    if row is not None and row[0] not in [*_ENDED, RunStatus.DRAFT.value]:
+        raise StoreError(f"run {run_id} is {row[0]}; only an ended run or a draft can be dropped")
+    conn.execute("SELECT set_config('lock_timeout', %s, false)", [_LOCK_TIMEOUT])
+    try:
+        for table in PARTITIONED:
+            _retire_partition(conn, table, run_id)
+    finally:
+        conn.execute("SELECT set_config('lock_timeout', '0', false)")
+    with conn.transaction():
+        for table in _BY_RUN:
+            conn.execute(sql.SQL("DELETE FROM {} WHERE run_id = %s").format(sql.Identifier("store", table)), [run_id])
+        conn.execute("DELETE FROM store.lease WHERE run_id = %s AND state = 'ended'", [run_id])
+        conn.execute("DELETE FROM store.run_state WHERE run_id = %s", [run_id])
+
+
+def _retire_partition(conn: Connection, table: str, run_id: int) -> None:
+    """Detach without blocking anybody, finishing a detachment that was interrupted, then drop."""
+    leaf = f"{table}_{run_id}"
+    row = conn.execute(
+        """
+        SELECT (SELECT inhdetachpending FROM pg_inherits WHERE inhrelid = c.oid)
+        FROM pg_class c WHERE c.oid = to_regclass(%s)
+        """,
+        [f"store.{leaf}"],
+    ).fetchone()
+    if row is None:
+        return
+    names = {"parent": sql.Identifier("store", table), "leaf": sql.Identifier("store", leaf)}
+    if row[0] is not None:
+        how = sql.SQL("FINALIZE") if row[0] else sql.SQL("CONCURRENTLY")
+        conn.execute(sql.SQL("ALTER TABLE {parent} DETACH PARTITION {leaf} ").format(**names) + how)
+    conn.execute(sql.SQL("DROP TABLE {leaf}").format(**names))
+
+
+def claim_runs(conn: Connection, owner: str, ttl_s: float) -> list[RunLease]:
+    """Take every live run that nobody holds: queued or later and not ended, or a draft with a wish waiting."""
+    rows = conn.execute(
+        """
+        UPDATE store.run_state r
+        SET owner = %(owner)s, fence = r.fence + 1, lease_until = clock_timestamp() + make_interval(secs => %(ttl)s)
+        WHERE r.run_id IN (
+          SELECT run_id FROM store.run_state
+          WHERE lease_until < clock_timestamp() AND status <> ALL(%(ended)s)
+            AND (status <> 'draft' OR pending_verb <> '')
+          ORDER BY run_id FOR UPDATE SKIP LOCKED)
+        RETURNING run_id, owner, fence
+        """,
+        {"owner": owner, "ttl": ttl_s, "ended": _ENDED},
+    ).fetchall()
+    return [RunLease(*row) for row in sorted(rows)]
+
+
+def renew_runs(conn: Connection, owner: str, ttl_s: float) -> set[int]:
+    """Extend this driver's leases; returns the live runs it still holds."""
+    rows = conn.execute(
+        """
+        UPDATE store.run_state SET lease_until = clock_timestamp() + make_interval(secs => %s)
+        WHERE owner = %s AND status <> ALL(%s) RETURNING run_id
+        """,
+        [ttl_s, owner, _ENDED],
+    ).fetchall()
+    return {row[0] for row in rows}
+
+
+def release_runs(conn: Connection, owner: str) -> None:
+    """Give all runs back at once, so that another driver need not wait for the leases to expire."""
+    conn.execute("UPDATE store.run_state SET owner = '', lease_until = '-infinity' WHERE owner = %s", [owner])
+
+
+def load_run(conn: Connection, run_id: int) -> StoredRun:
+    """Read a run's state. Raises StoreError when there is none."""
+    row = conn.execute(
+        """
+        SELECT run_id, spec::text, status, reason, reason_text, extract(epoch FROM status_since)::float8, pending_verb,
+          epoch, seq, step, progress::text, extract(epoch FROM started_at)::float8,
+          extract(epoch FROM finished_at)::float8, extract(epoch FROM deadline)::float8, snapshot, snapshot_seq,
+          owner, fence
+        FROM store.run_state WHERE run_id = %s
+        """,
+        [run_id],
+    ).fetchone()
+    if row is None:
+        raise StoreError(f"run {run_id} does not exist")
+    values = list(row)
+    values[1], values[2], values[10] = orjson.loads(row[1]), RunStatus(row[2]), orjson.loads(row[10])
+    return StoredRun(*values)
+
+
+def load_spec(conn: Connection, run_id: int) -> dict[str, object]:
+    """Read a run's resolved specification. Raises StoreError when there is no such run."""
+    row = conn.execute("SELECT spec::text FROM store.run_state WHERE run_id = %s", [run_id]).fetchone()
+    if row is None:
+        raise StoreError(f"run {run_id} does not exist")
+    spec: dict[str, object] = orjson.loads(row[0])
+    return spec
+
+
+def events_after(conn: Connection, run_id: int, seq: int, limit: int | None = None) -> list[StoredEvent]:
+    """Read the log behind a sequence number, in order."""
+    rows = conn.execute(
+        """
+        SELECT seq, extract(epoch FROM at)::float8, body::text FROM store.event
+        WHERE run_id = %s AND seq > %s ORDER BY seq LIMIT %s
+        """,
+        [run_id, seq, limit],
+    ).fetchall()
+    return [StoredEvent(number, at, event_adapter.validate_json(body)) for number, at, body in rows]
+
+
+def database_now(conn: Connection) -> float:
+    """Return the database's clock, in seconds since the epoch."""
+    row = conn.execute("SELECT extract(epoch FROM clock_timestamp())::float8").fetchone()
+    assert row is not None
+    return float(row[0])

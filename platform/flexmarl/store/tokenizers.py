@@ -1,0 +1,9 @@
+"""How a policy's token ids become text: the tokenizer.json of its model source, stored when version 0 is bound."""
+
+from psycopg import Connection
+
+
+def load(conn: Connection, run_id: int) -> dict[str, str]:
+    """Read the tokenizers of a run: policy -> tokenizer.json."""
+    rows = conn.execute("SELECT policy, body::text FROM store.tokenizer WHERE run_id = %s", [run_id]).fetchall()
+    return dict(rows)
