@@ -135,8 +135,8 @@ class Player:
         return self._contexts[run_id]
 
     async def _open(self, run_id: int) -> RunContext:
-        stored = await self._store(lambda conn: runs.load_run(conn, run_id))
-        spec = ExperimentSpec.model_validate(stored.spec)
+        stored = await self._store(lambda conn: runs.load_spec(conn, run_id))
+        spec = ExperimentSpec.model_validate(stored)
         bodies = await self._store(lambda conn: tokenizers.load(conn, run_id))
 
         async def routes() -> list[engines.EngineRoute]:
@@ -146,7 +146,7 @@ class Player:
             run_id=run_id,
             spec=spec,
             family=family_of(spec.environment),
-            codecs={policy: Codec(body) for policy, body in bodies.items()},
+            codecs={policy: Codec(body.encode()) for policy, body in bodies.items()},
             client=EngineClient(routes, ROUTERS.get(spec.mechanisms.router)),
         )
 

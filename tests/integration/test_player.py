@@ -1,0 +1,186 @@
+"""The rollout player against the real store and an engine that follows the dialect."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import psycopg
+import pytest
+from psycopg_pool import ConnectionPool
+
+from flexmarl.contracts.commands import GroupOrder, PlayGroups
+from flexmarl.contracts.resolve import resolve
+from flexmarl.contracts.status import RunStatus
+from flexmarl.contracts.wire import Origin, PolicyPin
+from flexmarl.store import commands, runs
+from tests.support.scripted_engine import ScriptedEngine
+from workers.models import tokenizer_json
+from workers.rollout.engines.wire import Held
+from workers.rollout.environments import family_of
+from workers.rollout.player import Player
+
+pytestmark = pytest.mark.services
+
+RUN = 1
+SPEC = resolve(
+    {
+        "agents": {"guesser": {}, "hinter": {}},
+        "environment": {"type": "hot_cold"},
+        "batch": {"episodes_per_task": 4, "episode_timeout_s": 5},
+    }
+)
+PINS = {name: PolicyPin(version=3, digest=letter * 64) for name, letter in (("guesser", "a"), ("hinter", "b"))}
+
+
+def order(*draws: int) -> PlayGroups:
+    return PlayGroups(
+        pool="default",
+        epoch=1,
+        origin=Origin.TRAIN,
+        groups=tuple(GroupOrder(draw=draw, task_seed=draw, members=4) for draw in draws),
+        pins=PINS,
+        sampling_seed=7,
+        cohort=3,
+    )
+
+
+def put_command(conn: psycopg.Connection, no: int, command: PlayGroups) -> None:
+    conn.execute(
+        "INSERT INTO store.command (run_id, no, seq, epoch, kind, route, queue, body) "
+        "VALUES (%s, %s, 1, 1, 'play_groups', 'broker', 'rollout.default', %s::jsonb)",
+        [RUN, no, command.model_dump_json()],
+    )
+
+
+def make_run(conn: psycopg.Connection) -> None:
+    runs.create_run(conn, RUN, SPEC.document, RunStatus.RUNNING)
+    words = tokenizer_json(family_of(SPEC.spec.environment).vocabulary()).decode()
+    for policy in PINS:
+        conn.execute("INSERT INTO store.tokenizer VALUES (%s, %s, %s::jsonb)", [RUN, policy, words])
+    conn.execute(
+        "INSERT INTO store.node (name, address, incarnation) VALUES ('n', '127.0.0.1:1', 'i'); "
+        "INSERT INTO store.device (id, node, kind, ordinal) VALUES ('n.cpu0', 'n', 'cpu', 0)"
+    )
+
+
+def announce(conn: psycopg.Connection, engine: ScriptedEngine) -> None:
+    """Write what a device worker and a node would have written of this engine."""
+    lease = conn.execute(
+        "INSERT INTO store.lease (device_id, run_id, use, incarnation, endpoint, secret) "
+        "VALUES ('n.cpu0', %s, 'engine', %s, %s, %s) RETURNING id",
+        [RUN, engine.incarnation, engine.endpoint, engine.secret],
+    ).fetchone()
+    for policy, pin in PINS.items():
+        conn.execute(
+            "INSERT INTO store.engine_policy (lease_id, incarnation, policy, version, digest) VALUES (%s, %s, %s, %s, %s)",
+            [lease[0], engine.incarnation, policy, pin.version, pin.digest],
+        )
+
+
+@pytest.fixture
+async def player(store_url: str) -> AsyncIterator[Player]:
+    with ConnectionPool(store_url, min_size=1, max_size=2, kwargs={"autocommit": True}) as pool:
+        player = Player(pool)
+        yield player
+        await player.close()
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[ScriptedEngine]:
+    async with ScriptedEngine({name: Held(pin.version, pin.digest) for name, pin in PINS.items()}) as engine:
+        yield engine
+
+
+def counts(conn: psycopg.Connection) -> tuple[int, int, int]:
+    row = conn.execute(
+        "SELECT (SELECT count(*) FROM store.episode), (SELECT count(*) FROM store.sample), (SELECT count(*) FROM store.inbox)"
+    ).fetchone()
+    return row[0], row[1], row[2]
+
+
+async def test_groups_are_recorded_whole_and_turns_travel_together(
+    store_conn: psycopg.Connection, player: Player, engine: ScriptedEngine
+) -> None:
+    make_run(store_conn)
+    announce(store_conn, engine)
+    put_command(store_conn, 1, order(10, 11, 12))
+    await player.play(RUN, 1)
+    episodes, samples, events = counts(store_conn)
+    assert (episodes, events) == (12, 3)
+    turns = store_conn.execute("SELECT sum(turns) FROM store.episode").fetchone()[0]
+    assert samples == turns == sum(len(r.prompt) for r in engine.requests)
+    assert len(engine.requests[0].prompt) == 12, "the first turns of all episodes are one request"
+    assert store_conn.execute("SELECT status FROM store.command").fetchone() == ("done",)
+    assert store_conn.execute("SELECT DISTINCT version FROM store.sample").fetchall() == [(3,)]
+
+
+async def test_a_second_taker_skips_what_is_settled(
+    store_conn: psycopg.Connection, player: Player, engine: ScriptedEngine
+) -> None:
+    make_run(store_conn)
+    announce(store_conn, engine)
+    put_command(store_conn, 1, order(10))
+    await player.play(RUN, 1)
+    put_command(store_conn, 2, order(10, 11))
+    before = len(engine.requests)
+    await player.play(RUN, 2)
+    assert counts(store_conn)[0] == 8
+    assert {len(r.prompt) for r in engine.requests[before:]} <= {1, 2, 3, 4}, "only draw 11 was played again"
+
+
+async def test_a_twin_that_lost_its_token_writes_nothing(
+    store_conn: psycopg.Connection, player: Player, engine: ScriptedEngine
+) -> None:
+    make_run(store_conn)
+    announce(store_conn, engine)
+    engine.delay_s = 0.05
+    put_command(store_conn, 1, order(10))
+    playing = asyncio.create_task(player.play(RUN, 1))
+    await asyncio.sleep(0.1)
+    store_conn.execute("UPDATE store.command SET deadline = now() - interval '1 s' WHERE no = 1")
+    assert commands.take(store_conn, RUN, 1, 60.0) is not None
+    await playing
+    assert counts(store_conn) == (0, 0, 0)
+    assert store_conn.execute("SELECT status FROM store.command").fetchone() == ("taken",)
+
+
+async def test_turns_wait_for_an_engine_that_comes_later(
+    store_conn: psycopg.Connection, player: Player, engine: ScriptedEngine
+) -> None:
+    make_run(store_conn)
+    put_command(store_conn, 1, order(10))
+    playing = asyncio.create_task(player.play(RUN, 1))
+    await asyncio.sleep(0.3)
+    assert not playing.done()
+    announce(store_conn, engine)
+    await asyncio.wait_for(playing, 5)
+    assert counts(store_conn)[0] == 4
+
+
+async def test_a_broken_connection_repeats_only_what_was_not_answered(
+    store_conn: psycopg.Connection, player: Player, engine: ScriptedEngine
+) -> None:
+    make_run(store_conn)
+    announce(store_conn, engine)
+    engine.hang_up_after = 1
+    put_command(store_conn, 1, order(10))
+    await player.play(RUN, 1)
+    finished = store_conn.execute("SELECT count(*) FROM store.episode WHERE status = 'finished'").fetchone()
+    assert finished == (4,)
+    turns = store_conn.execute("SELECT sum(turns) FROM store.episode").fetchone()[0]
+    assert sum(len(r.prompt) for r in engine.requests) == turns + 3, "only the three lost turns were asked again"
+
+
+async def test_without_any_engine_the_episodes_fail_with_the_boundary(
+    store_conn: psycopg.Connection, player: Player
+) -> None:
+    make_run(store_conn)
+    store_conn.execute(
+        "UPDATE store.run_state SET spec = jsonb_set(jsonb_set(spec, '{batch,episode_timeout_s}', '0.2'), "
+        "'{batch,max_attempts}', '1')"
+    )
+    put_command(store_conn, 1, order(10))
+    await player.play(RUN, 1)
+    rows = store_conn.execute("SELECT status, reason FROM store.episode").fetchall()
+    assert {status for status, _ in rows} == {"failed"}
+    assert all(reason.startswith("engine: no engine") for _, reason in rows)
+    assert counts(store_conn)[1:] == (0, 1)
