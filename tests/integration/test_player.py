@@ -71,7 +71,8 @@ def announce(conn: psycopg.Connection, engine: ScriptedEngine) -> None:
     ).fetchone()
     for policy, pin in PINS.items():
         conn.execute(
-            "INSERT INTO store.engine_policy (lease_id, incarnation, policy, version, digest) VALUES (%s, %s, %s, %s, %s)",
+            "INSERT INTO store.engine_policy (lease_id, incarnation, policy, version, digest) "
+            "VALUES (%s, %s, %s, %s, %s)",
             [lease[0], engine.incarnation, policy, pin.version, pin.digest],
         )
 
@@ -92,7 +93,8 @@ async def engine() -> AsyncIterator[ScriptedEngine]:
 
 def counts(conn: psycopg.Connection) -> tuple[int, int, int]:
     row = conn.execute(
-        "SELECT (SELECT count(*) FROM store.episode), (SELECT count(*) FROM store.sample), (SELECT count(*) FROM store.inbox)"
+        "SELECT (SELECT count(*) FROM store.episode), (SELECT count(*) FROM store.sample), "
+        "(SELECT count(*) FROM store.inbox)"
     ).fetchone()
     return row[0], row[1], row[2]
 

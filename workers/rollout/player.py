@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import psycopg
@@ -109,7 +110,7 @@ class Player:
             batch = [await queue.get()]
             while not queue.empty():
                 batch.append(queue.get_nowait())
-            await self._store(lambda conn, batch=batch: groups.put_groups(conn, taken, batch))
+            await self._store(partial(groups.put_groups, taken=taken, groups=batch))
             written += len(batch)
 
     async def _keep(self, taken: Taken, work: "asyncio.Task[None]") -> None:
@@ -146,7 +147,7 @@ class Player:
             run_id=run_id,
             spec=spec,
             family=family_of(spec.environment),
-            codecs={policy: Codec(body.encode()) for policy, body in bodies.items()},
+            codecs={policy: Codec(body) for policy, body in bodies.items()},
             client=EngineClient(routes, ROUTERS.get(spec.mechanisms.router)),
         )
 

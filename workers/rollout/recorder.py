@@ -34,16 +34,16 @@ def settled_group(order: PlayGroups, command_no: int, attempts: list[Attempt], s
 
 
 def _outcome(attempt: Attempt) -> EpisodeOutcome:
-    common = {
-        "member": attempt.order.member,
-        "attempt": attempt.order.attempt,
-        "status": attempt.status,
-        "reason": attempt.reason,
-        "duration_s": attempt.finished_at - attempt.started_at,
-    }
+    unscored = EpisodeOutcome(
+        member=attempt.order.member,
+        attempt=attempt.order.attempt,
+        status=attempt.status,
+        reason=attempt.reason,
+        duration_s=attempt.finished_at - attempt.started_at,
+    )
     outcome = attempt.outcome
     if outcome is None:
-        return EpisodeOutcome(**common)
+        return unscored
     samples = tuple(
         SampleRef(
             role=turn.role,
@@ -53,14 +53,14 @@ def _outcome(attempt: Attempt) -> EpisodeOutcome:
         )
         for turn in attempt.turns
     )
-    return EpisodeOutcome(
-        **common,
-        scores=outcome.scores,
-        team_score=outcome.team_score,
-        solved=outcome.solved,
-        samples=samples,
-        facts=outcome.facts,
-    )
+    account = {
+        "scores": outcome.scores,
+        "team_score": outcome.team_score,
+        "solved": outcome.solved,
+        "samples": samples,
+        "facts": outcome.facts,
+    }
+    return unscored.model_copy(update=account)
 
 
 def _episode_row(order: PlayGroups, attempt: Attempt, seats: dict[str, Seat]) -> EpisodeRow:
