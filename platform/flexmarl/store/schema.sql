@@ -167,8 +167,8 @@ CREATE TABLE store.policy_version (
   PRIMARY KEY (run_id, policy, version)
 );
 
--- How a policy's ids become text: tokenizer.json of its model source.
-CREATE TABLE store.tokenizer (run_id bigint NOT NULL, policy text NOT NULL, body jsonb NOT NULL, PRIMARY KEY (run_id, policy));
+-- How a policy's ids become text: tokenizer.json of its model source, byte for byte.
+CREATE TABLE store.tokenizer (run_id bigint NOT NULL, policy text NOT NULL, body text NOT NULL, PRIMARY KEY (run_id, policy));
 
 CREATE TABLE store.checkpoint (
   run_id bigint NOT NULL, label text NOT NULL, step int NOT NULL, versions jsonb NOT NULL, path text NOT NULL,

@@ -111,7 +111,7 @@ def commit_bind(conn: Connection, taken: Taken, bind: Bind) -> None:
             raise Refused("version_differs", f"{bind.policy}: bound {bind.version}, committed {stored}")
         if bind.tokenizer:
             conn.execute(
-                "INSERT INTO store.tokenizer (run_id, policy, body) VALUES (%s, %s, %s::jsonb) ON CONFLICT DO NOTHING",
+                "INSERT INTO store.tokenizer (run_id, policy, body) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING",
                 [taken.run_id, bind.policy, bind.tokenizer.decode()],
             )
         put_event(conn, taken.run_id, f"bound:{taken.no}:{bind.incarnation}", event)

@@ -3,7 +3,7 @@
 from psycopg import Connection
 
 
-def load(conn: Connection, run_id: int) -> dict[str, str]:
+def load(conn: Connection, run_id: int) -> dict[str, bytes]:
     """Read the tokenizers of a run: policy -> tokenizer.json."""
-    rows = conn.execute("SELECT policy, body::text FROM store.tokenizer WHERE run_id = %s", [run_id]).fetchall()
-    return dict(rows)
+    rows = conn.execute("SELECT policy, body FROM store.tokenizer WHERE run_id = %s", [run_id]).fetchall()
+    return {policy: body.encode() for policy, body in rows}
