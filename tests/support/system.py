@@ -170,6 +170,23 @@ class System:
         """Name -> pid of every process the supervisor runs now."""
         return {p["name"]: p["pid"] for p in json.loads((self.home / "up.json").read_text())["processes"]}
 
+    @property
+    def database_url(self) -> str:
+        """Address of the installation's database, for tests that compare rows with what the API says."""
+        published = json.loads((self.home / "run" / "environment.json").read_text())
+        return str(published["DATABASE_URL"])
+
+    def kill(self, name: str) -> int:
+        """SIGKILL one process and return its pid once the supervisor runs another in its place."""
+        pid = self.processes()[name]
+        os.kill(pid, signal.SIGKILL)
+        deadline = time.monotonic() + 30
+        while self.processes().get(name, pid) == pid:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{name} was not started again")
+            time.sleep(0.1)
+        return pid
+
     def manage(self, *arguments: str) -> str:
         """Run another management command against the same home."""
         return subprocess.run(
