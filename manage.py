@@ -1,0 +1,23 @@
+#!/usr/bin/env python3
+"""Entry point of every management command. Puts the source root `platform/` and the repository root on the path."""
+
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+
+
+def main() -> None:
+    """Run the management command named on the command line."""
+    for folder in (str(ROOT), str(ROOT / "platform")):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flexmarl.controlplane.settings.development")
+    from django.core.management import execute_from_command_line
+
+    execute_from_command_line(sys.argv)
+
+
+if __name__ == "__main__":
+    main()

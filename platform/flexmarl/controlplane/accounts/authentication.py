@@ -1,0 +1,64 @@
+"""How the API learns who calls: a bearer token, or the browser's session with its CSRF token."""
+
+from datetime import timedelta
+
+from django.db.models import Q
+from django.utils import timezone
+from rest_framework.authentication import BaseAuthentication, SessionAuthentication, get_authorization_header
+from rest_framework.request import Request
+
+from flexmarl.controlplane.accounts import tokens
+from flexmarl.controlplane.accounts.models import ApiToken, User
+from flexmarl.controlplane.common.problems import Unauthenticated
+
+_USED_RESOLUTION = timedelta(minutes=1)
+
+
+class BearerAuthentication(BaseAuthentication):
+    """`Authorization: Bearer fmx_<key>.<secret>`."""
+
+    keyword = "bearer"
+
+    def authenticate(self, request: Request) -> tuple[User, ApiToken] | None:
+        """Return the token's owner and the token; None when no bearer token was sent."""
+        parts = get_authorization_header(request).decode("latin-1").split()
+        if not parts or parts[0].lower() != self.keyword:
+            return None
+        token = check_token(parts[1] if len(parts) == 2 else "")
+        return token.owner, token
+
+    def authenticate_header(self, request: Request) -> str:
+        """Name the scheme for the 401 answer."""
+        return 'Bearer realm="flexmarl"'
+
+
+class BrowserSessionAuthentication(SessionAuthentication):
+    """The signed-in browser. Unsafe methods need the CSRF token; the token is checked for anonymous callers too."""
+
+    def authenticate(self, request: Request) -> tuple[User, None] | None:
+        """Return the session's user; None when nobody is signed in."""
+        user = getattr(request._request, "user", None)
+        if not isinstance(user, User) or not user.is_active:
+            return None
+        self.enforce_csrf(request)
+        return user, None
+
+
+def check_token(text: str) -> ApiToken:
+    """Return the usable token of a text. Raises Unauthenticated without saying which part was wrong."""
+    pair = tokens.split(text)
+    token = ApiToken.objects.select_related("owner").filter(key=pair[0]).first() if pair else None
+    if pair is None or token is None or not tokens.matches(pair[1], token.secret_hash):
+        raise Unauthenticated("The token is not known.")
+    if not token.usable or not token.owner.is_active:
+        raise Unauthenticated("The token is expired or revoked. Make a new one.")
+    note_use(token)
+    return token
+
+
+def note_use(token: ApiToken) -> None:
+    """Remember when the token was used, at most once a minute."""
+    now = timezone.now()
+    if token.last_used_at is None or token.last_used_at < now - _USED_RESOLUTION:
+        stale = Q(last_used_at=None) | Q(last_used_at__lt=now - _USED_RESOLUTION)
+        ApiToken.objects.filter(stale, pk=token.pk).update(last_used_at=now)

@@ -1,0 +1,28 @@
+"""`manage.py prepare`: bring a database to this version and make the first admin. Safe to repeat."""
+
+import json
+import secrets
+from typing import Any
+
+from django.core.management import call_command
+from django.core.management.base import BaseCommand
+
+from flexmarl.controlplane.accounts.actions import create_first_admin
+from flexmarl.controlplane.settings import env
+
+USERNAME = "admin"
+
+
+class Command(BaseCommand):
+    """Migrates, then creates the first admin when there is none."""
+
+    help = "Migrate the database and create the first admin. Prints one JSON object."
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Print the new admin's password, or an empty object when an admin exists."""
+        call_command("migrate", interactive=False, stdout=self.stderr)
+        given = env.text("FLEXMARL_ADMIN_PASSWORD")
+        password = given or secrets.token_urlsafe(12)
+        admin = create_first_admin(USERNAME, password)
+        made = {} if admin is None else {"username": USERNAME, "password": "as given" if given else password}
+        self.stdout.write(json.dumps(made))

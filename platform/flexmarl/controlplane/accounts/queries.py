@@ -1,0 +1,84 @@
+"""What others read of people: the actor of a request, people and tokens as plain values."""
+
+from typing import Any
+
+from django.contrib.auth.models import AnonymousUser
+from django.db.models import QuerySet
+
+from flexmarl.controlplane.accounts.models import ApiToken, User
+from flexmarl.controlplane.common.actor import Actor
+from flexmarl.controlplane.common.middleware import request_id_of
+from flexmarl.controlplane.common.scopes import Scope
+from flexmarl.controlplane.common.times import rfc3339
+
+
+def actor_of(request: Any) -> Actor:
+    """Build the actor of a page's or an API request: the user's scopes, narrowed by the token."""
+    user, token = request.user, getattr(request, "auth", None)
+    if isinstance(user, AnonymousUser):
+        return Actor(None, "anonymous", frozenset(), request_id_of(request))
+    scopes = token.effective_scopes if isinstance(token, ApiToken) else user.scopes
+    return Actor(user.id, user.username, scopes, request_id_of(request))
+
+
+def actor_of_user(user: User) -> Actor:
+    """Build the actor of a person outside a request."""
+    return Actor(user.id, user.username, user.scopes)
+
+
+def user_row(user: User) -> dict[str, Any]:
+    """Return a person as others see them."""
+    return {
+        "id": str(user.id),
+        "username": user.username,
+        "email": user.email,
+        "role": user.role,
+        "is_active": user.is_active,
+        "created_at": rfc3339(user.date_joined),
+        "version": user.version,
+        "url": f"/api/v1/users/{user.id}",
+    }
+
+
+def me(user: User, actor: Actor) -> dict[str, Any]:
+    """Return a person as they see themselves: with preferences and what they may do now."""
+    return {
+        **user_row(user),
+        "theme": user.theme,
+        "time_zone": user.time_zone,
+        "scopes": sorted(str(scope) for scope in actor.scopes),
+    }
+
+
+def users() -> QuerySet[User]:
+    """All people, newest first."""
+    return User.objects.order_by("-id")
+
+
+def tokens_of(user_id: object) -> QuerySet[ApiToken]:
+    """The tokens of a person, newest first."""
+    return ApiToken.objects.filter(owner_id=user_id)
+
+
+def token_row(token: ApiToken) -> dict[str, Any]:
+    """Return a token without its secret."""
+    return {
+        "id": str(token.id),
+        "name": token.name,
+        "key": f"fmx_{token.key}",
+        "scopes": token.scopes,
+        "created_at": rfc3339(token.created_at),
+        "updated_at": rfc3339(token.updated_at),
+        "expires_at": rfc3339(token.expires_at),
+        "revoked_at": rfc3339(token.revoked_at),
+        "last_used_at": rfc3339(token.last_used_at),
+        "version": token.version,
+        "url": f"/api/v1/tokens/{token.id}",
+        "web_url": "/settings/tokens",
+    }
+
+
+def active_scopes(user_id: object) -> frozenset[Scope]:
+    """Return what a person may do now; nothing for unknown or inactive people."""
+    user = User.objects.filter(pk=user_id).first() if user_id else None
+    return user.scopes if user else frozenset()

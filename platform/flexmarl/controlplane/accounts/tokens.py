@@ -1,0 +1,46 @@
+"""Making and checking the text of tokens. A secret is compared by its keyed hash, in constant time."""
+
+import hashlib
+import hmac
+import re
+import secrets
+from dataclasses import dataclass
+
+from django.conf import settings
+
+PREFIX = "fmx_"
+_PATTERN = re.compile(r"fmx_([0-9a-z]{12})\.([A-Za-z0-9_-]{43})")
+_ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+@dataclass(frozen=True, slots=True)
+class NewToken:
+    """A token that was just made; the text exists nowhere else."""
+
+    key: str
+    secret_hash: str
+    text: str
+
+
+def make() -> NewToken:
+    """Draw a key and a secret of 256 bits."""
+    key = "".join(secrets.choice(_ALPHABET) for _ in range(12))
+    secret = secrets.token_urlsafe(32)
+    return NewToken(key, digest(secret), f"{PREFIX}{key}.{secret}")
+
+
+def split(text: str) -> tuple[str, str] | None:
+    """Return (key, secret) of a token's text, None when it is not one."""
+    found = _PATTERN.fullmatch(text)
+    return (found[1], found[2]) if found else None
+
+
+def digest(secret: str) -> str:
+    """Hash a secret under the installation's pepper."""
+    pepper = settings.TOKEN_PEPPER or settings.SECRET_KEY
+    return hmac.new(pepper.encode(), secret.encode(), hashlib.sha256).hexdigest()
+
+
+def matches(secret: str, secret_hash: str) -> bool:
+    """Compare a secret with a stored hash."""
+    return hmac.compare_digest(digest(secret), secret_hash)

@@ -1,0 +1,12 @@
+"""Support staff's view of agents."""
+
+from django.contrib import admin
+
+from flexmarl.controlplane.agents.models import AgentDefinition
+
+
+@admin.register(AgentDefinition)
+class AgentAdmin(admin.ModelAdmin):
+    list_display = ("role", "project", "hue", "created_at")
+    list_filter = ("project",)
+    readonly_fields = ("project", "role")

@@ -1,0 +1,23 @@
+"""A role as a project knows it. It gets its hue on first use and keeps it on every page, in every run."""
+
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+
+from flexmarl.controlplane.common.models import Entity
+
+HUES = 8
+"""Number of agent hues of the pages; a ninth role begins again at the first."""
+
+
+class AgentDefinition(Entity):
+    project = models.CharField(max_length=64)
+    role = models.CharField(max_length=32)
+    hue = models.PositiveSmallIntegerField(validators=[MinValueValidator(1), MaxValueValidator(HUES)])
+    description = models.CharField(max_length=300, blank=True)
+
+    class Meta:
+        ordering = ["project", "id"]
+        constraints = [models.UniqueConstraint(fields=["project", "role"], name="agent_role_once_per_project")]
+
+    def __str__(self) -> str:
+        return f"{self.project}/{self.role}"

@@ -1,0 +1,55 @@
+"""What others read of agents: hues, monograms, the catalogue."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.db.models import QuerySet
+
+from flexmarl.controlplane.agents.models import AgentDefinition
+from flexmarl.controlplane.common.times import rfc3339
+
+
+def hues(project: str) -> dict[str, int]:
+    """Map the roles of a project to their hues, 1 to 8."""
+    return dict(AgentDefinition.objects.filter(project=project).values_list("role", "hue"))
+
+
+def monograms(roles: Sequence[str]) -> dict[str, str]:
+    """Give each role of a run its mark: the first letter, two when letters collide, a digit for numbered roles."""
+    marks: dict[str, str] = {}
+    for role in roles:
+        first = role[0].upper()
+        alone = sum(other[0] == role[0] for other in roles) == 1
+        marks[role] = first if alone else first + _second(role, roles)
+    return marks
+
+
+def _second(role: str, roles: Sequence[str]) -> str:
+    """Return the first later letter that no colliding role has at the same place; the last one otherwise."""
+    rivals = [other for other in roles if other != role and other[0] == role[0]]
+    for index in range(1, len(role)):
+        if role[index] != "_" and all(index >= len(other) or other[index] != role[index] for other in rivals):
+            return role[index]
+    return role[-1]
+
+
+def catalogue(project: str | None = None) -> QuerySet[AgentDefinition]:
+    """All agents, or those of a project, in the order of first use."""
+    rows = AgentDefinition.objects.order_by("project", "id")
+    return rows.filter(project=project) if project else rows
+
+
+def agent_row(agent: AgentDefinition) -> dict[str, Any]:
+    """Return an agent as a plain value."""
+    return {
+        "id": str(agent.id),
+        "project": agent.project,
+        "role": agent.role,
+        "hue": agent.hue,
+        "description": agent.description,
+        "created_at": rfc3339(agent.created_at),
+        "updated_at": rfc3339(agent.updated_at),
+        "version": agent.version,
+        "url": f"/api/v1/agents/{agent.id}",
+        "web_url": "/runs",
+    }

@@ -1,0 +1,21 @@
+"""Version 1 of the REST API: the routes of all apps."""
+
+from django.urls import URLPattern, URLResolver
+
+from flexmarl.controlplane.accounts.api.urls import urlpatterns as accounts
+from flexmarl.controlplane.agents.api.urls import urlpatterns as agents
+from flexmarl.controlplane.common.api.urls import urlpatterns as common
+from flexmarl.controlplane.experiments.api.urls import urlpatterns as experiments
+from flexmarl.controlplane.inventory.api.urls import urlpatterns as inventory
+from flexmarl.controlplane.runs.api.urls import urlpatterns as runs
+from flexmarl.controlplane.telemetry.api.urls import urlpatterns as telemetry
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    *common,
+    *accounts,
+    *inventory,
+    *agents,
+    *experiments,
+    *runs,
+    *telemetry,
+]

@@ -1,0 +1,85 @@
+"""Turns every exception of an API view into an RFC 9457 problem. Also used for paths that no view serves."""
+
+from typing import Any
+
+import structlog
+from django.core.exceptions import PermissionDenied as DjangoPermissionDenied
+from django.http import Http404, HttpRequest, JsonResponse
+from rest_framework import exceptions
+from rest_framework.response import Response
+
+from flexmarl.controlplane.common import problems
+from flexmarl.controlplane.common.middleware import request_id_of
+from flexmarl.controlplane.common.problems import FieldError, ProblemError
+
+log = structlog.get_logger(__name__)
+CONTENT_TYPE = "application/problem+json"
+
+
+class InternalError(ProblemError):
+    status = 500
+    code = "internal_error"
+    title = "The platform failed"
+
+
+def problem_response(error: Exception, context: dict[str, Any]) -> Response:
+    """Answer an exception raised in a view (REST framework's EXCEPTION_HANDLER)."""
+    request = context.get("request")
+    identity = request_id_of(request)
+    problem = _problem_of(error)
+    if problem.status >= 500:
+        log.error("request_failed", path=getattr(request, "path", ""), exc_info=error)
+    rendered = problems.render(problem, identity)
+    headers = dict(rendered.headers)
+    if problem.status == 401:
+        headers.setdefault("WWW-Authenticate", 'Bearer realm="flexmarl"')
+    return Response(rendered.body, status=rendered.status, headers=headers, content_type=CONTENT_TYPE)
+
+
+def unknown_path(request: HttpRequest, path: str = "") -> JsonResponse:
+    """Answer a path below /api/ that does not exist."""
+    problem = problems.NotFound(f"There is nothing at {request.path}.")
+    rendered = problems.render(problem, request_id_of(request))
+    return JsonResponse(rendered.body, status=rendered.status, content_type=CONTENT_TYPE)
+
+
+def _problem_of(error: Exception) -> ProblemError:
+    match error:
+        case ProblemError():
+            return error
+        case exceptions.ValidationError():
+            return problems.ValidationProblem(errors=_field_errors(error.get_full_details(), ""))
+        case exceptions.ParseError():
+            return problems.ValidationProblem(f"The body is not JSON: {error.detail}")
+        case exceptions.NotAuthenticated() | exceptions.AuthenticationFailed():
+            return problems.Unauthenticated(str(error.detail))
+        case Http404() | exceptions.NotFound():
+            return problems.NotFound()
+        case DjangoPermissionDenied() | exceptions.PermissionDenied():
+            return problems.PermissionDenied(str(error))
+        case exceptions.APIException():
+            return _other(error)
+        case _:
+            return InternalError("Something went wrong here. The request id names the log lines.")
+
+
+def _other(error: exceptions.APIException) -> ProblemError:
+    problem = ProblemError(str(error.detail))
+    problem.status, problem.code = error.status_code, str(error.default_code)  # type: ignore[misc]
+    problem.title = str(error.default_detail).split(".", maxsplit=1)[0]  # type: ignore[misc]
+    return problem
+
+
+def _field_errors(details: Any, pointer: str) -> list[FieldError]:
+    """Flatten a serializer's nested errors to entries with JSON pointers."""
+    if isinstance(details, dict) and "message" in details and "code" in details:
+        return [FieldError(pointer, str(details["code"]), str(details["message"]))]
+    if isinstance(details, dict):
+        parts = ((("" if key == "non_field_errors" else f"/{key}"), value) for key, value in details.items())
+        return [entry for part, value in parts for entry in _field_errors(value, pointer + part)]
+    leaf = all(isinstance(item, dict) and "message" in item for item in details)
+    return [
+        entry
+        for index, item in enumerate(details)
+        for entry in _field_errors(item, pointer if leaf else f"{pointer}/{index}")
+    ]

@@ -1,0 +1,110 @@
+"""Query parameters, strictly: a parameter that a view does not name is refused with the list of legal ones."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Q, QuerySet
+from django.utils.dateparse import parse_datetime
+from rest_framework.request import Request
+
+from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One query parameter: how its text is read and, for filters, which lookup it becomes."""
+
+    name: str
+    description: str
+    kind: str = "string"
+    """string | integer | number | boolean | date-time."""
+    lookup: str = ""
+    choices: tuple[str, ...] = ()
+    many: bool = False
+    """May be repeated; values are joined by OR."""
+    condition: Callable[[Any], Q] | None = None
+    """For filters that one lookup cannot say."""
+
+    def parse(self, text: str) -> Any:
+        """Read one value. Raises ValidationProblem naming the parameter and a legal value."""
+        if self.choices and text not in self.choices:
+            raise self._refuse(text, "unknown_value", f"Legal: {', '.join(self.choices)}.")
+        try:
+            return _PARSERS[self.kind](text)
+        except ValueError:
+            raise self._refuse(text, "wrong_type", f"Send {_EXAMPLES[self.kind]}.") from None
+
+    def _refuse(self, text: str, code: str, hint: str) -> ValidationProblem:
+        detail = f"{self.name}={text} is not legal."
+        return ValidationProblem(detail, errors=[FieldError(self.name, code, detail, hint, "query")])
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() in {"true", "1"}:
+        return True
+    if text.lower() in {"false", "0"}:
+        return False
+    raise ValueError(text)
+
+
+def _time(text: str) -> datetime:
+    at = parse_datetime(text)
+    if at is None or at.tzinfo is None:
+        raise ValueError(text)
+    return at
+
+
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "string": str,
+    "integer": int,
+    "number": float,
+    "boolean": _boolean,
+    "date-time": _time,
+}
+_EXAMPLES = {
+    "string": "text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "date-time": "an RFC 3339 time such as 2026-01-31T12:00:00Z",
+}
+
+
+def read(request: Request, parameters: Iterable[Parameter]) -> dict[str, Any]:
+    """Read all query parameters; absent ones are absent. Repeated ones that may not repeat are refused."""
+    known = {parameter.name: parameter for parameter in parameters}
+    given: Mapping[str, Any] = request.query_params
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        legal = f"Legal: {', '.join(known)}." if known else "This takes no parameters."
+        raise ValidationProblem(
+            f"Unknown query parameter {unknown[0]}.",
+            errors=[FieldError(n, "unknown_parameter", f"There is no parameter {n}.", legal, "query") for n in unknown],
+            extra={"legal_parameters": list(known)},
+        )
+    values: dict[str, Any] = {}
+    for name in given:
+        parameter, texts = known[name], request.query_params.getlist(name)
+        if parameter.many:
+            values[name] = [parameter.parse(text) for text in texts]
+        elif len(texts) > 1:
+            detail = f"{name} may be given once."
+            raise ValidationProblem(detail, errors=[FieldError(name, "repeated", detail, "Send one value.", "query")])
+        else:
+            values[name] = parameter.parse(texts[0])
+    return values
+
+
+def apply(rows: QuerySet[Any], parameters: Iterable[Parameter], values: Mapping[str, Any]) -> QuerySet[Any]:
+    """Narrow a query set by the filters among the parameters."""
+    for parameter in parameters:
+        if parameter.name not in values:
+            continue
+        value = values[parameter.name]
+        if parameter.condition is not None:
+            rows = rows.filter(parameter.condition(value))
+        elif parameter.lookup:
+            rows = rows.filter(**{f"{parameter.lookup}__in" if parameter.many else parameter.lookup: value})
+    return rows

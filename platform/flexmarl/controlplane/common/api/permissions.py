@@ -1,0 +1,34 @@
+"""Default deny: a view says per method which scope it needs; a method it does not name is refused."""
+
+from typing import Any
+
+from rest_framework.permissions import BasePermission
+from rest_framework.request import Request
+
+from flexmarl.controlplane.common.problems import PermissionDenied, Unauthenticated
+from flexmarl.controlplane.common.scopes import Scope
+
+SIGNED_IN = "signed_in"
+"""For views that need a caller but no scope: what people see of themselves."""
+PUBLIC = "public"
+
+
+class Declared(BasePermission):
+    """Checks `view.scopes`: method -> Scope, SIGNED_IN or PUBLIC."""
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        """Raise the problem that says what is missing."""
+        method = request.method or ""
+        needed = getattr(view, "scopes", {}).get("GET" if method == "HEAD" else method)
+        if method == "OPTIONS" or needed == PUBLIC:
+            return True
+        if not request.user.is_authenticated:
+            raise Unauthenticated("Sign in, or send a token as `Authorization: Bearer fmx_...`.")
+        if needed == SIGNED_IN:
+            return True
+        if not isinstance(needed, Scope):
+            raise PermissionDenied("This method is not open to anybody.")
+        granted = request.auth.effective_scopes if request.auth is not None else request.user.scopes
+        if needed not in granted:
+            raise PermissionDenied(f"This needs the scope {needed}.", extra={"required_scopes": [str(needed)]})
+        return True

@@ -1,0 +1,53 @@
+"""OpenAPI: what REST framework cannot know of our views — strict parameters, keys, problems."""
+
+from typing import Any
+
+from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.utils import OpenApiParameter
+
+from flexmarl.controlplane.common.api import idempotency
+from flexmarl.controlplane.common.api.filters import Parameter
+from flexmarl.controlplane.common.api.serializers import ProblemSerializer
+
+_TYPES = {"string": str, "integer": int, "number": float, "boolean": bool}
+
+
+def _as_openapi(parameter: Parameter) -> OpenApiParameter:
+    from drf_spectacular.types import OpenApiTypes
+
+    return OpenApiParameter(
+        parameter.name,
+        type=OpenApiTypes.DATETIME if parameter.kind == "date-time" else _TYPES[parameter.kind],
+        description=parameter.description,
+        enum=list(parameter.choices) or None,
+        many=parameter.many,
+    )
+
+
+class OperationSchema(AutoSchema):
+    """Adds the parameters a view declares, the Idempotency-Key of POSTs, and the problem answer of every operation."""
+
+    def get_override_parameters(self) -> list[Any]:
+        """Return the query parameters and headers of this operation."""
+        given: list[Any] = [_as_openapi(p) for p in getattr(self.view, "parameters_of", lambda _: ())(self.method)]
+        if self.method == "POST" and getattr(self.view, "stores_answers", False):
+            given.append(
+                OpenApiParameter(
+                    idempotency.HEADER,
+                    location=OpenApiParameter.HEADER,
+                    required=self.view.key_required,
+                    description="Random value; a repetition under it is answered from the first one's answer.",
+                )
+            )
+        return given
+
+    def _get_response_bodies(self, direction: str = "response") -> Any:
+        bodies = super()._get_response_bodies(direction)
+        if direction == "response":
+            problem = self._get_response_for_code(ProblemSerializer, "default", ["application/problem+json"])
+            bodies.setdefault("default", {**problem, "description": "Refused: an RFC 9457 problem."})
+        return bodies
+
+    def get_tags(self) -> list[str]:
+        """Group operations by the first part of their path."""
+        return [self.path.removeprefix("/api/v1/").split("/", maxsplit=1)[0] or "api"]

@@ -1,0 +1,55 @@
+"""A limit on requests per minute and caller, told in RateLimit fields. A cache that is away limits nobody."""
+
+import time
+from typing import Any
+
+import structlog
+from django.conf import settings
+from django.core.cache import cache
+from rest_framework.request import Request
+from rest_framework.throttling import BaseThrottle
+
+from flexmarl.controlplane.common.problems import RateLimited
+
+log = structlog.get_logger(__name__)
+_WINDOW_S = 60
+
+
+class CallerRate(BaseThrottle):
+    """Counts requests of a token, a session's user or an address in one-minute windows."""
+
+    def allow_request(self, request: Request, view: Any) -> bool:
+        """Count the request. Raises RateLimited with Retry-After when the window is full."""
+        limit = settings.API_REQUESTS_PER_MINUTE
+        now = time.time()
+        window = int(now // _WINDOW_S)
+        count = _count(f"rate:{self._caller(request)}:{window}")
+        reset = str(int((window + 1) * _WINDOW_S - now) + 1)
+        headers = {
+            "RateLimit-Limit": str(limit),
+            "RateLimit-Remaining": str(max(0, limit - count)),
+            "RateLimit-Reset": reset,
+        }
+        request._request.rate_limit_headers = headers  # type: ignore[attr-defined]
+        if count > limit:
+            raise RateLimited(
+                f"At most {limit} requests a minute; the window ends in {reset} s.",
+                headers={**headers, "Retry-After": reset},
+            )
+        return True
+
+    def _caller(self, request: Request) -> str:
+        if request.auth is not None:
+            return f"token:{request.auth.pk}"
+        if request.user.is_authenticated:
+            return f"user:{request.user.pk}"
+        return f"address:{self.get_ident(request)}"
+
+
+def _count(key: str) -> int:
+    try:
+        cache.add(key, 0, timeout=2 * _WINDOW_S)
+        return int(cache.incr(key))
+    except Exception as error:  # whatever the cache's client raises: a limit must not take the API down with it
+        log.warning("rate_not_counted", error=str(error))
+        return 0

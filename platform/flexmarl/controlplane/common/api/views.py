@@ -1,0 +1,147 @@
+"""The base of every API view: permission by declaration, strict parameters, idempotent POSTs, one shape of lists."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from django.db import transaction
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponseBase
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from flexmarl.controlplane.common.api import filters, idempotency, pagination
+from flexmarl.controlplane.common.api.filters import Parameter
+from flexmarl.controlplane.common.api.permissions import PUBLIC
+from flexmarl.controlplane.common.problems import (
+    FieldError,
+    PreconditionFailed,
+    PreconditionRequired,
+    ValidationProblem,
+)
+from flexmarl.controlplane.common.scopes import Scope
+
+
+class ApiView(APIView):
+    """Declares `scopes` per method, query `parameters` of GET, and whether a POST needs an Idempotency-Key."""
+
+    scopes: ClassVar[Mapping[str, Scope | str]] = {}
+    parameters: ClassVar[tuple[Parameter, ...]] = ()
+    key_required: ClassVar[bool] = False
+    stores_answers: ClassVar[bool] = True
+    """False for POSTs that change nothing, such as plans."""
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        """Run a POST that carries an Idempotency-Key in one transaction with its stored answer."""
+        if request.method == "POST" and self.stores_answers and idempotency.HEADER in request.headers:
+            with transaction.atomic():
+                return super().dispatch(request, *args, **kwargs)
+        return super().dispatch(request, *args, **kwargs)
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Check caller, rate, parameters and the key, in this order."""
+        super().initial(request, *args, **kwargs)
+        self.values = filters.read(request, self.parameters_of(request.method or "GET"))
+        self.key = ""
+        if request.method == "POST" and self.stores_answers:
+            self.key = idempotency.key_of(request, self.key_required)
+            if self.key:
+                idempotency.begin(request, self.key)
+
+    def parameters_of(self, method: str) -> tuple[Parameter, ...]:
+        """Return the query parameters a method takes."""
+        return self.parameters if method in {"GET", "HEAD"} else ()
+
+    def handle_exception(self, exc: Exception) -> Response:
+        """Answer a replay from the store, everything else as a problem."""
+        if isinstance(exc, idempotency.Replay):
+            return idempotency.replayed(exc)
+        return super().handle_exception(exc)
+
+    def finalize_response(self, request: Request, response: Response, *args: Any, **kwargs: Any) -> Response:
+        """Add rate-limit fields, and store the answer of a POST that carried a key."""
+        response = super().finalize_response(request, response, *args, **kwargs)
+        for name, value in getattr(request._request, "rate_limit_headers", {}).items():
+            response.headers.setdefault(name, value)
+        if getattr(self, "key", "") and idempotency.REPLAYED not in response:
+            idempotency.finish(request, self.key, response)
+        return response
+
+
+class ListView(ApiView):
+    """A keyset list. Sub-classes give `query` and `row`; filters and orderings are declarations."""
+
+    parameters = ()
+    orderings: ClassVar[Mapping[str, str]] = {"-created_at": "-id", "created_at": "id"}
+    """Legal `ordering` values -> columns, the last of them unique. The first is the default."""
+    field_names: ClassVar[tuple[str, ...]] = ()
+    """Legal members of `fields`; none: `fields` is not offered."""
+
+    def query(self, request: Request) -> QuerySet[Any]:
+        """Return all rows the caller may see."""
+        raise NotImplementedError(type(self).__name__)
+
+    def row_maker(self, request: Request) -> Callable[[Any], dict[str, Any]]:
+        """Return the function that turns a row into JSON values."""
+        raise NotImplementedError(type(self).__name__)
+
+    def parameters_of(self, method: str) -> tuple[Parameter, ...]:
+        """Add paging, ordering and trimming to the filters."""
+        if method not in {"GET", "HEAD"}:
+            return ()
+        paging = [pagination.LIMIT, pagination.CURSOR, pagination.COUNT]
+        if len(self.orderings) > 1:
+            paging.append(Parameter("ordering", "Order of the rows.", choices=tuple(self.orderings)))
+        if self.field_names:
+            paging.append(Parameter("fields", "Comma-separated members to answer with; all when absent."))
+        return (*self.parameters, *paging)
+
+    def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """Answer one page."""
+        rows = filters.apply(self.query(request), self.parameters, self.values)
+        ordering = self.orderings[self.values.get("ordering", next(iter(self.orderings)))]
+        cut = pagination.page(rows, ordering, self.values, pick_column)
+        trim, make = self._trim(), self.row_maker(request)
+        return Response(pagination.envelope(request, cut, [trim(make(row)) for row in cut.rows]))
+
+    def _trim(self) -> Callable[[dict[str, Any]], dict[str, Any]]:
+        if "fields" not in self.values:
+            return lambda row: row
+        wanted = [name for name in self.values["fields"].split(",") if name]
+        for name in wanted:
+            if name not in self.field_names:
+                detail = f"{name} is not a member of these rows."
+                hint = f"Legal: {', '.join(self.field_names)}."
+                raise ValidationProblem(detail, errors=[FieldError("fields", "unknown_value", detail, hint, "query")])
+        return lambda row: {name: row[name] for name in wanted}
+
+
+def pick_column(row: Any, column: str) -> Any:
+    """Read a column of a row, following `__` to related rows."""
+    for part in column.split("__"):
+        row = getattr(row, part)
+    return row
+
+
+def etag(version: int) -> str:
+    """Write a version as a weak entity tag."""
+    return f'W/"{version}"'
+
+
+def check_if_match(request: Request, version: int, required: bool = False) -> None:
+    """Refuse a write whose If-Match does not name the current version."""
+    given = request.headers.get("If-Match", "").strip()
+    if not given:
+        if required:
+            raise PreconditionRequired(f"Send If-Match: {etag(version)} if that is what you read.")
+        return
+    tags = {tag.strip().removeprefix("W/") for tag in given.split(",")}
+    if given != "*" and f'"{version}"' not in tags:
+        raise PreconditionFailed(f"The version is {version} now.", headers={"ETag": etag(version)})
+
+
+class PublicView(ApiView):
+    """A view that anybody may read: health, schema."""
+
+    scopes = {"GET": PUBLIC}
+    throttle_classes = ()

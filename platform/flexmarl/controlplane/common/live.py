@@ -1,0 +1,41 @@
+"""Hints to open pages: "topic T is at sequence n". A lost hint loses nothing, pages re-read; so nothing here may fail.
+
+Topics are `run:<uuid>` and `cluster`; a topic's Channels group is the same with a dot for the colon.
+"""
+
+import structlog
+from asgiref.sync import async_to_sync
+from channels.layers import get_channel_layer
+from django.db import transaction
+
+from flexmarl.contracts.live import Nudge
+
+log = structlog.get_logger(__name__)
+CLUSTER = "cluster"
+
+
+def run_topic(run_id: object) -> str:
+    """Name the topic of a run."""
+    return f"run:{run_id}"
+
+
+def group_of(topic: str) -> str:
+    """Name the Channels group of a topic."""
+    return topic.replace(":", ".")
+
+
+def announce(topic: str, seq: int) -> None:
+    """Tell open pages that a topic changed. Called outside a transaction or through `announce_on_commit`."""
+    layer = get_channel_layer()
+    if layer is None:
+        return
+    message = {"type": "nudge", "body": Nudge(topic=topic, seq=seq).model_dump()}
+    try:
+        async_to_sync(layer.group_send)(group_of(topic), message)
+    except Exception as error:  # a hint: whatever the broker's client raises, the commit stands and pages re-read
+        log.warning("hint_not_sent", topic=topic, error=str(error))
+
+
+def announce_on_commit(topic: str, seq: int) -> None:
+    """Tell open pages after the transaction around has committed."""
+    transaction.on_commit(lambda: announce(topic, seq))

@@ -1,0 +1,54 @@
+"""Gives every request an id and binds it to the logs. The id is in the response, in audit rows and in problems."""
+
+import re
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+import structlog
+from asgiref.sync import iscoroutinefunction
+from django.http import HttpRequest, HttpResponseBase
+from django.utils.decorators import sync_and_async_middleware
+
+from flexmarl.controlplane.common.ids import uuid7
+
+_ACCEPTED = re.compile(r"[A-Za-z0-9._-]{1,64}")
+API_VERSION = "1"
+Handler = Callable[[HttpRequest], HttpResponseBase] | Callable[[HttpRequest], Awaitable[HttpResponseBase]]
+
+
+@sync_and_async_middleware
+def request_id(get_response: Handler) -> Handler:
+    """Take the caller's X-Request-ID when it is well-formed, else make one."""
+    if iscoroutinefunction(get_response):
+
+        async def handle_async(request: HttpRequest) -> HttpResponseBase:
+            _begin(request)
+            return _end(request, await cast("Awaitable[HttpResponseBase]", get_response(request)))
+
+        return handle_async
+
+    def handle(request: HttpRequest) -> HttpResponseBase:
+        _begin(request)
+        return _end(request, cast("HttpResponseBase", get_response(request)))
+
+    return handle
+
+
+def request_id_of(request: object) -> str:
+    """Return the id of a request (Django's or REST framework's)."""
+    return getattr(getattr(request, "_request", request), "request_id", "")
+
+
+def _begin(request: HttpRequest) -> None:
+    given = request.headers.get("X-Request-ID", "")
+    identity = given if _ACCEPTED.fullmatch(given) else str(uuid7())
+    request.request_id = identity  # type: ignore[attr-defined]
+    structlog.contextvars.clear_contextvars()
+    structlog.contextvars.bind_contextvars(request_id=identity)
+
+
+def _end(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+    response["X-Request-ID"] = request_id_of(request)
+    if request.path.startswith("/api/"):
+        response["API-Version"] = API_VERSION
+    return response

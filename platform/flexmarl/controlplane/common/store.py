@@ -1,0 +1,42 @@
+"""The one door from Django to `flexmarl.store`.
+
+Store functions take a psycopg connection. This is Django's own connection of the thread, so what they write commits
+or rolls back with the rows around it, and their reads see them. Django's connection leaves JSON as text; cursors
+made here load it as psycopg does everywhere else.
+"""
+
+from typing import Any, cast
+
+import psycopg
+from django.db import connection as django_connection
+from psycopg.types.json import JsonbLoader, JsonLoader
+
+
+class StoreConnection:
+    """Django's psycopg connection with psycopg's own cursors. Everything else is passed through."""
+
+    def __init__(self, raw: psycopg.Connection[Any]) -> None:
+        self._raw = raw
+
+    def cursor(self, *args: Any, **options: Any) -> psycopg.Cursor[Any]:
+        """Open a cursor that loads JSON; same arguments as `psycopg.Connection.cursor`, without server-side names."""
+        kept = {name: value for name, value in options.items() if name == "row_factory" and value is not None}
+        cursor: psycopg.Cursor[Any] = psycopg.Cursor(self._raw, **kept)
+        cursor.adapters.register_loader("json", JsonLoader)
+        cursor.adapters.register_loader("jsonb", JsonbLoader)
+        if options.get("binary"):
+            cursor.format = psycopg.pq.Format.BINARY
+        return cursor
+
+    def execute(self, query: Any, params: Any = None, **options: Any) -> psycopg.Cursor[Any]:
+        """Execute a query on a new cursor and return the cursor."""
+        return self.cursor(binary=options.pop("binary", False)).execute(query, params, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+
+def store_connection() -> psycopg.Connection[Any]:
+    """Return the thread's connection for store functions. Inside `atomic` it is in that transaction."""
+    django_connection.ensure_connection()
+    return cast("psycopg.Connection[Any]", StoreConnection(django_connection.connection))

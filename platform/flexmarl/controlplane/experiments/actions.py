@@ -1,0 +1,29 @@
+"""Changes of experiments: permission, write, audit."""
+
+from django.db import transaction
+
+from flexmarl.controlplane.common.actions import record
+from flexmarl.controlplane.common.actor import Actor
+from flexmarl.controlplane.common.problems import DuplicateName
+from flexmarl.controlplane.common.scopes import Scope
+from flexmarl.controlplane.experiments.models import Experiment
+
+
+@transaction.atomic
+def create_experiment(actor: Actor, name: str, description: str = "", project: str = "default") -> Experiment:
+    """Create an experiment."""
+    actor.require(Scope.RUNS_WRITE)
+    experiment, created = Experiment.objects.get_or_create(
+        project=project, name=name, defaults={"description": description, "owner_id": actor.user_id}
+    )
+    if not created:
+        raise DuplicateName(f"There is an experiment named {name}.", extra={"existing": str(experiment.id)})
+    record(actor, "experiment.create", "experiment", experiment.id, name)
+    return experiment
+
+
+@transaction.atomic
+def ensure_experiment(actor: Actor, name: str, project: str = "default") -> Experiment:
+    """Return the experiment of a name, made if there is none."""
+    found = Experiment.objects.filter(project=project, name=name).first()
+    return found or create_experiment(actor, name, project=project)

@@ -1,0 +1,12 @@
+"""Support staff's view of experiments."""
+
+from django.contrib import admin
+
+from flexmarl.controlplane.experiments.models import Experiment
+
+
+@admin.register(Experiment)
+class ExperimentAdmin(admin.ModelAdmin):
+    list_display = ("name", "project", "owner", "created_at")
+    search_fields = ("name",)
+    readonly_fields = ("owner",)

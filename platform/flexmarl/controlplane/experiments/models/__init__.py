@@ -1,0 +1,5 @@
+"""Experiments."""
+
+from flexmarl.controlplane.experiments.models.experiment import Experiment
+
+__all__ = ["Experiment"]

@@ -1,0 +1,89 @@
+"""From what somebody sent to a complete specification and what it means: sizes, warnings, devices."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from flexmarl.contracts.arithmetic import arithmetic
+from flexmarl.contracts.problems import Problem, SpecProblems
+from flexmarl.contracts.resolve import Resolved, parse_yaml, resolve
+from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
+from flexmarl.controlplane.inventory import queries as inventory
+
+SPEC = "spec"
+"""Location of errors whose pointer goes into the specification."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A specification as a form, a script or a file gives it: `spec` or `yaml` or neither, on top of a template."""
+
+    name: str = ""
+    template: str = ""
+    preset: str = ""
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    yaml: str = ""
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    """Partial specification laid over the rest."""
+
+
+def resolve_draft(draft: Draft) -> Resolved:
+    """Complete a draft. Raises SpecProblems with every refusal."""
+    if draft.spec and draft.yaml:
+        raise SpecProblems([Problem(pointer="", code="ambiguous", detail="Send spec or yaml, not both.")])
+    if not (draft.spec or draft.yaml or draft.template):
+        hint = "See /api/v1/templates."
+        raise SpecProblems([Problem(pointer="", code="required", detail="Send template, spec or yaml.", hint=hint)])
+    raw = overlay(parse_yaml(draft.yaml) if draft.yaml else dict(draft.spec), draft.overrides)
+    if draft.name:
+        raw["name"] = draft.name
+    return resolve(raw, preset=draft.preset or None, template=draft.template or None)
+
+
+def required(draft: Draft) -> Resolved:
+    """Complete a draft that must be right. Raises ValidationProblem with pointers into the specification."""
+    try:
+        return resolve_draft(draft)
+    except SpecProblems as refused:
+        errors = [as_field_error(problem) for problem in refused.problems]
+        raise ValidationProblem("The specification is refused: " + errors[0].detail, errors=errors) from refused
+
+
+def plan(draft: Draft) -> dict[str, Any]:
+    """Say what a draft would become. A wrong one is an answer too: with errors, and without a specification."""
+    try:
+        found = resolve_draft(draft)
+    except SpecProblems as refused:
+        errors = [as_field_error(problem).as_dict() for problem in refused.problems]
+        return {
+            "spec": None, "sources": {}, "preset": draft.preset, "template": draft.template, "arithmetic": None,
+            "errors": errors, "warnings": [], "devices": None,
+        }  # fmt: skip
+    resources = found.spec.resources
+    return {
+        "spec": found.document,
+        "sources": found.sources,
+        "preset": found.preset,
+        "template": found.template,
+        "arithmetic": arithmetic(found.spec).model_dump(mode="json"),
+        "errors": [],
+        "warnings": [as_field_error(problem).as_dict() for problem in found.warnings],
+        "devices": inventory.fit(
+            {"engine": (resources.rollout_pool, resources.rollout_devices),
+             "trainer": (resources.training_pool, resources.training_devices)}
+        ),
+    }  # fmt: skip
+
+
+def overlay(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay one partial document over another, member by member."""
+    merged = dict(base)
+    for key, value in top.items():
+        below = merged.get(key)
+        merged[key] = overlay(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def as_field_error(problem: Problem) -> FieldError:
+    """Turn a problem of the contracts into an entry of the API's."""
+    return FieldError(problem.pointer, problem.code, problem.detail, problem.hint, SPEC)

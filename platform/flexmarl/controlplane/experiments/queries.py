@@ -1,0 +1,94 @@
+"""What others read of experiments: templates, presets, the schema, experiments as plain values."""
+
+from functools import cache
+from typing import Any
+
+from django.db.models import Count, QuerySet
+
+from flexmarl.contracts.arithmetic import arithmetic
+from flexmarl.contracts.environments import environment_facts
+from flexmarl.contracts.resolve import load_presets, load_templates, resolve
+from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.controlplane.common.problems import NotFound
+from flexmarl.controlplane.common.times import rfc3339
+from flexmarl.controlplane.experiments.models import Experiment
+
+
+@cache
+def templates() -> tuple[dict[str, Any], ...]:
+    """All built-in templates with what they resolve to."""
+    return tuple(_template_row(name) for name in load_templates())
+
+
+def template(name: str) -> dict[str, Any]:
+    """One template. Raises NotFound naming the existing ones."""
+    for row in templates():
+        if row["name"] == name:
+            return row
+    raise NotFound(f"There is no template {name}. There are: {', '.join(load_templates())}.")
+
+
+@cache
+def presets() -> tuple[dict[str, Any], ...]:
+    """All built-in presets."""
+    return tuple(
+        {
+            "name": preset.name,
+            "title": preset.title,
+            "description": preset.description,
+            "paper": preset.paper,
+            "spec": preset.spec,
+            "url": "/api/v1/presets",
+        }
+        for preset in load_presets().values()
+    )
+
+
+@cache
+def config_schema() -> dict[str, Any]:
+    """JSON Schema of the specification."""
+    schema = ExperimentSpec.model_json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    return schema
+
+
+def _template_row(name: str) -> dict[str, Any]:
+    found, made = load_templates()[name], resolve({}, template=name)
+    facts = environment_facts(made.spec.environment)
+    return {
+        "name": name,
+        "title": found.title,
+        "description": found.description,
+        "preset": found.preset,
+        "expected": found.expected,
+        "environment": made.spec.environment.type,
+        "environment_title": facts.title,
+        "roles": [role.name for role in facts.roles],
+        "spec": made.document,
+        "sources": made.sources,
+        "arithmetic": arithmetic(made.spec).model_dump(mode="json"),
+        "url": f"/api/v1/templates/{name}",
+        "web_url": f"/runs/new?template={name}",
+    }
+
+
+def experiments() -> QuerySet[Experiment]:
+    """All experiments with the number of their runs."""
+    return Experiment.objects.select_related("owner").annotate(run_count=Count("runs"))
+
+
+def experiment_row(experiment: Experiment) -> dict[str, Any]:
+    """Return an experiment as a plain value."""
+    return {
+        "id": str(experiment.id),
+        "project": experiment.project,
+        "name": experiment.name,
+        "description": experiment.description,
+        "owner": experiment.owner.username if experiment.owner else None,
+        "runs": getattr(experiment, "run_count", 0),
+        "created_at": rfc3339(experiment.created_at),
+        "updated_at": rfc3339(experiment.updated_at),
+        "version": experiment.version,
+        "url": f"/api/v1/experiments/{experiment.id}",
+        "web_url": f"/runs?experiment={experiment.id}",
+    }

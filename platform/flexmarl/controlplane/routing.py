@@ -1,0 +1,7 @@
+"""Websocket routes."""
+
+from django.urls import path
+
+from flexmarl.controlplane.telemetry.consumers import LiveConsumer
+
+websocket_urlpatterns = [path("ws/v1/", LiveConsumer.as_asgi())]

@@ -1,0 +1,125 @@
+"""Changes of runs: permission, check, write, audit, hint on commit.
+
+The driver alone moves a run. A verb goes to the inbox in the transaction of its operation and audit row, and shows as
+pending until the driver has handled it.
+"""
+
+from django.db import IntegrityError, transaction
+from django.db.models import F
+
+from flexmarl.contracts.events import RunVerb, Verb
+from flexmarl.contracts.status import RunStatus
+from flexmarl.controlplane.agents.actions import ensure_roles
+from flexmarl.controlplane.common import live
+from flexmarl.controlplane.common.actions import record
+from flexmarl.controlplane.common.actor import Actor
+from flexmarl.controlplane.common.ids import readable_key
+from flexmarl.controlplane.common.problems import FieldError, InvalidState, PermissionDenied, ValidationProblem
+from flexmarl.controlplane.common.scopes import Scope
+from flexmarl.controlplane.common.store import store_connection
+from flexmarl.controlplane.experiments.actions import ensure_experiment
+from flexmarl.controlplane.experiments.plans import Draft, required
+from flexmarl.controlplane.runs import queries
+from flexmarl.controlplane.runs.choices import allowed_now
+from flexmarl.controlplane.runs.models import Operation, Run, RunState
+from flexmarl.store import inbox
+from flexmarl.store import runs as store_runs
+
+_KEY_TRIES = 5
+MAX_NOTE = 20_000
+
+
+@transaction.atomic
+def create_run(actor: Actor, draft: Draft, *, experiment: str = "", note: str = "", start: bool = False) -> Run:
+    """Create a run from a draft specification, and start it when asked to. Raises ValidationProblem with pointers."""
+    actor.require(Scope.RUNS_WRITE)
+    if start:
+        actor.require_any([Scope.RUNS_ACT, Scope.RUNS_ACT_ANY])
+    made = required(draft)
+    run = _insert(
+        Run(
+            name=made.spec.name,
+            experiment=ensure_experiment(actor, experiment) if experiment else None,
+            owner_id=actor.user_id,
+            preset=made.preset,
+            template=made.template,
+            environment=made.spec.environment.type,
+            seed=made.spec.seed,
+            spec=made.document,
+            sources=made.sources,
+            note=note[:MAX_NOTE],
+        )
+    )
+    store_runs.create_run(store_connection(), run.no, made.document, RunStatus.DRAFT)
+    ensure_roles(run.project, made.spec.agents)
+    record(actor, "run.create", "run", run.id, run.key, template=made.template, preset=made.preset)
+    if start:
+        act(actor, run, Verb.START)
+    live.announce_on_commit(live.CLUSTER, 0)
+    return queries.find_run(run.id)
+
+
+@transaction.atomic
+def act(actor: Actor, run: Run, verb: Verb, reason: str = "") -> Operation:
+    """Ask for a verb. Raises PermissionDenied, or InvalidState with the allowed actions."""
+    if not queries.may_act(actor, run):
+        needed = Scope.RUNS_ACT if run.owner_id == actor.user_id else Scope.RUNS_ACT_ANY
+        raise PermissionDenied(f"This needs the scope {needed}.", extra={"required_scopes": [str(needed)]})
+    state = RunState.objects.select_for_update().get(pk=run.no)
+    status = RunStatus(state.status)
+    allowed = allowed_now(status, state.pending_verb)
+    if verb not in allowed:
+        raise _invalid(run, verb, status, state.pending_verb, allowed)
+    operation = Operation.objects.create(
+        run=run, verb=verb.value, actor_id=actor.user_id, reason=reason, request_id=actor.request_id
+    )
+    event = RunVerb(verb=verb, actor=actor.name, reason=reason)
+    inbox.put_verb(store_connection(), run.no, operation.producer_key, event)
+    record(actor, f"run.{verb}", "run", run.id, run.key, operation=str(operation.id), reason=reason)
+    live.announce_on_commit(live.run_topic(run.id), state.seq)
+    return operation
+
+
+@transaction.atomic
+def update_run(actor: Actor, run: Run, *, name: str | None = None, note: str | None = None) -> Run:
+    """Change a run's name and note; the specification never changes."""
+    if not queries.may_edit(actor, run):
+        raise PermissionDenied("Only its owner and operators may edit a run.")
+    changes: dict[str, str] = {}
+    if name is not None:
+        if not 1 <= len(name.strip()) <= 64:
+            detail = "A name has 1 to 64 characters."
+            raise ValidationProblem(detail, errors=[FieldError("/name", "out_of_range", detail)])
+        changes["name"] = name.strip()
+    if note is not None:
+        changes["note"] = note[:MAX_NOTE]
+    if changes:
+        Run.objects.filter(pk=run.pk).update(version=F("version") + 1, **changes)
+        record(actor, "run.update", "run", run.id, run.key, members=sorted(changes))
+        live.announce_on_commit(live.run_topic(run.id), run.state.seq)
+    return queries.find_run(run.id)
+
+
+def _insert(run: Run) -> Run:
+    """Save a new run under a key that is free."""
+    for attempt in range(_KEY_TRIES):
+        run.key = readable_key(run.name)
+        try:
+            with transaction.atomic():
+                run.save(force_insert=True)
+        except IntegrityError:
+            if attempt == _KEY_TRIES - 1:
+                raise
+        else:
+            return run
+    raise AssertionError("unreachable")
+
+
+def _invalid(run: Run, verb: Verb, status: RunStatus, pending: str, allowed: tuple[Verb, ...]) -> InvalidState:
+    behind = f" with {pending} pending" if pending else ""
+    legal = ", ".join(allowed) or "none"
+    return InvalidState(
+        f"{run.key} is {status}{behind}; {verb} is not possible. Possible: {legal}.",
+        state=status.value,
+        allowed_actions=[str(name) for name in allowed],
+    )

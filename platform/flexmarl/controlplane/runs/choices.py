@@ -1,0 +1,49 @@
+"""Choices of runs, from the contracts: statuses, verbs, and how far an operation is."""
+
+from enum import StrEnum
+
+from flexmarl.contracts.events import Verb
+from flexmarl.contracts.status import TERMINAL, RunStatus, allowed_verbs, next_status
+
+
+class OperationState(StrEnum):
+    PENDING = "pending"
+    """The driver has not seen the verb yet."""
+    RUNNING = "running"
+    """The driver acts on it."""
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+REACHED: dict[Verb, frozenset[RunStatus]] = {
+    Verb.START: frozenset({RunStatus.RUNNING, RunStatus.PAUSING, RunStatus.PAUSED, RunStatus.STOPPING}) | TERMINAL,
+    Verb.PAUSE: frozenset({RunStatus.PAUSED}) | TERMINAL,
+    Verb.RESUME: frozenset({RunStatus.RUNNING}) | TERMINAL,
+    Verb.STOP: TERMINAL,
+    Verb.KILL: TERMINAL,
+}
+"""Statuses in which a handled verb is over."""
+
+MISSED: dict[Verb, frozenset[RunStatus]] = {
+    Verb.START: frozenset({RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.KILLED}),
+    Verb.PAUSE: TERMINAL,
+    Verb.RESUME: frozenset({RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.KILLED}),
+    Verb.STOP: frozenset({RunStatus.FAILED}),
+    Verb.KILL: frozenset({RunStatus.FAILED, RunStatus.COMPLETED}),
+}
+"""Statuses among them in which it did not get what it wanted."""
+
+
+def wished_status(status: RunStatus, pending: str) -> RunStatus:
+    """Return the status a run will have when its pending verb is handled."""
+    if not pending:
+        return status
+    try:
+        return next_status(status, Verb(pending))
+    except ValueError:  # the run moved on, and the driver will refuse the verb
+        return status
+
+
+def allowed_now(status: RunStatus, pending: str) -> tuple[Verb, ...]:
+    """List the verbs that are legal behind the pending one."""
+    return allowed_verbs(wished_status(status, pending))

@@ -1,0 +1,6 @@
+"""Runs as the control plane keeps them, and their live state, which the store keeps and Django only reads."""
+
+from flexmarl.controlplane.runs.models.run import Operation, Run
+from flexmarl.controlplane.runs.models.state import Checkpoint, Handled, PolicyVersion, RunState
+
+__all__ = ["Checkpoint", "Handled", "Operation", "PolicyVersion", "Run", "RunState"]

@@ -1,0 +1,72 @@
+"""A run as people made it, and the operations they asked of it."""
+
+from django.conf import settings
+from django.db import models
+from django.db.models.functions import Lower
+
+from flexmarl.contracts.events import Verb
+from flexmarl.controlplane.common.ids import uuid7
+from flexmarl.controlplane.common.models import Entity
+from flexmarl.controlplane.experiments.models import Experiment
+
+NUMBER_SEQUENCE = "runs_run_no_seq"
+
+
+class Run(Entity):
+    """`no` is the run's number in the data plane; `id` and `key` are its names towards people."""
+
+    no = models.BigIntegerField(
+        unique=True,
+        editable=False,
+        db_default=models.Func(
+            models.Value(NUMBER_SEQUENCE), function="nextval", output_field=models.BigIntegerField()
+        ),
+    )
+    key = models.CharField(max_length=64, unique=True, editable=False)
+    project = models.CharField(max_length=64, default="default")
+    name = models.CharField(max_length=64)
+    experiment = models.ForeignKey(Experiment, null=True, on_delete=models.SET_NULL, related_name="runs")
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="runs")
+    preset = models.CharField(max_length=64)
+    template = models.CharField(max_length=64, blank=True)
+    environment = models.CharField(max_length=32)
+    seed = models.BigIntegerField()
+    spec = models.JSONField()
+    """Resolved specification."""
+    sources = models.JSONField(default=dict)
+    """JSON pointer of each leaf -> default, template, preset or user."""
+    note = models.TextField(blank=True)
+
+    class Meta:
+        ordering = ["-id"]
+        indexes = [
+            models.Index(Lower("name"), name="run_name_lower"),
+            models.Index(fields=["owner", "id"], name="run_owner"),
+        ]
+
+    def __str__(self) -> str:
+        return self.key
+
+
+class Operation(models.Model):
+    """A verb somebody asked for. How far it is follows from the run's log and status; nothing is stored twice."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    """Also the producer key of its event: `verb:<id>`."""
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="operations")
+    verb = models.CharField(max_length=8, choices=[(str(verb), str(verb)) for verb in Verb])
+    actor = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+")
+    reason = models.CharField(max_length=300, blank=True)
+    request_id = models.CharField(max_length=64, blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["-id"]
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.run_id}"
+
+    @property
+    def producer_key(self) -> str:
+        """Key of the operation's event in the inbox and the log."""
+        return f"verb:{self.id}"

@@ -1,0 +1,88 @@
+"""Read-only views of the store's rows about runs. The tables belong to `flexmarl.store`: no migration touches them."""
+
+from django.db import models
+
+from flexmarl.controlplane.runs.models.run import Run
+
+
+class RunState(models.Model):
+    run = models.OneToOneField(
+        Run,
+        to_field="no",
+        primary_key=True,
+        db_column="run_id",
+        on_delete=models.DO_NOTHING,
+        db_constraint=False,
+        related_name="state",
+    )
+    status = models.TextField()
+    reason = models.TextField()
+    reason_text = models.TextField()
+    status_since = models.DateTimeField()
+    pending_verb = models.TextField()
+    epoch = models.IntegerField()
+    seq = models.BigIntegerField()
+    step = models.IntegerField()
+    progress = models.JSONField()
+    started_at = models.DateTimeField(null=True)
+    finished_at = models.DateTimeField(null=True)
+
+    class Meta:
+        managed = False
+        db_table = 'store"."run_state'
+
+    def __str__(self) -> str:
+        return f"run {self.pk}: {self.status}"
+
+
+class Handled(models.Model):
+    """A producer key that the driver has moved to the log."""
+
+    pk = models.CompositePrimaryKey("run_id", "producer_key")
+    run_id = models.BigIntegerField()
+    producer_key = models.TextField()
+    seq = models.BigIntegerField()
+
+    class Meta:
+        managed = False
+        db_table = 'store"."handled'
+
+    def __str__(self) -> str:
+        return self.producer_key
+
+
+class Checkpoint(models.Model):
+    pk = models.CompositePrimaryKey("run_id", "label", "step")
+    run_id = models.BigIntegerField()
+    label = models.TextField()
+    step = models.IntegerField()
+    versions = models.JSONField()
+    path = models.TextField()
+    bytes = models.BigIntegerField()
+    facts = models.JSONField()
+    at = models.DateTimeField()
+
+    class Meta:
+        managed = False
+        db_table = 'store"."checkpoint'
+
+    def __str__(self) -> str:
+        return f"{self.label} at step {self.step}"
+
+
+class PolicyVersion(models.Model):
+    pk = models.CompositePrimaryKey("run_id", "policy", "version")
+    run_id = models.BigIntegerField()
+    policy = models.TextField()
+    version = models.IntegerField()
+    parent = models.IntegerField(null=True)
+    digest = models.TextField()
+    facts = models.JSONField()
+    at = models.DateTimeField()
+
+    class Meta:
+        managed = False
+        db_table = 'store"."policy_version'
+
+    def __str__(self) -> str:
+        return f"{self.policy} v{self.version}"

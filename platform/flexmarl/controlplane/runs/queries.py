@@ -1,0 +1,237 @@
+"""What others read of runs, as plain values: rows of lists, the detail, operations, checkpoints.
+
+The API's serializers and the pages share these dictionaries. `allowed_actions` speaks of the state alone; whether a
+caller may act is `may_act`.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+
+from flexmarl.contracts.arithmetic import arithmetic
+from flexmarl.contracts.events import Verb
+from flexmarl.contracts.live import Progress
+from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.status import RunStatus
+from flexmarl.controlplane.agents import queries as agents
+from flexmarl.controlplane.common.actor import Actor
+from flexmarl.controlplane.common.problems import NotFound
+from flexmarl.controlplane.common.scopes import Scope
+from flexmarl.controlplane.common.times import rfc3339
+from flexmarl.controlplane.runs.choices import MISSED, REACHED, OperationState, allowed_now
+from flexmarl.controlplane.runs.models import Checkpoint, Handled, Operation, PolicyVersion, Run
+
+ETA_LOW, ETA_HIGH = 0.8, 1.3
+"""Range of the estimate around `remaining steps x median of the last 20 steps`."""
+
+
+def runs() -> QuerySet[Run]:
+    """All runs with what a row needs, newest first."""
+    return Run.objects.select_related("state", "owner", "experiment").order_by("-id")
+
+
+def find_run(reference: object) -> Run:
+    """Return a run by id or key. Raises NotFound."""
+    text = str(reference)
+    try:
+        found = runs().filter(pk=UUID(text)).first()
+    except ValueError:
+        found = runs().filter(key=text).first()
+    if found is None:
+        raise NotFound(f"There is no run {text}.")
+    return found
+
+
+def may_act(actor: Actor, run: Run) -> bool:
+    """Say whether a caller may start, pause, resume, stop and kill a run."""
+    own = run.owner_id is not None and run.owner_id == actor.user_id
+    return actor.may(Scope.RUNS_ACT_ANY) or (own and actor.may(Scope.RUNS_ACT))
+
+
+def may_edit(actor: Actor, run: Run) -> bool:
+    """Say whether a caller may change a run's name and note."""
+    own = run.owner_id is not None and run.owner_id == actor.user_id
+    return actor.may(Scope.RUNS_WRITE) and (own or actor.may(Scope.RUNS_ACT_ANY))
+
+
+def run_rows(found: Iterable[Run]) -> list[dict[str, Any]]:
+    """Return runs as rows; reads the hues once per project."""
+    make = RowMaker()
+    return [make(run) for run in found]
+
+
+class RowMaker:
+    """Turns runs into rows and remembers the hues of their projects."""
+
+    def __init__(self) -> None:
+        self._hues: dict[str, dict[str, int]] = {}
+
+    def __call__(self, run: Run) -> dict[str, Any]:
+        """Return one run as a row."""
+        if run.project not in self._hues:
+            self._hues[run.project] = agents.hues(run.project)
+        return _row(run, self._hues[run.project])
+
+
+def run_detail(run: Run) -> dict[str, Any]:
+    """Return a run with its specification, value sources, arithmetic and note."""
+    return {
+        **RowMaker()(run),
+        "spec": run.spec,
+        "sources": run.sources,
+        "arithmetic": arithmetic(ExperimentSpec.model_validate(run.spec)).model_dump(mode="json"),
+        "notes": run.note,
+        "seq": run.state.seq,
+    }
+
+
+def _row(run: Run, hues: dict[str, int]) -> dict[str, Any]:
+    state = run.state
+    progress = progress_of(run)
+    status = RunStatus(state.status)
+    return {
+        "id": str(run.id),
+        "key": run.key,
+        "no": run.no,
+        "name": run.name,
+        "project": run.project,
+        "status": status.value,
+        "reason": state.reason,
+        "reason_text": state.reason_text,
+        "status_since": rfc3339(state.status_since),
+        "pending_verb": state.pending_verb,
+        "allowed_actions": [verb.value for verb in allowed_now(status, state.pending_verb)],
+        "preset": run.preset,
+        "template": run.template,
+        "seed": run.seed,
+        "owner": run.owner.username if run.owner else None,
+        "experiment": None if run.experiment is None else {"id": str(run.experiment_id), "name": run.experiment.name},
+        "environment": run.environment,
+        "step": state.step,
+        "max_steps": progress["max_steps"],
+        "progress": progress,
+        "eta_s": eta(status, progress),
+        "agents": _agents(run, progress, hues),
+        "created_at": rfc3339(run.created_at),
+        "updated_at": rfc3339(run.updated_at),
+        "started_at": rfc3339(state.started_at),
+        "finished_at": rfc3339(state.finished_at),
+        "version": run.version,
+        "url": f"/api/v1/runs/{run.id}",
+        "web_url": f"/runs/{run.key}",
+    }
+
+
+def progress_of(run: Run) -> dict[str, Any]:
+    """Return a run's progress, complete also before the driver has written any."""
+    progress = Progress.model_validate(run.state.progress)
+    if not progress.max_steps:
+        progress = progress.model_copy(update={"max_steps": run.spec["budget"]["train_steps"]})
+    return progress.model_dump(mode="json")
+
+
+def eta(status: RunStatus, progress: dict[str, Any]) -> dict[str, float] | None:
+    """Estimate the seconds to the end of the budget while running; a target may end the run earlier."""
+    if status is not RunStatus.RUNNING or not progress["step_seconds"]:
+        return None
+    middle = progress["step_seconds"] * max(0, progress["max_steps"] - progress["step"])
+    return {"low": round(middle * ETA_LOW, 1), "high": round(middle * ETA_HIGH, 1)}
+
+
+def _agents(run: Run, progress: dict[str, Any], hues: dict[str, int]) -> list[dict[str, Any]]:
+    spec = run.spec["agents"]
+    marks = agents.monograms(list(spec))
+    return [
+        {
+            "role": role,
+            "policy": agent["policy"] or role,
+            "trainable": agent["trainable"],
+            "hue": hues.get(role, 1),
+            "monogram": marks[role],
+            "version": progress["agents"].get(role, {}).get("version", 0),
+            "reward": progress["agents"].get(role, {}).get("reward"),
+        }
+        for role, agent in spec.items()
+    ]
+
+
+def names_of(numbers: Iterable[int]) -> dict[int, dict[str, str]]:
+    """Map run numbers to how people call the runs."""
+    found = Run.objects.filter(no__in=set(numbers)).values("no", "id", "key", "name")
+    return {
+        row["no"]: {"id": str(row["id"]), "key": row["key"], "name": row["name"], "web_url": f"/runs/{row['key']}"}
+        for row in found
+    }
+
+
+def find_operation(operation_id: object) -> Operation:
+    """Return an operation. Raises NotFound."""
+    try:
+        found = Operation.objects.select_related("run__state", "actor").filter(pk=UUID(str(operation_id))).first()
+    except ValueError:
+        found = None
+    if found is None:
+        raise NotFound(f"There is no operation {operation_id}.")
+    return found
+
+
+def operation_row(operation: Operation) -> dict[str, Any]:
+    """Return an operation with how far it is, which follows from the run's log and status."""
+    run, verb = operation.run, Verb(operation.verb)
+    status = RunStatus(run.state.status)
+    handled = Handled.objects.filter(run_id=run.no, producer_key=operation.producer_key).exists()
+    state = _operation_state(verb, status, handled)
+    return {
+        "id": str(operation.id),
+        "action": verb.value,
+        "state": state.value,
+        "target": {"kind": "run", "id": str(run.id), "key": run.key, "url": f"/api/v1/runs/{run.id}"},
+        "result": {"status": status.value} if state is OperationState.SUCCEEDED else None,
+        "error": {"status": status.value, "reason": run.state.reason_text} if state is OperationState.FAILED else None,
+        "created_by": operation.actor.username if operation.actor else None,
+        "created_at": rfc3339(operation.created_at),
+        "url": f"/api/v1/operations/{operation.id}",
+        "web_url": f"/runs/{run.key}",
+    }
+
+
+def _operation_state(verb: Verb, status: RunStatus, handled: bool) -> OperationState:
+    if not handled:
+        return OperationState.PENDING
+    if status not in REACHED[verb]:
+        return OperationState.RUNNING
+    return OperationState.FAILED if status in MISSED[verb] else OperationState.SUCCEEDED
+
+
+def checkpoints(run: Run) -> list[dict[str, Any]]:
+    """List a run's checkpoints, newest first."""
+    return [
+        {
+            "label": row.label,
+            "step": row.step,
+            "versions": row.versions,
+            "path": row.path,
+            "size_bytes": row.bytes,
+            "facts": row.facts,
+            "created_at": rfc3339(row.at),
+        }
+        for row in Checkpoint.objects.filter(run_id=run.no).order_by("-step", "label")
+    ]
+
+
+def versions(run: Run) -> list[dict[str, Any]]:
+    """List a run's newest committed version per policy."""
+    rows = PolicyVersion.objects.filter(run_id=run.no).order_by("policy", "-version").distinct("policy")
+    return [
+        {
+            "policy": row.policy,
+            "version": row.version,
+            "parent": row.parent,
+            "digest": row.digest,
+            "facts": row.facts,
+            "created_at": rfc3339(row.at),
+        }
+        for row in rows
+    ]

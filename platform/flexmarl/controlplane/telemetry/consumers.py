@@ -1,0 +1,98 @@
+"""The live socket `/ws/v1/`: a page subscribes to topics and is told when one has changed; it then re-reads.
+
+Nothing is promised about delivery, so a slow or broken socket costs nothing but time. Who may listen is checked at each
+subscription, and again while listening, at most `REAUTHORISE_S` after it changed.
+"""
+
+import time
+from typing import Any
+
+from channels.db import database_sync_to_async
+from channels.generic.websocket import AsyncJsonWebsocketConsumer
+
+from flexmarl.controlplane.accounts.queries import active_scopes
+from flexmarl.controlplane.common import live
+from flexmarl.controlplane.common.problems import NotFound
+from flexmarl.controlplane.common.scopes import Scope
+from flexmarl.controlplane.runs import queries as runs
+
+REAUTHORISE_S = 60.0
+MAX_TOPICS = 32
+UNAUTHENTICATED, NO_LONGER_ALLOWED = 4401, 4403
+"""Close codes; clients reconnect after neither."""
+
+
+class LiveConsumer(AsyncJsonWebsocketConsumer):
+    """One socket of one signed-in browser."""
+
+    async def connect(self) -> None:
+        """Accept signed-in people only."""
+        self.topics: set[str] = set()
+        self.user_id = getattr(self.scope["user"], "pk", None)
+        self.checked_at = 0.0
+        if not await self._may_listen():
+            await self.close(code=UNAUTHENTICATED)
+            return
+        await self.accept()
+
+    async def disconnect(self, code: int) -> None:
+        """Leave all topics."""
+        for topic in self.topics:
+            await self.channel_layer.group_discard(live.group_of(topic), self.channel_name)
+
+    async def receive_json(self, content: Any, **kwargs: Any) -> None:
+        """Handle `{"subscribe": [topics]}` and `{"unsubscribe": [topics]}`."""
+        if not isinstance(content, dict):
+            await self.send_json({"error": "Send an object with subscribe or unsubscribe."})
+            return
+        for topic in _texts(content.get("unsubscribe")):
+            await self._leave(topic)
+        for topic in _texts(content.get("subscribe")):
+            await self._join(topic)
+
+    async def nudge(self, message: dict[str, Any]) -> None:
+        """Relay a hint, as long as the person may still read runs."""
+        if not await self._may_listen():
+            await self.close(code=NO_LONGER_ALLOWED)
+            return
+        await self.send_json(message["body"])
+
+    async def _join(self, topic: str) -> None:
+        seq = await _sequence_of(topic) if len(self.topics) < MAX_TOPICS and await self._may_listen() else None
+        if seq is None:
+            await self.send_json({"error": f"You cannot listen to {topic}.", "topic": topic})
+            return
+        self.topics.add(topic)
+        await self.channel_layer.group_add(live.group_of(topic), self.channel_name)
+        await self.send_json({"topic": topic, "seq": await _sequence_of(topic) or seq})
+
+    async def _leave(self, topic: str) -> None:
+        if topic in self.topics:
+            self.topics.discard(topic)
+            await self.channel_layer.group_discard(live.group_of(topic), self.channel_name)
+
+    async def _may_listen(self) -> bool:
+        now = time.monotonic()
+        if self.checked_at and now - self.checked_at < REAUTHORISE_S:
+            return True
+        allowed = Scope.RUNS_READ in await database_sync_to_async(active_scopes)(self.user_id)
+        self.checked_at = now if allowed else 0.0
+        return allowed
+
+
+@database_sync_to_async
+def _sequence_of(topic: str) -> int | None:
+    """Return a topic's newest sequence; None when there is no such topic."""
+    if topic == live.CLUSTER:
+        return 0
+    kind, _, identity = topic.partition(":")
+    if kind != "run":
+        return None
+    try:
+        return runs.find_run(identity).state.seq
+    except NotFound:
+        return None
+
+
+def _texts(value: Any) -> list[str]:
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []

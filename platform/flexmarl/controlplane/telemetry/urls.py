@@ -1,0 +1,5 @@
+"""Routes outside the API."""
+
+from django.urls import URLPattern
+
+urlpatterns: list[URLPattern] = []

@@ -1,0 +1,17 @@
+"""Routes of the control plane. Pages come from `webui`; everything under /api/ answers problems, never pages."""
+
+from importlib.util import find_spec
+
+from django.contrib import admin
+from django.urls import include, path, re_path
+
+from flexmarl.controlplane.common.api.exceptions import unknown_path
+
+urlpatterns = [
+    path("admin/", admin.site.urls),
+    path("api/v1/", include("flexmarl.controlplane.api")),
+    re_path(r"^api/(?P<path>.*)$", unknown_path),
+    path("", include("flexmarl.controlplane.telemetry.urls")),
+]
+if find_spec("webui.urls"):
+    urlpatterns.append(path("", include("webui.urls")))
