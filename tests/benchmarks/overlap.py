@@ -13,6 +13,7 @@ where R + W / M is "all rollout, then the last micro-batch" and F + W "the first
 import statistics
 import tempfile
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -71,14 +72,14 @@ def phases(conn: psycopg.Connection, run_no: int) -> Phases:
         """
         WITH ends AS (SELECT cohort, draw, min(started_at) AS first, max(finished_at) AS last
                       FROM store.episode WHERE run_id = %s AND origin = 'train' GROUP BY cohort, draw)
-        SELECT cohort, extract(epoch FROM max(last) - min(first))::float8, extract(epoch FROM min(last) - min(first))::float8,
-               extract(epoch FROM min(first))::float8
+        SELECT cohort, extract(epoch FROM max(last) - min(first))::float8,
+               extract(epoch FROM min(last) - min(first))::float8, extract(epoch FROM min(first))::float8
         FROM ends GROUP BY cohort ORDER BY cohort
         """,
         [run_no],
     ).fetchall()
     starts = [row[3] for row in rollout]
-    steps = [later - sooner for sooner, later in zip(starts, starts[1:], strict=False)]
+    steps = [later - sooner for sooner, later in pairwise(starts)]
     kept = range(WARM_STEPS, len(steps))
     backward, counts = [], []
     for i in kept:
