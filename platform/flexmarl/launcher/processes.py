@@ -73,6 +73,7 @@ def spawn(
     account: Account | None = None,
     death_signal: signal.Signals = signal.SIGTERM,
     stdin: IO[bytes] | int = subprocess.DEVNULL,
+    errors: IO[bytes] | int = subprocess.STDOUT,
 ) -> subprocess.Popen[bytes]:
     """Start a process in its own group; it dies with the calling thread's process."""
     return subprocess.Popen(
@@ -81,7 +82,7 @@ def spawn(
         env=dict(env),
         stdin=stdin,
         stdout=output,
-        stderr=subprocess.STDOUT,
+        stderr=errors,
         process_group=0,
         user=account.uid if account else None,
         group=account.gid if account else None,
@@ -137,6 +138,6 @@ def free_port(host: str = "127.0.0.1", preferred: int = 0) -> int:
     """Return `preferred` when it can be bound, else a port that the system picks."""
     if preferred and port_is_free(host, preferred):
         return preferred
-    with socket.socket() as probe:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])

@@ -1,0 +1,144 @@
+"""One supervised process: started, restarted with back-off, asked for its health, stopped.
+
+Invariant: a child is in exactly one state (`State`), changed by `Child` alone. Back-off doubles from FIRST_WAIT_S and
+is forgotten after a life of STABLE_S, so that a crash loop costs little and a single crash is repaired at once.
+"""
+
+import os
+import signal
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from flexmarl.launcher.home import Home
+from flexmarl.launcher.processes import signal_group, spawn
+from flexmarl.launcher.state import Record, record_of
+
+FIRST_WAIT_S = 0.5
+LONGEST_WAIT_S = 30.0
+STABLE_S = 20.0
+HEALTH_EVERY_S = 10.0
+HEALTH_TIMEOUT_S = 3.0
+UNHEALTHY_AFTER = 4
+"""Failed health checks in a row before a process that answered once is killed and started anew."""
+LOG_LIMIT_BYTES = 20_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    """What to run and how to end it."""
+
+    name: str
+    args: tuple[str, ...]
+    stage: int
+    """Stop order: all of a lower stage end before the next begins."""
+    stop_s: float
+    """Time to end by itself after SIGTERM."""
+    health_url: str = ""
+
+
+class State(StrEnum):
+    NEW = "new"
+    RUNNING = "running"
+    WAITING = "waiting"
+    """Ended; the next start is at `due`."""
+    STOPPED = "stopped"
+
+
+class Child:
+    """The life of one process spec."""
+
+    def __init__(self, spec: ProcessSpec, home: Home) -> None:
+        self.spec = spec
+        self.home = home
+        self.state = State.NEW
+        self.process: subprocess.Popen[bytes] | None = None
+        self.record = Record(spec.name, 0, 0.0)
+        self.due = 0.0
+        self.wait_s = 0.0
+        self.started = 0.0
+        self.checked = 0.0
+        self.failures = -1
+        """Health checks failed in a row; -1 until one succeeded."""
+
+    def start(self, environment: Mapping[str, str], now: float) -> None:
+        """Start the process; its output goes to its own log."""
+        self._rotate()
+        log = self.home.open_log(self.spec.name)
+        try:
+            self.process = spawn(self.spec.args, cwd=self.home.root, env=environment, output=log)
+        finally:
+            os.close(log)
+        self.record = record_of(self.spec.name, self.process.pid)
+        self.state, self.started, self.checked, self.failures = State.RUNNING, now, now, -1
+
+    def observe(self, now: float) -> int | None:
+        """Notice the end of the process; return its exit code once and plan the next start."""
+        if self.state is not State.RUNNING or self.process is None:
+            return None
+        code = self.process.poll()
+        if code is None:
+            return None
+        signal_group(self.process.pid, signal.SIGKILL)  # what it started dies with it
+        stable = now - self.started >= STABLE_S
+        self.wait_s = FIRST_WAIT_S if stable or not self.wait_s else min(self.wait_s * 2, LONGEST_WAIT_S)
+        self.state, self.due = State.WAITING, now + self.wait_s
+        return code
+
+    def should_start(self, now: float) -> bool:
+        """Tell whether the back-off is over."""
+        return self.state is State.NEW or (self.state is State.WAITING and now >= self.due)
+
+    def check_health(self, now: float) -> bool:
+        """Ask the health address when it is time; False when the process has to be replaced."""
+        if self.state is not State.RUNNING or not self.spec.health_url or now - self.checked < HEALTH_EVERY_S:
+            return True
+        self.checked = now
+        if answers(self.spec.health_url):
+            self.failures = 0
+        elif self.failures >= 0:
+            self.failures += 1
+        return self.failures < UNHEALTHY_AFTER
+
+    def kill(self) -> None:
+        """End the process group at once; `observe` sees it."""
+        if self.process is not None:
+            signal_group(self.process.pid, signal.SIGKILL)
+
+    def ask_to_stop(self) -> None:
+        """Send SIGTERM to the process; it ends what it started."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+        self.state = State.STOPPED
+
+    def reap(self) -> None:
+        """Kill what is left of the group and collect the exit code."""
+        if self.process is not None:
+            signal_group(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+    def log_tail(self, lines: int = 4) -> str:
+        """Return the last lines of the log, for an error text."""
+        path = self.home.logs / f"{self.spec.name}.log"
+        if not path.exists():
+            return ""
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 4000))
+            return " | ".join(file.read().decode(errors="replace").strip().splitlines()[-lines:])
+
+    def _rotate(self) -> None:
+        path = self.home.logs / f"{self.spec.name}.log"
+        if path.exists() and path.stat().st_size > LOG_LIMIT_BYTES:
+            path.replace(path.with_suffix(".log.1"))
+
+
+def answers(url: str) -> bool:
+    """Tell whether an address answers with success."""
+    try:
+        with urllib.request.urlopen(url, timeout=HEALTH_TIMEOUT_S) as reply:
+            return bool(200 <= reply.status < 300)
+    except (urllib.error.URLError, OSError, ValueError):
+        return False

@@ -1,0 +1,147 @@
+"""What a supervisor leaves on disk for others: that it runs, where, and which processes are its own.
+
+Invariants: one supervisor per home, by a lock the kernel frees at its death, so a stale file never blocks a start.
+A process is recognised by pid and start time, or by the launch id in its environment; never by its name. `up.json`
+holds no secret; the addresses with passwords are in `run/environment.json`, readable by the owner only.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import psutil
+
+from flexmarl.launcher.errors import AlreadyRunning
+from flexmarl.launcher.home import Home, write_json
+from flexmarl.launcher.processes import signal_group
+
+LAUNCH_VARIABLE = "FLEXMARL_LAUNCH"
+SAME_START_S = 0.1
+GRACE_S = 3.0
+"""Left-over processes get this long after SIGTERM."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One life of a process."""
+
+    name: str
+    pid: int
+    started: float
+
+    def live(self) -> psutil.Process | None:
+        """Return the process when this very life still runs."""
+        try:
+            process = psutil.Process(self.pid)
+            same = abs(process.create_time() - self.started) < SAME_START_S
+            return process if same and process.status() != psutil.STATUS_ZOMBIE else None
+        except psutil.NoSuchProcess:
+            return None
+
+
+def record_of(name: str, pid: int) -> Record:
+    """Describe a process that runs now."""
+    try:
+        return Record(name, pid, psutil.Process(pid).create_time())
+    except psutil.NoSuchProcess:
+        return Record(name, pid, 0.0)
+
+
+class HomeLock:
+    """Held by the supervisor for its whole life."""
+
+    def __init__(self, home: Home) -> None:
+        self.home = home
+        self._file = -1
+
+    def __enter__(self) -> "HomeLock":
+        self._file = os.open(self.home.run / "up.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._file)
+            state = read_state(self.home)
+            raise AlreadyRunning(str(state.get("url", "")), int(state.get("pid", 0))) from None
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        os.close(self._file)
+
+
+def read_state(home: Home) -> dict[str, Any]:
+    """Return `up.json`, empty when there is none."""
+    try:
+        value = json.loads((home.root / "up.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def write_state(home: Home, *, launch: str, url: str, ready: bool, records: list[Record]) -> None:
+    """Publish the supervisor's state."""
+    me = record_of("supervisor", os.getpid())
+    processes = [{"name": r.name, "pid": r.pid, "started": r.started} for r in records]
+    state = {"pid": me.pid, "started": me.started, "launch": launch, "url": url, "ready": ready, "processes": processes}
+    write_json(home.root / "up.json", state)
+
+
+def clear_state(home: Home) -> None:
+    """Remove what only a running supervisor leaves."""
+    (home.root / "up.json").unlink(missing_ok=True)
+    (home.run / "environment.json").unlink(missing_ok=True)
+
+
+def publish_environment(home: Home, environment: Mapping[str, str]) -> None:
+    """Leave the addresses of a running installation for other commands of the same owner."""
+    write_json(home.run / "environment.json", dict(environment))
+
+
+def adopt(home: Home, environment: MutableMapping[str, str]) -> bool:
+    """Give a command the addresses of the running installation, where it has none of its own."""
+    if environment.get("DATABASE_URL"):
+        return False
+    state = read_state(home)
+    supervisor = Record("supervisor", int(state.get("pid", 0)), float(state.get("started", 0.0)))
+    if not state or supervisor.live() is None:
+        return False
+    try:
+        published = json.loads((home.run / "environment.json").read_text())
+    except (OSError, ValueError):
+        return False
+    for name, value in published.items():
+        environment.setdefault(name, value)
+    return True
+
+
+def marked(launch: str) -> Iterator[psutil.Process]:
+    """Yield every other live process whose environment carries the launch id."""
+    if not launch:
+        return
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.pid != os.getpid() and process.environ().get(LAUNCH_VARIABLE) == launch:
+                yield process
+
+
+def end_left_overs(home: Home) -> list[str]:
+    """End what a killed supervisor left running; return the names. The caller holds the lock."""
+    state = read_state(home)
+    ended: list[str] = []
+    for entry in state.get("processes", []):
+        process = Record(entry["name"], entry["pid"], entry["started"]).live()
+        if process is not None:
+            ended.append(entry["name"])
+            signal_group(process.pid, signal.SIGTERM)
+    rest = list(marked(str(state.get("launch", ""))))
+    _, alive = psutil.wait_procs(rest, timeout=GRACE_S)
+    for process in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(alive, timeout=1.0)
+    return ended
