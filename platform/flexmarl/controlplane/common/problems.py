@@ -1,6 +1,7 @@
 """Refusals as values: what went wrong, where, and a legal neighbour.
 
-The API renders them as RFC 9457, pages as text. `code` is what clients branch on; texts may change. Every refusal of an action is one of these exceptions.
+The API renders them as RFC 9457, pages as text. `code` is what clients branch on; texts may change. Every refusal of an
+action is one of these exceptions.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,6 +1,13 @@
 """Runs as the control plane keeps them, and their live state, which the store keeps and Django only reads."""
 
 from flexmarl.controlplane.runs.models.run import Operation, Run
-from flexmarl.controlplane.runs.models.state import Checkpoint, Handled, PolicyVersion, RunState
+from flexmarl.controlplane.runs.models.state import (
+    Checkpoint,
+    Handled,
+    LoggedEvent,
+    Note,
+    PolicyVersion,
+    RunState,
+)
 
-__all__ = ["Checkpoint", "Handled", "Operation", "PolicyVersion", "Run", "RunState"]
+__all__ = ["Checkpoint", "Handled", "LoggedEvent", "Note", "Operation", "PolicyVersion", "Run", "RunState"]

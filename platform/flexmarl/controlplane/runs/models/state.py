@@ -86,3 +86,42 @@ class PolicyVersion(models.Model):
 
     def __str__(self) -> str:
         return f"{self.policy} v{self.version}"
+
+
+class LoggedEvent(models.Model):
+    """An event of a run's log; `seq` is gapless."""
+
+    pk = models.CompositePrimaryKey("run_id", "seq")
+    run_id = models.BigIntegerField()
+    seq = models.BigIntegerField()
+    kind = models.TextField()
+    body = models.JSONField()
+    at = models.DateTimeField()
+
+    class Meta:
+        managed = False
+        db_table = 'store"."event'
+
+    def __str__(self) -> str:
+        return f"{self.seq} {self.kind}"
+
+
+class Note(models.Model):
+    """A line for people, written with the event that caused it."""
+
+    pk = models.CompositePrimaryKey("run_id", "seq", "ord")
+    run_id = models.BigIntegerField()
+    seq = models.BigIntegerField()
+    ord = models.IntegerField()
+    level = models.TextField()
+    actor = models.TextField()
+    target = models.TextField()
+    text = models.TextField()
+    at = models.DateTimeField()
+
+    class Meta:
+        managed = False
+        db_table = 'store"."note'
+
+    def __str__(self) -> str:
+        return self.text

@@ -1,0 +1,63 @@
+"""What happened in a run: its log, the lines written for people, and the promises checked on its rows."""
+
+from dataclasses import asdict
+from typing import Any
+
+from flexmarl.controlplane.common.store import store_connection
+from flexmarl.controlplane.common.times import rfc3339
+from flexmarl.controlplane.runs.models import LoggedEvent, Note, Run
+from flexmarl.store import report
+
+DEFAULT_LIMIT = 100
+MAX_LIMIT = 1000
+
+
+def events(
+    run: Run, after: int = 0, limit: int = DEFAULT_LIMIT, kinds: list[str] | None = None, bodies: bool = False
+) -> dict[str, Any]:
+    """Return the log behind a sequence number, in order, each event with its notes. `next` is the `after` to go on."""
+    rows = LoggedEvent.objects.filter(run_id=run.no, seq__gt=after).order_by("seq")
+    if kinds:
+        rows = rows.filter(kind__in=kinds)
+    if not bodies:
+        rows = rows.defer("body")
+    found = list(rows[:limit])
+    lines: dict[int, list[dict[str, Any]]] = {}
+    if found:
+        said = Note.objects.filter(run_id=run.no, seq__gte=found[0].seq, seq__lte=found[-1].seq)
+        for note in said.order_by("seq", "ord"):
+            lines.setdefault(note.seq, []).append(_line(note))
+    results = [
+        {
+            "seq": event.seq,
+            "at": rfc3339(event.at),
+            "kind": event.kind,
+            "notes": lines.get(event.seq, []),
+            **({"body": event.body} if bodies else {}),
+        }
+        for event in found
+    ]
+    return {"results": results, "next_after": found[-1].seq if found else after, "seq": run.state.seq}
+
+
+def notes(run: Run, limit: int = DEFAULT_LIMIT, after: int = 0) -> list[dict[str, Any]]:
+    """Return the newest lines for people, newest first."""
+    rows = Note.objects.filter(run_id=run.no, seq__gt=after).order_by("-seq", "-ord")[:limit]
+    return [{"seq": note.seq, **_line(note)} for note in rows]
+
+
+def _line(note: Note) -> dict[str, Any]:
+    return {
+        "at": rfc3339(note.at),
+        "level": note.level,
+        "actor": note.actor,
+        "target": note.target,
+        "text": note.text,
+    }
+
+
+def consistency(run: Run) -> dict[str, Any]:
+    """Check the store's promises on a run, and count its rows."""
+    conn = store_connection()
+    checks = [asdict(check) for check in report.consistency_report(conn, run.no)]
+    return {"ok": all(check["ok"] for check in checks), "checks": checks, "counts": asdict(report.counts(conn, run.no))}

@@ -1,0 +1,26 @@
+"""What others read of telemetry; pages import from here alone."""
+
+from flexmarl.controlplane.telemetry.cluster import devices, gauges, prometheus_text
+from flexmarl.controlplane.telemetry.feed import consistency, events, notes
+from flexmarl.controlplane.telemetry.series import catalogue, data, describe
+from flexmarl.controlplane.telemetry.timeline import timeline, utilisation
+from flexmarl.controlplane.telemetry.trajectories import EpisodeFilter
+from flexmarl.controlplane.telemetry.trajectories import detail as trajectory
+from flexmarl.controlplane.telemetry.trajectories import page as trajectory_page
+
+__all__ = [
+    "EpisodeFilter",
+    "catalogue",
+    "consistency",
+    "data",
+    "describe",
+    "devices",
+    "events",
+    "gauges",
+    "notes",
+    "prometheus_text",
+    "timeline",
+    "trajectory",
+    "trajectory_page",
+    "utilisation",
+]
