@@ -1,0 +1,177 @@
+"""The decoder's mathematics on plain tensors: Qwen2 and Llama weights of a Hugging Face state dict, rows of a KV cache.
+
+Weights are rearranged once per version: query, key and value in one matrix, gate and up in one, matrices stored as
+(in, out), the attention scale folded into the query, and each head's rotary pairs made neighbours, so that a rotation is
+one complex product. Queries and keys are permuted alike, which leaves their products unchanged. Computes in fp32.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from workers.models.architecture import Architecture, UnsupportedModel
+from workers.rollout.engines.layout import Segment
+
+if TYPE_CHECKING:
+    import torch
+
+    from workers.rollout.engines.cache import Cache
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    norm_in: "torch.Tensor"
+    qkv: "torch.Tensor"
+    qkv_bias: "torch.Tensor"
+    out: "torch.Tensor"
+    out_bias: "torch.Tensor | None"
+    norm_mlp: "torch.Tensor"
+    gate_up: "torch.Tensor"
+    down: "torch.Tensor"
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """One version of a policy, ready to decode."""
+
+    architecture: Architecture
+    embedding: "torch.Tensor"
+    layers: tuple[Layer, ...]
+    norm: "torch.Tensor"
+    head: "torch.Tensor"
+    rotations: "torch.Tensor"
+    """complex64 [positions, head_dim / 2]"""
+
+    @property
+    def vocabulary(self) -> int:
+        return self.embedding.shape[0]
+
+
+def prepare(state: "dict[str, torch.Tensor]", architecture: Architecture, device: str) -> Weights:
+    """Rearrange a state dict; raise `UnsupportedModel` when it holds what the decoder would leave out."""
+    import torch
+
+    unknown = [name for name in state if name.endswith((".q_norm.weight", ".k_norm.weight", "mlp.up_proj.bias"))]
+    if unknown:
+        raise UnsupportedModel(f"the torch engine does not compute {unknown[0]}")
+    get = {name: tensor.to(device=device, dtype=torch.float32) for name, tensor in state.items()}
+    count = 1 + max(int(name.split(".")[2]) for name in state if name.startswith("model.layers."))
+    embedding = get["model.embed_tokens.weight"]
+    return Weights(
+        architecture=architecture,
+        embedding=embedding.clone(),
+        layers=tuple(_prepare_layer(get, f"model.layers.{i}.", architecture) for i in range(count)),
+        norm=get["model.norm.weight"].clone(),
+        head=get.get("lm_head.weight", embedding).t().contiguous(),
+        rotations=_rotations(architecture, device),
+    )
+
+
+def _prepare_layer(get: "dict[str, torch.Tensor]", prefix: str, a: Architecture) -> Layer:
+    import torch
+
+    def projection(name: str, heads: int, scale: float, rotated: bool) -> "tuple[torch.Tensor, torch.Tensor]":
+        weight = get[f"{prefix}self_attn.{name}.weight"] * scale
+        bias = get.get(f"{prefix}self_attn.{name}.bias", weight.new_zeros(weight.shape[0])) * scale
+        if rotated:
+            weight, bias = _pair_rotations(weight, heads), _pair_rotations(bias, heads)
+        return weight, bias
+
+    q, q_bias = projection("q_proj", a.heads, a.head_dim**-0.5, rotated=True)
+    k, k_bias = projection("k_proj", a.kv_heads, 1.0, rotated=True)
+    v, v_bias = projection("v_proj", a.kv_heads, 1.0, rotated=False)
+    out_bias = get.get(f"{prefix}self_attn.o_proj.bias")
+    gate_up = torch.cat([get[f"{prefix}mlp.gate_proj.weight"], get[f"{prefix}mlp.up_proj.weight"]])
+    return Layer(
+        norm_in=get[f"{prefix}input_layernorm.weight"].clone(),
+        qkv=torch.cat([q, k, v]).t().contiguous(),
+        qkv_bias=torch.cat([q_bias, k_bias, v_bias]),
+        out=get[f"{prefix}self_attn.o_proj.weight"].t().contiguous(),
+        out_bias=None if out_bias is None else out_bias.clone(),
+        norm_mlp=get[f"{prefix}post_attention_layernorm.weight"].clone(),
+        gate_up=gate_up.t().contiguous(),
+        down=get[f"{prefix}mlp.down_proj.weight"].t().contiguous(),
+    )
+
+
+def _pair_rotations(rows: "torch.Tensor", heads: int) -> "torch.Tensor":
+    """Interleave the two halves of each head's rows: Hugging Face rotates dimension i with i + head_dim / 2."""
+    halves = rows.view(heads, 2, -1, *rows.shape[1:])
+    return halves.transpose(1, 2).reshape(rows.shape)
+
+
+def _rotations(a: Architecture, device: str) -> "torch.Tensor":
+    import torch
+
+    frequencies = a.rope_theta ** (-torch.arange(0, a.head_dim, 2, dtype=torch.int64).float() / a.head_dim)
+    angles = torch.arange(a.max_positions, dtype=torch.float32)[:, None] * frequencies
+    return torch.polar(torch.ones_like(angles), angles).to(device)
+
+
+def prefill(w: Weights, cache: "Cache", first_row: int, ids: "torch.Tensor", copies: "torch.Tensor") -> None:
+    """Fill rows `first_row..` with keys and values of prompts `ids` [m, p], padded on the right.
+
+    Row i gets prompt `copies[i]`: equal prompts are computed once. Positions past a prompt's end hold rubbish that
+    decoding overwrites before it is ever attended.
+    """
+    import torch.nn.functional as F
+
+    a = w.architecture
+    m, p = ids.shape
+    rows = slice(first_row, first_row + len(copies))
+    rotations = w.rotations[:p].repeat(m, 1)[:, None]
+    x = w.embedding[ids.reshape(-1)]
+    for number, layer in enumerate(w.layers):
+        q, k, v = _project(layer, a, x, rotations)
+        cache.keys[number][rows, :p] = k.view(m, p, -1)[copies]
+        cache.values[number][rows, :p] = v.view(m, p, -1)[copies]
+        if number == len(w.layers) - 1:
+            return  # only the last layer's keys and values are needed; the last prompt token is decoded, not prefilled
+        q, k, v = (t.view(m, p, -1, a.head_dim).transpose(1, 2) for t in (q, k, v))
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0, enable_gqa=a.kv_heads < a.heads)
+        x = _fold_back(layer, a, x, mixed.transpose(1, 2).reshape(m * p, -1))
+
+
+def decode(
+    w: Weights, cache: "Cache", parts: list[Segment], ids: "torch.Tensor", positions: "torch.Tensor"
+) -> "torch.Tensor":
+    """Feed one token per live row at its position and return the next token's logits [n, vocabulary]."""
+    import torch
+    import torch.nn.functional as F
+
+    a = w.architecture
+    rotations = w.rotations[positions][:, None]
+    masks = cache.masks(parts, positions)
+    places = cache.places(positions)
+    x = w.embedding[ids]
+    for number, layer in enumerate(w.layers):
+        q, k, v = _project(layer, a, x, rotations)
+        cache.write(number, places, k, v)
+        mixed = [cache.attend(number, q, part, mask) for part, mask in zip(parts, masks, strict=True)]
+        x = _fold_back(layer, a, x, mixed[0] if len(mixed) == 1 else torch.cat(mixed))
+    return F.rms_norm(x, x.shape[-1:], w.norm, a.norm_eps) @ w.head
+
+
+def _project(
+    layer: Layer, a: Architecture, x: "torch.Tensor", rotations: "torch.Tensor"
+) -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
+    """Return queries, keys (both rotated) and values of every token, each [tokens, heads * head_dim]."""
+    import torch
+    import torch.nn.functional as F
+
+    normed = F.rms_norm(x, x.shape[-1:], layer.norm_in, a.norm_eps)
+    qkv = torch.addmm(layer.qkv_bias, normed, layer.qkv)
+    rotated = (a.heads + a.kv_heads) * a.head_dim
+    pairs = qkv[:, :rotated].unflatten(1, (a.heads + a.kv_heads, a.head_dim // 2, 2))
+    torch.view_as_complex(pairs).mul_(rotations)
+    return qkv.split([a.heads * a.head_dim, a.kv_heads * a.head_dim, a.kv_heads * a.head_dim], 1)
+
+
+def _fold_back(layer: Layer, a: Architecture, x: "torch.Tensor", mixed: "torch.Tensor") -> "torch.Tensor":
+    """Add attention's and the MLP's contributions to the residual stream, in place."""
+    import torch.nn.functional as F
+
+    x.addmm_(mixed, layer.out)
+    if layer.out_bias is not None:
+        x.add_(layer.out_bias)
+    gate, up = (F.rms_norm(x, x.shape[-1:], layer.norm_mlp, a.norm_eps) @ layer.gate_up).chunk(2, 1)
+    return x.addmm_(F.silu(gate).mul_(up), layer.down)

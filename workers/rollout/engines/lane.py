@@ -1,0 +1,156 @@
+"""A lane generates with one version of one policy: its queue, its rows, its KV cache.
+
+Invariants: a request runs from its first to its last token on this lane's weights; row i of every array below and row i
+of the cache speak of the same request, for i below the number of live rows. One `step` admits, decodes one token for
+each live row, and settles what ended: plan in numpy, compute in torch, fold back in numpy.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from workers.rollout.engines import decoder, layout
+from workers.rollout.engines.cache import Cache
+from workers.rollout.engines.decoder import Weights
+from workers.rollout.engines.requests import Finished, Request
+from workers.rollout.engines.rows import Rows
+from workers.rollout.engines.sampling import draw, uniforms
+
+if TYPE_CHECKING:
+    import torch
+
+ADMIT_SHARE = 8
+"""Wait until this fraction (1/n) of the rows is free: a prefill costs about as much as a decode step, whatever its size."""
+ADMIT_AFTER_STEPS = 16
+"""...but never longer than this."""
+PREFILL_TOKENS = 8192
+"""Padded prompt tokens computed at once; bounds the memory of a prefill."""
+
+
+class Lane:
+    def __init__(self, weights: Weights, version: int, digest: str, rows: int, device: str) -> None:
+        self.weights = weights
+        self.version = version
+        self.digest = digest
+        self.waiting: deque[Request] = deque()
+        self.rows = Rows(rows, weights.vocabulary, device)
+        self.prompt_tokens = 0
+        self._device = device
+        self._cache = Cache(len(weights.layers), weights.architecture, device)
+        self._since_admission = 0
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.waiting) or self.rows.live > 0
+
+    def step(self) -> tuple[list[Finished], int]:
+        """Advance every live row by one token; return what ended and how many tokens were made."""
+        if self._may_admit():
+            self._admit()
+        made = self.rows.live
+        self._decode()
+        ended = self.rows.ended()
+        return (self._settle(ended) if ended.any() else []), made
+
+    def abort(self, ids: set[str]) -> list[Finished]:
+        """End requests now, with the tokens they have."""
+        dropped = [request for request in self.waiting if request.request_id in ids]
+        self.waiting = deque(request for request in self.waiting if request.request_id not in ids)
+        settled = [Finished(request, [], [], "abort", self.version) for request in dropped]
+        ended = self.rows.find(ids)
+        return settled + (self._settle(ended, "abort") if ended.any() else [])
+
+    def _may_admit(self) -> bool:
+        free = self.rows.capacity - self.rows.live
+        if not self.waiting or free == 0:
+            return False
+        self._since_admission += 1
+        enough = min(len(self.waiting), max(1, self.rows.capacity // ADMIT_SHARE))
+        return free >= enough or self._since_admission > ADMIT_AFTER_STEPS
+
+    def _admit(self) -> None:
+        """Move waiting requests into free rows, shortest prompts first, so that equal lengths share a prefill."""
+        self._since_admission = 0
+        free = self.rows.capacity - self.rows.live
+        chosen = [self.waiting.popleft() for _ in range(min(free, len(self.waiting)))]
+        chosen.sort(key=lambda request: len(request.prompt), reverse=True)
+        longest = max(len(request.prompt) + request.max_tokens for request in chosen)
+        self._cache.reserve(_rounded(self.rows.live + len(chosen), self.rows.capacity), longest, self.rows.live)
+        for part in _prefill_parts(chosen):
+            self._prefill(part)
+        self._tidy()
+
+    def _prefill(self, requests: list[Request]) -> None:
+        """Compute keys and values of all prompt tokens but the last, once per different prompt."""
+        import torch
+
+        first = self.rows.add(requests)
+        numbers: dict[tuple[int, ...], int] = {}
+        copies = [numbers.setdefault(request.prompt[:-1], len(numbers)) for request in requests]
+        length = len(requests[0].prompt) - 1
+        self.prompt_tokens += sum(len(request.prompt) for request in requests)
+        if length == 0:
+            return
+        ids = torch.zeros(len(numbers), length, dtype=torch.int64)
+        for prompt, number in numbers.items():
+            ids[number, : len(prompt)] = torch.tensor(prompt, dtype=torch.int64)
+        of = torch.tensor(copies)
+        decoder.prefill(self.weights, self._cache, first, ids.to(self._device), of.to(self._device))
+
+    def _decode(self) -> None:
+        """Plan, compute and fold back one token per live row."""
+        import torch
+
+        rows, n = self.rows, self.rows.live
+        parts = layout.segments(rows.position[:n] + 1)
+        ids = torch.from_numpy(rows.token[:n]).to(self._device)
+        positions = torch.from_numpy(rows.position[:n]).to(self._device)
+        logits = decoder.decode(self.weights, self._cache, parts, ids, positions)
+        tokens, logprobs = self._draw(rows.restrict(logits))
+        rows.append(tokens.cpu().numpy(), logprobs.cpu().numpy())
+
+    def _draw(self, logits: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
+        import torch
+
+        rows, n = self.rows, self.rows.live
+        uniform = torch.from_numpy(uniforms(rows.seed[:n], rows.made[:n])).to(self._device)
+        heat = rows.temperature[:n]
+        if (heat == 1.0).all():
+            return draw(logits, uniform)
+        greedy = torch.from_numpy(heat == 0.0).to(self._device)
+        temperature = torch.from_numpy(np.where(heat == 0.0, np.float32(1.0), heat)).to(self._device)
+        return draw(logits, uniform, temperature, greedy)
+
+    def _settle(self, ended: "np.ndarray[tuple[int], np.dtype[np.bool_]]", reason: str = "") -> list[Finished]:
+        """Take ended rows out and close the gaps."""
+        found = [self.rows.finished(int(row), reason, self.version) for row in np.flatnonzero(ended)]
+        self._tidy(~ended)
+        return found
+
+    def _tidy(self, live: "np.ndarray[tuple[int], np.dtype[np.bool_]] | None" = None) -> None:
+        n = self.rows.live
+        lengths = self.rows.position[:n]
+        kept = np.ones(n, dtype=np.bool_) if live is None else live
+        to, of = layout.moves(lengths, kept)
+        if to.size:
+            self._cache.move(to, of, int(lengths[of].max()))
+        self.rows.move(to, of, int(kept.sum()))
+
+
+def _rounded(wanted: int, limit: int) -> int:
+    """Grow by doubling, so that the cache is copied a few times in its life."""
+    return min(limit, max(8, 1 << (wanted - 1).bit_length()))
+
+
+def _prefill_parts(requests: list[Request]) -> Iterable[list[Request]]:
+    """Cut requests, sorted by descending prompt length, into parts of bounded padded size."""
+    part: list[Request] = []
+    for request in requests:
+        if part and (len(part) + 1) * len(part[0].prompt) > PREFILL_TOKENS:
+            yield part
+            part = []
+        part.append(request)
+    if part:
+        yield part

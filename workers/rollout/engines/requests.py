@@ -1,0 +1,40 @@
+"""What goes into an engine and what comes out; the two refusals."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One reply to generate."""
+
+    request_id: str
+    policy: str
+    prompt: tuple[int, ...]
+    max_tokens: int
+    seed: int
+    temperature: float = 1.0
+    allowed: tuple[int, ...] = ()
+    stop: tuple[int, ...] = ()
+    version: int = -1
+    """-1: the newest held."""
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A request's only answer: every submitted request is settled exactly once, by one of these."""
+
+    request: Request
+    token_ids: list[int]
+    logprobs: list[float]
+    reason: str
+    """`stop`, `length` or `abort`."""
+    version: int
+
+
+class NotHeldError(Exception):
+    """The engine does not wholly hold the weights that a request names."""
+
+
+class BadRequestError(Exception):
+    """The request can never be answered; the text says which field and why."""

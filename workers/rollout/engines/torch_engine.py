@@ -1,0 +1,137 @@
+"""The torch engine: continuous batching for a set of policies in one process, without threads or I/O of its own.
+
+Invariants:
+- A reply is made by exactly the version it names; the last `KEPT_VERSIONS` loaded versions of a policy are held wholly,
+  so a group pinned to the older one plays on while newer groups start. Older lanes finish what runs and take no more.
+- Every submitted request is settled exactly once, by `step` or `abort`.
+- `load` swaps nothing under a running request: a new version is a new lane.
+"""
+
+from typing import TYPE_CHECKING
+
+from workers.models.architecture import Architecture
+from workers.rollout.engines import decoder
+from workers.rollout.engines.lane import Lane
+from workers.rollout.engines.requests import BadRequestError, Finished, NotHeldError, Request
+from workers.rollout.engines.wire import Held, Load
+
+if TYPE_CHECKING:
+    import torch
+
+KEPT_VERSIONS = 2
+"""Versions of a policy that take requests: the newest, and the one that unfinished groups may still pin."""
+
+
+class TorchEngine:
+    def __init__(self, device: str = "cpu", rows: int = 256) -> None:
+        self.rows = rows
+        self.generated_tokens = 0
+        self._device = device
+        self._lanes: dict[str, list[Lane]] = {}
+        """Per policy, oldest first; the last `KEPT_VERSIONS` take requests, earlier ones only finish."""
+
+    def prepare(self, state: "dict[str, torch.Tensor]", architecture: Architecture) -> decoder.Weights:
+        """Make a state dict ready to decode. Touches nothing of the engine: may run in any thread."""
+        import torch
+
+        with torch.inference_mode():
+            return decoder.prepare(state, architecture, self._device)
+
+    def load(self, policy: str, version: int, digest: str, weights: decoder.Weights) -> None:
+        """Hold a version from now on. Loading what is held already changes nothing."""
+        lanes = self._lanes.setdefault(policy, [])
+        if any((lane.version, lane.digest) == (version, digest) for lane in self._open(policy)):
+            return
+        lanes.append(Lane(weights, version, digest, self.rows, self._device))
+        self._retire(policy)
+
+    def holds(self) -> dict[str, Held]:
+        """Return the newest version of each policy."""
+        return {policy: Held(lanes[-1].version, lanes[-1].digest) for policy, lanes in self._lanes.items()}
+
+    def submit(self, requests: list[Request]) -> None:
+        """Queue requests, all or none; raise `NotHeldError` or `BadRequestError`."""
+        lanes = [self._lane_of(request) for request in requests]
+        for request, lane in zip(requests, lanes, strict=True):
+            _check(request, lane)
+        for request, lane in zip(requests, lanes, strict=True):
+            lane.waiting.append(request)
+
+    @property
+    def busy(self) -> bool:
+        return any(lane.busy for lane in self._all())
+
+    def step_policy(self, policy: str) -> tuple[list[Finished], int]:
+        """Make one token for every live row of a policy; return what ended and the number of tokens."""
+        import torch
+
+        finished: list[Finished] = []
+        made = 0
+        with torch.inference_mode():
+            for lane in self._lanes[policy]:
+                if lane.busy:
+                    ended, tokens = lane.step()
+                    finished += ended
+                    made += tokens
+        if finished:
+            self._retire(policy)
+        self.generated_tokens += made
+        return finished, made
+
+    def step(self) -> list[Finished]:
+        """Make one token for every live row of every policy."""
+        return [ended for policy in self.busy_policies() for ended in self.step_policy(policy)[0]]
+
+    def busy_policies(self) -> list[str]:
+        return [policy for policy, lanes in self._lanes.items() if any(lane.busy for lane in lanes)]
+
+    def abort(self, ids: set[str]) -> list[Finished]:
+        """End requests now; unknown ids are ignored."""
+        import torch
+
+        with torch.inference_mode():
+            return [ended for lane in self._all() for ended in lane.abort(ids)]
+
+    def depth(self) -> Load:
+        """Return how many requests run and wait."""
+        return Load(sum(lane.rows.live for lane in self._all()), sum(len(lane.waiting) for lane in self._all()))
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(lane.prompt_tokens for lane in self._all())
+
+    def _all(self) -> list[Lane]:
+        return [lane for lanes in self._lanes.values() for lane in lanes]
+
+    def _open(self, policy: str) -> list[Lane]:
+        return self._lanes.get(policy, [])[-KEPT_VERSIONS:]
+
+    def _lane_of(self, request: Request) -> Lane:
+        for lane in reversed(self._open(request.policy)):
+            if request.version in (-1, lane.version) and request.digest in ("", lane.digest):
+                return lane
+        wanted = f"{request.policy} version {request.version} {request.digest[:12]}"
+        raise NotHeldError(f"{wanted} is not held")
+
+    def _retire(self, policy: str) -> None:
+        """Forget lanes that take no more requests and have none left."""
+        lanes = self._lanes[policy]
+        kept = lanes[-KEPT_VERSIONS:]
+        self._lanes[policy] = [lane for lane in lanes if lane.busy or lane in kept]
+
+
+def _check(request: Request, lane: Lane) -> None:
+    """Refuse what this lane could never answer."""
+    words, limit = lane.weights.vocabulary, lane.weights.architecture.max_positions
+    if not request.prompt:
+        raise BadRequestError("prompt: is empty; it needs at least one token id")
+    if request.max_tokens < 1:
+        raise BadRequestError(f"max_tokens: {request.max_tokens} is below 1")
+    if len(request.prompt) + request.max_tokens > limit:
+        asked = len(request.prompt) + request.max_tokens
+        raise BadRequestError(f"prompt and max_tokens: {asked} positions exceed the model's {limit}")
+    if request.temperature < 0:
+        raise BadRequestError(f"temperature: {request.temperature} is negative")
+    for field in ("prompt", "allowed", "stop"):
+        if any(not 0 <= token < words for token in getattr(request, field)):
+            raise BadRequestError(f"{field}: holds a token id outside 0..{words - 1}")
