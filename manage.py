@@ -13,6 +13,11 @@ def main() -> None:
     for folder in (str(ROOT), str(ROOT / "platform")):
         if folder not in sys.path:
             sys.path.insert(0, folder)
+    if sys.argv[1:2] != ["up"]:
+        from flexmarl.launcher.home import Home, default_home
+        from flexmarl.launcher.state import adopt
+
+        adopt(Home(default_home(os.environ, ROOT)), os.environ)  # join what `up` runs here, unless told otherwise
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flexmarl.controlplane.settings.development")
     from django.core.management import execute_from_command_line
 
