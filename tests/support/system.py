@@ -105,8 +105,10 @@ class System:
         self.home = home
         self.port = port
         self.password = secrets.token_urlsafe(12)
+        # Its own embedded services, whatever the test session uses, unless the caller names others.
+        inherited = {name: value for name, value in os.environ.items() if name not in {"DATABASE_URL", "REDIS_URL"}}
         self.environment = {
-            **os.environ,
+            **inherited,
             "FLEXMARL_HOME": str(home),
             "FLEXMARL_ADMIN_PASSWORD": self.password,
             "PYTHONUNBUFFERED": "1",

@@ -206,10 +206,13 @@ class Up:
 
     def _stop(self) -> None:
         began = time.monotonic()
+        self.say("Stopping")
         if self.supervisor:
             self.supervisor.stop()
         for service in (self.valkey, self.postgres):
             if service is not None:
                 service.stop()
         clear_state(self.home)
-        self.log.info("stopped", seconds=round(time.monotonic() - began, 2))
+        seconds = round(time.monotonic() - began, 2)
+        self.log.info("stopped", seconds=seconds)
+        self.say(f"Stopped in {seconds} s")
