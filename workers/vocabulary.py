@@ -43,8 +43,10 @@ class Codec:
 
     def ids_of(self, words: Iterable[str]) -> tuple[int, ...]:
         """Return the id of each word; for masks and stop words."""
-        found = tuple((word, self._tokenizer.token_to_id(word)) for word in words)
-        missing = [word for word, number in found if number is None]
-        if missing:
-            raise UnknownWord(f"not single words of the vocabulary: {missing}")
-        return tuple(number for _, number in found)
+        return tuple(self._id_of(word) for word in words)
+
+    def _id_of(self, word: str) -> int:
+        number = self._tokenizer.token_to_id(word)
+        if number is None:
+            raise UnknownWord(f"{word!r} is not a single word of the vocabulary")
+        return int(number)

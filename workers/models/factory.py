@@ -43,9 +43,10 @@ def _build_factory_model(source: FactoryModel, words: int, seed: int) -> "PreTra
         initializer_range=source.init_std or size.init_std,
     )
     with torch.random.fork_rng(devices=[]):  # the constructor draws weights that are overwritten below
-        model = Qwen2ForCausalLM(config)
+        model: PreTrainedModel = Qwen2ForCausalLM(config)  # type: ignore[no-untyped-call]
     _draw_weights(model, config.initializer_range, source.head_scale, torch.Generator().manual_seed(seed))
-    return model.eval()
+    model.train(False)
+    return model
 
 
 def _draw_weights(model: "PreTrainedModel", std: float, head_scale: float, generator: "torch.Generator") -> None:

@@ -1,7 +1,7 @@
 """Keys and values of a lane's rows: token-major, one tensor per layer, grown on demand.
 
-A row's memory is touched only as far as the row is long, so on a CPU capacity costs address space, not memory. New memory is
-zero, never uninitialised: a masked position still enters a product, where a stray NaN would spread.
+A row's memory is touched only as far as the row is long, so on a CPU capacity costs address space, not memory. New
+memory is zero, never uninitialised: a masked position still enters a product, where a stray NaN would spread.
 """
 
 from typing import TYPE_CHECKING
@@ -90,7 +90,7 @@ class Cache:
         a = self._architecture
         rows, group = slice(part.start, part.stop), a.heads // a.kv_heads
         spread = self._queries[rows]
-        spread.diagonal(dim1=1, dim2=3).copy_(q[rows].unflatten(1, (a.kv_heads, group, a.head_dim)).permute(0, 2, 3, 1))
+        spread.diagonal(dim1=1, dim2=3).copy_(q[rows].view(-1, a.kv_heads, group, a.head_dim).permute(0, 2, 3, 1))
         past = (rows, slice(part.length))
         scores = torch.baddbmm(mask, spread.view(len(spread), a.heads, -1), self.keys[layer][past].transpose(1, 2))
         mixed = torch.bmm(torch.softmax(scores, -1), self.values[layer][past])

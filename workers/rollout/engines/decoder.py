@@ -1,8 +1,8 @@
 """The decoder's mathematics on plain tensors: Qwen2 and Llama weights of a Hugging Face state dict, rows of a KV cache.
 
 Weights are rearranged once per version: query, key and value in one matrix, gate and up in one, matrices stored as
-(in, out), the attention scale folded into the query, and each head's rotary pairs made neighbours, so that a rotation is
-one complex product. Queries and keys are permuted alike, which leaves their products unchanged. Computes in fp32.
+(in, out), the attention scale folded into the query, and each head's rotary pairs made neighbours, so that a rotation
+is one complex product. Queries and keys are permuted alike, which leaves their products unchanged. Computes in fp32.
 """
 
 from dataclasses import dataclass
@@ -161,9 +161,10 @@ def _project(
     normed = F.rms_norm(x, x.shape[-1:], layer.norm_in, a.norm_eps)
     qkv = torch.addmm(layer.qkv_bias, normed, layer.qkv)
     rotated = (a.heads + a.kv_heads) * a.head_dim
-    pairs = qkv[:, :rotated].unflatten(1, (a.heads + a.kv_heads, a.head_dim // 2, 2))
+    pairs = qkv[:, :rotated].view(-1, a.heads + a.kv_heads, a.head_dim // 2, 2)
     torch.view_as_complex(pairs).mul_(rotations)
-    return qkv.split([a.heads * a.head_dim, a.kv_heads * a.head_dim, a.kv_heads * a.head_dim], 1)
+    queries = a.heads * a.head_dim
+    return qkv[:, :queries], qkv[:, queries:rotated], qkv[:, rotated:]
 
 
 def _fold_back(layer: Layer, a: Architecture, x: "torch.Tensor", mixed: "torch.Tensor") -> "torch.Tensor":

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     import torch
 
 ADMIT_SHARE = 8
-"""Wait until this fraction (1/n) of the rows is free: a prefill costs about as much as a decode step, whatever its size."""
+"""Wait until this fraction (1/n) of the rows is free: a prefill costs about as much as a decode step, however small."""
 ADMIT_AFTER_STEPS = 16
-"""...but never longer than this."""
+"""Never wait for more free rows longer than this."""
 PREFILL_TOKENS = 8192
 """Padded prompt tokens computed at once; bounds the memory of a prefill."""
 
@@ -36,13 +36,19 @@ class Lane:
         self.digest = digest
         self.waiting: deque[Request] = deque()
         self.rows = Rows(rows, weights.vocabulary, device)
-        self.prompt_tokens = 0
         self._device = device
         self._cache = Cache(len(weights.layers), weights.architecture, device)
         self._since_admission = 0
 
+    def rebind(self, weights: Weights, version: int, digest: str) -> None:
+        """Take over another version of the same policy; only while idle. Keeps the memory of rows and cache."""
+        if self.busy:
+            raise RuntimeError("a lane with requests keeps its weights")
+        self.weights, self.version, self.digest = weights, version, digest
+
     @property
     def busy(self) -> bool:
+        """Whether requests wait or run."""
         return bool(self.waiting) or self.rows.live > 0
 
     def step(self) -> tuple[list[Finished], int]:
@@ -90,7 +96,6 @@ class Lane:
         numbers: dict[tuple[int, ...], int] = {}
         copies = [numbers.setdefault(request.prompt[:-1], len(numbers)) for request in requests]
         length = len(requests[0].prompt) - 1
-        self.prompt_tokens += sum(len(request.prompt) for request in requests)
         if length == 0:
             return
         ids = torch.zeros(len(numbers), length, dtype=torch.int64)

@@ -6,6 +6,7 @@ matter of correctness.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -55,7 +56,7 @@ def segments(lengths: Ints) -> list[Segment]:
         return [Segment(0, n, whole)]
     bounds = [0, *cuts.tolist(), n]
     found: list[Segment] = []
-    for start, stop in zip(bounds, bounds[1:], strict=False):
+    for start, stop in pairwise(bounds):
         length = int(lengths[start:stop].max())
         last = found[-1] if found else None
         if last is not None and _waste_of_joining(last, stop, length) < SPLIT_GAIN:

@@ -1,6 +1,6 @@
-"""Counter-based sampling: the draw of token t of a request depends on its seed and t, never on its neighbours in a batch.
+"""Counter-based sampling: the draw of token t of a request depends on its seed and t, never on the rest of the batch.
 
-A row's uniform number comes from an integer hash of (seed, t); the token from the inverse of the cumulative distribution.
+A row's uniform number is an integer hash of (seed, t); the token comes from the inverse of the cumulative distribution.
 Log-probabilities are those of the distribution drawn from: temperature and token mask applied, renormalised. Greedy
 rows (temperature 0) report the masked distribution at temperature 1.
 """

@@ -26,9 +26,12 @@ class TorchEngine:
     def __init__(self, device: str = "cpu", rows: int = 256) -> None:
         self.rows = rows
         self.generated_tokens = 0
+        self.prompt_tokens = 0
         self._device = device
         self._lanes: dict[str, list[Lane]] = {}
         """Per policy, oldest first; the last `KEPT_VERSIONS` take requests, earlier ones only finish."""
+        self._spare: dict[str, Lane] = {}
+        """Per policy, an emptied lane whose memory the next version takes over."""
 
     def prepare(self, state: "dict[str, torch.Tensor]", architecture: Architecture) -> decoder.Weights:
         """Make a state dict ready to decode. Touches nothing of the engine: may run in any thread."""
@@ -42,7 +45,12 @@ class TorchEngine:
         lanes = self._lanes.setdefault(policy, [])
         if any((lane.version, lane.digest) == (version, digest) for lane in self._open(policy)):
             return
-        lanes.append(Lane(weights, version, digest, self.rows, self._device))
+        lane = self._spare.pop(policy, None)
+        if lane is None:
+            lane = Lane(weights, version, digest, self.rows, self._device)
+        else:
+            lane.rebind(weights, version, digest)
+        lanes.append(lane)
         self._retire(policy)
 
     def holds(self) -> dict[str, Held]:
@@ -56,6 +64,7 @@ class TorchEngine:
             _check(request, lane)
         for request, lane in zip(requests, lanes, strict=True):
             lane.waiting.append(request)
+            self.prompt_tokens += len(request.prompt)
 
     @property
     def busy(self) -> bool:
@@ -96,10 +105,6 @@ class TorchEngine:
         """Return how many requests run and wait."""
         return Load(sum(lane.rows.live for lane in self._all()), sum(len(lane.waiting) for lane in self._all()))
 
-    @property
-    def prompt_tokens(self) -> int:
-        return sum(lane.prompt_tokens for lane in self._all())
-
     def _all(self) -> list[Lane]:
         return [lane for lanes in self._lanes.values() for lane in lanes]
 
@@ -117,7 +122,9 @@ class TorchEngine:
         """Forget lanes that take no more requests and have none left."""
         lanes = self._lanes[policy]
         kept = lanes[-KEPT_VERSIONS:]
-        self._lanes[policy] = [lane for lane in lanes if lane.busy or lane in kept]
+        running = [lane for lane in lanes[:-KEPT_VERSIONS] if lane.busy]
+        self._spare.update((policy, lane) for lane in lanes[:-KEPT_VERSIONS] if not lane.busy)
+        self._lanes[policy] = running + kept
 
 
 def _check(request: Request, lane: Lane) -> None:
