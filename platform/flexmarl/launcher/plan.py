@@ -42,8 +42,8 @@ def process_specs(options: Options, port: int) -> list[ProcessSpec]:
         ProcessSpec("web", serve, WEB, 2.5, health_url=f"{url_of(options.host, port)}/healthz"),
         ProcessSpec("driver", (*manage, "drive"), DRIVER, 1.5),
         ProcessSpec("node", (*module, "workers.node"), NODE, 1.5),
-        ProcessSpec("device-worker", (*module, "workers.device_worker"), WORKERS, 1.5),
-        ProcessSpec("rollout-worker", (*module, "workers.rollout_worker"), WORKERS, 1.5),
+        ProcessSpec("device-worker", (*module, "workers.run", "--role", "device"), WORKERS, 1.5),
+        ProcessSpec("rollout-worker", (*module, "workers.run", "--role", "rollout"), WORKERS, 1.5),
     ]
 
 
