@@ -1,0 +1,30 @@
+"""Runs a module as a child that cannot outlive its parent: `python -m workers.adopted MODULE`.
+
+Invariant (Linux): the kernel kills the process when the thread that started it ends, however it ends. A parent that
+was gone before that was arranged is noticed by its changed process id. Elsewhere the child's end of standard input
+does the same a little later.
+"""
+
+import ctypes
+import os
+import runpy
+import signal
+import sys
+
+PARENT = "FLEXMARL_PARENT_PID"
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Tie this process to its parent, then become the module."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.environ.pop(PARENT, str(os.getppid())) != str(os.getppid()):
+        sys.exit("the parent is gone")
+    module = sys.argv[1]
+    sys.argv[:] = [module, *sys.argv[2:]]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

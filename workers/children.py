@@ -1,0 +1,139 @@
+"""One life of a child process: start, ready line, end, and the proof that it is dead.
+
+Invariants: a `Child` reports exactly one end. Its process group is killed as a whole. A process is identified by number
+and start time, so that a reused number is never mistaken for it. Children get none of the parent's credentials.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import msgspec
+import psutil
+import structlog
+
+from workers.adopted import PARENT
+from workers.child import ChildConfig, ChildReady
+from workers.errors import HostingError
+
+log = structlog.get_logger(__name__)
+
+CREDENTIALS = ("DATABASE_URL", "REDIS_URL", "FLEXMARL_CLUSTER_KEY", "FLEXMARL_SECRET_KEY")
+TERM_S = 2.0
+"""How long a child may take to leave after it was asked to."""
+KILL_S = 5.0
+_SAME_START_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    code: int
+
+
+Report = Callable[[Ready | Ended], None]
+
+
+class Child:
+    """A started process. `report` is called from a thread of its own: at most once Ready, exactly once Ended."""
+
+    def __init__(self, module: str, config: ChildConfig, environment: Mapping[str, str], log_file: Path | None) -> None:
+        self.incarnation = config.incarnation
+        self._log_file = open(log_file, "ab") if log_file else None  # noqa: SIM115 - closed when the child ended
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "workers.adopted", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log_file,
+            env=child_environment(environment),
+            start_new_session=True,
+        )
+        self.pid = self._process.pid
+        with contextlib.suppress(BrokenPipeError):  # it died at once; the watcher reports that
+            stdin = self._stdin()
+            stdin.write(msgspec.json.encode(config) + b"\n")
+            stdin.flush()
+
+    def started(self) -> float:
+        """Return the process's start time as the operating system knows it, 0 when it is gone already."""
+        return _start_time(self.pid)
+
+    def watch(self, report: Report) -> None:
+        """Report readiness and end from a thread of its own."""
+        threading.Thread(target=self._watch, args=(report,), name=f"child-{self.incarnation}", daemon=True).start()
+
+    def stop(self, grace_s: float = TERM_S) -> None:
+        """Ask the child to leave, then kill its whole group. Returns when it is dead."""
+        with contextlib.suppress(BrokenPipeError):
+            self._stdin().close()
+        self._signal(signal.SIGTERM)
+        try:
+            self._process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            log.warning("child did not leave, killing it", pid=self.pid, incarnation=self.incarnation)
+        self._signal(signal.SIGKILL)  # whatever it started goes with it
+        self._process.wait(KILL_S)
+
+    def _watch(self, report: Report) -> None:
+        stdout = self._process.stdout
+        assert stdout is not None
+        first = stdout.readline()
+        try:
+            report(Ready(msgspec.json.decode(first, type=ChildReady).port))
+        except msgspec.DecodeError:
+            said = first[:200].decode("utf-8", "replace")
+            log.warning("child said no ready line", incarnation=self.incarnation, said=said)
+        for _ in stdout:  # anything after the ready line is not part of the contract
+            pass
+        code = self._process.wait()
+        self._signal(signal.SIGKILL)
+        if self._log_file is not None:
+            self._log_file.close()
+        report(Ended(code))
+
+    def _stdin(self) -> IO[bytes]:
+        assert self._process.stdin is not None
+        return self._process.stdin
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+
+def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return this process's environment without credentials, with the given additions."""
+    kept = {name: value for name, value in os.environ.items() if name not in CREDENTIALS}
+    return {**kept, **environment, PARENT: str(os.getpid())}
+
+
+def prove_dead(pid: int | None, started: float) -> None:
+    """Make sure that a former child's process group is gone. Raises HostingError when it cannot be killed."""
+    if not pid or not started or abs(_start_time(pid) - started) > _SAME_START_S:
+        return  # never started, gone, or the number belongs to another process by now
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+    deadline = time.monotonic() + KILL_S
+    while abs(_start_time(pid) - started) <= _SAME_START_S:
+        if time.monotonic() > deadline:
+            raise HostingError(f"process {pid} of a former child cannot be killed")
+        time.sleep(0.02)
+
+
+def _start_time(pid: int) -> float:
+    try:
+        process = psutil.Process(pid)
+        return 0.0 if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
+    except psutil.NoSuchProcess:
+        return 0.0

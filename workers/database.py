@@ -1,0 +1,28 @@
+"""The worker processes' small connection pool."""
+
+import psycopg
+from psycopg_pool import ConnectionPool
+
+from flexmarl.store import schema
+
+Pool = ConnectionPool[psycopg.Connection]
+
+IDLE_IN_TRANSACTION_S = 10
+"""The server ends a session that stalls inside a transaction, so that its locks cannot stop a successor."""
+
+
+def open_pool(url: str, name: str, size: int) -> Pool:
+    """Open a pool of autocommit connections and check the schema. Raises SchemaMismatch or psycopg's errors."""
+    options = f"-c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_S}s"
+    with psycopg.connect(url, autocommit=True, application_name=name, connect_timeout=10) as conn:
+        schema.check(conn)
+    return ConnectionPool(
+        url,
+        min_size=1,
+        max_size=size,
+        kwargs={"autocommit": True, "application_name": name, "options": options, "connect_timeout": 10},
+        max_idle=60.0,
+        reconnect_timeout=float("inf"),
+        name=name,
+        open=True,
+    )

@@ -1,0 +1,293 @@
+"""Carries out `host_lease`: keeps one child alive on a leased device until the lease is to end.
+
+Invariants, and who guarantees them. Only the holder of the command's token hosts (store); before it starts a child it
+proves the former one dead (here), so a device never has two. A child's end is told once per incarnation (store). The
+lease ends only after its child is dead (here). A worker that shuts down leaves the lease held and the command open, so
+that its successor goes on. A database that does not answer stops nothing: the child runs on, and the token decides
+when it is back.
+"""
+
+import queue
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import psycopg
+import structlog
+from psycopg_pool import PoolTimeout
+
+from flexmarl.contracts.commands import HostLease
+from flexmarl.contracts.events import DeviceUse
+from flexmarl.store import commands, leases, nodes, runs
+from flexmarl.store.commands import Taken
+from flexmarl.store.errors import LeaseLost, TokenLost
+from flexmarl.store.leases import Hosting
+from workers.child import ChildConfig
+from workers.children import Child, Ended, Ready, prove_dead
+from workers.database import Pool
+from workers.errors import HostingError
+from workers.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+MODULES = {DeviceUse.ENGINE: "workers.rollout.engines.serve", DeviceUse.TRAINER: "workers.training.serve"}
+TTL_S = 5.0
+"""A lease whose host says nothing for this long may be hosted by another worker."""
+RENEW_S = 1.0
+READY_S = 180.0
+"""A child that has not answered by then counts as lost; loading a large model takes minutes."""
+LOSSES = 5
+LOSS_WINDOW_S = 60.0
+"""So many losses within the window end the lease: something is broken that a restart does not mend."""
+BACKOFF_S = 0.2
+RETRY_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The worker shuts down."""
+
+
+Signal = Ready | Ended | Stop
+
+
+@dataclass
+class Shutdown:
+    """Tells every hosting thread of this process to let go."""
+
+    requested: threading.Event = field(default_factory=threading.Event)
+    _inboxes: "set[queue.SimpleQueue[Signal]]" = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def request(self) -> None:
+        """Wake all hosts."""
+        with self._lock:
+            self.requested.set()
+            for inbox in self._inboxes:
+                inbox.put(Stop())
+
+    def join(self, inbox: "queue.SimpleQueue[Signal]") -> None:
+        """Add a host; one that comes too late is woken at once."""
+        with self._lock:
+            self._inboxes.add(inbox)
+            if self.requested.is_set():
+                inbox.put(Stop())
+
+    def leave(self, inbox: "queue.SimpleQueue[Signal]") -> None:
+        """Remove a host."""
+        with self._lock:
+            self._inboxes.discard(inbox)
+
+
+def host_lease(settings: Settings, pool: Pool, shutdown: Shutdown, run_id: int, no: int) -> None:
+    """Host a lease until it ends, is taken away, or this worker shuts down."""
+    if shutdown.requested.is_set():
+        return
+    with pool.connection() as conn:
+        taken = commands.take(conn, run_id, no, TTL_S)
+        if taken is None or not isinstance(taken.command, HostLease):
+            return
+        hosting = leases.take_hosting(conn, taken, TTL_S)
+        if hosting is None:
+            commands.finish(conn, taken)
+            return
+        spec = runs.load_spec(conn, run_id)
+        device = nodes.device(conn, hosting.device_id)
+    assert device is not None
+    host = Host(settings, pool, taken, hosting, spec, device)
+    shutdown.join(host.signals)
+    try:
+        host.run()
+    finally:
+        shutdown.leave(host.signals)
+
+
+@dataclass
+class Life:
+    """One incarnation of the child."""
+
+    child: Child
+    secret: str
+    ready_by: float
+    port: int | None = None
+    published: bool = False
+
+
+class Host:
+    """One lease and the lives of its child. Runs on the thread that called `run`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        pool: Pool,
+        taken: Taken,
+        hosting: Hosting,
+        spec: dict[str, object],
+        device: nodes.Device,
+    ) -> None:
+        self.signals: queue.SimpleQueue[Signal] = queue.SimpleQueue()
+        self._settings, self._pool, self._taken, self._hosting = settings, pool, taken, hosting
+        self._spec, self._device = spec, device
+        self._lives = 0
+        self._losses: deque[float] = deque(maxlen=LOSSES)
+        self._log = log.bind(run_id=hosting.run_id, lease_id=hosting.lease_id, device=hosting.device_id)
+
+    def run(self) -> None:
+        """Prove the former child dead, then start children until there is a reason to stop."""
+        try:
+            prove_dead(self._hosting.former_pid, self._hosting.former_pid_started)
+        except HostingError as error:
+            self._log.error("cannot host", error=str(error))  # the device stays claimed: nothing proved it free
+            return
+        try:
+            if self._hosting.releasing:
+                self._end("released")
+                return
+            while self._one_life():
+                pass
+        except (LeaseLost, TokenLost) as lost:
+            self._log.info("hosting given up", reason=str(lost))
+
+    def _one_life(self) -> bool:
+        """Start a child and keep it to its end; False when the hosting is over."""
+        life = self._start()
+        try:
+            code = self._keep(life)
+        finally:
+            life.child.stop()
+        if code is None:
+            return False
+        now = time.monotonic()
+        self._losses.append(now)
+        reason = f"the child ended with code {code}"
+        self._log.warning("child lost", incarnation=life.child.incarnation, code=code)
+        if life.published:
+            self._store(lambda conn: leases.child_lost(conn, self._hosting, life.child.incarnation, reason))
+        recent = [moment for moment in self._losses if now - moment < LOSS_WINDOW_S]
+        if len(recent) >= LOSSES:
+            self._end(f"{reason}, {len(recent)} times in {LOSS_WINDOW_S:.0f} s")
+            return False
+        return self._pause(BACKOFF_S * 2 ** (len(recent) - 1))
+
+    def _start(self) -> Life:
+        self._lives += 1
+        use, lease_id = self._hosting.use, self._hosting.lease_id
+        config = ChildConfig(
+            use=use.value,
+            run_id=self._hosting.run_id,
+            lease_id=lease_id,
+            fence=self._hosting.fence,
+            incarnation=f"{use.value[0]}{lease_id}.{self._hosting.fence}.{self._lives}",
+            device="cuda:0" if self._device.kind == "cuda" else "cpu",
+            threads=self._settings.child_threads,
+            host=self._settings.child_host,
+            secret=secrets.token_urlsafe(24),
+            home=str(self._settings.home),
+            spec=self._spec,
+        )
+        log_dir = self._settings.log_dir
+        child = Child(
+            MODULES[use], config, device_environment(self._device, self._settings.child_threads),
+            log_dir / f"{use.value}-{lease_id}.log" if log_dir else None,
+        )  # fmt: skip
+        try:
+            self._store(lambda conn: leases.child_started(conn, self._hosting, child.pid, child.started()))
+        except BaseException:
+            child.stop(0.0)
+            raise
+        child.watch(self.signals.put)
+        self._log.info("child started", use=use.value, incarnation=child.incarnation, pid=child.pid)
+        return Life(child, config.secret, time.monotonic() + READY_S)
+
+    def _keep(self, life: Life) -> int | None:
+        """Watch a child and renew the lease; the exit code when it was lost, None when the hosting is over."""
+        renew_at = time.monotonic() + RENEW_S
+        while True:
+            if time.monotonic() >= renew_at:
+                if not self._renew(life):
+                    return None
+                renew_at = time.monotonic() + RENEW_S
+            try:
+                signal = self.signals.get(timeout=max(0.0, renew_at - time.monotonic()))
+            except queue.Empty:
+                continue
+            match signal:
+                case Ready(port):
+                    life.port = port
+                    self._publish(life)
+                case Ended(code):
+                    return code
+                case Stop():
+                    self._let_go(life)
+                    return None
+
+    def _renew(self, life: Life) -> bool:
+        """Extend the lease and follow what the store says; False when the hosting is over."""
+        try:
+            with self._pool.connection() as conn:
+                renewal = leases.renew(conn, self._hosting, TTL_S)
+        except psycopg.OperationalError as error:
+            self._log.warning("could not renew", error=str(error))
+            return True
+        if not renewal.held:
+            self._log.warning("lease has another host")
+            return False
+        if renewal.releasing:
+            life.child.stop()
+            self._end("released")
+            return False
+        late = life.port is None and time.monotonic() > life.ready_by
+        if late or (life.published and not renewal.incarnation):
+            life.child.stop(0.0)  # counted as lost; its end arrives as a signal
+        return True
+
+    def _publish(self, life: Life) -> None:
+        url = f"http://{self._settings.child_host}:{life.port}"
+        try:
+            self._store(lambda conn: leases.child_ready(conn, self._hosting, life.child.incarnation, url, life.secret))
+        except LeaseLost:
+            return  # released meanwhile: the next renewal says what to do
+        life.published = True
+        self._log.info("child ready", incarnation=life.child.incarnation, endpoint=url)
+
+    def _let_go(self, life: Life) -> None:
+        life.child.stop()
+        if life.published:
+            reason = "its device worker shuts down"
+            self._store(lambda conn: leases.child_lost(conn, self._hosting, life.child.incarnation, reason))
+        self._store(lambda conn: leases.let_go(conn, self._hosting))
+        self._log.info("hosting left to a successor")
+
+    def _end(self, reason: str) -> None:
+        self._store(lambda conn: leases.end(conn, self._taken, self._hosting, reason))
+        self._log.info("lease ended", reason=reason)
+
+    def _pause(self, seconds: float) -> bool:
+        """Wait before the next life; False when the worker shuts down meanwhile."""
+        try:
+            self.signals.get(timeout=seconds)
+        except queue.Empty:
+            return True
+        self._store(lambda conn: leases.let_go(conn, self._hosting))
+        return False
+
+    def _store(self, call: Callable[[psycopg.Connection], None]) -> None:
+        """Write to the store, waiting out a database that does not answer."""
+        while True:
+            try:
+                with self._pool.connection() as conn:
+                    call(conn)
+                return
+            except (psycopg.OperationalError, PoolTimeout) as error:
+                self._log.warning("store does not answer", error=str(error))
+                time.sleep(RETRY_S)
+
+
+def device_environment(device: nodes.Device, threads: int) -> dict[str, str]:
+    """Return the environment that confines a child to its device."""
+    limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
+    index = str(device.facts.get("cuda_index", device.ordinal)) if device.kind == "cuda" else ""
+    return {**limits, "CUDA_VISIBLE_DEVICES": index, "TOKENIZERS_PARALLELISM": "false"}

@@ -1,0 +1,46 @@
+"""Log lines of worker processes: one JSON object per line on standard error, with run and command bound where known.
+
+Invariant: third-party loggers (dramatiq, aiohttp) speak through the same lines.
+"""
+
+import logging
+import sys
+
+import structlog
+
+_SHARED: list[structlog.types.Processor] = [
+    structlog.contextvars.merge_contextvars,
+    structlog.processors.add_log_level,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+    structlog.processors.StackInfoRenderer(),
+    structlog.processors.format_exc_info,
+]
+
+
+def configure(process: str, **fields: str) -> None:
+    """Set logging up for this process; `process` and the fields stand in every line."""
+    structlog.contextvars.bind_contextvars(process=process, **fields)
+    constant = {"process": process, **fields}
+
+    def identify(_: object, __: str, event: structlog.types.EventDict) -> structlog.types.EventDict:
+        return {**constant, **event}  # threads do not inherit context variables
+
+    structlog.configure(
+        processors=[identify, *_SHARED, structlog.processors.JSONRenderer()],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[identify, structlog.stdlib.add_logger_name, *_SHARED],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.JSONRenderer(),
+            ],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)

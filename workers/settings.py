@@ -1,0 +1,67 @@
+"""The environment of worker processes, read in this one place."""
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from workers.errors import SettingsError
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a worker process was told. Addresses are host:port."""
+
+    database_url: str
+    redis_url: str
+    home: Path
+    node: str
+    cluster_key: str
+    """Bearer key of the nodes' command endpoints."""
+    node_bind: str
+    """Address the node's endpoint binds; port 0 takes a free one."""
+    advertise_host: str
+    """Host under which others reach this node's endpoint and children."""
+    child_host: str
+    """Address the children bind."""
+    child_threads: int
+    """Threads of a child on a CPU share. One is fastest for tiny models: several contend for the same cores."""
+    rollout_pool: str
+    rollout_commands: int
+    """Rollout commands that one worker process plays at a time."""
+    log_dir: Path | None
+
+
+def load(environment: Mapping[str, str] | None = None) -> Settings:
+    """Read the settings. Raises SettingsError that names the variable."""
+    env = os.environ if environment is None else environment
+    child_host = env.get("FLEXMARL_CHILD_HOST", "127.0.0.1")
+    return Settings(
+        database_url=_required(env, "DATABASE_URL", "postgresql://user:password@host:5432/database"),
+        redis_url=_required(env, "REDIS_URL", "redis://:password@host:6379/0"),
+        home=Path(_required(env, "FLEXMARL_HOME", "a folder that all processes of this machine share")).resolve(),
+        node=env.get("FLEXMARL_NODE") or socket.gethostname(),
+        cluster_key=_required(env, "FLEXMARL_CLUSTER_KEY", "the same long random text on every node and driver"),
+        node_bind=env.get("FLEXMARL_NODE_BIND", "127.0.0.1:0"),
+        advertise_host=env.get("FLEXMARL_ADVERTISE_HOST", child_host),
+        child_host=child_host,
+        child_threads=_positive(env, "FLEXMARL_CHILD_THREADS", 1),
+        rollout_pool=env.get("FLEXMARL_ROLLOUT_POOL", "default"),
+        rollout_commands=_positive(env, "FLEXMARL_ROLLOUT_COMMANDS", 16),
+        log_dir=Path(env["FLEXMARL_LOG_DIR"]) if env.get("FLEXMARL_LOG_DIR") else None,
+    )
+
+
+def _required(env: Mapping[str, str], name: str, hint: str) -> str:
+    value = env.get(name, "")
+    if not value:
+        raise SettingsError(f"{name} is not set; it must hold {hint}")
+    return value
+
+
+def _positive(env: Mapping[str, str], name: str, default: int) -> int:
+    text = env.get(name, str(default))
+    if not text.isdecimal() or int(text) < 1:
+        raise SettingsError(f"{name} is {text!r}; it must be a whole number from 1")
+    return int(text)
