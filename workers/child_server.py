@@ -1,0 +1,105 @@
+"""The frame every child process shares: one configuration line in, one ready line out, HTTP with a bearer secret between.
+
+Invariants: the child ends when its parent does (end of file on standard input) and on SIGTERM; nothing but the ready
+line ever reaches standard output, whatever a library prints; a request without the secret touches nothing.
+"""
+
+import asyncio
+import hmac
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+from aiohttp import web
+
+from workers.child import ChildConfig, ChildReady, IntervalLog, IntervalsRequest
+
+MAX_BODY_BYTES = 256 * 2**20
+SHUTDOWN_S = 1.0
+"""How long open requests may take to end once the child was told to stop."""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def read_config() -> ChildConfig:
+    """Read the configuration line from standard input, leaving the rest of the stream untouched."""
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        byte = os.read(0, 1)
+        if not byte:
+            break
+        line += byte
+    return msgspec.json.decode(bytes(line), type=ChildConfig)
+
+
+def json_response(body: object, status: int = 200) -> web.Response:
+    """Answer with a msgspec value."""
+    return web.Response(status=status, body=msgspec.json.encode(body), content_type="application/json")
+
+
+async def serve(config: ChildConfig, routes: Sequence[web.RouteDef], intervals: IntervalLog) -> None:
+    """Serve routes until the parent is gone or asks to stop. The ready line goes out once the port is bound."""
+    answer = _take_standard_output()
+    stop = asyncio.Event()
+    _watch(stop)
+    app = web.Application(middlewares=[_bearer(config.secret)], client_max_size=MAX_BODY_BYTES)
+    app.add_routes([*routes, *_common_routes(config, intervals)])
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_S)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, config.host, 0).start()
+        port = runner.addresses[0][1]
+        os.write(answer, msgspec.json.encode(ChildReady(port, config.incarnation)) + b"\n")
+        await stop.wait()
+    finally:
+        await runner.cleanup()
+
+
+def _common_routes(config: ChildConfig, intervals: IntervalLog) -> list[web.RouteDef]:
+    async def health(_: web.Request) -> web.Response:
+        return json_response({"use": config.use, "incarnation": config.incarnation, "lease_id": config.lease_id})
+
+    async def drain(request: web.Request) -> web.Response:
+        asked = msgspec.json.decode(await request.read() or b"{}", type=IntervalsRequest)
+        return json_response(intervals.drain(asked.acknowledged, time.time()))
+
+    return [web.get("/health", health), web.post("/intervals", drain)]
+
+
+def _bearer(secret: str) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
+    expected = f"Bearer {secret}".encode()
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        given = request.headers.get("Authorization", "").encode()
+        if not hmac.compare_digest(given, expected):
+            return json_response({"code": "unauthorized", "detail": "the bearer secret is missing or wrong"}, 401)
+        return await handler(request)
+
+    return check
+
+
+def _take_standard_output() -> int:
+    """Keep standard output for the ready line; what libraries print goes to standard error."""
+    sys.stdout.flush()
+    answer = os.dup(1)
+    os.dup2(2, 1)
+    return answer
+
+
+def _watch(stop: asyncio.Event) -> None:
+    """Set `stop` on SIGTERM, SIGINT and end of standard input."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+
+    def wait_for_end() -> None:
+        while os.read(0, 4096):
+            pass
+        loop.call_soon_threadsafe(stop.set)
+
+    threading.Thread(target=wait_for_end, name="parent-watch", daemon=True).start()
