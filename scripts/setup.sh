@@ -1,0 +1,53 @@
+# Sourced by the commands beside it: makes or updates .venv in the checkout and sets $python.
+# usage: set_up ''      what the product needs
+#        set_up test    that and the tools of the tests
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+cd "$root" || exit 1
+python="$root/.venv/bin/python"
+
+say() { printf '%s\n' "$*"; }
+fail() {
+  printf '%s\n' "$*" >&2
+  exit 1
+}
+
+find_interpreter() {
+  for name in ${PYTHON:-} python3.13 python3.12 python3.11 python3; do
+    if "$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+      command -v "$name"
+      return
+    fi
+  done
+  return 1
+}
+
+# A machine without a GPU needs the CPU build of torch only: a tenth of the download. Sources that pip is configured
+# for come first, then PyTorch's own index; when neither has it, the ordinary install brings the default build.
+install_torch() {
+  [ -e /dev/nvidiactl ] && return
+  "$python" -c 'import torch' 2>/dev/null && return
+  version=$(sed -n 's/^torch==//p' constraints.txt)
+  "$python" -m pip install --quiet --no-deps "torch==$version+cpu" 2>/dev/null && return
+  "$python" -m pip install --quiet --no-deps --retries 0 --timeout 20 "torch==$version+cpu" \
+    --index-url "${FLEXMARL_TORCH_INDEX:-}" 2>/dev/null || true
+}
+
+set_up() {
+  extra=$1
+  mark=".venv/installed-${extra:-product}"
+  wanted=$(cat pyproject.toml constraints.txt | cksum)
+  if [ -x "$python" ] && [ "$(cat "$mark" 2>/dev/null)" = "$wanted" ]; then
+    return
+  fi
+  if [ ! -x "$python" ]; then
+    interpreter=$(find_interpreter) || fail "Python 3.11 or newer is needed: apt-get install python3 python3-venv"
+    say "Creating .venv with $interpreter"
+    "$interpreter" -m venv .venv || fail "The venv module is missing: apt-get install python3-venv"
+  fi
+  say "Installing into .venv (a minute or two the first time)"
+  "$python" -m pip install --quiet --disable-pip-version-check -c constraints.txt pip setuptools || exit 1
+  install_torch
+  "$python" -m pip install --quiet --no-build-isolation -c constraints.txt -e ".${extra:+[$extra]}" || exit 1
+  printf '%s' "$wanted" > "$mark"
+}
