@@ -43,7 +43,7 @@ class TorchEngine:
     def load(self, policy: str, version: int, digest: str, weights: decoder.Weights) -> None:
         """Hold a version from now on. Loading what is held already changes nothing."""
         lanes = self._lanes.setdefault(policy, [])
-        if any((lane.version, lane.digest) == (version, digest) for lane in self._open(policy)):
+        if self.has(policy, version, digest):
             return
         lane = self._spare.pop(policy, None)
         if lane is None:
@@ -52,6 +52,10 @@ class TorchEngine:
             lane.rebind(weights, version, digest)
         lanes.append(lane)
         self._retire(policy)
+
+    def has(self, policy: str, version: int, digest: str) -> bool:
+        """Whether requests for exactly these weights are taken."""
+        return any((lane.version, lane.digest) == (version, digest) for lane in self._open(policy))
 
     def holds(self) -> dict[str, Held]:
         """Return the newest version of each policy."""

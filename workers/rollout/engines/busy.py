@@ -1,0 +1,47 @@
+"""Busy time of an engine that decodes several policies in turns, as few closed intervals.
+
+A decode step takes a millisecond and policies alternate, so the steps of one stretch are drawn per policy, side by side:
+each policy's interval is exactly as long as its steps took, and none leaves the stretch.
+"""
+
+from dataclasses import dataclass
+
+from workers.child import IntervalLog
+
+STRETCH_S = 0.25
+"""A stretch is closed after this long, so that a busy engine is seen working."""
+
+
+@dataclass(slots=True)
+class _Share:
+    seconds: float = 0.0
+    tokens: int = 0
+
+
+class BusyTime:
+    """Collects steps and writes stretches to an interval log."""
+
+    def __init__(self, log: IntervalLog) -> None:
+        self._log = log
+        self._start = 0.0
+        self._end = 0.0
+        self._shares: dict[str, _Share] = {}
+
+    def add(self, policy: str, t0: float, t1: float, tokens: int) -> None:
+        """Count one decode step, `t0 <= t1` in seconds since the epoch."""
+        if self._shares and (t0 - self._end > IntervalLog.MERGE_GAP_S or t1 - self._start > STRETCH_S):
+            self.close()
+        if not self._shares:
+            self._start = t0
+        share = self._shares.setdefault(policy, _Share())
+        share.seconds += t1 - t0
+        share.tokens += tokens
+        self._end = t1
+
+    def close(self) -> None:
+        """Write the open stretch; the engine is idle or does something else."""
+        start = self._start
+        for policy, share in self._shares.items():
+            self._log.add("rollout", policy, start, start + share.seconds, share.tokens)
+            start += share.seconds
+        self._shares.clear()

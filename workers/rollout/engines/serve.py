@@ -1,0 +1,71 @@
+"""The engine child: `python -m workers.rollout.engines.serve`, hosted by a device worker."""
+
+import argparse
+import asyncio
+import contextlib
+
+from flexmarl.contracts.spec.experiment import ExperimentSpec
+from workers import child_server
+from workers.child import ChildConfig, IntervalLog
+from workers.models.architecture import architecture_of
+from workers.rollout.engines.decoder import Weights
+from workers.rollout.engines.requests import NotHeldError
+from workers.rollout.engines.server import EngineServer
+from workers.rollout.engines.torch_engine import TorchEngine
+from workers.transfer.local import LocalTier
+
+ROWS = 256
+"""Requests of one policy version in generation at once: more keeps a tiny model busier, at little memory."""
+
+
+class StatePlaneSource:
+    """Brings a version's weights from the state plane into the engine's form."""
+
+    def __init__(self, engine: TorchEngine, config: ChildConfig) -> None:
+        self._engine = engine
+        self._plane = LocalTier(config.home)
+        spec = ExperimentSpec.model_validate(config.spec)
+        self._sources = {name: policy.model for name, policy in spec.policies.items()}
+
+    def __call__(self, policy: str, digest: str) -> Weights:
+        if policy not in self._sources:
+            raise NotHeldError(f"policy {policy!r} is not part of this run; it has {sorted(self._sources)}")
+        return self._engine.prepare(self._plane.get(digest), architecture_of(self._sources[policy]))
+
+
+async def run(config: ChildConfig, rows: int) -> None:
+    """Serve until told to stop."""
+    engine, intervals = TorchEngine(config.device, rows), IntervalLog()
+    server = EngineServer(engine, StatePlaneSource(engine, config), config.incarnation, intervals)
+    generating = asyncio.create_task(server.generate())
+    serving = asyncio.create_task(child_server.serve(config, server.routes(), intervals))
+    await asyncio.wait({generating, serving}, return_when=asyncio.FIRST_COMPLETED)
+    for task in (generating, serving):
+        if task.done():
+            task.result()  # a generation that broke ends the child: its parent starts a fresh one
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def main() -> None:
+    """Read the configuration from standard input and serve."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=ROWS, help="requests of one policy version generated at once")
+    rows = parser.parse_args().rows
+    config = child_server.read_config()
+    prepare_torch(config.threads)
+    child_server.run_loop(run(config, rows))
+
+
+def prepare_torch(threads: int) -> None:
+    """One thread per process is the rule: a second one waits at barriers whenever the cores are shared."""
+    import torch
+
+    torch.set_num_threads(threads)
+    torch.set_num_interop_threads(1)
+    torch.set_flush_denormal(True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""The HTTP face of a torch engine.
+
+One event loop does everything in turns: between two decode steps it takes requests in and hands answers out, so no
+thread waits for another's interpreter lock. Bringing new weights in runs in a thread while generation pauses. A client
+that hangs up ends its requests.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import msgspec
+from aiohttp import web
+
+from workers.child import IntervalLog
+from workers.child_server import Handler, json_response
+from workers.models.architecture import UnsupportedModel
+from workers.rollout.engines.busy import BusyTime
+from workers.rollout.engines.calls import Call, Calls
+from workers.rollout.engines.decoder import Weights
+from workers.rollout.engines.requests import BadRequestError, NotHeldError
+from workers.rollout.engines.torch_engine import TorchEngine
+from workers.rollout.engines.wire import (
+    AbortRequest,
+    Choice,
+    CompletionRequest,
+    CompletionResponse,
+    Held,
+    LoadRequest,
+    NotHeld,
+    Stats,
+)
+from workers.transfer.base import StateError
+
+Fetch = Callable[[str, str], Weights]
+"""(policy, digest) -> weights in the engine's form; runs in a thread."""
+
+
+class EngineServer:
+    def __init__(self, engine: TorchEngine, fetch: Fetch, incarnation: str, intervals: IntervalLog) -> None:
+        self._engine = engine
+        self._fetch = fetch
+        self._incarnation = incarnation
+        self._intervals = intervals
+        self._busy_time = BusyTime(intervals)
+        self._calls = Calls()
+        self._device = asyncio.Lock()
+        """Held by whoever computes: generation or a load."""
+        self._wake = asyncio.Event()
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return what the child serves besides health and intervals."""
+        return [
+            web.post("/v1/completions", self._refusing(self._completions)),
+            web.post("/load", self._refusing(self._load)),
+            web.post("/abort", self._refusing(self._abort)),
+            web.get("/stats", self._stats),
+        ]
+
+    async def generate(self) -> None:
+        """Decode while there is work; between steps the loop serves HTTP."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._engine.busy:
+                async with self._device:
+                    for policy in self._engine.busy_policies():
+                        self._step(policy)
+                await asyncio.sleep(0)
+            self._busy_time.close()
+
+    def _step(self, policy: str) -> None:
+        started = time.time()
+        finished, made = self._engine.step_policy(policy)
+        self._busy_time.add(policy, started, time.time(), made)
+        self._calls.settle(finished)
+
+    async def _completions(self, request: web.Request) -> web.StreamResponse:
+        asked = msgspec.json.decode(await request.read(), type=CompletionRequest)
+        call = self._calls.open(asked)
+        try:
+            self._engine.submit(call.requests)
+            self._wake.set()
+            if asked.stream:
+                return await self._stream(request, call)
+            choices = [choice async for part in call.finished() for choice in part]
+            return json_response(self._response(call, sorted(choices, key=lambda choice: choice.index)))
+        finally:
+            self._calls.settle(self._engine.abort(self._calls.close(call)))
+
+    async def _stream(self, request: web.Request, call: Call) -> web.StreamResponse:
+        """Send each choice when it is finished, as server-sent events."""
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
+        await response.prepare(request)
+        async for choices in call.finished():
+            await response.write(b"data: " + msgspec.json.encode(self._response(call, choices)) + b"\n\n")
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+    def _response(self, call: Call, choices: list[Choice]) -> CompletionResponse:
+        return CompletionResponse(call.model, choices, self._engine.depth(), self._incarnation)
+
+    async def _load(self, request: web.Request) -> web.Response:
+        """Hold a version from now on; answers when it is served."""
+        asked = msgspec.json.decode(await request.read(), type=LoadRequest)
+        async with self._device:
+            if self._engine.has(asked.policy, asked.version, asked.digest):
+                return json_response(Held(asked.version, asked.digest))
+            self._busy_time.close()
+            started = time.time()
+            weights = await asyncio.to_thread(self._fetch, asked.policy, asked.digest)
+            self._engine.load(asked.policy, asked.version, asked.digest, weights)
+            self._intervals.add("load", asked.policy, started, time.time())
+        return json_response(Held(asked.version, asked.digest))
+
+    async def _abort(self, request: web.Request) -> web.Response:
+        asked = msgspec.json.decode(await request.read(), type=AbortRequest)
+        ended = self._engine.abort(set(asked.request_ids))
+        self._calls.settle(ended)
+        return json_response({"aborted": [answer.request.request_id for answer in ended]})
+
+    async def _stats(self, _: web.Request) -> web.Response:
+        engine, load = self._engine, self._engine.depth()
+        stats = Stats(
+            incarnation=self._incarnation,
+            running=load.running,
+            waiting=load.waiting,
+            slots=engine.rows,
+            generated_tokens=engine.generated_tokens,
+            prompt_tokens=engine.prompt_tokens,
+            holds=engine.holds(),
+        )
+        return json_response(stats)
+
+    def _refusing(self, handler: Handler) -> Handler:
+        """Turn what a request did wrong into an answer that says so."""
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            try:
+                return await handler(request)
+            except NotHeldError as refused:
+                return self._refusal(409, "not_held", refused)
+            except StateError as missing:
+                return self._refusal(409, missing.code, missing)
+            except UnsupportedModel as refused:
+                return self._refusal(422, "unsupported_model", refused)
+            except (BadRequestError, msgspec.DecodeError) as wrong:
+                return self._refusal(422, "bad_request", wrong)
+
+        return answer
+
+    def _refusal(self, status: int, code: str, problem: Exception) -> web.Response:
+        return json_response(NotHeld(code, str(problem), self._engine.holds()), status)
