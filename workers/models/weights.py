@@ -1,0 +1,109 @@
+"""Weights and configuration of a model source as plain tensors and JSON, without loading transformers.
+
+Invariant, tested: a factory model's weights are bit for bit those of `build_model`. A trainer needs nothing else of a
+model, and importing transformers would cost it more memory than everything it trains.
+"""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flexmarl.contracts.spec.team import FactoryModel, FolderModel
+from workers.models.architecture import FACTORY_SIZES, MAX_POSITIONS
+from workers.models.factory import BOS, EOS, PAD
+
+if TYPE_CHECKING:
+    import torch
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt")
+"""What a folder may hold for its tokenizer; copied into exports as they are."""
+
+
+def initial_weights(source: FactoryModel | FolderModel, words: int, seed: int) -> "dict[str, torch.Tensor]":
+    """Return a policy's first weights under their Hugging Face names, in fp32 on the CPU. Tied ones appear once."""
+    if isinstance(source, FolderModel):
+        return _folder_weights(Path(source.path))
+    return _factory_weights(source, words, seed)
+
+
+def model_config(source: FactoryModel | FolderModel, words: int) -> dict[str, object]:
+    """Return `config.json` of a model source as plain transformers reads it."""
+    if isinstance(source, FolderModel):
+        config: dict[str, object] = json.loads((Path(source.path) / "config.json").read_text(encoding="utf-8"))
+        return config
+    size = FACTORY_SIZES[source.size]
+    return {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "vocab_size": words,
+        "hidden_size": size.hidden,
+        "intermediate_size": size.mlp,
+        "num_hidden_layers": size.layers,
+        "num_attention_heads": size.heads,
+        "num_key_value_heads": size.heads,
+        "max_position_embeddings": MAX_POSITIONS,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-6,
+        "rope_parameters": {"rope_theta": 10_000.0, "rope_type": "default"},
+        "tie_word_embeddings": False,
+        "initializer_range": source.init_std or size.init_std,
+        "pad_token_id": PAD,
+        "bos_token_id": BOS,
+        "eos_token_id": EOS,
+        "dtype": "float32",
+    }
+
+
+def _factory_weights(source: FactoryModel, words: int, seed: int) -> "dict[str, torch.Tensor]":
+    import torch
+
+    std = source.init_std or FACTORY_SIZES[source.size].init_std
+    generator = torch.Generator().manual_seed(seed)
+    weights: dict[str, torch.Tensor] = {}
+    for name, shape in sorted(_factory_shapes(source, words).items()):
+        if name.endswith("bias"):
+            weights[name] = torch.zeros(shape)
+        elif len(shape) == 1:
+            weights[name] = torch.ones(shape)
+        else:
+            scale = std * source.head_scale if name.startswith("lm_head") else std
+            weights[name] = torch.randn(shape, generator=generator) * scale
+    return weights
+
+
+def _factory_shapes(source: FactoryModel, words: int) -> dict[str, tuple[int, ...]]:
+    size = FACTORY_SIZES[source.size]
+    hidden, mlp = size.hidden, size.mlp
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (words, hidden),
+        "model.norm.weight": (hidden,),
+        "lm_head.weight": (words, hidden),
+    }
+    for layer in range(size.layers):
+        prefix = f"model.layers.{layer}."
+        for part in ("q_proj", "k_proj", "v_proj"):
+            shapes[f"{prefix}self_attn.{part}.weight"] = (hidden, hidden)
+            shapes[f"{prefix}self_attn.{part}.bias"] = (hidden,)
+        shapes[f"{prefix}self_attn.o_proj.weight"] = (hidden, hidden)
+        shapes[f"{prefix}mlp.gate_proj.weight"] = (mlp, hidden)
+        shapes[f"{prefix}mlp.up_proj.weight"] = (mlp, hidden)
+        shapes[f"{prefix}mlp.down_proj.weight"] = (hidden, mlp)
+        shapes[f"{prefix}input_layernorm.weight"] = (hidden,)
+        shapes[f"{prefix}post_attention_layernorm.weight"] = (hidden,)
+    return shapes
+
+
+def _folder_weights(folder: Path) -> "dict[str, torch.Tensor]":
+    import torch
+    from safetensors.torch import load_file
+
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise FileNotFoundError(f"{folder} holds no .safetensors file")
+    weights: dict[str, torch.Tensor] = {}
+    for file in files:
+        weights.update({name: tensor.to(torch.float32) for name, tensor in load_file(file).items()})
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    if config.get("tie_word_embeddings"):
+        weights.pop("lm_head.weight", None)
+    return weights

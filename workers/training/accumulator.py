@@ -1,0 +1,69 @@
+"""The gradient of one optimizer step, gathered micro-batch by micro-batch.
+
+Invariants: it belongs to one epoch (`<version>:<incarnation>`) and takes nothing of another; each micro-batch is in it
+wholly and once, or not at all; it is empty after a step and after a bind. Sums are un-normalised, so neither order nor
+split of the batch matters: Z, the rows' shares of the normaliser, is closed only when the step is taken.
+"""
+
+from typing import TYPE_CHECKING
+
+from flexmarl.contracts.wire import TrainStats
+from workers.training.errors import RefusalCode, TrainerRefusal
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Accumulator:
+    def __init__(self, master: "torch.Tensor", epoch: str) -> None:
+        import torch
+
+        self.epoch = epoch
+        self.z = 0.0
+        self.total = torch.zeros_like(master)
+        self._held: dict[int, tuple[bytes, TrainStats]] = {}
+
+    @property
+    def micro_batches(self) -> tuple[int, ...]:
+        return tuple(sorted(self._held))
+
+    def open(self, epoch: str) -> None:
+        """Forget everything and begin an epoch."""
+        self.epoch = epoch
+        self.z = 0.0
+        self.total.zero_()
+        self._held.clear()
+
+    def known(self, epoch: str, micro_batch: int, content: bytes) -> TrainStats | None:
+        """Return the figures of a micro-batch that is in already, None when it may be added.
+
+        Raises TrainerRefusal for another epoch, or for another content under a number that is taken.
+        """
+        self._check_epoch(epoch)
+        held = self._held.get(micro_batch)
+        if held is None:
+            return None
+        if held[0] != content:
+            raise self._refusal(RefusalCode.DUPLICATE, f"micro-batch {micro_batch} is in with other rows")
+        return held[1]
+
+    def add(self, micro_batch: int, content: bytes, gradient: "torch.Tensor", stats: TrainStats) -> None:
+        """Take in the whole gradient of a micro-batch that `known` has admitted."""
+        if stats.tokens:
+            self.total.add_(gradient)
+        self.z += stats.z
+        self._held[micro_batch] = (content, stats)
+
+    def check_exactly(self, epoch: str, micro_batches: tuple[int, ...]) -> None:
+        """Raise TrainerRefusal unless exactly these micro-batches are in."""
+        self._check_epoch(epoch)
+        if tuple(sorted(micro_batches)) != self.micro_batches:
+            detail = f"asked to step on {sorted(micro_batches)}, holding {list(self.micro_batches)}"
+            raise self._refusal(RefusalCode.OTHER_MICRO_BATCHES, detail)
+
+    def _check_epoch(self, epoch: str) -> None:
+        if epoch != self.epoch:
+            raise self._refusal(RefusalCode.OTHER_ACCUMULATOR, f"meant for {epoch!r}, this is {self.epoch!r}")
+
+    def _refusal(self, code: RefusalCode, detail: str) -> TrainerRefusal:
+        return TrainerRefusal(code, detail, self.epoch, self.micro_batches)

@@ -1,0 +1,173 @@
+"""Training rows of one shape as checked arrays: decoding the wire, refusing bad rows, sharing equal inputs.
+
+A row that cannot be trained on refuses the whole micro-batch: dropping or zero-filling it in silence would change the
+gradient. Rows that feed a model the same tokens under the same mask and temperature differ in advantage and in the last
+token at most; they share one forward pass. That changes no gradient, only how often equal numbers are computed: in
+small games most of a batch is shared.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from flexmarl.algorithms.aggregation import Aggregation
+from workers.training.errors import RefusalCode, TrainerRefusal
+from workers.training.wire import TrainRow
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+_ID_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """n rows of P prompt and R response tokens, drawn from u distinct inputs of P + R - 1 tokens.
+
+    The last response token is predicted, never read. Rows of one input are neighbours.
+    """
+
+    prompt_length: int
+    inputs: Ints
+    """[u, P + R - 1]"""
+    temperature: Floats
+    """[u]"""
+    allowed: tuple[bytes, ...]
+    """u masks as allowed ids; empty bytes allow everything."""
+    source: Ints
+    """[n], ascending: the input of each row."""
+    targets: Ints
+    """[n, R]"""
+    behaviour: Floats
+    """[n, R]: log-probabilities the engine reported."""
+    advantages: Floats
+    """[n]"""
+    coefficients: Floats
+    """[n]: c_i of the normal form."""
+
+    @property
+    def length(self) -> int:
+        return int(self.inputs.shape[1])
+
+    @property
+    def width(self) -> int:
+        return int(self.targets.shape[1])
+
+    def part(self, start: int, stop: int) -> "Block":
+        """Return the inputs `start..stop` with their rows."""
+        rows = slice(*np.searchsorted(self.source, (start, stop)))
+        return Block(
+            self.prompt_length,
+            self.inputs[start:stop],
+            self.temperature[start:stop],
+            self.allowed[start:stop],
+            self.source[rows] - start,
+            self.targets[rows],
+            self.behaviour[rows],
+            self.advantages[rows],
+            self.coefficients[rows],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    row: int
+    code: RefusalCode
+    text: str
+
+
+def blocks_of(rows: Sequence[TrainRow], aggregate: Aggregation, vocabulary: int) -> list[Block]:
+    """Decode and check rows; return one block per shape, shortest inputs first. Rows without response are left out.
+
+    Raises TrainerRefusal naming the first bad row and how many there are.
+    """
+    problems: list[_Problem] = []
+    blocks: list[Block] = []
+    for numbers in _by_shape(rows, problems):
+        members = [rows[number] for number in numbers]
+        found = _bad(numbers, members, vocabulary)
+        problems += found
+        if not found and members[0].response:
+            blocks.append(_block(members, aggregate))
+    if problems:
+        first = min(problems, key=lambda problem: problem.row)
+        raise TrainerRefusal(first.code, f"row {first.row}: {first.text} ({len(problems)} of {len(rows)} rows are bad)")
+    return sorted(blocks, key=lambda block: (block.length, block.width))
+
+
+def _by_shape(rows: Sequence[TrainRow], problems: list[_Problem]) -> Iterator[list[int]]:
+    shapes: dict[tuple[int, int], list[int]] = {}
+    for number, row in enumerate(rows):
+        prompt, response = len(row.prompt), len(row.response)
+        if prompt == 0 or (prompt | response | len(row.allowed)) % _ID_BYTES or len(row.logprobs) != response:
+            problems.append(_Problem(number, RefusalCode.MALFORMED_ROW, "empty prompt or lengths that disagree"))
+        else:
+            shapes.setdefault((prompt, response), []).append(number)
+    yield from shapes.values()
+
+
+def _bad(numbers: Sequence[int], rows: Sequence[TrainRow], vocabulary: int) -> list[_Problem]:
+    """Return what is wrong with rows of one shape."""
+    prompts, responses, logprobs = _joined(rows)
+    figures = np.array([(row.advantage, row.weight, row.temperature) for row in rows])
+    outside = ((prompts < 0) | (prompts >= vocabulary)).any(1) | ((responses < 0) | (responses >= vocabulary)).any(1)
+    finite = np.isfinite(figures).all(1) & np.isfinite(logprobs).all(1)
+    legal = _legal(rows, responses, vocabulary)
+    verdicts = (
+        (outside, RefusalCode.MALFORMED_ROW, f"token ids outside 0..{vocabulary - 1}"),
+        (~legal, RefusalCode.MALFORMED_ROW, "a response token that was not allowed"),
+        (~finite, RefusalCode.NONFINITE_ROW, "log-probabilities, advantage, weight or temperature are not finite"),
+        (~(figures[:, 2] > 0), RefusalCode.MALFORMED_ROW, "temperature 0: a greedy turn has no gradient"),
+    )
+    found: dict[int, _Problem] = {}
+    for bad, code, text in verdicts:
+        for index in np.flatnonzero(bad).tolist():
+            found.setdefault(index, _Problem(numbers[index], code, text))
+    return list(found.values())
+
+
+def _legal(rows: Sequence[TrainRow], responses: Ints, vocabulary: int) -> npt.NDArray[np.bool_]:
+    """Say of each row whether its mask is inside the vocabulary and allows all of its response."""
+    legal = np.ones(len(rows), np.bool_)
+    masks = [row.allowed for row in rows]
+    for mask in set(masks):
+        if mask:
+            allowed = np.frombuffer(mask, "<i4")
+            mine = np.array([other == mask for other in masks])
+            inside = allowed.min() >= 0 and allowed.max() < vocabulary
+            legal[mine] = inside & np.isin(responses[mine], allowed).all(1)
+    return legal
+
+
+def _block(rows: Sequence[TrainRow], aggregate: Aggregation) -> Block:
+    distinct: dict[tuple[bytes, bytes, float], int] = {}
+    source = np.empty(len(rows), np.int64)
+    for number, row in enumerate(rows):
+        key = (row.prompt + row.response[:-_ID_BYTES], row.allowed, row.temperature)
+        source[number] = distinct.setdefault(key, len(distinct))
+    order = np.argsort(source, kind="stable")
+    prompts, responses, logprobs = _joined(rows)
+    inputs = np.frombuffer(b"".join(tokens for tokens, _, _ in distinct), "<i4").reshape(len(distinct), -1)
+    coefficient, _ = aggregate(responses.shape[1])
+    return Block(
+        prompt_length=prompts.shape[1],
+        inputs=inputs.astype(np.int64),
+        temperature=np.array([temperature for _, _, temperature in distinct]),
+        allowed=tuple(allowed for _, allowed, _ in distinct),
+        source=source[order],
+        targets=responses[order],
+        behaviour=logprobs[order].astype(np.float64),
+        advantages=np.array([row.advantage for row in rows])[order],
+        coefficients=np.array([coefficient * row.weight for row in rows])[order],
+    )
+
+
+def _joined(rows: Sequence[TrainRow]) -> tuple[Ints, Ints, npt.NDArray[np.float32]]:
+    """Return prompts, responses and log-probabilities of rows of one shape as tables."""
+    count = len(rows)
+    prompts = np.frombuffer(b"".join(row.prompt for row in rows), "<i4").reshape(count, -1)
+    responses = np.frombuffer(b"".join(row.response for row in rows), "<i4").reshape(count, -1)
+    logprobs = np.frombuffer(b"".join(row.logprobs for row in rows), "<f4").reshape(count, -1)
+    return prompts.astype(np.int64), responses.astype(np.int64), logprobs

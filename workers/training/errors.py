@@ -1,0 +1,54 @@
+"""Why a trainer refuses a request. A refusal changes nothing: what was held before is held after."""
+
+from enum import StrEnum
+
+
+class RefusalCode(StrEnum):
+    NOT_BOUND = "not_bound"
+    """The trainer does not hold the policy, or no longer knows its state; bind it."""
+    NOT_TRAINABLE = "not_trainable"
+    """Every agent of the policy is frozen."""
+    OTHER_ACCUMULATOR = "other_accumulator"
+    """The request is meant for another epoch of the accumulator."""
+    DUPLICATE = "duplicate"
+    """A micro-batch of this number is in the accumulator with other rows."""
+    OTHER_MICRO_BATCHES = "other_micro_batches"
+    """The accumulator does not hold exactly the micro-batches named."""
+    OTHER_VERSION = "other_version"
+    """The version asked for does not follow the version held."""
+    MALFORMED_ROW = "malformed_row"
+    NONFINITE_ROW = "nonfinite_row"
+    NONFINITE_GRADIENT = "nonfinite_gradient"
+    STATE = "state"
+    """The state plane does not hold, or holds damaged, what a request names."""
+    NO_DEMONSTRATIONS = "no_demonstrations"
+    """A warm-up was asked for, and the environment has nothing to show."""
+    UNSUPPORTED_MODEL = "unsupported_model"
+
+
+CONFLICTS = frozenset(
+    {
+        RefusalCode.NOT_BOUND,
+        RefusalCode.OTHER_ACCUMULATOR,
+        RefusalCode.DUPLICATE,
+        RefusalCode.OTHER_MICRO_BATCHES,
+        RefusalCode.OTHER_VERSION,
+    }
+)
+"""The request is sound but meant for another state of the trainer (409); all others are wrong in themselves (422)."""
+
+
+class TrainerRefusal(Exception):
+    """Raised by the trainer's verbs; carried to the node as `wire.Refusal`."""
+
+    def __init__(
+        self, code: RefusalCode, detail: str, accumulator: str = "", micro_batches: tuple[int, ...] = ()
+    ) -> None:
+        super().__init__(code, detail)
+        self.code = code
+        self.detail = detail
+        self.accumulator = accumulator
+        self.micro_batches = micro_batches
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.detail}"

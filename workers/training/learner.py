@@ -1,0 +1,155 @@
+"""One trainable policy in memory: weights, gradient, accumulator, optimizer. No wire, no files.
+
+Invariants: a micro-batch enters the accumulator whole or not at all, and only with a finite gradient; a step divides
+the sum once by Z, then clips, then moves the weights. A Z of 0 makes a null step: nothing moves.
+"""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flexmarl.algorithms.aggregation import AGGREGATIONS, Aggregation
+from flexmarl.contracts.spec.algorithm import Loss
+from flexmarl.contracts.spec.team import AdamW
+from flexmarl.contracts.wire import TrainStats
+from workers.models.architecture import Architecture
+from workers.training.accumulator import Accumulator
+from workers.training.blocks import blocks_of
+from workers.training.decoder import Decoder, parameter_order
+from workers.training.errors import RefusalCode, TrainerRefusal
+from workers.training.losses import REGISTRY, TokenLoss
+from workers.training.objective import Sums, evaluate
+from workers.training.optimizer import FlatAdamW
+from workers.training.packing import pack
+from workers.training.parameters import FlatParameters
+from workers.training.wire import TrainRow
+
+if TYPE_CHECKING:
+    import torch
+
+TOKEN_BUDGET = {"cpu": 2048, "cuda": 65_536}
+"""Input tokens per forward pass: on a CPU what the caches hold, on a GPU what fills it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """A loss with its settings and its row weights."""
+
+    loss: TokenLoss
+    settings: Loss
+    aggregate: Aggregation
+
+    @classmethod
+    def of(cls, settings: Loss) -> "Objective":
+        return cls(REGISTRY.get(settings.type), settings, AGGREGATIONS.get(settings.aggregation))
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What an optimizer step did."""
+
+    null_step: bool
+    grad_norm: float
+    """Norm of the mean gradient before clipping."""
+
+
+class Learner:
+    def __init__(
+        self,
+        weights: "Mapping[str, torch.Tensor]",
+        architecture: Architecture,
+        objective: Objective,
+        optimizer: AdamW,
+        precision: str = "fp32",
+        device: str = "cpu",
+        epoch: str = "",
+    ) -> None:
+        self.parameters = FlatParameters(weights, parameter_order(weights.keys()), precision, device)
+        self.decoder = Decoder(self.parameters, architecture)
+        self.optimizer = FlatAdamW(self.parameters.master, optimizer)
+        self.accumulator = Accumulator(self.parameters.master, epoch)
+        self._objective = objective
+        self._clip = optimizer.grad_clip_norm
+        self._budget = TOKEN_BUDGET.get(device.partition(":")[0], TOKEN_BUDGET["cuda"])
+
+    def accumulate(
+        self, epoch: str, micro_batch: int, content: bytes, rows: Sequence[TrainRow], entropy_coef: float
+    ) -> TrainStats:
+        """Add a micro-batch's gradient once; asked again, return the same figures."""
+        known = self.accumulator.known(epoch, micro_batch, content)
+        if known is not None:
+            return known
+        gradient, stats = self.gradient(rows, entropy_coef, self._objective)
+        self.accumulator.add(micro_batch, content, gradient, stats)
+        return stats
+
+    def gradient(
+        self, rows: Sequence[TrainRow], entropy_coef: float, objective: Objective
+    ) -> "tuple[torch.Tensor, TrainStats]":
+        """Return the un-normalised gradient of rows, valid until the next call, with their figures."""
+        import torch
+
+        began = time.perf_counter()
+        lengths = [len(row.response) // 4 for row in rows]
+        blocks = blocks_of(rows, objective.aggregate, self.decoder.vocabulary)
+        fresh = self.parameters.fresh
+        fresh.zero_()
+        gradient = fresh if fresh.dtype == self.parameters.master.dtype else torch.zeros_like(self.parameters.master)
+        sums = Sums()
+        for batch in pack(blocks, self.decoder.vocabulary, self._budget):
+            value, figures = evaluate(self.decoder, batch, objective.loss, objective.settings, entropy_coef)
+            value.backward()  # type: ignore[no-untyped-call]
+            sums += figures
+            if gradient is not fresh:
+                gradient.add_(fresh)
+                fresh.zero_()
+        if not (math.isfinite(sums.loss) and math.isfinite(gradient.sum().item())):
+            raise TrainerRefusal(RefusalCode.NONFINITE_GRADIENT, "the micro-batch's loss or gradient is not finite")
+        return gradient, TrainStats(
+            rows=len(rows),
+            tokens=sum(lengths),
+            z=sum(objective.aggregate(length)[1] for length in lengths),
+            loss_sum=sums.loss,
+            entropy_sum=sums.entropy,
+            kl_engine_sum=sums.kl_engine,
+            logprob_gap_sum=sums.logprob_gap,
+            clipped_sum=sums.clipped,
+            seconds=time.perf_counter() - began,
+        )
+
+    def step(self, learning_rate: float) -> Learned:
+        """Move the weights along the accumulated mean gradient. The caller opens the next epoch."""
+        if self.accumulator.z == 0.0:
+            return Learned(null_step=True, grad_norm=0.0)
+        return Learned(False, self.descend(self.accumulator.total / self.accumulator.z, learning_rate))
+
+    def descend(self, mean: "torch.Tensor", learning_rate: float) -> float:
+        """Clip a mean gradient in place, take one optimizer step and return the norm before clipping."""
+        norm = float(mean.norm())
+        if not math.isfinite(norm):
+            raise TrainerRefusal(RefusalCode.NONFINITE_GRADIENT, "the accumulated gradient is not finite")
+        if norm > self._clip:
+            mean.mul_(self._clip / norm)
+        self.optimizer.step(mean, learning_rate)
+        self.parameters.publish()
+        return norm
+
+    def restore(self, weights: "Mapping[str, torch.Tensor]", state: "Mapping[str, torch.Tensor] | None") -> None:
+        """Continue from stored weights and training state; without state, with a fresh optimizer."""
+        self.parameters.load(weights)
+        if state is None:
+            self.optimizer.reset()
+            return
+        self.optimizer.restore(state)
+        if "master" in state:
+            self.parameters.master.copy_(state["master"])
+            self.parameters.publish()
+
+    def training_state(self) -> "dict[str, torch.Tensor]":
+        """Return everything besides the weights that a bit-equal continuation needs."""
+        state = self.optimizer.state()
+        if self.parameters.master is not self.parameters.compute:
+            state["master"] = self.parameters.master
+        return state
