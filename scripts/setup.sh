@@ -13,7 +13,7 @@ fail() {
 }
 
 find_interpreter() {
-  for name in ${PYTHON:-} python3.13 python3.12 python3.11 python3; do
+  for name in ${PYTHON:-} python3 python3.11 python3.12 python3.13; do
     if "$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
       command -v "$name"
       return
