@@ -68,10 +68,36 @@ def take(conn: Connection, run_id: int, no: int, ttl_s: float) -> Taken | None:
         WHERE c.run_id = %(run)s AND c.no = %(no)s AND r.run_id = c.run_id AND {_LIVE}
           AND (c.status = 'open' OR (c.status = 'taken' AND c.deadline < clock_timestamp()))
         RETURNING c.run_id, c.no, c.token, c.takes, c.epoch, c.body::text
-        """,
+        """.encode(),
         {"run": run_id, "no": no, "ttl": ttl_s},
     ).fetchone()
-    return None if row is None else Taken(row[0], row[1], row[2], row[3], row[4], command_adapter.validate_json(row[5]))
+    return None if row is None else _taken(*row)
+
+
+def take_next(conn: Connection, lease_id: int, ttl_s: float) -> Taken | None:
+    """Take the oldest command that the child of a lease should carry out. None while an older one is held."""
+    row = conn.execute(
+        f"""
+        UPDATE store.command c
+        SET status = 'taken', token = gen_random_uuid(), takes = c.takes + 1, taken_at = clock_timestamp(),
+          deadline = clock_timestamp() + make_interval(secs => %(ttl)s),
+          next_send = clock_timestamp() + make_interval(secs => %(ttl)s), sends = 0
+        FROM (
+          SELECT c.run_id, c.no FROM store.command c JOIN store.run_state r USING (run_id)
+          WHERE c.lease_id = %(lease)s AND c.route = 'node' AND c.status IN ('open', 'taken') AND {_LIVE}
+          ORDER BY c.no LIMIT 1
+        ) oldest
+        WHERE c.run_id = oldest.run_id AND c.no = oldest.no
+          AND (c.status = 'open' OR (c.status = 'taken' AND c.deadline < clock_timestamp()))
+        RETURNING c.run_id, c.no, c.token, c.takes, c.epoch, c.body::text
+        """.encode(),
+        {"lease": lease_id, "ttl": ttl_s},
+    ).fetchone()
+    return None if row is None else _taken(*row)
+
+
+def _taken(run_id: int, no: int, token: UUID, takes: int, epoch: int, body: str) -> Taken:
+    return Taken(run_id, no, token, takes, epoch, command_adapter.validate_json(body))
 
 
 def extend(conn: Connection, taken: Taken, ttl_s: float) -> Extended:
@@ -84,7 +110,7 @@ def extend(conn: Connection, taken: Taken, ttl_s: float) -> Extended:
         FROM store.run_state r
         WHERE c.run_id = %(run)s AND c.no = %(no)s AND r.run_id = c.run_id AND {_LIVE}
           AND c.status = 'taken' AND c.token = %(token)s
-        """,
+        """.encode(),
         {"run": taken.run_id, "no": taken.no, "token": taken.token, "ttl": ttl_s},
     )
     return Extended(cursor.rowcount == 1)
@@ -146,13 +172,14 @@ def _close(conn: Connection, taken: Taken, status: str, error: str | None) -> No
         raise TokenLost(taken.run_id, taken.no)
 
 
-def finish_driver(conn: Connection, run_id: int, no: int) -> None:
-    """Mark a command done that the driver carried out itself, in the driver's transaction."""
-    conn.execute(
+def finish_driver(conn: Connection, run_id: int, no: int) -> bool:
+    """Mark an open command done that the driver carried out itself, in the driver's transaction."""
+    cursor = conn.execute(
         "UPDATE store.command SET status = 'done', done_at = clock_timestamp() "
         "WHERE run_id = %s AND no = %s AND route = 'driver' AND status = 'open'",
         [run_id, no],
     )
+    return cursor.rowcount == 1
 
 
 def due(conn: Connection, run_id: int) -> list[DueCommand]:

@@ -14,6 +14,7 @@ from psycopg.errors import UniqueViolation
 
 from flexmarl.contracts.commands import HostLease, RequestDevices
 from flexmarl.contracts.events import ChildLost, ChildReady, DevicesGranted, DeviceUse, GrantedDevice, LeaseEnded
+from flexmarl.contracts.status import TERMINAL
 from flexmarl.store.commands import Taken, finish_driver, guard
 from flexmarl.store.decisions import release_lease
 from flexmarl.store.errors import FenceLost, LeaseLost
@@ -25,16 +26,26 @@ from flexmarl.store.nodes import (
     devices_of,
     free_devices,
     heartbeat_node,
+    pool_capacity,
     register_node,
 )
 from flexmarl.store.runs import RunLease
 
 __all__ = [
-    "ChildEndpoint", "Device", "DeviceFacts", "Hosting", "NodeFacts", "Orphan", "Renewal", "child_lost",
+    "ChildEndpoint", "Demand", "Device", "DeviceFacts", "Hosting", "NodeFacts", "Orphan", "Renewal", "child_lost",
     "child_ready", "child_started", "children_of", "devices_of", "end", "end_orphan", "endpoint", "expire",
-    "free_devices", "grant", "heartbeat_node", "let_go", "orphans", "register_node", "renew", "request_release",
+    "free_devices", "grant", "heartbeat_node", "let_go", "open_demands", "orphans", "pool_capacity", "register_node", "renew", "request_release",
     "take_hosting",
 ]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """A device request that waits for its answer."""
+
+    run_id: int
+    no: int
+    request: RequestDevices
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +94,26 @@ class Orphan:
     pid_started: float
 
 
-def grant(conn: Connection, lease: RunLease, no: int, request: RequestDevices) -> tuple[GrantedDevice, ...] | None:
-    """Answer a device request: all of it or None. Writes leases and `DevicesGranted`, and finishes the command.
+def open_demands(conn: Connection) -> list[Demand]:
+    """List the device requests that wait, over all runs, oldest first."""
+    rows = conn.execute(
+        """
+        SELECT c.run_id, c.no, c.body::text FROM store.command c JOIN store.run_state r USING (run_id)
+        WHERE c.kind = 'request_devices' AND c.status = 'open' AND r.status <> ALL(%s)
+        ORDER BY c.created_at, c.run_id
+        """,
+        [[status.value for status in TERMINAL]],
+    ).fetchall()
+    return [Demand(run_id, no, RequestDevices.model_validate_json(body)) for run_id, no, body in rows]
 
-    Raises FenceLost when the run has another driver.
+
+def grant(
+    conn: Connection, lease: RunLease, no: int, placements: Sequence[tuple[str, DeviceUse]]
+) -> tuple[GrantedDevice, ...] | None:
+    """Answer a device request with exactly these devices, all or None when one is not free any more.
+
+    Writes the leases and `DevicesGranted`, and finishes the command, in one transaction. Raises FenceLost when the run
+    has another driver.
     """
     try:
         with conn.transaction():
@@ -96,32 +123,14 @@ def grant(conn: Connection, lease: RunLease, no: int, request: RequestDevices) -
             ).fetchone()
             if held is None:
                 raise FenceLost(lease.run_id, lease.owner, lease.fence)
-            chosen = _choose(conn, request)
-            if chosen is None:
+            if not finish_driver(conn, lease.run_id, no):
                 return None
-            granted = tuple(_grant_one(conn, lease.run_id, device.id, use) for device, use in chosen)
+            granted = tuple(_grant_one(conn, lease.run_id, device_id, use) for device_id, use in placements)
             key = "granted:" + ",".join(str(one.lease_id) for one in granted)
             put_event(conn, lease.run_id, key, DevicesGranted(leases=granted))
-            finish_driver(conn, lease.run_id, no)
     except UniqueViolation:
-        return None  # another driver leased one of them between our look and our insert
+        return None  # another driver leased one of them between the look and the insert
     return granted
-
-
-def _choose(conn: Connection, request: RequestDevices) -> list[tuple[Device, DeviceUse]] | None:
-    """Pick free devices for a request, engines first, in the pools' fixed order; None when they do not suffice."""
-    wanted = (
-        (request.pool, request.engines, DeviceUse.ENGINE),
-        (request.trainer_pool or request.pool, request.trainers, DeviceUse.TRAINER),
-    )
-    chosen: list[tuple[Device, DeviceUse]] = []
-    for pool, count, use in wanted:
-        used = {device.id for device, _ in chosen}
-        free = [device for device in free_devices(conn, pool) if device.id not in used]
-        if len(free) < count:
-            return None
-        chosen += [(device, use) for device in free[:count]]
-    return chosen
 
 
 def _grant_one(conn: Connection, run_id: int, device_id: str, use: DeviceUse) -> GrantedDevice:

@@ -91,20 +91,33 @@ def heartbeat_node(conn: Connection, name: str, incarnation: str) -> bool:
     return cursor.rowcount == 1
 
 
-def free_devices(conn: Connection, pool: str) -> list[Device]:
-    """List the devices of a pool that a lease could have now, in a fixed order."""
+_USABLE = """d.state = 'ready' AND n.state = 'ready'
+  AND n.heartbeat_at > clock_timestamp() - make_interval(secs => %(alive)s)"""
+
+
+def free_devices(conn: Connection, pool: str | None = None) -> list[Device]:
+    """List the devices (of a pool) that a lease could have now, in a fixed order."""
     rows = conn.execute(
-        """
+        f"""
         SELECT d.id, d.node, d.kind, d.ordinal, d.pool, d.facts::text
         FROM store.device d JOIN store.node n ON n.name = d.node
-        WHERE d.pool = %s AND d.state = 'ready' AND n.state = 'ready'
-          AND n.heartbeat_at > clock_timestamp() - make_interval(secs => %s)
+        WHERE (%(pool)s::text IS NULL OR d.pool = %(pool)s) AND {_USABLE}
           AND NOT EXISTS (SELECT 1 FROM store.lease l WHERE l.device_id = d.id AND l.state <> 'ended')
         ORDER BY d.kind DESC, d.node, d.ordinal
-        """,
-        [pool, ALIVE_S],
+        """.encode(),
+        {"pool": pool, "alive": ALIVE_S},
     ).fetchall()
     return [_device(*row) for row in rows]
+
+
+def pool_capacity(conn: Connection) -> dict[str, int]:
+    """Count each pool's usable devices, leased ones included."""
+    rows = conn.execute(
+        f"SELECT d.pool, count(*) FROM store.device d JOIN store.node n ON n.name = d.node WHERE {_USABLE} "
+        "GROUP BY d.pool".encode(),
+        {"alive": ALIVE_S},
+    ).fetchall()
+    return dict(rows)
 
 
 def devices_of(conn: Connection, node: str) -> list[Device]:
