@@ -1,7 +1,5 @@
 """Routes of the control plane. Pages come from `webui`; everything under /api/ answers problems, never pages."""
 
-from importlib.util import find_spec
-
 from django.contrib import admin
 from django.urls import include, path, re_path
 
@@ -12,6 +10,5 @@ urlpatterns = [
     path("api/v1/", include("flexmarl.controlplane.api")),
     re_path(r"^api/(?P<path>.*)$", unknown_path),
     path("", include("flexmarl.controlplane.telemetry.urls")),
+    path("", include("webui.urls")),
 ]
-if find_spec("webui.urls"):
-    urlpatterns.append(path("", include("webui.urls")))

@@ -1,5 +1,7 @@
 """People, roles and API tokens."""
 
+from importlib import import_module
+
 from django.apps import AppConfig
 
 
@@ -7,3 +9,7 @@ class AccountsConfig(AppConfig):
     name = "flexmarl.controlplane.accounts"
     label = "accounts"
     verbose_name = "Accounts"
+
+    def ready(self) -> None:
+        """Register the API's ways to sign in with its document."""
+        import_module("flexmarl.controlplane.accounts.api.openapi")

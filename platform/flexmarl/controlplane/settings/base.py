@@ -9,6 +9,9 @@ from typing import Any
 
 from csp.constants import NONCE, NONE, SELF
 
+from flexmarl.contracts.events import Verb
+from flexmarl.contracts.status import RunStatus
+from flexmarl.contracts.wire import EpisodeStatus
 from flexmarl.controlplane.settings import env
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -175,6 +178,15 @@ SPECTACULAR_SETTINGS = {
     "SERVE_PUBLIC": True,
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "COMPONENT_SPLIT_REQUEST": True,
+    "ENUM_ADD_EXPLICIT_BLANK_NULL_CHOICE": False,
+    "ENUM_NAME_OVERRIDES": {
+        "RunStatus": [(status.value, status.value) for status in RunStatus],
+        "RunVerb": [(verb.value, verb.value) for verb in Verb],
+        "EpisodeStatus": [(status.value, status.value) for status in EpisodeStatus],
+        "MicroBatchState": [(state, state) for state in ("waiting", "accumulating", "stepping", "published")],
+        "DeviceState": [(state, state) for state in ("ready", "cordoned", "lost")],
+        "LeaseState": [(state, state) for state in ("held", "releasing")],
+    },
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "REDOC_DIST": "SIDECAR",

@@ -1,5 +1,11 @@
-"""Routes outside the API."""
+"""Routes outside the API: health and gauges."""
 
-from django.urls import URLPattern
+from django.urls import path
 
-urlpatterns: list[URLPattern] = []
+from flexmarl.controlplane.telemetry import health
+
+urlpatterns = [
+    path("healthz", health.healthz, name="healthz"),
+    path("readyz", health.readyz, name="readyz"),
+    path("metrics", health.MetricsView.as_view(), name="metrics"),
+]

@@ -1,5 +1,10 @@
-"""Routes of the API."""
+"""Routes of agents."""
 
-from django.urls import URLPattern
+from django.urls import path
 
-urlpatterns: list[URLPattern] = []
+from flexmarl.controlplane.agents.api import views
+
+urlpatterns = [
+    path("agents", views.AgentsView.as_view(), name="api-agents"),
+    path("agents/<uuid:agent_id>", views.AgentView.as_view(), name="api-agent"),
+]

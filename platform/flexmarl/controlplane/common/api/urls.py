@@ -1,5 +1,10 @@
-"""Routes of the API."""
+"""Routes of the API's own description."""
 
-from django.urls import URLPattern
+from django.urls import path
 
-urlpatterns: list[URLPattern] = []
+from flexmarl.controlplane.common.api.docs import DocsView, SchemaView
+
+urlpatterns = [
+    path("openapi.json", SchemaView.as_view(), name="api-openapi"),
+    path("docs", DocsView.as_view(), name="api-docs"),
+]

@@ -1,5 +1,24 @@
-"""Routes of the API."""
+"""Routes of telemetry and devices."""
 
-from django.urls import URLPattern
+from django.urls import path, re_path
 
-urlpatterns: list[URLPattern] = []
+from flexmarl.controlplane.telemetry.api import views
+
+_RUN = "runs/<str:run_id>"
+
+urlpatterns = [
+    path(f"{_RUN}/series", views.SeriesView.as_view(), name="api-run-series"),
+    path(f"{_RUN}/series/data", views.SeriesDataView.as_view(), name="api-run-series-data"),
+    path(f"{_RUN}/trajectories", views.TrajectoriesView.as_view(), name="api-run-trajectories"),
+    path(f"{_RUN}/trajectories/<str:trajectory_id>", views.TrajectoryView.as_view(), name="api-run-trajectory"),
+    path(f"{_RUN}/timeline", views.TimelineView.as_view(), name="api-run-timeline"),
+    path(f"{_RUN}/events", views.EventsView.as_view(), name="api-run-events"),
+    path(f"{_RUN}/consistency", views.ConsistencyView.as_view(), name="api-run-consistency"),
+    path("devices", views.DevicesView.as_view(), name="api-devices"),
+    path("devices/<str:device_id>", views.DeviceView.as_view(), name="api-device"),
+    re_path(
+        r"^devices/(?P<device_id>[^/]+)/actions/(?P<action>cordon|uncordon)$",
+        views.DeviceActionView.as_view(),
+        name="api-device-action",
+    ),
+]

@@ -1,0 +1,147 @@
+"""Runs over REST."""
+
+from collections.abc import Callable
+from typing import Any
+
+from django.db.models import QuerySet
+from drf_spectacular.utils import extend_schema
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from flexmarl.contracts.events import Verb
+from flexmarl.controlplane.accounts.queries import actor_of
+from flexmarl.controlplane.common.api.serializers import listing
+from flexmarl.controlplane.common.api.views import ApiView, ListView, check_if_match, etag
+from flexmarl.controlplane.common.scopes import Scope
+from flexmarl.controlplane.experiments import plans
+from flexmarl.controlplane.experiments.api.serializers import DraftSerializer, PlanSerializer
+from flexmarl.controlplane.runs import actions, queries
+from flexmarl.controlplane.runs.api.filters import ORDERINGS, PARAMETERS
+from flexmarl.controlplane.runs.api.serializers import (
+    ActionSerializer,
+    CheckpointSerializer,
+    NewRunSerializer,
+    OperationSerializer,
+    RunChangeSerializer,
+    RunDetailSerializer,
+    RunSerializer,
+    VersionSerializer,
+)
+from flexmarl.controlplane.runs.models import Run
+
+
+class RunsView(ListView):
+    scopes = {"GET": Scope.RUNS_READ, "POST": Scope.RUNS_WRITE}
+    parameters = PARAMETERS
+    orderings = ORDERINGS
+    field_names = tuple(RunSerializer().fields)
+    key_required = True
+
+    def query(self, request: Request) -> QuerySet[Run]:
+        return queries.runs()
+
+    def row_maker(self, request: Request) -> Callable[[Run], dict[str, Any]]:
+        return queries.RowMaker()
+
+    @extend_schema(operation_id="runs_list", responses=listing(RunSerializer))
+    def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """List runs."""
+        return super().get(request, *args, **kwargs)
+
+    @extend_schema(operation_id="runs_create", request=NewRunSerializer, responses={201: RunDetailSerializer})
+    def post(self, request: Request) -> Response:
+        """Create a run, and start it when `start` is true."""
+        body = NewRunSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        given = body.validated_data
+        run = actions.create_run(
+            actor_of(request),
+            body.draft(),
+            experiment=given["experiment"],
+            note=given["notes"],
+            start=given["start"],
+        )
+        return _detail(run, status=201)
+
+
+class PlanView(ApiView):
+    scopes = {"POST": Scope.RUNS_READ}
+    stores_answers = False
+
+    @extend_schema(operation_id="runs_plan", request=DraftSerializer, responses=PlanSerializer)
+    def post(self, request: Request) -> Response:
+        """Say what a specification would become: sizes, warnings, devices; or why it is refused."""
+        body = DraftSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        return Response(plans.plan(body.draft()))
+
+
+class RunView(ApiView):
+    scopes = {"GET": Scope.RUNS_READ, "PATCH": Scope.RUNS_WRITE}
+
+    @extend_schema(operation_id="runs_read", responses=RunDetailSerializer)
+    def get(self, request: Request, run_id: str) -> Response:
+        """Read a run by id or key."""
+        return _detail(queries.find_run(run_id))
+
+    @extend_schema(operation_id="runs_update", request=RunChangeSerializer, responses=RunDetailSerializer)
+    def patch(self, request: Request, run_id: str) -> Response:
+        """Change a run's name or notes. Honours If-Match."""
+        body = RunChangeSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        run = queries.find_run(run_id)
+        check_if_match(request, run.version)
+        given = body.validated_data
+        changed = actions.update_run(actor_of(request), run, name=given.get("name"), note=given.get("notes"))
+        return _detail(changed)
+
+
+class RunActionView(ApiView):
+    scopes = {"POST": Scope.RUNS_ACT}
+
+    @extend_schema(operation_id="runs_act", request=ActionSerializer, responses={202: OperationSerializer})
+    def post(self, request: Request, run_id: str, verb: str) -> Response:
+        """Ask for a verb. The driver carries it out; the operation says how far it is."""
+        body = ActionSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        run = queries.find_run(run_id)
+        operation = actions.act(actor_of(request), run, Verb(verb), body.validated_data["reason"])
+        row = queries.operation_row(queries.find_operation(operation.id))
+        return Response(row, status=202, headers={"Location": row["url"]})
+
+
+class OperationView(ApiView):
+    scopes = {"GET": Scope.RUNS_READ}
+
+    @extend_schema(operation_id="operations_read", responses=OperationSerializer)
+    def get(self, request: Request, operation_id: str) -> Response:
+        """Read how far an operation is."""
+        return Response(queries.operation_row(queries.find_operation(operation_id)))
+
+
+class CheckpointsView(ApiView):
+    scopes = {"GET": Scope.RUNS_READ}
+
+    @extend_schema(operation_id="runs_checkpoints", responses=listing(CheckpointSerializer))
+    def get(self, request: Request, run_id: str) -> Response:
+        """List a run's checkpoints."""
+        return Response(_all(queries.checkpoints(queries.find_run(run_id))))
+
+
+class VersionsView(ApiView):
+    scopes = {"GET": Scope.RUNS_READ}
+
+    @extend_schema(operation_id="runs_versions", responses=listing(VersionSerializer))
+    def get(self, request: Request, run_id: str) -> Response:
+        """List the newest version of each policy of a run."""
+        return Response(_all(queries.versions(queries.find_run(run_id))))
+
+
+def _detail(run: Run, status: int = 200) -> Response:
+    row = queries.run_detail(run)
+    headers = {"ETag": etag(run.version)} | ({"Location": row["url"]} if status == 201 else {})
+    return Response(row, status=status, headers=headers)
+
+
+def _all(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"results": rows, "next": None, "previous": None, "count": len(rows)}

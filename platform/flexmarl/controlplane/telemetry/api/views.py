@@ -1,0 +1,209 @@
+"""Series, trajectories, timelines and feeds of a run, and devices, over REST."""
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from flexmarl.controlplane.accounts.queries import actor_of
+from flexmarl.controlplane.common.api import pagination
+from flexmarl.controlplane.common.api.filters import Parameter
+from flexmarl.controlplane.common.api.pagination import Page
+from flexmarl.controlplane.common.api.serializers import listing
+from flexmarl.controlplane.common.api.views import ApiView
+from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
+from flexmarl.controlplane.common.scopes import Scope
+from flexmarl.controlplane.inventory import actions as inventory_actions
+from flexmarl.controlplane.inventory import queries as inventory
+from flexmarl.controlplane.runs.queries import find_run
+from flexmarl.controlplane.telemetry import feed, queries, series, timeline
+from flexmarl.controlplane.telemetry.api import serializers as shapes
+
+_TRAJECTORY_ORDER = "-draw,-member,-attempt"
+
+
+class SeriesView(ApiView):
+    scopes = {"GET": Scope.RUNS_READ}
+
+    @extend_schema(operation_id="runs_series", responses=listing(shapes.SeriesSerializer))
+    def get(self, request: Request, run_id: str) -> Response:
+        """List the series of a run."""
+        return Response(_all(queries.catalogue(find_run(run_id))))
+
+
+class SeriesDataView(ApiView):
+    scopes = {"GET": Scope.RUNS_READ}
+    parameters = (
+        Parameter("names", "Comma-separated names of series."),
+        Parameter("agent", "Role or policy; all when absent."),
+        Parameter("x", "Axis of `x`, `from` and `to`.", choices=series.AXES),
+        Parameter("from", "Smallest x.", "number"),
+        Parameter("to", "Largest x.", "number"),
+        Parameter("max_points", f"Points per series, 4 to {series.MAX_POINTS}.", "integer"),
+    )
+
+    @extend_schema(operation_id="runs_series_data", responses=shapes.SeriesDataSerializer)
+    def get(self, request: Request, run_id: str) -> Response:
+        """Read points of series, thinned without losing an extreme."""
+        names = [name for name in self.values.get("names", "").split(",") if name]
+        if not names:
+            raise _refuse("names", "required", "names is missing.", "Comma-separated names from the catalogue.")
+        points = _bounded(self.values, "max_points", series.DEFAULT_POINTS, 4, series.MAX_POINTS)
+        found = queries.data(
+            find_run(run_id),
+            names,
+            agent=self.values.get("agent"),
+            x=self.values.get("x", "step"),
+            start=self.values.get("from"),
+            end=self.values.get("to"),
+            max_points=int(points),
+        )
+        return Response(found)
+
+
+class TrajectoriesView(ApiView):
+    scopes = {"GET": Scope.TRAJECTORIES_READ}
+    parameters = (
+        Parameter("step", "Train step.", "integer"),
+        Parameter("origin", "Why it was played.", choices=("train", "eval")),
+        Parameter("status", "How it ended.", choices=("finished", "failed", "cancelled")),
+        Parameter("solved", "Solved or not.", "boolean"),
+        Parameter("reward__gte", "Smallest team score.", "number"),
+        Parameter("reward__lte", "Largest team score.", "number"),
+        pagination.LIMIT,
+        pagination.CURSOR,
+    )
+
+    @extend_schema(operation_id="runs_trajectories", responses=listing(shapes.TrajectorySerializer))
+    def get(self, request: Request, run_id: str) -> Response:
+        """List the trajectories of a run, newest draw first."""
+        limit = int(_bounded(self.values, "limit", pagination.DEFAULT_LIMIT, 1, pagination.MAX_LIMIT))
+        wanted = queries.EpisodeFilter(
+            step=self.values.get("step"),
+            origin=self.values.get("origin"),
+            status=self.values.get("status"),
+            solved=self.values.get("solved"),
+            score_min=self.values.get("reward__gte"),
+            score_max=self.values.get("reward__lte"),
+        )
+        after = None
+        if "cursor" in self.values:
+            draw, member, attempt = pagination.decode(self.values["cursor"], _TRAJECTORY_ORDER).values
+            after = (int(draw), int(member), int(attempt))
+        rows, behind = queries.trajectory_page(find_run(run_id), wanted, limit, after)
+        link = pagination.Cursor(_TRAJECTORY_ORDER, False, list(behind)).encode() if behind else None
+        return Response(pagination.envelope(request, Page(rows, link, None, None), rows))
+
+
+class TrajectoryView(ApiView):
+    scopes = {"GET": Scope.TRAJECTORIES_READ}
+
+    @extend_schema(operation_id="runs_trajectory", responses=shapes.TrajectoryDetailSerializer)
+    def get(self, request: Request, run_id: str, trajectory_id: str) -> Response:
+        """Read a trajectory with its turns, tokens and group."""
+        return Response(queries.trajectory(find_run(run_id), trajectory_id))
+
+
+class TimelineView(ApiView):
+    scopes = {"GET": Scope.RUNS_READ}
+    parameters = (Parameter("window_s", "Seconds before now, or before the run's end.", "number"),)
+
+    @extend_schema(operation_id="runs_timeline", responses=shapes.TimelineSerializer)
+    def get(self, request: Request, run_id: str) -> Response:
+        """Read what the run's devices did in a window, with the shares made of it."""
+        window = _bounded(self.values, "window_s", timeline.DEFAULT_WINDOW_S, 1, timeline.MAX_WINDOW_S)
+        return Response(queries.timeline(find_run(run_id), window))
+
+
+class EventsView(ApiView):
+    scopes = {"GET": Scope.RUNS_READ}
+    parameters = (
+        Parameter("after", "Sequence number to go on behind.", "integer"),
+        Parameter("limit", f"Events per answer, 1 to {feed.MAX_LIMIT}.", "integer"),
+        Parameter("kind", "Kind of event; may be repeated.", many=True),
+        Parameter("expand", "`body` adds the events as the orchestrator got them.", choices=("body",)),
+    )
+
+    @extend_schema(operation_id="runs_events", responses=shapes.EventsSerializer)
+    def get(self, request: Request, run_id: str) -> Response:
+        """Read the run's log behind a sequence number."""
+        limit = int(_bounded(self.values, "limit", feed.DEFAULT_LIMIT, 1, feed.MAX_LIMIT))
+        after = self.values.get("after", 0)
+        bodies = self.values.get("expand") == "body"
+        return Response(queries.events(find_run(run_id), after, limit, self.values.get("kind"), bodies))
+
+
+class ConsistencyView(ApiView):
+    scopes = {"GET": Scope.RUNS_READ}
+
+    @extend_schema(operation_id="runs_consistency", responses=shapes.ConsistencySerializer)
+    def get(self, request: Request, run_id: str) -> Response:
+        """Check the platform's promises on the rows of a run."""
+        return Response(queries.consistency(find_run(run_id)))
+
+
+class DevicesView(ApiView):
+    scopes = {"GET": Scope.CLUSTER_READ}
+    parameters = (
+        Parameter("pool", "Pool; may be repeated.", many=True),
+        Parameter("state", "State; may be repeated.", choices=("ready", "cordoned", "lost"), many=True),
+        Parameter("free", "Free for a lease now, or not.", "boolean"),
+    )
+
+    @extend_schema(operation_id="devices_list", responses=listing(shapes.DeviceSerializer))
+    def get(self, request: Request) -> Response:
+        """List devices with the runs that hold them."""
+        values = self.values
+        rows = [
+            row
+            for row in queries.devices()
+            if row["pool"] in values.get("pool", [row["pool"]])
+            and row["state"] in values.get("state", [row["state"]])
+            and row["free"] == values.get("free", row["free"])
+        ]
+        return Response(_all(rows))
+
+
+class DeviceView(ApiView):
+    scopes = {"GET": Scope.CLUSTER_READ, "PATCH": Scope.CLUSTER_ADMIN}
+
+    @extend_schema(operation_id="devices_read", responses=shapes.DeviceSerializer)
+    def get(self, request: Request, device_id: str) -> Response:
+        """Read a device."""
+        return Response(inventory.one(queries.devices(device_id), "device", device_id))
+
+    @extend_schema(
+        operation_id="devices_update", request=shapes.DeviceMoveSerializer, responses=shapes.DeviceSerializer
+    )
+    def patch(self, request: Request, device_id: str) -> Response:
+        """Put a device into another pool. A lease it holds goes on."""
+        body = shapes.DeviceMoveSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        inventory_actions.move_device(actor_of(request), device_id, body.validated_data["pool"])
+        return self.get(request, device_id)
+
+
+class DeviceActionView(ApiView):
+    scopes = {"POST": Scope.CLUSTER_ADMIN}
+
+    @extend_schema(operation_id="devices_act", request=None, responses=shapes.DeviceSerializer)
+    def post(self, request: Request, device_id: str, action: str) -> Response:
+        """Cordon a device (no new leases; what runs goes on) or let it work again."""
+        inventory_actions.cordon_device(actor_of(request), device_id, action == "cordon")
+        return Response(inventory.one(queries.devices(device_id), "device", device_id))
+
+
+def _all(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"results": rows, "next": None, "previous": None, "count": len(rows)}
+
+
+def _bounded(values: dict[str, Any], name: str, default: float, low: float, high: float) -> float:
+    value = values.get(name, default)
+    if not low <= value <= high:
+        raise _refuse(name, "out_of_range", f"{name}={value} is not between {low:g} and {high:g}.", "")
+    return value
+
+
+def _refuse(name: str, code: str, detail: str, hint: str) -> ValidationProblem:
+    return ValidationProblem(detail, errors=[FieldError(name, code, detail, hint, "query")])
