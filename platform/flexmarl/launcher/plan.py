@@ -11,7 +11,7 @@ import psutil
 from flexmarl.launcher.children import ProcessSpec
 
 WEB, DRIVER, WORKERS, NODE = range(4)
-"""Stop stages, in order; the services follow."""
+"""Stop stages, in order; the services follow. Their times add up to less than `up` promises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,9 @@ def process_specs(options: Options, port: int) -> list[ProcessSpec]:
     module = (sys.executable, "-m")
     serve = (*manage, "serve", "--host", options.host, "--port", str(port))
     return [
-        ProcessSpec("web", serve, WEB, 2.5, health_url=f"{url_of(options.host, port)}/healthz"),
+        ProcessSpec("web", serve, WEB, 1.5, health_url=f"{url_of(options.host, port)}/healthz"),
         ProcessSpec("driver", (*manage, "drive"), DRIVER, 1.5),
-        ProcessSpec("node", (*module, "workers.node"), NODE, 1.5),
+        ProcessSpec("node", (*module, "workers.node"), NODE, 1.0),
         ProcessSpec("device-worker", (*module, "workers.run", "--role", "device"), WORKERS, 1.5),
         ProcessSpec("rollout-worker", (*module, "workers.run", "--role", "rollout"), WORKERS, 1.5),
     ]

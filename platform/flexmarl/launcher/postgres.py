@@ -77,10 +77,10 @@ class EmbeddedPostgres(Service):
         self._create_database()
         return self.url
 
-    def stop(self) -> None:
-        """End the server: fast shutdown, then immediate (its next start recovers)."""
+    def stop(self, seconds: float = 6.0) -> None:
+        """End the server: fast shutdown, after `seconds` an immediate one (its next start recovers)."""
         if self.process is not None:
-            end(self.process, [(signal.SIGINT, 6.0), (signal.SIGQUIT, 1.5)])
+            end(self.process, [(signal.SIGINT, seconds), (signal.SIGQUIT, 0.5)])
             self.process = None
 
     def _initialise(self, install: Path) -> None:

@@ -36,6 +36,9 @@ READY_S = 60.0
 STEP_S = 120.0
 """Longest time of a one-shot step, such as migrating a large database."""
 
+STOP_S = 9.0
+"""What is left of it after the processes is PostgreSQL's, for a clean shutdown."""
+
 Say = Callable[[str], None]
 
 
@@ -209,9 +212,10 @@ class Up:
         self.say("Stopping")
         if self.supervisor:
             self.supervisor.stop()
-        for service in (self.valkey, self.postgres):
-            if service is not None:
-                service.stop()
+        if self.valkey:
+            self.valkey.stop()
+        if self.postgres:
+            self.postgres.stop(max(1.0, STOP_S - (time.monotonic() - began)))
         clear_state(self.home)
         seconds = round(time.monotonic() - began, 2)
         self.log.info("stopped", seconds=seconds)

@@ -56,7 +56,7 @@ class EmbeddedValkey(Service):
     def stop(self) -> None:
         """End the server; it syncs its file first."""
         if self.process is not None:
-            end(self.process, [(signal.SIGTERM, 3.0)])
+            end(self.process, [(signal.SIGTERM, 1.0)])
             self.process = None
         (self.home.run / "valkey.pid").unlink(missing_ok=True)
 
