@@ -1,4 +1,4 @@
-"""The frame every child process shares: one configuration line in, one ready line out, HTTP with a bearer secret between.
+"""The frame every child process shares: a configuration line in, a ready line out, HTTP with a bearer secret between.
 
 Invariants: the child ends when its parent does (end of file on standard input) and on SIGTERM; nothing but the ready
 line ever reaches standard output, whatever a library prints; a request without the secret touches nothing.
@@ -11,23 +11,22 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 
 try:
-    import uvloop
+    from uvloop import new_event_loop
 except ImportError:  # not on every platform, and only faster
-    uvloop = None
+    from asyncio import new_event_loop  # type: ignore[assignment]
 
 from workers.child import ChildConfig, ChildReady, IntervalLog, IntervalsRequest
 
 MAX_BODY_BYTES = 256 * 2**20
-SHUTDOWN_S = 1.0
+SHUTDOWN_S = 0.3
 """How long open requests may take to end once the child was told to stop."""
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def read_config() -> ChildConfig:
@@ -43,7 +42,7 @@ def read_config() -> ChildConfig:
 
 def run_loop(main: Coroutine[object, object, None]) -> None:
     """Run the child's main coroutine, on the fast event loop where there is one."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop if uvloop else None) as runner:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(main)
 
 
@@ -81,7 +80,7 @@ def _common_routes(config: ChildConfig, intervals: IntervalLog) -> list[web.Rout
     return [web.get("/health", health), web.post("/intervals", drain)]
 
 
-def _bearer(secret: str) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
+def _bearer(secret: str) -> Middleware:
     expected = f"Bearer {secret}".encode()
 
     @web.middleware

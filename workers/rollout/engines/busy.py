@@ -1,7 +1,7 @@
 """Busy time of an engine that decodes several policies in turns, as few closed intervals.
 
-A decode step takes a millisecond and policies alternate, so the steps of one stretch are drawn per policy, side by side:
-each policy's interval is exactly as long as its steps took, and none leaves the stretch.
+A decode step takes a millisecond and policies alternate, so the steps of one stretch are drawn per policy, side by
+side: each policy's interval is exactly as long as its steps took, and none leaves the stretch.
 """
 
 from dataclasses import dataclass

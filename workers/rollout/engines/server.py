@@ -11,9 +11,10 @@ from collections.abc import Callable
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from workers.child import IntervalLog
-from workers.child_server import Handler, json_response
+from workers.child_server import json_response
 from workers.models.architecture import UnsupportedModel
 from workers.rollout.engines.busy import BusyTime
 from workers.rollout.engines.calls import Call, Calls

@@ -1,0 +1,230 @@
+"""The engine child as its parent and its clients see it: a real process, real HTTP, weights from the state plane."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import aiohttp
+import msgspec
+import pytest
+
+from flexmarl.contracts.spec.team import FactoryModel
+from workers.child import ChildConfig, ChildReady, Interval
+from workers.models import build_model
+from workers.rollout.engines.wire import CompletionResponse, NotHeld, Stats
+from workers.transfer.local import LocalTier
+
+ROOT = Path(__file__).resolve().parents[3]
+WORDS = ("<pad>", "<bos>", "<eos>", *(f"w{i}" for i in range(37)))
+SPEC = {"agents": {"speaker": {}, "listener": {}}, "environment": {"type": "reference_game"}}
+
+
+@dataclass
+class RunningChild:
+    process: "subprocess.Popen[bytes]"
+    url: str
+    digests: list[str]
+
+
+def start_child(home: Path) -> RunningChild:
+    plane = LocalTier(home)
+    digests = [plane.put(build_model(FactoryModel(), WORDS, seed).state_dict()).digest for seed in (1, 2)]
+    config = ChildConfig("engine", 1, 2, 3, "life-1", "cpu", 1, "127.0.0.1", "secret", str(home), SPEC)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "workers.rollout.engines.serve"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "platform")])},
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(msgspec.json.encode(config) + b"\n")
+    process.stdin.flush()
+    watchdog = threading.Timer(60, process.kill)
+    watchdog.start()
+    ready = msgspec.json.decode(process.stdout.readline(), type=ChildReady)
+    watchdog.cancel()
+    assert ready.incarnation == "life-1"
+    return RunningChild(process, f"http://127.0.0.1:{ready.port}", digests)
+
+
+@pytest.fixture(scope="module")
+def child(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningChild]:
+    running = start_child(tmp_path_factory.mktemp("home"))
+    yield running
+    assert running.process.stdin is not None
+    running.process.stdin.close()
+    assert running.process.wait(10) == 0, "end of standard input ends the child"
+    assert running.process.stdout is not None
+    assert running.process.stdout.read() == b"", "standard output holds the ready line alone"
+
+
+async def ask(child: RunningChild, path: str, body: object = None, secret: str = "secret") -> tuple[int, bytes]:
+    headers = {"Authorization": f"Bearer {secret}"}
+    async with aiohttp.ClientSession(headers=headers) as session:
+        method = "GET" if body is None else "POST"
+        async with session.request(method, child.url + path, data=msgspec.json.encode(body or {})) as response:
+            return response.status, await response.read()
+
+
+async def load(child: RunningChild, version: int, policy: str = "speaker") -> None:
+    asked = {"policy": policy, "version": version, "digest": child.digests[version]}
+    status, _ = await ask(child, "/load", asked)
+    assert status == 200
+
+
+def completion(child: RunningChild, version: int = 0, **changes: object) -> dict[str, object]:
+    prompts = [[1, 3 + i, 4] for i in range(5)]
+    body = {"model": "speaker", "prompt": prompts, "max_tokens": 6, "seeds": list(range(5)), "version": version}
+    return body | {"digest": child.digests[version]} | changes
+
+
+def choices_of(body: bytes) -> dict[int, tuple[list[int], list[int]]]:
+    reply = msgspec.json.decode(body, type=CompletionResponse)
+    assert reply.incarnation == "life-1"
+    return {choice.index: (choice.token_ids, choice.segments) for choice in reply.choices}
+
+
+async def stats_of(child: RunningChild) -> Stats:
+    return msgspec.json.decode((await ask(child, "/stats"))[1], type=Stats)
+
+
+async def test_nothing_is_answered_without_the_secret(child: RunningChild) -> None:
+    for path, body in (("/health", None), ("/v1/completions", completion(child)), ("/load", {})):
+        assert (await ask(child, path, body, secret="guess"))[0] == 401
+    assert (await ask(child, "/health"))[0] == 200
+
+
+async def test_a_whole_answer_and_a_stream_carry_the_same_choices(child: RunningChild) -> None:
+    await load(child, 0)
+    status, whole = await ask(child, "/v1/completions", completion(child))
+    assert status == 200
+    expected = choices_of(whole)
+    assert list(expected) == [0, 1, 2, 3, 4]
+    assert all(segments == [0, 6] for _, segments in expected.values())
+    status, stream = await ask(child, "/v1/completions", completion(child, stream=True))
+    lines = [line.removeprefix(b"data: ") for line in stream.split(b"\n\n") if line]
+    assert (status, lines[-1]) == (200, b"[DONE]")
+    streamed: dict[int, tuple[list[int], list[int]]] = {}
+    for line in lines[:-1]:
+        streamed |= choices_of(line)
+    assert streamed == expected
+
+
+async def test_choices_of_a_stream_come_as_they_finish(child: RunningChild) -> None:
+    await load(child, 0)
+    body = completion(child, stream=True, max_tokens=900, stop_token_ids=list(range(3, 20)), prompt=[[1, 3]] * 8)
+    _, stream = await ask(child, "/v1/completions", body | {"seeds": list(range(8))})
+    lines = [line for line in stream.split(b"\n\n") if line.startswith(b"data: {")]
+    assert len(lines) > 1
+    assert sum(len(choices_of(line.removeprefix(b"data: "))) for line in lines) == 8
+
+
+async def test_other_weights_than_held_are_refused_with_what_is_held(child: RunningChild) -> None:
+    await load(child, 0)
+    for changes in ({"model": "listener"}, {"version": 5}, {"digest": "0" * 64}):
+        status, body = await ask(child, "/v1/completions", completion(child) | changes)
+        refusal = msgspec.json.decode(body, type=NotHeld)
+        assert (status, refusal.code, "speaker" in refusal.holds) == (409, "not_held", True)
+    missing = {"policy": "speaker", "version": 9, "digest": "0" * 64}
+    status, body = await ask(child, "/load", missing)
+    assert (status, msgspec.json.decode(body, type=NotHeld).code) == (409, "state_missing")
+    status, body = await ask(child, "/load", missing | {"policy": "stranger"})
+    assert (status, msgspec.json.decode(body, type=NotHeld).code) == (409, "not_held")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"seeds": [1]}, {"prompt": []}, {"prompt": [[]] * 5}, {"request_ids": ["a"] * 5}, {"surprise": 1}, {"prompt": 3}],
+)
+async def test_a_malformed_request_is_refused_and_changes_nothing(child: RunningChild, changes: dict) -> None:
+    await load(child, 0)
+    before = await stats_of(child)
+    status, body = await ask(child, "/v1/completions", completion(child) | changes)
+    assert (status, msgspec.json.decode(body, type=NotHeld).code) == (422, "bad_request")
+    after = await stats_of(child)
+    assert (after.running, after.waiting, after.generated_tokens) == (0, 0, before.generated_tokens)
+
+
+async def test_a_new_version_answers_and_the_old_one_stays_for_groups_that_pin_it(child: RunningChild) -> None:
+    await load(child, 0)
+    old = choices_of((await ask(child, "/v1/completions", completion(child)))[1])
+    await load(child, 1)
+    await load(child, 1)
+    new = choices_of((await ask(child, "/v1/completions", completion(child, version=1)))[1])
+    assert all(segments[0] == 1 for _, segments in new.values())
+    assert [ids for ids, _ in new.values()] != [ids for ids, _ in old.values()]
+    assert choices_of((await ask(child, "/v1/completions", completion(child)))[1]) == old
+    assert (await stats_of(child)).holds["speaker"].version == 1
+
+
+def endless(child: RunningChild, name: str) -> dict[str, object]:
+    return completion(child, prompt=[[1, 3]], seeds=[1], max_tokens=4000, request_ids=[name])
+
+
+async def until_running(child: RunningChild, running: int) -> None:
+    deadline = time.monotonic() + 10
+    while (await stats_of(child)).running != running:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.005)
+
+
+async def test_abort_ends_a_reply_with_the_tokens_it_has(child: RunningChild) -> None:
+    await load(child, 0)
+    asking = asyncio.create_task(ask(child, "/v1/completions", endless(child, "long")))
+    await until_running(child, 1)
+    _, body = await ask(child, "/abort", {"request_ids": ["long", "nobody"]})
+    assert msgspec.json.decode(body) == {"aborted": ["long"]}
+    _, answer = await asking
+    choice = msgspec.json.decode(answer, type=CompletionResponse).choices[0]
+    assert choice.finish_reason == "abort"
+    assert 0 < len(choice.token_ids) == len(choice.logprobs) < 4000
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_hangs_up_ends_its_requests(child: RunningChild, stream: bool) -> None:
+    await load(child, 0)
+    asking = asyncio.create_task(ask(child, "/v1/completions", endless(child, "left") | {"stream": stream}))
+    await until_running(child, 1)
+    asking.cancel()
+    await until_running(child, 0)
+
+
+async def test_busy_intervals_are_told_until_acknowledged(child: RunningChild) -> None:
+    await load(child, 0, policy="listener")
+    for _ in range(3):
+        await ask(child, "/v1/completions", completion(child, model="listener"))
+        await asyncio.sleep(0.01)
+    _, body = await ask(child, "/intervals", {"acknowledged": -1})
+    found = msgspec.json.decode(body, type=list[Interval])
+    assert {"load", "rollout"} <= {interval.phase for interval in found}
+    assert sum(interval.tokens for interval in found if interval.policy == "listener") == 90
+    assert all(interval.t0 <= interval.t1 <= time.time() for interval in found)
+    for earlier, later in pairwise(found):
+        assert earlier.t1 <= later.t0 + 1e-6, "one device, one thing at a time"
+    _, body = await ask(child, "/intervals", {"acknowledged": found[-1].ord})
+    assert msgspec.json.decode(body) == []
+
+
+def test_sigterm_ends_the_child_in_time_even_with_work_running(tmp_path: Path) -> None:
+    running = start_child(tmp_path)
+
+    async def keep_busy() -> None:
+        await load(running, 0)
+        asking = asyncio.create_task(ask(running, "/v1/completions", endless(running, "long")))
+        await until_running(running, 1)
+        running.process.send_signal(signal.SIGTERM)
+        with pytest.raises(aiohttp.ClientError):
+            await asking
+
+    asyncio.run(keep_busy())
+    assert running.process.wait(5) == 0
