@@ -1,0 +1,128 @@
+"""Cohorts: which groups make a global batch, and when all of them are settled.
+
+Invariants: a cohort's groups all play under the vector pinned when it opened; its barrier waits for settled groups,
+never for rows; a group's filter and advantages run once, on its complete information, before anything of it is cut.
+A group with too few finished members is dropped and stays counted; nothing replaces it.
+"""
+
+from collections.abc import Sequence
+
+from flexmarl.algorithms.advantages import Advantages
+from flexmarl.algorithms.filters import Signal, signal_of
+from flexmarl.contracts.events import GroupSettled
+from flexmarl.contracts.status import RunReason
+from flexmarl.contracts.wire import EpisodeOutcome
+from flexmarl.orchestrator.context import Context
+from flexmarl.orchestrator.cutting import cut_ready, stop_idling
+from flexmarl.orchestrator.rollout import drive_rollout, open_draws, settle_draw
+from flexmarl.orchestrator.state import Cohort, PendingGroup, PolicyCohort, Row
+from flexmarl.orchestrator.tallies import add_episode, count_fates, finished_of
+from flexmarl.orchestrator.types import NoteLevel
+
+EMPTY_COHORTS = 2
+"""A run whose cohorts in a row lose every group to failed episodes is given up after so many."""
+
+
+def open_cohort(ctx: Context) -> None:
+    """Propose the next tasks under the committed vector and send them to play."""
+    state, plan = ctx.state, ctx.plan
+    first = state.next_draw
+    state.cohort = Cohort(
+        no=state.next_cohort,
+        opened_at=ctx.now,
+        first_draw=first,
+        pins=state.vector(),
+        open=open_draws(ctx, first, plan.groups, plan.spec.batch.rollout_groups),
+        policies={name: PolicyCohort() for name in plan.trainable},
+        idle_since=ctx.now,
+    )
+    state.next_draw += plan.groups
+    state.next_cohort += 1
+    state.train_episodes.proposed += plan.groups * plan.members
+    if state.first_cohort_at is None:
+        state.first_cohort_at = ctx.now
+    drive_rollout(ctx, state.cohort)
+
+
+def on_train_group(ctx: Context, event: GroupSettled) -> None:
+    """Settle a group of the open cohort: filter, advantages, and whatever can be cut now."""
+    cohort = ctx.state.cohort
+    if cohort is None or event.draw not in cohort.open:
+        return
+    settle_draw(ctx, cohort, event.draw)
+    finished = finished_of(event.episodes)
+    count_fates(ctx.state.train_episodes, cohort.tally, event.episodes, len(finished), ctx.plan.members)
+    before = cohort.tally.samples, cohort.tally.tokens
+    for episode in finished:
+        add_episode(cohort.tally, episode)
+    ctx.state.tokens_generated += cohort.tally.tokens - before[1]
+    rows = cohort.tally.samples - before[0]
+    kept = _keep(ctx, cohort, event, finished)
+    if kept is None:
+        ctx.state.samples_recorded += rows
+    else:
+        cohort.kept += 1
+        cohort.pending.append(kept)
+        ctx.state.samples_recorded += rows - sum(len(own) for own in kept.rows.values())
+    _close_if_settled(ctx, cohort)
+    cut_ready(ctx, cohort)
+
+
+def _keep(ctx: Context, cohort: Cohort, event: GroupSettled, finished: Sequence[EpisodeOutcome]) -> PendingGroup | None:
+    """Return the rows a group gives to training, None when it is dropped or refused."""
+    plan = ctx.plan
+    if len(finished) < plan.needed_members:
+        cohort.dropped += 1
+        ctx.note(
+            f"group {event.draw} dropped: {len(finished)} of {plan.members} episodes finished, "
+            f"{plan.needed_members} are needed{_first_reason(event.episodes)}",
+            NoteLevel.WARNING,
+            target=f"draw:{event.draw}",
+        )
+        return None
+    advantages = plan.estimator(plan.spec.algorithm.advantage, plan.group_key, finished)
+    signal = signal_of(finished, advantages)
+    cohort.tally.signals[signal] = cohort.tally.signals.get(signal, 0) + 1
+    if not plan.group_filter(Signal(signal)):
+        cohort.refused += 1
+        return None
+    return PendingGroup(event.draw, _rows(ctx, finished, advantages))
+
+
+def _first_reason(episodes: Sequence[EpisodeOutcome]) -> str:
+    reason = next((episode.reason for episode in episodes if episode.reason), "")
+    return f" ({reason[:200]})" if reason else ""
+
+
+def _rows(ctx: Context, finished: Sequence[EpisodeOutcome], advantages: Advantages) -> dict[str, list[Row]]:
+    """Split a group's samples by policy. Frozen seats and empty replies are recorded, not trained."""
+    plan = ctx.plan
+    rows: dict[str, list[Row]] = {}
+    for episode, values in zip(finished, advantages, strict=True):
+        for sample, advantage in zip(episode.samples, values, strict=True):
+            weight, _ = plan.aggregation(sample.tokens)
+            if weight and sample.role in plan.trained_roles:
+                rows.setdefault(plan.policy_of[sample.role], []).append(
+                    (episode.member, episode.attempt, sample.role, sample.turn, advantage, weight, sample.tokens)
+                )
+    return rows
+
+
+def _close_if_settled(ctx: Context, cohort: Cohort) -> None:
+    if cohort.open:
+        return
+    cohort.settled_at = ctx.now
+    stop_idling(ctx, cohort)
+    lost = cohort.kept + cohort.refused == 0
+    ctx.state.empty_cohorts = ctx.state.empty_cohorts + 1 if lost else 0
+
+
+def starved(ctx: Context) -> tuple[RunReason, str] | None:
+    """Return why a run that keeps losing all its episodes must end, None while it may go on."""
+    if ctx.state.empty_cohorts < EMPTY_COHORTS:
+        return None
+    return (
+        RunReason.EPISODES_FAILED,
+        f"no episode group of {EMPTY_COHORTS} cohorts in a row had {ctx.plan.needed_members} finished episodes; "
+        "open a failed trajectory to see the cause, or lower batch.min_members",
+    )

@@ -1,0 +1,82 @@
+"""One call of the core in the making: the plan, the state, the clock, and what has been decided so far.
+
+Work is named by a key ("load:7:solver"). `issue` gives a command to a key at most once until it is answered, so the
+parts of the core may state what is wanted on every call instead of remembering what they asked for.
+"""
+
+from dataclasses import dataclass, field
+
+from flexmarl.contracts.commands import Command
+from flexmarl.orchestrator.plan import Plan
+from flexmarl.orchestrator.state import Failure, Outstanding, RunState
+from flexmarl.orchestrator.types import Metric, Note, NoteLevel, NumberedCommand
+
+BACKOFF_S = (0.5, 1.0, 2.0, 5.0, 10.0)
+"""Wait after the n-th failure of the same work in a row."""
+
+
+@dataclass(slots=True)
+class Context:
+    plan: Plan
+    state: RunState
+    now: float
+    commands: list[NumberedCommand] = field(default_factory=list)
+    void: list[int] = field(default_factory=list)
+    metrics: list[Metric] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+
+    def emit(self, command: Command) -> int:
+        """Decide a command that nobody answers; returns its number."""
+        number = self.state.next_command
+        self.state.next_command = number + 1
+        self.commands.append(NumberedCommand(number, self.state.epoch, command))
+        return number
+
+    def wanted(self, key: str) -> bool:
+        """Tell whether a key's work may be issued now: it is not on its way, and no back-off holds it."""
+        if key in self.state.outstanding:
+            return False
+        failure = self.state.failures.get(key)
+        return failure is None or failure.until <= self.now
+
+    def issue(self, key: str, command: Command, *, lease_id: int = 0, version: int = -1, left: int = 1) -> None:
+        """Decide a command under a key. Callers ask `wanted` first."""
+        number = self.emit(command)
+        self.state.outstanding[key] = Outstanding(number, command.kind, lease_id, version, left)
+
+    def answered(self, key: str) -> None:
+        """Close a key: its work is done."""
+        self.state.outstanding.pop(key, None)
+        self.state.failures.pop(key, None)
+
+    def withdraw(self, key: str) -> None:
+        """Void the command of a key, if it is on its way."""
+        gone = self.state.outstanding.pop(key, None)
+        if gone is not None:
+            self.void.append(gone.no)
+
+    def withdraw_prefix(self, prefix: str) -> None:
+        """Void the commands of all keys that start so."""
+        for key in [key for key in self.state.outstanding if key.startswith(prefix)]:
+            self.withdraw(key)
+
+    def withdraw_lease(self, lease_id: int) -> None:
+        """Void what a lease's child was asked for, except to live: that the lease itself decides."""
+        keys = [key for key, o in self.state.outstanding.items() if o.lease_id == lease_id and o.kind != "host_lease"]
+        for key in keys:
+            self.withdraw(key)
+
+    def failed(self, key: str) -> int:
+        """Note one more failure of a key's work and hold it back; returns how often it failed in a row."""
+        before = self.state.failures.get(key)
+        count = 1 if before is None else before.count + 1
+        self.state.failures[key] = Failure(count, self.now + BACKOFF_S[min(count, len(BACKOFF_S)) - 1])
+        return count
+
+    def note(self, text: str, level: NoteLevel = NoteLevel.INFO, *, actor: str = "", target: str = "") -> None:
+        """Say a line to people."""
+        self.notes.append(Note(level, text, actor, target))
+
+    def metric(self, name: str, value: float, step: int, agent: str = "", stat: str = "mean") -> None:
+        """Add a point to a series."""
+        self.metrics.append(Metric(name, step, value, agent, stat, self.state.samples_trained))

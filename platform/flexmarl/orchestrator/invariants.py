@@ -1,0 +1,80 @@
+"""What must hold between any two calls of the core. Used by every test and scenario; costs too much for production."""
+
+from flexmarl.contracts.events import DeviceUse
+from flexmarl.contracts.status import TERMINAL, RunStatus
+from flexmarl.orchestrator.plan import EVALUATION_DRAWS, Plan
+from flexmarl.orchestrator.state import Cohort, Counters, RunState
+
+
+def check_invariants(plan: Plan, state: RunState) -> None:
+    """Raise AssertionError naming the broken rule."""
+    _check_counts(plan, state)
+    _check_commands(state)
+    _check_life(state)
+    if state.cohort is not None:
+        _check_cohort(plan, state, state.cohort)
+    if state.evaluation is not None:
+        for name, pin in state.evaluation.pins.items():
+            version = state.policies[name].version
+            assert version in (pin.version, pin.version + 1), f"{name} ran ahead of an open evaluation"
+        assert all(draw >= EVALUATION_DRAWS for draw in state.evaluation.open), "a training draw in an evaluation"
+
+
+def _check_counts(plan: Plan, state: RunState) -> None:
+    playing = 0 if state.cohort is None else len(state.cohort.open) * plan.members
+    _adds_up("training", state.train_episodes, playing)
+    _adds_up("evaluation", state.eval_episodes, 0 if state.evaluation is None else len(state.evaluation.open))
+
+
+def _adds_up(what: str, counters: Counters, playing: int) -> None:
+    settled = counters.finished + counters.failed + counters.cancelled
+    assert counters.proposed == settled + playing, f"{what} episodes do not add up: {counters}, {playing} playing"
+
+
+def _check_commands(state: RunState) -> None:
+    numbers = [o.no for o in state.outstanding.values()]
+    assert len(set(numbers)) == len(numbers), "two keys share a command"
+    assert all(0 < number < state.next_command for number in numbers), "a command number from the future"
+    for parts in (state.cohort, state.evaluation):
+        if parts is None:
+            continue
+        for key in set(parts.open.values()):
+            waiting = sum(1 for own in parts.open.values() if own == key)
+            command = state.outstanding.get(key)
+            assert command is not None or key in state.failures, f"nobody plays {key}"
+            assert command is None or command.left == waiting, f"{key} waits for {command.left}, open are {waiting}"
+
+
+def _check_life(state: RunState) -> None:
+    if state.status in TERMINAL or state.status is RunStatus.PAUSED:
+        assert state.cohort is None, f"a cohort is open while {state.status}"
+        assert state.evaluation is None, f"an evaluation is open while {state.status}"
+    if state.status in TERMINAL:
+        hosts = {"host_lease"}
+        assert all(o.kind in hosts for o in state.outstanding.values()), "an ended run has commands on their way"
+        assert all(lease.releasing for lease in state.leases.values()), "an ended run keeps a lease"
+    for lease in state.leases.values():
+        assert lease.incarnation or not lease.holds, "a lost child holds weights"
+    alive = {lease.incarnation for lease in state.leases.values() if lease.use is DeviceUse.TRAINER}
+    for name, policy in state.policies.items():
+        version, _, incarnation = policy.accumulator.partition(":")
+        if policy.accumulator:
+            assert incarnation in alive, f"{name} has an accumulator in a dead trainer"
+            assert version == str(policy.version), f"{name} accumulates at {version}, committed is {policy.version}"
+
+
+def _check_cohort(plan: Plan, state: RunState, cohort: Cohort) -> None:
+    settled = cohort.kept + cohort.refused + cohort.dropped
+    assert settled + len(cohort.open) == plan.groups, "a group of the cohort has no fate"
+    assert (cohort.settled_at is not None) == (not cohort.open), "settled and open at once"
+    assert not (cohort.pending and not cohort.open), "rows of a settled cohort were not cut"
+    for name, pin in cohort.pins.items():
+        own, version = cohort.policies.get(name), state.policies[name].version
+        ahead = own is not None and own.stepped and bool(own.micro_batches)
+        assert version == pin.version + ahead, f"{name} is at {version}, its cohort pins {pin.version}"
+        if own is None:
+            continue
+        assert own.own_lag == 0, f"{name} would train on rows of older weights"
+        assert own.accumulated == sum(m.accumulated for m in own.micro_batches), f"{name} counts wrongly"
+        assert not own.stepped or cohort.settled_at is not None, f"{name} stepped before its cohort was settled"
+        assert all(m.no < state.policies[name].next_micro_batch for m in own.micro_batches), "an unknown micro-batch"

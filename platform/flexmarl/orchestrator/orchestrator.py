@@ -1,0 +1,188 @@
+"""The core's one entry: `handle(event, now) -> Decision`.
+
+Invariants: no input but the specification, the state, the event and `now`; equal logs give equal decisions. A fact
+that is late, repeated or of another life changes nothing. Each call applies the fact through the dispatch table and
+then lets every part state what it wants now (`drive_*`, `advance`), so the order in which facts arrive does not
+matter for what happens in the end.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from flexmarl.contracts.events import (
+    CheckpointWritten,
+    ChildLost,
+    ChildReady,
+    CommandFailed,
+    DevicesGranted,
+    DeviceUse,
+    Event,
+    GroupSettled,
+    LeaseEnded,
+    MicroBatchAccumulated,
+    PolicyBound,
+    RunVerb,
+    StepCommitted,
+    TimerFired,
+    WeightsServed,
+)
+from flexmarl.contracts.live import Progress
+from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus
+from flexmarl.contracts.wire import Origin
+from flexmarl.orchestrator import progress as progress_view
+from flexmarl.orchestrator.cohorts import on_train_group
+from flexmarl.orchestrator.context import Context
+from flexmarl.orchestrator.evaluation import on_evaluation_group
+from flexmarl.orchestrator.lifecycle import advance, fail, on_verb, time_limit
+from flexmarl.orchestrator.plan import make_plan
+from flexmarl.orchestrator.recovery import (
+    drive_devices,
+    drive_hosts,
+    on_child_lost,
+    on_child_ready,
+    on_command_failed,
+    on_devices_granted,
+    on_lease_ended,
+)
+from flexmarl.orchestrator.rollout import drive_rollout
+from flexmarl.orchestrator.serving import drive_engines, on_weights_served
+from flexmarl.orchestrator.state import PolicyState, RunState, decode, encode
+from flexmarl.orchestrator.training import (
+    drive_trainer,
+    on_accumulated,
+    on_checkpoint_written,
+    on_policy_bound,
+    on_step_committed,
+)
+from flexmarl.orchestrator.types import Decision
+
+
+def _on_group(ctx: Context, event: GroupSettled) -> None:
+    if event.epoch == ctx.state.epoch:
+        (on_train_group if event.origin is Origin.TRAIN else on_evaluation_group)(ctx, event)
+
+
+def _on_timer(ctx: Context, event: TimerFired) -> None:
+    """Nothing of its own: every call looks at the clock."""
+
+
+HANDLERS: dict[type[Any], Callable[[Context, Any], None]] = {
+    RunVerb: on_verb,
+    DevicesGranted: on_devices_granted,
+    ChildReady: on_child_ready,
+    ChildLost: on_child_lost,
+    LeaseEnded: on_lease_ended,
+    PolicyBound: on_policy_bound,
+    GroupSettled: _on_group,
+    MicroBatchAccumulated: on_accumulated,
+    StepCommitted: on_step_committed,
+    WeightsServed: on_weights_served,
+    CheckpointWritten: on_checkpoint_written,
+    CommandFailed: on_command_failed,
+    TimerFired: _on_timer,
+}
+
+_IDLE = TERMINAL | {RunStatus.DRAFT}
+
+
+class Orchestrator:
+    """Decides for one run. Single-threaded; the caller keeps every decision or throws the object away."""
+
+    def __init__(self, spec: ExperimentSpec, state: RunState | None = None) -> None:
+        self.plan = make_plan(spec)
+        self.state = state or RunState(policies={name: PolicyState() for name in self.plan.policies})
+
+    @classmethod
+    def restore(cls, spec: ExperimentSpec, snapshot: bytes) -> "Orchestrator":
+        """Continue from a snapshot. Raises ValueError when another core wrote it."""
+        return cls(spec, decode(snapshot))
+
+    def snapshot(self) -> bytes:
+        """Serialise the state as JSON."""
+        return encode(self.state)
+
+    def handle(self, event: Event, now: float) -> Decision:
+        """Take one fact and decide. `now` never goes back: an earlier one counts as the last."""
+        state = self.state
+        state.now = max(state.now, now)
+        ctx = Context(self.plan, state, state.now)
+        HANDLERS[type(event)](ctx, event)
+        if state.status not in _IDLE:
+            self._drive(ctx)
+        return self._decision(ctx)
+
+    def fail(self, text: str, now: float) -> Decision:
+        """End the run because the core itself raised on an event."""
+        self.state.now = max(self.state.now, now)
+        ctx = Context(self.plan, self.state, self.state.now)
+        if self.state.status not in _IDLE:
+            fail(ctx, RunReason.ORCHESTRATOR_ERROR, text)
+        return self._decision(ctx)
+
+    def progress(self) -> Progress:
+        """Read the figures for pages."""
+        return progress_view.progress(self.plan, self.state)
+
+    def _drive(self, ctx: Context) -> None:
+        """Let every part ask for what it wants now. `advance` may open new work, so the parts after it see that."""
+        state = self.state
+        drive_devices(ctx)
+        if state.failures:
+            drive_hosts(ctx)
+            for parts in (state.cohort, state.evaluation):
+                if parts is not None:
+                    drive_rollout(ctx, parts)
+        drive_trainer(ctx)
+        advance(ctx)
+        if state.status not in _IDLE:
+            drive_engines(ctx)
+            if state.checkpoints or state.cohort is not None:
+                drive_trainer(ctx)
+            _explain(ctx)
+
+    def _decision(self, ctx: Context) -> Decision:
+        state = self.state
+        return Decision(
+            commands=ctx.commands,
+            void=ctx.void,
+            metrics=ctx.metrics,
+            notes=ctx.notes,
+            status=state.status,
+            reason=state.reason,
+            reason_text=state.reason_text,
+            epoch=state.epoch,
+            step=state.step,
+            deadline=_deadline(ctx),
+        )
+
+
+def _explain(ctx: Context) -> None:
+    """Keep the reason of a run under way true: what recovers, or nothing."""
+    state = ctx.state
+    if state.status is RunStatus.STARTING:
+        if all(lease.incarnation for lease in state.leases.values()):
+            state.reason, state.reason_text = RunReason.BINDING_POLICIES, "making or loading the policies"
+        return
+    if state.status is not RunStatus.RUNNING:
+        return
+    gone = next((lease for lease in state.leases.values() if not lease.incarnation), None)
+    if gone is not None:
+        engine = gone.use is DeviceUse.ENGINE
+        state.reason = RunReason.RECOVERING_ENGINE if engine else RunReason.RECOVERING_TRAINER
+        state.reason_text = f"{gone.use} on {gone.device_id} starts again"
+    elif "devices" in state.outstanding:
+        state.reason, state.reason_text = RunReason.WAITING_FOR_DEVICES, "waiting for a device to replace a lost one"
+    elif state.reason is not RunReason.NONE:
+        state.reason, state.reason_text = RunReason.NONE, ""
+
+
+def _deadline(ctx: Context) -> float | None:
+    """Return the earliest time at which something is to be done without a fact."""
+    state = ctx.state
+    times = [failure.until for failure in state.failures.values() if failure.until > ctx.now]
+    if state.status is RunStatus.RUNNING:
+        limit = time_limit(ctx)
+        if limit is not None:
+            times.append(max(limit, ctx.now))
+    return min(times, default=None)

@@ -1,0 +1,163 @@
+"""Devices and the children on them: granted, ready, lost, ended; and commands that failed.
+
+Invariants: an event of another life than the one known is ignored; what a lost child was asked for is void; nothing
+that was committed is undone. A lease that ends while the run wants it is replaced by a new request, a bounded number
+of times between two finished steps.
+"""
+
+from flexmarl.contracts.commands import HostLease, ReleaseLease, RequestDevices
+from flexmarl.contracts.events import ChildLost, ChildReady, CommandFailed, DevicesGranted, DeviceUse, LeaseEnded
+from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus
+from flexmarl.orchestrator.context import Context
+from flexmarl.orchestrator.lifecycle import fail, move
+from flexmarl.orchestrator.state import LeaseState
+from flexmarl.orchestrator.training import unbind
+from flexmarl.orchestrator.types import NoteLevel
+
+MAX_REPLACEMENTS = 4
+"""Leases lost between two finished steps before the run is given up: more is a fault, not bad luck."""
+REMEMBERED_LIVES = 16
+"""Lost lives of a lease that are recognised when their announcement comes late."""
+MAX_FAILURES = 5
+"""Failures of the same work in a row before the run is given up."""
+
+
+def drive_devices(ctx: Context) -> None:
+    """Ask for the devices the run wants and does not have, as one gang."""
+    resources = ctx.plan.spec.resources
+    engines = resources.rollout_devices - len(ctx.state.of_use(DeviceUse.ENGINE))
+    trainers = resources.training_devices - len(ctx.state.of_use(DeviceUse.TRAINER))
+    if (engines > 0 or trainers > 0) and ctx.wanted("devices"):
+        command = RequestDevices(
+            pool=resources.rollout_pool,
+            engines=max(engines, 0),
+            trainers=max(trainers, 0),
+            trainer_pool=resources.training_pool,
+        )
+        ctx.issue("devices", command)
+
+
+def on_devices_granted(ctx: Context, event: DevicesGranted) -> None:
+    """Start a child on every granted device; a run that ended meanwhile gives them back."""
+    if ctx.state.status in TERMINAL:
+        for lease in event.leases:
+            ctx.emit(ReleaseLease(lease_id=lease.lease_id))
+        return
+    ctx.answered("devices")
+    for granted in event.leases:
+        if granted.lease_id not in ctx.state.leases:
+            own = LeaseState(granted.lease_id, granted.device_id, granted.use)
+            ctx.state.leases[own.lease_id] = own
+            _host(ctx, own)
+    if ctx.state.status is RunStatus.QUEUED:
+        move(ctx, RunStatus.STARTING, RunReason.STARTING_CHILDREN, "starting the engine and the trainer")
+
+
+def _host(ctx: Context, lease: LeaseState) -> None:
+    command = HostLease(lease_id=lease.lease_id, device_id=lease.device_id, use=lease.use)
+    ctx.issue(f"host:{lease.lease_id}", command, lease_id=lease.lease_id)
+
+
+def on_child_ready(ctx: Context, event: ChildReady) -> None:
+    """A child answers on its device. Whatever its predecessor held is gone."""
+    lease = ctx.state.leases.get(event.lease_id)
+    if lease is None or lease.releasing or event.incarnation in (*lease.alive, *lease.gone):
+        return
+    if lease.incarnation:
+        _forget_child(ctx, lease)
+    ctx.answered(f"host:{event.lease_id}")
+    lease.alive.append(event.incarnation)
+    lease.incarnation = event.incarnation
+    if lease.losses:
+        ctx.note(f"{lease.use} on {lease.device_id} is back", target=f"lease:{lease.lease_id}")
+
+
+def on_child_lost(ctx: Context, event: ChildLost) -> None:
+    """The child of a lease is gone; its device worker starts the next one by itself."""
+    lease = ctx.state.leases.get(event.lease_id)
+    lost = event.incarnation or (lease.incarnation if lease is not None else "")
+    if lease is None or not lost or lost in lease.gone:
+        return
+    lease.gone = [*lease.gone, lost][-REMEMBERED_LIVES:]
+    lease.alive = [life for life in lease.alive if life != lost]
+    if lost != lease.incarnation:
+        return
+    _forget_child(ctx, lease)
+    lease.losses += 1
+    lease.incarnation = lease.alive[-1] if lease.alive else ""
+    if not lease.releasing:
+        why = f": {event.reason}" if event.reason else ""
+        ctx.note(f"{lease.use} on {lease.device_id} lost{why}", NoteLevel.WARNING, target=f"lease:{lease.lease_id}")
+
+
+def _forget_child(ctx: Context, lease: LeaseState) -> None:
+    lease.incarnation = ""
+    lease.holds.clear()
+    ctx.withdraw_lease(lease.lease_id)
+    if lease.use is DeviceUse.TRAINER:
+        for name in ctx.state.policies:
+            unbind(ctx, name)
+
+
+def on_lease_ended(ctx: Context, event: LeaseEnded) -> None:
+    """A device is free again. If the run still wanted it, another is asked for."""
+    lease = ctx.state.leases.get(event.lease_id)
+    if lease is None:
+        return
+    if lease.incarnation:
+        _forget_child(ctx, lease)
+    del ctx.state.leases[event.lease_id]
+    ctx.state.outstanding.pop(f"host:{event.lease_id}", None)
+    if lease.releasing or ctx.state.status in TERMINAL:
+        return
+    ctx.state.replacements += 1
+    why = event.reason or "no reason given"
+    ctx.note(f"{lease.use} on {lease.device_id} ended: {why}", NoteLevel.ERROR, target=f"lease:{lease.lease_id}")
+    if ctx.state.replacements > MAX_REPLACEMENTS:
+        text = f"{ctx.state.replacements} leases ended without a finished step between them, the last: {why}"
+        fail(ctx, RunReason.CHILDREN_LOST, f"{text}; read the log of {lease.device_id}'s node")
+
+
+def on_command_failed(ctx: Context, event: CommandFailed) -> None:
+    """Repeat what may be repeated, after a back-off; otherwise give up with the cause in words."""
+    key = next((k for k, o in ctx.state.outstanding.items() if o.no == event.command_no), None)
+    if key is None or ctx.state.status in TERMINAL:
+        return
+    kind, _, name = key.partition(":")
+    del ctx.state.outstanding[key]
+    if kind in ("accumulate", "step", "bind"):
+        # The trainer's state is in doubt now: one back-off per policy, and everything of it again.
+        name = name.partition(":")[0]
+        key = f"policy:{name}"
+        unbind(ctx, name)
+    count = ctx.failed(key)
+    ctx.note(
+        f"{event.command_kind} failed ({event.code}): {event.message[:500]}",
+        NoteLevel.WARNING,
+        target=f"command:{event.command_no}",
+    )
+    if event.retryable and count < MAX_FAILURES:
+        return
+    _give_up(ctx, kind, name, event)
+
+
+def _give_up(ctx: Context, kind: str, name: str, event: CommandFailed) -> None:
+    if kind == "checkpoint":
+        wanted = ctx.state.checkpoints.pop(name, None)
+        step = "" if wanted is None else f" after step {wanted.step}"
+        ctx.note(f"the {name} checkpoint{step} was not written: {event.message[:300]}", NoteLevel.ERROR)
+        return
+    advice = {
+        "play": "open the log of the rollout worker",
+        "load": "open the log of the engine",
+        "host": "open the log of the device's node",
+    }.get(kind, "open the log of the trainer")
+    fail(ctx, RunReason.COMMAND_FAILED, f"{event.command_kind} failed: {event.message[:300]} ({event.code}); {advice}")
+
+
+def drive_hosts(ctx: Context) -> None:
+    """Issue the hosting of a lease again whose command failed."""
+    for lease in ctx.state.leases.values():
+        key = f"host:{lease.lease_id}"
+        if key in ctx.state.failures and not lease.incarnation and not lease.releasing and ctx.wanted(key):
+            _host(ctx, lease)

@@ -1,0 +1,71 @@
+"""Rollout commands: episode groups on their way, split so that several workers share a cohort.
+
+A draw is open until its group settles; it belongs to one command key. A command that failed is issued again for the
+draws that are still open, under the same key and a new number, after a back-off.
+"""
+
+from collections.abc import Iterator
+
+from flexmarl.contracts.commands import GroupOrder, PlayGroups
+from flexmarl.contracts.wire import Origin, PolicyPin
+from flexmarl.orchestrator.context import Context
+from flexmarl.orchestrator.plan import EVALUATION_DRAWS
+from flexmarl.orchestrator.state import Cohort, Evaluation, Pin
+
+
+def open_draws(ctx: Context, first: int, count: int, chunk: int) -> dict[int, str]:
+    """Assign draws to command keys, `chunk` groups each."""
+    return {draw: f"play:{first + (draw - first) // chunk * chunk}" for draw in range(first, first + count)}
+
+
+def wire_pins(pins: dict[str, Pin]) -> dict[str, PolicyPin]:
+    """Return a pinned vector as it travels."""
+    return {name: PolicyPin(version=pin.version, digest=pin.digest) for name, pin in pins.items()}
+
+
+def drive_rollout(ctx: Context, parts: Cohort | Evaluation) -> None:
+    """Issue the rollout commands of all open draws that nobody is playing."""
+    by_key: dict[str, list[int]] = {}
+    for draw, key in parts.open.items():
+        by_key.setdefault(key, []).append(draw)
+    pins = wire_pins(parts.pins)
+    for key, draws in by_key.items():
+        if ctx.wanted(key):
+            ctx.issue(key, _command(ctx, parts, draws, pins), left=len(draws))
+
+
+def _command(ctx: Context, parts: Cohort | Evaluation, draws: list[int], pins: dict[str, PolicyPin]) -> PlayGroups:
+    training = isinstance(parts, Cohort)
+    return PlayGroups(
+        pool=ctx.plan.spec.resources.rollout_pool,
+        epoch=ctx.state.epoch,
+        origin=Origin.TRAIN if training else Origin.EVAL,
+        groups=tuple(_train_orders(ctx, draws) if training else _evaluation_orders(ctx, draws)),
+        pins=pins,
+        sampling_seed=ctx.plan.spec.seed,
+        greedy=not training,
+        cohort=parts.no if isinstance(parts, Cohort) else parts.step,
+    )
+
+
+def _train_orders(ctx: Context, draws: list[int]) -> Iterator[GroupOrder]:
+    for draw in draws:
+        seed = ctx.plan.sampler.train(ctx.plan.spec.seed, draw).seed
+        yield GroupOrder(draw=draw, task_seed=seed, members=ctx.plan.members)
+
+
+def _evaluation_orders(ctx: Context, draws: list[int]) -> Iterator[GroupOrder]:
+    for draw in draws:
+        index = (draw - EVALUATION_DRAWS) % ctx.plan.spec.evaluation.tasks
+        seed = ctx.plan.sampler.evaluation(ctx.plan.spec.seed, index).seed
+        yield GroupOrder(draw=draw, task_seed=seed, members=1)
+
+
+def settle_draw(ctx: Context, parts: Cohort | Evaluation, draw: int) -> None:
+    """Close a draw, and its command with the last of its draws."""
+    key = parts.open.pop(draw)
+    command = ctx.state.outstanding.get(key)
+    if command is not None:
+        command.left -= 1
+        if command.left == 0:
+            ctx.answered(key)

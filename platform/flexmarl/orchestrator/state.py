@@ -1,0 +1,293 @@
+"""The whole state of a run as one tree of plain values.
+
+Invariants: nothing outside this tree survives a call; it goes to JSON and back without loss, dict order included, so
+a core restored from a snapshot continues with the same commands. It holds groups and counters; rows appear only
+between the settlement of their group and the cut of their micro-batch. Times are seconds of the driver's clock.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+
+from flexmarl.contracts.events import DeviceUse
+from flexmarl.contracts.status import RunReason, RunStatus
+
+STATE_SCHEMA_VERSION = 1
+
+Row = tuple[int, int, str, int, float, float, int]
+"""member, attempt, role, turn, advantage, weight, tokens."""
+
+
+@dataclass(slots=True)
+class Pin:
+    """Exact weights of a policy."""
+
+    version: int
+    digest: str
+
+
+@dataclass(slots=True)
+class LeaseState:
+    """A device of the run and the child on it. An empty incarnation: no child answers now."""
+
+    lease_id: int
+    device_id: str
+    use: DeviceUse
+    incarnation: str = ""
+    alive: list[str] = field(default_factory=list)
+    """Lives that were announced and not lost; facts about them may overtake each other."""
+    gone: list[str] = field(default_factory=list)
+    """The last lives that were lost."""
+    losses: int = 0
+    releasing: bool = False
+    holds: dict[str, int] = field(default_factory=dict)
+    """Engine: policy -> version it wholly holds."""
+
+
+@dataclass(slots=True)
+class Outstanding:
+    """A command that was issued and has not been answered."""
+
+    no: int
+    kind: str
+    lease_id: int = 0
+    version: int = -1
+    left: int = 1
+    """Answers still expected: the groups of a rollout command."""
+
+
+@dataclass(slots=True)
+class Failure:
+    """How often a piece of work failed in a row, and when it may be tried again."""
+
+    count: int
+    until: float
+
+
+@dataclass(slots=True)
+class PolicyState:
+    version: int | None = None
+    digest: str = ""
+    accumulator: str = ""
+    """Epoch of the live accumulator; empty while no trainer holds the policy."""
+    next_micro_batch: int = 0
+
+    @property
+    def pin(self) -> Pin:
+        """Return the committed weights. Only after version 0 exists."""
+        assert self.version is not None
+        return Pin(self.version, self.digest)
+
+
+@dataclass(slots=True)
+class MicroBatchState:
+    no: int
+    rows: int
+    tokens: int
+    accumulated: bool = False
+
+
+@dataclass(slots=True)
+class TrainTotals:
+    """Un-normalised sums over the accumulated micro-batches of a policy's step."""
+
+    rows: int = 0
+    tokens: int = 0
+    z: float = 0.0
+    loss_sum: float = 0.0
+    entropy_sum: float = 0.0
+    kl_engine_sum: float = 0.0
+    logprob_gap_sum: float = 0.0
+    clipped_sum: float = 0.0
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class PolicyCohort:
+    """A trainable policy's part of a cohort."""
+
+    micro_batches: list[MicroBatchState] = field(default_factory=list)
+    accumulated: int = 0
+    totals: TrainTotals = field(default_factory=TrainTotals)
+    stepped: bool = False
+    null_step: bool = False
+    own_lag: int = 0
+    """Highest version distance between a cut row and the weights it is trained on."""
+    grad_norm: float = 0.0
+    learning_rate: float = 0.0
+    step_seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class PendingGroup:
+    """A kept group whose rows are not cut yet."""
+
+    draw: int
+    rows: dict[str, list[Row]]
+    """Policy -> its rows, advantages fixed."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Sums over settled groups, for metrics."""
+
+    finished: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    solved: int = 0
+    team_sum: float = 0.0
+    team_min: float | None = None
+    team_max: float | None = None
+    role_sum: dict[str, float] = field(default_factory=dict)
+    role_tokens: dict[str, int] = field(default_factory=dict)
+    role_turns: dict[str, int] = field(default_factory=dict)
+    facts: dict[str, float] = field(default_factory=dict)
+    fact_counts: dict[str, int] = field(default_factory=dict)
+    signals: dict[str, int] = field(default_factory=dict)
+    samples: int = 0
+    tokens: int = 0
+
+
+@dataclass(slots=True)
+class Cohort:
+    """The episode groups of one global batch under one pinned version vector.
+
+    A draw leaves `open` exactly once: into `pending` (kept), `refused` (by the filter) or `dropped` (members failed).
+    """
+
+    no: int
+    opened_at: float
+    first_draw: int
+    pins: dict[str, Pin]
+    open: dict[int, str]
+    """Unsettled draw -> key of the rollout command that plays it."""
+    policies: dict[str, PolicyCohort]
+    pending: list[PendingGroup] = field(default_factory=list)
+    next_slice: int = 0
+    kept: int = 0
+    refused: int = 0
+    dropped: int = 0
+    tally: Tally = field(default_factory=Tally)
+    settled_at: float | None = None
+    stepped_at: float | None = None
+    idle_since: float | None = None
+    """Since when the trainer waits for samples of this cohort."""
+    idle_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Evaluation:
+    """Greedy episodes on held-out tasks under one pinned vector."""
+
+    step: int
+    pins: dict[str, Pin]
+    open: dict[int, str]
+    tally: Tally = field(default_factory=Tally)
+
+
+@dataclass(slots=True)
+class Counters:
+    """Episodes by fate. proposed = finished + failed + cancelled + those of unsettled groups, at any moment."""
+
+    proposed: int = 0
+    finished: int = 0
+    failed: int = 0
+    cancelled: int = 0
+
+
+@dataclass(slots=True)
+class WantedCheckpoint:
+    label: Literal["best", "last"]
+    step: int
+    pins: dict[str, Pin]
+
+
+@dataclass(slots=True)
+class History:
+    """What lists and headers show of the past."""
+
+    step_seconds: list[float] = field(default_factory=list)
+    reward: float | None = None
+    reward_first: float | None = None
+    role_reward: dict[str, float] = field(default_factory=dict)
+    eval_last: tuple[float, float] | None = None
+    """Solved share and team score of the last evaluation."""
+    eval_best: tuple[float, float] | None = None
+    """The same of the best evaluated vector."""
+    eval_step: int = -1
+    """Step of the last finished evaluation."""
+    checkpoint_step: int = -1
+    """Step of the last exported last vector."""
+
+
+@dataclass(slots=True)
+class RunState:
+    schema: int = STATE_SCHEMA_VERSION
+    status: RunStatus = RunStatus.DRAFT
+    reason: RunReason = RunReason.NONE
+    reason_text: str = ""
+    stop_reason: RunReason = RunReason.NONE
+    stop_text: str = ""
+    epoch: int = 1
+    step: int = 0
+    """Cohorts whose every policy has stepped."""
+    now: float = 0.0
+    next_command: int = 1
+    next_draw: int = 0
+    next_evaluation_draw: int = 0
+    next_cohort: int = 0
+    first_cohort_at: float | None = None
+    replacements: int = 0
+    """Leases replaced since the last finished step."""
+    empty_cohorts: int = 0
+    """Cohorts in a row of which no group was left."""
+    leases: dict[int, LeaseState] = field(default_factory=dict)
+    policies: dict[str, PolicyState] = field(default_factory=dict)
+    outstanding: dict[str, Outstanding] = field(default_factory=dict)
+    failures: dict[str, Failure] = field(default_factory=dict)
+    cohort: Cohort | None = None
+    evaluation: Evaluation | None = None
+    checkpoints: dict[str, WantedCheckpoint] = field(default_factory=dict)
+    train_episodes: Counters = field(default_factory=Counters)
+    eval_episodes: Counters = field(default_factory=Counters)
+    samples_trained: int = 0
+    samples_recorded: int = 0
+    """Rows of frozen seats, refused or dropped groups: in the store, never trained."""
+    tokens_generated: int = 0
+    history: History = field(default_factory=History)
+
+    def of_use(self, use: DeviceUse) -> list[LeaseState]:
+        """List the leases of a use that are not on their way out."""
+        return [lease for lease in self.leases.values() if lease.use is use and not lease.releasing]
+
+    def trainer(self) -> LeaseState | None:
+        """Return the lease of the trainer whose child answers."""
+        for lease in self.leases.values():
+            if lease.use is DeviceUse.TRAINER and lease.incarnation and not lease.releasing:
+                return lease
+        return None
+
+    def vector(self) -> dict[str, Pin]:
+        """Return the committed version vector. Only after every policy has version 0."""
+        return {name: policy.pin for name, policy in self.policies.items()}
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(RunState)
+
+
+def encode(state: RunState) -> bytes:
+    """Serialise a state as JSON."""
+    return _encoder.encode(state)
+
+
+def decode(raw: bytes) -> RunState:
+    """Restore a state. Raises ValueError when it was written by another schema."""
+    try:
+        state = _decoder.decode(raw)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"state does not fit schema {STATE_SCHEMA_VERSION}: {error}") from error
+    if state.schema != STATE_SCHEMA_VERSION:
+        raise ValueError(f"state has schema {state.schema}, this core reads {STATE_SCHEMA_VERSION}")
+    return state

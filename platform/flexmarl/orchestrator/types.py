@@ -1,0 +1,62 @@
+"""What one call of the core returns. Plain values: writing them down is the driver's part."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from flexmarl.contracts.commands import Command
+from flexmarl.contracts.status import RunReason, RunStatus
+
+
+class NoteLevel(StrEnum):
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedCommand:
+    """A decision with the number that names it for good, and the run epoch it belongs to."""
+
+    no: int
+    epoch: int
+    command: Command
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One point of a series. `agent` empty is the team; `samples` trained so far is an x axis."""
+
+    name: str
+    step: int
+    value: float
+    agent: str = ""
+    stat: str = "mean"
+    samples: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One line for people."""
+
+    level: NoteLevel
+    text: str
+    actor: str = ""
+    target: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Everything an event led to, and where the run stands after it."""
+
+    commands: list[NumberedCommand]
+    void: list[int]
+    """Numbers of commands that nobody must carry out any more."""
+    metrics: list[Metric]
+    notes: list[Note]
+    status: RunStatus
+    reason: RunReason
+    reason_text: str
+    epoch: int
+    step: int
+    deadline: float | None
+    """When the core wants a `TimerFired`, in the clock of `now`."""

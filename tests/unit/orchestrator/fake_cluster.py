@@ -1,0 +1,383 @@
+"""A whole cluster in memory around the core: children, command table, store rows, and faults by a seeded generator.
+
+It keeps the guards that the real store and children keep: a voided command writes nothing, a trainer refuses another
+accumulator, a version commits only on its parent, a group has one set of rows. Facts reach the core in random order,
+some twice. It fails the test when a sample is trained twice or a step holds other micro-batches than the core named.
+"""
+
+import hashlib
+import random
+from dataclasses import dataclass, field
+
+from flexmarl.contracts import commands as c
+from flexmarl.contracts import events as e
+from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.status import TERMINAL, RunStatus
+from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef, TrainStats
+from flexmarl.orchestrator import Orchestrator
+from flexmarl.orchestrator.invariants import check_invariants
+
+
+def make_spec(**changes):
+    data = {
+        "seed": 3,
+        "agents": {"speaker": {}, "listener": {}},
+        "environment": {"type": "reference_game"},
+        "batch": {"tasks_per_step": 6, "episodes_per_task": 3, "micro_batch_groups": 2, "rollout_groups": 2},
+        "budget": {"train_steps": 4},
+        "evaluation": {"every_steps": 2, "tasks": 5},
+        "checkpoints": {"every_steps": 3},
+    }
+    for path, value in changes.items():
+        node = data
+        *parents, leaf = path.split("__")
+        for name in parents:
+            node = node.setdefault(name, {})
+        node[leaf] = value
+    return ExperimentSpec.model_validate(data)
+
+
+def digest(*parts):
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+@dataclass
+class Faults:
+    """Chances per scheduling step."""
+
+    twice: float = 0.0
+    child_death: float = 0.0
+    lease_end: float = 0.0
+    uncommitted: float = 0.0
+    """A child did the work, but the node died before it wrote it down: the command is done again."""
+    refused: float = 0.0
+    zombie: float = 0.0
+    """A voided command still reaches its child, late and without a transaction."""
+    episode_failure: float = 0.0
+
+
+@dataclass
+class Child:
+    incarnation: str
+    holds: dict = field(default_factory=dict)
+    trains: dict = field(default_factory=dict)
+
+
+class FakeCluster:
+    def __init__(self, spec, seed=0, faults=None, round_trip=False, turns=2):
+        self.spec = spec
+        self.rng = random.Random(seed)
+        self.faults = faults or Faults()
+        self.round_trip = round_trip
+        self.turns = turns
+        self.core = Orchestrator(spec)
+        self.now = 1000.0
+        self.log, self.decisions = [], []
+        self.inbox = []
+        self.open = {}
+        self.voided = []
+        self.children, self.uses, self.ended = {}, {}, set()
+        self.next_lease = 1
+        self.lives = 0
+        self.versions = {}
+        self.groups, self.micro_batches = {}, {}
+        self.accumulated_ids, self.trained = {}, {}
+        self.metrics, self.notes = {}, []
+        self.checkpoints = []
+        self.deadline = None
+        self.plays = []
+        self.held_draws = set()
+        """Draws that nobody plays for now."""
+
+    # -- the driver's part ------------------------------------------------------------------------------------------
+    def tell(self, event):
+        self.now += self.rng.random() * 0.01
+        if self.round_trip:
+            self.core = Orchestrator.restore(self.spec, self.core.snapshot())
+        self.log.append((event, self.now))
+        decision = self.core.handle(event, self.now)
+        self.decisions.append(decision)
+        check_invariants(self.core.plan, self.core.state)
+        self.deadline = decision.deadline
+        for number in decision.void:
+            if number in self.open:
+                self.voided.append((number, self.open.pop(number)))
+        for numbered in decision.commands:
+            self.accept(numbered)
+        for metric in decision.metrics:
+            key = (metric.name, metric.agent, metric.stat, metric.step)
+            assert key not in self.metrics, f"{key} twice"
+            self.metrics[key] = metric.value
+        self.notes += decision.notes
+        return decision
+
+    def accept(self, numbered):
+        command = numbered.command
+        if isinstance(command, c.CutMicroBatch):
+            key = (command.ref.policy, command.ref.no)
+            assert key not in self.micro_batches, f"{key} cut twice"
+            self.micro_batches[key] = command.samples
+        elif isinstance(command, c.ReleaseLease):
+            self.children.pop(command.lease_id, None)
+            self.end_lease(command.lease_id, "released")
+        else:
+            self.open[numbered.no] = numbered
+
+    def end_lease(self, lease_id, reason):
+        if lease_id not in self.ended:
+            self.ended.add(lease_id)
+            self.children.pop(lease_id, None)
+            self.inbox.append(e.LeaseEnded(lease_id=lease_id, reason=reason))
+
+    @property
+    def status(self):
+        return self.core.state.status
+
+    def verb(self, verb):
+        return self.tell(e.RunVerb(verb=verb, actor="ada"))
+
+    def run(self, until=lambda cluster: cluster.status in TERMINAL, limit=60_000):
+        """Let things happen in random order until a condition holds."""
+        for _ in range(limit):
+            if until(self):
+                return self
+            self.happen()
+        raise AssertionError(f"stuck while {self.status}: waits for {self.core.progress().waiting_for}; {self.open}")
+
+    def happen(self):
+        self.break_something()
+        choices = [("deliver", i) for i in range(len(self.inbox))]
+        choices += [("execute", n) for n, x in self.open.items() if self.possible(x.command)]
+        if self.deadline is not None and self.now >= self.deadline:
+            self.tell(e.TimerFired())
+        elif choices:
+            what, index = self.rng.choice(choices)
+            self.deliver(index) if what == "deliver" else self.execute(index)
+        elif self.deadline is not None:
+            self.now = self.deadline
+            self.tell(e.TimerFired())
+        else:
+            raise AssertionError(f"nothing can happen while {self.status}: {self.open}")
+
+    def deliver(self, index):
+        event = self.inbox[index]
+        if self.rng.random() >= self.faults.twice:
+            del self.inbox[index]
+        self.tell(event)
+
+    def break_something(self):
+        rng, faults = self.rng, self.faults
+        if self.children and rng.random() < faults.child_death:
+            lease_id = rng.choice(sorted(self.children))
+            old = self.children[lease_id]
+            self.inbox.append(e.ChildLost(lease_id=lease_id, incarnation=old.incarnation, reason="killed"))
+            self.start_child(lease_id)
+        if self.children and rng.random() < faults.lease_end:
+            self.end_lease(rng.choice(sorted(self.children)), "device gone")
+        if self.voided and rng.random() < faults.zombie:
+            _, numbered = self.voided.pop(rng.randrange(len(self.voided)))
+            child = self.children.get(getattr(numbered.command, "lease_id", -1))
+            if child is not None:
+                self.act(numbered.command, child)
+
+    # -- children ---------------------------------------------------------------------------------------------------
+    def start_child(self, lease_id):
+        self.lives += 1
+        child = Child(f"life{self.lives}")
+        self.children[lease_id] = child
+        ready = e.ChildReady(lease_id=lease_id, use=self.uses[lease_id], incarnation=child.incarnation)
+        self.inbox.append(ready)
+
+    def possible(self, command):
+        if isinstance(command, c.PlayGroups):
+            if self.held_draws.intersection(g.draw for g in command.groups):
+                return False
+            engines = [self.children[i] for i in self.children if self.uses[i] is e.DeviceUse.ENGINE]
+            wanted = {name: pin.version for name, pin in command.pins.items()}
+            return any(all(x.holds.get(n) == v for n, v in wanted.items()) for x in engines)
+        if isinstance(command, c.RequestDevices | c.HostLease):
+            return True
+        return command.lease_id in self.children
+
+    def act(self, command, child):
+        """Do what the command says to the child itself. Returns an error code, or None."""
+        if isinstance(command, c.LoadWeights):
+            # Versions only grow, so an engine never goes back: a late load of an older one changes nothing.
+            child.holds[command.policy] = max(command.version, child.holds.get(command.policy, -1))
+        elif isinstance(command, c.BindPolicy):
+            version = 0 if command.version is None else command.version
+            child.trains[command.policy] = (f"{version}:{child.incarnation}", [])
+        elif isinstance(command, c.Accumulate):
+            accumulator, ids = child.trains.get(command.policy, ("", []))
+            if accumulator != command.accumulator:
+                return "accumulator"
+            if command.micro_batch not in ids:
+                ids.append(command.micro_batch)
+        elif isinstance(command, c.OptimizerStep):
+            accumulator, ids = child.trains.get(command.policy, ("", []))
+            if accumulator == f"{command.next_version}:{child.incarnation}":
+                return None
+            if accumulator != command.accumulator or sorted(ids) != sorted(command.micro_batches):
+                return "accumulator"
+            child.trains[command.policy] = (f"{command.next_version}:{child.incarnation}", [])
+        return None
+
+    def execute(self, number):
+        numbered = self.open[number]
+        command = numbered.command
+        if isinstance(command, c.PlayGroups):
+            return self.play(number, command)
+        if isinstance(command, c.RequestDevices):
+            return self.grant(number, command)
+        if isinstance(command, c.HostLease):
+            del self.open[number]
+            if command.lease_id not in self.ended:
+                self.start_child(command.lease_id)
+            return None
+        child = self.children[command.lease_id]
+        if self.rng.random() < self.faults.refused:
+            return self.fail(number, command, "busy")
+        error = self.act(command, child)
+        if error:
+            return self.fail(number, command, error)
+        if self.rng.random() < self.faults.uncommitted:
+            return None
+        return self.commit(number, command, child)
+
+    def fail(self, number, command, code, retryable=True):
+        del self.open[number]
+        self.inbox.append(
+            e.CommandFailed(
+                command_no=number, command_kind=command.kind, code=code, message="refused", retryable=retryable
+            )
+        )
+
+    def grant(self, number, command):
+        del self.open[number]
+        leases = []
+        for use, count in ((e.DeviceUse.ENGINE, command.engines), (e.DeviceUse.TRAINER, command.trainers)):
+            for _ in range(count):
+                lease_id, self.next_lease = self.next_lease, self.next_lease + 1
+                self.uses[lease_id] = use
+                leases.append(e.GrantedDevice(lease_id=lease_id, device_id=f"box.cpu{lease_id}", use=use))
+        self.inbox.append(e.DevicesGranted(leases=tuple(leases)))
+
+    # -- rows -------------------------------------------------------------------------------------------------------
+    def commit(self, number, command, child):
+        if isinstance(command, c.OptimizerStep):
+            return self.commit_step(number, command, child)
+        del self.open[number]
+        common = {"lease_id": command.lease_id, "incarnation": child.incarnation}
+        if isinstance(command, c.LoadWeights):
+            event = e.WeightsServed(**common, policy=command.policy, version=command.version, digest=command.digest)
+        elif isinstance(command, c.BindPolicy):
+            history = self.versions.setdefault(command.policy, [digest(command.policy, 0)])
+            version = command.version or 0
+            event = e.PolicyBound(
+                **common,
+                policy=command.policy,
+                version=version,
+                digest=history[version],
+                created=command.version is None,
+            )
+        elif isinstance(command, c.Accumulate):
+            rows = self.micro_batches[command.policy, command.micro_batch]
+            event = e.MicroBatchAccumulated(
+                policy=command.policy,
+                micro_batch=command.micro_batch,
+                accumulator=command.accumulator,
+                stats=TrainStats(
+                    rows=len(rows), tokens=3 * len(rows), z=3.0 * len(rows), loss_sum=1.0, entropy_sum=2.0
+                ),
+            )
+        else:
+            self.checkpoints.append((command.label, command.step, {n: p.version for n, p in command.pins.items()}))
+            event = e.CheckpointWritten(label=command.label, step=command.step, versions={}, path="/tmp/x", bytes=1)
+        self.inbox.append(event)
+        return None
+
+    def commit_step(self, number, command, child):
+        history = self.versions[command.policy]
+        if len(history) != command.next_version:
+            return self.fail(number, command, "version")
+        del self.open[number]
+        for micro_batch in command.micro_batches:
+            for s in self.micro_batches[command.policy, micro_batch]:
+                key = (s.draw, s.member, s.attempt, s.role, s.turn)
+                assert key not in self.trained, f"{key} trained twice"
+                self.trained[key] = (command.policy, command.next_version)
+                assert self.groups[s.draw].pins[command.policy].version == command.next_version - 1, "stale row"
+        history.append(digest(command.policy, command.next_version))
+        self.inbox.append(
+            e.StepCommitted(
+                policy=command.policy,
+                version=command.next_version,
+                parent=command.next_version - 1,
+                digest=history[-1],
+                accumulator=command.accumulator,
+                grad_norm=0.5,
+                learning_rate=command.learning_rate,
+            )
+        )
+        return None
+
+    def play(self, number, command):
+        """Play one more group of a rollout command; the last one ends it."""
+        todo = [g for g in command.groups if g.draw not in self.groups]
+        if todo:
+            group = self.rng.choice(todo)
+            self.groups[group.draw] = command
+            self.plays.append(group.draw)
+            self.inbox.append(self.settle(number, command, group))
+        if len(todo) <= 1:
+            del self.open[number]
+
+    def settle(self, number, command, group):
+        self.now += 0.001
+        episodes = tuple(self.episode(member) for member in range(group.members))
+        return e.GroupSettled(
+            draw=group.draw,
+            origin=command.origin,
+            epoch=command.epoch,
+            command_no=number,
+            episodes=episodes,
+            started_at=self.now,
+            finished_at=self.now,
+        )
+
+    def episode(self, member):
+        if self.rng.random() < self.faults.episode_failure:
+            return EpisodeOutcome(member=member, attempt=3, status=EpisodeStatus.FAILED, reason="environment: step")
+        score = self.rng.choice((0.0, 0.5, 1.0))
+        samples = tuple(
+            SampleRef(role=role, turn=turn, tokens=3, reward=score)
+            for role in self.spec.agents
+            for turn in range(self.rng.randint(1, self.turns))
+        )
+        return EpisodeOutcome(
+            member=member,
+            attempt=1,
+            status=EpisodeStatus.FINISHED,
+            scores=dict.fromkeys(self.spec.agents, score),
+            team_score=score,
+            solved=score == 1.0,
+            samples=samples,
+            facts={"dishes": score},
+        )
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+    def kinds(self):
+        return [n.command.kind for d in self.decisions for n in d.commands]
+
+    def commands(self, kind):
+        return [n.command for d in self.decisions for n in d.commands if n.command.kind == kind]
+
+
+def started(spec=None, **options):
+    cluster = FakeCluster(spec or make_spec(), **options)
+    cluster.verb(e.Verb.START)
+    return cluster
+
+
+def running(spec=None, **options):
+    return started(spec, **options).run(until=lambda x: x.status is RunStatus.RUNNING)

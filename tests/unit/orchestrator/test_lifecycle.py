@@ -1,0 +1,284 @@
+"""Verbs, moves and ends; losses and failures of commands; the arbiter between runs."""
+
+import pytest
+
+from flexmarl.contracts import events as e
+from flexmarl.contracts.events import DeviceUse, Verb
+from flexmarl.contracts.status import INTERNAL_MOVES, TERMINAL, TRANSITIONS, RunReason, RunStatus
+from flexmarl.orchestrator import Orchestrator
+from flexmarl.orchestrator.pool_arbiter import Demand, FreeDevice, arbitrate
+from tests.unit.orchestrator.fake_cluster import FakeCluster, make_spec, running, started
+
+
+def fail_next(cluster, kind, code="boom", retryable=True):
+    """Let the next open command of a kind fail once it exists."""
+    cluster.run(until=lambda x: any(n.command.kind == kind for n in x.open.values()))
+    number = next(n for n, x in cluster.open.items() if x.command.kind == kind)
+    cluster.fail(number, cluster.open[number].command, code, retryable)
+    return cluster.tell(cluster.inbox.pop())
+
+
+def test_tables_cover_every_status_and_nothing_leaves_an_end():
+    assert set(TRANSITIONS) == set(INTERNAL_MOVES) == set(RunStatus)
+    assert all(not TRANSITIONS[s] and not INTERNAL_MOVES[s] for s in TERMINAL)
+
+
+def test_start_asks_for_a_gang_and_hosts_what_it_gets():
+    cluster = FakeCluster(make_spec())
+    decision = cluster.verb(Verb.START)
+    assert decision.status is RunStatus.QUEUED
+    assert [n.command.kind for n in decision.commands] == ["request_devices"]
+    cluster.run(until=lambda x: x.status is RunStatus.STARTING)
+    assert sorted(x.use for x in cluster.commands("host_lease")) == ["engine", "trainer"]
+    cluster.run(until=lambda x: x.status is RunStatus.RUNNING)
+    assert cluster.commands("bind_policy")[0].version is None
+
+
+@pytest.mark.parametrize("verb", [Verb.PAUSE, Verb.RESUME, Verb.START])
+def test_an_illegal_verb_is_named_with_the_legal_ones_and_changes_nothing(verb):
+    cluster = started()
+    decision = cluster.verb(verb)
+    assert (decision.status, decision.commands) == (RunStatus.QUEUED, [])
+    assert "allows stop, kill" in decision.notes[0].text
+
+
+def test_pause_finishes_the_cohort_and_keeps_devices():
+    cluster = running()
+    assert cluster.verb(Verb.PAUSE).status is RunStatus.PAUSING
+    cluster.run(until=lambda x: x.status is RunStatus.PAUSED)
+    assert (cluster.core.state.step, cluster.core.state.next_cohort) == (1, 1)
+    assert len(cluster.core.state.leases) == 2
+    assert "release_lease" not in cluster.kinds()
+    while cluster.inbox:
+        cluster.deliver(0)
+    assert cluster.core.state.cohort is None
+    decision = cluster.verb(Verb.RESUME)
+    assert decision.status is RunStatus.RUNNING
+    assert {n.command.kind for n in decision.commands} == {"play_groups"}
+    assert cluster.run().core.state.step == 4
+
+
+def test_resume_while_pausing_goes_on_without_a_gap():
+    cluster = running()
+    cluster.verb(Verb.PAUSE)
+    assert cluster.verb(Verb.RESUME).status is RunStatus.RUNNING
+    assert cluster.run().status is RunStatus.COMPLETED
+
+
+def test_stop_finishes_the_cohort_writes_the_last_checkpoint_and_releases():
+    cluster = running()
+    cluster.verb(Verb.STOP)
+    cluster.run()
+    state = cluster.core.state
+    assert (state.status, state.reason, state.step) == (RunStatus.COMPLETED, RunReason.USER_REQUEST, 1)
+    assert ("last", 1, {"speaker": 1, "listener": 1}) in cluster.checkpoints
+    assert cluster.kinds().count("release_lease") == 2
+
+
+@pytest.mark.parametrize("until", [RunStatus.QUEUED, RunStatus.STARTING])
+def test_stop_before_the_first_step_cancels(until):
+    cluster = started().run(until=lambda x: x.status is until)
+    cluster.verb(Verb.STOP)
+    cluster.run()
+    assert cluster.status is RunStatus.CANCELLED
+    assert all(lease.releasing for lease in cluster.core.state.leases.values())
+
+
+def test_stop_while_paused_ends_without_another_step():
+    cluster = running()
+    cluster.verb(Verb.PAUSE)
+    cluster.run(until=lambda x: x.status is RunStatus.PAUSED)
+    cluster.verb(Verb.STOP)
+    assert cluster.run().core.state.step == 1
+    assert cluster.status is RunStatus.COMPLETED
+
+
+def test_kill_is_terminal_at_once():
+    cluster = running()
+    playing = len(cluster.core.state.cohort.open) * 3
+    outstanding = {o.no for o in cluster.core.state.outstanding.values() if o.kind != "host_lease"}
+    decision = cluster.verb(Verb.KILL)
+    assert (decision.status, decision.epoch) == (RunStatus.KILLED, 2)
+    assert set(decision.void) == outstanding
+    assert [n.command.kind for n in decision.commands] == ["release_lease"] * 2
+    assert cluster.core.state.train_episodes.cancelled == playing
+
+
+def test_devices_granted_after_the_end_are_given_back():
+    cluster = started()
+    cluster.execute(next(iter(cluster.open)))
+    grant = cluster.inbox.pop()
+    cluster.verb(Verb.KILL)
+    assert [n.command.kind for n in cluster.tell(grant).commands] == ["release_lease"] * 2
+
+
+def test_time_budget_asks_for_a_timer_and_drains():
+    cluster = running(make_spec(budget__seconds=0.001, budget__train_steps=1000))
+    assert cluster.deadline is not None
+    cluster.run()
+    assert cluster.core.state.reason is RunReason.BUDGET_TIME
+    assert cluster.core.state.step == 1
+    assert cluster.core.state.history.eval_step == 1
+
+
+def test_target_reached_ends_the_run():
+    cluster = running(make_spec(budget__target={"metric": "eval/team_score", "value": 0.0}))
+    cluster.run()
+    assert cluster.core.state.reason is RunReason.TARGET_REACHED
+    assert cluster.core.state.step <= 1 + 2
+
+
+def test_a_lost_trainer_is_bound_again_and_gets_the_same_micro_batches():
+    cluster = running(seed=2)
+    cluster.run(until=lambda x: any(n.command.kind == "optimizer_step" for n in x.open.values()))
+    trainer = cluster.core.state.trainer()
+    policy = next(n.command for n in cluster.open.values() if n.command.kind == "optimizer_step").policy
+    lost = e.ChildLost(lease_id=trainer.lease_id, incarnation=trainer.incarnation, reason="killed")
+    decision = cluster.tell(lost)
+    assert decision.reason is RunReason.RECOVERING_TRAINER
+    assert not any(n.command.kind in ("optimizer_step", "accumulate") for n in cluster.open.values())
+    seen = len(cluster.commands("accumulate"))
+    cluster.inbox = [x for x in cluster.inbox if not isinstance(x, e.StepCommitted | e.MicroBatchAccumulated)]
+    cluster.start_child(trainer.lease_id)
+    cluster.run(until=lambda x: x.core.state.step == 1)
+    again = [x for x in cluster.commands("accumulate")[seen:] if x.policy == policy]
+    cut = cluster.commands("cut_micro_batch")
+    numbers = [x.ref.no for x in cut if x.ref.policy == policy and x.cohort == 0]
+    assert [x.micro_batch for x in again] == numbers
+    assert len({x.accumulator for x in again}) == 1
+    assert [x.version for x in cluster.commands("bind_policy")] == [None, None, 0, 0]
+
+
+def test_a_step_that_committed_before_its_trainer_died_counts():
+    cluster = running(seed=2)
+    cluster.run(until=lambda x: any(isinstance(event, e.StepCommitted) for event in x.inbox))
+    committed = next(event for event in cluster.inbox if isinstance(event, e.StepCommitted))
+    cluster.inbox.remove(committed)
+    trainer = cluster.core.state.trainer()
+    cluster.tell(e.ChildLost(lease_id=trainer.lease_id, incarnation=trainer.incarnation))
+    cluster.start_child(trainer.lease_id)
+    cluster.run(until=lambda x: x.core.state.policies[committed.policy].accumulator != "")
+    before = len(cluster.commands("accumulate"))
+    cluster.tell(committed)
+    assert cluster.core.state.policies[committed.policy].version == committed.version
+    cluster.run(until=lambda x: x.core.state.policies[committed.policy].accumulator != "")
+    assert cluster.commands("bind_policy")[-1].version == committed.version
+    mine = [x for x in cluster.commands("accumulate")[before:] if x.policy == committed.policy]
+    assert not mine
+    assert cluster.run().status is RunStatus.COMPLETED
+
+
+def test_a_lost_engine_gets_the_pinned_version_back():
+    cluster = running()
+    cluster.run(until=lambda x: x.core.state.next_cohort == 2)
+    engine = cluster.core.state.of_use(DeviceUse.ENGINE)[0]
+    old = engine.incarnation
+    assert cluster.tell(e.ChildLost(lease_id=engine.lease_id, incarnation=old)).reason is RunReason.RECOVERING_ENGINE
+    decision = cluster.tell(e.ChildReady(lease_id=engine.lease_id, use=DeviceUse.ENGINE, incarnation="new"))
+    assert [(n.command.kind, n.command.version) for n in decision.commands] == [("load_weights", 1)] * 2
+    assert decision.reason is RunReason.NONE
+    late = e.WeightsServed(lease_id=engine.lease_id, incarnation=old, policy="speaker", version=1, digest="0" * 64)
+    cluster.tell(late)
+    assert engine.lease_id in cluster.core.state.leases
+    assert cluster.core.state.leases[engine.lease_id].holds == {}
+
+
+def test_a_lease_that_ended_is_replaced_a_bounded_number_of_times():
+    cluster = running()
+    for _ in range(5):
+        lease = cluster.core.state.of_use(DeviceUse.ENGINE)[0]
+        decision = cluster.tell(e.LeaseEnded(lease_id=lease.lease_id, reason="5 losses in 60 s"))
+        if decision.status is RunStatus.FAILED:
+            break
+        request = next(n.command for n in decision.commands if n.command.kind == "request_devices")
+        assert (request.engines, request.trainers) == (1, 0)
+        number = next(n for n, x in cluster.open.items() if x.command.kind == "request_devices")
+        cluster.execute(number)
+        cluster.tell(cluster.inbox.pop())
+    assert decision.reason is RunReason.CHILDREN_LOST
+    assert "5 losses in 60 s" in decision.reason_text
+
+
+def test_a_failed_command_is_repeated_after_a_back_off():
+    cluster = running()
+    decision = fail_next(cluster, "play_groups")
+    assert decision.commands == []
+    assert decision.deadline == pytest.approx(cluster.now + 0.5)
+    key, failure = next(iter(cluster.core.state.failures.items()))
+    open_draws = [d for d, k in cluster.core.state.cohort.open.items() if k == key]
+    open_draws += [d for d, k in cluster.core.state.evaluation.open.items() if k == key]
+    cluster.now = failure.until
+    again = cluster.tell(e.TimerFired()).commands
+    assert [g.draw for n in again for g in n.command.groups] == open_draws
+    assert cluster.run().status is RunStatus.COMPLETED
+
+
+def test_five_failures_in_a_row_or_one_for_good_fail_the_run_in_words():
+    cluster = running()
+    decision = fail_next(cluster, "play_groups", "no_environment", retryable=False)
+    assert (decision.status, decision.reason) == (RunStatus.FAILED, RunReason.COMMAND_FAILED)
+    assert "no_environment" in decision.reason_text
+    assert "log of the rollout worker" in decision.reason_text
+    cluster = started(make_spec(agents={r: {"policy": "both"} for r in ("speaker", "listener")}))
+    for _ in range(5):
+        decision = fail_next(cluster, "bind_policy")
+    assert decision.status is RunStatus.FAILED
+
+
+def test_a_checkpoint_that_cannot_be_written_does_not_end_training():
+    cluster = running()
+    decision = fail_next(cluster, "write_checkpoint", "disk", retryable=False)
+    assert decision.status is RunStatus.RUNNING
+    assert decision.notes[-1].level == "error"
+    assert cluster.run().status is RunStatus.COMPLETED
+
+
+def test_an_error_of_the_core_ends_the_run_only():
+    cluster = running()
+    decision = cluster.core.fail("ValueError: x", cluster.now)
+    assert (decision.status, decision.reason) == (RunStatus.FAILED, RunReason.ORCHESTRATOR_ERROR)
+    assert {n.command.kind for n in decision.commands} == {"release_lease"}
+
+
+def test_a_snapshot_of_another_schema_is_refused():
+    core = Orchestrator(make_spec())
+    raw = core.snapshot()
+    with pytest.raises(ValueError, match="schema"):
+        Orchestrator.restore(make_spec(), raw.replace(b'"schema":1', b'"schema":2'))
+    with pytest.raises(ValueError, match="does not fit"):
+        Orchestrator.restore(make_spec(), raw.replace(b'"draft"', b'"drift"'))
+
+
+# -- the arbiter ----------------------------------------------------------------------------------------------------
+FREE = [FreeDevice(f"{node}.cpu{i}", node, "default") for node, i in (("b", 0), ("a", 0), ("a", 1))]
+
+
+def demand(run_id, engines=1, trainers=1, pool="default", trainer_pool=""):
+    return Demand(run_id, 1, pool, engines, trainer_pool, trainers)
+
+
+def test_a_gang_gets_all_its_devices_on_one_node_or_none():
+    result = arbitrate([demand(1), demand(2)], FREE, {"default": 3})
+    assert [(p.device_id, p.use) for p in result.grants[0].placements] == [
+        ("a.cpu0", DeviceUse.ENGINE),
+        ("a.cpu1", DeviceUse.TRAINER),
+    ]
+    assert [(w.run_id, w.reason) for w in result.waiting] == [(2, "2 devices of pool default wanted, 1 free")]
+
+
+def test_nobody_overtakes_an_older_demand_unless_it_can_never_be_met():
+    result = arbitrate([demand(1, 2, 2), demand(2, 1, 0)], FREE, {"default": 4})
+    assert result.grants == ()
+    assert result.waiting[1].reason == "run 1 waits longer for pool default"
+    result = arbitrate([demand(1, 9, 0), demand(2)], FREE, {"default": 3})
+    assert [g.run_id for g in result.grants] == [2]
+    assert result.waiting[0].reason == "pool default has 3 devices, 9 devices wanted: add a node or ask for fewer"
+
+
+def test_engines_and_trainers_may_come_from_two_pools():
+    free = [*FREE, FreeDevice("g.gpu0", "g", "gpus")]
+    result = arbitrate([demand(1, trainer_pool="gpus"), demand(2, 1, 0)], free, {"default": 3, "gpus": 1})
+    assert [p.device_id for p in result.grants[0].placements] == ["a.cpu0", "g.gpu0"]
+    assert len(result.grants) == 2
+    again = arbitrate([demand(1, trainer_pool="gpus"), demand(2, 1, 0)], free[::-1], {"default": 3, "gpus": 1})
+    assert again == result

@@ -1,0 +1,141 @@
+"""Random orders, repetitions, deaths and refusals: whatever happens, the run ends and every sample is trained once."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from flexmarl.contracts.events import RunVerb, Verb
+from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus
+from flexmarl.orchestrator import Orchestrator
+from tests.unit.orchestrator.fake_cluster import FakeCluster, Faults, make_spec, started
+
+PRESETS = {
+    "flexmarl": {},
+    "sync": {"mechanisms__trainer_protocol": "batch"},
+    "ordered": {"mechanisms__ordered": True},
+    "ordered_sync": {"mechanisms__ordered": True, "mechanisms__trainer_protocol": "batch"},
+    "filtered": {"sampling__group_filter": "drop_zero_variance", "batch__min_members": 2},
+}
+SHARED = {
+    "agents": {
+        "speaker": {"policy": "both"},
+        "listener": {"policy": "both"},
+    }
+}
+FROZEN = {"agents": {"speaker": {"trainable": False}, "listener": {}}}
+
+
+def account(cluster):
+    """Every trained row belongs to a settled group; every finished group's rows are trained or recorded."""
+    state, episodes = cluster.core.state, cluster.core.state.train_episodes
+    assert episodes.proposed == episodes.finished + episodes.failed + episodes.cancelled
+    assert state.samples_trained == len(cluster.trained)
+    assert state.samples_trained == sum(len(rows) for rows in cluster.micro_batches.values())
+    for policy, history in cluster.versions.items():
+        assert state.policies[policy].version == len(history) - 1
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("team", [{}, SHARED, FROZEN], ids=["own", "shared", "frozen"])
+def test_a_run_completes_in_any_order_of_facts(preset, team):
+    for seed in range(4):
+        cluster = started(make_spec(**PRESETS[preset], **team), seed=seed, faults=Faults(twice=0.2)).run()
+        assert cluster.status is RunStatus.COMPLETED
+        assert cluster.core.state.step == 4
+        account(cluster)
+
+
+chances = st.sampled_from([0.0, 0.0, 0.02, 0.1])
+faults = st.builds(
+    Faults,
+    twice=st.sampled_from([0.0, 0.3]),
+    child_death=st.sampled_from([0.0, 0.005, 0.02]),
+    lease_end=st.sampled_from([0.0, 0.002]),
+    uncommitted=chances,
+    refused=st.sampled_from([0.0, 0.02]),
+    zombie=st.sampled_from([0.0, 0.2]),
+    episode_failure=st.sampled_from([0.0, 0.02, 0.2]),
+)
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+@given(
+    seed=st.integers(0, 10_000),
+    faults=faults,
+    preset=st.sampled_from(sorted(PRESETS)),
+    team=st.sampled_from([{}, SHARED, FROZEN]),
+    round_trip=st.booleans(),
+)
+def test_deaths_refusals_and_repetitions_lose_nothing(seed, faults, preset, team, round_trip):
+    spec = make_spec(**PRESETS[preset], **team)
+    cluster = started(spec, seed=seed, faults=faults, round_trip=round_trip).run()
+    state = cluster.core.state
+    # Many deaths in a row may legitimately exhaust the patience of a run, in words; nothing else may end it early.
+    allowed = {RunReason.COMMAND_FAILED, RunReason.CHILDREN_LOST, RunReason.EPISODES_FAILED}
+    assert state.status is RunStatus.COMPLETED or (state.reason in allowed and state.reason_text)
+    if state.status is RunStatus.COMPLETED:
+        account(cluster)
+        assert state.step == 4
+
+
+def test_mild_faults_never_end_a_run():
+    mild = Faults(twice=0.1, child_death=0.004, uncommitted=0.05, zombie=0.2, episode_failure=0.01)
+    for seed in range(25):
+        cluster = started(make_spec(batch__min_members=2), seed=seed, faults=mild).run()
+        assert cluster.status is RunStatus.COMPLETED, cluster.core.state.reason_text
+        account(cluster)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 10_000),
+    verbs=st.lists(st.tuples(st.integers(1, 120), st.sampled_from([Verb.PAUSE, Verb.RESUME, Verb.STOP, Verb.KILL]))),
+    faults=faults,
+)
+def test_verbs_at_any_moment_keep_the_invariants(seed, verbs, faults):
+    cluster = started(seed=seed, faults=faults)
+    for wait, verb in verbs:
+        for _ in range(wait):
+            if cluster.status in (*TERMINAL, RunStatus.PAUSED):
+                break
+            cluster.happen()
+        cluster.verb(verb)
+    if cluster.status in (RunStatus.PAUSED, RunStatus.PAUSING):
+        cluster.verb(Verb.RESUME)
+    cluster.run()
+    state = cluster.core.state
+    assert state.samples_trained <= len(cluster.trained)
+    if state.status is RunStatus.COMPLETED:
+        account(cluster)
+
+
+def test_equal_logs_give_equal_decisions_and_a_snapshot_at_any_event_continues_alike():
+    spec = make_spec(batch__min_members=2)
+    faults = Faults(twice=0.1, child_death=0.01, uncommitted=0.05, episode_failure=0.05)
+    cluster = started(spec, seed=11, faults=faults).run()
+    again = Orchestrator(spec)
+    snapshots = []
+    for (event, now), decision in zip(cluster.log, cluster.decisions, strict=True):
+        assert again.handle(event, now) == decision
+        snapshots.append(again.snapshot())
+    assert again.snapshot() == cluster.core.snapshot()
+    for cut in range(0, len(snapshots), 7):
+        resumed = Orchestrator.restore(spec, snapshots[cut])
+        assert resumed.snapshot() == snapshots[cut]
+        tail = zip(cluster.log[cut + 1 :], cluster.decisions[cut + 1 :], strict=True)
+        assert all(resumed.handle(event, now) == decision for (event, now), decision in tail)
+        assert resumed.snapshot() == snapshots[-1]
+
+
+def test_a_whole_log_told_again_changes_nothing():
+    cluster = started(seed=5).run()
+    before = cluster.core.snapshot()
+    for event, _ in cluster.log:
+        if not isinstance(event, RunVerb):
+            decision = cluster.core.handle(event, cluster.now)
+            assert not decision.void
+            assert all(n.command.kind == "release_lease" for n in decision.commands)
+    after = FakeCluster(cluster.spec)
+    after.core = Orchestrator.restore(cluster.spec, before)
+    assert after.core.state.samples_trained == cluster.core.state.samples_trained
+    assert after.core.state.status is cluster.core.state.status
