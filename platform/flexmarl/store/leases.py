@@ -32,10 +32,10 @@ from flexmarl.store.nodes import (
 from flexmarl.store.runs import RunLease
 
 __all__ = [
-    "ChildEndpoint", "Demand", "Device", "DeviceFacts", "Hosting", "NodeFacts", "Orphan", "Renewal", "child_lost",
-    "child_ready", "child_started", "children_of", "devices_of", "end", "end_orphan", "endpoint", "expire",
-    "free_devices", "grant", "heartbeat_node", "let_go", "open_demands", "orphans", "pool_capacity", "register_node", "renew", "request_release",
-    "take_hosting",
+    "ChildEndpoint", "Demand", "Device", "DeviceFacts", "Hosting", "NodeFacts", "Orphan", "Renewal",
+    "child_lost", "child_ready", "child_started", "children_of", "devices_of", "end", "end_orphan", "endpoint",
+    "expire", "free_devices", "grant", "heartbeat_node", "let_go", "open_demands", "orphans", "pool_capacity",
+    "register_node", "renew", "request_release", "take_hosting",
 ]  # fmt: skip
 
 

@@ -1,0 +1,207 @@
+"""The node agent: registers the machine, keeps a lane per child, and answers pushes of commands.
+
+Invariants: pushes are hints; a sweep finds every open command of this node's children within `SWEEP_S`. The agent
+starts and stops no child (device workers do), but ends leases that nobody hosts any more after proving their process
+dead. One agent per node name: the one that registered last stays.
+"""
+
+import asyncio
+import contextlib
+import hmac
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import TypeVar
+
+import aiohttp
+import msgspec
+import psycopg
+import structlog
+from aiohttp import web
+
+from flexmarl.store import commands, intervals, leases
+from flexmarl.store.intervals import BusyInterval
+from flexmarl.store.leases import ChildEndpoint, DeviceFacts, NodeFacts
+from workers.children import prove_dead
+from workers.database import Pool
+from workers.errors import ChildUnreachable, HostingError, WorkerError
+from workers.nodes.child_client import ChildClient
+from workers.nodes.lanes import Lane
+from workers.settings import Settings
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+HEARTBEAT_S = 1.0
+SWEEP_S = 0.5
+INTERVALS_S = 1.0
+ORPHANS_S = 2.0
+EVERY_CONNECTION_S = 30.0
+
+
+class Superseded(WorkerError):
+    """Another agent registered under this node's name."""
+
+    code = "superseded"
+
+
+class Push(msgspec.Struct):
+    """Body of `POST /v1/commands`: look at this command. Unknown fields are ignored."""
+
+    run_id: int
+    no: int
+    lease_id: int = 0
+
+
+class NodeAgent:
+    """Everything of one node; `run` returns only by cancellation or by Superseded."""
+
+    def __init__(self, settings: Settings, pool: Pool, devices: list[DeviceFacts], incarnation: str) -> None:
+        self._settings = settings
+        self._pool = pool
+        self._devices = devices
+        self._incarnation = incarnation
+        self._lanes: dict[int, Lane] = {}
+        self._stored: dict[str, int] = {}
+        self._sweep_now = asyncio.Event()
+
+    async def run(self, facts: dict[str, object], version: str) -> None:
+        """Serve until cancelled."""
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=EVERY_CONNECTION_S)
+        async with aiohttp.ClientSession(connector=connector) as session, self._endpoint() as port:
+            address = f"{self._settings.advertise_host}:{port}"
+            node = NodeFacts(self._settings.node, address, self._incarnation, version, facts)
+            await self._store(lambda conn: leases.register_node(conn, node, self._devices))
+            log.info("registered", node=node.name, address=address, devices=[device.id for device in self._devices])
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._forever(self._heartbeat, HEARTBEAT_S))
+                    tasks.create_task(self._sweeping(session))
+                    tasks.create_task(self._forever(lambda: self._fetch_intervals(session), INTERVALS_S))
+                    tasks.create_task(self._forever(self._end_orphans, ORPHANS_S))
+            finally:
+                await asyncio.gather(*(lane.stop() for lane in self._lanes.values()))
+
+    async def _forever(self, work: Callable[[], Awaitable[None]], every_s: float) -> None:
+        while True:
+            try:
+                await work()
+            except psycopg.Error as error:
+                log.warning("store does not answer", error=str(error))
+            await asyncio.sleep(every_s)
+
+    async def _heartbeat(self) -> None:
+        node = self._settings.node
+        if not await self._store(lambda conn: leases.heartbeat_node(conn, node, self._incarnation)):
+            raise Superseded(f"another node agent registered as {node!r}; give each its own FLEXMARL_NODE")
+
+    # Commands --------------------------------------------------------------------------------------------------------
+
+    async def _sweeping(self, session: aiohttp.ClientSession) -> None:
+        while True:
+            try:
+                await self._sweep(session)
+            except psycopg.Error as error:
+                log.warning("store does not answer", error=str(error))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SWEEP_S):
+                    await self._sweep_now.wait()
+            self._sweep_now.clear()
+
+    async def _sweep(self, session: aiohttp.ClientSession) -> None:
+        """Follow the children as the store knows them, and wake the lanes that have something to do."""
+        children, waiting = await self._store(self._look)
+        for lease_id, lane in list(self._lanes.items()):
+            if lane.child not in children:
+                del self._lanes[lease_id]
+                await lane.stop()
+        for child in children:
+            if child.lease_id not in self._lanes:
+                self._lanes[child.lease_id] = Lane(child, session, self._store)
+        for lease_id in waiting:
+            if lease_id in self._lanes:
+                self._lanes[lease_id].wake()
+
+    def _look(self, conn: psycopg.Connection) -> tuple[list[ChildEndpoint], set[int]]:
+        node = self._settings.node
+        return leases.children_of(conn, node), {lease for _, _, lease in commands.open_on_node(conn, node)}
+
+    def _pushed(self, push: Push) -> None:
+        """Wake the lane of the push, or all when it names none; a child that may be new asks for a sweep."""
+        if push.lease_id not in self._lanes:
+            self._sweep_now.set()
+        for lease_id, lane in self._lanes.items():
+            if push.lease_id in (0, lease_id):
+                lane.wake()
+
+    # Reports ---------------------------------------------------------------------------------------------------------
+
+    async def _fetch_intervals(self, session: aiohttp.ClientSession) -> None:
+        await asyncio.gather(*(self._intervals_of(ChildClient(session, lane.child)) for lane in self._lanes.values()))
+
+    async def _intervals_of(self, client: ChildClient) -> None:
+        child = client.child
+        if child.incarnation not in self._stored:
+            self._stored[child.incarnation] = await self._store(
+                lambda conn: intervals.newest_ord(conn, child.lease_id, child.incarnation)
+            )
+        try:
+            closed = await client.intervals(self._stored[child.incarnation])
+        except ChildUnreachable:
+            return  # it just died, or is too busy to answer now
+        if not closed:
+            return
+        rows = [BusyInterval(i.ord, i.phase, i.policy, i.t0, i.t1, i.tokens) for i in closed]
+        await self._store(
+            lambda conn: intervals.put(
+                conn, child.run_id, child.lease_id, child.device_id, incarnation=child.incarnation, rows=rows
+            )
+        )
+        self._stored[child.incarnation] = closed[-1].ord
+
+    async def _end_orphans(self) -> None:
+        """End leases that should end and that no device worker renews: its process is proved dead here."""
+        for orphan in await self._store(lambda conn: leases.orphans(conn, self._settings.node)):
+            try:
+                await asyncio.to_thread(prove_dead, orphan.pid, orphan.pid_started)
+            except HostingError as error:
+                log.error("lease cannot be ended", lease_id=orphan.lease_id, error=str(error))
+                continue
+            await self._store(partial(leases.end_orphan, orphan=orphan, reason="its device worker is gone"))
+
+    # Endpoint --------------------------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def _endpoint(self) -> AsyncIterator[int]:
+        """Serve the command endpoint; yields its port."""
+        host, _, port = self._settings.node_bind.rpartition(":")
+        app = web.Application()
+        app.add_routes([web.post("/v1/commands", self._on_push), web.get("/health", self._on_health)])
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, host, int(port)).start()
+            yield runner.addresses[0][1]
+        finally:
+            await runner.cleanup()
+
+    async def _on_push(self, request: web.Request) -> web.Response:
+        given = request.headers.get("Authorization", "").encode()
+        if not hmac.compare_digest(given, f"Bearer {self._settings.cluster_key}".encode()):
+            refusal = {"code": "unauthorized", "detail": "the cluster key is missing or wrong"}
+            return web.json_response(refusal, status=401)
+        try:
+            self._pushed(msgspec.json.decode(await request.read(), type=Push))
+        except msgspec.DecodeError as error:
+            return web.json_response({"code": "bad_request", "detail": str(error)}, status=422)
+        return web.Response(status=202)
+
+    async def _on_health(self, _: web.Request) -> web.Response:
+        children = [lane.child.incarnation for lane in self._lanes.values()]
+        return web.json_response({"node": self._settings.node, "incarnation": self._incarnation, "children": children})
+
+    async def _store(self, call: Callable[[psycopg.Connection], T]) -> T:
+        def work() -> T:
+            with self._pool.connection() as conn:
+                return call(conn)
+
+        return await asyncio.to_thread(work)

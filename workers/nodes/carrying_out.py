@@ -1,0 +1,151 @@
+"""What each node-routed command means: a request to the child, and a store function for its reply.
+
+Invariants: `prepare` reads and changes nothing; `perform` only speaks to the child; `commit` writes rows, event and the
+command's end in one transaction. Figures that are no numbers never reach an event: the command fails instead.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import psycopg
+
+from flexmarl.contracts.commands import Accumulate, BindPolicy, LoadWeights, OptimizerStep, WriteCheckpoint
+from flexmarl.contracts.wire import TrainStats
+from flexmarl.store import checkpoints, engines, micro_batches, steps
+from flexmarl.store.commands import Taken
+from flexmarl.store.errors import Refused
+from workers.errors import ChildRefused
+from workers.nodes.child_client import ChildClient
+from workers.rollout.engines.wire import LoadRequest
+from workers.training.wire import (
+    AccumulateReply,
+    AccumulateRequest,
+    BindReply,
+    BindRequest,
+    CheckpointReply,
+    CheckpointRequest,
+    StepReply,
+    StepRequest,
+    TrainRow,
+)
+
+Commit = Callable[[psycopg.Connection], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A taken command with the request that goes to the child."""
+
+    taken: Taken
+    request: msgspec.Struct
+
+
+def prepare(conn: psycopg.Connection, taken: Taken) -> Prepared:
+    """Read what the request needs. Raises Refused when the store does not have it."""
+    match taken.command:
+        case BindPolicy(policy=policy, version=None):
+            return Prepared(taken, BindRequest(policy))
+        case BindPolicy(policy=policy, version=int(version)):
+            stored = steps.version_of(conn, taken.run_id, policy, version)
+            return Prepared(taken, BindRequest(policy, version, stored.digest, stored.state))
+        case Accumulate() as order:
+            batch = micro_batches.read(conn, taken.run_id, order.policy, order.micro_batch)
+            rows = [_train_row(row) for row in batch.rows]
+            request = AccumulateRequest(
+                order.policy, order.accumulator, order.micro_batch, order.entropy_coef, rows
+            )  # fmt: skip
+            return Prepared(taken, request)
+        case OptimizerStep() as order:
+            numbers = list(order.micro_batches)
+            return Prepared(
+                taken,
+                StepRequest(order.policy, order.accumulator, numbers, order.next_version, order.learning_rate),
+            )
+        case LoadWeights() as order:
+            return Prepared(taken, LoadRequest(order.policy, order.version, order.digest))
+        case WriteCheckpoint() as order:
+            versions = {policy: pin.version for policy, pin in order.pins.items()}
+            digests = {policy: pin.digest for policy, pin in order.pins.items()}
+            return Prepared(taken, CheckpointRequest(order.label, order.step, versions, digests))
+        case other:
+            raise Refused("unknown_command", f"a node does not carry out {other.kind}")
+
+
+async def perform(client: ChildClient, prepared: Prepared) -> Commit:
+    """Let the child do it; returns the write that makes it count. Raises ChildRefused, ChildUnreachable."""
+    taken, command, request = prepared.taken, prepared.taken.command, prepared.request
+    match command:
+        case BindPolicy():
+            return _commit_bind(client, taken, command, await client.train("bind", request, BindReply))
+        case Accumulate():
+            reply = await client.train("accumulate", request, AccumulateReply)
+            return _commit_accumulate(taken, command, reply)
+        case OptimizerStep():
+            return _commit_step(taken, command, await client.train("step", request, StepReply))
+        case LoadWeights():
+            assert isinstance(request, LoadRequest)
+            await client.load(request)
+            return _commit_load(client, taken, command)
+        case WriteCheckpoint():
+            reply_ = await client.train("checkpoint", request, CheckpointReply)
+            return _commit_checkpoint(taken, command, reply_)
+        case other:
+            raise ChildRefused("unknown_command", f"a node does not carry out {other.kind}")
+
+
+def _train_row(row: micro_batches.MicroBatchRow) -> TrainRow:
+    arrays = row.arrays
+    return TrainRow(
+        arrays.prompt, arrays.response, arrays.logprobs, arrays.allowed, row.temperature, row.advantage, row.weight
+    )
+
+
+def _commit_bind(client: ChildClient, taken: Taken, command: BindPolicy, reply: BindReply) -> Commit:
+    _finite("bind", reply.facts)
+    bind = steps.Bind(
+        lease_id=command.lease_id, incarnation=client.child.incarnation, policy=reply.policy, version=reply.version,
+        digest=reply.digest, state=reply.state, created=reply.created, tokenizer=reply.tokenizer, facts=reply.facts,
+    )  # fmt: skip
+    return lambda conn: steps.commit_bind(conn, taken, bind)
+
+
+def _commit_accumulate(taken: Taken, command: Accumulate, reply: AccumulateReply) -> Commit:
+    _finite("accumulate", reply.stats)
+    stats = TrainStats.model_validate(reply.stats)
+    return lambda conn: micro_batches.accumulated(
+        conn, taken, command.policy, command.micro_batch, accumulator=command.accumulator, stats=stats
+    )
+
+
+def _commit_step(taken: Taken, command: OptimizerStep, reply: StepReply) -> Commit:
+    _finite("step", {"grad_norm": reply.grad_norm, "seconds": reply.seconds})
+    step = steps.Step(
+        lease_id=command.lease_id, policy=command.policy, accumulator=command.accumulator,
+        micro_batches=command.micro_batches, version=reply.version, digest=reply.digest, state=reply.state,
+        null_step=reply.null_step, grad_norm=reply.grad_norm, learning_rate=command.learning_rate,
+        seconds=reply.seconds,
+    )  # fmt: skip
+    return lambda conn: steps.commit_step(conn, taken, step)
+
+
+def _commit_load(client: ChildClient, taken: Taken, command: LoadWeights) -> Commit:
+    lease_id, incarnation = command.lease_id, client.child.incarnation
+    return lambda conn: engines.served(
+        conn, taken, lease_id, incarnation, policy=command.policy, version=command.version, digest=command.digest
+    )
+
+
+def _commit_checkpoint(taken: Taken, command: WriteCheckpoint, reply: CheckpointReply) -> Commit:
+    versions = {policy: pin.version for policy, pin in command.pins.items()}
+    row = checkpoints.Checkpoint(command.label, command.step, versions, reply.path, reply.bytes)
+    return lambda conn: checkpoints.written(conn, taken, row)
+
+
+def _finite(verb: str, figures: dict[str, Any]) -> None:
+    """Raise ChildRefused when a figure is not a finite number."""
+    wrong = {name: str(value) for name, value in figures.items() if not math.isfinite(value)}
+    if wrong:
+        raise ChildRefused("nonfinite", f"{verb} returned {wrong}", 422)

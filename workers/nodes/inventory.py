@@ -1,0 +1,81 @@
+"""What this machine offers: its CPU cores as shares, its GPUs through nvidia-smi.
+
+Invariant: at least two devices, so that an engine and a trainer fit on any machine. With GPUs the CPU shares stand in
+a pool of their own, so that the default pool is all of one kind.
+"""
+
+import os
+import platform
+import subprocess
+
+import psutil
+import structlog
+
+from flexmarl.store.nodes import DeviceFacts
+
+log = structlog.get_logger(__name__)
+
+MIN_DEVICES = 2
+DEFAULT_POOL = "default"
+CPU_POOL_BESIDE_GPUS = "cpu"
+_QUERY = ["nvidia-smi", "--query-gpu=index,name,memory.total", "--format=csv,noheader,nounits"]
+
+
+def discover(node: str) -> list[DeviceFacts]:
+    """Return this machine's devices."""
+    gpus = cuda_devices(node, nvidia_smi())
+    return [*gpus, *cpu_devices(node, CPU_POOL_BESIDE_GPUS if gpus else DEFAULT_POOL)]
+
+
+def node_facts() -> dict[str, object]:
+    """Return what people want to know of this machine."""
+    return {
+        "cpus": _cores(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "os": f"{platform.system()} {platform.release()}",
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+    }
+
+
+def cpu_devices(node: str, pool: str) -> list[DeviceFacts]:
+    """Offer one share per core this process may use, two at least."""
+    cores = _cores()
+    count = max(cores, MIN_DEVICES)
+    memory = psutil.virtual_memory().total // count
+    return [
+        DeviceFacts(f"{node}.cpu{i}", "cpu", i, f"CPU share {i + 1} of {count}", memory, pool, {"cores": cores / count})
+        for i in range(count)
+    ]
+
+
+def cuda_devices(node: str, listing: str) -> list[DeviceFacts]:
+    """Read nvidia-smi's listing. A single GPU is offered as two shares: an engine and a trainer live on it together."""
+    rows = [[field.strip() for field in line.split(",")] for line in listing.splitlines() if line.count(",") >= 2]
+    shares = 2 if len(rows) == 1 else 1
+    found: list[DeviceFacts] = []
+    for index, name, memory in rows:
+        for share in range(shares):
+            title = name if shares == 1 else f"{name}, share {share + 1} of {shares}"
+            facts: dict[str, object] = {"cuda_index": int(index), "share": 1 / shares}
+            size = int(memory) * 2**20 // shares
+            ordinal = len(found)
+            found.append(DeviceFacts(f"{node}.gpu{ordinal}", "cuda", ordinal, title, size, DEFAULT_POOL, facts))
+    return found
+
+
+def nvidia_smi() -> str:
+    """Ask the driver's own tool, so that nothing here loads CUDA. Empty when there is no GPU."""
+    try:
+        return subprocess.run(_QUERY, capture_output=True, text=True, timeout=10, check=True).stdout
+    except FileNotFoundError:
+        return ""
+    except (subprocess.SubprocessError, OSError) as error:
+        log.warning("nvidia-smi failed, going on without GPUs", error=str(error))
+        return ""
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
