@@ -128,7 +128,6 @@ USE_TZ = True
 APPEND_SLASH = False
 
 STATIC_URL = "/static/"
-STATIC_ROOT = HOME / "static"
 WHITENOISE_USE_FINDERS = True
 """Serve static files from the apps themselves, so that no collection step is needed."""
 WHITENOISE_AUTOREFRESH = False

@@ -4,7 +4,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from flexmarl.controlplane.settings import env
 from flexmarl.controlplane.settings.base import *  # noqa: F403
-from flexmarl.controlplane.settings.base import CLUSTER_KEY, SECRET_KEY
+from flexmarl.controlplane.settings.base import CLUSTER_KEY, HOME, SECRET_KEY
 
 for _name, _value in (
     ("FLEXMARL_SECRET_KEY", SECRET_KEY),
@@ -24,4 +24,5 @@ STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"},
 }
+STATIC_ROOT = HOME / "static"
 WHITENOISE_USE_FINDERS = False

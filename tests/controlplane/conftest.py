@@ -1,0 +1,83 @@
+"""People with their clients, and runs in any state.
+
+Django is imported inside the fixtures: this file is read before Django is set up.
+"""
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _fresh_cache() -> None:
+    from django.core.cache import cache
+
+    cache.clear()
+
+
+@pytest.fixture
+def person(db: None) -> Callable[..., Any]:
+    """Return a function that makes a person of a role."""
+    from flexmarl.controlplane.accounts.models import User
+    from tests.support.controlplane import PASSWORD
+
+    def make(role: str = "editor", name: str = "") -> User:
+        user = User(username=name or f"{role}-{uuid.uuid4().hex[:6]}", role=role, is_staff=role == "admin")
+        user.set_password(PASSWORD)
+        user.save()
+        return user
+
+    return make
+
+
+@pytest.fixture
+def client_of() -> Callable[..., Any]:
+    """Return a function that gives a person's client with a token of some scopes."""
+    from rest_framework.test import APIClient
+
+    from flexmarl.controlplane.accounts.actions import create_token
+    from flexmarl.controlplane.accounts.queries import actor_of_user
+
+    def make(user: Any, scopes: list[str] | None = None) -> APIClient:
+        _, text = create_token(actor_of_user(user), "test", scopes)
+        client = APIClient()
+        client.credentials(HTTP_AUTHORIZATION=f"Bearer {text}")
+        return client
+
+    return make
+
+
+@pytest.fixture
+def editor(person: Callable[..., Any]) -> Any:
+    return person("editor", "edith")
+
+
+@pytest.fixture
+def api(editor: Any, client_of: Callable[..., Any]) -> Any:
+    """Return an editor's client."""
+    return client_of(editor)
+
+
+@pytest.fixture
+def admin_api(person: Callable[..., Any], client_of: Callable[..., Any]) -> Any:
+    """Return an admin's client."""
+    return client_of(person("admin", "ada"))
+
+
+@pytest.fixture
+def make_run() -> Callable[..., Any]:
+    """Return a function that makes a person's run, in a state if one is named."""
+    from flexmarl.controlplane.accounts.queries import actor_of_user
+    from flexmarl.controlplane.experiments.plans import Draft
+    from flexmarl.controlplane.runs import actions, queries
+    from tests.support.controlplane import SPEC, set_state
+
+    def make(owner: Any, status: str | None = None, pending: str = "", **spec: Any) -> Any:
+        run = actions.create_run(actor_of_user(owner), Draft(spec={**SPEC, **spec}))
+        if status is not None or pending:
+            set_state(run, status=status or "draft", pending_verb=pending)
+        return queries.find_run(run.id)
+
+    return make
