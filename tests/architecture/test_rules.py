@@ -1,0 +1,123 @@
+"""The house rules hold for every file, and each checker is seen to fail on a file that breaks its rule."""
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.architecture import checks
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ("platform/flexmarl", "webui", "workers", "manage.py")
+ENVIRONMENT_READERS = {
+    "manage.py",
+    "platform/flexmarl/controlplane/settings/env.py",
+    "platform/flexmarl/controlplane/asgi.py",
+    "workers/settings.py",
+    "workers/adopted.py",
+    "workers/children.py",
+}
+"""Beside the two readers: `asgi.py` and `manage.py` name the settings module, a device worker passes its environment on
+to its children (as the launcher does) and the child checks whose it is."""
+PURE = ("platform/flexmarl/contracts", "platform/flexmarl/algorithms", "platform/flexmarl/orchestrator")
+
+
+def python_files(*folders: str) -> list[Path]:
+    found: list[Path] = []
+    for folder in folders:
+        path = ROOT / folder
+        found += [path] if path.is_file() else sorted(path.rglob("*.py"))
+    return found
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def test_every_file_keeps_the_rules() -> None:
+    findings = [
+        str(finding)
+        for path in python_files(*SOURCES)
+        for finding in checks.check_source(name_of(path), path.read_text(encoding="utf-8"))
+    ]
+    assert not findings, "\n".join(findings)
+
+
+def test_tests_and_benchmarks_keep_the_file_budget() -> None:
+    long = {name_of(p): n for p in python_files("tests") if (n := len(p.read_text().splitlines())) > checks.FILE_LINES}
+    assert not long
+
+
+def test_the_environment_is_read_in_one_file_per_plane() -> None:
+    readers = {
+        name_of(path)
+        for path in python_files(*SOURCES)
+        if "launcher" not in path.parts and checks.reads_environment(path.read_text(encoding="utf-8"))
+    }
+    assert readers <= ENVIRONMENT_READERS, readers - ENVIRONMENT_READERS
+
+
+def test_the_core_never_asks_what_time_it_is() -> None:
+    found = {name_of(path): lines for path in python_files(*PURE) if (lines := checks.reads_clock(path.read_text()))}
+    assert not found
+
+
+def test_no_package_hides_the_standard_library_or_breaks_collection() -> None:
+    assert checks.misplaced_packages(ROOT) == []
+
+
+def test_every_folder_with_code_is_a_package() -> None:
+    assert checks.packages_without_init(ROOT) == []
+
+
+BODY = "    x = 1\n"
+BROKEN = {
+    "file has 401 lines": "x = 1\n" * 401,
+    "function f has 62 lines": "def f() -> None:\n" + BODY * 61,
+    "class C has 301 lines": "class C:\n" + "    a = 1\n" * 300,
+    "class C assigns 13 attributes": "class C:\n    def f(self) -> None:\n"
+    + "".join(f"        self.a{i} = 1\n" for i in range(13)),
+    "function f has no return annotation": "def f():\n    pass\n",
+    "broad except": "try:\n    pass\nexcept Exception:  # noqa: BLE001\n    pass\n",
+    "print in a library": "print('x')\n",
+    "import of json inside a function": "def f() -> None:\n    import json\n",
+}
+
+
+@pytest.mark.parametrize("rule", sorted(BROKEN))
+def test_a_broken_rule_is_found(rule: str) -> None:
+    findings = list(checks.check_source("x.py", BROKEN[rule]))
+    assert [rule in finding.rule for finding in findings] == [True]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "try:\n    pass\nexcept Exception:  # noqa: BLE001 - a plug-in may raise anything\n    pass\n",
+        "try:\n    pass\nexcept Exception:\n    # a plug-in may raise anything\n    pass\n",
+        "try:\n    pass\nexcept BaseException:\n    x = 1\n    raise\n",
+        "def f() -> None:\n    import torch\n",
+        "def f() -> None:\n" + BODY * 59,
+    ],
+)
+def test_what_is_allowed_passes(text: str) -> None:
+    assert not list(checks.check_source("x.py", text))
+
+
+@pytest.mark.parametrize("text", ["import os\nos.environ['A']", "import os\nos.getenv('A')", "from os import environ"])
+def test_reading_the_environment_is_found(text: str) -> None:
+    assert checks.reads_environment(text)
+
+
+@pytest.mark.parametrize("text", ["datetime.now()", "datetime.datetime.utcnow()", "date.today()"])
+def test_asking_the_clock_is_found(text: str) -> None:
+    assert checks.reads_clock(text)
+
+
+def test_misplaced_packages_are_found(tmp_path: Path) -> None:
+    for folder in ("platform", "tests/unit", "webui/views", "migrations", "workers", "platform/flexmarl"):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    for file in ("platform/__init__.py", "tests/unit/__init__.py", "webui/views/run.py"):
+        (tmp_path / file).write_text(textwrap.dedent(""))
+    assert checks.misplaced_packages(tmp_path) == ["platform/__init__.py", "tests/unit/__init__.py"]
+    assert checks.packages_without_init(tmp_path) == ["webui/views"]

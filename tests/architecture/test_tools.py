@@ -1,0 +1,71 @@
+"""Ruff and mypy are content, and a built wheel holds every package with its data."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CHECKED = ("platform", "webui", "workers", "tests", "manage.py")
+STRICT = ("contracts", "algorithms", "orchestrator", "store", "launcher")
+DATA = {".yaml", ".sql", ".html", ".css", ".js", ".svg", ".woff2", ".typed"}
+
+
+def run(*command: str, cwd: Path = ROOT) -> None:
+    environment = {**os.environ, "MYPYPATH": str(ROOT / "platform")}
+    done = subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+
+
+def test_ruff_finds_nothing() -> None:
+    run("ruff", "check", *CHECKED)
+
+
+def test_ruff_would_format_nothing() -> None:
+    run("ruff", "format", "--check", *CHECKED)
+
+
+def test_mypy_finds_nothing_in_the_strict_packages() -> None:
+    run("mypy", *(option for name in STRICT for option in ("-p", f"flexmarl.{name}")))
+
+
+def test_mypy_finds_nothing_in_the_workers() -> None:
+    run("mypy", "-p", "workers")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    copy = tmp_path_factory.mktemp("wheel")
+    for tree in ("platform", "webui", "workers", "migrations"):
+        shutil.copytree(ROOT / tree, copy / tree, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for file in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / file, copy)
+    run("pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", "out", ".", cwd=copy)
+    (built,) = (copy / "out").glob("*.whl")
+    return set(zipfile.ZipFile(built).namelist())
+
+
+def test_the_wheel_holds_every_package_and_its_data(wheel: set[str]) -> None:
+    expected = set()
+    for tree, base in (("platform/flexmarl", "platform"), ("webui", "."), ("workers", "."), ("migrations", ".")):
+        for path in (ROOT / tree).rglob("*"):
+            if path.suffix in {".py", *DATA} and "__pycache__" not in path.parts:
+                expected.add(str(path.relative_to(ROOT / base)))
+    assert not expected - wheel
+
+
+def test_the_wheel_holds_nothing_else(wheel: set[str]) -> None:
+    tops = {name.split("/")[0] for name in wheel}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"flexmarl", "webui", "workers", "migrations"}
