@@ -2,14 +2,24 @@
 
 256 requests over 64 slots, models of 0.5 M and 2.6 M parameters, log-probabilities asked of both sides. The baseline
 generates static batches of 64 by arrival, each as long as its longest reply; a second baseline sorts the requests by
-reply length first, which needs to know the lengths in advance. The engine runs in process and as the HTTP child.
+reply length first, which needs to know the lengths in advance. The engine runs in process and as the HTTP child, both
+pinned to the baseline's core; the HTTP client has the other cores. Keys without a model size hold the lowest over sizes.
 """
 
 import argparse
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
+import aiohttp
 import harness
 import numpy as np
 
@@ -107,6 +117,87 @@ def engine_run(model: object, size: str) -> Callable[[list[Job]], float]:
     return run
 
 
+class HttpEngine:
+    """The engine child on the measured core, asked by a client on the others."""
+
+    def __init__(self, model: object, core: int, other_cores: set[int]) -> None:
+        from workers.transfer.local import LocalTier
+
+        self._home = Path(tempfile.mkdtemp(prefix="engine-benchmark-"))
+        self._loop = asyncio.new_event_loop()
+        self._measured, self._others = {core}, other_cores
+        model.save_pretrained(self._home / "model")
+        self._digest = LocalTier(self._home).put(model.state_dict()).digest
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "workers.rollout.engines.serve", "--rows", str(SLOTS)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=harness.ROOT,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(harness.ROOT), str(harness.ROOT / "platform")])},
+        )
+        self._process.stdin.write(json.dumps(self._config()).encode() + b"\n")
+        self._process.stdin.flush()
+        self._url = f"http://127.0.0.1:{json.loads(self._process.stdout.readline())['port']}"
+        self._loop.run_until_complete(self._post_all("/load", [{"policy": "speaker", "version": 0}]))
+
+    def _config(self) -> dict[str, object]:
+        source = {"model": {"type": "folder", "path": str(self._home / "model")}}
+        spec = {"agents": {"speaker": {}, "listener": {}}, "environment": {"type": "reference_game"}}
+        names = ("run_id", "lease_id", "fence", "threads")
+        fixed = {"use": "engine", "incarnation": "benchmark", "device": "cpu", "host": "127.0.0.1", "secret": "s"}
+        return {
+            **fixed,
+            **dict.fromkeys(names, 1),
+            "home": str(self._home),
+            "spec": {**spec, "policies": {"speaker": source}},
+        }
+
+    def run(self, jobs: list[Job]) -> float:
+        """Return tokens per second. Prompts of one reply length travel together, up to 64 in a request."""
+        by_length: dict[int, list[Job]] = {}
+        for job in jobs:
+            by_length.setdefault(job.tokens, []).append(job)
+        bodies = [
+            {
+                "model": "speaker",
+                "version": 0,
+                "prompt": [job.prompt for job in part],
+                "max_tokens": length,
+                "seeds": seeds,
+            }
+            for length, same in by_length.items()
+            for first in range(0, len(same), SLOTS)
+            for part in [same[first : first + SLOTS]]
+            for seeds in [list(range(first, first + len(part)))]
+        ]
+        os.sched_setaffinity(0, self._others)
+        try:
+            started = time.perf_counter()
+            replies = self._loop.run_until_complete(self._post_all("/v1/completions", bodies))
+            elapsed = time.perf_counter() - started
+        finally:
+            os.sched_setaffinity(0, self._measured)
+        return sum(len(choice["logprobs"]) for reply in replies for choice in reply["choices"]) / elapsed
+
+    async def _post_all(self, path: str, bodies: list[dict[str, object]]) -> list[dict[str, object]]:
+        headers = {"Authorization": "Bearer s"}
+        connector = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(self._url, headers=headers, connector=connector) as session:
+
+            async def post(body: dict[str, object]) -> dict[str, object]:
+                async with session.post(path, json={**body, "digest": self._digest}) as response:
+                    response.raise_for_status()
+                    return await response.json()
+
+            return await asyncio.gather(*(post(body) for body in bodies))
+
+    def close(self) -> None:
+        self._process.stdin.close()
+        self._process.wait(10)
+        self._loop.close()
+        shutil.rmtree(self._home)
+
+
 def architecture(size: str) -> object:
     from workers.models.architecture import Architecture
 
@@ -122,16 +213,26 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def main() -> None:
     report = harness.start("engine", __doc__, options)
-    harness.pin(report.settings["core"])
+    cores = os.sched_getaffinity(0)
+    core = harness.pin(report.settings["core"])
     import torch
 
     torch.set_num_threads(1)
     count, repeats = (32, 2) if report.quick else (256, report.settings["repeats"])
     for size in report.settings["sizes"]:
         model = make_model(size)
-        ours = engine_run(model, size)
-        for name, jobs in workloads(count).items():
-            measure(report, f"{name}_{size}", model, ours, jobs, repeats)
+        over_http = HttpEngine(model, core, cores - {core} or cores)
+        engines = {"engine": engine_run(model, size), "http": over_http.run}
+        try:
+            for name, jobs in workloads(count).items():
+                measure(report, f"{name}_{size}", model, engines, jobs, repeats)
+        finally:
+            over_http.close()
+    for name in workloads(1):
+        for prefix in ("ratio", "ratio_sorted", "http_ratio", "http_ratio_sorted"):
+            for end in ("", "_lower"):
+                values = [report.figures[f"{prefix}_{name}_{size}{end}"] for size in report.settings["sizes"]]
+                report.figures[f"{prefix}_{name}{end}"] = min(values)
     report.finish()
 
 
@@ -139,21 +240,23 @@ def measure(
     report: harness.Report,
     key: str,
     model: object,
-    ours: Callable[[list[Job]], float],
+    engines: dict[str, Callable[[list[Job]], float]],
     jobs: list[Job],
     repeats: int,
 ) -> None:
     by_length = sorted(jobs, key=lambda job: job.tokens)
     runs = {
-        "engine": lambda: ours(jobs),
+        "engine": lambda: engines["engine"](jobs),
+        "http": lambda: engines["http"](jobs),
         "by_arrival": lambda: generate_in_batches(model, jobs),
         "by_length": lambda: generate_in_batches(model, by_length),
     }
     for run in runs.values():
         run()
     rates = harness.interleave(runs, repeats)
-    report.ratio(f"ratio_{key}", harness.paired_ratios(rates["engine"], rates["by_arrival"]))
-    report.ratio(f"ratio_sorted_{key}", harness.paired_ratios(rates["engine"], rates["by_length"]))
+    for engine, prefix in (("engine", ""), ("http", "http_")):
+        report.ratio(f"{prefix}ratio_{key}", harness.paired_ratios(rates[engine], rates["by_arrival"]))
+        report.ratio(f"{prefix}ratio_sorted_{key}", harness.paired_ratios(rates[engine], rates["by_length"]))
     for name, values in rates.items():
         report.figures[f"{name}_tokens_per_s_{key}"] = float(np.median(values))
 
