@@ -102,6 +102,14 @@ class LocalTier:
                     leftover.unlink()
         return gone
 
+    def claim(self, digest: str) -> bool:
+        """Keep a content that another owner put; False when it is not here any more."""
+        with self._locked():
+            if self._intact(digest) is None:
+                return False
+            self._claim(digest).touch(mode=0o600)
+        return True
+
     def claims(self) -> dict[str, float]:
         """Return this owner's digests with the time each was last put, oldest first."""
         found: dict[str, float] = {}

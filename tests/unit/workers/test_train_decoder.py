@@ -1,0 +1,75 @@
+"""The training forward pass equals plain Hugging Face models."""
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+from flexmarl.contracts.spec.team import FactoryModel, FolderModel
+from workers.models import UnsupportedModel, architecture_of, build_model
+from workers.models.weights import initial_weights, model_config
+from workers.training.decoder import Decoder, parameter_order
+from workers.training.parameters import FlatParameters
+
+SHAPE = {
+    "vocab_size": 50,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+}
+MODELS = {
+    "qwen2, grouped heads": lambda: Qwen2ForCausalLM(Qwen2Config(**SHAPE)),
+    "qwen2, tied": lambda: Qwen2ForCausalLM(Qwen2Config(**SHAPE, tie_word_embeddings=True)),
+    "llama, no biases": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, head_dim=16)),
+    "llama, all biases": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, attention_bias=True)),
+    "one layer": lambda: Qwen2ForCausalLM(Qwen2Config(**(SHAPE | {"num_hidden_layers": 1}))),
+}
+
+
+def _decoder(source: FactoryModel | FolderModel, words: int) -> Decoder:
+    weights = initial_weights(source, words, seed=3)
+    return Decoder(FlatParameters(weights, parameter_order(weights.keys()), "fp32", "cpu"), architecture_of(source))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_equal_those_of_the_folder_s_own_model(name: str, tmp_path):
+    torch.manual_seed(1)
+    model = MODELS[name]().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    model.save_pretrained(tmp_path)
+    decoder = _decoder(FolderModel(path=str(tmp_path)), 0)
+    lengths = torch.tensor([9, 4, 70])
+    ids = torch.randint(1, 50, (3, 70))
+    ids[torch.arange(70) >= lengths[:, None]] = 0
+    window = torch.stack([torch.arange(length - 3, length) for length in lengths])
+    with torch.no_grad():
+        found = decoder.logits(ids, window)
+        for row, length in enumerate(lengths):
+            expected = model(input_ids=ids[row : row + 1, :length]).logits[0, -3:]
+            assert ((found[row] - expected).norm() / expected.norm()) < 1e-6
+
+
+@pytest.mark.parametrize("size", ["S", "M"])
+def test_factory_weights_are_those_of_the_hugging_face_factory(size: str):
+    source = FactoryModel(size=size, head_scale=2.5)
+    words = ("<pad>", "<bos>", "<eos>", "a", "b")
+    built = build_model(source, words, seed=11)
+    weights = initial_weights(source, len(words), seed=11)
+    assert weights.keys() == built.state_dict().keys()
+    assert all(torch.equal(weights[name], tensor) for name, tensor in built.state_dict().items())
+    kept = built.config.to_dict() | {"architectures": ["Qwen2ForCausalLM"], "dtype": "float32"}
+    config = model_config(source, len(words))
+    assert {name: kept[name] for name in config} == config
+
+
+def test_weights_of_another_kind_of_model_are_refused():
+    weights = initial_weights(FactoryModel(), 5, seed=0)
+    with pytest.raises(UnsupportedModel, match="q_norm"):
+        parameter_order(weights.keys() | {"model.layers.0.self_attn.q_norm.weight"})
+    with pytest.raises(UnsupportedModel, match="model.norm"):
+        parameter_order(weights.keys() - {"model.norm.weight"})
+    with pytest.raises(ValueError, match="neighbours"):
+        FlatParameters(weights, sorted(weights), "fp32", "cpu").leaf("lm_head.weight", "model.norm.weight")

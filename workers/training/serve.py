@@ -1,0 +1,110 @@
+"""The trainer child: `python -m workers.training.serve`, hosted by a device worker.
+
+One thread does all the training, in the order in which requests came; the event loop answers health and intervals
+meanwhile. Bodies are msgpack.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import msgspec
+import structlog
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from flexmarl.contracts.spec.experiment import ExperimentSpec
+from workers import child_server
+from workers.child import ChildConfig, IntervalLog
+from workers.training.errors import CONFLICTS, TrainerRefusal
+from workers.training.trainer import Trainer
+from workers.training.wire import AccumulateRequest, BindRequest, CheckpointRequest, Refusal, StepRequest
+
+Request = TypeVar("Request", bound=msgspec.Struct)
+Verb = Callable[[Request], msgspec.Struct]
+
+log = structlog.get_logger(__name__)
+
+
+class TrainerServer:
+    """The HTTP face of a trainer."""
+
+    def __init__(self, trainer: Trainer, thread: ThreadPoolExecutor) -> None:
+        self._trainer = trainer
+        self._thread = thread
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return what the child serves besides health and intervals."""
+        return [
+            web.post("/bind", self._verb(BindRequest, self._trainer.bind)),
+            web.post("/accumulate", self._verb(AccumulateRequest, self._trainer.accumulate)),
+            web.post("/step", self._verb(StepRequest, self._trainer.step)),
+            web.post("/checkpoint", self._verb(CheckpointRequest, self._trainer.checkpoint)),
+        ]
+
+    def _verb(self, kind: type[Request], do: Verb[Request]) -> Handler:
+        async def answer(request: web.Request) -> web.Response:
+            try:
+                asked = msgspec.msgpack.decode(await request.read(), type=kind)
+                loop = asyncio.get_running_loop()
+                return _packed(await loop.run_in_executor(self._thread, do, asked))
+            except TrainerRefusal as refused:
+                log.warning("refused", verb=request.path, code=refused.code, detail=refused.detail)
+                body = Refusal(refused.code, refused.detail, refused.accumulator, list(refused.micro_batches))
+                return _packed(body, 409 if refused.code in CONFLICTS else 422)
+            except msgspec.DecodeError as wrong:
+                return _packed(Refusal("bad_request", str(wrong)), 422)
+            except Exception as error:  # the request failed in a way nobody foresaw: say so and stay up for the next
+                log.exception("failed", verb=request.path)
+                return _packed(Refusal("internal", f"{type(error).__name__}: {error}"), 500)
+
+        return answer
+
+
+def _packed(body: msgspec.Struct, status: int = 200) -> web.Response:
+    return web.Response(status=status, body=msgspec.msgpack.encode(body), content_type="application/msgpack")
+
+
+def make_trainer(config: ChildConfig, intervals: IntervalLog) -> Trainer:
+    """Return the trainer of a child configuration."""
+    spec = ExperimentSpec.model_validate(config.spec)
+    return Trainer(spec, config.run_id, config.incarnation, config.home, config.device, intervals)
+
+
+def prepare_torch(threads: int) -> None:
+    """One thread per process is the rule: a second one waits at barriers whenever the cores are shared."""
+    import torch
+
+    torch.set_num_threads(threads)
+    torch.set_num_interop_threads(1)
+
+
+def _prepare_thread() -> None:
+    """Moments of weights that get no gradient decay into denormal numbers, which are slow. A setting per thread."""
+    import torch
+
+    torch.set_flush_denormal(True)
+
+
+async def run(config: ChildConfig) -> None:
+    """Serve until told to stop."""
+    intervals = IntervalLog()
+    thread = ThreadPoolExecutor(1, thread_name_prefix="trainer", initializer=_prepare_thread)
+    try:
+        await child_server.serve(config, TrainerServer(make_trainer(config, intervals), thread).routes(), intervals)
+    finally:
+        with contextlib.suppress(RuntimeError):
+            thread.shutdown(wait=False, cancel_futures=True)
+
+
+def main() -> None:
+    """Read the configuration from standard input and serve."""
+    config = child_server.read_config()
+    prepare_torch(config.threads)
+    child_server.run_loop(run(config))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""What one policy keeps in the state plane, and what it lets go.
+
+Invariants: the newest versions stay restorable (weights and training state); weights stay longer, because evaluations
+and engines speak of older ones; what a checkpoint names stays until the next checkpoint of its label. Claims lie on
+disk, so a new life of the trainer knows what the last one kept.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from workers.transfer import LocalTier
+
+if TYPE_CHECKING:
+    import torch
+
+    Weights = Mapping[str, torch.Tensor]
+
+RESTORABLE = 3
+"""Newest versions whose training state is kept: the committed one, one in flight, one to spare."""
+WEIGHTS_COUNT = 64
+WEIGHTS_BYTES = 256 * 2**20
+"""Older weights are kept up to this count and size."""
+GRACE_S = 60.0
+"""A checkpoint's claims younger than this are not collected: its command may run twice at once."""
+
+_WEIGHTS, _STATE = "weights", "training_state"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Digests of a version: what engines load, and what a trainer restores."""
+
+    weights: str
+    state: str
+
+
+class Shelf:
+    def __init__(self, home: str, run_id: int, policy: str) -> None:
+        self._home = home
+        self._owner = f"run-{run_id}-{policy}"
+        self._tier = LocalTier(home, self._owner)
+        self._states: dict[str, str] = {}
+        """State digest -> weights digest, oldest first."""
+        self._weights: dict[str, int] = {}
+        """Weights digest -> bytes, oldest first."""
+        self._recall()
+
+    def put(self, weights: "Weights", state: "Weights") -> Stored:
+        """Store a version durably, then let go of what is too old."""
+        published = self._tier.put(weights, {"kind": _WEIGHTS})
+        stored = self._tier.put(state, {"kind": _STATE, "weights": published.digest})
+        self._note_weights(published.digest, published.bytes)
+        self._states.pop(stored.digest, None)
+        self._states[stored.digest] = published.digest
+        self._let_go()
+        return Stored(published.digest, stored.digest)
+
+    def put_weights(self, weights: "Weights") -> str:
+        """Store the weights of a policy that nobody trains."""
+        manifest = self._tier.put(weights, {"kind": _WEIGHTS})
+        self._note_weights(manifest.digest, manifest.bytes)
+        return manifest.digest
+
+    def weights(self, digest: str) -> "dict[str, torch.Tensor]":
+        return self._tier.get(digest)
+
+    def state(self, digest: str, weights: str) -> "dict[str, torch.Tensor] | None":
+        """Return the training state of a digest, None when it belongs to other weights."""
+        if self._tier.meta(digest).get("weights") != weights:
+            return None
+        return self._tier.get(digest)
+
+    def hold(self, digest: str, label: str) -> None:
+        """Keep a version for the checkpoint of a label, and let go of the one that label held before."""
+        holder = LocalTier(self._home, f"{self._owner}-{label}")
+        kept = {digest, *(state for state, weights in self._states.items() if weights == digest)}
+        for each in kept:
+            holder.claim(each)
+        holder.collect(kept, GRACE_S)
+
+    def _note_weights(self, digest: str, size: int) -> None:
+        self._weights.pop(digest, None)
+        self._weights[digest] = size
+
+    def _let_go(self) -> None:
+        while len(self._states) > RESTORABLE:
+            oldest = next(iter(self._states))
+            del self._states[oldest]
+            self._tier.evict(oldest)
+        needed = set(self._states.values())
+        for digest in list(self._weights):
+            if len(self._weights) <= WEIGHTS_COUNT and sum(self._weights.values()) <= WEIGHTS_BYTES:
+                break
+            if digest not in needed:
+                del self._weights[digest]
+                self._tier.evict(digest)
+
+    def _recall(self) -> None:
+        """Learn from the claims on disk what an earlier life kept."""
+        for digest in self._tier.claims():
+            manifest = self._tier.locate(digest)
+            if manifest is None:
+                self._tier.evict(digest)  # claimed, but its writer died before it was whole
+                continue
+            meta = self._tier.meta(digest)
+            if meta.get("kind") == _STATE:
+                self._states[digest] = str(meta["weights"])
+            else:
+                self._weights[digest] = manifest.bytes

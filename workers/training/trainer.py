@@ -1,0 +1,256 @@
+"""The verbs of a trainer process, for all policies of a run: bind, accumulate, step, checkpoint. Synchronous.
+
+Invariants. A version a reply names is durable in the state plane before the reply exists. Each verb may be asked again
+with the same words and answers the same without doing it twice. When storing a step fails, the policy is no longer
+held: memory is never ahead of what the platform can restore. Accumulator epochs are `<version>:<incarnation>`, so
+nothing meant for an earlier life or version is ever taken in.
+"""
+
+import hashlib
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from flexmarl.algorithms.seeds import derive
+from flexmarl.contracts.spec.experiment import ExperimentSpec
+from workers.child import IntervalLog
+from workers.models import UnsupportedModel, architecture_of, tokenizer_of
+from workers.models.weights import initial_weights
+from workers.rollout.environments.registry import family_of
+from workers.training.checkpoints import Export, write_checkpoint
+from workers.training.errors import RefusalCode, TrainerRefusal
+from workers.training.learner import Learner, Objective
+from workers.training.shelf import Shelf, Stored
+from workers.training.warmup import warm_up
+from workers.training.wire import (
+    AccumulateReply,
+    AccumulateRequest,
+    BindReply,
+    BindRequest,
+    CheckpointReply,
+    CheckpointRequest,
+    StepReply,
+    StepRequest,
+    TrainRow,
+)
+from workers.transfer import StateError
+from workers.vocabulary import Codec
+
+if TYPE_CHECKING:
+    import torch
+
+CREATE = -1
+"""Version of a bind request that asks for version 0 to be made."""
+
+
+@dataclass
+class Held:
+    """A policy this trainer holds."""
+
+    version: int
+    stored: Stored
+    tokenizer: bytes
+    learner: Learner | None
+    """None for a policy that nobody trains."""
+    created: BindReply | None = None
+    """The reply that made version 0, while it is the one held."""
+    stepped: dict[tuple[object, ...], StepReply] = field(default_factory=dict)
+    """The last step asked for, and its answer."""
+
+
+class Trainer:
+    def __init__(
+        self, spec: ExperimentSpec, run_id: int, incarnation: str, home: str, device: str, intervals: IntervalLog
+    ) -> None:
+        self._spec = spec
+        self._run_id = run_id
+        self._incarnation = incarnation
+        self._home = home
+        self._device = device
+        self._intervals = intervals
+        self._family = family_of(spec.environment)
+        self._held: dict[str, Held] = {}
+        self._shelves: dict[str, Shelf] = {}
+
+    def bind(self, asked: BindRequest) -> BindReply:
+        """Hold a policy: made new, restored, or as it is; its accumulator is empty afterwards."""
+        if asked.policy not in self._spec.policies:
+            raise TrainerRefusal(RefusalCode.NOT_BOUND, f"the run has no policy {asked.policy!r}")
+        began = time.time()
+        try:
+            reply = self._create(asked.policy) if asked.version == CREATE else self._restore(asked)
+        except StateError as error:
+            raise TrainerRefusal(RefusalCode.STATE, str(error)) from error
+        except (UnsupportedModel, FileNotFoundError) as error:
+            raise TrainerRefusal(RefusalCode.UNSUPPORTED_MODEL, str(error)) from error
+        self._intervals.add("bind", asked.policy, began, time.time())
+        return reply
+
+    def accumulate(self, asked: AccumulateRequest) -> AccumulateReply:
+        """Add a micro-batch's gradient to the policy's accumulator."""
+        learner = self._learner(asked.policy)
+        began = time.time()
+        stats = learner.accumulate(
+            asked.accumulator, asked.micro_batch, content_of(asked.rows), asked.rows, asked.entropy_coef
+        )
+        self._intervals.add("train", asked.policy, began, time.time(), stats.tokens)
+        return AccumulateReply(stats.model_dump())
+
+    def step(self, asked: StepRequest) -> StepReply:
+        """Step on exactly the named micro-batches and store the next version."""
+        held = self._holding(asked.policy)
+        key = (asked.accumulator, tuple(sorted(asked.micro_batches)), asked.next_version)
+        if key in held.stepped:
+            return held.stepped[key]
+        learner = self._learner(asked.policy)
+        learner.accumulator.check_exactly(asked.accumulator, tuple(asked.micro_batches))
+        if asked.next_version != held.version + 1:
+            detail = f"version {asked.next_version} asked for, {held.version + 1} follows"
+            raise TrainerRefusal(RefusalCode.OTHER_VERSION, detail, learner.accumulator.epoch)
+        began = time.time()
+        learned = learner.step(asked.learning_rate)
+        del self._held[asked.policy]  # held again once the new version is stored
+        stored = self._shelf(asked.policy).put(learner.parameters.named(), learner.training_state())
+        ended = time.time()
+        reply = StepReply(
+            version=asked.next_version,
+            digest=stored.weights,
+            state=stored.state,
+            null_step=learned.null_step,
+            grad_norm=learned.grad_norm,
+            seconds=ended - began,
+        )
+        learner.accumulator.open(self._epoch(asked.next_version))
+        self._held[asked.policy] = Held(asked.next_version, stored, held.tokenizer, learner, stepped={key: reply})
+        self._intervals.add("step", asked.policy, began, ended)
+        return reply
+
+    def checkpoint(self, asked: CheckpointRequest) -> CheckpointReply:
+        """Export the named versions, which need not be the newest."""
+        began = time.time()
+        label = f"step-{asked.step}" if asked.label == "step" else asked.label
+        about = {"run": self._run_id, "step": asked.step, "versions": asked.versions, "digests": asked.digests}
+        root = Path(self._home) / "checkpoints" / f"run-{self._run_id}"
+        try:
+            written = write_checkpoint(root, label, about, (self._export(*pair) for pair in asked.digests.items()))
+            for policy, digest in asked.digests.items():
+                self._shelf(policy).hold(digest, label)
+        except StateError as error:
+            raise TrainerRefusal(RefusalCode.STATE, str(error)) from error
+        self._intervals.add("checkpoint", "", began, time.time())
+        return CheckpointReply(written.path, written.bytes)
+
+    def _create(self, policy: str) -> BindReply:
+        held = self._held.get(policy)
+        if held is not None and held.created is not None:
+            self._empty(held)
+            return held.created
+        if held is not None:
+            detail = f"version 0 cannot be made while version {held.version} of {policy!r} is held"
+            raise TrainerRefusal(RefusalCode.OTHER_VERSION, detail)
+        settings = self._spec.policies[policy]
+        vocabulary = self._family.vocabulary()
+        weights = initial_weights(settings.model, len(vocabulary), derive(self._spec.seed, "weights", policy))
+        tokenizer = tokenizer_of(settings.model, vocabulary)
+        learner = self._new_learner(policy, 0, weights)
+        facts: dict[str, float] = {"parameters": learner.parameters.size}
+        if settings.warmup is not None:
+            rng = random.Random(derive(self._spec.seed, "warmup", policy))
+            roles = self._spec.roles_of(policy)
+            done = warm_up(learner, settings.warmup, self._family, roles, Codec(tokenizer), rng)
+            facts |= {"warmup_steps": done.steps, "warmup_seconds": done.seconds}
+        held = self._hold(policy, 0, tokenizer, learner)
+        held.created = self._bound(policy, held, created=True, facts=facts)
+        return held.created
+
+    def _restore(self, asked: BindRequest) -> BindReply:
+        held = self._held.get(asked.policy)
+        if held is not None and (held.version, held.stored.weights) == (asked.version, asked.digest):
+            self._empty(held)
+            return self._bound(asked.policy, held)
+        shelf = self._shelf(asked.policy)
+        weights = shelf.weights(asked.digest)
+        state = shelf.state(asked.state, asked.digest) if asked.state else None
+        if asked.state and state is None:
+            detail = f"training state {asked.state} does not belong to weights {asked.digest}"
+            raise TrainerRefusal(RefusalCode.STATE, detail)
+        learner = self._new_learner(asked.policy, asked.version, weights)
+        learner.restore(weights, state)
+        tokenizer = tokenizer_of(self._spec.policies[asked.policy].model, self._family.vocabulary())
+        return self._bound(asked.policy, self._hold(asked.policy, asked.version, tokenizer, learner))
+
+    def _hold(self, policy: str, version: int, tokenizer: bytes, learner: Learner) -> Held:
+        """Store what the learner holds and remember it; a frozen policy keeps no learner."""
+        weights = learner.parameters.named()
+        if policy in self._spec.trainable_policies():
+            stored = self._shelf(policy).put(weights, learner.training_state())
+            held = Held(version, stored, tokenizer, learner)
+        else:
+            held = Held(version, Stored(self._shelf(policy).put_weights(weights), ""), tokenizer, None)
+        self._held[policy] = held
+        return held
+
+    def _empty(self, held: Held) -> None:
+        if held.learner is not None:
+            held.learner.accumulator.open(self._epoch(held.version))
+
+    def _bound(
+        self, policy: str, held: Held, created: bool = False, facts: dict[str, float] | None = None
+    ) -> BindReply:
+        return BindReply(
+            policy=policy,
+            version=held.version,
+            digest=held.stored.weights,
+            state=held.stored.state,
+            created=created,
+            tokenizer=held.tokenizer,
+            facts=facts or {},
+        )
+
+    def _new_learner(self, policy: str, version: int, weights: "Mapping[str, torch.Tensor]") -> Learner:
+        settings = self._spec.policies[policy]
+        return Learner(
+            weights,
+            architecture_of(settings.model),
+            Objective.of(self._spec.algorithm.loss),
+            settings.optimizer,
+            settings.precision,
+            self._device,
+            self._epoch(version),
+        )
+
+    def _export(self, policy: str, digest: str) -> Export:
+        held = self._holding(policy)
+        return Export(policy, self._spec.policies[policy].model, held.tokenizer, self._shelf(policy).weights(digest))
+
+    def _learner(self, policy: str) -> Learner:
+        learner = self._holding(policy).learner
+        if learner is None:
+            raise TrainerRefusal(RefusalCode.NOT_TRAINABLE, f"every agent of policy {policy!r} is frozen")
+        return learner
+
+    def _holding(self, policy: str) -> Held:
+        if policy not in self._held:
+            raise TrainerRefusal(RefusalCode.NOT_BOUND, f"policy {policy!r} is not held; bind it")
+        return self._held[policy]
+
+    def _shelf(self, policy: str) -> Shelf:
+        if policy not in self._shelves:
+            self._shelves[policy] = Shelf(self._home, self._run_id, policy)
+        return self._shelves[policy]
+
+    def _epoch(self, version: int) -> str:
+        return f"{version}:{self._incarnation}"
+
+
+def content_of(rows: Sequence[TrainRow]) -> bytes:
+    """Return what identifies a micro-batch's rows, whatever their order."""
+    content = hashlib.blake2b(digest_size=16)
+    for encoded in sorted(map(msgspec.msgpack.encode, rows)):
+        content.update(hashlib.blake2b(encoded, digest_size=16).digest())
+    return content.digest()
