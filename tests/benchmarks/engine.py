@@ -3,7 +3,7 @@
 256 requests over 64 slots, models of 0.5 M and 2.6 M parameters, log-probabilities asked of both sides. The baseline
 generates static batches of 64 by arrival, each as long as its longest reply; a second baseline sorts the requests by
 reply length first, which needs to know the lengths in advance. The engine runs in process and as the HTTP child, both
-pinned to the baseline's core; the HTTP client has the other cores. Keys without a model size hold the lowest over sizes.
+pinned to the baseline's core; the HTTP client has the other cores. Keys without a size hold the lowest over sizes.
 """
 
 import argparse

@@ -98,11 +98,11 @@ class Lane:
         length = len(requests[0].prompt) - 1
         if length == 0:
             return
-        ids = torch.zeros(len(numbers), length, dtype=torch.int64)
+        padded = np.zeros((len(numbers), length), np.int64)
         for prompt, number in numbers.items():
-            ids[number, : len(prompt)] = torch.tensor(prompt, dtype=torch.int64)
-        of = torch.tensor(copies)
-        decoder.prefill(self.weights, self._cache, first, ids.to(self._device), of.to(self._device))
+            padded[number, : len(prompt)] = prompt
+        ids, of = torch.from_numpy(padded).to(self._device), torch.tensor(copies, device=self._device)
+        decoder.prefill(self.weights, self._cache, first, ids, of)
 
     def _decode(self) -> None:
         """Plan, compute and fold back one token per live row."""

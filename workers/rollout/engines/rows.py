@@ -7,11 +7,10 @@ import numpy.typing as npt
 
 from workers.rollout.engines.layout import Ints
 from workers.rollout.engines.requests import Finished, Request
+from workers.rollout.engines.word_rules import Bools, WordRules
 
 if TYPE_CHECKING:
     import torch
-
-Bools = npt.NDArray[np.bool_]
 
 _SEED_BITS = (1 << 64) - 1
 
@@ -30,19 +29,22 @@ class Rows:
         self.temperature: npt.NDArray[np.float32] = np.ones(capacity, np.float32)
         self._limit: Ints = np.zeros(capacity, np.int64)
         self._output = _Output(capacity)
-        self._words = _Words(capacity, vocabulary, device)
+        self._rules = WordRules(vocabulary, device)
+        self._rule: Ints = np.zeros(capacity, np.int64)
 
     def add(self, requests: list[Request]) -> int:
         """Append rows; return the first."""
         first = self.live
-        for row, request in enumerate(requests, start=first):
-            self.position[row] = len(request.prompt) - 1
-            self.token[row] = request.prompt[-1]
-            self.made[row] = 0
-            self.seed[row] = np.uint64(request.seed & _SEED_BITS)
-            self.temperature[row] = request.temperature
-            self._limit[row] = request.max_tokens
-            self._words.set(row, request)
+        if first == 0:
+            self._rules.forget()
+        new = slice(first, first + len(requests))
+        self.position[new] = [len(request.prompt) - 1 for request in requests]
+        self.token[new] = [request.prompt[-1] for request in requests]
+        self.made[new] = 0
+        self.seed[new] = np.array([request.seed & _SEED_BITS for request in requests], np.uint64)
+        self.temperature[new] = [request.temperature for request in requests]
+        self._limit[new] = [request.max_tokens for request in requests]
+        self._rule[new] = [self._rules.number(request) for request in requests]
         self._output.reserve(max(request.max_tokens for request in requests))
         self.requests += requests
         self.live += len(requests)
@@ -50,7 +52,7 @@ class Rows:
 
     def restrict(self, logits: "torch.Tensor") -> "torch.Tensor":
         """Mask what a row may not say."""
-        return self._words.restrict(logits)
+        return self._rules.restrict(logits, self._rule[: self.live])
 
     def append(self, tokens: Ints, logprobs: npt.NDArray[np.float32]) -> None:
         """Fold in one token per row."""
@@ -63,7 +65,7 @@ class Rows:
     def ended(self) -> Bools:
         """Return which rows are at their end."""
         n = self.live
-        return (self.made[:n] >= self._limit[:n]) | self._words.stopped(self.token[:n])
+        return (self.made[:n] >= self._limit[:n]) | self._rules.stopped(self.token[:n], self._rule[:n])
 
     def find(self, ids: set[str]) -> Bools:
         return np.fromiter((request.request_id in ids for request in self.requests), np.bool_, self.live)
@@ -78,10 +80,9 @@ class Rows:
     def move(self, destinations: Ints, sources: Ints, live: int) -> None:
         """Copy rows and keep the first `live`."""
         if destinations.size:
-            arrays = (self.position, self.token, self.made, self.seed, self.temperature, self._limit)
+            arrays = (self.position, self.token, self.made, self.seed, self.temperature, self._limit, self._rule)
             for array in (*arrays, *self._output.arrays):
                 array[destinations] = array[sources]
-            self._words.move(destinations, sources)
             moved = [self.requests[row] for row in sources]
             for row, request in zip(destinations, moved, strict=True):
                 self.requests[row] = request
@@ -110,55 +111,3 @@ class _Output:
 
     def get(self, row: int, count: int) -> tuple[list[int], list[float]]:
         return self.arrays[0][row, :count].tolist(), self.arrays[1][row, :count].tolist()
-
-
-class _Words:
-    """Words a row may say, and words that end it. Nothing is kept or computed while no live row asks for it."""
-
-    def __init__(self, capacity: int, vocabulary: int, device: str) -> None:
-        self._shape = (capacity, vocabulary)
-        self._device = device
-        self._restricted = np.zeros(capacity, np.bool_)
-        self._stops = np.zeros(capacity, np.bool_)
-        self._mask: torch.Tensor | None = None
-        self._stop: Bools | None = None
-
-    def set(self, row: int, request: Request) -> None:
-        import torch
-
-        self._restricted[row] = bool(request.allowed)
-        self._stops[row] = bool(request.stop)
-        if request.allowed:
-            if self._mask is None:
-                self._mask = torch.zeros(self._shape, device=self._device)
-            self._mask[row] = -torch.inf
-            self._mask[row, list(request.allowed)] = 0.0
-        elif self._mask is not None:
-            self._mask[row] = 0.0
-        if request.stop and self._stop is None:
-            self._stop = np.zeros(self._shape, np.bool_)
-        if self._stop is not None:
-            self._stop[row] = False
-            self._stop[row, list(request.stop)] = True
-
-    def restrict(self, logits: "torch.Tensor") -> "torch.Tensor":
-        n = len(logits)
-        if self._mask is None or not self._restricted[:n].any():
-            return logits
-        return logits.add_(self._mask[:n])
-
-    def stopped(self, tokens: Ints) -> Bools:
-        n = len(tokens)
-        if self._stop is None or not self._stops[:n].any():
-            return np.zeros(n, np.bool_)
-        return self._stop[np.arange(n), tokens]
-
-    def move(self, destinations: Ints, sources: Ints) -> None:
-        import torch
-
-        for array in (self._restricted, self._stops, self._stop):
-            if array is not None:
-                array[destinations] = array[sources]
-        if self._mask is not None:
-            to, of = torch.from_numpy(destinations).to(self._device), torch.from_numpy(sources).to(self._device)
-            self._mask[to] = self._mask[of]

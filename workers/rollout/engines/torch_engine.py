@@ -144,5 +144,6 @@ def _check(request: Request, lane: Lane) -> None:
     if request.temperature < 0:
         raise BadRequestError(f"temperature: {request.temperature} is negative")
     for field in ("prompt", "allowed", "stop"):
-        if any(not 0 <= token < words for token in getattr(request, field)):
+        ids = getattr(request, field)
+        if ids and not (min(ids) >= 0 and max(ids) < words):
             raise BadRequestError(f"{field}: holds a token id outside 0..{words - 1}")
