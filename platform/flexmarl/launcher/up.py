@@ -203,6 +203,9 @@ class Up:
             self.say(f"First admin: {first_admin['username']}   password: {first_admin['password']}   (shown only now)")
         else:
             self.say("Sign in with your account; a lost password is set by: manage.py changepassword NAME")
+        for child in self.supervisor.children if self.supervisor else []:
+            if child.state is State.WAITING:
+                self.say(f"{child.spec.name} ended at once and is started again; see {self._log_of(child.spec.name)}")
         self.say(f"Data and logs: {self.home.root}")
         self.say(f"FlexMARL runs at {url}   (up in {seconds:.1f} s; Ctrl-C stops it)")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand
 
 from flexmarl.controlplane.settings import env
 from flexmarl.launcher.errors import LaunchError
@@ -41,7 +41,8 @@ class Command(BaseCommand):
         try:
             Up(choice, self._say).run()
         except LaunchError as error:
-            raise CommandError(str(error), returncode=error.exit_code) from None
+            self.stderr.write(str(error))
+            raise SystemExit(error.exit_code) from None
 
     def _say(self, line: str) -> None:
         self.stdout.write(line)

@@ -1,0 +1,213 @@
+"""What `manage.py doctor` looks at. Each check is a function that returns findings; none changes anything.
+
+Invariant: a check never raises for what can be wrong on a machine: it returns a finding that says what to do. A check
+that depends on another (the store on the database) is left out when that one failed.
+"""
+
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib import metadata
+from pathlib import Path
+
+import redis
+from django.conf import settings
+from django.db import Error, connection
+from django.db.migrations.executor import MigrationExecutor
+
+from flexmarl.controlplane.common.store import store_connection
+from flexmarl.controlplane.inventory import queries
+from flexmarl.store import runs as store_runs
+from flexmarl.store import schema
+from flexmarl.store.errors import SchemaMismatch
+
+MIN_PYTHON = (3, 11)
+MIN_POSTGRES = 150000
+LOW_DISK_BYTES, NO_DISK_BYTES = 5 * 2**30, 2**29
+SLOW_SYNC_S = 0.05
+"""A commit waits for one such sync, and a train step for several commits."""
+SLOW_BROKER_S = 0.02
+SKEW_S, BAD_SKEW_S = 1.0, 10.0
+"""Leases run on the database's clock; skew shows in figures and pages first."""
+
+
+class Level(StrEnum):
+    OK = "ok"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report."""
+
+    check: str
+    level: Level
+    text: str
+    advice: str = ""
+
+
+def examine() -> list[Finding]:
+    """Run all checks."""
+    findings = [*versions(settings.ROOT), *disk(settings.HOME), *broker(settings.BROKER_URL)]
+    reached = list(database())
+    findings += reached
+    if all(finding.level is not Level.ERROR for finding in reached):
+        for check in (migrations, clock, devices):
+            findings += check()
+    return findings
+
+
+def versions(root: Path) -> Iterator[Finding]:
+    """Compare interpreter and packages with what this version was tested with."""
+    here = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info < MIN_PYTHON:
+        yield Finding("python", Level.ERROR, f"Python {here}", "use Python 3.11 or newer")
+    else:
+        yield Finding("python", Level.OK, f"Python {here}")
+    different = sorted(_differences(root / "constraints.txt"))
+    if different:
+        shown = ", ".join(different[:6]) + (f" and {len(different) - 6} more" if len(different) > 6 else "")
+        advice = f"{sys.executable} -m pip install -c constraints.txt -e ."
+        yield Finding("packages", Level.WARNING, f"not the tested versions: {shown}", advice)
+    else:
+        yield Finding("packages", Level.OK, "all at the tested versions")
+
+
+def _differences(constraints: Path) -> Iterator[str]:
+    if not constraints.exists():
+        return
+    for name, wanted in re.findall(r"^([\w.-]+)==(\S+)", constraints.read_text(), flags=re.M):
+        try:
+            held = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue  # of an extra that is not installed
+        if held.split("+")[0] != wanted and name not in {"pip", "setuptools"}:
+            yield f"{name} {held} (tested {wanted})"
+
+
+def disk(home: Path) -> Iterator[Finding]:
+    """Look at the space for data and at how long a sync takes."""
+    place = next(folder for folder in (home, *home.parents) if folder.exists())
+    free = shutil.disk_usage(place).free
+    text = f"{free / 2**30:.1f} GiB free for {home}"
+    advice = "free some space, or set FLEXMARL_HOME to a larger disk"
+    level = Level.ERROR if free < NO_DISK_BYTES else Level.WARNING if free < LOW_DISK_BYTES else Level.OK
+    yield Finding("disk", level, text, advice if level is not Level.OK else "")
+    if not os.access(place, os.W_OK):
+        yield Finding("disk", Level.ERROR, f"{place} is not writable", "set FLEXMARL_HOME to a folder of your own")
+        return
+    seconds = _sync_seconds(place)
+    slow = seconds > SLOW_SYNC_S
+    advice = "put FLEXMARL_HOME and the database on a local disk" if slow else ""
+    yield Finding("disk", Level.WARNING if slow else Level.OK, f"a sync takes {seconds * 1000:.1f} ms", advice)
+
+
+def _sync_seconds(folder: Path) -> float:
+    """Return the median of five small synced writes."""
+    taken = []
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+        for _ in range(5):
+            began = time.perf_counter()
+            file.write(b"x" * 8192)
+            os.fsync(file.fileno())
+            taken.append(time.perf_counter() - began)
+    return sorted(taken)[2]
+
+
+def broker(url: str) -> Iterator[Finding]:
+    """Ask the broker for an answer and for its rule when memory runs out."""
+    if not url:
+        yield Finding("broker", Level.ERROR, "REDIS_URL is not set", "start everything with: manage.py up")
+        return
+    try:
+        with redis.Redis.from_url(url, socket_timeout=3, socket_connect_timeout=3) as client:
+            began = time.perf_counter()
+            client.ping()
+            seconds = time.perf_counter() - began
+            facts = client.info()
+    except redis.RedisError as error:
+        yield Finding("broker", Level.ERROR, f"no answer: {error}", "start it, or correct REDIS_URL")
+        return
+    name = f"{facts.get('server_name', 'redis')} {facts.get('valkey_version') or facts['redis_version']}"
+    slow = seconds > SLOW_BROKER_S
+    advice = "bring it nearer, or look at its load" if slow else ""
+    level = Level.WARNING if slow else Level.OK
+    yield Finding("broker", level, f"{name} answers in {seconds * 1000:.1f} ms", advice)
+    policy = facts.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        advice = "set maxmemory-policy noeviction: evicted messages are sent again, but late"
+        yield Finding("broker", Level.WARNING, f"memory policy {policy}", advice)
+
+
+def database() -> Iterator[Finding]:
+    """Connect, and look at the server's version and durability."""
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT current_setting('server_version_num')::int, current_setting('server_version')")
+            number, version = cursor.fetchone()
+            cursor.execute("SELECT current_setting('fsync'), pg_database_size(current_database())")
+            fsync, size = cursor.fetchone()
+    except Error as error:
+        first = str(error).strip().splitlines()[0]
+        yield Finding("database", Level.ERROR, first, "start everything with: manage.py up; or correct DATABASE_URL")
+        return
+    if number < MIN_POSTGRES:
+        yield Finding("database", Level.ERROR, f"PostgreSQL {version}", "PostgreSQL 15 or newer is needed")
+        return
+    yield Finding("database", Level.OK, f"PostgreSQL {version}, {size / 2**20:.0f} MiB")
+    if fsync != "on":
+        advice = "set fsync = on: promises about lost samples rest on it"
+        yield Finding("database", Level.WARNING, "fsync is off", advice)
+
+
+def migrations() -> Iterator[Finding]:
+    """Compare the tables with this version."""
+    executor = MigrationExecutor(connection)
+    missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
+    if missing:
+        yield Finding("migrations", Level.ERROR, f"{len(missing)} not applied", "run: manage.py prepare")
+        return
+    try:
+        schema.check(store_connection())
+    except SchemaMismatch as error:
+        yield Finding("migrations", Level.ERROR, str(error), "use the version of FlexMARL that made this database")
+        return
+    yield Finding("migrations", Level.OK, f"all applied; store schema {schema.VERSION}")
+
+
+def clock() -> Iterator[Finding]:
+    """Compare this machine's clock with the database's."""
+    began = time.time()
+    remote = store_runs.database_now(store_connection())
+    skew = remote - (began + time.time()) / 2
+    level = Level.ERROR if abs(skew) > BAD_SKEW_S else Level.WARNING if abs(skew) > SKEW_S else Level.OK
+    advice = "" if level is Level.OK else "synchronise the clocks of this machine and the database server (NTP)"
+    yield Finding("clock", level, f"{skew:+.3f} s from here to the database", advice)
+
+
+def devices() -> Iterator[Finding]:
+    """Look at the registered nodes and their devices."""
+    nodes = queries.nodes()
+    if not nodes:
+        yield Finding("devices", Level.ERROR, "no node is registered", "start one: python -m workers.node")
+        return
+    found = queries.devices()
+    for node in nodes:
+        mine = [device for device in found if device["node"] == node["name"]]
+        free = sum(device["free"] for device in mine)
+        text = f"node {node['name']} is {node['state']}: {len(mine)} devices, {free} free"
+        silent = node["state"] == "silent"
+        advice = f"start it on {node['name']}: python -m workers.node" if silent else ""
+        yield Finding("devices", Level.WARNING if silent else Level.OK, text, advice)
+    if all(node["state"] == "silent" for node in nodes):
+        yield Finding("devices", Level.ERROR, "no node is alive", "start one: python -m workers.node")
+    if Path("/dev/nvidiactl").exists() and not any(device["kind"] == "cuda" for device in found):
+        advice = "install torch with CUDA in the environment of the node, then start the node again"
+        yield Finding("devices", Level.WARNING, "this machine has a GPU that no node offers", advice)

@@ -1,0 +1,95 @@
+"""Each check of the doctor sees what it is for, and says what to do."""
+
+import json
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from django.core.management import call_command
+
+from flexmarl.controlplane.inventory import doctor
+from flexmarl.controlplane.inventory.doctor import Finding, Level
+from tests.conftest import Services
+
+pytestmark = pytest.mark.django_db
+
+
+def worst(findings: list[Finding]) -> Finding:
+    order = [Level.OK, Level.WARNING, Level.ERROR]
+    return max(findings, key=lambda finding: order.index(finding.level))
+
+
+def test_other_package_versions_are_named(tmp_path: Path) -> None:
+    (tmp_path / "constraints.txt").write_text("# why\ndjango==1.0\nnot-installed==2\n")
+    found = worst(list(doctor.versions(tmp_path)))
+    assert found.level is Level.WARNING
+    assert "django" in found.text
+    assert "tested 1.0" in found.text
+    assert "not-installed" not in found.text
+
+
+def test_a_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "NO_DISK_BYTES", 2**60)
+    assert worst(list(doctor.disk(tmp_path / "not" / "made"))).level is Level.ERROR
+
+
+def test_a_slow_disk_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_sync_seconds", lambda folder: 0.2)
+    monkeypatch.setattr(doctor, "LOW_DISK_BYTES", 0)
+    found = worst(list(doctor.disk(tmp_path)))
+    assert (found.level, found.text) == (Level.WARNING, "a sync takes 200.0 ms")
+
+
+def test_a_missing_broker_is_an_error() -> None:
+    assert worst(list(doctor.broker(""))).advice == "start everything with: manage.py up"
+    assert worst(list(doctor.broker("redis://127.0.0.1:1/0"))).level is Level.ERROR
+
+
+def test_a_running_broker_is_named(services: Services) -> None:
+    first, *rest = doctor.broker(services.redis_url)
+    assert "answers in" in first.text
+    assert not rest
+
+
+def test_the_database_is_named_and_its_risk_told() -> None:
+    found = list(doctor.database())
+    assert found[0].level is Level.OK
+    assert "PostgreSQL" in found[0].text
+    told = any(finding.text == "fsync is off" for finding in found)
+    assert told or len(found) == 1
+
+
+def test_an_old_database_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "MIN_POSTGRES", 999_000_000)
+    assert worst(list(doctor.database())).level is Level.ERROR
+
+
+def test_skew_is_measured_against_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    (fine,) = doctor.clock()
+    assert fine.level is Level.OK
+    real = doctor.store_runs.database_now
+    monkeypatch.setattr(doctor.store_runs, "database_now", lambda conn: real(conn) + 60)
+    (skewed,) = doctor.clock()
+    assert skewed.level is Level.ERROR
+    assert "+60." in skewed.text
+
+
+def test_migrations_are_compared() -> None:
+    (found,) = doctor.migrations()
+    assert found.level is Level.OK
+
+
+def test_no_node_is_an_error() -> None:
+    (found,) = doctor.devices()
+    assert (found.level, found.advice) == (Level.ERROR, "start one: python -m workers.node")
+
+
+def test_the_report_is_json_and_fails_on_an_error() -> None:
+    output = StringIO()
+    with pytest.raises(SystemExit):
+        call_command("doctor", json=True, stdout=output)
+    report = json.loads(output.getvalue())
+    assert report["ok"] is False
+    assert {"python", "packages", "disk", "broker", "database", "migrations", "clock", "devices"} == {
+        entry["check"] for entry in report["checks"]
+    }
