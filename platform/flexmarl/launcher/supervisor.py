@@ -21,6 +21,7 @@ from flexmarl.launcher.state import Record, marked
 
 ROUND_S = 1.0
 """Longest sleep between rounds: back-off and health checks need no better clock."""
+Log = structlog.typing.FilteringBoundLogger
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -68,7 +69,9 @@ class Signals:
 class Supervisor:
     """Runs the children of one launch."""
 
-    def __init__(self, home: Home, launch: str, specs: list[ProcessSpec], log: structlog.typing.FilteringBoundLogger) -> None:
+    def __init__(
+        self, home: Home, launch: str, specs: list[ProcessSpec], log: structlog.typing.FilteringBoundLogger
+    ) -> None:
         self.home = home
         self.launch = launch
         self.children = [Child(spec, home) for spec in specs]
