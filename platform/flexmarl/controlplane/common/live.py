@@ -1,7 +1,10 @@
 """Hints to open pages: "topic T is at sequence n". A lost hint loses nothing, pages re-read; so nothing here may fail.
 
+Hints come from actions through Channels, and from drivers through the database (see `telemetry.relay`).
 Topics are `run:<uuid>` and `cluster`; a topic's Channels group is the same with a dot for the colon.
 """
+
+from typing import Any
 
 import structlog
 from asgiref.sync import async_to_sync
@@ -24,14 +27,18 @@ def group_of(topic: str) -> str:
     return topic.replace(":", ".")
 
 
+def message_of(topic: str, seq: int) -> dict[str, Any]:
+    """Build the Channels message that a socket relays."""
+    return {"type": "nudge", "body": Nudge(topic=topic, seq=seq).model_dump()}
+
+
 def announce(topic: str, seq: int) -> None:
     """Tell open pages that a topic changed. Called outside a transaction or through `announce_on_commit`."""
     layer = get_channel_layer()
     if layer is None:
         return
-    message = {"type": "nudge", "body": Nudge(topic=topic, seq=seq).model_dump()}
     try:
-        async_to_sync(layer.group_send)(group_of(topic), message)
+        async_to_sync(layer.group_send)(group_of(topic), message_of(topic, seq))
     except Exception as error:  # a hint: whatever the broker's client raises, the commit stands and pages re-read
         log.warning("hint_not_sent", topic=topic, error=str(error))
 

@@ -15,11 +15,14 @@ from flexmarl.controlplane.common import live
 from flexmarl.controlplane.common.problems import NotFound
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.runs import queries as runs
+from flexmarl.controlplane.telemetry.relay import relay
 
 REAUTHORISE_S = 60.0
 MAX_TOPICS = 32
 UNAUTHENTICATED, NO_LONGER_ALLOWED = 4401, 4403
-"""Close codes; clients reconnect after neither."""
+"""Close codes; a client need not connect again after them."""
+NO_RUN = 0
+"""Number of the topics that are no run's."""
 
 
 class LiveConsumer(AsyncJsonWebsocketConsumer):
@@ -27,18 +30,17 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
 
     async def connect(self) -> None:
         """Accept signed-in people only."""
-        self.topics: set[str] = set()
+        self.topics: dict[str, int] = {}
         self.user_id = getattr(self.scope["user"], "pk", None)
         self.checked_at = 0.0
+        await self.accept()
         if not await self._may_listen():
             await self.close(code=UNAUTHENTICATED)
-            return
-        await self.accept()
 
     async def disconnect(self, code: int) -> None:
         """Leave all topics."""
-        for topic in self.topics:
-            await self.channel_layer.group_discard(live.group_of(topic), self.channel_name)
+        for topic in list(self.topics):
+            await self._leave(topic)
 
     async def receive_json(self, content: Any, **kwargs: Any) -> None:
         """Handle `{"subscribe": [topics]}` and `{"unsubscribe": [topics]}`."""
@@ -51,25 +53,31 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
             await self._join(topic)
 
     async def nudge(self, message: dict[str, Any]) -> None:
-        """Relay a hint, as long as the person may still read runs."""
+        """Pass a hint on, as long as the person may still read runs."""
         if not await self._may_listen():
             await self.close(code=NO_LONGER_ALLOWED)
             return
         await self.send_json(message["body"])
 
     async def _join(self, topic: str) -> None:
-        seq = await _sequence_of(topic) if len(self.topics) < MAX_TOPICS and await self._may_listen() else None
-        if seq is None:
+        found = await _find(topic) if len(self.topics) < MAX_TOPICS and await self._may_listen() else None
+        if found is None:
             await self.send_json({"error": f"You cannot listen to {topic}.", "topic": topic})
             return
-        self.topics.add(topic)
+        run_no = self.topics[topic] = found[0]
         await self.channel_layer.group_add(live.group_of(topic), self.channel_name)
-        await self.send_json({"topic": topic, "seq": await _sequence_of(topic) or seq})
+        if run_no != NO_RUN:
+            relay().join(run_no, topic, self)
+        _, seq = await _find(topic) or found
+        await self.send_json(live.message_of(topic, seq)["body"])
 
     async def _leave(self, topic: str) -> None:
-        if topic in self.topics:
-            self.topics.discard(topic)
-            await self.channel_layer.group_discard(live.group_of(topic), self.channel_name)
+        if topic not in self.topics:
+            return
+        run_no = self.topics.pop(topic)
+        await self.channel_layer.group_discard(live.group_of(topic), self.channel_name)
+        if run_no != NO_RUN:
+            await relay().leave(run_no, self)
 
     async def _may_listen(self) -> bool:
         now = time.monotonic()
@@ -81,17 +89,18 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
 
 
 @database_sync_to_async
-def _sequence_of(topic: str) -> int | None:
-    """Return a topic's newest sequence; None when there is no such topic."""
+def _find(topic: str) -> tuple[int, int] | None:
+    """Return (run number, newest sequence) of a topic; None when there is no such topic."""
     if topic == live.CLUSTER:
-        return 0
+        return NO_RUN, 0
     kind, _, identity = topic.partition(":")
     if kind != "run":
         return None
     try:
-        return runs.find_run(identity).state.seq
+        run = runs.find_run(identity)
     except NotFound:
         return None
+    return (run.no, run.state.seq) if topic == live.run_topic(run.id) else None
 
 
 def _texts(value: Any) -> list[str]:

@@ -1,0 +1,184 @@
+"""One run in this driver's hands: its core, where its log stands, and the three verbs of a turn.
+
+Invariants: what `turn` decides is committed with the facts it was decided on, or not at all; whenever a commit fails
+or the core raises, the state in memory is thrown away and rebuilt from the store (snapshot and tail). `now` is the
+database's clock, never going back, in whole microseconds, so that a replay hands the core the same numbers.
+"""
+
+from dataclasses import dataclass
+
+import structlog
+import zstandard
+from psycopg import Connection
+
+from flexmarl.contracts.events import Event, TimerFired
+from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.status import TERMINAL, RunStatus
+from flexmarl.orchestrator import Decision, Orchestrator
+from flexmarl.store import decisions, inbox, runs
+from flexmarl.store.decisions import IssuedCommand, LogEntry, MetricPoint, NoteLine, StoredDecision
+from flexmarl.store.runs import RunLease
+
+log = structlog.get_logger(__name__)
+
+BATCH = 256
+"""Facts handled and committed together at most."""
+SNAPSHOT_EVENTS = 500
+"""A tail of so many events is replayed in a few hundredths of a second."""
+SNAPSHOT_S = 30.0
+
+
+class CoreRaised(Exception):
+    """The core raised on a fact; nothing of the turn was committed."""
+
+    def __init__(self, key: str, event: Event, cause: Exception) -> None:
+        super().__init__(f"{type(cause).__name__}: {cause}")
+        self.key, self.event = key, event
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a committed turn means for the rest of the driver."""
+
+    events: int
+    issued: int
+    status: RunStatus
+    moved: bool
+    """The status is another than before."""
+
+    @property
+    def ended(self) -> bool:
+        """Tell whether the run is over."""
+        return self.status in TERMINAL
+
+
+class RunSession:
+    """Holds a run's core under a lease. Single-threaded."""
+
+    def __init__(self, lease: RunLease, core: Orchestrator, seq: int, snapshot_seq: int, at: float) -> None:
+        self.lease = lease
+        self.core = core
+        self.seq = seq
+        self.deadline: float | None = None
+        self._snapshot_seq = snapshot_seq
+        self._snapshot_at = at
+        self._text = ""
+        self._log = log.bind(run_id=lease.run_id)
+
+    @classmethod
+    def load(cls, conn: Connection, lease: RunLease) -> "RunSession":
+        """Rebuild a run's core from its snapshot and the log behind it. Raises what a broken state raises."""
+        with conn.transaction():
+            stored = runs.load_run(conn, lease.run_id)
+            tail = runs.events_after(conn, lease.run_id, stored.snapshot_seq)
+            now = runs.database_now(conn)
+        spec = ExperimentSpec.model_validate(stored.spec)
+        if stored.snapshot is None:
+            core = Orchestrator(spec)
+            core.state.status = RunStatus.DRAFT
+        else:
+            core = Orchestrator.restore(spec, zstandard.decompress(stored.snapshot))
+        for entry in tail:
+            core.handle(entry.event, entry.at)
+        session = cls(lease, core, stored.seq, stored.snapshot_seq, now)
+        session.deadline = stored.deadline
+        session._text = stored.reason_text
+        log.info("run_loaded", run_id=lease.run_id, seq=stored.seq, replayed=len(tail), fence=lease.fence)
+        return session
+
+    def turn(self, conn: Connection, poisoned: str | None = None) -> Turn | None:
+        """Take a batch of facts, decide, commit. None when there is nothing to do.
+
+        Raises CoreRaised when the core raises; then and on any other error this object is of no use any more. The
+        fact whose key is `poisoned` ends the run instead of reaching the core.
+        """
+        before = self.core.state.status
+        with conn.transaction():
+            facts = [(taken.producer_key, taken.event) for taken in inbox.take_events(conn, self.lease.run_id, BATCH)]
+            now = round(max(self.core.state.now, runs.database_now(conn)), 6)
+            if self.deadline is not None and now >= self.deadline:
+                facts.append(("", TimerFired()))
+            if not facts:
+                return None
+            decided, stored = self._decide(facts, now, poisoned)
+            decisions.append(conn, self.lease, stored)
+        self._committed(stored, now)
+        status = self.core.state.status
+        return Turn(len(facts), sum(len(d.commands) for d in decided), status, status is not before)
+
+    def _decide(
+        self, facts: list[tuple[str, Event]], now: float, poisoned: str | None
+    ) -> tuple[list[Decision], StoredDecision]:
+        entries, decided = [], []
+        for offset, (key, event) in enumerate(facts, start=1):
+            entries.append(LogEntry(self.seq + offset, now, event, key))
+            decided.append(self._one(key, event, now, poisoned))
+        stored = self._stored(entries, decided, now, snapshot=poisoned is not None)
+        return decided, stored
+
+    def _one(self, key: str, event: Event, now: float, poisoned: str | None) -> Decision:
+        if poisoned is not None and key == poisoned:
+            text = f"the orchestrator cannot handle {event.kind}; report the log of this run's driver"
+            return self.core.fail(text, now)
+        try:
+            return self.core.handle(event, now)
+        except Exception as error:  # a fault of the core must end one run, not the driver of all
+            self._log.exception("core_raised", event_kind=event.kind, producer_key=key)
+            raise CoreRaised(key, event, error) from error
+
+    def _stored(
+        self, entries: list[LogEntry], decided: list[Decision], now: float, snapshot: bool
+    ) -> StoredDecision:
+        last, samples = decided[-1], self.core.state.samples_trained
+        pairs = list(zip(entries, decided, strict=True))
+        due = entries[-1].seq - self._snapshot_seq >= SNAPSHOT_EVENTS or now - self._snapshot_at >= SNAPSHOT_S
+        snapshot = snapshot or due or last.status in TERMINAL
+        self._log.debug("decided", events=len(entries), samples_trained=samples)
+        return StoredDecision(
+            entries=entries,
+            status=last.status,
+            reason=last.reason,
+            reason_text=last.reason_text,
+            epoch=last.epoch,
+            step=last.step,
+            progress=self.core.progress(),
+            deadline=last.deadline,
+            commands=[IssuedCommand(c.no, e.seq, c.epoch, c.command) for e, d in pairs for c in d.commands],
+            void=[number for d in decided for number in d.void],
+            metrics=[
+                MetricPoint(m.name, m.step, m.value, e.at, m.agent, m.stat, m.samples) for e, d in pairs for m in d.metrics
+            ],
+            notes=[
+                NoteLine(e.seq, n.level.value, n.text, e.at, n.actor, n.target) for e, d in pairs for n in d.notes
+            ],
+            snapshot=zstandard.compress(self.core.snapshot()) if snapshot else None,
+        )
+
+    def _committed(self, stored: StoredDecision, now: float) -> None:
+        self.seq = stored.entries[-1].seq
+        self.deadline = stored.deadline
+        self._text = stored.reason_text
+        if stored.snapshot is not None:
+            self._snapshot_seq, self._snapshot_at = self.seq, now
+        for note in stored.notes:
+            self._log.info("note", seq=note.seq, level_for_people=note.level, text=note.text)
+
+    def explain(self, conn: Connection, text: str) -> bool:
+        """Say in words what a queued run waits for. No decision: nothing of it is in the log."""
+        state = self.core.state
+        if state.status is not RunStatus.QUEUED or text == self._text:
+            return False
+        state.reason_text = text
+        stored = StoredDecision(
+            entries=(),
+            status=state.status,
+            reason=state.reason,
+            reason_text=text,
+            epoch=state.epoch,
+            step=state.step,
+            progress=self.core.progress(),
+            deadline=self.deadline,
+        )
+        decisions.append(conn, self.lease, stored)
+        self._text = text
+        return True
