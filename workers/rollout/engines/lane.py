@@ -25,8 +25,8 @@ ADMIT_SHARE = 8
 """Wait until this fraction (1/n) of the rows is free: a prefill costs about as much as a decode step, however small."""
 ADMIT_AFTER_STEPS = 16
 """Never wait for more free rows longer than this."""
-PREFILL_TOKENS = 8192
-"""Padded prompt tokens computed at once; bounds the memory of a prefill."""
+PREFILL_TOKENS = {"cpu": 1024, "cuda": 16_384}
+"""Padded prompt tokens computed at once: on a CPU about what its caches hold, measured best; it bounds memory too."""
 
 
 class Lane:
@@ -84,7 +84,7 @@ class Lane:
         chosen.sort(key=lambda request: len(request.prompt), reverse=True)
         longest = max(len(request.prompt) + request.max_tokens for request in chosen)
         self._cache.reserve(_rounded(self.rows.live + len(chosen), self.rows.capacity), longest, self.rows.live)
-        for part in _prefill_parts(chosen):
+        for part in _prefill_parts(chosen, PREFILL_TOKENS.get(self._device.partition(":")[0], 1024)):
             self._prefill(part)
         self._tidy()
 
@@ -149,11 +149,11 @@ def _rounded(wanted: int, limit: int) -> int:
     return min(limit, max(8, 1 << (wanted - 1).bit_length()))
 
 
-def _prefill_parts(requests: list[Request]) -> Iterable[list[Request]]:
+def _prefill_parts(requests: list[Request], tokens: int) -> Iterable[list[Request]]:
     """Cut requests, sorted by descending prompt length, into parts of bounded padded size."""
     part: list[Request] = []
     for request in requests:
-        if part and (len(part) + 1) * len(part[0].prompt) > PREFILL_TOKENS:
+        if part and (len(part) + 1) * len(part[0].prompt) > tokens:
             yield part
             part = []
         part.append(request)
