@@ -98,8 +98,9 @@ def append(conn: Connection, lease: RunLease, decision: StoredDecision) -> None:
         _write_log(conn, lease.run_id, decision.entries)
         _write_notes(conn, lease.run_id, decision.notes)
         _write_metrics(conn, lease.run_id, decision.metrics)
-        void_commands(conn, lease.run_id, decision.void)
         _write_commands(conn, lease.run_id, decision.commands)
+        # After the insert: a later event of the same batch may withdraw what an earlier one decided.
+        void_commands(conn, lease.run_id, decision.void)
         _write_micro_batches(conn, lease.run_id, [c.command for c in decision.commands])
         for issued in decision.commands:
             if isinstance(issued.command, ReleaseLease):

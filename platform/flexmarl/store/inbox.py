@@ -35,8 +35,9 @@ def put_events(conn: Connection, run_id: int, events: Sequence[tuple[str, Event]
         WITH put AS (
           INSERT INTO store.inbox (run_id, producer_key, body)
           SELECT %(run)s, e.key, e.body::jsonb
-          FROM unnest(%(keys)s::text[], %(bodies)s::text[]) AS e(key, body)
+          FROM unnest(%(keys)s::text[], %(bodies)s::text[]) WITH ORDINALITY AS e(key, body, ord)
           WHERE NOT EXISTS (SELECT 1 FROM store.handled h WHERE h.run_id = %(run)s AND h.producer_key = e.key)
+          ORDER BY e.ord
           ON CONFLICT (run_id, producer_key) DO NOTHING
           RETURNING id
         ), counted AS (SELECT count(*) AS new FROM put)

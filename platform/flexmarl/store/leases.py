@@ -34,7 +34,7 @@ from flexmarl.store.runs import RunLease
 __all__ = [
     "ChildEndpoint", "Demand", "Device", "DeviceFacts", "Hosting", "NodeFacts", "Orphan", "Renewal",
     "child_lost", "child_ready", "child_started", "children_of", "devices_of", "end", "end_orphan", "endpoint",
-    "expire", "free_devices", "grant", "heartbeat_node", "let_go", "open_demands", "orphans", "pool_capacity",
+    "expire", "free_devices", "grant", "heartbeat_node", "let_go", "open_demands", "orphans", "pool_capacity", "release_run",
     "register_node", "renew", "request_release", "take_hosting",
 ]  # fmt: skip
 
@@ -241,6 +241,16 @@ def request_release(conn: Connection, run_id: int, lease_id: int) -> None:
     """Ask for a lease's end; its host stops the child and ends it."""
     with conn.transaction():
         release_lease(conn, run_id, lease_id)
+
+
+def release_run(conn: Connection, run_id: int) -> list[int]:
+    """Ask for the end of every lease of a run, those included that its core never heard of."""
+    rows = conn.execute(
+        "SELECT id FROM store.lease WHERE run_id = %s AND state = 'held' ORDER BY id", [run_id]
+    ).fetchall()
+    for row in rows:
+        request_release(conn, run_id, row[0])
+    return [row[0] for row in rows]
 
 
 def let_go(conn: Connection, hosting: Hosting) -> None:

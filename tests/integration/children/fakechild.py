@@ -1,44 +1,112 @@
-"""A child that keeps the contract of `workers.child` and does nothing else: for tests of hosting and of the node.
+"""A child that keeps the contract of `workers.child` without a model: for tests of hosting and of the node.
 
-`FAKE_CHILD_LIFE_S` ends it by itself; `FAKE_CHILD_STUBBORN` makes it ignore end of input and SIGTERM.
+`FAKE_CHILD_LIFE_S` ends it by itself; `FAKE_CHILD_STUBBORN` makes it ignore end of input and SIGTERM; what it is told
+is appended to `FAKE_CHILD_LOG`, one JSON line each.
 """
 
-import http.server
+import asyncio
+import hashlib
+import json
 import os
 import signal
-import sys
 import threading
+import time
 
 import msgspec
+from aiohttp import web
 
-from workers.child import ChildConfig, ChildReady
+from workers import child_server
+from workers.child import IntervalLog
+from workers.rollout.engines.wire import Held, LoadRequest
+from workers.training import wire
+
+TOKENIZER = b'{"version": "1.0"}'
 
 
-class Health(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"{}")
+def digest_of(*parts):
+    return hashlib.sha256("/".join(map(str, parts)).encode()).hexdigest()
 
-    def log_message(self, *_):
-        pass
+
+class FakeChild:
+    def __init__(self, config):
+        self.config = config
+        self.intervals = IntervalLog()
+        self.delay_s = float(os.environ.get("FAKE_CHILD_DELAY_S", "0"))
+
+    def routes(self):
+        verbs = {
+            "bind": (wire.BindRequest, self.bind),
+            "accumulate": (wire.AccumulateRequest, self.accumulate),
+            "step": (wire.StepRequest, self.step),
+            "checkpoint": (wire.CheckpointRequest, self.checkpoint),
+        }
+        return [web.post("/load", self.load), *(web.post(f"/{v}", self.verb(v, *how)) for v, how in verbs.items())]
+
+    def verb(self, name, kind, handle):
+        async def answer(request):
+            asked = msgspec.msgpack.decode(await request.read(), type=kind)
+            reply = await self.timed(name, asked, lambda: handle(asked))
+            return web.Response(body=msgspec.msgpack.encode(reply), status=409 if reply_refuses(reply) else 200)
+
+        return answer
+
+    async def timed(self, name, asked, handle):
+        started = time.time()
+        self.note(name, asked, started)
+        if self.delay_s:
+            await asyncio.sleep(self.delay_s)
+        reply = handle()
+        self.intervals.add("train", getattr(asked, "policy", ""), started, time.time())
+        return reply
+
+    def note(self, name, asked, at):
+        if path := os.environ.get("FAKE_CHILD_LOG"):
+            fields = {k: v for k, v in msgspec.to_builtins(asked).items() if k != "rows"}
+            line = {"verb": name, "at": at, "incarnation": self.config.incarnation, **fields}
+            with open(path, "a") as file:
+                file.write(json.dumps(line) + "\n")
+
+    async def load(self, request):
+        asked = msgspec.json.decode(await request.read(), type=LoadRequest)
+        held = await self.timed("load", asked, lambda: Held(asked.version, asked.digest))
+        return child_server.json_response(held)
+
+    def bind(self, asked):
+        created = asked.version < 0
+        version = max(asked.version, 0)
+        digest = asked.digest or digest_of(asked.policy, 0)
+        return wire.BindReply(asked.policy, version, digest, digest_of("state", version), created, TOKENIZER, {})
+
+    def accumulate(self, asked):
+        if asked.entropy_coef > 9:
+            return wire.AccumulateReply({"loss_sum": float("nan")})
+        if asked.accumulator.partition(":")[2] != self.config.incarnation:
+            return wire.Refusal("other_accumulator", "meant for another epoch", asked.accumulator)
+        return wire.AccumulateReply({"rows": len(asked.rows), "z": 1.0})
+
+    def step(self, asked):
+        digest = digest_of(asked.policy, asked.next_version)
+        state = digest_of("state", asked.next_version)
+        return wire.StepReply(asked.next_version, digest, state, not asked.micro_batches, 0.5, 0.001)
+
+    def checkpoint(self, asked):
+        return wire.CheckpointReply(f"/checkpoints/{asked.label}", 123)
+
+
+def reply_refuses(reply):
+    return isinstance(reply, wire.Refusal)
 
 
 def main():
-    config = msgspec.json.decode(sys.stdin.buffer.readline(), type=ChildConfig)
-    stubborn = bool(os.environ.get("FAKE_CHILD_STUBBORN"))
-    if stubborn:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    life = float(os.environ.get("FAKE_CHILD_LIFE_S", "0"))
-    if life:
+    config = child_server.read_config()
+    if life := float(os.environ.get("FAKE_CHILD_LIFE_S", "0")):
         threading.Timer(life, os._exit, [7]).start()
-    server = http.server.ThreadingHTTPServer((config.host, 0), Health)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    sys.stdout.buffer.write(msgspec.json.encode(ChildReady(server.server_port, config.incarnation)) + b"\n")
-    sys.stdout.flush()
-    sys.stdin.buffer.read()
-    if stubborn:
+    if os.environ.get("FAKE_CHILD_STUBBORN"):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
         threading.Event().wait()
+    child = FakeChild(config)
+    asyncio.run(child_server.serve(config, child.routes(), child.intervals))
 
 
 if __name__ == "__main__":

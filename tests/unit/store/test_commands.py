@@ -1,0 +1,109 @@
+"""A command has one live token; pushes repeat until somebody took it."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from flexmarl.contracts.commands import LoadWeights
+from flexmarl.contracts.events import DeviceUse
+from flexmarl.store import commands
+from flexmarl.store.errors import EpochStale, TokenLost
+from tests.support.store_story import DIGEST
+
+pytestmark = pytest.mark.services
+
+
+def load(lease_id, version=0):
+    return LoadWeights(lease_id=lease_id, policy="solver", version=version, digest=DIGEST)
+
+
+def test_of_many_takers_one_gets_it(story, another):
+    no = story.play(0)
+    connections = [another() for _ in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        taken = list(pool.map(lambda conn: commands.take(conn, 1, no, 30), connections))
+    assert sum(one is not None for one in taken) == 1
+
+
+def test_a_deadline_that_passed_gives_the_command_a_new_token(story):
+    no = story.play(0)
+    first = story.take(no)
+    assert commands.take(story.conn, 1, no, 30) is None
+    story.lapse(no)
+    second = story.take(no)
+    assert (first.takes, second.takes) == (1, 2)
+    for stale in (commands.finish, lambda c, t: commands.fail(c, t, "x", "y", False), commands.guard):
+        with pytest.raises(TokenLost):
+            stale(story.conn, first)
+    commands.reopen(story.conn, first)
+    assert commands.extend(story.conn, second, 30).alive
+    commands.finish(story.conn, second)
+    assert story.count("inbox") == 0
+
+
+def test_an_extended_command_is_not_taken_again(story):
+    no = story.play(0)
+    taken = story.take(no)
+    story.lapse(no)
+    assert commands.extend(story.conn, taken, 30).alive
+    assert commands.take(story.conn, 1, no, 30) is None
+
+
+def test_a_failure_is_an_event_once(story):
+    taken = story.take(story.play(0))
+    commands.fail(story.conn, taken, "rollout_error", "it broke", True)
+    with pytest.raises(TokenLost):
+        commands.fail(story.conn, taken, "rollout_error", "it broke", True)
+    assert story.kinds() == ["command_failed"]
+    assert (story.handled[0].command_no, story.handled[0].retryable) == (taken.no, True)
+
+
+def test_guard_names_a_stale_epoch(story):
+    taken = story.take(story.play(0))
+    story.epoch = 2
+    story.decide()
+    with pytest.raises(EpochStale):
+        commands.guard(story.conn, taken)
+
+
+def test_pushes_back_off_and_start_again_when_the_command_is_given_back(story):
+    no = story.play(0)
+    gaps = []
+    for _ in range(7):
+        [due] = commands.due(story.conn, 1)
+        assert (due.no, due.queue) == (no, "rollout.default")
+        commands.mark_sent(story.conn, 1, [no])
+        assert commands.due(story.conn, 1) == []
+        gap = "SELECT extract(epoch FROM next_send - clock_timestamp())::float8 FROM store.command"
+        gaps.append(story.conn.execute(gap).fetchone()[0])
+        story.conn.execute("UPDATE store.command SET next_send = clock_timestamp()")
+    assert gaps == pytest.approx([0.2, 0.5, 1, 2, 5, 5, 5], abs=0.1)
+    taken = story.take(no)
+    assert commands.due(story.conn, 1) == []
+    commands.reopen(story.conn, taken)
+    assert [due.sends for due in commands.due(story.conn, 1)] == [0]
+
+
+def test_a_command_past_its_deadline_is_due_again(story):
+    no = story.play(0)
+    story.take(no)
+    story.lapse(no)
+    story.conn.execute("UPDATE store.command SET next_send = clock_timestamp()")
+    assert [due.no for due in commands.due(story.conn, 1)] == [no]
+
+
+def test_node_commands_name_their_node_and_come_in_order(story):
+    lease_id = story.granted()[DeviceUse.ENGINE]
+    story.hosted(lease_id, DeviceUse.ENGINE, "e1")
+    first, second = story.issue(load(lease_id, 0)), story.issue(load(lease_id, 1))
+    due = [one for one in commands.due(story.conn, 1) if one.kind == "load_weights"]
+    assert [(one.no, one.address, one.lease_id) for one in due] == [
+        (first, "127.0.0.1:1", lease_id),
+        (second, "127.0.0.1:1", lease_id),
+    ]
+    assert commands.open_on_node(story.conn, "box") == [(1, first, lease_id), (1, second, lease_id)]
+    taken = commands.take_next(story.conn, lease_id, 30)
+    assert taken.no == first
+    assert commands.take_next(story.conn, lease_id, 30) is None  # the older one is in work
+    commands.finish(story.conn, taken)
+    assert commands.take_next(story.conn, lease_id, 30).no == second

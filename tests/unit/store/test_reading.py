@@ -1,0 +1,139 @@
+"""What pages and people read: reports that turn red for the right reason, trajectories, thinned series."""
+
+import pytest
+
+from flexmarl.contracts.live import Progress
+from flexmarl.contracts.status import RunStatus
+from flexmarl.store import intervals, metrics, report, trajectories
+from flexmarl.store.trajectories import EpisodeFilter
+from tests.support.store_story import Story
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture
+def finished(story):
+    """One step over two groups, one cut a second time into a step of its own, and the run's end."""
+    lease_id = story.trainer("t1")
+    story.settle(0, 1)
+    story.cut(0, 0, 1)
+    story.accumulate(lease_id, 0, "0:t1")
+    story.step(lease_id, "0:t1", (0,), 1)
+    story.progress = Progress(episodes_proposed=4, episodes_finished=4)
+    story.conn.execute("UPDATE store.lease SET state = 'releasing'")
+    story.status = RunStatus.COMPLETED
+    story.decide()
+    return story
+
+
+def red(story):
+    return [check.name for check in report.consistency_report(story.conn, story.run_id) if not check.ok]
+
+
+def test_a_sound_run_passes_every_check(finished):
+    assert red(finished) == []
+    counts = report.counts(finished.conn, 1)
+    assert (counts.episodes, counts.samples, counts.tokens, counts.samples_trained) == (4, 4, 12, 4)
+    assert (counts.micro_batches_applied, counts.versions, counts.waiting_events) == (1, 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("damage", "name"),
+    [
+        ("DELETE FROM store.event WHERE seq = 2", "log_gapless"),
+        ("DELETE FROM store.sample WHERE member = 0 AND draw = 0", "trained_samples_exist"),
+        ("DELETE FROM store.sample WHERE member = 0 AND draw = 0", "sample_rows_match_log"),
+        ("DELETE FROM store.episode WHERE member = 0 AND draw = 0", "groups_complete"),
+        ("DELETE FROM store.episode WHERE member = 0 AND draw = 0", "episode_rows_match_log"),
+        ("UPDATE store.sample SET version = -1 WHERE draw = 1", "own_lag_within_bound"),
+        ("UPDATE store.policy_version SET version = 5 WHERE version = 1", "versions_chain"),
+        ("UPDATE store.policy_version SET version = 5 WHERE version = 1", "applied_belong_to_steps"),
+        ("DELETE FROM store.policy_version WHERE version = 1", "steps_match_log"),
+        ("UPDATE store.run_state SET progress = progress || '{\"episodes_proposed\": 5}'", "episodes_accounted"),
+        ("UPDATE store.micro_batch SET status = 'cut'", "ended_run_is_closed"),
+        (
+            "INSERT INTO store.micro_batch SELECT run_id, policy, 9, cohort, status, reason, keys, advantages, weights,"
+            " accumulator, stats, version, cut_at, done_at FROM store.micro_batch",
+            "none_trained_twice",
+        ),
+    ],
+)
+def test_each_damage_turns_its_line_red(finished, damage, name):
+    finished.conn.execute(damage.encode())
+    assert name in red(finished)
+
+
+def test_a_living_run_counts_what_is_in_flight(story):
+    story.play(0, 1)
+    story.progress = Progress(episodes_proposed=4)
+    story.decide()
+    assert "episodes_accounted" not in red(story)
+    story.progress = Progress(episodes_proposed=5)
+    story.decide()
+    assert "episodes_accounted" in red(story)
+
+
+def test_episodes_are_paged_and_filtered(story):
+    story.settle(0, 1, 2)
+    seen, cursor = [], None
+    while page := trajectories.episodes(story.conn, 1, EpisodeFilter(), 2, cursor):
+        seen += [(row.draw, row.member) for row in page]
+        cursor = (page[-1].draw, page[-1].member, page[-1].attempt)
+        story.settle(10 + len(seen))  # written meanwhile: does not shift the pages behind the cursor
+    assert seen == [(2, 1), (2, 0), (1, 1), (1, 0), (0, 1), (0, 0)]
+    solved = trajectories.episodes(story.conn, 1, EpisodeFilter(solved=True, step=0, score_min=0.5), 100)
+    assert {row.member for row in solved} == {1}
+    assert trajectories.episodes(story.conn, 1, EpisodeFilter(origin="eval"), 100) == []
+
+
+def test_an_episode_shows_its_tokens_advantage_and_group(finished):
+    detail = trajectories.episode(finished.conn, 1, 1, 0, 1)
+    [turn] = detail.turns
+    assert turn.arrays.response_ids().tolist() == [4, 5, 6]
+    assert (turn.advantage, turn.micro_batch, turn.micro_batch_status) == (-0.5, 0, "applied")
+    assert [(one.member, one.team_score) for one in detail.group] == [(0, 0.0), (1, 1.0)]
+    assert detail.episode.task == {"title": "task 1"}
+    assert trajectories.episode(finished.conn, 1, 9, 0, 1) is None
+
+
+def test_no_read_touches_another_runs_partition(finished, store_conn):
+    other = Story(store_conn, run_id=2, owner="driver-2").start()
+    other.settle(0)
+    store_conn.execute("SELECT pg_stat_force_next_flush()")
+    before = scans(store_conn)
+    trajectories.episodes(store_conn, 1, EpisodeFilter(solved=True), 10)
+    trajectories.episode(store_conn, 1, 0, 0, 1)
+    report.counts(store_conn, 1)
+    report.consistency_report(store_conn, 1)
+    store_conn.execute("SELECT pg_stat_force_next_flush()")
+    after = scans(store_conn)
+    assert {name for name in after if after[name] > before[name]} <= {"episode_1", "sample_1"}
+    assert after["sample_1"] > before["sample_1"]
+
+
+def scans(conn):
+    conn.execute("SELECT pg_stat_clear_snapshot()")
+    rows = conn.execute(
+        "SELECT relname, seq_scan + coalesce(idx_scan, 0) FROM pg_stat_all_tables "
+        "WHERE schemaname = 'store' AND relname ~ '_[0-9]+$'"
+    ).fetchall()
+    return dict(rows)
+
+
+def test_a_thinned_series_keeps_ends_and_extremes():
+    ys = [0.0] * 1000
+    ys[417], ys[803] = 9.0, -9.0
+    xs, kept = metrics.thin([float(i) for i in range(1000)], ys, 50)
+    assert len(xs) <= 50
+    assert (xs[0], xs[-1], xs[kept.index(9.0)], xs[kept.index(-9.0)]) == (0.0, 999.0, 417.0, 803.0)
+    assert metrics.thin([1.0, 2.0], [3.0, 4.0], 50) == ([1.0, 2.0], [3.0, 4.0])
+
+
+def test_intervals_are_stored_once_and_clipped(story):
+    rows = [intervals.BusyInterval(0, "train", "solver", 10.0, 12.0), intervals.BusyInterval(1, "step", "", 13.0, 14.0)]
+    for _ in range(2):
+        intervals.put(story.conn, 1, 7, "box.cpu1", incarnation="t1", rows=rows)
+    assert intervals.newest_ord(story.conn, 7, "t1") == 1
+    assert [(b.phase, b.seconds) for b in intervals.busy(story.conn, 1, 11.0)] == [("step", 1.0), ("train", 1.0)]
+    found = intervals.between(story.conn, 1, 11.0, 13.5)
+    assert [(i.phase, i.t0, i.t1) for i in found] == [("train", 11.0, 12.0), ("step", 13.0, 13.5)]
