@@ -34,8 +34,8 @@ from flexmarl.store.runs import RunLease
 __all__ = [
     "ChildEndpoint", "Demand", "Device", "DeviceFacts", "Hosting", "NodeFacts", "Orphan", "Renewal",
     "child_lost", "child_ready", "child_started", "children_of", "devices_of", "end", "end_orphan", "endpoint",
-    "expire", "free_devices", "grant", "heartbeat_node", "let_go", "open_demands", "orphans", "pool_capacity", "release_run",
-    "register_node", "renew", "request_release", "take_hosting",
+    "expire", "free_devices", "grant", "heartbeat_node", "let_go", "open_demands", "orphans", "pool_capacity",
+    "register_node", "release_run", "renew", "request_release", "take_hosting",
 ]  # fmt: skip
 
 
