@@ -126,14 +126,11 @@ class RunSession:
             self._log.exception("core_raised", event_kind=event.kind, producer_key=key)
             raise CoreRaised(key, event, error) from error
 
-    def _stored(
-        self, entries: list[LogEntry], decided: list[Decision], now: float, snapshot: bool
-    ) -> StoredDecision:
-        last, samples = decided[-1], self.core.state.samples_trained
+    def _stored(self, entries: list[LogEntry], decided: list[Decision], now: float, snapshot: bool) -> StoredDecision:
+        last = decided[-1]
         pairs = list(zip(entries, decided, strict=True))
         due = entries[-1].seq - self._snapshot_seq >= SNAPSHOT_EVENTS or now - self._snapshot_at >= SNAPSHOT_S
         snapshot = snapshot or due or last.status in TERMINAL
-        self._log.debug("decided", events=len(entries), samples_trained=samples)
         return StoredDecision(
             entries=entries,
             status=last.status,
@@ -146,11 +143,11 @@ class RunSession:
             commands=[IssuedCommand(c.no, e.seq, c.epoch, c.command) for e, d in pairs for c in d.commands],
             void=[number for d in decided for number in d.void],
             metrics=[
-                MetricPoint(m.name, m.step, m.value, e.at, m.agent, m.stat, m.samples) for e, d in pairs for m in d.metrics
+                MetricPoint(m.name, m.step, m.value, e.at, m.agent, m.stat, m.samples)
+                for e, d in pairs
+                for m in d.metrics
             ],
-            notes=[
-                NoteLine(e.seq, n.level.value, n.text, e.at, n.actor, n.target) for e, d in pairs for n in d.notes
-            ],
+            notes=[NoteLine(e.seq, n.level.value, n.text, e.at, n.actor, n.target) for e, d in pairs for n in d.notes],
             snapshot=zstandard.compress(self.core.snapshot()) if snapshot else None,
         )
 
@@ -164,11 +161,10 @@ class RunSession:
             self._log.info("note", seq=note.seq, level_for_people=note.level, text=note.text)
 
     def explain(self, conn: Connection, text: str) -> bool:
-        """Say in words what a queued run waits for. No decision: nothing of it is in the log."""
+        """Say in words what a queued run waits for. No decision: the core and its log know nothing of it."""
         state = self.core.state
         if state.status is not RunStatus.QUEUED or text == self._text:
             return False
-        state.reason_text = text
         stored = StoredDecision(
             entries=(),
             status=state.status,
@@ -176,7 +172,7 @@ class RunSession:
             reason_text=text,
             epoch=state.epoch,
             step=state.step,
-            progress=self.core.progress(),
+            progress=self.core.progress().model_copy(update={"waiting_for": text}),
             deadline=self.deadline,
         )
         decisions.append(conn, self.lease, stored)
