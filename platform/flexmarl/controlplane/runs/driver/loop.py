@@ -50,8 +50,10 @@ class Held:
     look_at: float = 0.0
     push_at: float = 0.0
     errors: int = 0
-    poisoned: str | None = None
-    """Producer key of a fact on which the core raised once already."""
+    suspect: str | None = None
+    """Producer key of a fact on which the core raised."""
+    repeated: bool = False
+    """It raised again on a state rebuilt from the store: the fact is poison."""
 
 
 @dataclass(slots=True)
@@ -153,23 +155,19 @@ class Driver:
         except CoreRaised as raised:
             # Once more from the store; a second time the fact ends the run instead.
             held.session, held.look_at = None, 0.0
-            held.poisoned = raised.key
+            held.repeated = held.suspect == raised.key
+            held.suspect = raised.key
         except psycopg.OperationalError:
             raise
         except Exception as error:  # whatever is wrong with one run, the others go on; after some tries it is failed
             self._unexpected(conn, held, error)
 
     def _turns(self, conn: Connection, held: Held) -> None:
-        first_time_poisoned = held.poisoned is not None and held.session is None and held.errors == 0
         if held.session is None:
             held.session = RunSession.load(conn, held.lease)
             held.push_at = 0.0
-        # The first repetition gives the core another chance; `errors` remembers that it had it.
-        poisoned = None if first_time_poisoned else held.poisoned
-        if first_time_poisoned:
-            held.errors = 1
-        while (turn := held.session.turn(conn, poisoned)) is not None:
-            held.errors, held.poisoned, poisoned = 0, None, None
+        while (turn := held.session.turn(conn, held.suspect if held.repeated else None)) is not None:
+            held.errors, held.suspect, held.repeated = 0, None, False
             self._after(held, turn)
             if turn.ended:
                 self._leave(conn, held)
@@ -192,9 +190,8 @@ class Driver:
 
     def _idle_s(self, session: RunSession) -> float:
         """Return how long a run without facts may rest: until its deadline, at most the poll interval."""
-        if session.deadline is None:
-            return POLL_S
-        return min(POLL_S, max(0.0, session.deadline - time.time()) + 0.005)
+        rest = session.rest_s()
+        return POLL_S if rest is None else min(POLL_S, rest + 0.001)
 
     def _unexpected(self, conn: Connection, held: Held, error: Exception) -> None:
         held.session = None

@@ -5,6 +5,7 @@ or the core raises, the state in memory is thrown away and rebuilt from the stor
 database's clock, never going back, in whole microseconds, so that a replay hands the core the same numbers.
 """
 
+import time
 from dataclasses import dataclass
 
 import structlog
@@ -63,6 +64,7 @@ class RunSession:
         self._snapshot_seq = snapshot_seq
         self._snapshot_at = at
         self._text = ""
+        self._clock = at - time.monotonic()
         self._log = log.bind(run_id=lease.run_id)
 
     @classmethod
@@ -95,7 +97,9 @@ class RunSession:
         before = self.core.state.status
         with conn.transaction():
             facts = [(taken.producer_key, taken.event) for taken in inbox.take_events(conn, self.lease.run_id, BATCH)]
-            now = round(max(self.core.state.now, runs.database_now(conn)), 6)
+            database = runs.database_now(conn)
+            self._clock = database - time.monotonic()
+            now = round(max(self.core.state.now, database), 6)
             if self.deadline is not None and now >= self.deadline:
                 facts.append(("", TimerFired()))
             if not facts:
@@ -105,6 +109,10 @@ class RunSession:
         self._committed(stored, now)
         status = self.core.state.status
         return Turn(len(facts), sum(len(d.commands) for d in decided), status, status is not before)
+
+    def rest_s(self) -> float | None:
+        """Return how long there is until the core's deadline, by the database's clock; None without one."""
+        return None if self.deadline is None else max(0.0, self.deadline - self._clock - time.monotonic())
 
     def _decide(
         self, facts: list[tuple[str, Event]], now: float, poisoned: str | None
