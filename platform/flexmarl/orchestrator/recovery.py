@@ -16,6 +16,8 @@ from flexmarl.orchestrator.types import NoteLevel
 
 MAX_REPLACEMENTS = 4
 """Leases lost between two finished steps before the run is given up: more is a fault, not bad luck."""
+MENDED_BY_BINDING = frozenset({"version_differs", "version_conflict", "accumulator_differs"})
+"""Refusals of the store that a fresh bind at the committed version mends."""
 REMEMBERED_LIVES = 16
 """Lost lives of a lease that are recognised when their announcement comes late."""
 MAX_FAILURES = 5
@@ -136,7 +138,7 @@ def on_command_failed(ctx: Context, event: CommandFailed) -> None:
         NoteLevel.WARNING,
         target=f"command:{event.command_no}",
     )
-    if event.retryable and count < MAX_FAILURES:
+    if (event.retryable or event.code in MENDED_BY_BINDING) and count < MAX_FAILURES:
         return
     _give_up(ctx, kind, name, event)
 

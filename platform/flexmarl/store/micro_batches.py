@@ -104,5 +104,6 @@ def accumulated(conn: Connection, taken: Taken, policy: str, no: int, *, accumul
         )
         if cursor.rowcount != 1:
             raise Refused("micro_batch_closed", f"micro-batch {policy}/{no} is applied, void or absent")
-        put_event(conn, taken.run_id, f"mb:{policy}:{no}:{accumulator}", event)
+        # The command's number is in the key: a trainer bound anew accumulates again under the same epoch.
+        put_event(conn, taken.run_id, f"mb:{policy}:{no}:{accumulator}:{taken.no}", event)
         finish(conn, taken)
