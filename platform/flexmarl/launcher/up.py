@@ -71,6 +71,7 @@ class Up:
         self.port = 0
         self.supervisor: Supervisor | None = None
         self.environment: dict[str, str] = {}
+        self.announced = False
 
     def run(self) -> int:
         """Start everything, keep it running until a stop signal, stop everything. Return the exit code."""
@@ -98,11 +99,12 @@ class Up:
         if ended:
             self.say(f"Ended what an earlier start left running: {', '.join(ended)}")
         self.port = self._choose_port()
+        self._publish(ready=False)
         self._start_services()
         first_admin = self._step("prepare")
         self._start_processes()
-        self._publish(ready=True)
         self._announce(first_admin, time.monotonic() - began)
+        self._publish(ready=True)
         if self.options.demo:
             self._demo()
 
@@ -175,7 +177,7 @@ class Up:
             if self.supervisor and self.supervisor.environment != self.environment:
                 self.supervisor.replace_all(self.environment)
         if self.supervisor and self.supervisor.round():
-            self._publish(ready=all(child.state is State.RUNNING for child in self.supervisor.children))
+            self._publish(ready=self.announced)
 
     def _revive_services(self) -> bool:
         """Start a service that ended, on its old port when that is free."""
@@ -207,6 +209,7 @@ class Up:
             if child.state is State.WAITING:
                 self.say(f"{child.spec.name} ended at once and is started again; see {self._log_of(child.spec.name)}")
         self.say(f"Data and logs: {self.home.root}")
+        self.announced = True
         self.say(f"FlexMARL runs at {url}   (up in {seconds:.1f} s; Ctrl-C stops it)")
 
     def _demo(self) -> None:

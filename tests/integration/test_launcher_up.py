@@ -1,0 +1,199 @@
+"""`manage.py up` as people use and misuse it."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flexmarl.launcher.processes import wait_until
+from flexmarl.launcher.state import marked
+from tests.support.system import ROOT, System
+
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+NAMES = {"web", "driver", "node", "device-worker", "rollout-worker"}
+STOP_LIMIT_S = 10.0
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("a path with spaces")
+
+
+@pytest.fixture(scope="module")
+def running(place: Path) -> Iterator[System]:
+    """One installation that the gentle tests share."""
+    with System(place / "shared home") as system:
+        yield system
+
+
+def launch_of(system: System) -> str:
+    return str(json.loads((system.home / "up.json").read_text())["launch"])
+
+
+def remains(system: System, launch: str) -> list[str]:
+    """Return what is still alive of an installation: its processes by launch id, its servers by their folder."""
+    alive = [" ".join(process.cmdline()) for process in marked(launch)]
+    for process in psutil.process_iter():
+        try:
+            inside = str(system.home) in process.cwd() and process.name() in {"postgres", "valkey-server"}
+        except (psutil.Error, OSError):
+            continue
+        if inside and process.status() != psutil.STATUS_ZOMBIE:
+            alive.append(process.name())
+    return alive
+
+
+def read(url: str) -> str:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as reply:
+            return str(reply.read().decode())
+    except urllib.error.HTTPError as error:
+        return str(error.read().decode())
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as reply:
+            return bool(reply.status == 200)
+    except OSError:
+        return False
+
+
+def up_again(system: System, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(ROOT / "manage.py"), "up", *options],
+        env=system.environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_all_processes_run_and_one_address_is_printed(running: System) -> None:
+    assert wait_until(lambda: set(running.processes()) == NAMES, 10)
+    assert wait_until(lambda: answers(f"{running.url}/readyz"), 10), read(f"{running.url}/readyz")
+    lines = [line for line in running.log.read_text().splitlines() if "http://" in line]
+    assert len(lines) == 1
+    assert running.url in lines[0]
+
+
+def test_the_node_registers_with_its_devices(running: System) -> None:
+    def registered() -> bool:
+        nodes = running.api().get("/nodes")["results"]
+        return bool(nodes) and nodes[0]["state"] == "ready" and bool(nodes[0]["devices"])
+
+    assert wait_until(registered, 20)
+
+
+def test_other_commands_find_the_running_installation(running: System) -> None:
+    report = json.loads(running.manage("doctor", "--json"))
+    assert report["ok"], report
+    assert {entry["check"] for entry in report["checks"]} >= {"database", "broker", "disk", "devices", "clock"}
+
+
+def test_a_second_start_names_address_and_pid_and_harms_nothing(running: System) -> None:
+    before = running.processes()
+    second = up_again(running)
+    assert running.process is not None
+    told = f"already running at {running.url}, pid {running.process.pid}; stop it with: kill {running.process.pid}"
+    assert second.stderr.strip() == told
+    assert second.returncode == 3
+    assert running.processes() == before
+    assert answers(f"{running.url}/readyz")
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_a_killed_process_is_started_again(running: System, name: str) -> None:
+    before = running.processes()[name]
+    os.kill(before, signal.SIGKILL)
+    assert wait_until(lambda: running.processes().get(name, before) != before, 15)
+    assert wait_until(lambda: answers(f"{running.url}/readyz"), 20)
+
+
+@pytest.mark.parametrize("server", ["postgres", "valkey"])
+def test_a_killed_server_is_started_again_at_its_old_address(running: System, server: str) -> None:
+    folder = "postgres/data" if server == "postgres" else "valkey"
+    found = [p for p in psutil.Process(running.process.pid).children() if p.name().startswith(server)]
+    assert [p.cwd() for p in found] == [str(running.home.resolve() / folder)]
+    addresses = (running.home / "run" / "environment.json").read_text()
+    found[0].kill()
+    assert wait_until(lambda: not found[0].is_running(), 5)
+    assert wait_until(lambda: answers(f"{running.url}/readyz"), 30)
+    assert (running.home / "run" / "environment.json").read_text() == addresses
+
+
+def test_every_process_has_a_log_of_its_own(running: System) -> None:
+    for name in NAMES:
+        text = (running.home / "logs" / f"{name}.log").read_text()
+        lines = [line for line in text.splitlines() if line.startswith("{")]
+        assert lines, name
+        assert all("event" in json.loads(line) for line in lines)
+
+
+def test_sigterm_ends_everything_in_time_and_a_second_start_works(short_tmp: Path) -> None:
+    system = System(short_tmp / "home")
+    for _ in range(2):
+        system.start()
+        launch = launch_of(system)
+        assert len(remains(system, launch)) >= len(NAMES) + 2
+        began = time.monotonic()
+        system.process.terminate()
+        assert system.process.wait(STOP_LIMIT_S + 5) == 0
+        assert time.monotonic() - began < STOP_LIMIT_S
+        assert remains(system, launch) == []
+        assert not (system.home / "up.json").exists()
+    text = system.log.read_text()
+    assert text.count("First admin") == 1
+    assert text.count("Stopped in") == 2
+
+
+def test_ctrl_c_while_starting_leaves_nothing(short_tmp: Path) -> None:
+    home = short_tmp / "home"
+    environment = {**System(home).environment}
+    process = subprocess.Popen([sys.executable, str(ROOT / "manage.py"), "up", "--port", "0"], env=environment)
+    assert wait_until((home / "logs" / "prepare.log").exists, 60)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(STOP_LIMIT_S) == 0
+    assert not [p for p in psutil.process_iter(["cmdline"]) if str(home) in " ".join(p.info["cmdline"] or [])]
+
+
+def test_after_sigkill_of_the_supervisor_the_next_start_recovers(short_tmp: Path) -> None:
+    system = System(short_tmp / "home")
+    system.start()
+    first = launch_of(system)
+    system.process.kill()
+    system.process.wait()
+    assert (system.home / "up.json").exists()
+    with system:
+        assert remains(system, first) == [name for name in remains(system, launch_of(system)) if "postgres" in name
+                                          or "valkey" in name]  # fmt: skip
+        assert answers(f"{system.url}/readyz")
+
+
+def test_a_used_port_is_told_in_one_line(short_tmp: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = up_again(System(short_tmp / "home"), "--port", str(port))
+    assert done.returncode == 1
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert f"port {port} is used by another program; try --port " in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_foreign_home_is_told_in_one_line() -> None:
+    done = up_again(System(Path("/etc/flexmarl")))
+    assert done.returncode == 1
+    assert "set FLEXMARL_HOME to a folder of your own" in done.stderr
