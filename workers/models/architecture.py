@@ -13,6 +13,9 @@ from flexmarl.contracts.spec.team import FactoryModel, FolderModel
 MAX_POSITIONS = 4096
 """Longest context of a factory model; its positions are rotary, so a longer limit costs nothing but was never tried."""
 
+PAD, BOS, EOS = 0, 1, 2
+"""Ids of the special words of a factory vocabulary."""
+
 SERVED_TYPES = ("qwen2", "llama")
 """`model_type`s whose decoder the torch engine knows."""
 

@@ -1,7 +1,7 @@
 """Weights and configuration of a model source as plain tensors and JSON, without loading transformers.
 
-Invariant, tested: a factory model's weights are bit for bit those of `build_model`. A trainer needs nothing else of a
-model, and importing transformers would cost it more memory than everything it trains.
+A trainer needs nothing else of a model, and importing transformers would cost it more memory than everything it trains.
+`build_model` makes Hugging Face models of the same weights.
 """
 
 import json
@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flexmarl.contracts.spec.team import FactoryModel, FolderModel
-from workers.models.architecture import FACTORY_SIZES, MAX_POSITIONS
-from workers.models.factory import BOS, EOS, PAD
+from workers.models.architecture import BOS, EOS, FACTORY_SIZES, MAX_POSITIONS, PAD
 
 if TYPE_CHECKING:
     import torch
