@@ -99,7 +99,8 @@ class Story:
     def lapse(self, no: int) -> None:
         """Let a command's deadline pass without waiting for it."""
         self.conn.execute(
-            "UPDATE store.command SET deadline = clock_timestamp() - interval '1 ms' WHERE run_id = %s AND no = %s",
+            "UPDATE store.command SET deadline = clock_timestamp() - interval '1 ms', next_send = clock_timestamp() "
+            "WHERE run_id = %s AND no = %s",
             [self.run_id, no],
         )
 
