@@ -7,6 +7,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
 
+NEED_DATABASE = {
+    "changepassword", "create_token", "createsuperuser", "dbshell", "drive", "migrate", "prepare", "serve", "shell",
+    "start_demo",
+}  # fmt: skip
+"""Commands that make no sense without one; told before a connection times out."""
+
 
 def main() -> None:
     """Run the management command named on the command line."""
@@ -17,7 +23,10 @@ def main() -> None:
         from flexmarl.launcher.home import Home, default_home
         from flexmarl.launcher.state import adopt
 
-        adopt(Home(default_home(os.environ, ROOT)), os.environ)  # join what `up` runs here, unless told otherwise
+        home = default_home(os.environ, ROOT)
+        adopt(Home(home), os.environ)  # join what `up` runs here, unless told otherwise
+        if sys.argv[1:2] and sys.argv[1] in NEED_DATABASE and not os.environ.get("DATABASE_URL"):
+            sys.exit(f"nothing runs in {home}: start it with `manage.py up`, or set DATABASE_URL and REDIS_URL")
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flexmarl.controlplane.settings.development")
     from django.core.management import execute_from_command_line
 

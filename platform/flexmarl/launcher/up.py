@@ -213,7 +213,11 @@ class Up:
         self.say(f"FlexMARL runs at {url}   (up in {seconds:.1f} s; Ctrl-C stops it)")
 
     def _demo(self) -> None:
-        run = self._step("start_demo")
+        try:
+            run = self._step("start_demo")
+        except LaunchError as error:
+            self.say(f"No demo run: {error}")
+            return
         self.say(f"Demo run: {url_of(self.options.host, self.port)}{run['path']}")
 
     def _stop(self) -> None:
