@@ -12,3 +12,7 @@ urlpatterns = [
     path("", include("flexmarl.controlplane.telemetry.urls")),
     path("", include("webui.urls")),
 ]
+
+handler403 = "webui.views.base.forbidden_error"
+handler404 = "webui.views.base.not_found_error"
+handler500 = "webui.views.base.server_error"

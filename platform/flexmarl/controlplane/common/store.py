@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import psycopg
 from django.db import connection as django_connection
+from psycopg.pq import TransactionStatus
 from psycopg.types.json import JsonbLoader, JsonLoader
 
 
@@ -31,6 +32,16 @@ class StoreConnection:
     def execute(self, query: Any, params: Any = None, **options: Any) -> psycopg.Cursor[Any]:
         """Execute a query on a new cursor and return the cursor."""
         return self.cursor(binary=options.pop("binary", False)).execute(query, params, **options)
+
+    def transaction(self, *args: Any, **options: Any) -> Any:
+        """Open a transaction, or a savepoint inside Django's.
+
+        Django's `atomic` begins on the server with its first statement. A store function that is this first statement
+        would take its own transaction for the outermost one and commit it.
+        """
+        if django_connection.in_atomic_block and self._raw.info.transaction_status == TransactionStatus.IDLE:
+            self._raw.execute("SELECT 1")
+        return self._raw.transaction(*args, **options)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._raw, name)

@@ -177,7 +177,6 @@ SPECTACULAR_SETTINGS = {
     "SERVE_PUBLIC": True,
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "COMPONENT_SPLIT_REQUEST": True,
-    "ENUM_ADD_EXPLICIT_BLANK_NULL_CHOICE": False,
     "ENUM_NAME_OVERRIDES": {
         "RunStatus": [(status.value, status.value) for status in RunStatus],
         "RunVerb": [(verb.value, verb.value) for verb in Verb],

@@ -83,11 +83,11 @@ class FitSerializer(serializers.Serializer):
 
 
 class PlanSerializer(serializers.Serializer):
-    spec = serializers.JSONField(allow_null=True)
+    spec = serializers.JSONField(help_text="Null when it is refused.")
     sources = serializers.DictField(child=serializers.CharField())
     preset = serializers.CharField(allow_blank=True)
     template = serializers.CharField(allow_blank=True)
-    arithmetic = serializers.JSONField(allow_null=True)
+    arithmetic = serializers.JSONField(help_text="Null when it is refused.")
     errors = FieldErrorSerializer(many=True)
     warnings = FieldErrorSerializer(many=True)
     devices = FitSerializer(allow_null=True)

@@ -135,13 +135,21 @@ class OperationTargetSerializer(serializers.Serializer):
     url = serializers.CharField()
 
 
+class OperationResultSerializer(serializers.Serializer):
+    status = serializers.ChoiceField(STATUSES)
+
+
+class OperationErrorSerializer(OperationResultSerializer):
+    reason = serializers.CharField(allow_blank=True)
+
+
 class OperationSerializer(serializers.Serializer):
     id = serializers.UUIDField()
     action = serializers.ChoiceField(VERBS)
     state = serializers.ChoiceField([state.value for state in OperationState])
     target = OperationTargetSerializer()
-    result = serializers.JSONField(allow_null=True)
-    error = serializers.JSONField(allow_null=True)
+    result = OperationResultSerializer(allow_null=True)
+    error = OperationErrorSerializer(allow_null=True)
     created_by = serializers.CharField(allow_null=True)
     created_at = serializers.DateTimeField()
     url = serializers.CharField()
