@@ -101,7 +101,7 @@ class Learner:
         for batch in pack(blocks, self.decoder.vocabulary, self._budget):
             value, figures = evaluate(self.decoder, batch, objective.loss, objective.settings, entropy_coef)
             value.backward()  # type: ignore[no-untyped-call]
-            sums += figures
+            sums = sums.plus(figures)
             if gradient is not fresh:
                 gradient.add_(fresh)
                 fresh.zero_()

@@ -4,8 +4,7 @@ Distributions are those the engine drew from: softmax over the allowed ids of lo
 entropy bonus is weighed by the same c_i, so one Z closes both at the step.
 """
 
-from dataclasses import astuple, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from flexmarl.contracts.spec.algorithm import Loss
 from workers.training.decoder import Decoder
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
     import torch
 
 
-@dataclass(frozen=True, slots=True)
-class Sums:
+class Sums(NamedTuple):
     """What a batch adds to its micro-batch's figures."""
 
     loss: float = 0.0
@@ -28,8 +26,8 @@ class Sums:
     logprob_gap: float = 0.0
     clipped: float = 0.0
 
-    def __add__(self, other: "Sums") -> "Sums":
-        return Sums(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+    def plus(self, other: "Sums") -> "Sums":
+        return Sums(*map(float.__add__, self, other))
 
 
 def evaluate(

@@ -6,10 +6,12 @@ disk, so a new life of the trainer knows what the last one kept.
 """
 
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from workers.transfer import LocalTier
+from workers.transfer.local import encode
 
 if TYPE_CHECKING:
     import torch
@@ -44,17 +46,23 @@ class Shelf:
         """State digest -> weights digest, oldest first."""
         self._weights: dict[str, int] = {}
         """Weights digest -> bytes, oldest first."""
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix=f"shelf-{policy}")
+        self._evicting: Future[None] | None = None
         self._recall()
 
     def put(self, weights: "Weights", state: "Weights") -> Stored:
-        """Store a version durably, then let go of what is too old."""
-        published = self._tier.put(weights, {"kind": _WEIGHTS})
-        stored = self._tier.put(state, {"kind": _STATE, "weights": published.digest})
-        self._note_weights(published.digest, published.bytes)
-        self._states.pop(stored.digest, None)
-        self._states[stored.digest] = published.digest
-        self._let_go()
-        return Stored(published.digest, stored.digest)
+        """Store a version durably; what is too old by then goes while the next one is trained."""
+        published = encode(weights, {"kind": _WEIGHTS})
+        restorable = encode(state, {"kind": _STATE, "weights": published.digest})
+        self.settle()
+        storing = self._beside.submit(self._tier.store, restorable)  # both wait for the disk, so they wait together
+        manifest = self._tier.store(published)
+        storing.result()
+        self._note_weights(manifest.digest, manifest.bytes)
+        self._states.pop(restorable.digest, None)
+        self._states[restorable.digest] = published.digest
+        self._evicting = self._beside.submit(self._evict, self._let_go())
+        return Stored(published.digest, restorable.digest)
 
     def put_weights(self, weights: "Weights") -> str:
         """Store the weights of a policy that nobody trains."""
@@ -73,28 +81,42 @@ class Shelf:
 
     def hold(self, digest: str, label: str) -> None:
         """Keep a version for the checkpoint of a label, and let go of the one that label held before."""
+        self.settle()
         holder = LocalTier(self._home, f"{self._owner}-{label}")
         kept = {digest, *(state for state, weights in self._states.items() if weights == digest)}
         for each in kept:
             holder.claim(each)
         holder.collect(kept, GRACE_S)
 
+    def settle(self) -> None:
+        """Wait for the last eviction, so that it can never meet a put of the same content."""
+        evicting, self._evicting = self._evicting, None
+        if evicting is not None:
+            evicting.result()
+
     def _note_weights(self, digest: str, size: int) -> None:
         self._weights.pop(digest, None)
         self._weights[digest] = size
 
-    def _let_go(self) -> None:
+    def _let_go(self) -> list[str]:
+        """Return what is no longer kept."""
+        gone = []
         while len(self._states) > RESTORABLE:
             oldest = next(iter(self._states))
             del self._states[oldest]
-            self._tier.evict(oldest)
+            gone.append(oldest)
         needed = set(self._states.values())
         for digest in list(self._weights):
             if len(self._weights) <= WEIGHTS_COUNT and sum(self._weights.values()) <= WEIGHTS_BYTES:
                 break
             if digest not in needed:
                 del self._weights[digest]
-                self._tier.evict(digest)
+                gone.append(digest)
+        return gone
+
+    def _evict(self, digests: list[str]) -> None:
+        for digest in digests:
+            self._tier.evict(digest)
 
     def _recall(self) -> None:
         """Learn from the claims on disk what an earlier life kept."""

@@ -145,6 +145,11 @@ class Trainer:
         self._intervals.add("checkpoint", "", began, time.time())
         return CheckpointReply(written.path, written.bytes)
 
+    def settle(self) -> None:
+        """Wait until nothing is being removed from the state plane any more."""
+        for shelf in self._shelves.values():
+            shelf.settle()
+
     def _create(self, policy: str) -> BindReply:
         held = self._held.get(policy)
         if held is not None and held.created is not None:

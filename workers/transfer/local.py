@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,14 @@ class _ManifestFile(msgspec.Struct):
     bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A content with its name, not yet stored."""
+
+    digest: str
+    payload: bytes
+
+
 class LocalTier:
     """Implements `StatePlane` on a folder that processes of one host share."""
 
@@ -50,8 +59,11 @@ class LocalTier:
         self._verified: dict[str, tuple[int, int, int]] = {}
 
     def put(self, tensors: Tensors, meta: Meta | None = None) -> Manifest:
-        payload = _encode(tensors, meta or {})
-        digest = hashlib.sha256(payload).hexdigest()
+        return self.store(encode(tensors, meta))
+
+    def store(self, encoded: Encoded) -> Manifest:
+        """Put what `encode` made: naming a content and writing it may happen apart."""
+        digest, payload = encoded.digest, encoded.payload
         manifest = Manifest(digest, len(payload), str(self._payload(digest)))
         with self._locked():
             self._claim(digest).touch(mode=0o600)
@@ -177,13 +189,14 @@ class LocalTier:
             yield
 
 
-def _encode(tensors: Tensors, meta: Meta) -> bytes:
+def encode(tensors: Tensors, meta: Meta | None = None) -> Encoded:
     """Render tensors as safetensors bytes that depend on names, shapes, types, values and description alone."""
     from safetensors.torch import save
 
     ordered = {name: tensors[name].detach().cpu().contiguous() for name in sorted(tensors)}
-    described = json.dumps(meta, sort_keys=True, separators=(",", ":"))
-    return save(ordered, metadata={_META: described})
+    described = json.dumps(meta or {}, sort_keys=True, separators=(",", ":"))
+    payload = save(ordered, metadata={_META: described})
+    return Encoded(hashlib.sha256(payload).hexdigest(), payload)
 
 
 def _write_durably(path: Path, payload: bytes) -> None:

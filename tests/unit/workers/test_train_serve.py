@@ -128,7 +128,7 @@ def test_nothing_is_done_without_the_secret(child: Client):
 def test_health_and_intervals_answer_while_training_runs(child: Client):
     child.ask("/bind", BindRequest("listener", CREATE), BindReply)
     done: list[tuple[int, object]] = []
-    asked = AccumulateRequest("listener", "0:a", 9, 0.05, _rows(4000, 40))
+    asked = AccumulateRequest("listener", "0:a", 9, 0.05, _rows(1500, 40))
     training = threading.Thread(target=lambda: done.append(child.ask("/accumulate", asked, AccumulateReply)))
     training.start()
     answered = 0

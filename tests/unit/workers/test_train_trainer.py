@@ -271,7 +271,7 @@ def test_a_step_that_cannot_be_stored_is_no_step(tmp_path: Path, monkeypatch: py
     created = create(trainer)
     accumulate(trainer, 1, make_rows(1))
     with monkeypatch.context() as patch:
-        patch.setattr(LocalTier, "put", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+        patch.setattr(LocalTier, "store", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
         with pytest.raises(OSError, match="disk full"):
             step(trainer, [1])
     with refusal(RefusalCode.NOT_BOUND):
@@ -324,12 +324,14 @@ def test_old_versions_go_and_those_that_may_be_needed_stay(tmp_path: Path, monke
     digests = {"speaker": replies[2].digest}
     trainer.checkpoint(CheckpointRequest("best", 2, {"speaker": 2}, digests))
     replies += train(trainer, range(2, 8))
+    trainer.settle()
     tier = LocalTier(tmp_path, "reader")
     assert [bool(tier.locate(reply.digest)) for reply in replies] == [False] * 2 + [True] + [False] * 2 + [True] * 4
     assert [bool(tier.locate(reply.state)) for reply in replies] == [False] * 2 + [True] + [False] * 3 + [True] * 3
     later = make_trainer(tmp_path, "b")
     later.bind(BindRequest("speaker", 8, replies[8].digest, replies[8].state))
     replies += train(later, range(8, 10), "b")
+    later.settle()
     assert [bool(tier.locate(reply.state)) for reply in replies[5:]] == [False] * 3 + [True] * 3
     trainer.checkpoint(CheckpointRequest("best", 9, {"speaker": 9}, {"speaker": replies[9].digest}))
     assert tier.locate(replies[2].digest) is None
