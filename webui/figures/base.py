@@ -1,0 +1,154 @@
+"""What every chart is made of. Pure: rows in, plain values out; no request, no clock, no colour values.
+
+Colours are names of design tokens (`$q6`, `$a1`, `$q1/0.5`); the page replaces them when it draws, so that a change of
+theme needs no new data. A figure always carries its text summary and its table: whoever cannot see the chart reads
+the same facts.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+Points = tuple[list[float], list[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """A role as charts draw it."""
+
+    role: str
+    policy: str
+    hue: int
+    monogram: str
+    trainable: bool = True
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> "Agent":
+        """Build one from an agent of the API's run."""
+        role = row["role"]
+        return cls(role, row.get("policy") or role, row["hue"], row["monogram"], row.get("trainable", True))
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The facts of a chart as rows; also what its CSV holds."""
+
+    columns: list[str]
+    rows: list[list[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One chart: what to draw, and the same in words and as a table."""
+
+    name: str
+    title: str
+    summary: str
+    table: Table
+    data: list[dict[str, Any]] = field(default_factory=list)
+    layout: dict[str, Any] = field(default_factory=dict)
+    legend: list[dict[str, Any]] = field(default_factory=list)
+    empty: str = ""
+    """Why there is nothing to draw yet, and when there will be."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return asdict(self)
+
+
+class SeriesSet:
+    """The series of a run by (name, agent, stat)."""
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        self._by_key: dict[tuple[str, str, str], Points] = {
+            (row["name"], row["agent"], row["stat"]): (list(row["x"]), list(row["y"])) for row in rows
+        }
+
+    def get(self, name: str, agent: str = "", stat: str = "mean") -> Points:
+        """Return the points of one series; empty lists when it has none."""
+        return self._by_key.get((name, agent, stat), ([], []))
+
+    def agents(self, name: str, stat: str = "mean") -> list[str]:
+        """List the agents that have a series of this name."""
+        return [key[1] for key in self._by_key if key[0] == name and key[2] == stat]
+
+
+def smooth(values: Sequence[float], keep: float = 0.85) -> list[float]:
+    """Exponential moving average, started at the first value."""
+    out: list[float] = []
+    for value in values:
+        out.append(value if not out else keep * out[-1] + (1 - keep) * value)
+    return out
+
+
+def layout(**changes: Any) -> dict[str, Any]:
+    """The chart template: transparent, hairline grid, no legend, no title, no mode bar."""
+    axis = {"tickfont": {"size": 10.5, "color": "$axis"}, "zeroline": False, "automargin": False}
+    base: dict[str, Any] = {
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"family": "Inter, system-ui, sans-serif", "size": 11, "color": "$t2"},
+        "margin": {"l": 40, "r": 16, "t": 8, "b": 28},
+        "showlegend": False,
+        "hovermode": "x unified",
+        "hoverlabel": {"bgcolor": "$s", "bordercolor": "$bd2", "font": {"size": 11, "color": "$t1"}},
+        "bargap": 0.18,
+        "xaxis": {
+            **axis,
+            "gridcolor": "rgba(0,0,0,0)",
+            "linecolor": "$bd2",
+            "tickcolor": "$bd2",
+            "ticks": "outside",
+            "ticklen": 4,
+            "nticks": 6,
+            "rangemode": "tozero",
+        },
+        "yaxis": {**axis, "gridcolor": "$grid", "linewidth": 0, "nticks": 5},
+    }
+    for key, value in changes.items():
+        base[key] = {**base[key], **value} if isinstance(value, dict) and isinstance(base.get(key), dict) else value
+    return base
+
+
+def end_label(x: float, y: float, text: str, *, strong: bool = False, shift: int = 0) -> dict[str, Any]:
+    """Print a last value at the end of its line."""
+    return {
+        "x": x,
+        "y": y,
+        "xanchor": "left",
+        "xshift": 5,
+        "yshift": shift,
+        "text": text,
+        "showarrow": False,
+        "font": {"size": 11, "color": "$t1" if strong else "$t3", "weight": 600 if strong else 400},
+    }
+
+
+def mark(x: float, text: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Draw a dotted vertical line with a word: returns the shape and the annotation."""
+    line = {"color": "$bd2", "width": 1, "dash": "dot"}
+    shape = {"type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1, "line": line}
+    note = {
+        "x": x,
+        "y": 1,
+        "yref": "paper",
+        "yanchor": "top",
+        "xanchor": "left",
+        "xshift": 4,
+        "text": text,
+        "showarrow": False,
+        "font": {"size": 10.5, "color": "$t3"},
+    }
+    return shape, note
+
+
+def room(xs: Sequence[float], share: float = 0.08) -> list[float]:
+    """Range of a step axis with free space at the right for the end labels."""
+    first, last = (min(xs), max(xs)) if xs else (0.0, 1.0)
+    return [first, last + max(1.0, (last - first) * share)]
+
+
+def dash(hue_index: int, agents: int) -> str:
+    """Line pattern of the n-th agent: hue alone is enough for three agents, from the fourth on lines differ in dash."""
+    patterns = ("solid", "solid", "solid", "6px 3px", "2px 3px", "8px 3px 2px 3px", "4px 2px", "1px 3px")
+    return patterns[hue_index % 8] if agents > 3 else "solid"

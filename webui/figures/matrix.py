@@ -1,0 +1,93 @@
+"""The agent matrix: one row per metric, one column per agent, one y range per row so that columns compare."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from webui.figures.base import Agent, SeriesSet, smooth
+from webui.formats import number, si
+
+RISE_TEXT = 0.1
+"""Relative change below which a row's summary says `steady`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A row of the matrix. `by_policy` series are named after the policy, others after the role."""
+
+    name: str
+    title: str
+    unit: str
+    write: Callable[[float | None], str]
+    by_policy: bool = False
+    floor: float | None = 0.0
+
+
+LEARNING = (
+    Metric("reward/agent", "Reward", "mean of step", lambda v: number(v, 3)),
+    Metric("length/response", "Response length", "tokens, mean", si),
+)
+STABILITY = (
+    Metric("train/entropy", "Entropy", "nats per token", lambda v: number(v, 2), by_policy=True),
+    Metric("train/kl_engine", "Engine mismatch", "KL, engine to trainer", lambda v: number(v, 4), by_policy=True),
+    Metric("train/grad_norm", "Gradient norm", "before clipping", lambda v: number(v, 2), by_policy=True),
+)
+
+
+def names(metrics: tuple[Metric, ...]) -> list[str]:
+    """List the series the rows need."""
+    return [metric.name for metric in metrics]
+
+
+def matrix(series: SeriesSet, agents: list[Agent], metrics: tuple[Metric, ...]) -> dict[str, Any]:
+    """Lay the series of some metrics out as rows and columns of plain arrays."""
+    return {
+        "columns": [{"role": a.role, "hue": a.hue, "monogram": a.monogram} for a in agents],
+        "rows": [_row(series, agents, metric) for metric in metrics],
+    }
+
+
+def _row(series: SeriesSet, agents: list[Agent], metric: Metric) -> dict[str, Any]:
+    cells = [_cell(series, agent, metric) for agent in agents]
+    values = [value for cell in cells for value in cell["raw"]]
+    return {
+        "name": metric.name,
+        "title": metric.title,
+        "unit": metric.unit,
+        "range": y_range(values, metric.floor),
+        "cells": cells,
+        "summary": ". ".join(cell["summary"] for cell in cells if cell["summary"]),
+    }
+
+
+def _cell(series: SeriesSet, agent: Agent, metric: Metric) -> dict[str, Any]:
+    xs, ys = series.get(metric.name, agent.policy if metric.by_policy else agent.role)
+    return {
+        "role": agent.role,
+        "x": xs,
+        "raw": ys,
+        "smooth": smooth(ys, 0.88),
+        "last": metric.write(ys[-1]) if ys else "",
+        "summary": _words(agent.role, metric, ys),
+    }
+
+
+def _words(role: str, metric: Metric, ys: list[float]) -> str:
+    if not ys:
+        return ""
+    first, last = ys[0], sum(ys[-10:]) / len(ys[-10:])
+    scale = max(abs(first), abs(last), 1e-9)
+    if abs(last - first) / scale < RISE_TEXT:
+        return f"{role}: {metric.title.lower()} steady at {metric.write(last)}"
+    return f"{role}: {metric.title.lower()} {metric.write(first)} to {metric.write(last)}"
+
+
+def y_range(values: list[float], floor: float | None) -> list[float]:
+    """One range for a row: from the floor (or the smallest value) to a little above the largest."""
+    if not values:
+        return [0.0, 1.0]
+    low, high = min(values), max(values)
+    if floor is not None:
+        low = min(low, floor)
+    pad = (high - low) * 0.08 or max(abs(high) * 0.1, 1e-6)
+    return [low if floor is not None and low == floor else low - pad, high + pad]

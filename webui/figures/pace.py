@@ -1,0 +1,190 @@
+"""Charts of the pipeline: where a step's time goes, how stale samples were, tokens per second."""
+
+from collections import Counter
+
+from webui.figures.base import Agent, Figure, SeriesSet, Table, dash, end_label, layout, room, smooth
+from webui.formats import duration, number, plural, si
+
+TIME_SERIES = ("time/step", "time/rollout", "time/wait_samples")
+STALENESS_SERIES = ("staleness/own_max",)
+THROUGHPUT_SERIES = ("throughput/tokens", "throughput/samples")
+_TIMES = (
+    ("time/step", "step", "q6", 2.0),
+    ("time/rollout", "rollout", "k2", 1.6),
+    ("time/wait_samples", "waiting", "k3", 1.6),
+)
+
+
+def step_time(series: SeriesSet) -> Figure:
+    """Seconds of each step: all of it, until its last group settled, and what trainers waited for samples."""
+    xs, total = series.get("time/step")
+    columns = {label: series.get(name) for name, label, _, _ in _TIMES}
+    table = Table(
+        ["step", "step, s", "rollout, s", "trainer waiting, s"],
+        [[int(x), total[i], *(_nth(columns[label], x) for label in ("rollout", "waiting"))] for i, x in enumerate(xs)],
+    )
+    if not xs:
+        return Figure("step_time", "Time per step, s", "", table, empty="It appears when the first step ends.")
+    data, notes = [], []
+    for _, label, colour, width in _TIMES:
+        x, y = columns[label]
+        if not x:
+            continue
+        soft = smooth(y, 0.7)
+        line = {"width": width, "color": f"${colour}", "dash": "dot" if label == "waiting" else "solid"}
+        if label == "waiting":
+            line["color"] = "$q4"
+        template = "%{customdata:.2f} s<extra>" + label + "</extra>"
+        data.append(
+            {
+                "x": x,
+                "y": soft,
+                "customdata": y,
+                "mode": "lines",
+                "name": label,
+                "line": line,
+                "hovertemplate": template,
+            }
+        )
+    notes.append(end_label(xs[-1], smooth(total, 0.7)[-1], duration(total[-1]), strong=True))
+    recent = sorted(total[-20:])
+    return Figure(
+        "step_time",
+        "Time per step, s",
+        f"Half of the last {plural(len(recent), 'step')} took less than {duration(recent[len(recent) // 2])}",
+        table,
+        data,
+        layout(
+            margin={"l": 34, "r": 44, "t": 8, "b": 28},
+            xaxis={"range": [xs[0], xs[-1]], "rangemode": "normal"},
+            yaxis={"rangemode": "tozero"},
+            annotations=notes,
+        ),
+        [
+            {"label": "step", "swatch": "q6"},
+            {"label": "rollout", "swatch": "k2"},
+            {"label": "trainer waits", "swatch": "q4"},
+        ],
+    )
+
+
+def staleness(series: SeriesSet, agents: list[Agent], bound: int) -> Figure:
+    """How many steps had which highest own lag, per policy, against the bound."""
+    policies: dict[str, Agent] = {}
+    for agent in agents:
+        policies.setdefault(agent.policy, agent)
+    counts = {name: Counter(int(v) for v in series.get("staleness/own_max", name, "max")[1]) for name in policies}
+    if not any(counts.values()):
+        counts = {name: Counter(int(v) for v in series.get("staleness/own_max", name)[1]) for name in policies}
+    highest = max([bound + 2, *(lag for count in counts.values() for lag in count)])
+    lags = list(range(highest + 1))
+    table = Table(["versions behind", *policies], [[lag, *(counts[name][lag] for name in policies)] for lag in lags])
+    if not any(counts.values()):
+        return Figure(
+            "staleness", "Staleness at batch cut", "", table, empty="It appears when the first step is trained."
+        )
+    beyond = sum(n for count in counts.values() for lag, n in count.items() if lag > bound)
+    data = [
+        {
+            "type": "bar",
+            "x": [str(lag) for lag in lags],
+            "y": [counts[name][lag] for lag in lags],
+            "name": name,
+            "marker": {"color": f"$a{agent.hue}"},
+            "hovertemplate": "%{y} steps<extra>" + name + "</extra>",
+        }
+        for name, agent in policies.items()
+    ]
+    at = bound + 0.5
+    line = {"color": "$t2", "width": 1.2, "dash": "dash"}
+    words = f"bound {bound}: " + ("none beyond" if not beyond else plural(beyond, "step") + " beyond")
+    note = {"x": at, "y": 1, "yref": "paper", "yanchor": "top", "xanchor": "left", "xshift": 5, "showarrow": False}
+    return Figure(
+        "staleness",
+        "Staleness at batch cut",
+        "No sample was older than the bound"
+        if not beyond
+        else f"{plural(beyond, 'step')} had samples beyond the bound",
+        table,
+        data,
+        layout(
+            barmode="group",
+            bargap=0.42,
+            hovermode="x",
+            margin={"l": 40, "r": 8, "t": 8, "b": 40},
+            xaxis={
+                "type": "category",
+                "range": [-0.5, highest + 0.5],
+                "title": {"text": "versions behind", "font": {"size": 10.5, "color": "$t3"}, "standoff": 2},
+            },
+            yaxis={"nticks": 4, "rangemode": "tozero"},
+            shapes=[{"type": "line", "x0": at, "x1": at, "y0": 0, "y1": 1, "yref": "paper", "line": line}],
+            annotations=[{**note, "text": words, "font": {"size": 10.5, "color": "$t2"}}],
+        ),
+    )
+
+
+def throughput(series: SeriesSet, agents: list[Agent]) -> Figure:
+    """Generated tokens per second, per agent where it is known, else of the team."""
+    known = [a for a in agents if series.get("throughput/tokens", a.role)[0]]
+    lines = [(a.role, a.monogram, f"$a{a.hue}", dash(i, len(known)), a.role) for i, a in enumerate(known)]
+    if not lines:
+        lines = [("", "", "$q6", "solid", "team")]
+    xs = series.get("throughput/tokens", lines[0][0])[0]
+    table = Table(
+        ["step", *(line[4] for line in lines)],
+        [[int(x), *(_nth(series.get("throughput/tokens", line[0]), x) for line in lines)] for x in xs],
+    )
+    if not xs:
+        return Figure("throughput", "Tokens/s", "", table, empty="It appears when the first step ends.")
+    data, notes = [], []
+    for agent, monogram, colour, pattern, label in lines:
+        x, y = series.get("throughput/tokens", agent)
+        soft = smooth(y, 0.7)
+        data.append(
+            {
+                "x": x,
+                "y": soft,
+                "mode": "lines",
+                "name": label,
+                "line": {"width": 1.8, "color": colour, "dash": pattern},
+                "hovertemplate": "%{y:,.0f}<extra>" + label + "</extra>",
+            }
+        )
+        notes.append(end_label(x[-1], soft[-1], f"{monogram} {si(soft[-1])}".strip(), strong=True))
+    return Figure(
+        "throughput",
+        "Tokens/s",
+        f"{si(sum(series.get('throughput/tokens', line[0])[1][-1] for line in lines))} generated tokens per second now",
+        table,
+        data,
+        layout(
+            margin={"l": 38, "r": 54, "t": 8, "b": 28},
+            xaxis={"range": room(xs, 0.0), "rangemode": "normal"},
+            yaxis={"rangemode": "tozero", "nticks": 4, "tickformat": "~s"},
+            annotations=notes,
+        ),
+    )
+
+
+def recent_median(series: SeriesSet, name: str, count: int = 20) -> float | None:
+    """Median of the last points of a series."""
+    values = sorted(series.get(name)[1][-count:])
+    return values[len(values) // 2] if values else None
+
+
+def wait_words(series: SeriesSet) -> str:
+    """The section's sentence: how much of a step trainers wait for samples, over the last 20 steps."""
+    step, wait = recent_median(series, "time/step"), recent_median(series, "time/wait_samples")
+    if step is None or wait is None or step <= 0:
+        return ""
+    return f"Trainers waited {number(100 * min(1.0, wait / step))} % of the last 20 steps for samples"
+
+
+def _nth(points: tuple[list[float], list[float]], x: float) -> float | None:
+    xs, ys = points
+    # Series of one run share their steps, so the same index almost always fits.
+    index = int(x - xs[0]) if xs else -1
+    if 0 <= index < len(xs) and xs[index] == x:
+        return ys[index]
+    return next((y for at, y in zip(xs, ys, strict=True) if at == x), None)

@@ -1,0 +1,119 @@
+"""Small drawings that templates render as SVG: the step bar, sparklines, micro-batch blocks."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from webui.figures.base import Agent, SeriesSet
+from webui.formats import number
+
+CELLS = 100
+LEVELS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    step: int
+    level: int
+    """Place in the ink ramp, 1 (lowest) to 6; 0 when the step has no value."""
+    x: float
+    """Left edge in percent of the bar."""
+    width: float
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepBar:
+    first: int
+    last: int
+    low: str
+    high: str
+    cells: list[Cell]
+    marks: list[tuple[float, int]]
+    """(x in percent, step number) under the bar."""
+
+
+def step_bar(series: SeriesSet, name: str = "reward/team", cells: int = CELLS) -> StepBar | None:
+    """Lay the last steps out as cells coloured by a metric. None before the first step."""
+    xs, ys = series.get(name)
+    xs, ys = xs[-cells:], ys[-cells:]
+    if not xs:
+        return None
+    low, high = min(ys), max(ys)
+    width = 100.0 / len(xs)
+    out = [
+        Cell(int(x), _level(y, low, high), round(i * width, 3), round(width * 0.88, 3), number(y, 3))
+        for i, (x, y) in enumerate(zip(xs, ys, strict=True))
+    ]
+    every = next((n for n in (1, 2, 5, 10, 20, 25, 50) if len(xs) / n <= 8), 100)
+    marks = [(c.x + c.width / 2, c.step) for c in out[:-1] if c.step % every == 0 and c.x < 92]
+    return StepBar(int(xs[0]), int(xs[-1]), number(low, 3), number(high, 3), out, marks)
+
+
+def _level(value: float, low: float, high: float) -> int:
+    return 1 + min(LEVELS - 1, int((value - low) / (high - low) * LEVELS)) if high > low else LEVELS // 2
+
+
+@dataclass(frozen=True, slots=True)
+class Spark:
+    """Points of a sparkline in a box of `width` x `height`."""
+
+    width: int
+    height: int
+    line: str
+    area: str
+    end_x: float
+    end_y: float
+
+
+def spark(values: Sequence[float], width: int = 88, height: int = 24, keep: int = 60) -> Spark | None:
+    """Draw the last values of a series as a small line. None when there are fewer than two."""
+    if len(values) < 2:
+        return None
+    size = -(-len(values) // keep)
+    if size > 1:
+        values = [sum(values[i : i + size]) / len(values[i : i + size]) for i in range(0, len(values), size)]
+    low, high = min(values), max(values)
+    scale = (high - low) or 1.0
+    points = [
+        (2 + i * (width - 6) / (len(values) - 1), height - 3 - (value - low) / scale * (height - 6))
+        for i, value in enumerate(values)
+    ]
+    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    area = f"2,{height} {line} {width - 4},{height}"
+    return Spark(width, height, line, area, round(points[-1][0], 1), round(points[-1][1], 1))
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatchRow:
+    policy: str
+    hue: int
+    monogram: str
+    blocks: list[str]
+    """One word per expected micro-batch: acc, cut or wait."""
+    state: str
+    text: str
+
+
+def micro_batches(progress: Mapping[str, Any], agents: list[Agent], limit: int = 64) -> list[MicroBatchRow]:
+    """Lay the micro-batches of the running step out per policy."""
+    by_policy = {agent.policy: agent for agent in reversed(agents)}
+    rows = []
+    for entry in progress.get("micro_batches") or ():
+        agent = by_policy.get(entry["policy"])
+        expected = max(entry.get("expected", 0), entry.get("cut", 0))
+        done, cut = entry.get("accumulated", 0), entry.get("cut", 0)
+        blocks = ["acc" if i < done else "cut" if i < cut else "wait" for i in range(min(expected, limit))]
+        published = entry.get("state") == "published"
+        version = (progress.get("agents") or {}).get(agent.role if agent else "", {}).get("version")
+        rows.append(
+            MicroBatchRow(
+                entry["policy"],
+                agent.hue if agent else 1,
+                agent.monogram if agent else entry["policy"][:1].upper(),
+                blocks,
+                entry.get("state", "waiting"),
+                f"v{version}" if published and version is not None else f"{done} of {expected}",
+            )
+        )
+    return rows

@@ -1,0 +1,234 @@
+"""The form of a run from the JSON Schema of the specification: which fields, of what kind, within what bounds.
+
+Pure: the resolved document of a template and the schema in, groups of fields out. A field with one legal value offers
+no choice and is left out; the YAML tab shows everything.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Schema = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One input. `pointer` names it in the document; `kind` is number, integer, text, choice or flag."""
+
+    pointer: str
+    label: str
+    kind: str
+    value: Any
+    options: tuple[str, ...] = ()
+    low: float | None = None
+    high: float | None = None
+    optional: bool = False
+    help: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    name: str
+    title: str
+    fields: tuple[Field, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRow:
+    role: str
+    policy: str
+    fields: tuple[Field | None, ...]
+    """Model, training, most tokens, temperature, learning rate; None where the agent has no such value."""
+
+
+_LABELS = {
+    "tasks_per_step": "Tasks per step",
+    "episodes_per_task": "Episodes per task",
+    "micro_batch_groups": "Groups per micro-batch",
+    "rollout_groups": "Groups per command",
+    "min_members": "Least members",
+    "episode_timeout_s": "Episode limit, s",
+    "train_steps": "Train steps",
+    "seconds": "Time limit, s",
+    "value": "Stop at evaluation of",
+    "divide_by_std": "Divide by deviation",
+    "per_turn": "Compare per turn",
+    "team_share": "Team share of reward",
+    "every_steps": "Every steps",
+    "tasks": "Held-out tasks",
+    "bound": "Staleness bound",
+    "max_tokens": "Most tokens",
+    "start": "Entropy bonus",
+    "end_share": "Bonus at the end, share",
+    "decay_steps": "Bonus decays over steps",
+}
+_GROUPS = (
+    ("environment", "Environment", ("/environment",), ("/environment/type", "/environment/latency")),
+    ("batch", "Batch", ("/batch",), ()),
+    ("algorithm", "Algorithm", ("/algorithm", "/sampling"), ()),
+    ("pipeline", "Pipeline", ("/mechanisms",), ("/mechanisms/trainer_protocol",)),
+    ("resources", "Resources", ("/resources",), ()),
+    (
+        "budget",
+        "Budget and evaluation",
+        ("/budget", "/evaluation", "/checkpoints", "/seed"),
+        ("/budget/target/metric",),
+    ),
+)
+_LABELS_AT = {
+    "/algorithm/loss/type": "Loss",
+    "/algorithm/loss/aggregation": "Loss is averaged by",
+    "/sampling/group_filter": "Group filter",
+    "/evaluation/every_steps": "Evaluate every, steps",
+    "/checkpoints/every_steps": "Checkpoint every, steps",
+    "/mechanisms/ordered": "Micro-batches by draw number",
+}
+_OPTIONAL = {"/budget/target": "/budget/target/value"}
+"""An object that may be absent -> the one field that stands for it."""
+
+
+@dataclass(slots=True)
+class _Walk:
+    schema: Schema
+    fields: list[Field] = field(default_factory=list)
+
+
+def agent_rows(document: Schema, schema: Schema) -> list[AgentRow]:
+    """One row per agent with the values people change most."""
+    rows = []
+    for role, agent in document["agents"].items():
+        policy = agent.get("policy") or role
+        pointers = (
+            f"/policies/{policy}/model/size",
+            f"/agents/{role}/trainable",
+            f"/agents/{role}/sampling/max_tokens",
+            f"/agents/{role}/sampling/temperature",
+            f"/policies/{policy}/optimizer/learning_rate",
+        )
+        rows.append(AgentRow(role, policy, tuple(one_field(document, schema, pointer) for pointer in pointers)))
+    return rows
+
+
+def groups(document: Schema, schema: Schema) -> list[Group]:
+    """The other groups, without fields that leave no choice."""
+    found = []
+    for name, title, roots, without in _GROUPS:
+        walk = _Walk(schema)
+        for root in roots:
+            _collect(walk, document, root, without)
+        if walk.fields:
+            found.append(Group(name, title, tuple(walk.fields)))
+    return found
+
+
+def one_field(document: Schema, schema: Schema, pointer: str) -> Field | None:
+    """Describe the field at a pointer; None when the document has none there."""
+    value = value_at(document, pointer)
+    node = node_at(schema, document, pointer)
+    if node is None or isinstance(value, Mapping):
+        return None
+    return _field(pointer, value, node, schema)
+
+
+def value_at(document: Any, pointer: str) -> Any:
+    """Return the value at a JSON pointer; None when the path ends early."""
+    here = document
+    for part in pointer.strip("/").split("/"):
+        here = here.get(part) if isinstance(here, Mapping) else None
+    return here
+
+
+def node_at(schema: Schema, document: Any, pointer: str) -> Schema | None:
+    """Return the schema of the value at a pointer, following references and the chosen variants."""
+    node: Schema | None = schema
+    here = document
+    for part in pointer.strip("/").split("/"):
+        node = _variant(_deref(node or {}, schema), here, schema)
+        here = here.get(part) if isinstance(here, Mapping) else None
+        properties = node.get("properties", {})
+        extra = node.get("additionalProperties")
+        node = properties.get(part) or (extra if isinstance(extra, Mapping) else None) or _by_pattern(node)
+        if node is None:
+            return None
+    return node
+
+
+def _collect(walk: _Walk, document: Schema, pointer: str, without: tuple[str, ...]) -> None:
+    if pointer in without:
+        return
+    if pointer in _OPTIONAL:
+        found = _optional_object(walk, document, pointer)
+        walk.fields.extend([found] if found else [])
+        return
+    value = value_at(document, pointer)
+    node = node_at(walk.schema, document, pointer)
+    if isinstance(value, Mapping):
+        for key in value:
+            _collect(walk, document, f"{pointer}/{key}", without)
+        return
+    made = _field(pointer, value, node, walk.schema) if node is not None else None
+    if made is not None:
+        walk.fields.append(made)
+
+
+def _optional_object(walk: _Walk, document: Schema, pointer: str) -> Field | None:
+    """One field for an object that may be absent."""
+    shown = _OPTIONAL[pointer]
+    node = node_at(walk.schema, document, pointer) or {}
+    inner = _variant(_deref(node, walk.schema), {}, walk.schema)
+    leaf = shown.rpartition("/")[2]
+    described = inner.get("properties", {}).get(leaf)
+    if described is None:
+        return None
+    made = _field(shown, value_at(document, shown), described, walk.schema)
+    return (
+        None
+        if made is None
+        else Field(made.pointer, made.label, made.kind, made.value, optional=True, help="Empty: never.")
+    )
+
+
+def _field(pointer: str, value: Any, node: Schema, schema: Schema) -> Field | None:
+    base, optional = _without_null(_deref(node, schema), schema)
+    leaf = pointer.rpartition("/")[2]
+    label = _LABELS_AT.get(pointer) or _LABELS.get(leaf) or leaf.replace("_", " ").capitalize()
+    text = str(node.get("description") or base.get("description") or "").split("\n")[0]
+    options = tuple(str(option) for option in base.get("enum", ()))
+    if "const" in base or len(options) == 1:
+        return None
+    if options:
+        return Field(pointer, label, "choice", value, options, help=text)
+    kind = {"integer": "integer", "number": "number", "boolean": "flag", "string": "text"}.get(str(base.get("type")))
+    low, high = base.get("minimum"), base.get("maximum")
+    if kind is None or (low is not None and low == high):
+        return None
+    return Field(pointer, label, kind, value, (), low, high, optional, text)
+
+
+def _deref(node: Schema, schema: Schema) -> Schema:
+    while "$ref" in node:
+        node = schema["$defs"][node["$ref"].rpartition("/")[2]]
+    return node
+
+
+def _without_null(node: Schema, schema: Schema) -> tuple[Schema, bool]:
+    options = [option for option in node.get("anyOf", ()) if option.get("type") != "null"]
+    if len(options) == 1:
+        return _deref(options[0], schema), True
+    return node, False
+
+
+def _variant(node: Schema, here: Any, schema: Schema) -> Schema:
+    options = node.get("oneOf") or node.get("anyOf")
+    if not options:
+        return node
+    mapping = node.get("discriminator", {}).get("mapping", {})
+    tag = here.get("type") if isinstance(here, Mapping) else None
+    if tag in mapping:
+        return _deref({"$ref": mapping[tag]}, schema)
+    return next((_deref(option, schema) for option in options if option.get("type") != "null"), {})
+
+
+def _by_pattern(node: Schema) -> Schema | None:
+    return next(iter(node.get("patternProperties", {}).values()), None)

@@ -1,0 +1,54 @@
+"""Reads that several pages share, through `queries` alone."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from flexmarl.controlplane.agents import queries as agents
+from flexmarl.controlplane.telemetry import queries as telemetry
+from webui.figures.base import SeriesSet
+
+POINTS = 400
+"""Points per series that a chart gets: more than it has pixels for a mark."""
+STEP_EPISODES = 200
+"""Episodes of a step among which the best and the worst are looked for."""
+NOTES = 500
+"""Newest lines of a run that its feed can show."""
+
+
+def series(run: Any, names: Iterable[str]) -> SeriesSet:
+    """Read the points of some series of a run."""
+    return SeriesSet(telemetry.data(run, list(names), max_points=POINTS)["series"])
+
+
+def reward_curves(runs: Iterable[Any], points: int = 40) -> dict[int, list[float]]:
+    """Read the team reward of several runs, thinned for sparklines, by run number."""
+    curves = {}
+    for run in runs:
+        if run.state.step:
+            found = telemetry.data(run, ["reward/team"], agent="", max_points=points)["series"]
+            curves[run.no] = next((s["y"] for s in found if s["stat"] == "mean"), [])
+    return curves
+
+
+def episodes_of_step(run: Any, step: int) -> list[dict[str, Any]]:
+    """Read training episodes that a step was made of."""
+    wanted = telemetry.EpisodeFilter(step=step, origin="train", status="finished")
+    return telemetry.trajectory_page(run, wanted, STEP_EPISODES)[0]
+
+
+def notes(run: Any, level: str = "") -> list[dict[str, Any]]:
+    """Read the newest lines for people; `level` keeps one level only."""
+    rows = telemetry.notes(run, NOTES)
+    return [row for row in rows if not level or row["level"] == level]
+
+
+def role_marks(roles: Sequence[str], project: str = "default") -> list[dict[str, Any]]:
+    """Give roles their hue and monogram; a role nobody has used yet gets the next free hue."""
+    hues = agents.hues(project)
+    marks = agents.monograms(roles)
+    free = [hue for hue in range(1, 9) if hue not in hues.values()] or list(range(1, 9))
+    found = []
+    for role in roles:
+        hue = hues.get(role) or free[sum(1 for r in found if r["new"]) % len(free)]
+        found.append({"role": role, "hue": hue, "monogram": marks[role], "new": role not in hues})
+    return found

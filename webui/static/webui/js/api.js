@@ -1,0 +1,52 @@
+// Calls of the REST API and of our own parts. A refusal becomes a Refused with the problem's members and its request id.
+
+export class Refused extends Error {
+  constructor(status, problem, requestId) {
+    super(problem.detail || problem.title || `The server answered ${status}`);
+    this.status = status;
+    this.problem = problem;
+    this.requestId = problem.request_id || requestId || "";
+    this.errors = problem.errors || [];
+  }
+}
+
+const TIMEOUT_MS = 10_000;
+
+async function send(method, url, { body, headers = {}, key } = {}) {
+  const token = document.querySelector("input[name=csrfmiddlewaretoken]");
+  const sent = { ...headers };
+  if (method !== "GET" && token) sent["X-CSRFToken"] = token.value;
+  if (body !== undefined) sent["Content-Type"] = "application/json";
+  if (key) sent["Idempotency-Key"] = key;
+  let response;
+  try {
+    response = await fetch(url, {
+      method, headers: sent, body: body === undefined ? undefined : JSON.stringify(body),
+      credentials: "same-origin", signal: AbortSignal.timeout(TIMEOUT_MS),
+    });
+  } catch (error) {
+    throw new Refused(0, { title: "The server did not answer", detail: error.name === "TimeoutError" ? "No answer in 10 s." : "The connection failed." }, "");
+  }
+  if (response.status === 401) {
+    location.assign(`/sign-in?next=${encodeURIComponent(location.pathname + location.search)}`);
+    throw new Refused(401, { title: "Sign in again" }, "");
+  }
+  if (!response.ok) {
+    let problem = {};
+    try { problem = await response.json(); } catch { problem = { title: response.statusText }; }
+    throw new Refused(response.status, problem, response.headers.get("X-Request-ID"));
+  }
+  return response;
+}
+
+const answer = async (response) => (response.status === 204 ? null : response.json());
+
+export const get = async (url) => answer(await send("GET", url, { headers: { "X-Part": "1" } }));
+export const post = async (url, body = {}, key = crypto.randomUUID()) => answer(await send("POST", url, { body, key, headers: { "X-Part": "1" } }));
+export const patch = async (url, body) => answer(await send("PATCH", url, { body }));
+export const remove = async (url) => answer(await send("DELETE", url));
+
+/** HTML of one of our own parts, rendered and escaped by the server. */
+export async function part(url) {
+  return (await send("GET", url, { headers: { "X-Part": "1" } })).text();
+}

@@ -1,0 +1,48 @@
+// Keys of every page. Single letters can be turned off; nothing here works while somebody types.
+import { $, $$, typing } from "./dom.js";
+
+const GO = { h: "/", r: "/runs", d: "/cluster", n: "/runs/new" };
+let pending = "";
+
+function lettersOn() {
+  try { return localStorage.getItem("letters") !== "off"; } catch { return true; } // storage may be forbidden
+}
+
+export function start({ hold, openPalette }) {
+  const box = $("[data-keys-on]");
+  if (box) {
+    box.checked = lettersOn();
+    box.addEventListener("change", () => { try { localStorage.setItem("letters", box.checked ? "on" : "off"); } catch { /* kept for this page only */ } });
+  }
+  document.addEventListener("keydown", (event) => {
+    if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") { event.preventDefault(); openPalette(); return; }
+    if (typing(event) || event.ctrlKey || event.metaKey || event.altKey || $("dialog[open]") || !lettersOn()) return;
+    if (pending === "g") {
+      pending = "";
+      if (GO[event.key]) { event.preventDefault(); location.assign(GO[event.key]); }
+      return;
+    }
+    if (event.key === "g") { pending = "g"; setTimeout(() => { pending = ""; }, 1200); return; }
+    const done = plain(event, hold);
+    if (done) event.preventDefault();
+  });
+}
+
+function plain(event, hold) {
+  if (event.key === "?") { $("#keys")?.showModal(); return true; }
+  if (event.key === "/") { const box = $("[data-search]"); box?.focus(); return Boolean(box); }
+  const tab = /^[1-9]$/.test(event.key) ? $$(".tabs a")[Number(event.key) - 1] : null;
+  if (tab) { tab.click(); return true; }
+  if (event.key === " " && !event.target.closest("button, a, summary, [tabindex]:not(main)")) { hold(); return true; }
+  if (event.key === "j" || event.key === "k") return move(event.key === "j" ? 1 : -1);
+  return false;
+}
+
+/** Move through the rows of a table; Enter opens, since the focus is on the row's link. */
+function move(step) {
+  const links = $$("tr.go td:first-child a");
+  if (!links.length) return false;
+  const at = links.indexOf(document.activeElement);
+  links[Math.min(links.length - 1, Math.max(0, at + step))].focus();
+  return true;
+}

@@ -1,0 +1,148 @@
+// The agent matrix: a small uPlot per metric and agent, one y range per row, cursors in step. On a phone the agents of a
+// metric share one chart.
+import { $, $$, el, load, monogram, token, number } from "./dom.js";
+
+const plots = new Map(); // key -> uPlot
+const drawn = new Map(); // element -> {matrix, warmup}
+const DASHES = [[], [], [], [6, 3], [2, 3], [8, 3, 2, 3], [4, 2], [1, 3]];
+const phone = window.matchMedia("(max-width: 767px)");
+
+export async function draw(box, name, matrix, warmup) {
+  await load(document.documentElement.dataset.uplot);
+  drawn.set(box, { name, matrix, warmup });
+  const shape = JSON.stringify([phone.matches, matrix.columns, matrix.rows.map((row) => row.name)]);
+  if (box.dataset.shape !== shape) build(box, name, matrix);
+  box.dataset.shape = shape;
+  for (const [i, row] of matrix.rows.entries()) update(box, name, matrix, row, i, warmup);
+}
+
+export function redraw() {
+  for (const plot of plots.values()) plot.destroy();
+  plots.clear();
+  for (const [box, { name, matrix, warmup }] of drawn) { box.dataset.shape = ""; draw(box, name, matrix, warmup); }
+}
+phone.addEventListener("change", redraw);
+
+function build(box, name, matrix) {
+  for (const [key, plot] of plots) if (key.startsWith(`${name}/`)) { plot.destroy(); plots.delete(key); }
+  const count = Math.min(4, Math.max(1, matrix.columns.length));
+  const grid = el("div", { class: `mx c${count}` }, el("div", { class: "hd" }), ...matrix.columns.slice(0, count).map((agent) => el("div", { class: "hd" }, el("span", { class: "chip" }, monogram(agent), agent.role))));
+  for (const [i, row] of matrix.rows.entries()) {
+    grid.append(el("div", { class: "rowl" }), el("div", { class: "lb" }, el("b", { text: row.title }), el("span", { class: "s11 muted", text: row.unit })));
+    const columns = phone.matches ? [null] : matrix.columns.slice(0, count);
+    for (const agent of columns) grid.append(cell(name, matrix, i, agent));
+  }
+  box.replaceChildren(grid);
+}
+
+function cell(name, matrix, i, agent) {
+  const key = `${name}/${i}/${agent ? agent.role : "*"}`;
+  const values = agent ? el("span", { class: "lv", data: { value: key } }) : el("div", { class: "vals", data: { values: key } });
+  return el("div", { class: "cell", role: "img", data: { cell: key } }, values, el("div", { data: { plot: key } }));
+}
+
+function update(box, name, matrix, row, i, warmup) {
+  const all = phone.matches;
+  const groups = all ? [row.cells] : row.cells.slice(0, 4).map((one) => [one]);
+  for (const cells of groups) {
+    const key = `${name}/${i}/${all ? "*" : cells[0].role}`;
+    const holder = $(`[data-plot="${CSS.escape(key)}"]`, box);
+    if (!holder) continue;
+    label(box, key, matrix, row, cells);
+    const data = all ? overlaid(cells) : [cells[0].x, cells[0].raw, cells[0].smooth];
+    if (!data[0].length) { if (!holder.firstChild) holder.append(el("p", { class: "muted s12", text: "after the first step" })); continue; }
+    const plot = plots.get(key);
+    if (plot && holder.contains(plot.root)) {
+      plot.flexmarlRange = row.range;
+      plot.setData(data, !plot.flexmarlZoomed);
+    } else {
+      holder.replaceChildren();
+      plots.set(key, make(holder, matrix, row, cells, data, warmup, name));
+    }
+  }
+}
+
+function label(box, key, matrix, row, cells) {
+  const value = $(`[data-value="${CSS.escape(key)}"]`, box);
+  if (value) value.textContent = cells[0].last;
+  const values = $(`[data-values="${CSS.escape(key)}"]`, box);
+  values?.replaceChildren(...cells.map((one, i) => el("span", { class: "hs g4" }, monogram(matrix.columns[i]), el("b", { class: "tn", text: one.last }))));
+  $(`[data-cell="${CSS.escape(key)}"]`, box).setAttribute("aria-label", cells.map((one) => one.summary).filter(Boolean).join(". ") || `${row.title}: no value yet`);
+}
+
+function overlaid(cells) {
+  const steps = [...new Set(cells.flatMap((one) => one.x))].sort((a, b) => a - b);
+  const of = (one) => { const at = new Map(one.x.map((x, i) => [x, one.smooth[i]])); return steps.map((x) => at.get(x) ?? null); };
+  return [steps, ...cells.map(of)];
+}
+
+function make(holder, matrix, row, cells, data, warmup, group) {
+  const axis = { stroke: token("axis"), font: "11px Inter", ticks: { show: false } };
+  const all = cells.length > 1 || phone.matches;
+  const hue = (role) => { const at = matrix.columns.findIndex((agent) => agent.role === role); return { colour: token(`a${matrix.columns[at].hue}`), dash: matrix.columns.length > 3 ? DASHES[at % 8] : [] }; };
+  const line = (role, extra) => { const { colour, dash } = hue(role); return { stroke: colour, dash, points: { show: false }, spanGaps: true, ...extra }; };
+  const series = all ? cells.map((one) => line(one.role, { width: 1.8 })) : [line(cells[0].role, { width: 1, alpha: 0.28, dash: [] }), line(cells[0].role, { width: 1.8 })];
+  const plot = new window.uPlot({
+    width: Math.max(120, holder.clientWidth), height: phone.matches ? 104 : 92, padding: [all ? 6 : 18, 8, 0, 0],
+    legend: { show: false },
+    cursor: { sync: { key: group }, drag: { x: true, y: false }, points: { show: false }, y: false },
+    scales: { x: { time: false }, y: { range: (u) => u.flexmarlRange || row.range } },
+    axes: [
+      { ...axis, size: 20, gap: 4, space: 70, grid: { show: false }, incrs: [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1000, 2000, 5000, 10000], values: (u, ticks) => ticks.map((v) => number(v)) },
+      { ...axis, size: 38, gap: 4, space: 24, grid: { stroke: token("grid"), width: 1 }, values: (u, ticks) => ticks.map((v) => tick(v, ticks)) },
+    ],
+    series: [{}, ...series],
+    hooks: {
+      draw: [(u) => mark(u, warmup)],
+      setSelect: [(u) => { u.flexmarlZoomed = u.select.width > 0 || u.flexmarlZoomed; }],
+      ready: [(u) => u.over.addEventListener("dblclick", () => { u.flexmarlZoomed = false; u.setData(u.data); })],
+      setCursor: [(u) => read(u, holder, cells, all)],
+    },
+  }, data, holder);
+  plot.flexmarlRange = row.range;
+  watchSize(holder, plot);
+  return plot;
+}
+
+function tick(value, ticks) {
+  const step = Math.abs((ticks[1] ?? 1) - (ticks[0] ?? 0));
+  if (Math.abs(value) >= 10_000) return `${number(value / 1000)} k`;
+  return number(value, step >= 1 ? 0 : step >= 0.1 ? 1 : step >= 0.01 ? 2 : 3);
+}
+
+/** The value under the cursor replaces the last value while the pointer is over the row. */
+function read(u, holder, cells, all) {
+  if (all) return;
+  const shown = $(".lv", holder.parentElement);
+  if (!shown) return;
+  const at = u.cursor.idx;
+  const value = at === null || at === undefined ? null : u.data[1][at];
+  shown.textContent = value === null || value === undefined || u.cursor.left < 0 ? cells[0].last : number(value, Math.abs(value) >= 100 ? 0 : Math.abs(value) < 0.1 ? 4 : 3);
+}
+
+function mark(u, warmup) {
+  if (!warmup || !u.data[0].length) return;
+  const x = Math.round(u.valToPos(u.data[0][0], "x", true)) + 0.5;
+  const { ctx } = u;
+  ctx.save();
+  ctx.strokeStyle = token("bd2");
+  ctx.setLineDash([2 * devicePixelRatio, 2 * devicePixelRatio]);
+  ctx.lineWidth = devicePixelRatio;
+  ctx.beginPath();
+  ctx.moveTo(x, u.bbox.top);
+  ctx.lineTo(x, u.bbox.top + u.bbox.height);
+  ctx.stroke();
+  ctx.restore();
+}
+
+function watchSize(holder, plot) {
+  const sizes = new ResizeObserver(() => {
+    if (!holder.isConnected) return sizes.disconnect();
+    const width = Math.max(120, holder.clientWidth);
+    if (width !== plot.width) plot.setSize({ width, height: plot.height });
+    return undefined;
+  });
+  sizes.observe(holder);
+}
+
+export const boxes = () => $$("[data-matrix]");

@@ -1,0 +1,259 @@
+// New run: the form and the YAML are two views of one document; every change is planned by the API, and refusals stand
+// beside their field or line.
+import { post } from "./api.js";
+import { $, $$, el, announce, toast } from "./dom.js";
+import * as plan from "./plan.js";
+import { at, copy, differences, overridesOf, put, text } from "./spec.js";
+
+const data = JSON.parse($("#new-run-data").textContent);
+const textUrl = $("#new-run").dataset.textUrl;
+const PLAN_AFTER_MS = 250;
+const state = { base: copy(data.document), template: data.template_document, document: copy(data.document), preset: data.preset, pane: "form", bad: new Set(), lines: {}, textErrors: [], alone: false, valid: false, planned: null, turn: 0 };
+// base: what changes are marked against; template: what overrides are sent on top of, null when there is none.
+
+let timer = null;
+const later = () => { clearTimeout(timer); timer = setTimeout(replan, PLAN_AFTER_MS); };
+
+/** What the API is asked with: changes on top of the template, or the whole text when it leaves something out. */
+function draft() {
+  const name = $("#run-name").value.trim();
+  const body = { preset: state.preset, ...(name ? { name } : {}) };
+  const overrides = state.template ? overridesOf(state.template, state.document) : null;
+  if (overrides === null) return { ...body, spec: state.document };
+  return { ...body, template: data.template, overrides };
+}
+
+async function replan() {
+  const mine = ++state.turn;
+  changes();
+  if (state.textErrors.length || state.bad.size) { settle(state.planned, state.textErrors); return; }
+  try {
+    const found = await post("/api/v1/runs/plan", draft());
+    if (mine !== state.turn) return;
+    if (!found.errors.length) state.planned = found;
+    settle(state.planned, found.errors);
+  } catch (error) {
+    if (mine !== state.turn) return;
+    if (error.errors?.length) settle(state.planned, error.errors);
+    else plan.fail(error, replan);
+  }
+}
+
+function settle(found, errors) {
+  state.valid = !errors.length && !state.bad.size;
+  if (found) plan.show(found, { agents: data.agents, expected: data.expected, stale: !state.valid });
+  else plan.none();
+  showErrors(errors);
+  const start = $("#start");
+  start.setAttribute("aria-disabled", String(!state.valid));
+  start.title = state.valid ? "" : "Something in the specification is not right yet.";
+}
+
+function showErrors(errors) {
+  for (const place of $$("#spec-form [data-error]")) {
+    const own = errors.filter((error) => error.pointer === place.dataset.error);
+    const wrong = state.bad.has(place.dataset.error);
+    place.hidden = !own.length && !wrong;
+    place.textContent = wrong ? "Write a number." : own.map((error) => [error.detail, error.hint].filter(Boolean).join(" ")).join(" ");
+    const input = $(`[data-pointer="${CSS.escape(place.dataset.error)}"]`);
+    if (input) input.setAttribute("aria-invalid", String(!place.hidden));
+  }
+  const count = errors.length + state.bad.size;
+  $("#error-count").hidden = !count;
+  $("#error-count span").textContent = `${count} error${count === 1 ? "" : "s"}`;
+  dots(errors);
+  yamlErrors(errors);
+  const known = new Set($$("#spec-form [data-error]").map((place) => place.dataset.error));
+  const lost = errors.filter((error) => !known.has(error.pointer));
+  if (lost.length && state.pane === "form") announceLost(lost);
+}
+
+function announceLost(errors) {
+  const body = $("#plan-body");
+  $("#lost", body)?.remove();
+  body.prepend(el("ul", { id: "lost", class: "yerrs" }, ...errors.map((error) => el("li", { text: [error.pointer.slice(1).replaceAll("/", "."), error.detail, error.hint].filter(Boolean).join(": ") }))));
+}
+
+/** Marks of change and error beside the groups. */
+function dots(errors = []) {
+  for (const link of $$(".fn nav a")) {
+    $("i", link)?.remove();
+    const section = $(link.getAttribute("href"));
+    const wrong = $("[aria-invalid=true]", section) || errors.some((error) => $(`[data-pointer="${CSS.escape(error.pointer)}"]`, section));
+    const changed = $(".chg", section);
+    if (wrong || changed) link.append(el("i", { class: wrong ? "err" : "", title: wrong ? "Has an error" : "Changed from the template" }));
+  }
+}
+
+function changes() {
+  const found = differences(state.base, state.document);
+  const preset = state.preset !== data.preset ? [["/preset", data.preset, state.preset]] : [];
+  const all = [...preset, ...found];
+  $("#change-count").textContent = all.length ? `${all.length} change${all.length === 1 ? "" : "s"} from the template` : "No changes from the template";
+  for (const input of $$("#spec-form [data-pointer]")) input.classList.toggle("chg", text(at(state.document, input.dataset.pointer) ?? null) !== text(at(state.base, input.dataset.pointer) ?? null));
+  $("#preset").classList.toggle("chg", preset.length > 0);
+  const rows = all.map(([pointer, before, now]) => el("tr", {}, el("td", { class: "mono", text: pointer.slice(1).replaceAll("/", ".") }), el("td", { class: "mono soft", text: text(before) }), el("td", { class: "mono w6", text: text(now) })));
+  $("#changes").replaceChildren(...(rows.length ? rows : [el("tr", {}, el("td", { colspan: "3", class: "soft", text: "Nothing differs from the template." }))]));
+  dots();
+}
+
+/** Take a field's value into the document. */
+function take(input) {
+  const { pointer, kind } = input.dataset;
+  const written = input.value.trim();
+  state.bad.delete(pointer);
+  if (kind === "flag") put(state.document, pointer, input.checked);
+  else if (written === "" && "optional" in input.dataset) clear(pointer);
+  else if (kind === "text") put(state.document, pointer, written);
+  else {
+    const value = Number(written.replace(",", "."));
+    if (written === "" || !Number.isFinite(value)) state.bad.add(pointer);
+    else set(pointer, value);
+  }
+  later();
+}
+
+const TARGET = "/budget/target";
+function clear(pointer) {
+  if (pointer.startsWith(`${TARGET}/`)) put(state.document, TARGET, null);
+  else put(state.document, pointer, null);
+}
+function set(pointer, value) {
+  if (pointer.startsWith(`${TARGET}/`) && !at(state.document, TARGET)) put(state.document, TARGET, { metric: "eval/solved" });
+  put(state.document, pointer, value);
+}
+
+/** Write the document's values into the fields. */
+function fillForm() {
+  for (const input of $$("#spec-form [data-pointer]")) {
+    const value = at(state.document, input.dataset.pointer);
+    if (input.dataset.kind === "flag") input.checked = Boolean(value);
+    else input.value = value === null || value === undefined ? "" : String(value);
+  }
+  $("#preset").value = state.preset;
+  state.bad.clear();
+}
+
+// YAML ---------------------------------------------------------------------------------------------------------------
+const area = $("#yaml");
+
+async function showYaml() {
+  try {
+    const found = await post(textUrl, { spec: state.document });
+    area.value = found.yaml;
+    state.lines = found.lines;
+    numberLines();
+  } catch (error) {
+    toast(error.message, { tone: "bad", detail: error.requestId });
+  }
+}
+
+function numberLines(wrong = new Set()) {
+  const changed = new Set(differences(state.base, state.document).map(([pointer]) => lineOf(pointer)));
+  const count = area.value.split("\n").length;
+  $("#yaml-lines").replaceChildren(...Array.from({ length: count }, (_, i) => el("div", { class: `ln${changed.has(i) ? " chg" : ""}${wrong.has(i) ? " err" : ""}` })));
+}
+
+function lineOf(pointer) {
+  for (let here = pointer; here; here = here.slice(0, here.lastIndexOf("/"))) if (here in state.lines) return state.lines[here];
+  return 0;
+}
+
+function yamlErrors(errors) {
+  const list = $("#yaml-errors");
+  list.hidden = !errors.length;
+  list.replaceChildren(...errors.map((error) => el("li", { text: `${error.pointer && error.pointer !== "" ? `Line ${lineOf(error.pointer) + 1}, ${error.pointer.slice(1).replaceAll("/", ".")}: ` : ""}${[error.detail, error.hint].filter(Boolean).join(" ")}` })));
+  if (state.pane === "yaml") numberLines(new Set(errors.filter((error) => error.pointer).map((error) => lineOf(error.pointer))));
+}
+
+let typed = null;
+area.addEventListener("input", () => {
+  numberLines();
+  clearTimeout(typed);
+  typed = setTimeout(readYaml, PLAN_AFTER_MS);
+});
+
+async function readYaml() {
+  const mine = ++state.turn;
+  try {
+    const found = await post(textUrl, { yaml: area.value });
+    if (mine !== state.turn) return;
+    state.textErrors = found.errors;
+    if (found.spec) { state.document = found.spec; state.lines = found.lines; state.bad.clear(); }
+    replan();
+  } catch (error) {
+    toast(error.message, { tone: "bad", detail: error.requestId });
+  }
+}
+
+// Tabs, name, start --------------------------------------------------------------------------------------------------
+const TABS = ["form", "yaml", "changes"];
+for (const name of TABS) {
+  const tab = $(`#tab-${name}`);
+  tab.addEventListener("click", () => open(name));
+  tab.addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (step) { const next = TABS[(TABS.indexOf(name) + step + 3) % 3]; open(next); $(`#tab-${next}`).focus(); }
+  });
+}
+
+function open(name) {
+  state.pane = name;
+  for (const one of TABS) {
+    $(`#tab-${one}`).setAttribute("aria-selected", String(one === name));
+    $(`#tab-${one}`).tabIndex = one === name ? 0 : -1;
+    $(`#pane-${one}`).hidden = one !== name;
+  }
+  if (name === "yaml" && !state.textErrors.length) showYaml();
+  if (name === "form") { if (!state.textErrors.length) fillForm(); later(); }
+}
+
+/** A preset brings its own mechanisms: they become the base, and what was changed of the old ones is dropped. */
+async function usePreset() {
+  const { mechanisms, ...rest } = state.document;
+  const body = state.template ? { template: data.template } : { spec: rest };
+  try {
+    const found = await post("/api/v1/runs/plan", { ...body, preset: state.preset });
+    const fresh = found.spec?.mechanisms || mechanisms;
+    for (const document of [state.base, state.document, state.template]) if (document) document.mechanisms = copy(fresh);
+    fillForm();
+    if (state.pane === "yaml") showYaml();
+  } catch (error) {
+    toast(error.message, { tone: "bad", detail: error.requestId });
+  }
+  later();
+}
+
+$("#spec-form").addEventListener("input", (event) => { if (event.target.dataset.pointer) take(event.target); });
+$("#spec-form").addEventListener("submit", (event) => event.preventDefault());
+$("#preset").addEventListener("change", (event) => {
+  state.preset = event.target.value;
+  usePreset();
+});
+$("#run-name").addEventListener("input", later);
+$("#discard").addEventListener("click", () => {
+  state.document = copy(data.document);
+  state.preset = data.preset;
+  state.textErrors = [];
+  fillForm();
+  usePreset();
+  announce("Changes discarded");
+});
+
+$("#start").addEventListener("click", async (event) => {
+  if (!state.valid) { $("[aria-invalid=true]")?.focus(); return; }
+  const button = event.currentTarget;
+  button.disabled = true;
+  try {
+    const run = await post("/api/v1/runs", { ...draft(), start: true });
+    location.assign(run.web_url);
+  } catch (error) {
+    button.disabled = false;
+    if (error.errors.length) settle(state.planned, error.errors);
+    toast(error.message, { tone: "bad", detail: error.requestId });
+  }
+});
+
+for (const link of $$(".fn nav a")) link.addEventListener("click", () => { for (const one of $$(".fn nav a")) one.removeAttribute("aria-current"); link.setAttribute("aria-current", "true"); });
+fillForm();
+replan();

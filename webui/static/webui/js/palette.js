@@ -1,0 +1,74 @@
+// The command palette: pages, runs and the verbs that are legal on this page.
+import { get } from "./api.js";
+import { $, $$, el, icon } from "./dom.js";
+
+let entries = [];
+let at = 0;
+let timer = null;
+
+export function start() {
+  const dialog = $("#palette");
+  if (!dialog) return;
+  const input = $("input", dialog);
+  input.addEventListener("input", () => { show(input.value); clearTimeout(timer); timer = setTimeout(() => findRuns(input.value), 200); });
+  dialog.addEventListener("keydown", (event) => {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (step && entries.length) { event.preventDefault(); select((at + step + entries.length) % entries.length); }
+    if (event.key === "Enter") { event.preventDefault(); open(entries[at]); }
+  });
+  dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
+}
+
+export function openPalette() {
+  const dialog = $("#palette");
+  if (!dialog || dialog.open) return;
+  $("input", dialog).value = "";
+  dialog.showModal();
+  show("");
+  findRuns("");
+}
+
+function commands() {
+  const pages = $$(".side a.nav-i").map((link) => ({ icon: "chevron-right", text: link.textContent.trim(), kind: "page", url: link.href }));
+  const extra = [{ icon: "plus", text: "New run", kind: "page", url: "/runs/new" }, { icon: "user", text: "Profile", kind: "page", url: "/settings/profile" }];
+  const tabs = $$(".tabs a").map((link) => ({ icon: "chevron-right", text: `${link.textContent.trim()} of this run`, kind: "tab", url: link.href }));
+  const verbs = $$("#menu-verbs [data-verb]:not([aria-disabled=true])").map((button) => ({ icon: "player-play", text: `${button.textContent.trim()} this run`, kind: "verb", button }));
+  const theme = { icon: "sun", text: "Switch theme", kind: "command", button: $("[data-theme-toggle]") };
+  return [...verbs, ...tabs, ...pages, ...extra, theme];
+}
+
+let runs = [];
+async function findRuns(text) {
+  try {
+    const query = text.trim() ? `&q=${encodeURIComponent(text.trim())}` : "";
+    const found = await get(`/api/v1/runs?limit=8${query}`);
+    runs = found.results.map((run) => ({ icon: "list-details", text: `${run.key}  ${run.name}`, kind: run.status, url: run.web_url }));
+  } catch {
+    runs = []; // pages and commands still work without the list
+  }
+  if ($("#palette").open) show($("#palette input").value);
+}
+
+function show(text) {
+  const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+  const fits = (entry) => words.every((word) => entry.text.toLowerCase().includes(word));
+  entries = [...commands().filter(fits), ...runs.filter(fits)].slice(0, 14);
+  const list = $("#palette-list");
+  list.replaceChildren(...entries.map((entry, i) => el("li", { id: `pal-${i}`, role: "option", "aria-selected": "false", on: { click: () => open(entry), mousemove: () => select(i) } }, icon(entry.icon, "sm"), el("span", { class: "trunc", text: entry.text }), el("span", { class: "kind", text: entry.kind }))));
+  if (!entries.length) list.append(el("li", { class: "none", role: "option", "aria-disabled": "true", text: "Nothing matches." }));
+  select(0);
+}
+
+function select(index) {
+  at = index;
+  for (const [i, item] of $$("#palette-list li").entries()) item.setAttribute("aria-selected", String(i === at && entries.length > 0));
+  $("#palette input").setAttribute("aria-activedescendant", entries.length ? `pal-${at}` : "");
+  $(`#pal-${at}`)?.scrollIntoView({ block: "nearest" });
+}
+
+function open(entry) {
+  if (!entry) return;
+  $("#palette").close();
+  if (entry.url) location.assign(entry.url);
+  else entry.button?.click();
+}

@@ -1,0 +1,49 @@
+// Documents and JSON pointers: what differs from the template, and how it is sent.
+
+const parts = (pointer) => pointer.split("/").slice(1).map((part) => part.replaceAll("~1", "/").replaceAll("~0", "~"));
+const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
+const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
+
+export function at(document, pointer) {
+  return parts(pointer).reduce((here, part) => (isObject(here) ? here[part] : undefined), document);
+}
+
+/** Set a value, making the objects on the way. */
+export function put(document, pointer, value) {
+  const path = parts(pointer);
+  let here = document;
+  for (const part of path.slice(0, -1)) {
+    if (!isObject(here[part])) here[part] = {};
+    here = here[part];
+  }
+  here[path.at(-1)] = value;
+}
+
+/** Every leaf that differs: [pointer, value in base, value in now]. */
+export function differences(base, now, pointer = "") {
+  if (isObject(base) && isObject(now)) {
+    return [...new Set([...Object.keys(base), ...Object.keys(now)])].flatMap((key) =>
+      differences(base[key], now[key], `${pointer}/${key.replaceAll("~", "~0").replaceAll("/", "~1")}`));
+  }
+  return same(base, now) ? [] : [[pointer, base, now]];
+}
+
+/** The smallest partial document that turns base into now; null when something of base is missing in now. */
+export function overridesOf(base, now) {
+  const found = {};
+  for (const [pointer, , value] of differences(base, now)) {
+    if (value === undefined) return null;
+    put(found, pointer, value);
+  }
+  return found;
+}
+
+export function copy(document) {
+  return structuredClone(document);
+}
+
+export function text(value) {
+  if (value === undefined) return "–";
+  if (value === null) return "null";
+  return typeof value === "object" ? JSON.stringify(value) : String(value);
+}

@@ -1,0 +1,31 @@
+"""Addresses of the pages. `parts` answer fragments of a page, `figures` answers chart data."""
+
+from django.urls import path
+
+from webui.views import account, cluster, home, new_run, run, runs, trajectories
+
+app_name = "webui"
+urlpatterns = [
+    path("", home.home, name="home"),
+    path("sign-in", account.SignIn.as_view(), name="sign_in"),
+    path("sign-out", account.SignOut.as_view(), name="sign_out"),
+    path("cluster", cluster.cluster, name="cluster"),
+    path("settings/tokens", account.tokens, name="tokens"),
+    path("settings/profile", account.profile, name="profile"),
+    path("runs", runs.run_list, name="runs"),
+    path("runs/new", new_run.new_run, name="new_run"),
+    path("runs/new/text", new_run.text, name="new_run_text"),
+    path("runs/<str:key>", run.overview, name="run"),
+    path("runs/<str:key>/figures", run.figures, name="figures"),
+    path("runs/<str:key>/parts/header", run.header_part, name="header_part"),
+    path("runs/<str:key>/parts/summary", run.summary_part, name="summary_part"),
+    path("runs/<str:key>/parts/timeline", run.timeline_part, name="timeline_part"),
+    path("runs/<str:key>/parts/events", run.events_part, name="events_part"),
+    path("runs/<str:key>/parts/trajectories", trajectories.rows_part, name="trajectory_rows"),
+    path("runs/<str:key>/parts/trajectories/<str:tid>", trajectories.viewer_part, name="trajectory_part"),
+    path("runs/<str:key>/trajectories", trajectories.listing, name="trajectories"),
+    path("runs/<str:key>/trajectories/<str:tid>", trajectories.detail, name="trajectory"),
+    path("runs/<str:key>/timeline", run.timeline, name="timeline"),
+    path("runs/<str:key>/events", run.events, name="events"),
+    path("runs/<str:key>/config", run.config, name="config"),
+]

@@ -1,0 +1,118 @@
+"""What every page needs: who is asking, the frame's context, and refusals as pages."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import wraps
+from typing import Any
+from urllib.parse import quote
+
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
+from django.shortcuts import render
+from django.urls import reverse
+
+from flexmarl.controlplane.accounts.queries import actor_of
+from flexmarl.controlplane.common.middleware import request_id_of
+from flexmarl.controlplane.common.problems import NotFound, ProblemError
+from flexmarl.controlplane.common.scopes import Scope
+
+View = Callable[..., HttpResponse]
+
+NAV = (
+    ("home", "home", "Home", "webui:home"),
+    ("runs", "list-details", "Runs", "webui:runs"),
+    ("cluster", "server-2", "Devices", "webui:cluster"),
+    ("tokens", "key", "Tokens", "webui:tokens"),
+)
+"""(key, icon, word, route) of each page in the side bar; only pages that exist are listed."""
+
+
+def page(scope: Scope = Scope.RUNS_READ) -> Callable[[View], View]:
+    """Ask for a signed-in person with a scope, and show refusals as pages."""
+
+    def decorate(view: View) -> View:
+        @wraps(view)
+        def inner(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+            if not request.user.is_authenticated:
+                return _sign_in_first(request)
+            try:
+                actor_of(request).require(scope)
+                return view(request, *args, **kwargs)
+            except ProblemError as problem:
+                return refused(request, problem)
+
+        return inner
+
+    return decorate
+
+
+def is_part(request: HttpRequest) -> bool:
+    """Say whether a script asks for a part of a page or for data, not a person for a page."""
+    return request.headers.get("X-Part") == "1" or request.headers.get("HX-Request") == "true"
+
+
+def _sign_in_first(request: HttpRequest) -> HttpResponse:
+    if is_part(request):
+        return HttpResponse(status=401)
+    return HttpResponseRedirect(f"{reverse('webui:sign_in')}?next={quote(request.get_full_path())}")
+
+
+def show(request: HttpRequest, template: str, context: dict[str, Any] | None = None, status: int = 200) -> HttpResponse:
+    """Render a page or a part with the frame's context."""
+    return render(request, template, {**frame(request), **(context or {})}, status=status)
+
+
+def frame(request: HttpRequest) -> dict[str, Any]:
+    """What the frame around every page shows."""
+    return {
+        "nav_items": NAV,
+        "now": datetime.now(UTC),
+        "theme": getattr(request.user, "theme", "system"),
+        "request_id": request_id_of(request),
+    }
+
+
+_WORDS = {
+    403: ("You may not see this", "lock", "Your role does not allow it. An admin can change your role."),
+    404: ("There is no such page", "map-off", "The address may be mistyped, or what was here is gone."),
+    500: (
+        "Something failed here",
+        "alert-circle",
+        "Your runs are not affected. Try again; if it stays, report the request id.",
+    ),
+}
+
+
+def refused(request: HttpRequest, problem: ProblemError) -> HttpResponse:
+    """Show a refusal as a page, or as a problem when a script asked."""
+    if is_part(request):
+        body = {"title": problem.title, "detail": problem.detail, "request_id": request_id_of(request)}
+        return JsonResponse(body, status=problem.status)
+    return error_page(request, problem.status, problem.detail)
+
+
+def error_page(request: HttpRequest, status: int, detail: str = "") -> HttpResponse:
+    """Show what failed, what to do, and the request id."""
+    title, icon, help_text = _WORDS.get(status, _WORDS[500])
+    context = {"title": title, "icon": icon, "detail": detail, "help_text": help_text, "status": status}
+    return show(request, "webui/error.html", context, status=status)
+
+
+def whole_number(request: HttpRequest, name: str, default: int | None = None) -> int | None:
+    """Read a whole number from the query; a wrong one is as good as none."""
+    text = request.GET.get(name, "")
+    return int(text) if text.lstrip("-").isdigit() else default
+
+
+def not_found_error(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
+    """Handle an address without a page."""
+    return refused(request, NotFound(f"Nothing answers at {request.path}."))
+
+
+def forbidden_error(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
+    """Handle a refused request, such as a form without its token."""
+    return error_page(request, 403)
+
+
+def server_error(request: HttpRequest) -> HttpResponse:
+    """Handle a failure of a page."""
+    return error_page(request, 500)

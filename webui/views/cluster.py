@@ -1,0 +1,46 @@
+"""Devices: one card each, with the run that holds it, what it does and how busy it was."""
+
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+
+from flexmarl.controlplane.common.scopes import Scope
+from flexmarl.controlplane.inventory import queries as inventory
+from flexmarl.controlplane.runs import queries as runs
+from flexmarl.controlplane.telemetry import queries as telemetry
+from webui.views.base import is_part, page, show
+
+WINDOW = 300
+
+
+@page(Scope.CLUSTER_READ)
+def cluster(request: HttpRequest) -> HttpResponse:
+    """Show nodes with their devices, sick ones first."""
+    devices = telemetry.devices()
+    use = shares(devices)
+    for device in devices:
+        device["share"] = use.get((device["lease"] or {}).get("id"))
+        device["out"] = device["state"] != "ready" or device["node_state"] not in ("ready",)
+    nodes = inventory.nodes()
+    for node in nodes:
+        node["rows"] = [device for device in devices if device["node"] == node["name"]]
+    nodes.sort(key=lambda node: (node["state"] == "ready", node["name"]))
+    context = {
+        "nav": "cluster",
+        "nodes": nodes,
+        "total": len(devices),
+        "leased": sum(device["lease"] is not None for device in devices),
+        "free": sum(device["free"] for device in devices),
+        "out": sum(device["out"] for device in devices),
+    }
+    return show(request, "webui/parts/cluster.html" if is_part(request) else "webui/cluster.html", context)
+
+
+def shares(devices: list[dict[str, Any]]) -> dict[int, float]:
+    """Busy share of each lease over the last minutes, read once per run."""
+    held = {device["lease"]["run"]["key"] for device in devices if device["lease"] and device["lease"].get("run")}
+    found: dict[int, float] = {}
+    for key in held:
+        for row in telemetry.utilisation(runs.find_run(key), WINDOW):
+            found[row["lease_id"]] = row["busy_share"]
+    return found

@@ -1,0 +1,106 @@
+"""New run: a form or YAML at the left, the plan at the right. The page plans and starts through the API."""
+
+import json
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.views.decorators.http import require_POST
+
+from flexmarl.contracts.environments import environment_facts
+from flexmarl.contracts.problems import SpecProblems
+from flexmarl.contracts.resolve import parse_yaml
+from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.controlplane.common.problems import ValidationProblem
+from flexmarl.controlplane.common.scopes import Scope
+from flexmarl.controlplane.experiments import queries as experiments
+from flexmarl.controlplane.runs import queries as runs
+from webui import forms, reading, yamltext
+from webui.figures.team import team_graph
+from webui.views.base import page, show
+
+MOST_TEXT = 200_000
+"""Characters of a specification the page reads; the API has its own limit."""
+
+
+@page(Scope.RUNS_WRITE)
+def new_run(request: HttpRequest) -> HttpResponse:
+    """Choose a template, then change and start it."""
+    choices = experiments.templates()
+    name = request.GET.get("template", "")
+    cloned = request.GET.get("from", "")
+    if not name and not cloned:
+        return show(
+            request, "webui/new_run_choose.html", {"nav": "runs", "templates": [_choice(row) for row in choices]}
+        )
+    base = _clone(cloned) if cloned else experiments.template(name)
+    document = base["spec"]
+    facts = environment_facts(ExperimentSpec.model_validate(document).environment)
+    marks = {mark["role"]: mark for mark in reading.role_marks(list(document["agents"]))}
+    schema = experiments.config_schema()
+    context = {
+        "nav": "runs",
+        "base": base,
+        "templates": choices,
+        "rows": [(row, marks[row.role]) for row in forms.agent_rows(document, schema)],
+        "groups": forms.groups(document, schema),
+        "presets": experiments.presets(),
+        "graph": team_graph(facts.roles, document, marks),
+        "environment_title": facts.title,
+        "solved_text": facts.solved_text,
+        "data": {
+            "template": base["name"],
+            "preset": base["preset"],
+            "document": document,
+            "template_document": _template_document(base["name"]),
+            "agents": marks,
+            "expected": base["expected"],
+            "name": base["run_name"] if cloned else "",
+        },
+    }
+    return show(request, "webui/new_run.html", context)
+
+
+def _choice(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "marks": reading.role_marks(row["roles"]), "steps": row["spec"]["budget"]["train_steps"]}
+
+
+def _template_document(name: str) -> dict[str, Any] | None:
+    """What a template resolves to; None when there is no such template (any more)."""
+    return next((row["spec"] for row in experiments.templates() if row["name"] == name), None)
+
+
+def _clone(key: str) -> dict[str, Any]:
+    """A run's specification as the base of a new one, on the template the run began with."""
+    row = runs.run_detail(runs.find_run(key))
+    title = f"Copy of {row['key']}"
+    return {
+        "name": row["template"],
+        "title": title,
+        "preset": row["preset"],
+        "expected": "",
+        "description": f"The specification of {row['key']}.",
+        "spec": row["spec"],
+        "run_name": row["name"],
+    }
+
+
+@require_POST
+@page(Scope.RUNS_WRITE)
+def text(request: HttpRequest) -> HttpResponse:
+    """Turn a document into YAML, or YAML into a document, with the line of each value."""
+    if len(request.body) > MOST_TEXT:
+        raise ValidationProblem(f"The text is longer than {MOST_TEXT} bytes.")
+    try:
+        body = json.loads(request.body)
+    except ValueError:
+        raise ValidationProblem("Send JSON with spec or yaml.") from None
+    if "spec" in body:
+        written = yamltext.dump(body["spec"])
+        return JsonResponse({"yaml": written, "lines": yamltext.lines(written), "errors": []})
+    given = str(body.get("yaml", ""))
+    try:
+        parsed = parse_yaml(given)
+    except SpecProblems as refused:
+        errors = [problem.model_dump() for problem in refused.problems]
+        return JsonResponse({"spec": None, "lines": {}, "errors": errors})
+    return JsonResponse({"spec": parsed, "lines": yamltext.lines(given), "errors": []})

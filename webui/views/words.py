@@ -1,0 +1,212 @@
+"""Sentences and small tables about a run: verbs with their consequence, tiles, notices. Pure: rows in, words out."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from flexmarl.contracts.resolve import leaves
+from webui.figures.base import SeriesSet
+from webui.figures.devices import BUSY, Timeline, shares
+from webui.figures.learning import eval_text
+from webui.figures.pace import recent_median
+from webui.formats import DASH, duration, number, percent, plural, si, signed
+
+VERBS = (
+    ("start", "Start", "player-play", "It queues for its devices and starts when they are free."),
+    ("pause", "Pause", "player-pause", "It stops after step {step}. No sample is lost, devices stay held."),
+    ("resume", "Resume", "player-play", "It goes on with step {step}."),
+    ("stop", "Stop", "player-stop", "It ends after step {step} with a checkpoint. It cannot be resumed."),
+    ("kill", "Kill", "ban", "It ends at once. What step {step} has played so far is dropped; committed steps stay."),
+)
+CONFIRMED = frozenset({"stop", "kill"})
+"""Verbs that ask before they act."""
+PENDING = {
+    "start": "Starting: the request is with the driver",
+    "pause": "Pausing at the end of step {step}",
+    "resume": "Resuming at step {step}",
+    "stop": "Stopping at the end of step {step}",
+    "kill": "Killing",
+}
+_STATUS_WORDS = {"pausing": "pause", "stopping": "stop"}
+
+
+def verbs(run: Mapping[str, Any], *, may_act: bool) -> list[dict[str, Any]]:
+    """Every verb with its consequence in words; one that is not possible stays, with the reason."""
+    step = run["step"] + 1
+    found = []
+    for verb, label, icon, text in VERBS:
+        legal = verb in run["allowed_actions"]
+        why = "" if legal else f"Not possible while {run['status']}."
+        if not may_act:
+            why = "Only its owner and operators may do this."
+        found.append(
+            {
+                "verb": verb,
+                "label": label,
+                "icon": icon,
+                "text": text.format(step=step),
+                "primary": f"Stop after step {step}" if verb == "stop" else f"{label} now" if verb == "kill" else label,
+                "enabled": legal and may_act,
+                "why": why,
+                "confirm": verb in CONFIRMED,
+                "title": f"{label} {run['key']}?",
+            }
+        )
+    return found
+
+
+def pending(run: Mapping[str, Any]) -> str:
+    """What has been asked for and has not happened yet; never the wished state."""
+    verb = run["pending_verb"] or _STATUS_WORDS.get(run["status"], "")
+    return PENDING.get(verb, "").format(step=run["step"] + 1)
+
+
+def notice(run: Mapping[str, Any]) -> dict[str, str] | None:
+    """The strip below the header: what went wrong or what the run waits for."""
+    status, text = run["status"], run["reason_text"]
+    if status == "failed":
+        return {"tone": "bad", "icon": "circle-x", "word": "Failed", "text": text or run["reason"]}
+    if status == "queued":
+        return {"tone": "wn", "icon": "clock", "word": "Waiting", "text": text or "Waits for free devices."}
+    if run["reason"].startswith("recovering"):
+        return {"tone": "wn", "icon": "refresh", "word": "Recovering", "text": text}
+    if status in ("running", "starting") and text:
+        return {"tone": "", "icon": "info-circle", "word": "Now", "text": text}
+    return None
+
+
+def tiles(run: Mapping[str, Any], series: SeriesSet, timeline: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The stat tiles after the two reward tiles: label, value, unit, basis."""
+    progress, device = run["progress"], shares(timeline)
+    rate = recent_median(series, "throughput/tokens")
+    if rate is None:
+        per_agent = [recent_median_of(series, agent["role"]) for agent in run["agents"]]
+        known = [value for value in per_agent if value is not None]
+        rate = sum(known) if known else None
+    value, _, unit = si(rate).partition(" ")
+    lags = [v for agent in run["agents"] for v in _lags(series, agent["policy"])]
+    attempts = progress["episodes_finished"] + progress["episodes_failed"]
+    window = duration(timeline["window"][1] - timeline["window"][0])
+    return [
+        _tile("Evaluation solved", percent_value(progress["eval_solved"]), "%", eval_text(progress)),
+        _tile("Bubble", percent_value(device["bubble"]), "%", f"of held device time, {window}"),
+        _tile("Tokens/s", value, unit, f"{si(progress['tokens_generated'])} generated"),
+        _tile(
+            "Staleness max",
+            number(max(lags)) if lags else DASH,
+            "",
+            f"bound {_bound(run)}, {plural(run['step'], 'step')}",
+        ),
+        _tile(
+            "Failed episodes",
+            percent_value(progress["episodes_failed"] / attempts if attempts else None),
+            "%",
+            f"{number(progress['episodes_failed'])} of {number(attempts)}",
+        ),
+    ]
+
+
+def percent_value(share: float | None) -> str:
+    """A share as the figure of a tile; its percent sign is the unit."""
+    if share is None:
+        return DASH
+    return number(share * 100, 0 if share in (0, 1) else 1)
+
+
+def recent_median_of(series: SeriesSet, agent: str) -> float | None:
+    """Median tokens per second of an agent over the last steps."""
+    values = sorted(series.get("throughput/tokens", agent)[1][-20:])
+    return values[len(values) // 2] if values else None
+
+
+def _lags(series: SeriesSet, policy: str) -> list[float]:
+    return series.get("staleness/own_max", policy, "max")[1] or series.get("staleness/own_max", policy)[1]
+
+
+def _bound(run: Mapping[str, Any]) -> int:
+    return int(run["spec"]["mechanisms"]["lag_policy"]["bound"])
+
+
+def _tile(label: str, value: str, unit: str, basis: str) -> dict[str, str]:
+    return {"label": label, "value": value, "unit": "" if value == DASH else unit, "basis": basis}
+
+
+def reward_basis(progress: Mapping[str, Any], recent: list[float]) -> str:
+    """Basis of the reward tile: change from the start, and in the last 20 steps."""
+    now, first = progress["reward"], progress["reward_first"]
+    if now is None:
+        return "no step trained yet"
+    parts = [signed(now - first)] if first is not None else []
+    if len(recent) > 20:
+        parts.append(f"{signed(recent[-1] - recent[-21])} in 20 steps")
+    return ", ".join(parts) or "first step"
+
+
+def changed(run: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Values a person set for this run, name and seed aside."""
+    found = [(where, value) for where, value in leaves(run["spec"]) if run["sources"].get(where) == "user"]
+    return [(where.lstrip("/").replace("/", "."), value) for where, value in found if where not in ("/name", "/seed")]
+
+
+def config_groups(run: Mapping[str, Any], only: str = "") -> list[dict[str, Any]]:
+    """The resolved specification by top-level section, each value with its source."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for where, value in leaves(run["spec"]):
+        source = run["sources"].get(where, "default")
+        if only and source != only:
+            continue
+        top, _, rest = where.lstrip("/").partition("/")
+        groups.setdefault(top, []).append(
+            {"path": (rest or top).replace("/", "."), "value": text_of(value), "source": source}
+        )
+    return [{"name": name, "rows": rows} for name, rows in groups.items()]
+
+
+def text_of(value: Any) -> str:
+    """Write a value of a specification as YAML would."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)
+
+
+def account(chart: Timeline, agents: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """Device seconds by policy and phase, and where held time went, largest first."""
+    by_policy = {agent["policy"]: agent for agent in reversed(agents)}
+    rows = []
+    for policy, phases in sorted(chart.seconds.items()):
+        busy = sum(s for phase, s in phases.items() if phase in BUSY)
+        rows.append(
+            {
+                "policy": policy or "no policy",
+                "agent": by_policy.get(policy),
+                "rollout": phases.get("rollout", 0.0) + phases.get("eval", 0.0),
+                "train": phases.get("train", 0.0) + phases.get("step", 0.0),
+                "other": sum(phases.values()) - busy,
+                "share": sum(phases.values()) / chart.held if chart.held else 0.0,
+            }
+        )
+    held = chart.held or 1.0
+    totals = {
+        "Rollout": sum(row["rollout"] for row in rows),
+        "Train": sum(row["train"] for row in rows),
+        "Load, bind, save": sum(row["other"] for row in rows),
+        "Idle": chart.idle,
+    }
+    causes = sorted(totals.items(), key=lambda item: -item[1])
+    left, parts = 0.0, []
+    for index, (name, seconds) in enumerate(causes):
+        share = 100.0 * seconds / held
+        swatch = ("k1", "k2", "k3", "q1")[index]
+        parts.append(
+            {"name": name, "seconds": seconds, "share": share / 100, "x": left, "width": share, "swatch": swatch}
+        )
+        left += share
+    return {"rows": rows, "parts": parts, "idle_share": chart.idle / held, "held": chart.held, "any": bool(chart.held)}
+
+
+def eta_words(run: Mapping[str, Any]) -> str:
+    """Why there is no estimate, when there is none."""
+    return "" if run["eta_s"] else percent(None)
