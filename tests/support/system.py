@@ -101,9 +101,11 @@ class Api:
 class System:
     """`manage.py up` as a child process. Use as a context manager."""
 
-    def __init__(self, home: Path, *, port: int = 0, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, home: Path, *, port: int = 0, environment: dict[str, str] | None = None, options: tuple[str, ...] = ()
+    ) -> None:
         self.home = home
-        self.port = port
+        self.options = ("--port", str(port), *options)
         self.password = secrets.token_urlsafe(12)
         # Its own embedded services, whatever the test session uses, unless the caller names others.
         inherited = {name: value for name, value in os.environ.items() if name not in {"DATABASE_URL", "REDIS_URL"}}
@@ -135,7 +137,7 @@ class System:
         started = time.monotonic()
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(
-                [sys.executable, str(ROOT / "manage.py"), "up", "--port", str(self.port)],
+                [sys.executable, str(ROOT / "manage.py"), "up", *self.options],
                 cwd=ROOT,
                 env=self.environment,
                 stdout=out,
