@@ -1,6 +1,5 @@
 """The live contract: what a page holds, re-read at every nudge, is what a fresh reader gets."""
 
-import asyncio
 import time
 from contextlib import asynccontextmanager
 
@@ -17,14 +16,15 @@ from flexmarl.controlplane.common import live
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.inventory import actions as inventory_actions
 from flexmarl.controlplane.runs import actions, queries
-from flexmarl.controlplane.telemetry import consumers, relay
-from flexmarl.store import decisions, inbox, runs
+from flexmarl.controlplane.runs.driver.pages import Pages
+from flexmarl.controlplane.telemetry import consumers
+from flexmarl.store import decisions, inbox, nodes, runs
 from flexmarl.store.decisions import LogEntry, StoredDecision
-from tests.support.controlplane import set_state
+from flexmarl.store.nodes import DeviceFacts, NodeFacts
 
 pytestmark = pytest.mark.django_db(transaction=True)
-QUIET_S = 0.9
-"""Longer than the relay's own reading interval: after it nothing more is on the way."""
+QUIET_S = 0.2
+"""After it nothing more is on the way: hints travel inside this process."""
 
 
 @asynccontextmanager
@@ -69,7 +69,7 @@ class Page:
             await self.read()
 
 
-def drive(run, hint: bool = True, **columns) -> None:
+def drive(run, **columns) -> None:
     """Commit a decision as a driver does, and hint."""
     conn = store_connection()
     lease = next(lease for lease in runs.claim_runs(conn, f"t{time.monotonic()}", 0.0) if lease.run_id == run.no)
@@ -82,8 +82,7 @@ def drive(run, hint: bool = True, **columns) -> None:
         "progress": Progress(), "deadline": None, **columns,
     }  # fmt: skip
     decisions.append(conn, lease, StoredDecision(entries=entries, **chosen))
-    if hint:
-        decisions.notify_run(conn, run.no)
+    Pages().tell(run.no, entries[-1].seq, moved=chosen["status"] != state.status)
 
 
 STORY = {
@@ -91,7 +90,6 @@ STORY = {
     "queued": lambda run, actor: drive(run, status=RunStatus.QUEUED, reason_text="Needs 2 devices."),
     "running": lambda run, actor: drive(run, status=RunStatus.RUNNING),
     "step": lambda run, actor: drive(run, step=3, progress=Progress(step=3, max_steps=9, reward=0.5)),
-    "step_without_hint": lambda run, actor: drive(run, hint=False, step=4, progress=Progress(step=4, max_steps=9)),
     "rename": lambda run, actor: actions.update_run(actor, run, name="Another name"),
     "pause": lambda run, actor: actions.act(actor, run, Verb.PAUSE),
     "pausing": lambda run, actor: drive(run, status=RunStatus.PAUSING),
@@ -121,27 +119,6 @@ async def test_state_and_nudges_equal_a_fresh_read(editor, make_run) -> None:
     assert page.held["status"] == "killed"
 
 
-async def test_a_burst_of_hints_is_gathered(editor, make_run) -> None:
-    run = await database_sync_to_async(make_run)(editor)
-    await database_sync_to_async(set_state)(run, status="running")
-    async with socket(editor) as communicator:
-        page = Page(communicator, run.id)
-        await subscribe(communicator, live.run_topic(run.id))
-        await page.settle()
-        before = page.nudges
-
-        def burst() -> None:
-            for step in range(40):
-                drive(run, step=step, progress=Progress(step=step, max_steps=99))
-
-        started = time.monotonic()
-        await database_sync_to_async(burst)()
-        seconds = time.monotonic() - started
-        await page.settle()
-        assert page.held["step"] == 39
-        assert page.nudges - before <= 2 + seconds / relay.GATHER_S
-
-
 async def test_strangers_are_not_heard(make_run, editor) -> None:
     from django.contrib.auth.models import AnonymousUser
 
@@ -168,30 +145,42 @@ async def test_an_unknown_topic_is_refused(editor, topic) -> None:
         assert "error" in await communicator.receive_json_from()
 
 
-async def test_cluster_changes_are_told(person) -> None:
+def register_box() -> None:
+    node = NodeFacts("box", "127.0.0.1:1", "i", "0")
+    nodes.register_node(store_connection(), node, [DeviceFacts("box.cpu0", "cpu", 0)])
+
+
+async def test_the_cluster_topic_tells_cordons_and_moved_runs(person, make_run) -> None:
     admin = await database_sync_to_async(person)("admin")
+    run = await database_sync_to_async(make_run)(admin)
+    await database_sync_to_async(register_box)()
     async with socket(admin) as communicator:
         await subscribe(communicator, live.CLUSTER)
-        await database_sync_to_async(inventory_actions.create_pool)(actor_of_user(admin), "gpu")
-        assert await communicator.receive_nothing(timeout=0.2)  # a new pool changes no device
-        run_less = {"subscribe": "not a list"}
-        await communicator.send_json_to(run_less)
-        assert await communicator.receive_nothing(timeout=0.1)
+        await database_sync_to_async(inventory_actions.cordon_device)(actor_of_user(admin), "box.cpu0", True)
+        assert (await communicator.receive_json_from())["topic"] == live.CLUSTER
+        await database_sync_to_async(actions.act)(actor_of_user(admin), run, Verb.START)
+        await database_sync_to_async(drive)(run, status=RunStatus.QUEUED)
+        assert (await communicator.receive_json_from())["topic"] == live.CLUSTER
+        assert await communicator.receive_nothing(timeout=QUIET_S)
 
 
-async def test_the_last_socket_closes_the_relays_connection(editor, make_run) -> None:
+async def test_an_unsubscribed_socket_hears_nothing(editor, make_run) -> None:
     run = await database_sync_to_async(make_run)(editor)
-
-    def relay_sessions() -> int:
-        query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'flexmarl.relay'"
-        return store_connection().execute(query).fetchone()[0]
-
+    topic = live.run_topic(run.id)
     async with socket(editor) as communicator:
-        await subscribe(communicator, live.run_topic(run.id))
-        for _ in range(50):
-            if await database_sync_to_async(relay_sessions)() == 1:
-                break
-            await asyncio.sleep(0.02)
-        assert await database_sync_to_async(relay_sessions)() == 1
-    await asyncio.sleep(0.1)
-    assert await database_sync_to_async(relay_sessions)() == 0
+        await subscribe(communicator, topic)
+        await communicator.send_json_to({"unsubscribe": [topic]})
+        await communicator.send_json_to({"subscribe": "not a list"})
+        assert await communicator.receive_nothing(timeout=QUIET_S)
+        await database_sync_to_async(live.announce)(topic, 1)
+        assert await communicator.receive_nothing(timeout=QUIET_S)
+
+
+async def test_a_channel_layer_that_is_away_stops_no_action(editor, make_run, monkeypatch) -> None:
+    def away() -> None:
+        raise ConnectionError("away")
+
+    run = await database_sync_to_async(make_run)(editor)
+    monkeypatch.setattr(live, "async_to_sync", lambda call: lambda *args: away())
+    await database_sync_to_async(actions.act)(actor_of_user(editor), run, Verb.START)
+    assert (await database_sync_to_async(fetch)(run.id))["pending_verb"] == "start"

@@ -1,6 +1,6 @@
 """Hints to open pages: "topic T is at sequence n". A lost hint loses nothing, pages re-read; so nothing here may fail.
 
-Hints come from actions through Channels, and from drivers through the database (see `telemetry.relay`).
+Actions send them when they have committed, drivers a few times a second.
 Topics are `run:<uuid>` and `cluster`; a topic's Channels group is the same with a dot for the colon.
 """
 

@@ -15,14 +15,11 @@ from flexmarl.controlplane.common import live
 from flexmarl.controlplane.common.problems import NotFound
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.runs import queries as runs
-from flexmarl.controlplane.telemetry.relay import relay
 
 REAUTHORISE_S = 60.0
 MAX_TOPICS = 32
 UNAUTHENTICATED, NO_LONGER_ALLOWED = 4401, 4403
 """Close codes; a client need not connect again after them."""
-NO_RUN = 0
-"""Number of the topics that are no run's."""
 
 
 class LiveConsumer(AsyncJsonWebsocketConsumer):
@@ -30,7 +27,7 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
 
     async def connect(self) -> None:
         """Accept signed-in people only."""
-        self.topics: dict[str, int] = {}
+        self.topics: set[str] = set()
         self.user_id = getattr(self.scope["user"], "pk", None)
         self.checked_at = 0.0
         await self.accept()
@@ -60,24 +57,18 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
         await self.send_json(message["body"])
 
     async def _join(self, topic: str) -> None:
-        found = await _find(topic) if len(self.topics) < MAX_TOPICS and await self._may_listen() else None
-        if found is None:
+        if len(self.topics) >= MAX_TOPICS or not await self._may_listen() or await _sequence_of(topic) is None:
             await self.send_json({"error": f"You cannot listen to {topic}.", "topic": topic})
             return
-        run_no = self.topics[topic] = found[0]
+        self.topics.add(topic)
         await self.channel_layer.group_add(live.group_of(topic), self.channel_name)
-        if run_no != NO_RUN:
-            relay().join(run_no, topic, self)
-        _, seq = await _find(topic) or found
-        await self.send_json(live.message_of(topic, seq)["body"])
+        # Read behind the subscription: a change in between is in this sequence or comes as a hint.
+        await self.send_json(live.message_of(topic, await _sequence_of(topic) or 0)["body"])
 
     async def _leave(self, topic: str) -> None:
-        if topic not in self.topics:
-            return
-        run_no = self.topics.pop(topic)
-        await self.channel_layer.group_discard(live.group_of(topic), self.channel_name)
-        if run_no != NO_RUN:
-            await relay().leave(run_no, self)
+        if topic in self.topics:
+            self.topics.discard(topic)
+            await self.channel_layer.group_discard(live.group_of(topic), self.channel_name)
 
     async def _may_listen(self) -> bool:
         now = time.monotonic()
@@ -89,10 +80,10 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
 
 
 @database_sync_to_async
-def _find(topic: str) -> tuple[int, int] | None:
-    """Return (run number, newest sequence) of a topic; None when there is no such topic."""
+def _sequence_of(topic: str) -> int | None:
+    """Return a topic's newest sequence; None when there is no such topic."""
     if topic == live.CLUSTER:
-        return NO_RUN, 0
+        return 0
     kind, _, identity = topic.partition(":")
     if kind != "run":
         return None
@@ -100,7 +91,7 @@ def _find(topic: str) -> tuple[int, int] | None:
         run = runs.find_run(identity)
     except NotFound:
         return None
-    return (run.no, run.state.seq) if topic == live.run_topic(run.id) else None
+    return run.state.seq if topic == live.run_topic(run.id) else None
 
 
 def _texts(value: Any) -> list[str]:
