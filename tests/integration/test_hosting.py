@@ -3,116 +3,26 @@
 import os
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
 
-import dramatiq
 import psutil
 import psycopg
 import pytest
 
-from flexmarl.contracts.commands import HostLease
-from flexmarl.contracts.events import DeviceUse
-from flexmarl.store import commands, engines, leases
+from flexmarl.store import engines, leases
+from tests.support.machine import Machine, alive, wait_for
 from tests.support.store_story import Story
-from workers.broker import make_broker
 
 pytestmark = pytest.mark.services
-T = TypeVar("T")
-
-ROOT = Path(__file__).resolve().parents[2]
-CHILDREN = Path(__file__).parent / "children"
-
-
-class DeviceWorkers:
-    """Starts device worker processes and pushes commands as a driver does."""
-
-    def __init__(self, story: Story, environment: dict[str, str], redis_url: str) -> None:
-        self.story = story
-        self.environment = environment
-        self.broker = make_broker(redis_url)
-        self.processes: list[subprocess.Popen[bytes]] = []
-
-    def start(self, **extra: str) -> "subprocess.Popen[bytes]":
-        script = str(CHILDREN / "fake_device_worker.py")
-        process = subprocess.Popen(
-            [sys.executable, script, "--role", "device"], env={**self.environment, **extra}, cwd=ROOT
-        )
-        self.processes.append(process)
-        return process
-
-    def host(self) -> tuple[int, int]:
-        """Lease the engine's device and order its hosting; returns (lease, command)."""
-        lease_id = self.story.granted()[DeviceUse.ENGINE]
-        no = self.story.issue(HostLease(lease_id=lease_id, device_id="box.cpu0", use=DeviceUse.ENGINE))
-        return lease_id, no
-
-    def push(self) -> None:
-        due = [one for one in commands.due(self.story.conn, 1) if one.kind == "host_lease"]
-        for one in due:
-            self.broker.enqueue(
-                dramatiq.Message(queue_name=one.queue, actor_name=one.kind, args=(1, one.no), kwargs={}, options={})
-            )
-        commands.mark_sent(self.story.conn, 1, [one.no for one in due])
-
-    def serving(self, besides: str = "", within_s: float = 20.0) -> engines.EngineRoute:
-        """Wait for an engine of another incarnation, pushing meanwhile."""
-
-        def look() -> engines.EngineRoute | None:
-            self.push()
-            found = [route for route in engines.routes(self.story.conn, 1) if route.incarnation != besides]
-            return found[0] if found else None
-
-        return wait_for(look, within_s)
-
-    def lease(self) -> tuple[str, int, float, int]:
-        row = self.story.conn.execute(
-            "SELECT state, pid, pid_started, fence FROM store.lease WHERE device_id = 'box.cpu0'"
-        ).fetchone()
-        assert row is not None
-        return row
-
-    def stop(self) -> None:
-        for process in self.processes:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
-
-
-def wait_for(look: Callable[[], T], within_s: float = 20.0) -> T:
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        if found := look():
-            return found
-        time.sleep(0.02)
-    pytest.fail(f"did not happen within {within_s} s")
-
-
-def alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 @pytest.fixture
-def workers(store_conn: psycopg.Connection, store_url: str, redis_url: str, tmp_path: Path) -> Iterator[DeviceWorkers]:
-    story = Story(store_conn).start()
-    environment = {
-        **os.environ,
-        "DATABASE_URL": store_url,
-        "REDIS_URL": redis_url,
-        "FLEXMARL_HOME": str(tmp_path),
-        "FLEXMARL_NODE": "box",
-        "FLEXMARL_CLUSTER_KEY": "key",
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "platform"), str(ROOT), str(CHILDREN)]),
-    }
-    made = DeviceWorkers(story, environment, redis_url)
-    yield made
-    made.stop()
+def workers(store_conn: psycopg.Connection, store_url: str, redis_url: str, tmp_path: Path) -> Iterator[Machine]:
+    machine = Machine(Story(store_conn).start(), store_url, redis_url, tmp_path)
+    yield machine
+    machine.stop()
 
 
 def test_a_killed_child_is_replaced_within_a_second(workers):
