@@ -55,7 +55,7 @@ def test_a_killed_process_costs_time_and_nothing_else(system: System, api: Api, 
 
 def assert_counts_add_up(system: System, api: Api, run: dict) -> None:
     report = api.get(f"/runs/{run['id']}/consistency")
-    failed = [line for line in report["lines"] if not line["ok"]]
+    failed = [check for check in report["checks"] if not check["ok"]]
     assert not failed, failed
     progress = run["progress"]
     ended = progress["episodes_finished"] + progress["episodes_failed"] + progress["episodes_cancelled"]
