@@ -118,16 +118,20 @@ class RunSession:
         self, facts: list[tuple[str, Event]], now: float, poisoned: str | None
     ) -> tuple[list[Decision], StoredDecision]:
         entries, decided = [], []
+        spoilt = False
         for offset, (key, event) in enumerate(facts, start=1):
             entries.append(LogEntry(self.seq + offset, now, event, key))
-            decided.append(self._one(key, event, now, poisoned))
+            spoilt = spoilt or (poisoned is not None and key == poisoned)
+            # Behind the poison the run is over: the rest is only written down.
+            decided.append(self._spoilt(event, now) if spoilt else self._one(key, event, now))
         stored = self._stored(entries, decided, now, snapshot=poisoned is not None)
         return decided, stored
 
-    def _one(self, key: str, event: Event, now: float, poisoned: str | None) -> Decision:
-        if poisoned is not None and key == poisoned:
-            text = f"the orchestrator cannot handle {event.kind}; report the log of this run's driver"
-            return self.core.fail(text, now)
+    def _spoilt(self, event: Event, now: float) -> Decision:
+        text = f"the orchestrator cannot handle {event.kind}; report the log of this run's driver"
+        return self.core.fail(text, now)
+
+    def _one(self, key: str, event: Event, now: float) -> Decision:
         try:
             return self.core.handle(event, now)
         except Exception as error:  # a fault of the core must end one run, not the driver of all
