@@ -90,7 +90,7 @@ def test_node_pushes_carry_the_cluster_key_and_one_away_delays_nobody(node: Fake
     pusher = Pusher("redis://127.0.0.1:1/0", "secret")
     pusher.start()
     try:
-        eventually(lambda: pusher._nodes._loop.is_running())
+        eventually(pusher._nodes._loop.is_running)
         for no in range(50):
             pusher.to_node(NodePush(f"127.0.0.1:{free_port()}", 1, no, 1))
         began = time.monotonic()

@@ -7,6 +7,7 @@ get through is pushed again when the command table says that nobody took it.
 import asyncio
 import queue
 import threading
+import time
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,8 +22,8 @@ log = structlog.get_logger(__name__)
 WAITING = 10_000
 """Pushes that may wait; more are dropped, they come again."""
 NODE_TIMEOUT_S = 2.0
-COMPLAIN_EVERY = 50
-"""A broker or node that is away is named in the log once per so many failures."""
+COMPLAIN_S = 10.0
+"""A broker or node that is away is named in the log this often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class BrokerThread(threading.Thread):
         super().__init__(name="push-broker", daemon=True)
         self._broker = RedisBroker(url=url, middleware=[])  # type: ignore[no-untyped-call]
         self._waiting: queue.Queue[BrokerPush | None] = queue.Queue(WAITING)
-        self._failures = 0
+        self._quiet_until = 0.0
 
     def send(self, push: BrokerPush) -> None:
         """Hand a push over; dropped when too many wait."""
@@ -75,7 +76,6 @@ class BrokerThread(threading.Thread):
             )
             try:
                 self._broker.enqueue(message)
-                self._failures = 0
             except redis.RedisError as error:
                 self._complain(str(error))
 
@@ -88,9 +88,10 @@ class BrokerThread(threading.Thread):
         self.join(0.5)
 
     def _complain(self, error: str) -> None:
-        if self._failures % COMPLAIN_EVERY == 0:
+        now = time.monotonic()
+        if now >= self._quiet_until:
+            self._quiet_until = now + COMPLAIN_S
             log.warning("broker_push_failed", error=error)
-        self._failures += 1
 
 
 class NodeThread(threading.Thread):
@@ -102,7 +103,7 @@ class NodeThread(threading.Thread):
         self._loop = asyncio.new_event_loop()
         self._session: aiohttp.ClientSession | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._failures: dict[str, int] = {}
+        self._quiet_until: dict[str, float] = {}
 
     def send(self, push: NodePush) -> None:
         """Hand a push over; dropped when too many wait."""
@@ -136,18 +137,16 @@ class NodeThread(threading.Thread):
         body = {"run_id": push.run_id, "no": push.no, "lease_id": push.lease_id}
         try:
             async with self._session.post(f"http://{push.address}/v1/commands", json=body) as answer:
-                if answer.status < 300:
-                    self._failures.pop(push.address, None)
-                else:
+                if answer.status >= 300:
                     self._complain(push.address, f"status {answer.status}")
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             self._complain(push.address, str(error) or type(error).__name__)
 
     def _complain(self, address: str, error: str) -> None:
-        failures = self._failures.get(address, 0)
-        if failures % COMPLAIN_EVERY == 0:
+        now = time.monotonic()
+        if now >= self._quiet_until.get(address, 0.0):
+            self._quiet_until[address] = now + COMPLAIN_S
             log.warning("node_push_failed", address=address, error=error)
-        self._failures[address] = failures + 1
 
 
 class Pusher:
