@@ -33,6 +33,12 @@ install_torch() {
     --index-url "${FLEXMARL_TORCH_INDEX:-}" 2>/dev/null || true
 }
 
+install() {
+  "$python" -m pip install --quiet --disable-pip-version-check -c constraints.txt "$@" > .venv/install.log 2>&1 && return
+  tail -n 15 .venv/install.log >&2
+  fail "The installation failed; all of it is in $root/.venv/install.log"
+}
+
 set_up() {
   extra=$1
   mark=".venv/installed-${extra:-product}"
@@ -46,8 +52,8 @@ set_up() {
     "$interpreter" -m venv .venv || fail "The venv module is missing: apt-get install python3-venv"
   fi
   say "Installing into .venv (a minute or two the first time)"
-  "$python" -m pip install --quiet --disable-pip-version-check -c constraints.txt pip setuptools || exit 1
+  install pip setuptools
   install_torch
-  "$python" -m pip install --quiet --no-build-isolation -c constraints.txt -e ".${extra:+[$extra]}" || exit 1
+  install --no-build-isolation -e ".${extra:+[$extra]}"
   printf '%s' "$wanted" > "$mark"
 }
