@@ -4,9 +4,9 @@ from flexmarl.controlplane.telemetry.cluster import devices, gauges, prometheus_
 from flexmarl.controlplane.telemetry.feed import consistency, events, notes
 from flexmarl.controlplane.telemetry.series import catalogue, data, describe
 from flexmarl.controlplane.telemetry.timeline import timeline, utilisation
-from flexmarl.controlplane.telemetry.trajectories import EpisodeFilter
 from flexmarl.controlplane.telemetry.trajectories import detail as trajectory
 from flexmarl.controlplane.telemetry.trajectories import page as trajectory_page
+from flexmarl.store.trajectories import EpisodeFilter
 
 __all__ = [
     "EpisodeFilter",

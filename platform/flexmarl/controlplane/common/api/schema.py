@@ -3,6 +3,7 @@
 from typing import Any
 
 from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter
 
 from flexmarl.controlplane.common.api import idempotency
@@ -13,8 +14,6 @@ _TYPES = {"string": str, "integer": int, "number": float, "boolean": bool}
 
 
 def _as_openapi(parameter: Parameter) -> OpenApiParameter:
-    from drf_spectacular.types import OpenApiTypes
-
     return OpenApiParameter(
         parameter.name,
         type=OpenApiTypes.DATETIME if parameter.kind == "date-time" else _TYPES[parameter.kind],

@@ -71,7 +71,6 @@ class ApiView(APIView):
 class ListView(ApiView):
     """A keyset list. Sub-classes give `query` and `row`; filters and orderings are declarations."""
 
-    parameters = ()
     orderings: ClassVar[Mapping[str, str]] = {"-created_at": "-id", "created_at": "id"}
     """Legal `ordering` values -> columns, the last of them unique. The first is the default."""
     field_names: ClassVar[tuple[str, ...]] = ()
