@@ -243,3 +243,11 @@ def test_the_browser_needs_a_csrf_token_to_write(editor) -> None:
         "/api/v1/runs", {"spec": SPEC}, content_type="application/json", headers={"Idempotency-Key": key()}
     )
     assert answer.status_code == 403
+
+
+def test_roles_keep_the_order_of_their_environment(api) -> None:
+    """A column of JSON sorts members; people read the planner first."""
+    agents = {role: {} for role in ("verifier", "solver", "planner")}
+    body = {"spec": {"agents": agents, "environment": {"type": "arithmetic"}}}
+    run = api.post("/api/v1/runs", body, headers={"Idempotency-Key": key()}).json()
+    assert [agent["role"] for agent in run["agents"]] == ["planner", "solver", "verifier"]

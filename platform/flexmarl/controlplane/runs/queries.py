@@ -4,16 +4,21 @@ The API's serializers and the pages share these dictionaries. `allowed_actions` 
 caller may act is `may_act`.
 """
 
+import json
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
 from django.db.models import QuerySet
+from pydantic import TypeAdapter
 
 from flexmarl.contracts.arithmetic import arithmetic
+from flexmarl.contracts.environments import environment_facts
 from flexmarl.contracts.events import Verb
 from flexmarl.contracts.live import Progress
 from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.spec.environment import EnvironmentSpec
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.agents import queries as agents
 from flexmarl.controlplane.common.actor import Actor
@@ -140,8 +145,16 @@ def eta(status: RunStatus, progress: dict[str, Any]) -> dict[str, float] | None:
     return {"low": round(middle * ETA_LOW, 1), "high": round(middle * ETA_HIGH, 1)}
 
 
+@lru_cache(maxsize=256)
+def _seats(environment: str) -> tuple[str, ...]:
+    """Return the roles in the order of the environment (given as JSON); a column of JSON does not keep an order."""
+    spec = TypeAdapter(EnvironmentSpec).validate_json(environment)
+    return tuple(role.name for role in environment_facts(spec).roles)
+
+
 def _agents(run: Run, progress: dict[str, Any], hues: dict[str, int]) -> list[dict[str, Any]]:
-    spec = run.spec["agents"]
+    seats = _seats(json.dumps(run.spec["environment"], sort_keys=True))
+    spec = {role: run.spec["agents"][role] for role in seats if role in run.spec["agents"]}
     marks = agents.monograms(list(spec))
     return [
         {
