@@ -13,7 +13,7 @@ MINUS = "−"
 
 def number(value: float | None, digits: int = 0) -> str:
     """Write a number with thin spaces between thousands."""
-    if value is None or not math.isfinite(value):
+    if not isinstance(value, int | float) or not math.isfinite(value):
         return DASH
     text = f"{value:,.{digits}f}".replace(",", THIN)
     if text.startswith("-"):

@@ -58,7 +58,7 @@ _LABELS = {
     "every_steps": "Every steps",
     "tasks": "Held-out tasks",
     "bound": "Staleness bound",
-    "max_tokens": "Most tokens",
+    "max_tokens": "Max tokens",
     "start": "Entropy bonus",
     "end_share": "Bonus at the end, share",
     "decay_steps": "Bonus decays over steps",
@@ -71,7 +71,7 @@ _GROUPS = (
     ("resources", "Resources", ("/resources",), ()),
     (
         "budget",
-        "Budget and evaluation",
+        "Budget",
         ("/budget", "/evaluation", "/checkpoints", "/seed"),
         ("/budget/target/metric",),
     ),
@@ -164,12 +164,18 @@ def _collect(walk: _Walk, document: Schema, pointer: str, without: tuple[str, ..
     value = value_at(document, pointer)
     node = node_at(walk.schema, document, pointer)
     if isinstance(value, Mapping):
-        for key in value:
+        for key in _ordered(value, node, walk.schema):
             _collect(walk, document, f"{pointer}/{key}", without)
         return
     made = _field(pointer, value, node, walk.schema) if node is not None else None
     if made is not None:
         walk.fields.append(made)
+
+
+def _ordered(value: Schema, node: Schema | None, schema: Schema) -> list[str]:
+    """Keys in the order of the schema; a document that came from a database has lost its own."""
+    known = list(_variant(_deref(node or {}, schema), value, schema).get("properties", {}))
+    return sorted(value, key=lambda key: known.index(key) if key in known else len(known))
 
 
 def _optional_object(walk: _Walk, document: Schema, pointer: str) -> Field | None:

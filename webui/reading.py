@@ -1,8 +1,14 @@
 """Reads that several pages share, through `queries` alone."""
 
+import json
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any
 
+from pydantic import TypeAdapter
+
+from flexmarl.contracts.environments import environment_facts
+from flexmarl.contracts.spec.environment import EnvironmentSpec
 from flexmarl.controlplane.agents import queries as agents
 from flexmarl.controlplane.telemetry import queries as telemetry
 from webui.figures.base import SeriesSet
@@ -40,6 +46,16 @@ def notes(run: Any, level: str = "") -> list[dict[str, Any]]:
     """Read the newest lines for people; `level` keeps one level only."""
     rows = telemetry.notes(run, NOTES)
     return [row for row in rows if not level or row["level"] == level]
+
+
+def best_score(run: Any) -> float:
+    """Highest reachable team score of a run's environment: what bars are drawn against."""
+    return _optimum(json.dumps(run.spec["environment"], sort_keys=True))
+
+
+@cache
+def _optimum(environment: str) -> float:
+    return environment_facts(TypeAdapter(EnvironmentSpec).validate_json(environment)).optimum
 
 
 def role_marks(roles: Sequence[str], project: str = "default") -> list[dict[str, Any]]:

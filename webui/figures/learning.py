@@ -153,7 +153,7 @@ def eval_text(progress: dict[str, float | int | None]) -> str:
     if progress.get("eval_solved") is None:
         return "no evaluation yet"
     best = progress.get("eval_best")
-    return f"best {percent(best)}, at step {progress.get('eval_step') or 0}" if best is not None else DASH
+    return f"best {percent(best)}, at {progress.get('eval_step') or 0}" if best is not None else DASH
 
 
 def _same_steps(points: Points, xs: list[float]) -> list[float]:

@@ -29,7 +29,7 @@ LEARNING = (
 )
 STABILITY = (
     Metric("train/entropy", "Entropy", "nats per token", lambda v: number(v, 2), by_policy=True),
-    Metric("train/kl_engine", "Engine mismatch", "KL, engine to trainer", lambda v: number(v, 4), by_policy=True),
+    Metric("train/kl_engine", "Mismatch", "KL, engine to trainer", lambda v: number(v, 4), by_policy=True),
     Metric("train/grad_norm", "Gradient norm", "before clipping", lambda v: number(v, 2), by_policy=True),
 )
 

@@ -29,6 +29,7 @@ PILLS = {
 }
 """Status -> (tone, icon, word); running pulses instead of an icon."""
 
+ENDED = ("completed", "failed", "cancelled", "killed")
 LEVELS = {"warning": ("wn", "alert-triangle"), "error": ("bad", "alert-circle")}
 
 
@@ -45,7 +46,7 @@ def pill(run: Mapping[str, Any], now: datetime | None = None) -> SafeString:
     """Draw a run's state: icon, word and, given `now`, how long it has lasted."""
     tone, shape, word = PILLS.get(run["status"], ("", "circle-dashed", run["status"]))
     mark = icon(shape) if shape else format_html('<i class="pulse"></i>')
-    lasted = f" {formats.since(run['status_since'], now)}" if now else ""
+    lasted = f" {formats.since(run['status_since'], now)}{' ago' if run['status'] in ENDED else ''}" if now else ""
     title = run.get("reason_text") or word
     return format_html('<span class="pill {}" title="{}">{}{}{}</span>', tone, title, mark, word, lasted)
 

@@ -61,7 +61,13 @@ def card(run: Any, row: dict[str, Any]) -> dict[str, Any]:
     recent, before = points[-20:], points[-40:-20]
     reward = sum(recent) / len(recent) if recent else None
     change = reward - sum(before) / len(before) if reward is not None and before else None
-    return {"run": row, "reward": reward, "change": change, "spark": spark(points, 148, 44)}
+    return {
+        "run": row,
+        "top": reading.best_score(run),
+        "reward": reward,
+        "change": change,
+        "spark": spark(points, 148, 44),
+    }
 
 
 def needs_me(rows: list[dict[str, Any]], now: datetime) -> list[dict[str, Any]]:

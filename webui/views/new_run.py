@@ -33,8 +33,9 @@ def new_run(request: HttpRequest) -> HttpResponse:
             request, "webui/new_run_choose.html", {"nav": "runs", "templates": [_choice(row) for row in choices]}
         )
     base = _clone(cloned) if cloned else experiments.template(name)
-    document = base["spec"]
-    facts = environment_facts(ExperimentSpec.model_validate(document).environment)
+    facts = environment_facts(ExperimentSpec.model_validate(base["spec"]).environment)
+    seats = {role.name: base["spec"]["agents"][role.name] for role in facts.roles}
+    document = {**base["spec"], "agents": seats}
     marks = {mark["role"]: mark for mark in reading.role_marks(list(document["agents"]))}
     schema = experiments.config_schema()
     context = {

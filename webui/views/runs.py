@@ -95,7 +95,10 @@ def chips(request: HttpRequest) -> list[dict[str, str]]:
 def with_sparks(found: list[Any]) -> list[dict[str, Any]]:
     """Return runs as rows with their reward curves."""
     curves = reading.reward_curves(found)
-    return [{**row, "spark": spark(curves.get(row["no"], []), 56, 22, keep=40)} for row in runs.run_rows(found)]
+    return [
+        {**row, "top": reading.best_score(run), "spark": spark(curves.get(row["no"], []), 56, 22, keep=40)}
+        for run, row in zip(found, runs.run_rows(found), strict=True)
+    ]
 
 
 def _with(request: HttpRequest, **changes: str) -> str:

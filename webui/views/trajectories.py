@@ -8,6 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.runs import queries as runs
 from flexmarl.controlplane.telemetry import queries as telemetry
+from webui import reading
 from webui.figures import episodes
 from webui.views.base import page, show, whole_number
 from webui.views.run import run_frame
@@ -84,6 +85,7 @@ def listed(request: HttpRequest, run: Any, key: str, around: dict[str, Any] | No
     query = {name: request.GET[name] for name in FILTERS if request.GET.get(name)}
     return {
         "rows": rows,
+        "top": reading.best_score(run),
         "more": urlencode({**query, "after": "-".join(map(str, position))}) if position else "",
         "bins": [{"bin": b, "query": urlencode({**query, "min": b.low, "max": b.high})} for b in _bins(sample)],
         "sampled": len(sample),
@@ -130,6 +132,7 @@ def _opened(run: Any, row: dict[str, Any], tid: str) -> dict[str, Any]:
     group = [member for member in found["group"] if member["status"] == "finished"]
     return {
         "t": found,
+        "top": reading.best_score(run),
         "conversation": conversation(found["transcript"], turns),
         "scores": [{"agent": agents.get(role), "role": role, "score": s} for role, s in found["scores"].items()],
         "why": episodes.why(group, found["member"], divide_by_std=divide, advantage=advantage),

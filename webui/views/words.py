@@ -88,7 +88,7 @@ def tiles(run: Mapping[str, Any], series: SeriesSet, timeline: Mapping[str, Any]
     window = duration(timeline["window"][1] - timeline["window"][0])
     return [
         _tile("Evaluation solved", percent_value(progress["eval_solved"]), "%", eval_text(progress)),
-        _tile("Bubble", percent_value(device["bubble"]), "%", f"of held device time, {window}"),
+        _tile("Bubble", percent_value(device["bubble"]), "%", f"of device time, {window}"),
         _tile("Tokens/s", value, unit, f"{si(progress['tokens_generated'])} generated"),
         _tile(
             "Staleness max",
@@ -137,7 +137,7 @@ def reward_basis(progress: Mapping[str, Any], recent: list[float]) -> str:
         return "no step trained yet"
     parts = [signed(now - first)] if first is not None else []
     if len(recent) > 20:
-        parts.append(f"{signed(recent[-1] - recent[-21])} in 20 steps")
+        parts.append(f"{signed(recent[-1] - recent[-21])} in 20")
     return ", ".join(parts) or "first step"
 
 

@@ -89,7 +89,7 @@ function make(holder, matrix, row, cells, data, warmup, group) {
     scales: { x: { time: false }, y: { range: (u) => u.flexmarlRange || row.range } },
     axes: [
       { ...axis, size: 20, gap: 4, space: 70, grid: { show: false }, incrs: [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1000, 2000, 5000, 10000], values: (u, ticks) => ticks.map((v) => number(v)) },
-      { ...axis, size: 38, gap: 4, space: 24, grid: { stroke: token("grid"), width: 1 }, values: (u, ticks) => ticks.map((v) => tick(v, ticks)) },
+      { ...axis, size: 42, gap: 4, space: 24, grid: { stroke: token("grid"), width: 1 }, values: (u, ticks) => ticks.map((v) => tick(v, ticks)) },
     ],
     series: [{}, ...series],
     hooks: {
@@ -107,7 +107,7 @@ function make(holder, matrix, row, cells, data, warmup, group) {
 function tick(value, ticks) {
   const step = Math.abs((ticks[1] ?? 1) - (ticks[0] ?? 0));
   if (Math.abs(value) >= 10_000) return `${number(value / 1000)} k`;
-  return number(value, step >= 1 ? 0 : step >= 0.1 ? 1 : step >= 0.01 ? 2 : 3);
+  return number(value, step >= 1 ? 0 : step >= 0.1 ? 1 : step >= 0.01 ? 2 : step >= 0.001 ? 3 : 4);
 }
 
 /** The value under the cursor replaces the last value while the pointer is over the row. */
