@@ -352,3 +352,13 @@ def test_a_stored_fact_is_told_to_the_core_as_it_was(bench: Bench) -> None:
         assert [entry.seq for entry in log] == list(range(1, len(log) + 1))
         assert all(a.at <= b.at for a, b in pairwise(log))
         assert all(event_adapter.validate_json(event_adapter.dump_json(e.event)) == e.event for e in log)
+
+
+def test_a_run_that_was_let_go_by_mistake_is_taken_up_again(bench: Bench) -> None:
+    with ScriptedWorkers(bench.url, bench.pushed, make_spec()):
+        driver = bench.driver()
+        bench.start()
+        bench.wait(lambda run: run.step >= 1)
+        driver.held.pop(1)
+        bench.finish()
+        bench.account()

@@ -74,6 +74,8 @@ class FakeCluster:
         self.now = 1000.0
         self.log, self.decisions = [], []
         self.inbox = []
+        self.keys = set()
+        """Producer keys the store has seen: a repetition is refused, however late."""
         self.open = {}
         self.voided = []
         self.children, self.uses, self.ended = {}, {}, set()
@@ -127,7 +129,12 @@ class FakeCluster:
         if lease_id not in self.ended:
             self.ended.add(lease_id)
             self.children.pop(lease_id, None)
-            self.inbox.append(e.LeaseEnded(lease_id=lease_id, reason=reason))
+            self.put(f"ended:{lease_id}", e.LeaseEnded(lease_id=lease_id, reason=reason))
+
+    def put(self, key, event):
+        if key not in self.keys:
+            self.keys.add(key)
+            self.inbox.append(event)
 
     @property
     def status(self):
@@ -170,7 +177,8 @@ class FakeCluster:
         if self.children and rng.random() < faults.child_death:
             lease_id = rng.choice(sorted(self.children))
             old = self.children[lease_id]
-            self.inbox.append(e.ChildLost(lease_id=lease_id, incarnation=old.incarnation, reason="killed"))
+            lost = e.ChildLost(lease_id=lease_id, incarnation=old.incarnation, reason="killed")
+            self.put(f"lost:{old.incarnation}", lost)
             self.start_child(lease_id)
         if self.children and rng.random() < faults.lease_end:
             self.end_lease(rng.choice(sorted(self.children)), "device gone")
@@ -186,7 +194,7 @@ class FakeCluster:
         child = Child(f"life{self.lives}")
         self.children[lease_id] = child
         ready = e.ChildReady(lease_id=lease_id, use=self.uses[lease_id], incarnation=child.incarnation)
-        self.inbox.append(ready)
+        self.put(f"ready:{child.incarnation}", ready)
 
     def possible(self, command):
         if isinstance(command, c.PlayGroups):
@@ -246,11 +254,10 @@ class FakeCluster:
 
     def fail(self, number, command, code, retryable=True):
         del self.open[number]
-        self.inbox.append(
-            e.CommandFailed(
-                command_no=number, command_kind=command.kind, code=code, message="refused", retryable=retryable
-            )
+        failed = e.CommandFailed(
+            command_no=number, command_kind=command.kind, code=code, message="refused", retryable=retryable
         )
+        self.put(f"failed:{number}:1", failed)
 
     def grant(self, number, command):
         del self.open[number]
@@ -260,7 +267,8 @@ class FakeCluster:
                 lease_id, self.next_lease = self.next_lease, self.next_lease + 1
                 self.uses[lease_id] = use
                 leases.append(e.GrantedDevice(lease_id=lease_id, device_id=f"box.cpu{lease_id}", use=use))
-        self.inbox.append(e.DevicesGranted(leases=tuple(leases)))
+        key = ",".join(str(lease.lease_id) for lease in leases)
+        self.put(f"granted:{key}", e.DevicesGranted(leases=tuple(leases)))
 
     # -- rows -------------------------------------------------------------------------------------------------------
     def commit(self, number, command, child):
@@ -293,7 +301,7 @@ class FakeCluster:
         else:
             self.checkpoints.append((command.label, command.step, {n: p.version for n, p in command.pins.items()}))
             event = e.CheckpointWritten(label=command.label, step=command.step, versions={}, path="/tmp/x", bytes=1)
-        self.inbox.append(event)
+        self.put(f"{command.kind}:{number}", event)
         return None
 
     def commit_step(self, number, command, child):
@@ -308,17 +316,16 @@ class FakeCluster:
                 self.trained[key] = (command.policy, command.next_version)
                 assert self.groups[s.draw].pins[command.policy].version == command.next_version - 1, "stale row"
         history.append(digest(command.policy, command.next_version))
-        self.inbox.append(
-            e.StepCommitted(
-                policy=command.policy,
-                version=command.next_version,
-                parent=command.next_version - 1,
-                digest=history[-1],
-                accumulator=command.accumulator,
-                grad_norm=0.5,
-                learning_rate=command.learning_rate,
-            )
+        committed = e.StepCommitted(
+            policy=command.policy,
+            version=command.next_version,
+            parent=command.next_version - 1,
+            digest=history[-1],
+            accumulator=command.accumulator,
+            grad_norm=0.5,
+            learning_rate=command.learning_rate,
         )
+        self.put(f"step:{command.policy}:{command.next_version}", committed)
         return None
 
     def play(self, number, command):
@@ -328,7 +335,7 @@ class FakeCluster:
             group = self.rng.choice(todo)
             self.groups[group.draw] = command
             self.plays.append(group.draw)
-            self.inbox.append(self.settle(number, command, group))
+            self.put(f"group:{group.draw}", self.settle(number, command, group))
         if len(todo) <= 1:
             del self.open[number]
 

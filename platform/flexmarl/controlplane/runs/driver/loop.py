@@ -130,8 +130,11 @@ class Driver:
         if now >= self._schedule.renew:
             self._schedule.renew = now + RENEW_S
             still = runs.renew_runs(conn, self.owner, RUN_TTL_S)
-            for run_id in [run_id for run_id in self.held if run_id not in still]:
+            for run_id in self.held.keys() - still:
                 del self.held[run_id]
+            for run_id in still - self.held.keys():
+                # Ours by its row, let go after an error: nobody else may take it, so take it up again.
+                self.held[run_id] = Held(RunLease(run_id, self.owner, runs.load_run(conn, run_id).fence))
         if now >= self._schedule.claim:
             self._schedule.claim = now + CLAIM_S
             for lease in runs.claim_runs(conn, self.owner, RUN_TTL_S):
