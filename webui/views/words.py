@@ -199,7 +199,7 @@ def account(chart: Timeline, agents: list[Mapping[str, Any]]) -> dict[str, Any]:
     left, parts = 0.0, []
     for index, (name, seconds) in enumerate(causes):
         share = 100.0 * seconds / held
-        swatch = ("k1", "k2", "k3", "q1")[index]
+        swatch = ("k1", "k2", "q2", "q1")[index]
         parts.append(
             {"name": name, "seconds": seconds, "share": share / 100, "x": left, "width": share, "swatch": swatch}
         )
