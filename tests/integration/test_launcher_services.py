@@ -17,7 +17,7 @@ from flexmarl.launcher import binaries
 from flexmarl.launcher.errors import LaunchError
 from flexmarl.launcher.home import Home
 from flexmarl.launcher.postgres import EmbeddedPostgres, left_over
-from flexmarl.launcher.processes import Account, refuse_windows, wait_until
+from flexmarl.launcher.processes import Account, refuse_nameless, refuse_windows, wait_until
 from flexmarl.launcher.valkey import EmbeddedValkey
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -236,6 +236,11 @@ def test_valkey_keeps_acknowledged_keys_over_sigkill(home: Home) -> None:
             assert client.get("kept") == b"1"
     finally:
         valkey.stop()
+
+
+def test_a_nameless_account_is_refused_in_one_line() -> None:
+    with pytest.raises(LaunchError, match="run as a named account, or set DATABASE_URL"):
+        refuse_nameless(3_999_999_999)
 
 
 def test_windows_is_refused_in_one_line() -> None:

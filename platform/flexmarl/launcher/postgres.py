@@ -20,7 +20,7 @@ from psycopg import sql
 from flexmarl.launcher.binaries import postgres_install
 from flexmarl.launcher.errors import LaunchError
 from flexmarl.launcher.home import Home
-from flexmarl.launcher.processes import end, free_port, signal_group, spawn, wait_until
+from flexmarl.launcher.processes import end, free_port, refuse_nameless, signal_group, spawn, wait_until
 from flexmarl.launcher.services import Service
 
 USER = "flexmarl"
@@ -84,6 +84,7 @@ class EmbeddedPostgres(Service):
             self.process = None
 
     def _initialise(self, install: Path) -> None:
+        refuse_nameless(self.account.uid if self.account else os.geteuid())
         fresh = self.folder / "data.new"
         shutil.rmtree(fresh, ignore_errors=True)
         self.own_folder(fresh)

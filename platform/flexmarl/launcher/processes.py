@@ -42,6 +42,16 @@ def service_account() -> Account | None:
     return Account(entry.pw_uid, entry.pw_gid)
 
 
+def refuse_nameless(uid: int) -> None:
+    """Raise for an account without an entry in the system's user database: initdb refuses it."""
+    try:
+        pwd.getpwuid(uid)
+    except KeyError:
+        raise LaunchError(
+            f"user id {uid} has no name here, which PostgreSQL asks for; run as a named account, or set DATABASE_URL"
+        ) from None
+
+
 def refuse_windows(platform: str = sys.platform) -> None:
     """Raise on Windows, where process groups and signals differ."""
     if platform == "win32":
