@@ -136,12 +136,8 @@ class Learner:
         self.parameters.publish()
         return norm
 
-    def restore(self, weights: "Mapping[str, torch.Tensor]", state: "Mapping[str, torch.Tensor] | None") -> None:
-        """Continue from stored weights and training state; without state, with a fresh optimizer."""
-        self.parameters.load(weights)
-        if state is None:
-            self.optimizer.reset()
-            return
+    def restore(self, state: "Mapping[str, torch.Tensor]") -> None:
+        """Continue from the training state that belongs to the weights held."""
         self.optimizer.restore(state)
         if "master" in state:
             self.parameters.master.copy_(state["master"])

@@ -185,7 +185,8 @@ class Trainer:
             detail = f"training state {asked.state} does not belong to weights {asked.digest}"
             raise TrainerRefusal(RefusalCode.STATE, detail)
         learner = self._new_learner(asked.policy, asked.version, weights)
-        learner.restore(weights, state)
+        if state is not None:
+            learner.restore(state)
         tokenizer = tokenizer_of(self._spec.policies[asked.policy].model, self._family.vocabulary())
         return self._bound(asked.policy, self._hold(asked.policy, asked.version, tokenizer, learner))
 

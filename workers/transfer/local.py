@@ -193,9 +193,9 @@ def encode(tensors: Tensors, meta: Meta | None = None) -> Encoded:
     """Render tensors as safetensors bytes that depend on names, shapes, types, values and description alone."""
     from safetensors.torch import save
 
-    ordered = {name: tensors[name].detach().cpu().contiguous() for name in sorted(tensors)}
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     described = json.dumps(meta or {}, sort_keys=True, separators=(",", ":"))
-    payload = save(ordered, metadata={_META: described})
+    payload = save(plain, metadata={_META: described})
     return Encoded(hashlib.sha256(payload).hexdigest(), payload)
 
 

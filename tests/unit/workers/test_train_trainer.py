@@ -186,7 +186,8 @@ BAD = {
     "negative id": ({"prompt": np.array([-1], "<i4").tobytes()}, RefusalCode.MALFORMED_ROW),
     "forbidden word": ({"allowed": np.array([0], "<i4").tobytes()}, RefusalCode.MALFORMED_ROW),
     "mask outside": ({"allowed": np.arange(999, dtype="<i4").tobytes()}, RefusalCode.MALFORMED_ROW),
-    "gradient overflows": ({"advantage": 1e38, "weight": 1e38}, RefusalCode.NONFINITE_GRADIENT),
+    "loss overflows": ({"advantage": 1e38, "weight": 1e38}, RefusalCode.NONFINITE_GRADIENT),
+    "gradient overflows": ({"advantage": 1e37}, RefusalCode.NONFINITE_GRADIENT),
 }
 
 
@@ -336,6 +337,16 @@ def test_old_versions_go_and_those_that_may_be_needed_stay(tmp_path: Path, monke
     trainer.checkpoint(CheckpointRequest("best", 9, {"speaker": 9}, {"speaker": replies[9].digest}))
     assert tier.locate(replies[2].digest) is None
     assert tier.locate(replies[2].state) is None
+
+
+def test_weights_of_a_restorable_version_stay_whatever_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("workers.training.shelf.WEIGHTS_COUNT", 1)
+    trainer = make_trainer(tmp_path)
+    replies = [create(trainer), *train(trainer, range(5))]
+    trainer.settle()
+    tier = LocalTier(tmp_path, "reader")
+    assert [bool(tier.locate(reply.digest)) for reply in replies] == [False] * 3 + [True] * 3
+    make_trainer(tmp_path, "b").bind(BindRequest("speaker", 3, replies[3].digest, replies[3].state))
 
 
 def test_busy_time_is_reported_by_phase(tmp_path: Path):
