@@ -42,7 +42,7 @@ def workloads(count: int) -> dict[str, list[Job]]:
     def prompt(length: int) -> tuple[int, ...]:
         return tuple(rng.integers(3, VOCABULARY, length).tolist())
 
-    lengths = np.clip(np.exp(rng.normal(np.log(48), 1.0, count)), 4, 384).astype(int)
+    lengths = np.clip(np.exp(rng.normal(np.log(48), 1.0, count)), 4, 256).astype(int)
     return {
         "equal_lengths": [Job(prompt(16), 128) for _ in range(count)],
         "lognormal_lengths": [Job(prompt(int(rng.integers(8, 25))), int(length)) for length in lengths],
@@ -207,7 +207,7 @@ def architecture(size: str) -> object:
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--core", type=int, default=0, help="core both sides are pinned to, counted from the last")
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--sizes", nargs="+", default=list(MODELS), choices=list(MODELS))
 
 
@@ -251,12 +251,14 @@ def measure(
         "by_arrival": lambda: generate_in_batches(model, jobs),
         "by_length": lambda: generate_in_batches(model, by_length),
     }
-    for run in runs.values():
-        run()
+    generate_in_batches(model, jobs[:4])
+    for engine in engines.values():
+        engine(jobs[:4])
     rates = harness.interleave(runs, repeats)
     for engine, prefix in (("engine", ""), ("http", "http_")):
         report.ratio(f"{prefix}ratio_{key}", harness.paired_ratios(rates[engine], rates["by_arrival"]))
         report.ratio(f"{prefix}ratio_sorted_{key}", harness.paired_ratios(rates[engine], rates["by_length"]))
+    print(f"measured {key}", file=sys.stderr)
     for name, values in rates.items():
         report.figures[f"{name}_tokens_per_s_{key}"] = float(np.median(values))
 
