@@ -10,6 +10,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import structlog
+
 from workers.transfer import LocalTier
 from workers.transfer.local import encode
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     import torch
 
     Weights = Mapping[str, torch.Tensor]
+
+log = structlog.get_logger(__name__)
 
 RESTORABLE = 3
 """Newest versions whose training state is kept: the committed one, one in flight, one to spare."""
@@ -116,7 +120,10 @@ class Shelf:
 
     def _evict(self, digests: list[str]) -> None:
         for digest in digests:
-            self._tier.evict(digest)
+            try:
+                self._tier.evict(digest)
+            except OSError as error:  # it stays on disk a life longer; no step may fail for that
+                log.warning("cannot evict", digest=digest, error=str(error))
 
     def _recall(self) -> None:
         """Learn from the claims on disk what an earlier life kept."""
