@@ -38,10 +38,14 @@ class ExperimentSpec(Strict):
         """Give each policy that an agent acts with an entry, so that readers never fall back on their own."""
         if not isinstance(data, dict) or not isinstance(data.get("agents"), dict):
             return data
-        policies = dict(data.get("policies") or {})
+        policies = data.get("policies") or {}
+        if not isinstance(policies, dict):
+            return data
+        policies = dict(policies)
         for role, agent in data["agents"].items():
             own = agent.get("policy") if isinstance(agent, dict) else getattr(agent, "policy", None)
-            policies.setdefault(own or role, {})
+            if own is None or isinstance(own, str):
+                policies.setdefault(own or role, {})
         return {**data, "policies": policies}
 
     def policy_of(self, role: str) -> str:

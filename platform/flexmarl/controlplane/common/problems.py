@@ -128,7 +128,7 @@ class Rendered:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-TYPE_BASE = "https://flexmarl.org/problems/"
+TYPE_BASE = "urn:flexmarl:problem:"
 """`type` of a problem is this and its code with hyphens; docs/api.md explains each code."""
 
 

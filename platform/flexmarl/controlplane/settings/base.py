@@ -139,8 +139,7 @@ CONTENT_SECURITY_POLICY = {
     "DIRECTIVES": {
         "default-src": [SELF],
         "script-src": [SELF, NONCE],
-        # Plotly and the API viewer write style attributes and elements at run time.
-        "style-src": [SELF, "'unsafe-inline'"],
+        "style-src": [SELF],
         "img-src": [SELF, "data:", "blob:"],
         "font-src": [SELF, "data:"],
         "connect-src": [SELF],
@@ -159,7 +158,9 @@ REST_FRAMEWORK = {
     "DEFAULT_PERMISSION_CLASSES": ["flexmarl.controlplane.common.api.permissions.Declared"],
     "DEFAULT_THROTTLE_CLASSES": ["flexmarl.controlplane.common.api.throttling.CallerRate"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_CONTENT_NEGOTIATION_CLASS": "flexmarl.controlplane.common.api.negotiation.AlwaysJson",
+    "URL_FORMAT_OVERRIDE": None,
+    "DEFAULT_PARSER_CLASSES": ["flexmarl.controlplane.common.api.parsers.SafeJsonParser"],
     "DEFAULT_SCHEMA_CLASS": "flexmarl.controlplane.common.api.schema.OperationSchema",
     "EXCEPTION_HANDLER": "flexmarl.controlplane.common.api.exceptions.problem_response",
     "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",

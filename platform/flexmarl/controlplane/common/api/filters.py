@@ -1,5 +1,6 @@
 """Query parameters, strictly: a parameter that a view does not name is refused with the list of legal ones."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,7 +10,11 @@ from django.db.models import Q, QuerySet
 from django.utils.dateparse import parse_datetime
 from rest_framework.request import Request
 
+from flexmarl.controlplane.common.api.parsers import is_safe
 from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
+
+_LARGEST = 2**31 - 1
+"""Largest whole number a parameter may name: what an integer column holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,8 @@ class Parameter:
 
     def parse(self, text: str) -> Any:
         """Read one value. Raises ValidationProblem naming the parameter and a legal value."""
+        if not is_safe(text):
+            raise self._refuse("...", "wrong_type", "Send text without NUL characters.")
         if self.choices and text not in self.choices:
             raise self._refuse(text, "unknown_value", f"Legal: {', '.join(self.choices)}.")
         try:
@@ -49,6 +56,20 @@ def _boolean(text: str) -> bool:
     raise ValueError(text)
 
 
+def _integer(text: str) -> int:
+    number = int(text)
+    if abs(number) > _LARGEST:
+        raise ValueError(text)
+    return number
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number
+
+
 def _time(text: str) -> datetime:
     at = parse_datetime(text)
     if at is None or at.tzinfo is None:
@@ -58,15 +79,15 @@ def _time(text: str) -> datetime:
 
 _PARSERS: dict[str, Callable[[str], Any]] = {
     "string": str,
-    "integer": int,
-    "number": float,
+    "integer": _integer,
+    "number": _number,
     "boolean": _boolean,
     "date-time": _time,
 }
 _EXAMPLES = {
     "string": "text",
-    "integer": "a whole number",
-    "number": "a number",
+    "integer": f"a whole number up to {_LARGEST}",
+    "number": "a finite number",
     "boolean": "true or false",
     "date-time": "an RFC 3339 time such as 2026-01-31T12:00:00Z",
 }

@@ -25,6 +25,7 @@ HEADER = "Idempotency-Key"
 REPLAYED = "Idempotency-Replayed"
 _KEEP = timedelta(hours=24)
 _MAX_KEY = 200
+_DROP_AT_ONCE = 20
 _KEPT_HEADERS = ("Location", "ETag")
 
 
@@ -86,11 +87,14 @@ def finish(request: Request, key: str, response: Response) -> None:
         headers={name: response[name] for name in _KEPT_HEADERS if response.has_header(name)},
         expires_at=timezone.now() + _KEEP,
     )
+    drop_expired()
 
 
 def drop_expired() -> int:
-    """Delete answers past their time; returns how many."""
-    return StoredAnswer.objects.filter(expires_at__lte=timezone.now()).delete()[0]
+    """Delete some answers past their time, more than one per stored one, so that they never pile up."""
+    now = timezone.now()
+    old = StoredAnswer.objects.filter(expires_at__lte=now).values("pk")[:_DROP_AT_ONCE]
+    return StoredAnswer.objects.filter(pk__in=old, expires_at__lte=now).delete()[0]
 
 
 def _owner(request: Request) -> str:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from rest_framework.exceptions import MethodNotAllowed
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
@@ -19,6 +20,8 @@ class Declared(BasePermission):
     def has_permission(self, request: Request, view: Any) -> bool:
         """Raise the problem that says what is missing."""
         method = request.method or ""
+        if method.lower() not in view.http_method_names or not hasattr(view, method.lower()):
+            raise MethodNotAllowed(method)
         needed = getattr(view, "scopes", {}).get("GET" if method == "HEAD" else method)
         if method == "OPTIONS" or needed == PUBLIC:
             return True

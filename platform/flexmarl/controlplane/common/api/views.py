@@ -12,9 +12,11 @@ from rest_framework.views import APIView
 
 from flexmarl.controlplane.common.api import filters, idempotency, pagination
 from flexmarl.controlplane.common.api.filters import Parameter
+from flexmarl.controlplane.common.api.parsers import is_safe
 from flexmarl.controlplane.common.api.permissions import PUBLIC
 from flexmarl.controlplane.common.problems import (
     FieldError,
+    NotFound,
     PreconditionFailed,
     PreconditionRequired,
     ValidationProblem,
@@ -41,6 +43,8 @@ class ApiView(APIView):
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Check caller, rate, parameters and the key, in this order."""
         super().initial(request, *args, **kwargs)
+        if not all(is_safe(value) for value in kwargs.values() if isinstance(value, str)):
+            raise NotFound("There is no such thing: a part of the path is not legal text.")
         self.values = filters.read(request, self.parameters_of(request.method or "GET"))
         self.key = ""
         if request.method == "POST" and self.stores_answers:

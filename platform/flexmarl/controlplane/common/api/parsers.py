@@ -1,0 +1,41 @@
+"""JSON bodies, without what neither the database nor an answer can hold: NUL, lone surrogates, bottomless nesting."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rest_framework.exceptions import ParseError
+from rest_framework.parsers import JSONParser
+
+MAX_DEPTH = 64
+
+
+class SafeJsonParser(JSONParser):
+    """Refuses values that would fail further in."""
+
+    def parse(self, stream: Any, media_type: str | None = None, parser_context: Mapping[str, Any] | None = None) -> Any:
+        """Read the body. Raises ParseError."""
+        try:
+            body = super().parse(stream, media_type, parser_context)
+        except RecursionError:
+            raise ParseError(f"it is nested more than {MAX_DEPTH} deep.") from None
+        _check(body, 0)
+        return body
+
+
+def is_safe(text: str) -> bool:
+    """Say whether PostgreSQL and UTF-8 can hold a text."""
+    return "\x00" not in text and not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def _check(node: Any, depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise ParseError(f"it is nested more than {MAX_DEPTH} deep.")
+    if isinstance(node, str) and not is_safe(node):
+        raise ParseError("a text has a NUL character or half of a surrogate pair.")
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            _check(key, depth + 1)
+            _check(value, depth + 1)
+    elif isinstance(node, list):
+        for value in node:
+            _check(value, depth + 1)
