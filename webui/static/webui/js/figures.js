@@ -83,10 +83,15 @@ function table(box, figure) {
   const plot = $(".plot", body);
   plot.hidden = box.dataset.table === "1";
   if (!plot.hidden) return;
-  const rows = figure.table.rows.slice(-500).reverse();
-  body.prepend(el("div", { class: "as-table", tabindex: "0", role: "group", "aria-label": `${figure.title} as table` },
-    el("table", { class: "tb d" }, el("thead", {}, el("tr", {}, ...figure.table.columns.map((name) => el("th", { class: "num", text: name })))),
-      el("tbody", {}, ...rows.map((row) => el("tr", {}, ...row.map((value) => el("td", { class: "num", text: cell(value) }))))))));
+  body.prepend(asTable(figure.table, `${figure.title} as table`));
+}
+
+/** The facts of a chart, newest first. */
+export function asTable(facts, label) {
+  const rows = facts.rows.slice(-500).reverse();
+  return el("div", { class: "as-table", tabindex: "0", role: "group", "aria-label": label },
+    el("table", { class: "tb d" }, el("thead", {}, el("tr", {}, ...facts.columns.map((name) => el("th", { class: "num", text: name })))),
+      el("tbody", {}, ...rows.map((row) => el("tr", {}, ...row.map((value) => el("td", { class: "num", text: cell(value) }))))))); // text only
 }
 
 const cell = (value) => (typeof value === "number" ? number(value, Number.isInteger(value) ? 0 : 3) : value === null ? "–" : String(value));

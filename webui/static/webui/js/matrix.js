@@ -1,6 +1,7 @@
 // The agent matrix: a small uPlot per metric and agent, one y range per row, cursors in step. On a phone the agents of a
 // metric share one chart.
-import { $, $$, el, load, monogram, token, number } from "./dom.js";
+import { $, $$, el, icon, load, monogram, token, number } from "./dom.js";
+import { asTable, csv } from "./figures.js";
 
 const plots = new Map(); // key -> uPlot
 const drawn = new Map(); // element -> {matrix, warmup}
@@ -26,13 +27,34 @@ phone.addEventListener("change", redraw);
 function build(box, name, matrix) {
   for (const [key, plot] of plots) if (key.startsWith(`${name}/`)) { plot.destroy(); plots.delete(key); }
   const count = Math.min(4, Math.max(1, matrix.columns.length));
-  const grid = el("div", { class: `mx c${count}` }, el("div", { class: "hd" }), ...matrix.columns.slice(0, count).map((agent) => el("div", { class: "hd" }, el("span", { class: "chip" }, monogram(agent), agent.role))));
+  const grid = el("div", { class: `mx c${count}` }, tools(box), ...matrix.columns.slice(0, count).map((agent) => el("div", { class: "hd" }, el("span", { class: "chip" }, monogram(agent), agent.role))));
   for (const [i, row] of matrix.rows.entries()) {
     grid.append(el("div", { class: "rowl" }), el("div", { class: "lb" }, el("b", { text: row.title }), el("span", { class: "s11 muted", text: row.unit })));
     const columns = phone.matches ? [null] : matrix.columns.slice(0, count);
     for (const agent of columns) grid.append(cell(name, matrix, i, agent));
   }
   box.replaceChildren(grid);
+}
+
+/** View as table, CSV: the same for all rows of a matrix. */
+function tools(box) {
+  const { name } = drawn.get(box);
+  const view = el("button", { type: "button", class: "ib", title: "View as table", "aria-label": `View ${name} per agent as table`, "aria-pressed": "false" }, icon("table", "sm"));
+  view.addEventListener("click", () => {
+    const on = view.getAttribute("aria-pressed") !== "true";
+    view.setAttribute("aria-pressed", String(on));
+    $(".as-table", box)?.remove();
+    if (on) box.append(asTable(facts(drawn.get(box)), `${name} per agent as table`));
+  });
+  const save = el("button", { type: "button", class: "ib", title: "CSV of what is shown", "aria-label": `Download ${name} per agent as CSV`, on: { click: () => csv({ name, table: facts(drawn.get(box)) }) } }, icon("download", "sm"));
+  return el("div", { class: "hs g4 mxt" }, view, save);
+}
+
+/** The series of a matrix as one table, a line per step. */
+function facts({ matrix }) {
+  const columns = matrix.rows.flatMap((row) => row.cells.map((one) => ({ title: `${row.title}, ${one.role}`, at: new Map(one.x.map((x, i) => [x, one.raw[i]])) })));
+  const steps = [...new Set(columns.flatMap((column) => [...column.at.keys()]))].sort((a, b) => a - b);
+  return { columns: ["step", ...columns.map((column) => column.title)], rows: steps.map((step) => [step, ...columns.map((column) => column.at.get(step) ?? null)]) };
 }
 
 function cell(name, matrix, i, agent) {

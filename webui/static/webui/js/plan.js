@@ -46,7 +46,7 @@ function samples(spec, sums, agents) {
   });
   const head = ["Agent", "Arithmetic", "Samples", `Micro-batches of ${number(spec.batch.micro_batch_groups)}`, "Steps"];
   return el("div", { class: "mt12" }, el("div", { class: "hs" }, el("b", { class: "sp16", text: "Samples per step" }), el("span", { class: "muted s12", text: "tasks × episodes × turns" })),
-    el("div", { class: "scroll-x" }, el("table", { class: "tb d mt4" }, el("thead", {}, el("tr", {}, ...head.map((word, i) => el("th", { class: i ? "num" : "", text: word })))), el("tbody", {}, ...rows))));
+    el("div", { class: "scroll-x", tabindex: "0", role: "group", "aria-label": "Samples per step" }, el("table", { class: "tb d mt4" }, el("thead", {}, el("tr", {}, ...head.map((word, i) => el("th", { class: i ? "num" : "", text: word })))), el("tbody", {}, ...rows))));
 }
 
 function devices(found) {

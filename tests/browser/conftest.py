@@ -1,0 +1,106 @@
+"""A browser, a seeded site to look at, and the whole system for the story.
+
+Chromium comes from the system (`CHROMIUM` names another one). Without it these tests skip; in CI they fail.
+Screenshots go to `artifacts/`.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flexmarl.launcher.processes import free_port, wait_until
+from tests.browser.visitor import Site, Visitor
+
+ROOT = Path(__file__).resolve().parents[2]
+PASSWORD = "correct-horse-battery"
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    """Return a browser."""
+    path = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    if not path:
+        reason = "Chromium is not installed (apt-get install chromium, or name one in CHROMIUM)"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"], timeout=60_000
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def seeded(services: Any) -> Iterator[Site]:
+    """Serve pages over seeded rows: the web process alone, without driver, node or workers."""
+    name = "browser_pages"
+    port = free_port()
+    environment = {
+        **os.environ,
+        "DATABASE_URL": services.create_database(name),
+        "REDIS_URL": services.redis_url,
+        "DJANGO_SETTINGS_MODULE": "flexmarl.controlplane.settings.development",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "platform")]),
+        "FLEXMARL_SECRET_KEY": "browser-tests",
+        "SEED_PASSWORD": PASSWORD,
+    }
+
+    def run(*arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, *arguments], env=environment, cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
+
+    run("manage.py", "migrate", "-v0")
+    keys = json.loads(run("tests/browser/seed_database.py").strip().splitlines()[-1])
+    serve = ["-m", "uvicorn", "--lifespan", "off", "--port", str(port), "--log-level", "warning"]
+    web = subprocess.Popen(
+        [sys.executable, *serve, "flexmarl.controlplane.asgi:application"], env=environment, cwd=ROOT
+    )
+    try:
+        url = f"http://127.0.0.1:{port}"
+        assert wait_until(lambda: _answers(url), 60), "the web process did not answer"
+        yield Site(url, "ada", PASSWORD, keys)
+    finally:
+        web.terminate()
+        web.wait(15)
+        services.drop_database(name)
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/sign-in", timeout=2) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def visit(chromium: Any) -> Iterator[Callable[..., Visitor]]:
+    """Return a function that opens a browser window on a site."""
+    contexts = []
+
+    def make(site: Site, *, theme: str = "light", width: int = 1440, height: int = 900) -> Visitor:
+        context = chromium.new_context(
+            viewport={"width": width, "height": height}, color_scheme=theme, reduced_motion="reduce"
+        )
+        contexts.append(context)
+        context.set_default_timeout(20_000)
+        return Visitor(context.new_page(), site)
+
+    yield make
+    for context in contexts:
+        context.close()

@@ -1,0 +1,99 @@
+"""The story of the product in a browser: sign in, start the reference game from the form, watch the reward pass its
+target live, open a trajectory, pause, resume, stop."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browser.visitor import Site
+from tests.support.system import System
+
+pytestmark = [pytest.mark.browser, pytest.mark.services, pytest.mark.slow]
+
+TEMPLATE = "reference_game"
+TARGET = 0.9
+LEARNS_WITHIN_S = 240
+
+
+@pytest.fixture(scope="module")
+def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    folder: Path = tmp_path_factory.mktemp("story")
+    folder.chmod(0o711)
+    with System(folder / "home") as running:
+        yield running
+
+
+@pytest.fixture
+def site(system: System) -> Site:
+    return Site(system.url, "admin", system.password)
+
+
+def reward(page: Any) -> float:
+    """The team reward that the page shows now."""
+    text = page.locator("#tiles .v").first.inner_text().replace("−", "-")
+    try:
+        return float(text)
+    except ValueError:
+        return float("-inf")
+
+
+def test_a_run_from_the_form_to_its_end(site: Site, visit: Callable[..., Any]) -> None:
+    guest = visit(site)
+    page = guest.page
+    guest.sign_in()
+    guest.keep("story-1-first-visit")
+
+    guest.goto(f"/runs/new?template={TEMPLATE}")
+    page.locator("#start[aria-disabled=false]").wait_for()
+    page.get_by_label("Train steps").fill("2000")
+    page.get_by_label("Stop at evaluation of").fill("")
+    page.locator("#run-name").fill("Story in the browser")
+    page.wait_for_function("document.querySelector('#change-count').textContent.match(/^[12] change/)")
+    page.locator("#start[aria-disabled=false]").wait_for()
+    guest.keep("story-2-new-run")
+    page.get_by_role("button", name="Start run").click()
+    page.wait_for_url("**/runs/story-in-the-browser-*")
+
+    page.locator("#run-head .pill", has_text="Running").first.wait_for(timeout=60_000)
+    address = page.url
+    page.wait_for_function(
+        f"parseFloat(document.querySelector('#tiles .v')?.textContent) >= {TARGET}", timeout=LEARNS_WITHIN_S * 1000
+    )
+    assert page.url == address, "the page must follow the run without being loaded again"
+    assert page.locator("[data-live-mark]").get_attribute("data-state") == "live"
+    guest.settle()
+    assert page.locator("[data-figure=team_reward] .js-plotly-plot").count() == 1
+    guest.keep("story-3-overview")
+
+    page.get_by_role("link", name="Trajectories", exact=True).click()
+    page.locator("#conversation article").first.wait_for()
+    assert page.locator("#conversation .tok .k").count() > 0
+    guest.keep("story-4-trajectory", full=False)
+
+    page.get_by_role("link", name="Timeline", exact=True).click()
+    page.locator(".gantt .seg-b").first.wait_for(state="attached")
+    guest.keep("story-5-timeline")
+
+    page.get_by_role("button", name="Pause", exact=True).click()
+    page.locator("#run-head .pill", has_text="Paused").first.wait_for(timeout=60_000)
+    step = page.locator("#run-line2 b").first.inner_text()
+    page.wait_for_timeout(2000)
+    assert page.locator("#run-line2 b").first.inner_text() == step, "a paused run must not step"
+
+    page.get_by_role("button", name="Resume", exact=True).first.click()
+    page.locator("#run-head .pill", has_text="Running").first.wait_for(timeout=60_000)
+    page.wait_for_function(
+        "step => document.querySelector('#run-line2 b').textContent !== step", arg=step, timeout=60_000
+    )
+
+    page.get_by_role("button", name="Stop", exact=True).click()
+    page.locator("#confirm").get_by_role("button", name="Stop after step").click()
+    page.locator("#run-head .pill", has_text="Completed").first.wait_for(timeout=60_000)
+    guest.goto(address.removeprefix(site.url))
+    guest.settle()
+    guest.keep("story-6-finished")
+    page.get_by_role("link", name="Events", exact=True).click()
+    assert page.locator("aside .bad").count() == 0, page.locator("aside").inner_text()
+    assert guest.complaints == []

@@ -1,0 +1,64 @@
+"""A person at a browser, and the site they visit."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ARTIFACTS = Path(__file__).resolve().parents[2] / "artifacts"
+AXE = Path(__file__).parent / "vendor" / "axe.min.js"
+WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+
+
+@dataclass
+class Site:
+    """A running web process. `keys` are the seeded runs, in the order of `seed.STORIES`."""
+
+    url: str
+    username: str
+    password: str
+    keys: list[str] = field(default_factory=list)
+
+
+class Visitor:
+    """A person at a browser: signed in, with what the console said."""
+
+    def __init__(self, page: Any, site: Site) -> None:
+        self.page, self.site = page, site
+        self.complaints: list[str] = []
+        page.on("console", self._hear)
+        page.on("pageerror", lambda error: self.complaints.append(f"page error: {error}"))
+
+    def _hear(self, message: Any) -> None:
+        if message.type in ("error", "warning"):
+            self.complaints.append(f"{message.type}: {message.text}")
+
+    def sign_in(self, username: str = "") -> None:
+        self.page.goto(f"{self.site.url}/sign-in")
+        self.page.get_by_label("Name").fill(username or self.site.username)
+        self.page.get_by_label("Password").fill(self.site.password)
+        self.page.get_by_role("button", name="Sign in").click()
+        self.page.wait_for_url(f"{self.site.url}/")
+
+    def goto(self, path: str) -> None:
+        self.page.goto(f"{self.site.url}{path}")
+        self.page.wait_for_load_state("load")
+
+    def settle(self) -> None:
+        """Wait until the charts of an overview are drawn and no skeleton is left."""
+        self.page.wait_for_function("!document.querySelector('.sk')", timeout=20_000)
+        self.page.wait_for_timeout(300)
+
+    def keep(self, name: str, *, full: bool = True) -> None:
+        """Keep a screenshot as an artefact."""
+        ARTIFACTS.mkdir(exist_ok=True)
+        self.page.screenshot(path=str(ARTIFACTS / f"{name}.png"), full_page=full)
+
+    def violations(self) -> list[str]:
+        """What axe finds on the page as it is."""
+        self.page.evaluate(AXE.read_text(encoding="utf-8"))
+        found = self.page.evaluate("tags => axe.run(document, {runOnly: tags})", WCAG)
+        return [f"{v['id']}: {v['nodes'][0]['html'][:160]}" for v in found["violations"]]
+
+    def sideways(self) -> int:
+        """Pixels the page is wider than the screen."""
+        return int(self.page.evaluate("document.documentElement.scrollWidth - window.innerWidth"))

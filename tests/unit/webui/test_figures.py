@@ -1,0 +1,220 @@
+"""Charts from rows: what is drawn, said and listed."""
+
+from typing import Any
+
+import pytest
+
+from webui.figures import devices, episodes, learning, matrix, pace, steps
+from webui.figures.base import Agent, SeriesSet, smooth
+from webui.figures.team import team_graph
+
+AGENTS = [Agent("speaker", "speaker", 1, "S"), Agent("listener", "listener", 2, "L")]
+
+
+def series(**points: list[float]) -> SeriesSet:
+    """Make series from `name@agent@stat=values`, one value per step from 0; `__` stands for a slash."""
+    rows = []
+    for key, values in points.items():
+        name, _, rest = key.partition("_at_")
+        agent, _, stat = rest.partition("_as_")
+        rows.append(
+            {
+                "name": name.replace("__", "/"),
+                "agent": agent,
+                "stat": stat or "mean",
+                "x": list(map(float, range(len(values)))),
+                "y": values,
+            }
+        )
+    return SeriesSet(rows)
+
+
+def tokens_in(value: Any) -> set[str]:
+    """All strings that could be colours, to check that none is fixed."""
+    if isinstance(value, str):
+        return {value} if value.startswith("#") else set()
+    if isinstance(value, dict):
+        value = list(value.values())
+    return {t for item in value for t in tokens_in(item)} if isinstance(value, list) else set()
+
+
+def test_team_reward_draws_the_mean_and_lists_every_step() -> None:
+    figure = learning.team_reward(series(reward__team=[0.2, 0.4, 0.9]), warmup_steps=0)
+    assert figure.summary.startswith("Reward rose from 0.200 to 0.500 in 3 steps")
+    assert [row[:2] for row in figure.table.rows] == [[0, 0.2], [1, 0.4], [2, 0.9]]
+    assert figure.data[-1]["y"] == smooth([0.2, 0.4, 0.9], 0.8)
+    assert not figure.layout["shapes"]
+    assert not tokens_in(figure.as_dict())
+
+
+def test_warm_up_is_marked() -> None:
+    figure = learning.team_reward(series(reward__team=[0.2, 0.4]), warmup_steps=20)
+    assert figure.layout["shapes"][0]["x0"] == 0.0
+    assert any("after 20 warm-up steps" in note["text"] for note in figure.layout["annotations"])
+
+
+def test_a_band_needs_the_same_steps() -> None:
+    full = series(reward__team=[0.2, 0.4], reward__team_at__as_min=[0.0, 0.1], reward__team_at__as_max=[1.0, 1.0])
+    thinned = series(reward__team=[0.2, 0.4], reward__team_at__as_min=[0.0], reward__team_at__as_max=[1.0])
+    assert len(learning.team_reward(full).data) == len(learning.team_reward(thinned).data) + 2
+
+
+def test_no_points_say_when_there_will_be_some() -> None:
+    for figure in (
+        learning.team_reward(SeriesSet([])),
+        learning.group_signal(SeriesSet([])),
+        pace.step_time(SeriesSet([])),
+        pace.throughput(SeriesSet([]), AGENTS),
+        pace.staleness(SeriesSet([]), AGENTS, 0),
+    ):
+        assert figure.empty
+        assert not figure.data
+
+
+def test_group_signal_merges_steps_to_bars_that_can_be_read() -> None:
+    count = 100
+    figure = learning.group_signal(
+        series(groups__useful=[0.5] * count, groups__easy=[0.3] * count, groups__hard=[0.2] * count)
+    )
+    assert len(figure.data[0]["x"]) <= learning.MAX_BARS
+    assert [trace["y"][0] for trace in figure.data] == pytest.approx([50, 30, 20])
+
+
+def test_staleness_counts_steps_beyond_the_bound() -> None:
+    figure = pace.staleness(
+        series(staleness__own_max_at_speaker=[0, 0, 1], staleness__own_max_at_listener=[0, 0, 0]), AGENTS, 0
+    )
+    assert figure.summary == "1 step had samples beyond the bound"
+    assert figure.data[0]["y"][:2] == [2, 1]
+
+
+def test_matrix_uses_one_range_per_row_and_policy_names_where_a_policy_is_measured() -> None:
+    shared = [Agent("a", "both", 1, "A"), Agent("b", "both", 2, "B")]
+    made = matrix.matrix(series(train__entropy_at_both=[2.0, 1.0]), shared, matrix.STABILITY)
+    entropy = made["rows"][0]
+    assert [cell["last"] for cell in entropy["cells"]] == ["1.00", "1.00"]
+    assert entropy["range"][0] == 0.0
+    assert entropy["range"][1] > 2.0
+    assert "a: entropy 2.00 to 1.50" in entropy["summary"]
+
+
+def test_step_bar_levels_span_the_ramp() -> None:
+    bar = steps.step_bar(series(reward__team=[0.0, 0.5, 1.0]))
+    assert bar is not None
+    assert [cell.level for cell in bar.cells] == [1, 4, 6]
+    assert steps.step_bar(SeriesSet([])) is None
+    flat = steps.step_bar(series(reward__team=[0.5, 0.5]))
+    assert flat is not None
+    assert {cell.level for cell in flat.cells} == {3}
+
+
+def test_step_bar_shows_the_last_hundred() -> None:
+    bar = steps.step_bar(series(reward__team=[i / 200 for i in range(200)]))
+    assert bar is not None
+    assert (bar.first, bar.last, len(bar.cells)) == (100, 199, 100)
+
+
+def test_sparklines_stay_in_their_box() -> None:
+    drawn = steps.spark([float(i % 7) for i in range(500)], width=88, height=24)
+    assert drawn is not None
+    xs, ys = zip(*(map(float, point.split(",")) for point in drawn.line.split()), strict=True)
+    assert len(xs) <= 60
+    assert min(xs) >= 0 and max(xs) <= 88 and min(ys) >= 0 and max(ys) <= 24  # noqa: PT018 - one box
+    assert steps.spark([1.0]) is None
+
+
+def test_micro_batches_show_what_is_accumulated_cut_and_awaited() -> None:
+    progress = {
+        "micro_batches": [{"policy": "speaker", "cut": 3, "accumulated": 1, "expected": 4, "state": "accumulating"}]
+    }
+    (row,) = steps.micro_batches(progress, AGENTS)
+    assert row.blocks == ["acc", "cut", "cut", "wait"]
+    assert row.text == "1 of 4"
+
+
+def payload(intervals: list[list[Any]], **device: Any) -> dict[str, Any]:
+    row = {
+        "device_id": "atlas.cpu0",
+        "node": "atlas",
+        "use": "trainer",
+        "held_since": 0.0,
+        "held_until": None,
+        "busy_share": 0.5,
+        "bubble_share": 0.5,
+        "intervals": intervals,
+    }
+    return {"window": [0.0, 10.0], "devices": [{**row, **device}]}
+
+
+def test_timeline_places_blocks_and_names_the_gaps_between_them() -> None:
+    chart = devices.timeline(payload([[2.0, 4.0, "train", "speaker"], [6.0, 10.0, "step", "speaker"]]), {"speaker": 3})
+    (row,) = chart.nodes[0].rows
+    assert [block.hue for block in row.blocks] == [3, 3]
+    assert row.blocks[0].texture == "p-train"
+    assert [gap.seconds for gap in row.gaps] == [2.0, 2.0]
+    assert row.gaps[1].text == "The trainer waited for micro-batches, after speaker train and before speaker step."
+    assert row.label == "cpu0 trainer"
+
+
+def test_timeline_accounts_for_every_held_second() -> None:
+    chart = devices.timeline(
+        payload([[2.0, 4.0, "train", "a"], [3.0, 5.0, "train", "b"]], held_since=1.0, held_until=9.0), {}
+    )
+    assert chart.held == pytest.approx(8.0)
+    assert chart.idle == pytest.approx(5.0)
+    assert chart.seconds["a"]["train"] == pytest.approx(2.0)
+
+
+def test_histogram_counts_every_score_once() -> None:
+    bins = episodes.histogram([0.0, 0.05, 0.5, 1.0, 1.0])
+    assert sum(b.count for b in bins) == 5
+    assert bins[-1].count == 2
+    assert max(b.height for b in bins) == 100.0
+    assert episodes.histogram([]) == []
+    assert episodes.histogram([2.0, 0.0])[-1].high == 2.0
+
+
+def test_an_advantage_is_explained_from_its_group() -> None:
+    group = [{"member": 0, "team_score": 1.0}, {"member": 1, "team_score": 0.0}]
+    found = episodes.why(group, 1, divide_by_std=False, advantage=-0.5)
+    assert found is not None
+    assert (
+        found.text
+        == "Team score 0.00 minus group mean 0.50 is −0.50. The 2 episodes of this task differ, so the group is useful."
+    )
+    assert [bar.mine for bar in found.bars] == [False, True]
+    assert episodes.why(group[:1], 0, divide_by_std=False, advantage=None) is None
+
+
+def test_a_group_without_variance_teaches_nothing() -> None:
+    group = [{"member": i, "team_score": 1.0} for i in range(3)]
+    found = episodes.why(group, 0, divide_by_std=True, advantage=0.0)
+    assert found is not None
+    assert "teaches nothing" in found.text
+
+
+def test_token_tint_grows_with_surprise() -> None:
+    marked = episodes.tokens(
+        [{"text": t, "logprob": lp} for t, lp in (("a", -0.001), ("b", -0.6), ("c", -9.0), ("d", None))]
+    )
+    assert [token.level for token in marked] == [*sorted(token.level for token in marked[:3]), 0]
+    assert marked[2].level == episodes.HEAT_LEVELS
+
+
+def test_best_and_worst_differ_and_the_third_is_neither() -> None:
+    rows = [{"id": f"1-{i}-1", "team_score": i / 4} for i in range(5)]
+    chosen = episodes.pick(rows, seed=11)
+    assert (chosen["Best"]["id"], chosen["Worst"]["id"]) == ("1-4-1", "1-0-1")
+    assert chosen["Random"]["id"] not in ("1-4-1", "1-0-1")
+    assert episodes.pick([], 0) == {}
+
+
+def test_team_graph_draws_who_hears_whom() -> None:
+    class Seat:
+        def __init__(self, name: str, *hears: str) -> None:
+            self.name, self.hears = name, hears
+
+    document = {"agents": {"a": {}, "b": {"trainable": False}}, "policies": {"a": {"model": {"size": "S"}}}}
+    graph = team_graph([Seat("a", "b"), Seat("b", "a")], document, {})
+    assert graph.text == "a hears b; b hears a"
+    assert [box.sub for box in graph.boxes] == ["size S, own policy", "own policy, frozen"]

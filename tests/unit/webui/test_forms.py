@@ -1,0 +1,60 @@
+"""Fields of the form from the schema of the specification, and the lines of its YAML."""
+
+import yaml
+
+from flexmarl.contracts.resolve import resolve
+from flexmarl.contracts.spec import ExperimentSpec
+from webui import forms, yamltext
+
+SCHEMA = ExperimentSpec.model_json_schema()
+DOCUMENT = resolve({"agents": {"speaker": {}, "listener": {}}, "environment": {"type": "reference_game"}}).document
+
+
+def all_fields() -> dict[str, forms.Field]:
+    return {field.pointer: field for group in forms.groups(DOCUMENT, SCHEMA) for field in group.fields}
+
+
+def test_bounds_and_kinds_come_from_the_schema() -> None:
+    field = all_fields()["/batch/tasks_per_step"]
+    assert (field.kind, field.low, field.high, field.label) == ("integer", 1, 4096, "Tasks per step")
+    assert all_fields()["/algorithm/advantage/divide_by_std"].kind == "flag"
+    assert "policy_gradient" in all_fields()["/algorithm/loss/type"].options
+
+
+def test_a_value_without_a_choice_is_left_out() -> None:
+    found = all_fields()
+    assert "/mechanisms/router" not in found
+    assert "/environment/type" not in found
+    assert "/resources/rollout_devices" not in found
+
+
+def test_absent_objects_and_values_are_optional_fields() -> None:
+    found = all_fields()
+    assert found["/budget/target/value"].optional
+    assert found["/budget/seconds"].optional
+    assert found["/budget/seconds"].value is None
+
+
+def test_every_agent_has_a_row_with_its_values() -> None:
+    rows = forms.agent_rows(DOCUMENT, SCHEMA)
+    assert [row.role for row in rows] == ["speaker", "listener"]
+    assert [field.pointer if field else None for field in rows[0].fields] == [
+        "/policies/speaker/model/size", "/agents/speaker/trainable", "/agents/speaker/sampling/max_tokens",
+        "/agents/speaker/sampling/temperature", "/policies/speaker/optimizer/learning_rate",
+    ]  # fmt: skip
+
+
+def test_fields_keep_the_order_of_the_schema_whatever_the_document_has() -> None:
+    shuffled = {**DOCUMENT, "batch": dict(sorted(DOCUMENT["batch"].items(), reverse=True))}
+    batch = next(group for group in forms.groups(shuffled, SCHEMA) if group.name == "batch")
+    assert batch.fields[0].pointer == "/batch/tasks_per_step"
+
+
+def test_yaml_keeps_every_value_and_knows_its_lines() -> None:
+    text = yamltext.dump(DOCUMENT)
+    where = yamltext.lines(text)
+    assert resolve(yaml.safe_load(text)).document == DOCUMENT
+    line = text.splitlines()[where["/batch/tasks_per_step"]]
+    assert line.strip().startswith("tasks_per_step:")
+    assert yamltext.nearest_line(where, "/batch/nothing/here") == where["/batch"]
+    assert yamltext.lines("a: [1,\nb: 2") == {}
