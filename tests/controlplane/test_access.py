@@ -217,3 +217,10 @@ def test_preferences_are_ones_own(api) -> None:
     assert api.patch("/api/v1/me", {"theme": "dark", "time_zone": "Europe/Berlin"}).json()["theme"] == "dark"
     answer = api.patch("/api/v1/me", {"time_zone": "Mars/Base"})
     assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (400, "/time_zone")
+
+
+def test_refusals_are_logged_with_request_and_run(api, caplog) -> None:
+    caplog.set_level("INFO")
+    api.get("/api/v1/runs/no-such-run", headers={"X-Request-ID": "mine-3"})
+    [line] = [record.msg for record in caplog.records if "'event': 'request'" in str(record.msg)]
+    assert (line["status"], line["run"], line["request_id"]) == (404, "no-such-run", "mine-3")

@@ -1,6 +1,7 @@
 """Gives every request an id and binds it to the logs. The id is in the response, in audit rows and in problems."""
 
 import re
+import time
 from collections.abc import Awaitable, Callable
 from typing import cast
 
@@ -11,6 +12,7 @@ from django.utils.decorators import sync_and_async_middleware
 
 from flexmarl.controlplane.common.ids import uuid7
 
+log = structlog.get_logger(__name__)
 _ACCEPTED = re.compile(r"[A-Za-z0-9._-]{1,64}")
 API_VERSION = "1"
 Handler = Callable[[HttpRequest], HttpResponseBase] | Callable[[HttpRequest], Awaitable[HttpResponseBase]]
@@ -43,12 +45,22 @@ def _begin(request: HttpRequest) -> None:
     given = request.headers.get("X-Request-ID", "")
     identity = given if _ACCEPTED.fullmatch(given) else str(uuid7())
     request.request_id = identity  # type: ignore[attr-defined]
+    request.began = time.perf_counter()  # type: ignore[attr-defined]
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(request_id=identity)
 
 
 def _end(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+    _log(request, response.status_code)
     response["X-Request-ID"] = request_id_of(request)
     if request.path.startswith("/api/"):
         response["API-Version"] = API_VERSION
     return response
+
+
+def _log(request: HttpRequest, status: int) -> None:
+    """Write one line for whatever changes something or is refused; reads only when debugging."""
+    quiet = status < 400 and request.method in {"GET", "HEAD", "OPTIONS"}
+    milliseconds = round((time.perf_counter() - request.began) * 1000, 1)  # type: ignore[attr-defined]
+    write = log.debug if quiet else log.info
+    write("request", method=request.method, path=request.path, status=status, ms=milliseconds)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
+import structlog
 from django.db import transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponseBase
@@ -45,6 +46,8 @@ class ApiView(APIView):
         super().initial(request, *args, **kwargs)
         if not all(is_safe(value) for value in kwargs.values() if isinstance(value, str)):
             raise NotFound("There is no such thing: a part of the path is not legal text.")
+        if "run_id" in kwargs:
+            structlog.contextvars.bind_contextvars(run=kwargs["run_id"])
         self.values = filters.read(request, self.parameters_of(request.method or "GET"))
         self.key = ""
         if request.method == "POST" and self.stores_answers:

@@ -1,0 +1,31 @@
+"""docs/api.md says what the code does."""
+
+import re
+from pathlib import Path
+
+from flexmarl.controlplane.accounts.choices import SCOPES_OF, Role
+from flexmarl.controlplane.common import problems
+from flexmarl.controlplane.common.api.exceptions import InternalError
+from flexmarl.controlplane.common.problems import ProblemError
+
+TEXT = (Path(__file__).resolve().parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
+
+
+def test_every_problem_is_explained_with_its_status() -> None:
+    explained: dict[str, str] = {}
+    for codes, statuses in re.findall(r"^\| (`[a-z_`, ]+`) \| ([\d, ]+) \|", TEXT, re.MULTILINE):
+        numbers = statuses.split(", ")
+        for index, code in enumerate(re.findall(r"`([a-z_]+)`", codes)):
+            explained[code] = numbers[min(index, len(numbers) - 1)]
+    kinds = {kind for kind in vars(problems).values() if isinstance(kind, type) and issubclass(kind, ProblemError)}
+    assert {kind.code for kind in (kinds | {InternalError}) - {ProblemError}} <= set(explained)
+    for kind in kinds - {ProblemError}:
+        assert explained[kind.code] == str(kind.status), kind.code
+
+
+def test_every_scope_belongs_to_the_role_the_table_says() -> None:
+    rows = dict(re.findall(r"^\| (viewer|editor|operator|admin) \| (.+) \|$", TEXT, re.MULTILINE))
+    known: set[str] = set()
+    for role in Role:
+        known |= set(re.findall(r"`([a-z]+:[a-z-]+)`", rows[role]))
+        assert known == {str(scope) for scope in SCOPES_OF[role]}, role
