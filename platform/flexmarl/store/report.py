@@ -112,9 +112,9 @@ _CHECKS: tuple[tuple[str, str, str], ...] = (
              status NOT IN ('completed', 'failed', 'cancelled', 'killed') AS live,
              (SELECT coalesce(sum((g ->> 'members')::int), 0) FROM store.command c,
                 jsonb_array_elements(c.body -> 'groups') AS g
-              WHERE c.run_id = %(run)s AND c.kind = 'play_groups' AND NOT EXISTS (
-                SELECT 1 FROM store.event e WHERE e.run_id = %(run)s AND e.kind = 'group_settled'
-                AND (e.body ->> 'draw')::int = (g ->> 'draw')::int)) AS in_flight
+              WHERE c.run_id = %(run)s AND c.kind = 'play_groups' AND (g ->> 'draw')::int NOT IN (
+                SELECT (e.body ->> 'draw')::int FROM store.event e
+                WHERE e.run_id = %(run)s AND e.kind = 'group_settled')) AS in_flight
              FROM store.run_state WHERE run_id = %(run)s) f""",
     ),
     (
