@@ -10,7 +10,7 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from flexmarl.contracts.status import RunStatus
-from flexmarl.controlplane.accounts import actions, tokens
+from flexmarl.controlplane.accounts import actions, backend, tokens
 from flexmarl.controlplane.accounts.choices import SCOPES_OF, Role
 from flexmarl.controlplane.accounts.models import ApiToken, User
 from flexmarl.controlplane.accounts.queries import actor_of_user
@@ -224,3 +224,27 @@ def test_refusals_are_logged_with_request_and_run(api, caplog) -> None:
     api.get("/api/v1/runs/no-such-run", headers={"X-Request-ID": "mine-3"})
     [line] = [record.msg for record in caplog.records if "'event': 'request'" in str(record.msg)]
     assert (line["status"], line["run"], line["request_id"]) == (404, "no-such-run", "mine-3")
+
+
+def sign_in(client: Client, username: str, password: str, address: str = "10.0.0.1") -> bool:
+    body = {"username": username, "password": password}
+    return client.post("/sign-in", body, REMOTE_ADDR=address).status_code == 302
+
+
+def test_guessing_passwords_is_braked_per_name_and_address(person, client) -> None:
+    person(Role.EDITOR, "edith"), person(Role.EDITOR, "otto")
+    assert sign_in(client, "edith", PASSWORD)
+    for _ in range(backend.TRIES):
+        assert not sign_in(Client(), "edith", "wrong")
+    assert not sign_in(Client(), "edith", PASSWORD), "the brake is on, even for the right one"
+    assert sign_in(Client(), "edith", PASSWORD, address="10.0.0.2")
+    assert sign_in(Client(), "otto", PASSWORD)
+
+
+def test_people_sign_in_while_the_cache_is_away(person, monkeypatch) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise ConnectionError("away")
+
+    person(Role.EDITOR, "edith")
+    monkeypatch.setattr(cache, "get", fail)
+    assert sign_in(Client(), "edith", PASSWORD)
