@@ -14,19 +14,27 @@ NEED_DATABASE = {
 """Commands that make no sense without one; told before a connection times out."""
 
 
+def join_running_installation() -> None:
+    """Give the command the addresses of what `up` runs here, unless it was told others."""
+    from flexmarl.launcher.home import Home, default_home
+    from flexmarl.launcher.state import adopt
+
+    home = default_home(os.environ, ROOT)
+    adopt(Home(home), os.environ)
+    if sys.argv[1:2] and sys.argv[1] in NEED_DATABASE and not os.environ.get("DATABASE_URL"):
+        sys.exit(f"nothing runs in {home}: start it with `manage.py up`, or set DATABASE_URL and REDIS_URL")
+
+
 def main() -> None:
     """Run the management command named on the command line."""
     for folder in (str(ROOT), str(ROOT / "platform")):
         if folder not in sys.path:
             sys.path.insert(0, folder)
-    if sys.argv[1:2] != ["up"]:
-        from flexmarl.launcher.home import Home, default_home
-        from flexmarl.launcher.state import adopt
+    if sys.argv[1:2] == ["up"]:
+        from flexmarl.launcher import cli
 
-        home = default_home(os.environ, ROOT)
-        adopt(Home(home), os.environ)  # join what `up` runs here, unless told otherwise
-        if sys.argv[1:2] and sys.argv[1] in NEED_DATABASE and not os.environ.get("DATABASE_URL"):
-            sys.exit(f"nothing runs in {home}: start it with `manage.py up`, or set DATABASE_URL and REDIS_URL")
+        sys.exit(cli.main(sys.argv[2:], ROOT))
+    join_running_installation()
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flexmarl.controlplane.settings.development")
     from django.core.management import execute_from_command_line
 

@@ -65,7 +65,7 @@ def _check_function(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[tu
 
 def _guarded_command(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Django imports the urls and signals of an app only when it is ready; `main` of manage.py needs the path first."""
-    return node.name in {"ready", "main"}
+    return node.name in {"ready", "main", "join_running_installation"}
 
 
 def _check_class(node: ast.ClassDef) -> Iterator[tuple[int, str]]:

@@ -6,7 +6,7 @@ from typing import Any
 import uvicorn
 from django.core.management.base import BaseCommand
 
-from flexmarl.controlplane.common.management.commands.up import DEFAULT_PORT
+from flexmarl.launcher.up import DEFAULT_PORT
 
 GRACE_S = 1
 """Open pages hold a web socket: waiting for them at the end would never end."""

@@ -1,0 +1,54 @@
+"""Options of `manage.py up`, and the call behind them.
+
+manage.py comes here directly, without loading Django: the supervisor needs none of it, stays small and starts sooner.
+"""
+
+import argparse
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from flexmarl.launcher.errors import LaunchError
+from flexmarl.launcher.home import default_home
+from flexmarl.launcher.plan import Options
+from flexmarl.launcher.up import DEFAULT_PORT, Up
+
+HELP = "Start services, migrations, first admin and all processes of one machine; print one address."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("--host", default="127.0.0.1", help="address the pages listen on")
+    parser.add_argument(
+        "--port", type=int, default=-1, help=f"port of the pages; default {DEFAULT_PORT}, or a free one; 0 picks one"
+    )
+    parser.add_argument("--home", type=Path, help="data folder; default FLEXMARL_HOME or .flexmarl in the checkout")
+    parser.add_argument("--demo", action="store_true", help="also start the demo run")
+
+
+def up(given: argparse.Namespace, root: Path) -> int:
+    """Run until a stop signal; return the exit code. An error is one line on standard error."""
+    home = (given.home or default_home(os.environ, root)).expanduser().resolve()
+    node = os.environ.get("FLEXMARL_NODE") or socket.gethostname()
+    try:
+        return Up(Options(root, home, given.host, given.port, node, given.demo), say).run()
+    except LaunchError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+
+
+def say(line: str) -> None:
+    """Tell the person at the terminal, at once; a closed terminal does not end the installation."""
+    with contextlib.suppress(OSError):
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+
+
+def main(arguments: Sequence[str], root: Path) -> int:
+    """Read the command line of `manage.py up`."""
+    parser = argparse.ArgumentParser(prog="manage.py up", description=HELP)
+    add_arguments(parser)
+    return up(parser.parse_args(arguments), root)
