@@ -45,23 +45,23 @@ class AgentRow:
 _LABELS = {
     "tasks_per_step": "Tasks per step",
     "episodes_per_task": "Episodes per task",
-    "micro_batch_groups": "Groups per micro-batch",
+    "micro_batch_groups": "Micro-batch groups",
     "rollout_groups": "Groups per command",
     "min_members": "Least members",
     "episode_timeout_s": "Episode limit, s",
     "train_steps": "Train steps",
     "seconds": "Time limit, s",
-    "value": "Stop at evaluation of",
+    "value": "Stop at evaluation",
     "divide_by_std": "Divide by deviation",
     "per_turn": "Compare per turn",
-    "team_share": "Team share of reward",
+    "team_share": "Team share",
     "every_steps": "Every steps",
     "tasks": "Held-out tasks",
     "bound": "Staleness bound",
     "max_tokens": "Max tokens",
     "start": "Entropy bonus",
-    "end_share": "Bonus at the end, share",
-    "decay_steps": "Bonus decays over steps",
+    "end_share": "Bonus end share",
+    "decay_steps": "Bonus decay steps",
 }
 _GROUPS = (
     ("environment", "Environment", ("/environment",), ("/environment/type", "/environment/latency")),
@@ -78,11 +78,11 @@ _GROUPS = (
 )
 _LABELS_AT = {
     "/algorithm/loss/type": "Loss",
-    "/algorithm/loss/aggregation": "Loss is averaged by",
+    "/algorithm/loss/aggregation": "Loss average",
     "/sampling/group_filter": "Group filter",
-    "/evaluation/every_steps": "Evaluate every, steps",
-    "/checkpoints/every_steps": "Checkpoint every, steps",
-    "/mechanisms/ordered": "Micro-batches by draw number",
+    "/evaluation/every_steps": "Evaluate every",
+    "/checkpoints/every_steps": "Checkpoint every",
+    "/mechanisms/ordered": "Ordered sums",
 }
 _OPTIONAL = {"/budget/target": "/budget/target/value"}
 """An object that may be absent -> the one field that stands for it."""

@@ -165,7 +165,7 @@ def _finish(conn: Any, lease: RunLease, story: Story, roles: list[str], curves: 
         cohort_groups=16,
         cohort_groups_settled=9 if running else 0,
         episodes_proposed=story.steps * 128,
-        episodes_finished=story.steps * 128 - 3,
+        episodes_finished=max(0, story.steps * 128 - 3),
         episodes_failed=3 if story.steps else 0,
         samples_trained=story.steps * 256,
         tokens_generated=story.steps * 1480,

@@ -69,7 +69,7 @@ def test_trajectories_are_read_with_the_keyboard(seeded: Any, visit: Callable[..
     guest.page.keyboard.press("t")
     assert guest.page.locator("[data-tokens=plain]").get_attribute("aria-pressed") == "true"
     guest.page.keyboard.press("}")
-    guest.page.wait_for_function("document.querySelector('#t-title').textContent.includes('episode 7')")
+    guest.page.wait_for_function("() => document.querySelector('#t-title').textContent.includes('episode 7')")
 
 
 def test_the_form_and_the_yaml_are_one_document(seeded: Any, visit: Callable[..., Any]) -> None:
@@ -90,7 +90,7 @@ def test_the_form_and_the_yaml_are_one_document(seeded: Any, visit: Callable[...
     assert "24 × 8" in page.locator("#plan-body").inner_text()
     assert "1 change" in page.locator("#change-count").inner_text()
     page.get_by_role("tab", name="YAML").click()
-    page.wait_for_function("document.querySelector('#yaml').value.includes('tasks_per_step: 24')")
+    page.wait_for_function("() => document.querySelector('#yaml').value.includes('tasks_per_step: 24')")
     written = page.locator("#yaml").input_value()
     page.locator("#yaml").fill(written.replace("tasks_per_step: 24", "tasks_per_step: none"))
     page.locator("#yaml-errors li").first.wait_for()

@@ -48,9 +48,9 @@ def test_a_run_from_the_form_to_its_end(site: Site, visit: Callable[..., Any]) -
     guest.goto(f"/runs/new?template={TEMPLATE}")
     page.locator("#start[aria-disabled=false]").wait_for()
     page.get_by_label("Train steps").fill("2000")
-    page.get_by_label("Stop at evaluation of").fill("")
+    page.get_by_label("Stop at evaluation").fill("")
     page.locator("#run-name").fill("Story in the browser")
-    page.wait_for_function("document.querySelector('#change-count').textContent.match(/^[12] change/)")
+    page.wait_for_function("() => document.querySelector('#change-count').textContent.match(/^[12] change/)")
     page.locator("#start[aria-disabled=false]").wait_for()
     guest.keep("story-2-new-run")
     page.get_by_role("button", name="Start run").click()
@@ -59,7 +59,8 @@ def test_a_run_from_the_form_to_its_end(site: Site, visit: Callable[..., Any]) -
     page.locator("#run-head .pill", has_text="Running").first.wait_for(timeout=60_000)
     address = page.url
     page.wait_for_function(
-        f"parseFloat(document.querySelector('#tiles .v')?.textContent) >= {TARGET}", timeout=LEARNS_WITHIN_S * 1000
+        f"() => parseFloat(document.querySelector('#tiles .v')?.textContent) >= {TARGET}",
+        timeout=LEARNS_WITHIN_S * 1000,
     )
     assert page.url == address, "the page must follow the run without being loaded again"
     assert page.locator("[data-live-mark]").get_attribute("data-state") == "live"

@@ -45,7 +45,7 @@ class Visitor:
 
     def settle(self) -> None:
         """Wait until the charts of an overview are drawn and no skeleton is left."""
-        self.page.wait_for_function("!document.querySelector('.sk')", timeout=20_000)
+        self.page.wait_for_function("() => !document.querySelector('.sk')", timeout=20_000)
         self.page.wait_for_timeout(300)
 
     def keep(self, name: str, *, full: bool = True) -> None:

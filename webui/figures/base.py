@@ -57,11 +57,12 @@ class Figure:
 
 
 class SeriesSet:
-    """The series of a run by (name, agent, stat)."""
+    """The series of a run by (name, agent, stat), with the six digits that a chart can show."""
 
     def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
         self._by_key: dict[tuple[str, str, str], Points] = {
-            (row["name"], row["agent"], row["stat"]): (list(row["x"]), list(row["y"])) for row in rows
+            (row["name"], row["agent"], row["stat"]): (list(row["x"]), [float(f"{y:.6g}") for y in row["y"]])
+            for row in rows
         }
 
     def get(self, name: str, agent: str = "", stat: str = "mean") -> Points:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flexmarl.contracts.resolve import leaves
+from flexmarl.contracts.spec import ExperimentSpec
 from webui.figures.base import SeriesSet
 from webui.figures.devices import BUSY, Timeline, shares
 from webui.figures.learning import eval_text
@@ -149,16 +150,15 @@ def changed(run: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 def config_groups(run: Mapping[str, Any], only: str = "") -> list[dict[str, Any]]:
     """The resolved specification by top-level section, each value with its source."""
-    groups: dict[str, list[dict[str, Any]]] = {}
+    groups: dict[str, list[dict[str, Any]]] = {name: [] for name in ("run", *ExperimentSpec.model_fields)}
     for where, value in leaves(run["spec"]):
         source = run["sources"].get(where, "default")
         if only and source != only:
             continue
         top, _, rest = where.lstrip("/").partition("/")
-        groups.setdefault(top, []).append(
-            {"path": (rest or top).replace("/", "."), "value": text_of(value), "source": source}
-        )
-    return [{"name": name, "rows": rows} for name, rows in groups.items()]
+        line = {"path": (rest or top).replace("/", "."), "value": text_of(value), "source": source}
+        groups[top if rest else "run"].append(line)
+    return [{"name": name, "rows": rows} for name, rows in groups.items() if rows]
 
 
 def text_of(value: Any) -> str:
@@ -205,8 +205,3 @@ def account(chart: Timeline, agents: list[Mapping[str, Any]]) -> dict[str, Any]:
         )
         left += share
     return {"rows": rows, "parts": parts, "idle_share": chart.idle / held, "held": chart.held, "any": bool(chart.held)}
-
-
-def eta_words(run: Mapping[str, Any]) -> str:
-    """Why there is no estimate, when there is none."""
-    return "" if run["eta_s"] else percent(None)
