@@ -251,3 +251,18 @@ def test_roles_keep_the_order_of_their_environment(api) -> None:
     body = {"spec": {"agents": agents, "environment": {"type": "arithmetic"}}}
     run = api.post("/api/v1/runs", body, headers={"Idempotency-Key": key()}).json()
     assert [agent["role"] for agent in run["agents"]] == ["planner", "solver", "verifier"]
+
+
+def test_every_template_makes_a_run_as_it_stands(api) -> None:
+    templates = api.get("/api/v1/templates").json()["results"]
+    assert templates
+    for template in templates:
+        body = {"template": template["name"], "name": f"From {template['name']}"}
+        run = api.post("/api/v1/runs", body, headers={"Idempotency-Key": key()})
+        assert run.status_code == 201, run.content
+        found = run.json()
+        assert (found["template"], found["preset"]) == (template["name"], template["preset"])
+        assert found["spec"] == {**template["spec"], "name": f"From {template['name']}"}
+        assert [agent["role"] for agent in found["agents"]] == template["roles"]
+        assert "template" in found["sources"].values()
+        assert api.get(template["url"]).json() == template
