@@ -2,29 +2,115 @@
 
 Invariants. A message only says "look at command n of run r"; losing or repeating one changes nothing. No retries (the
 driver sends again), no time limits (work is cooperative), no result store. A worker that dies by SIGKILL is noticed
-within `HEARTBEAT_MS`: each poll may trigger maintenance. A worker at full capacity polls no queue, so `Heartbeat` shows
-that it lives.
+within `HEARTBEAT_MS`: polls trigger maintenance. A worker at full capacity fetches nothing, so `Heartbeat` shows that
+it lives. An idle worker sleeps until a sender names its queue on the wake channel; a lost hint costs `POLL_MS`.
 """
 
 import threading
+from collections.abc import Iterable
 
 import redis
 import structlog
+from dramatiq import Consumer, MessageProxy
 from dramatiq.brokers.redis import RedisBroker
 from dramatiq.middleware import AsyncIO
+
+from flexmarl.contracts.commands import WAKE_CHANNEL
 
 log = structlog.get_logger(__name__)
 
 HEARTBEAT_MS = 4000
 """A worker silent for longer is dead to the broker and its messages go back to their queues."""
-MAINTENANCE_CHANCE = 50_000
-"""Of a million polls: several a second on an idle queue."""
-POLL_MS = 25
-"""Ceiling of the poll interval of an idle queue."""
+MAINTENANCE_CHANCE = 500_000
+"""Of a million commands: about once a second on an idle queue."""
+POLL_MS = 500
+"""How long an idle queue goes without a look when no hint comes."""
+SUBSCRIBE_AGAIN_S = 0.5
+
+
+class Hints(threading.Thread):
+    """Listens on the wake channel and wakes the consumer of the named queue."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        super().__init__(name="broker-hints", daemon=True)
+        self._client = client
+        self._events: dict[str, threading.Event] = {}
+        self._stopping = threading.Event()
+        self._heard = True
+
+    def event(self, queue_name: str) -> threading.Event:
+        """Return the event that a hint for the queue sets."""
+        return self._events.setdefault(queue_name, threading.Event())
+
+    def run(self) -> None:
+        """Listen until stopped; while the connection is down, consumers poll."""
+        while not self._stopping.is_set():
+            try:
+                self._listen()
+            except (redis.RedisError, OSError) as error:
+                if self._heard:
+                    log.warning("no hints from the broker, polling", error=str(error))
+                self._heard = False
+                self._stopping.wait(SUBSCRIBE_AGAIN_S)
+
+    def stop(self) -> None:
+        """End the thread within a second."""
+        self._stopping.set()
+
+    def _listen(self) -> None:
+        with self._client.pubsub(ignore_subscribe_messages=True) as channel:  # type: ignore[no-untyped-call]
+            channel.subscribe(WAKE_CHANNEL)
+            self._heard = True
+            for event in list(self._events.values()):
+                event.set()  # something may have come while nobody listened
+            while not self._stopping.is_set():
+                message = channel.get_message(timeout=1.0)
+                named = None if message is None else self._events.get(message["data"].decode())
+                if named is not None:
+                    named.set()
+
+
+class HintedConsumer(Consumer):
+    """A consumer that waits for a hint instead of sleeping between polls."""
+
+    def __init__(self, inner: Consumer, hint: threading.Event, timeout_ms: int) -> None:
+        self._inner, self._hint, self._timeout_s = inner, hint, timeout_ms / 1000
+
+    def __next__(self) -> MessageProxy | None:
+        self._hint.clear()  # before the look: a hint that comes during it is kept
+        message: MessageProxy | None = next(self._inner)
+        if message is None:
+            self._hint.wait(self._timeout_s)
+        return message
+
+    def ack(self, message: MessageProxy) -> None:
+        self._inner.ack(message)
+        self._hint.set()  # there is room for another one
+
+    def nack(self, message: MessageProxy) -> None:
+        self._inner.nack(message)
+        self._hint.set()
+
+    def requeue(self, messages: Iterable[MessageProxy]) -> None:
+        self._inner.requeue(messages)
+
+    def close(self) -> None:
+        self._inner.close()
 
 
 class PromptBroker(RedisBroker):
-    """A Redis broker without delay queues: nothing here is sent for later, and each would be polled as well."""
+    """A Redis broker that is woken by hints, without delay queues: nothing here is sent for later."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(  # type: ignore[no-untyped-call]
+            url=url, middleware=[AsyncIO()], maintenance_chance=MAINTENANCE_CHANCE, heartbeat_timeout=HEARTBEAT_MS
+        )
+        self.hints = Hints(self.client)
+
+    def consume(self, queue_name: str, prefetch: int = 1, timeout: int = POLL_MS) -> Consumer:
+        """Return a consumer of the queue; the inner one never sleeps."""
+        inner = super().consume(queue_name, prefetch, timeout=0)
+        return HintedConsumer(inner, self.hints.event(queue_name), timeout)
 
     def declare_queue(self, queue_name: str) -> None:
         """Declare a queue and nothing else."""
@@ -32,16 +118,6 @@ class PromptBroker(RedisBroker):
             self.emit_before("declare_queue", queue_name)
             self.queues.add(queue_name)
             self.emit_after("declare_queue", queue_name)
-
-
-def make_broker(url: str) -> PromptBroker:
-    """Connect to the broker; async actors run on one event loop per process."""
-    return PromptBroker(  # type: ignore[no-untyped-call]
-        url=url,
-        middleware=[AsyncIO()],
-        maintenance_chance=MAINTENANCE_CHANCE,
-        heartbeat_timeout=HEARTBEAT_MS,
-    )
 
 
 class Heartbeat(threading.Thread):

@@ -19,7 +19,7 @@ from dramatiq.worker import Worker
 from flexmarl.store import leases
 from flexmarl.store.errors import SchemaMismatch
 from workers import actors, reporting, settings
-from workers.broker import POLL_MS, Heartbeat, PromptBroker, make_broker
+from workers.broker import POLL_MS, Heartbeat, PromptBroker
 from workers.database import Pool, open_pool
 from workers.errors import SettingsError
 from workers.hosting import Shutdown
@@ -57,7 +57,7 @@ def run_device(config: Settings, pool: Pool, stopping: threading.Event) -> None:
     devices = _await_devices(config, pool, stopping)
     if not devices:
         return
-    broker, shutdown = make_broker(config.redis_url), Shutdown()
+    broker, shutdown = PromptBroker(config.redis_url), Shutdown()
     actors.register_hosting(broker, config, pool, shutdown)
     worker = _start(broker, [f"device.{device}" for device in devices], threads=len(devices), prefetch=1)
     stopping.wait()
@@ -68,7 +68,7 @@ def run_device(config: Settings, pool: Pool, stopping: threading.Event) -> None:
 
 def run_rollout(config: Settings, pool: Pool, stopping: threading.Event) -> None:
     """Play episode groups of a pool."""
-    broker, player = make_broker(config.redis_url), Player(pool)
+    broker, player = PromptBroker(config.redis_url), Player(pool)
     actors.register_playing(broker, player)
     limit = config.rollout_commands
     worker = _start(broker, [f"rollout.{config.rollout_pool}"], threads=limit, prefetch=limit)
@@ -88,6 +88,7 @@ def _start(broker: PromptBroker, queues: list[str], threads: int, prefetch: int)
     worker.start()
     for name in queues:
         broker.declare_queue(name)
+    broker.hints.start()
     Heartbeat(broker).start()
     log.info("consuming", queues=queues)
     return worker

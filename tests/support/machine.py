@@ -16,7 +16,7 @@ from flexmarl.contracts.commands import HostLease
 from flexmarl.contracts.events import DeviceUse
 from flexmarl.store import commands, engines
 from tests.support.store_story import Story
-from workers.broker import make_broker
+from workers.broker import PromptBroker
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ class Machine:
             "FLEXMARL_CLUSTER_KEY": "key",
             "PYTHONPATH": os.pathsep.join([str(ROOT / "platform"), str(ROOT), str(CHILDREN)]),
         }
-        self.broker = make_broker(redis_url)
+        self.broker = PromptBroker(redis_url)
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def start(self, **extra: str) -> "subprocess.Popen[bytes]":

@@ -1,14 +1,15 @@
 """One lane per child: its commands one after another, in the order of their numbers.
 
-Invariants. The store chooses the next command (`take_next`), so a push that overtakes another changes nothing. A
-command is taken only while its child answers, under a token that is extended as long as the child works. A child that
-vanishes gives the command back; whether it is repeated or withdrawn is the core's decision.
+Invariants. The store chooses the next command (`take_next`), so a push that overtakes another changes nothing. The
+child gets one request at a time, in that order, and results are committed in that order; only taking the next and
+committing the former overlap with its work. Tokens are extended as long as the child works. A child that vanishes gives
+the commands back; whether they are repeated or withdrawn is the core's decision.
 """
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Protocol, TypeVar
 
 import aiohttp
@@ -49,6 +50,7 @@ class Lane:
         self._store = store
         self._wake = asyncio.Event()
         self._wake.set()
+        self._early = False
         self._log = log.bind(run_id=child.run_id, lease_id=child.lease_id, incarnation=child.incarnation)
         self._task = asyncio.create_task(self._run(), name=f"lane-{child.lease_id}")
 
@@ -67,66 +69,115 @@ class Lane:
             await self._wake.wait()
             self._wake.clear()
             try:
-                while await self._one():
-                    pass
+                await self._drain()
             except (psycopg.Error, ChildUnreachable, LeaseLost) as error:
                 self._log.warning("lane pauses", error=f"{type(error).__name__}: {error}")
                 await asyncio.sleep(AGAIN_S)
 
-    async def _one(self) -> bool:
-        """Carry out the next command; False when there is none."""
-        prepared = await self._store(self._take)
-        if prepared is None:
-            return False
-        if isinstance(prepared, Taken):
-            return True  # refused while it was prepared
-        began = time.monotonic()
-        try:
-            commit = await self._with_extension(prepared)
-            await self._store(commit)
-        except (TokenLost, EpochStale) as lost:
-            self._log.info("command given up", command=prepared.taken.no, reason=str(lost))
-            return True
-        except (ChildRefused, Refused) as refused:
-            await self._refused(prepared.taken, refused)
-            return True
-        except (ChildUnreachable, LeaseLost, asyncio.CancelledError):
-            await asyncio.shield(self._give_back(prepared.taken))
-            raise
-        self._log.debug("carried out", command=prepared.taken.no, seconds=round(time.monotonic() - began, 4))
-        return True
+    async def _drain(self) -> None:
+        """Carry out commands until none is left.
 
-    def _take(self, conn: psycopg.Connection) -> Prepared | Taken | None:
+        A pipeline of three: while the child works on one, the next is taken and read and the former is committed.
+        """
+        last = 0
+        ahead = self._begin_next(last)
+        committing = asyncio.create_task(asyncio.sleep(0))
+        try:
+            while (prepared := await ahead) is not None or (self._wake.is_set() and not self._early):
+                self._wake.clear()
+                last = prepared.taken.no if prepared else last
+                ahead = self._begin_next(last)
+                if prepared is not None:
+                    outcome = await self._worked(prepared, ahead)
+                    await committing
+                    committing = asyncio.create_task(self._settle(prepared, outcome))
+            await committing
+            if self._early:
+                self._early = False
+                self._wake.set()  # what could not be read too early is read again, behind the commit
+        except (psycopg.Error, ChildUnreachable, LeaseLost, asyncio.CancelledError):
+            await asyncio.shield(self._abandon(ahead, committing))
+            raise
+
+    def _begin_next(self, after: int) -> "asyncio.Task[Prepared | None]":
+        return asyncio.create_task(self._next(after))
+
+    async def _next(self, after: int) -> Prepared | None:
         """Take the next command and read what its request needs, in one visit to the store."""
-        taken = commands.take_next(conn, self.child.lease_id, TTL_S)
+        while isinstance(found := await self._store(partial(self._take, after=after)), Taken):
+            if after:
+                self._early = True
+                return None
+        return found
+
+    def _take(self, conn: psycopg.Connection, after: int) -> Prepared | Taken | None:
+        """Return a bare Taken for a command whose rows are not there: failed, or given back when read ahead."""
+        taken = commands.take_next(conn, self.child.lease_id, TTL_S, after)
         if taken is None:
             return None
         try:
             return prepare(conn, taken)
         except Refused as refused:
-            commands.fail(conn, taken, refused.code, str(refused), retryable=False)
+            if after:
+                commands.reopen(conn, taken)
+            else:
+                commands.fail(conn, taken, refused.code, str(refused), retryable=False)
             return taken
 
-    async def _with_extension(self, prepared: Prepared) -> Commit:
-        """Wait for the child, holding the command as long as it takes. Raises TokenLost when it was withdrawn."""
+    async def _worked(self, prepared: Prepared, ahead: "asyncio.Task[Prepared | None]") -> Commit | ChildRefused | None:
+        """Wait for the child, holding this command and the next as long as it takes; None when it was withdrawn.
+
+        Raises ChildUnreachable after giving the command back.
+        """
         work = asyncio.ensure_future(perform(self._client, prepared))
         try:
             while True:
                 done, _ = await asyncio.wait({work}, timeout=EXTEND_S)
                 if done:
                     return work.result()
-                await self._extend(prepared.taken)
+                if not await self._extended(prepared.taken):
+                    return None
+                following = ahead.result() if ahead.done() and not ahead.cancelled() else None
+                if following is not None:
+                    await self._extended(following.taken)
+        except ChildRefused as refused:
+            return refused
+        except (ChildUnreachable, asyncio.CancelledError):
+            await asyncio.shield(self._give_back(prepared.taken))
+            raise
         finally:
             work.cancel()
 
-    async def _extend(self, taken: Taken) -> None:
+    async def _extended(self, taken: Taken) -> bool:
         try:
-            extended = await self._store(lambda conn: commands.extend(conn, taken, TTL_S))
+            return (await self._store(lambda conn: commands.extend(conn, taken, TTL_S))).alive
         except psycopg.Error as error:
             self._log.warning("could not extend", command=taken.no, error=str(error))
-            return
-        if not extended.alive:
-            raise TokenLost(taken.run_id, taken.no)
+            return True
+
+    async def _settle(self, prepared: Prepared, outcome: Commit | ChildRefused | None) -> None:
+        """Write what the child's answer means. Raises psycopg's errors and LeaseLost after giving the command back."""
+        taken = prepared.taken
+        try:
+            if outcome is None:
+                self._log.info("command withdrawn", command=taken.no)
+            elif isinstance(outcome, ChildRefused):
+                await self._refused(taken, outcome)
+            else:
+                await self._store(outcome)
+        except (TokenLost, EpochStale) as lost:
+            self._log.info("command given up", command=taken.no, reason=str(lost))
+        except Refused as refused:
+            await self._refused(taken, refused)
+        except (psycopg.Error, LeaseLost):
+            await self._give_back(taken)
+            raise
+
+    async def _abandon(self, ahead: "asyncio.Task[Prepared | None]", committing: "asyncio.Task[None]") -> None:
+        """Let what is being written finish, and give back what was taken ahead."""
+        results = await asyncio.gather(ahead, committing, return_exceptions=True)
+        if isinstance(results[0], Prepared):
+            await self._give_back(results[0].taken)
 
     async def _refused(self, taken: Taken, refused: ChildRefused | Refused) -> None:
         kind, detail = taken.command.kind, str(refused)

@@ -17,6 +17,9 @@ from flexmarl.contracts.wire import CutSample, MicroBatchRef, Origin, PolicyPin
 
 COMMAND_SCHEMA_VERSION = 1
 
+WAKE_CHANNEL = "flexmarl:wake"
+"""Redis channel on which a sender names the queue it just put a message into, so that an idle worker looks at once."""
+
 
 class CommandStatus(StrEnum):
     OPEN = "open"

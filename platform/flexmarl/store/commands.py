@@ -76,8 +76,11 @@ def take(conn: Connection, run_id: int, no: int, ttl_s: float) -> Taken | None:
     return None if row is None else _taken(*row)
 
 
-def take_next(conn: Connection, lease_id: int, ttl_s: float) -> Taken | None:
-    """Take the oldest command that the child of a lease should carry out. None while an older one is held."""
+def take_next(conn: Connection, lease_id: int, ttl_s: float, after: int = 0) -> Taken | None:
+    """Take the oldest command that the child of a lease should carry out. None while an older one is held.
+
+    Who holds one may take ahead by naming it in `after`.
+    """
     row = conn.execute(
         f"""
         UPDATE store.command c
@@ -87,13 +90,14 @@ def take_next(conn: Connection, lease_id: int, ttl_s: float) -> Taken | None:
         FROM (
           SELECT c.run_id, c.no FROM store.command c JOIN store.run_state r USING (run_id)
           WHERE c.lease_id = %(lease)s AND c.route = 'node' AND c.status IN ('open', 'taken') AND {_LIVE}
+            AND c.no > %(after)s
           ORDER BY c.no LIMIT 1
         ) oldest
         WHERE c.run_id = oldest.run_id AND c.no = oldest.no
           AND (c.status = 'open' OR (c.status = 'taken' AND c.deadline < clock_timestamp()))
         RETURNING c.run_id, c.no, c.token, c.takes, c.epoch, c.body::text
         """.encode(),
-        {"lease": lease_id, "ttl": ttl_s},
+        {"lease": lease_id, "ttl": ttl_s, "after": after},
     ).fetchone()
     return None if row is None else _taken(*row)
 

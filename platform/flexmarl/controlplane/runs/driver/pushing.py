@@ -17,6 +17,8 @@ import structlog
 from dramatiq import Message
 from dramatiq.brokers.redis import RedisBroker
 
+from flexmarl.contracts.commands import WAKE_CHANNEL
+
 log = structlog.get_logger(__name__)
 
 WAITING = 10_000
@@ -76,6 +78,7 @@ class BrokerThread(threading.Thread):
             )
             try:
                 self._broker.enqueue(message)
+                self._broker.client.publish(WAKE_CHANNEL, push.queue)
             except redis.RedisError as error:
                 self._complain(str(error))
 
