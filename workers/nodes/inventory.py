@@ -58,7 +58,7 @@ def cuda_devices(node: str, listing: str) -> list[DeviceFacts]:
         for share in range(shares):
             title = name if shares == 1 else f"{name}, share {share + 1} of {shares}"
             facts: dict[str, object] = {"cuda_index": int(index), "share": 1 / shares}
-            size = int(memory) * 2**20 // shares
+            size = (int(memory) if memory.isdecimal() else 0) * 2**20 // shares  # some drivers say [N/A]
             ordinal = len(found)
             found.append(DeviceFacts(f"{node}.gpu{ordinal}", "cuda", ordinal, title, size, DEFAULT_POOL, facts))
     return found

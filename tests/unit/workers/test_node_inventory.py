@@ -1,0 +1,32 @@
+"""What a machine offers, from its cores and from nvidia-smi's listing."""
+
+from workers.nodes.inventory import cpu_devices, cuda_devices, discover
+
+
+def test_any_machine_fits_an_engine_and_a_trainer():
+    devices = discover("box")
+    assert len(devices) >= 2
+    assert len({device.id for device in devices}) == len(devices)
+
+
+def test_cpu_shares_are_named_by_node_and_number():
+    devices = cpu_devices("box", "default")
+    assert [device.id for device in devices[:2]] == ["box.cpu0", "box.cpu1"]
+    assert all(device.memory_bytes > 0 for device in devices)
+
+
+def test_a_single_gpu_is_two_shares():
+    devices = cuda_devices("box", "0, NVIDIA H100 80GB HBM3, 81559\n")
+    assert [device.id for device in devices] == ["box.gpu0", "box.gpu1"]
+    assert [device.facts["cuda_index"] for device in devices] == [0, 0]
+    assert devices[0].memory_bytes == 81559 * 2**20 // 2
+
+
+def test_each_of_several_gpus_is_one_device():
+    devices = cuda_devices("box", "0, A, 100\n1, B, [N/A]\n")
+    assert [(device.id, device.facts["cuda_index"]) for device in devices] == [("box.gpu0", 0), ("box.gpu1", 1)]
+    assert devices[1].memory_bytes == 0
+
+
+def test_no_gpu_no_device():
+    assert cuda_devices("box", "") == []
