@@ -83,6 +83,8 @@ TEMPLATES: list[dict[str, Any]] = [
 
 DATABASES = {"default": env.database("DATABASE_URL", "postgresql://localhost/flexmarl")}
 DATABASES["default"]["CONN_MAX_AGE"] = 0
+# A connection of the pool is tried before use: after a restart of the server all of them are dead.
+DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
 DATABASES["default"]["OPTIONS"]["pool"] = {
     "min_size": 1,
     "max_size": env.integer("FLEXMARL_DATABASE_CONNECTIONS", 16, minimum=2),

@@ -1,0 +1,74 @@
+"""The supervisor or a server dies in mid-run: the run goes on after the repair and its counts add up."""
+
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from flexmarl.launcher.processes import wait_until
+from tests.support.system import Api, ApiError, System
+
+pytestmark = [pytest.mark.slow, pytest.mark.services]
+
+STEPS = 40
+SPEC = {
+    "agents": {"speaker": {}, "listener": {}},
+    "environment": {"type": "reference_game"},
+    "batch": {"tasks_per_step": 8, "episodes_per_task": 4, "micro_batch_groups": 4, "rollout_groups": 4},
+    "evaluation": {"every_steps": 20, "tasks": 16},
+    "budget": {"train_steps": STEPS, "target": None},
+}
+
+
+@pytest.fixture(scope="module")
+def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    with System(tmp_path_factory.mktemp("services die") / "home") as system:
+        yield system
+
+
+def started(api: Api, name: str) -> str:
+    run_id = str(api.create_run(name=name, spec=SPEC)["id"])
+    api.wait(run_id, lambda run: run["step"] >= 5, 90)
+    return run_id
+
+
+def assert_finished(api: Api, run_id: str) -> None:
+    run = finished(api, run_id)
+    assert (run["status"], run["step"]) == ("completed", STEPS), run["reason_text"]
+    report = api.get(f"/runs/{run_id}/consistency")
+    assert report["ok"], report
+
+
+def finished(api: Api, run_id: str) -> dict[str, object]:
+    """Wait for the end; the web process may be away for a while."""
+    deadline = time.monotonic() + 180
+    while True:
+        try:
+            return api.finish(run_id, 180)
+        except (OSError, ApiError) as error:
+            refused = isinstance(error, ApiError) and error.status < 500
+            if refused or time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
+
+
+@pytest.mark.parametrize("server", ["postgres", "valkey"])
+def test_a_killed_server_costs_time_and_nothing_else(system: System, server: str) -> None:
+    api = system.api()
+    run_id = started(api, f"kill {server}")
+    victims = [p for p in psutil.Process(system.process.pid).children() if p.name().startswith(server)]
+    assert len(victims) == 1
+    victims[0].kill()
+    assert_finished(api, run_id)
+
+
+def test_a_run_survives_sigkill_of_the_supervisor(system: System) -> None:
+    api = system.api()
+    run_id = started(api, "kill supervisor")
+    workers = system.processes()
+    system.process.kill()
+    system.process.wait()
+    assert wait_until(lambda: not any(psutil.pid_exists(pid) for pid in workers.values()), 15)
+    system.start()
+    assert_finished(Api(system.url, api.token), run_id)
