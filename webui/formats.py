@@ -21,6 +21,16 @@ def number(value: float | None, digits: int = 0) -> str:
     return text
 
 
+def tiny(value: float | None) -> str:
+    """Write a figure that may be far below 1: `0.012`, `1.4e−5`."""
+    if value is None or not math.isfinite(value):
+        return DASH
+    if value == 0 or abs(value) >= 0.001:
+        return number(value, 3)
+    mantissa, _, exponent = f"{value:.1e}".partition("e")
+    return f"{mantissa.replace('-', MINUS)}e{str(int(exponent)).replace('-', MINUS)}"
+
+
 def signed(value: float | None, digits: int = 3) -> str:
     """Write a difference with its sign."""
     if value is None or not math.isfinite(value):

@@ -121,7 +121,7 @@ def _curves(story: Story, roles: list[str], start: float) -> list[MetricPoint]:
     rng, noise = story.rng, 0.0
 
     def add(name: str, step: int, value: float, agent: str = "", stat: str = "mean") -> None:
-        points.append(MetricPoint(name, step, float(value), start + step * story.step_s, agent, stat, step * 128))
+        points.append(MetricPoint(name, step + 1, float(value), start + step * story.step_s, agent, stat, step * 128))
 
     for step in range(story.steps):
         share = 1 - math.exp(-3.2 * step / max(60, story.max_steps * 0.5))
@@ -133,7 +133,7 @@ def _curves(story: Story, roles: list[str], start: float) -> list[MetricPoint]:
         useful = max(0.05, 0.35 + 0.5 * math.sin(math.pi * min(1.0, share + 0.1)) + rng.gauss(0, 0.03))
         easy = min(1 - useful, max(0.0, share * 0.6 + rng.gauss(0, 0.02)))
         for name, value in (("useful", useful), ("easy", easy), ("hard", max(0.0, 1 - useful - easy))):
-            add(f"groups/{name}", step, value)
+            add(f"groups/{name}", step, value, stat="share")
         for i, role in enumerate(roles):
             own = min(1.0, max(0.0, team + 0.04 * (1 - i) + rng.gauss(0, 0.012)))
             add("reward/agent", step, own, role)
@@ -145,6 +145,8 @@ def _curves(story: Story, roles: list[str], start: float) -> list[MetricPoint]:
         seconds = story.step_s * (1 + abs(rng.gauss(0, 0.12)))
         add("time/step", step, seconds)
         add("time/rollout", step, seconds * 0.72)
+        add("time/train_tail", step, seconds * 0.2)
+        add("time/publish", step, seconds * 0.08)
         add("time/wait_samples", step, seconds * 0.31)
         add("throughput/tokens", step, 1450 + 200 * rng.random())
         if step % 10 == 9:
@@ -155,7 +157,7 @@ def _curves(story: Story, roles: list[str], start: float) -> list[MetricPoint]:
 
 def _finish(conn: Any, lease: RunLease, story: Story, roles: list[str], curves: list[MetricPoint], end: float) -> None:
     seq = 4 if story.steps else 2
-    last = {p.agent: p.value for p in curves if p.name == "reward/agent" and p.step == story.steps - 1}
+    last = {p.agent: p.value for p in curves if p.name == "reward/agent" and p.step == story.steps}
     team = [p.value for p in curves if p.name == "reward/team" and p.stat == "mean"]
     evaluated = [p for p in curves if p.name == "eval/solved"]
     running = story.status is RunStatus.RUNNING

@@ -5,6 +5,8 @@ from webui.formats import DASH, number, percent, plural
 
 REWARD_SERIES = ("reward/team", "eval/team_score")
 GROUP_SERIES = ("groups/useful", "groups/easy", "groups/hard")
+NEAR = 0.12
+"""Two end labels closer than this share of the scale would touch."""
 MAX_BARS = 24
 """More bars than this are merged to their means: a bar stays wide enough to read."""
 
@@ -26,7 +28,8 @@ def team_reward(series: SeriesSet, warmup_steps: int = 0, optimum: float | None 
         return Figure("team_reward", "Team reward", "", table, empty="It appears when the first step is trained.")
     soft = smooth(ys, 0.8)
     data = []
-    if low and high:
+    banded = bool(low and high) and _says_something(low, high)
+    if banded:
         hidden = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
         data.append({"x": xs, "y": high, **hidden})
         data.append({"x": xs, "y": low, **hidden, "fill": "tonexty", "fillcolor": "$band"})
@@ -44,7 +47,10 @@ def team_reward(series: SeriesSet, warmup_steps: int = 0, optimum: float | None 
             "hovertemplate": "%{customdata:.3f}<extra>mean</extra>",
         }
     )
-    notes = [end_label(xs[-1], soft[-1], number(ys[-1], 3), strong=True)]
+    near = bool(ey) and abs(ey[-1] - soft[-1]) < NEAR * max([*ys, *ey, 1e-9])
+    above = bool(ey) and ey[-1] >= soft[-1]
+    apart = (6 if above else -6) if near else 0
+    notes = [end_label(xs[-1], soft[-1], number(ys[-1], 3), strong=True, shift=-apart)]
     if ex:
         data.append(
             {
@@ -57,7 +63,7 @@ def team_reward(series: SeriesSet, warmup_steps: int = 0, optimum: float | None 
                 "hovertemplate": "%{y:.3f}<extra>evaluation</extra>",
             }
         )
-        notes.append(end_label(ex[-1], ey[-1], number(ey[-1], 3), shift=-10 if abs(ey[-1] - soft[-1]) < 0.08 else 0))
+        notes.append(end_label(xs[-1], ey[-1], number(ey[-1], 3), shift=apart))
     shapes = []
     if warmup_steps:
         shape, note = mark(xs[0], f"after {plural(warmup_steps, 'warm-up step')}")
@@ -80,10 +86,16 @@ def team_reward(series: SeriesSet, warmup_steps: int = 0, optimum: float | None 
         ),
         [
             {"label": "mean", "swatch": "q6"},
-            {"label": "worst to best", "swatch": "q1"},
+            *([{"label": "worst to best", "swatch": "q1"}] if banded else []),
             *([{"label": "evaluation", "swatch": "q4"}] if ex else []),
         ],
     )
+
+
+def _says_something(low: list[float], high: list[float]) -> bool:
+    """Say whether a band from worst to best is ever narrower than the whole scale; else it is only a grey box."""
+    scale = max(high) - min(low)
+    return sum(h - lo < 0.98 * scale for lo, h in zip(low, high, strict=True)) >= len(low) / 4
 
 
 def rising(ys: list[float], xs: list[float]) -> str:
@@ -102,9 +114,9 @@ def rising(ys: list[float], xs: list[float]) -> str:
 
 def group_signal(series: SeriesSet) -> Figure:
     """Share of episode groups that teach something, against those everybody solves and those nobody solves."""
-    xs, useful = series.get("groups/useful")
-    easy = _same_steps(series.get("groups/easy"), xs) or [0.0] * len(xs)
-    hard = _same_steps(series.get("groups/hard"), xs) or [0.0] * len(xs)
+    xs, useful = series.get("groups/useful", stat="share")
+    easy = _same_steps(series.get("groups/easy", stat="share"), xs) or [0.0] * len(xs)
+    hard = _same_steps(series.get("groups/hard", stat="share"), xs) or [0.0] * len(xs)
     table = Table(
         ["step", "useful", "easy", "hard"],
         [[int(x), useful[i], easy[i], hard[i]] for i, x in enumerate(xs)],

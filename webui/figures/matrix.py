@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from webui.figures.base import Agent, SeriesSet, smooth
-from webui.formats import number, si
+from webui.formats import number, si, tiny
 
 RISE_TEXT = 0.1
 """Relative change below which a row's summary says `steady`."""
@@ -29,7 +29,7 @@ LEARNING = (
 )
 STABILITY = (
     Metric("train/entropy", "Entropy", "nats per token", lambda v: number(v, 2), by_policy=True),
-    Metric("train/kl_engine", "Mismatch", "KL, engine to trainer", lambda v: number(v, 4), by_policy=True),
+    Metric("train/kl_engine", "Mismatch", "KL, engine to trainer", tiny, by_policy=True),
     Metric("train/grad_norm", "Gradient norm", "before clipping", lambda v: number(v, 2), by_policy=True),
 )
 

@@ -5,48 +5,38 @@ from collections import Counter
 from webui.figures.base import Agent, Figure, SeriesSet, Table, dash, end_label, layout, room, smooth
 from webui.formats import duration, number, plural, si
 
-TIME_SERIES = ("time/step", "time/rollout", "time/wait_samples")
+TIME_SERIES = ("time/step", "time/rollout", "time/train_tail", "time/publish", "time/wait_samples")
 STALENESS_SERIES = ("staleness/own_max",)
 THROUGHPUT_SERIES = ("throughput/tokens", "throughput/samples")
-_TIMES = (
-    ("time/step", "step", "q6", 2.0),
-    ("time/rollout", "rollout", "k2", 1.6),
-    ("time/wait_samples", "waiting", "k3", 1.6),
-)
+_PARTS = (("time/rollout", "rollout"), ("time/train_tail", "training tail"), ("time/publish", "publication"))
+"""What a step's time is made of, one after the other: until the last group settled, until the last optimizer step,
+until the new weights are served. Training that overlaps rollout lies inside the first part."""
+LAST_STEPS = 40
 
 
 def step_time(series: SeriesSet) -> Figure:
-    """Seconds of each step: all of it, until its last group settled, and what trainers waited for samples."""
+    """Seconds of each of the last steps, split into its parts."""
     xs, total = series.get("time/step")
-    columns = {label: series.get(name) for name, label, _, _ in _TIMES}
+    columns = [series.get(name) for name, _ in _PARTS]
+    waits = series.get("time/wait_samples")
     table = Table(
-        ["step", "step, s", "rollout, s", "trainer waiting, s"],
-        [[int(x), total[i], *(_nth(columns[label], x) for label in ("rollout", "waiting"))] for i, x in enumerate(xs)],
+        ["step", "step, s", *(f"{label}, s" for _, label in _PARTS), "trainer waiting, s"],
+        [[int(x), total[i], *(_nth(column, x) for column in columns), _nth(waits, x)] for i, x in enumerate(xs)],
     )
     if not xs:
         return Figure("step_time", "Time per step, s", "", table, empty="It appears when the first step ends.")
-    data, notes = [], []
-    for _, label, colour, width in _TIMES:
-        x, y = columns[label]
-        if not x:
-            continue
-        soft = smooth(y, 0.7)
-        line = {"width": width, "color": f"${colour}", "dash": "dot" if label == "waiting" else "solid"}
-        if label == "waiting":
-            line["color"] = "$q4"
-        template = "%{customdata:.2f} s<extra>" + label + "</extra>"
-        data.append(
-            {
-                "x": x,
-                "y": soft,
-                "customdata": y,
-                "mode": "lines",
-                "name": label,
-                "line": line,
-                "hovertemplate": template,
-            }
-        )
-    notes.append(end_label(xs[-1], smooth(total, 0.7)[-1], duration(total[-1]), strong=True))
+    shown = xs[-LAST_STEPS:]
+    data = [
+        {
+            "type": "bar",
+            "x": shown,
+            "y": [_nth(column, x) or 0.0 for x in shown],
+            "name": label,
+            "marker": {"color": f"$k{i}", "line": {"width": 0}},
+            "hovertemplate": "%{y:.2f} s<extra>" + label + "</extra>",
+        }
+        for i, ((_, label), column) in enumerate(zip(_PARTS, columns, strict=True), start=1)
+    ]
     recent = sorted(total[-20:])
     return Figure(
         "step_time",
@@ -55,16 +45,12 @@ def step_time(series: SeriesSet) -> Figure:
         table,
         data,
         layout(
-            margin={"l": 34, "r": 44, "t": 8, "b": 28},
-            xaxis={"range": [xs[0], xs[-1]], "rangemode": "normal"},
-            yaxis={"rangemode": "tozero"},
-            annotations=notes,
+            barmode="stack",
+            margin={"l": 34, "r": 10, "t": 8, "b": 28},
+            xaxis={"rangemode": "normal"},
+            yaxis={"rangemode": "tozero", "nticks": 4},
         ),
-        [
-            {"label": "step", "swatch": "q6"},
-            {"label": "rollout", "swatch": "k2"},
-            {"label": "trainer waits", "swatch": "q4"},
-        ],
+        [{"label": label, "swatch": f"k{i}"} for i, label in enumerate(("rollout", "training", "weights"), start=1)],
     )
 
 

@@ -8,6 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.runs import queries as runs
 from flexmarl.controlplane.telemetry import queries as telemetry
+from flexmarl.orchestrator.plan import EVALUATION_DRAWS
 from webui import reading
 from webui.figures import episodes
 from webui.views.base import page, show, whole_number
@@ -21,9 +22,12 @@ FILTERS = ("step", "origin", "solved", "min", "max")
 
 def wanted(request: HttpRequest, *, scores: bool = True) -> telemetry.EpisodeFilter:
     """Read the filters of the URL."""
-    origin = request.GET.get("origin", "")
+    origin, step = request.GET.get("origin", ""), whole_number(request, "step")
+    if step is not None and origin not in ("train", "eval"):
+        origin = "train"
     return telemetry.EpisodeFilter(
-        step=whole_number(request, "step"),
+        # Pages count steps from 1, as every chart does; a cohort has the number of the steps before it.
+        step=None if step is None else step - (origin == "train"),
         origin=origin if origin in ("train", "eval") else None,
         solved={"yes": True, "no": False}.get(request.GET.get("solved", "")),
         score_min=_number(request, "min") if scores else None,
@@ -81,6 +85,7 @@ def listed(request: HttpRequest, run: Any, key: str, around: dict[str, Any] | No
         # Open the list at the episode a link named: its group begins at its last member.
         after = (around["draw"] + 1, 0, 0)
     rows, position = telemetry.trajectory_page(run, wanted(request), PAGE, after)
+    rows = [{**row, "group_no": group_no(row)} for row in rows]
     sample = telemetry.trajectory_page(run, wanted(request, scores=False), SAMPLE)[0]
     query = {name: request.GET[name] for name in FILTERS if request.GET.get(name)}
     return {
@@ -131,7 +136,7 @@ def _opened(run: Any, row: dict[str, Any], tid: str) -> dict[str, Any]:
     divide = bool(row["spec"]["algorithm"]["advantage"]["divide_by_std"])
     group = [member for member in found["group"] if member["status"] == "finished"]
     return {
-        "t": found,
+        "t": {**found, "group_no": group_no(found)},
         "top": reading.best_score(run),
         "conversation": conversation(found["transcript"], turns),
         "scores": [{"agent": agents.get(role), "role": role, "score": s} for role, s in found["scores"].items()],
@@ -139,6 +144,11 @@ def _opened(run: Any, row: dict[str, Any], tid: str) -> dict[str, Any]:
         "facts": sorted((str(k), v) for k, v in dict(found["task"].get("facts") or {}).items()),
         "group": group,
     }
+
+
+def group_no(row: dict[str, Any]) -> int:
+    """Number of an episode group towards people; evaluations count apart."""
+    return int(row["draw"]) - (EVALUATION_DRAWS if row["origin"] == "eval" else 0)
 
 
 def conversation(transcript: list[Any], turns: dict[tuple[str, int], dict[str, Any]]) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from webui.figures.base import SeriesSet
 from webui.figures.devices import BUSY, Timeline, shares
 from webui.figures.learning import eval_text
 from webui.figures.pace import recent_median
-from webui.formats import DASH, duration, number, percent, plural, si, signed
+from webui.formats import DASH, duration, number, plural, si, signed
 
 VERBS = (
     ("start", "Start", "player-play", "It queues for its devices and starts when they are free."),
@@ -145,7 +145,8 @@ def reward_basis(progress: Mapping[str, Any], recent: list[float]) -> str:
 def changed(run: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Values a person set for this run, name and seed aside."""
     found = [(where, value) for where, value in leaves(run["spec"]) if run["sources"].get(where) == "user"]
-    return [(where.lstrip("/").replace("/", "."), value) for where, value in found if where not in ("/name", "/seed")]
+    shown = [(where, value) for where, value in found if where not in ("/name", "/seed")]
+    return [(where.lstrip("/").replace("/", "."), text_of(value)) for where, value in shown]
 
 
 def config_groups(run: Mapping[str, Any], only: str = "") -> list[dict[str, Any]]:

@@ -54,9 +54,21 @@ def test_warm_up_is_marked() -> None:
 
 
 def test_a_band_needs_the_same_steps() -> None:
-    full = series(reward__team=[0.2, 0.4], reward__team_at__as_min=[0.0, 0.1], reward__team_at__as_max=[1.0, 1.0])
+    full = series(reward__team=[0.2, 0.4], reward__team_at__as_min=[0.0, 0.1], reward__team_at__as_max=[1.0, 0.8])
     thinned = series(reward__team=[0.2, 0.4], reward__team_at__as_min=[0.0], reward__team_at__as_max=[1.0])
     assert len(learning.team_reward(full).data) == len(learning.team_reward(thinned).data) + 2
+
+
+def test_a_band_that_is_always_the_whole_scale_is_left_out() -> None:
+    always = series(reward__team=[0.2, 0.4], reward__team_at__as_min=[0.0, 0.0], reward__team_at__as_max=[1.0, 1.0])
+    assert len(learning.team_reward(always).data) == len(learning.team_reward(series(reward__team=[0.2, 0.4])).data)
+
+
+def test_the_parts_of_a_step_are_stacked() -> None:
+    parts = series(time__step=[1.0], time__rollout=[0.7], time__train_tail=[0.2], time__publish=[0.1])
+    figure = pace.step_time(parts)
+    assert [trace["y"] for trace in figure.data] == [[0.7], [0.2], [0.1]]
+    assert figure.layout["barmode"] == "stack"
 
 
 def test_no_points_say_when_there_will_be_some() -> None:
@@ -74,7 +86,11 @@ def test_no_points_say_when_there_will_be_some() -> None:
 def test_group_signal_merges_steps_to_bars_that_can_be_read() -> None:
     count = 100
     figure = learning.group_signal(
-        series(groups__useful=[0.5] * count, groups__easy=[0.3] * count, groups__hard=[0.2] * count)
+        series(
+            groups__useful_at__as_share=[0.5] * count,
+            groups__easy_at__as_share=[0.3] * count,
+            groups__hard_at__as_share=[0.2] * count,
+        )
     )
     assert len(figure.data[0]["x"]) <= learning.MAX_BARS
     assert [trace["y"][0] for trace in figure.data] == pytest.approx([50, 30, 20])

@@ -82,6 +82,13 @@ def test_past_moments_are_relative(back: dict[str, int], text: str) -> None:
     assert formats.ago(NOW - timedelta(**back), NOW) == text
 
 
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0123, "0.012"), (1.44e-5, "1.4e−5"), (0.0, "0.000"), (-2e-7, "−2.0e−7")]
+)
+def test_figures_far_below_one(value: float, text: str) -> None:
+    assert formats.tiny(value) == text
+
+
 def test_sizes_and_counts() -> None:
     assert formats.bytes_text(33_500_000_000) == "33.5 GB"
     assert formats.bytes_text(12) == "12 B"

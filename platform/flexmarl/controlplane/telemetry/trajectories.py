@@ -15,7 +15,7 @@ from flexmarl.store import tokenizers, trajectories
 from flexmarl.store.trajectories import EpisodeFilter, EpisodeSummary, TurnRecord
 
 Position = tuple[int, int, int]
-_IDENTITY = re.compile(r"(\d{1,9})-(\d{1,6})-(\d{1,4})")
+_IDENTITY = re.compile(r"(\d{1,10})-(\d{1,6})-(\d{1,4})")
 ALL = EpisodeFilter()
 
 

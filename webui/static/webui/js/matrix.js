@@ -129,6 +129,7 @@ function make(holder, matrix, row, cells, data, warmup, group) {
 function tick(value, ticks) {
   const step = Math.abs((ticks[1] ?? 1) - (ticks[0] ?? 0));
   if (Math.abs(value) >= 10_000) return `${number(value / 1000)} k`;
+  if (value !== 0 && step < 0.0005) return value.toExponential(0).replaceAll("-", "−");
   return number(value, step >= 1 ? 0 : step >= 0.1 ? 1 : step >= 0.01 ? 2 : step >= 0.001 ? 3 : 4);
 }
 
@@ -139,7 +140,7 @@ function read(u, holder, cells, all) {
   if (!shown) return;
   const at = u.cursor.idx;
   const value = at === null || at === undefined ? null : u.data[1][at];
-  shown.textContent = value === null || value === undefined || u.cursor.left < 0 ? cells[0].last : number(value, Math.abs(value) >= 100 ? 0 : Math.abs(value) < 0.1 ? 4 : 3);
+  shown.textContent = value === null || value === undefined || u.cursor.left < 0 ? cells[0].last : number(value, Math.abs(value) >= 100 ? 0 : Math.abs(value) < 0.001 ? 6 : 3);
 }
 
 function mark(u, warmup) {
