@@ -22,15 +22,16 @@ find_interpreter() {
   return 1
 }
 
-# A machine without a GPU needs the CPU build of torch only: a tenth of the download. Sources that pip is configured
-# for come first, then PyTorch's own index; when neither has it, the ordinary install brings the default build.
+# A machine without a GPU needs the CPU build of torch only: a tenth of the download. The package sources that pip is
+# configured for, and FLEXMARL_TORCH_INDEX where it is set, are asked for it; when none has it, the ordinary install
+# brings the default build.
 install_torch() {
   [ -e /dev/nvidiactl ] && return
   "$python" -c 'import torch' 2>/dev/null && return
   version=$(sed -n 's/^torch==//p' constraints.txt)
   "$python" -m pip install --quiet --no-deps "torch==$version+cpu" 2>/dev/null && return
-  "$python" -m pip install --quiet --no-deps --retries 0 --timeout 20 "torch==$version+cpu" \
-    --index-url "${FLEXMARL_TORCH_INDEX:-}" 2>/dev/null || true
+  [ -n "${FLEXMARL_TORCH_INDEX:-}" ] || return 0
+  "$python" -m pip install --quiet --no-deps "torch==$version+cpu" --index-url "$FLEXMARL_TORCH_INDEX" 2>/dev/null || true
 }
 
 install() {
