@@ -74,8 +74,9 @@ class SeriesSet:
         return [key[1] for key in self._by_key if key[0] == name and key[2] == stat]
 
 
-def smooth(values: Sequence[float], keep: float = 0.85) -> list[float]:
-    """Exponential moving average, started at the first value."""
+def smooth(values: Sequence[float], most: float = 0.88) -> list[float]:
+    """Exponential moving average over about a 25th of the values, so that a short curve is not flattened."""
+    keep = min(most, 1 - 1 / max(1.0, len(values) / 25))
     out: list[float] = []
     for value in values:
         out.append(value if not out else keep * out[-1] + (1 - keep) * value)

@@ -66,7 +66,7 @@ def _cell(series: SeriesSet, agent: Agent, metric: Metric) -> dict[str, Any]:
         "role": agent.role,
         "x": xs,
         "raw": ys,
-        "smooth": smooth(ys, 0.88),
+        "smooth": smooth(ys),
         "last": metric.write(ys[-1]) if ys else "",
         "summary": _words(agent.role, metric, ys),
     }

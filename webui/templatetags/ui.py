@@ -46,7 +46,10 @@ def pill(run: Mapping[str, Any], now: datetime | None = None) -> SafeString:
     """Draw a run's state: icon, word and, given `now`, how long it has lasted."""
     tone, shape, word = PILLS.get(run["status"], ("", "circle-dashed", run["status"]))
     mark = icon(shape) if shape else format_html('<i class="pulse"></i>')
-    lasted = f" {formats.since(run['status_since'], now)}{' ago' if run['status'] in ENDED else ''}" if now else ""
+    lasted = ""
+    if now:
+        ended = run["status"] in ENDED
+        lasted = f" {formats.ago(run['status_since'], now) if ended else formats.since(run['status_since'], now)}"
     title = run.get("reason_text") or word
     return format_html('<span class="pill {}" title="{}">{}{}{}</span>', tone, title, mark, word, lasted)
 

@@ -22,7 +22,7 @@ TABS = (
     ("events", "Events", "webui:events"),
     ("config", "Config", "webui:config"),
 )
-WINDOWS = ((60, "1 min"), (300, "5 min"), (3600, "1 h"))
+WINDOWS = ((10, "10 s"), (60, "1 min"), (300, "5 min"), (3600, "1 h"))
 """(seconds, words) of the timeline's windows."""
 LEVELS = ("info", "warning", "error")
 OVERVIEW_WINDOW = 300
@@ -96,7 +96,7 @@ def summary(found: Any, row: dict[str, Any]) -> dict[str, Any]:
         ],
         "reward_basis": words.reward_basis(progress, rewards),
         "bar": steps.step_bar(series),
-        "micro_batches": steps.micro_batches(progress, agents),
+        "micro_batches": [] if row["finished_at"] else steps.micro_batches(progress, agents),
         "devices": timeline["devices"],
         "picked": episodes.pick(rows, seed=last_step),
         "last_step": last_step,
@@ -154,8 +154,9 @@ def timeline_part(request: HttpRequest, key: str) -> HttpResponse:
 
 
 def _timeline(request: HttpRequest, found: Any, row: dict[str, Any]) -> dict[str, Any]:
-    window = whole_number(request, "window", 60) or 60
-    window = window if window in {seconds for seconds, _ in WINDOWS} else 60
+    window = whole_number(request, "window", 0) or 0
+    if window not in {seconds for seconds, _ in WINDOWS}:
+        window = fitting_window(row["progress"]["step_seconds"])
     payload = telemetry.timeline(found, window)
     hues = {agent["policy"]: agent["hue"] for agent in reversed(row["agents"])}
     drawn = devices.timeline(payload, hues)
@@ -166,6 +167,11 @@ def _timeline(request: HttpRequest, found: Any, row: dict[str, Any]) -> dict[str
         "account": words.account(drawn, row["agents"]),
         "devices": payload["devices"],
     }
+
+
+def fitting_window(step_seconds: float | None) -> int:
+    """The smallest window that shows at least six steps: in a longer one, blocks of short steps run together."""
+    return next((seconds for seconds, _ in WINDOWS if seconds >= 6 * (step_seconds or 10.0)), WINDOWS[-1][0])
 
 
 @page()

@@ -1,5 +1,6 @@
 """Trajectories: a list with filters and a score histogram, and one conversation at a time."""
 
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlencode
 
@@ -11,6 +12,7 @@ from flexmarl.controlplane.telemetry import queries as telemetry
 from flexmarl.orchestrator.plan import EVALUATION_DRAWS
 from webui import reading
 from webui.figures import episodes
+from webui.formats import DASH
 from webui.views.base import page, show, whole_number
 from webui.views.run import run_frame
 
@@ -20,15 +22,13 @@ SAMPLE = 500
 FILTERS = ("step", "origin", "solved", "min", "max")
 
 
-def wanted(request: HttpRequest, *, scores: bool = True) -> telemetry.EpisodeFilter:
+def wanted(request: HttpRequest, origin: str, *, scores: bool = True) -> telemetry.EpisodeFilter:
     """Read the filters of the URL."""
-    origin, step = request.GET.get("origin", ""), whole_number(request, "step")
-    if step is not None and origin not in ("train", "eval"):
-        origin = "train"
+    step = whole_number(request, "step")
     return telemetry.EpisodeFilter(
         # Pages count steps from 1, as every chart does; a cohort has the number of the steps before it.
         step=None if step is None else step - (origin == "train"),
-        origin=origin if origin in ("train", "eval") else None,
+        origin=origin,
         solved={"yes": True, "no": False}.get(request.GET.get("solved", "")),
         score_min=_number(request, "min") if scores else None,
         score_max=_number(request, "max") if scores else None,
@@ -84,9 +84,10 @@ def listed(request: HttpRequest, run: Any, key: str, around: dict[str, Any] | No
     if around is not None and after is None and not any(request.GET.get(name) for name in FILTERS):
         # Open the list at the episode a link named: its group begins at its last member.
         after = (around["draw"] + 1, 0, 0)
-    rows, position = telemetry.trajectory_page(run, wanted(request), PAGE, after)
+    origin = _origin(request, around)
+    rows, position = telemetry.trajectory_page(run, wanted(request, origin), PAGE, after)
     rows = [{**row, "group_no": group_no(row)} for row in rows]
-    sample = telemetry.trajectory_page(run, wanted(request, scores=False), SAMPLE)[0]
+    sample = telemetry.trajectory_page(run, wanted(request, origin, scores=False), SAMPLE)[0]
     query = {name: request.GET[name] for name in FILTERS if request.GET.get(name)}
     return {
         "rows": rows,
@@ -96,6 +97,7 @@ def listed(request: HttpRequest, run: Any, key: str, around: dict[str, Any] | No
         "sampled": len(sample),
         "last_bin": {"bin": _bins(sample)[-1]} if sample and _bins(sample) else None,
         "chips": _chips(query),
+        "origin": origin,
         "query": urlencode(query),
         "filters": query,
     }
@@ -105,12 +107,20 @@ def _bins(sample: list[dict[str, Any]]) -> list[episodes.Bin]:
     return episodes.histogram([row["team_score"] for row in sample if row["status"] == "finished"])
 
 
+def _origin(request: HttpRequest, around: dict[str, Any] | None) -> str:
+    """Training episodes, unless evaluations are asked for or the open one is one."""
+    asked = request.GET.get("origin", "")
+    return asked if asked in ("train", "eval") else (around or {}).get("origin", "train")
+
+
 def _chips(query: dict[str, str]) -> list[dict[str, str]]:
     found = []
     shown = dict(query)
     if "min" in shown and "max" in shown:
         shown["score"] = f"{float(shown.pop('min')):.2f} to {float(shown.pop('max')):.2f}"
     for name, value in shown.items():
+        if name == "origin":
+            continue
         gone = {"min", "max"} if name == "score" else {name}
         rest = urlencode({k: v for k, v in query.items() if k not in gone})
         found.append({"text": name.capitalize(), "value": value, "query": rest})
@@ -143,7 +153,16 @@ def _opened(run: Any, row: dict[str, Any], tid: str) -> dict[str, Any]:
         "why": episodes.why(group, found["member"], divide_by_std=divide, advantage=advantage),
         "facts": sorted((str(k), v) for k, v in dict(found["task"].get("facts") or {}).items()),
         "group": group,
+        "micro_batches": _micro_batches(turns.values()),
     }
+
+
+def _micro_batches(turns: Iterable[dict[str, Any]]) -> str:
+    """Which micro-batches hold the turns: `S 11, L 11`."""
+    found = {
+        (t["agent"] or {}).get("monogram", t["role"]): t["micro_batch"] for t in turns if t["micro_batch"] is not None
+    }
+    return ", ".join(f"{mark} {no}" for mark, no in found.items()) or DASH
 
 
 def group_no(row: dict[str, Any]) -> int:

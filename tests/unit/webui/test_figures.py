@@ -42,9 +42,15 @@ def test_team_reward_draws_the_mean_and_lists_every_step() -> None:
     figure = learning.team_reward(series(reward__team=[0.2, 0.4, 0.9]), warmup_steps=0)
     assert figure.summary.startswith("Reward rose from 0.200 to 0.500 in 3 steps")
     assert [row[:2] for row in figure.table.rows] == [[0, 0.2], [1, 0.4], [2, 0.9]]
-    assert figure.data[-1]["y"] == smooth([0.2, 0.4, 0.9], 0.8)
+    assert figure.data[-1]["y"] == [0.2, 0.4, 0.9]
     assert not figure.layout["shapes"]
     assert not tokens_in(figure.as_dict())
+
+
+def test_smoothing_leaves_short_curves_and_calms_long_ones() -> None:
+    jagged = [float(i % 2) for i in range(500)]
+    assert smooth(jagged[:10]) == jagged[:10]
+    assert max(smooth(jagged)[100:]) - min(smooth(jagged)[100:]) < 0.1
 
 
 def test_warm_up_is_marked() -> None:
