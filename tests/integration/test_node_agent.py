@@ -18,6 +18,7 @@ from flexmarl.contracts.wire import PolicyPin
 from flexmarl.store import checkpoints, commands, engines, leases, runs, steps
 from tests.support.machine import Machine, wait_for
 from tests.support.store_story import DIGEST, Story
+from workers.nodes.lanes import TTL_S
 
 pytestmark = pytest.mark.services
 
@@ -194,7 +195,9 @@ def test_a_child_lost_in_work_gives_the_command_back_to_its_successor(node):
     [no] = node.tell(node.bind(0))
     wait_for(lambda: node.status(no) == "taken")
     os.kill(pid, signal.SIGKILL)
+    began = time.monotonic()
     assert node.ended([no]) == ["done"]
+    assert time.monotonic() - began < TTL_S - 2  # given back, not waited for
     assert node.told()[-1]["incarnation"] != before
     assert node.story.count("policy_version") == 1
     assert "child_lost" in node.story.kinds()
