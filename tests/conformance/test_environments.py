@@ -9,7 +9,7 @@ from flexmarl.contracts.spec.environment import Arithmetic, EnvironmentSpec, Hot
 from tests.conformance.environment_kit import check_family, play
 from workers.rollout.environments import family_of
 
-COOKS = [Kitchen(), Kitchen(cooks=3), Kitchen(cooks=4)]
+COOKS = [Kitchen(), Kitchen(cooks=3), Kitchen(cooks=4, turns=16)]
 DEFAULTS: list[EnvironmentSpec] = [ReferenceGame(), HotCold(), Arithmetic(), *COOKS]
 KNOBS: list[EnvironmentSpec] = [
     ReferenceGame(attributes=1, values=2, symbols=2, message_length=1),
@@ -20,7 +20,7 @@ KNOBS: list[EnvironmentSpec] = [
     Arithmetic(modulus=11, operands=4, corrupt_share=1.0),
     Arithmetic(operands=5, held_out_share=0.5),
     Kitchen(turns=64, actions_per_turn=4, dishes=16),
-    Kitchen(cooks=4, turns=16, actions_per_turn=1, dishes=1),
+    Kitchen(cooks=4, turns=16, actions_per_turn=1, dishes=1, recipes=1),
 ]
 
 

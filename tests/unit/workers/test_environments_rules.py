@@ -135,31 +135,73 @@ def test_arithmetic_rewards_each_turn_by_its_own_question() -> None:
     assert misled.team_score == 0.0
 
 
+def kitchen(load: float, ordered: tuple[str, ...]) -> Environment:
+    """Return the episode of a task, training or held out."""
+    family = family_of(Kitchen())
+    for seed in range(2000):
+        for held_out in (False, True):
+            episode = family.make(seed, held_out, RNG)
+            if episode.describe()["title"] == f"Serve {' and '.join(ordered)} at load {load:g}":
+                return episode
+    raise AssertionError("no such task")
+
+
 def test_kitchen_hands_over_within_a_tick_and_serves() -> None:
-    spec = Kitchen(turns=8, actions_per_turn=2)
-    turns = ["fetch put", "wait grab", "fetch put", "cook serve", "wait wait", "grab cook", "wait wait", "serve wait"]
-    outcome = script(family_of(spec).make(0, False, RNG), [*turns, *["wait wait"] * 8])
+    turns = ["fetch_fish put", "wait grab", "fetch_fish put", "cook serve", "wait wait", "grab cook"]
+    outcome = script(kitchen(1.0, ("fish", "fish")), [*turns, "wait wait", "serve wait", *["wait wait"] * 8])
     assert (outcome.team_score, outcome.solved, outcome.facts["cos"]) == (2.0, True, 1.0)
     assert outcome.turn_rewards["cook_1", 1] == pytest.approx(1.2)
     assert outcome.turn_rewards["cook_2", 3] == pytest.approx(1.0)
 
 
+def test_kitchen_cooks_see_hands_counters_and_open_orders() -> None:
+    episode = kitchen(1.0, ("fish", "onion"))
+    assert episode.asks()[1].observation == "cook_2 nothing counter nothing nothing orders fish"
+    episode.act([Reply("cook_1", "fetch_fish put"), Reply("cook_2", "wait grab")])
+    episode.act([Reply("cook_1", "fetch_onion wait"), Reply("cook_2", "cook wait")])
+    assert episode.asks()[0].observation == "cook_1 onion counter nothing fish_soup orders fish onion"
+
+
+def test_kitchen_serves_only_what_is_ordered() -> None:
+    turns = ["fetch_onion put", "wait grab", "fetch_fish put", "cook serve", "wait wait", "grab cook"]
+    outcome = script(kitchen(1.0, ("fish", "fish")), [*turns, "wait wait", "serve serve", *["wait wait"] * 8])
+    assert outcome.team_score == 1.0
+
+
 def test_kitchen_orders_expire() -> None:
-    late = ["wait wait", "wait wait"] * 6 + ["fetch put", "wait grab", "wait wait", "cook serve"]
-    assert script(family_of(Kitchen()).make(0, False, RNG), late).team_score == 0.0
+    late = ["wait wait", "wait wait"] * 6 + ["fetch_fish put", "wait grab", "wait wait", "cook serve"]
+    assert script(kitchen(1.0, ("fish", "fish")), late).team_score == 0.0
 
 
 def test_kitchen_progress_reward_cannot_be_farmed() -> None:
-    outcome = script(family_of(Kitchen()).make(0, False, RNG), ["fetch put", "grab cook"] * 8)
+    outcome = script(kitchen(2.0, ("tomato", "tomato")), ["fetch_tomato put", "grab cook"] * 8)
     assert outcome.team_score == 0.0
     assert outcome.scores["cook_1"] <= 0.4 + 1e-9
+
+
+def test_kitchen_never_trains_on_a_held_out_task() -> None:
+    family = family_of(Kitchen())
+    seen = [{str(family.make(seed, held_out, RNG).describe()["title"]) for seed in range(1000)} for held_out in (0, 1)]
+    assert not seen[0] & seen[1]
+    assert (len(seen[0]), len(seen[1])) == (34, 11)
+
+
+@pytest.mark.parametrize("spec", [Kitchen(), Kitchen(recipes=1), Kitchen(cooks=4, turns=16)], ids=str)
+def test_kitchen_habits_serve_every_order(spec: Kitchen) -> None:
+    family = family_of(spec)
+    for seed in range(60):
+        episode = family.make(seed, bool(seed % 2), RNG)
+        while asks := episode.asks():
+            habits = [" ".join(episode.habit(cook)) for cook in range(spec.cooks)]  # type: ignore[attr-defined]
+            episode.act([Reply(ask.role, habit) for ask, habit in zip(asks, habits, strict=True)])
+        assert episode.outcome().team_score == 2.0
 
 
 @pytest.mark.parametrize("cooks", [2, 3, 4])
 def test_kitchen_stations_pass_things_on(cooks: int) -> None:
     row = stations(cooks)
     assert [before.makes == after.takes for before, after in itertools.pairwise(row)] == [True] * (cooks - 1)
-    assert (row[0].take, row[-1].give) == ("fetch", "serve")
+    assert (row[0].give, row[-1].give) == ("put", "serve")
 
 
 def test_kitchen_order_windows_follow_cuisineworld() -> None:

@@ -1,10 +1,12 @@
 """A kitchen for two to four cooks in a row, in the manner of CuisineWorld (MindAgent, arXiv 2309.09971).
 
-The first cook fetches onions, the last one serves; whoever stands between hands on over counters that hold one thing.
-All cooks choose their next actions at the same moment and see only their own hands, the counters beside them and the
-number of open orders. In each tick the cooks act in the order of the row, so that what is put down can be grabbed in
-the same tick. An action that makes no sense is a wait. Orders come and expire at one of five loads, drawn by the task;
-all loads are seen in training. An episode has no randomness of its own.
+The first cook fetches the ingredient an order asks for, the last one serves; whoever stands between hands on over
+counters that hold one thing. All cooks see the whole kitchen and choose their next actions at the same moment. In each
+tick they act in the order of the row, so that what is put down can be grabbed in the same tick. An action that makes no
+sense is a wait; a dish served that nobody ordered is lost. Orders come and expire at one of five loads.
+
+A task is a load and the dishes ordered. Where there are enough of them (several recipes), a fifth, chosen by a digest,
+is held out for evaluation; otherwise all are seen in training. An episode has no randomness of its own.
 
 Score: dishes served. `collaboration_score` is CuisineWorld's CoS; the fact `cos` is one episode's part of it, so its
 mean over tasks is CoS. Orders that are open at the end count as failed.
@@ -13,6 +15,7 @@ mean over tasks is CoS. Orders that are open at the end count as failed.
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 
 from flexmarl.contracts.spec.environment import Kitchen
 from workers.rollout.environments.base import Ask, Demonstration, Environment, Outcome, Reply
@@ -20,13 +23,16 @@ from workers.rollout.environments.words import SPECIALS
 
 _NOTHING = "nothing"
 _WAIT = "wait"
-_THINGS = ("onion", "chopped", "soup", "plate")
+_KINDS = ("onion", "tomato", "fish")
 _TOOLS = {2: ("cook",), 3: ("chop", "cook"), 4: ("chop", "cook", "dress")}
 """What the second to last cook do to the thing in hand, by number of cooks."""
-_MADE_BY = {"chop": "chopped", "cook": "soup", "dress": "plate"}
+_STAGE_OF = {"fetch": "{}", "chop": "chopped_{}", "cook": "{}_soup", "dress": "{}_plate"}
+"""What a thing is called after each station."""
 _PROGRESS_REWARD = 0.1
 """For each useful step of one of the ordered dishes, to the cook who made it. CuisineWorld's dense reward starts so."""
 _DISH_REWARD = 1.0
+_FEWEST_TASKS_TO_SPLIT = 40
+_HELD_OUT_ONE_IN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,25 +40,35 @@ class Station:
     """What one cook can do: take a thing, perhaps change it, hand it on."""
 
     role: str
-    take: str
+    take: tuple[str, ...]
     tool: str | None
     give: str
     takes: str
-    """What is taken: from the pantry or from the counter before."""
+    """Stage of what is taken: from the pantry or from the counter before."""
     makes: str
-    """What is handed on."""
+    """Stage of what is handed on."""
 
     @property
     def actions(self) -> tuple[str, ...]:
-        return tuple(action for action in (self.take, self.tool, self.give, _WAIT) if action)
+        return (*self.take, *((self.tool,) if self.tool else ()), self.give, _WAIT)
 
 
-def stations(cooks: int) -> tuple[Station, ...]:
+@dataclass(frozen=True, slots=True)
+class Thing:
+    kind: str
+    stage: str
+
+    @property
+    def word(self) -> str:
+        return _STAGE_OF[self.stage].format(self.kind)
+
+
+def stations(cooks: int, kinds: Sequence[str] = _KINDS) -> tuple[Station, ...]:
     """Return the row of a kitchen."""
-    row = [Station("cook_1", "fetch", None, "put", _THINGS[0], _THINGS[0])]
+    row = [Station("cook_1", tuple(f"fetch_{kind}" for kind in kinds), None, "put", "fetch", "fetch")]
     for index, tool in enumerate(_TOOLS[cooks], start=2):
         give = "serve" if index == cooks else "put"
-        row.append(Station(f"cook_{index}", "grab", tool, give, row[-1].makes, _MADE_BY[tool]))
+        row.append(Station(f"cook_{index}", ("grab",), tool, give, row[-1].makes, tool))
     return tuple(row)
 
 
@@ -65,24 +81,29 @@ def collaboration_score(completed: Sequence[int], failed: Sequence[int]) -> floa
 class KitchenFamily:
     def __init__(self, spec: Kitchen) -> None:
         self.spec = spec
-        self.row = stations(spec.cooks)
+        self.kinds = _KINDS[: spec.recipes]
+        self.row = stations(spec.cooks, self.kinds)
         self.roles = tuple(station.role for station in self.row)
 
     def vocabulary(self) -> tuple[str, ...]:
-        seen = [f"{place}_{thing}" for place in ("hand", "in", "out") for thing in (_NOTHING, *_THINGS)]
-        orders = [f"orders_{count}" for count in range(self.spec.dishes + 1)]
-        actions = ("fetch", "grab", "put", "serve", *_MADE_BY, _WAIT)
-        return (*SPECIALS, *self.roles, *seen, *orders, *actions)
+        stages = ("fetch", *_TOOLS[self.spec.cooks])
+        things = [Thing(kind, stage).word for kind in self.kinds for stage in stages]
+        actions = dict.fromkeys(action for station in self.row for action in station.actions)
+        return (*SPECIALS, *self.roles, _NOTHING, *things, "counter", "orders", *actions)
 
     def make(self, task_seed: int, held_out: bool, rng: random.Random) -> Environment:
-        loads = Kitchen.LOADS
-        return _Episode(self, loads[task_seed % len(loads)])
+        task = random.Random(task_seed)
+        load, kinds = self._draw(task)
+        while self._splits() and self._is_held_out(load, kinds) != held_out:
+            load, kinds = self._draw(task)
+        return _Episode(self, load, kinds)
 
     def demonstrations(self, rng: random.Random, count: int) -> list[Demonstration]:
         """Return good habits in the states that habits with random slips lead to."""
         shown: list[Demonstration] = []
         while len(shown) < count:
-            episode = _Episode(self, rng.choice(Kitchen.LOADS))
+            episode = self.make(rng.getrandbits(63), False, rng)
+            assert isinstance(episode, _Episode)
             while asks := episode.asks():
                 replies = []
                 for index, ask in enumerate(asks):
@@ -93,14 +114,25 @@ class KitchenFamily:
                 episode.act(replies)
         return shown[:count]
 
+    def _draw(self, task: random.Random) -> tuple[float, tuple[str, ...]]:
+        return task.choice(Kitchen.LOADS), tuple(task.choice(self.kinds) for _ in range(self.spec.dishes))
+
+    def _splits(self) -> bool:
+        return bool(len(Kitchen.LOADS) * len(self.kinds) ** self.spec.dishes >= _FEWEST_TASKS_TO_SPLIT)
+
+    @staticmethod
+    def _is_held_out(load: float, kinds: tuple[str, ...]) -> bool:
+        return sha256(f"{load:g} {' '.join(kinds)}".encode()).digest()[0] % _HELD_OUT_ONE_IN == 0
+
 
 class _Episode:
-    def __init__(self, family: KitchenFamily, load: float) -> None:
+    def __init__(self, family: KitchenFamily, load: float, ordered: tuple[str, ...]) -> None:
         self._family = family
         self._load = load
+        self._ordered = ordered
         self._windows = family.spec.order_windows(load)
-        self._hands = [_NOTHING] * len(family.row)
-        self._counters = [_NOTHING] * (len(family.row) - 1)
+        self._hands: list[Thing | None] = [None] * len(family.row)
+        self._counters: list[Thing | None] = [None] * (len(family.row) - 1)
         """The counter after each cook but the last."""
         self._tick = 0
         self._turn = 0
@@ -113,13 +145,12 @@ class _Episode:
         spec = self._family.spec
         if self._turn == spec.turns:
             return []
-        row = self._family.row
-        return [Ask(s.role, self._view(i), spec.actions_per_turn, s.actions) for i, s in enumerate(row)]
+        seen = self._view()
+        return [Ask(s.role, f"{s.role} {seen}", spec.actions_per_turn, s.actions) for s in self._family.row]
 
     def act(self, replies: list[Reply]) -> None:
-        spec = self._family.spec
         plans = [reply.text.split() for reply in replies]
-        for index in range(spec.actions_per_turn):
+        for index in range(self._family.spec.actions_per_turn):
             self._tick += 1
             for cook, plan in enumerate(plans):
                 if index < len(plan):
@@ -127,74 +158,97 @@ class _Episode:
         self._turn += 1
 
     def outcome(self) -> Outcome:
-        served = len(self._served)
-        orders = len(self._windows)
+        served, orders = len(self._served), len(self._windows)
         own = {role: sum(r for (who, _), r in self._rewards.items() if who == role) for role in self._family.roles}
         facts = {"dishes": float(served), "cos": served / orders}
         return Outcome(own, float(served), served == orders, self._rewards, facts)
 
     def describe(self) -> dict[str, object]:
-        windows = ", ".join(f"{first}-{last}" for first, last in self._windows)
-        return {
-            "title": f"Serve {len(self._windows)} dishes at load {self._load:g}",
-            "facts": {"cooks": str(len(self._family.row)), "orders may be served in ticks": windows},
-        }
+        windows = zip(self._ordered, self._windows, strict=True)
+        orders = ", ".join(f"{kind} in ticks {first}-{last}" for kind, (first, last) in windows)
+        facts = {"cooks": str(len(self._family.row)), "orders": orders}
+        return {"title": f"Serve {' and '.join(self._ordered)} at load {self._load:g}", "facts": facts}
 
     def habit(self, cook: int) -> list[str]:
         """Return what a sensible cook does next, trusting the neighbours to do their part."""
         station, hand, plan = self._family.row[cook], self._hands[cook], []
+        missing = self._missing()
+        wanted = [self._ordered[order] for order in self._open_orders(self._tick + 1)]
         for _ in range(self._family.spec.actions_per_turn):
-            if hand == _NOTHING:
-                plan.append(station.take)
-                hand = station.takes
-            elif hand == station.takes and station.tool:
-                plan.append(station.tool)
-                hand = station.makes
+            if hand is None and cook == 0:
+                plan.append(f"fetch_{missing[0]}" if missing else _WAIT)
+                hand = Thing(missing.pop(0), station.makes) if missing else None
+            elif hand is None:
+                before = self._counters[cook - 1] or self._hands[cook - 1]
+                plan.append(station.take[0])
+                hand = Thing(before.kind, station.takes) if before else None
+            elif hand.stage != station.makes:
+                plan.append(str(station.tool))
+                hand = Thing(hand.kind, station.makes)
+            elif station.give == "serve" and hand.kind not in wanted:
+                plan.append(_WAIT)
             else:
                 plan.append(station.give)
-                hand = _NOTHING
+                hand = None
         return plan
 
-    def _view(self, cook: int) -> str:
-        words = [self._family.roles[cook], f"hand_{self._hands[cook]}"]
-        if cook > 0:
-            words.append(f"in_{self._counters[cook - 1]}")
-        if cook < len(self._counters):
-            words.append(f"out_{self._counters[cook]}")
-        return " ".join([*words, f"orders_{len(self._open_orders(self._tick + 1))}"])
+    def _missing(self) -> list[str]:
+        """Return the kinds of open orders that nobody works on."""
+        under_way = [thing.kind for thing in (*self._hands, *self._counters) if thing]
+        missing = []
+        for order in self._open_orders(self._tick + 1):
+            kind = self._ordered[order]
+            if kind in under_way:
+                under_way.remove(kind)
+            else:
+                missing.append(kind)
+        return missing
+
+    def _view(self) -> str:
+        """Name hands and counters along the row, then the open orders, oldest first."""
+        words = []
+        for cook, hand in enumerate(self._hands):
+            words.append(hand.word if hand else _NOTHING)
+            if cook < len(self._counters):
+                counter = self._counters[cook]
+                words += ["counter", counter.word if counter else _NOTHING]
+        orders = [self._ordered[order] for order in self._open_orders(self._tick + 1)]
+        return " ".join([*words, "orders", *(orders or [_NOTHING])])
 
     def _open_orders(self, tick: int) -> list[int]:
         windows = enumerate(self._windows)
         return [n for n, (first, last) in windows if first <= tick <= last and n not in self._served]
 
     def _do(self, cook: int, action: str) -> None:
-        station = self._family.row[cook]
-        hand = self._hands[cook]
-        if action == station.take and hand == _NOTHING:
-            self._take(cook)
-        elif action == station.tool and hand == station.takes:
-            self._hands[cook] = station.makes
+        station, hand = self._family.row[cook], self._hands[cook]
+        if action in station.take and hand is None:
+            self._take(cook, action)
+        elif hand is not None and action == station.tool and hand.stage == station.takes:
+            self._hands[cook] = Thing(hand.kind, station.makes)
             self._reward_progress(cook, action)
-        elif action == station.give and hand == station.makes:
-            self._give(cook)
+        elif hand is not None and action == station.give and hand.stage == station.makes:
+            self._give(cook, hand)
 
-    def _take(self, cook: int) -> None:
-        station = self._family.row[cook]
+    def _take(self, cook: int, action: str) -> None:
         if cook == 0:
-            self._hands[cook] = station.takes
-            self._reward_progress(cook, station.take)
-        elif self._counters[cook - 1] != _NOTHING:
-            self._hands[cook], self._counters[cook - 1] = self._counters[cook - 1], _NOTHING
-            self._reward_progress(cook, station.take)
+            kind = action.removeprefix("fetch_")
+            if kind in self._missing():
+                self._reward_progress(cook, "fetch")
+            self._hands[cook] = Thing(kind, "fetch")
+        elif self._counters[cook - 1] is not None:
+            self._hands[cook], self._counters[cook - 1] = self._counters[cook - 1], None
+            self._reward_progress(cook, action)
 
-    def _give(self, cook: int) -> None:
+    def _give(self, cook: int, hand: Thing) -> None:
         if cook < len(self._counters):
-            if self._counters[cook] == _NOTHING:
-                self._counters[cook], self._hands[cook] = self._hands[cook], _NOTHING
-                self._reward_progress(cook, self._family.row[cook].give)
-        elif orders := self._open_orders(self._tick):
-            self._hands[cook] = _NOTHING
-            self._served.add(orders[0])
+            if self._counters[cook] is None:
+                self._counters[cook], self._hands[cook] = hand, None
+                self._reward_progress(cook, "put")
+            return
+        self._hands[cook] = None
+        asked = [order for order in self._open_orders(self._tick) if self._ordered[order] == hand.kind]
+        if asked:
+            self._served.add(asked[0])
             for role in self._family.roles:
                 self._add(role, _DISH_REWARD)
 

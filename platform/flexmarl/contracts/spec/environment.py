@@ -83,6 +83,8 @@ class Kitchen(_Environment):
     actions_per_turn: int = Field(default=2, ge=1, le=4)
     dishes: int = Field(default=2, ge=1, le=16)
     """Orders of an episode, so the highest score."""
+    recipes: int = Field(default=3, ge=1, le=3)
+    """Kinds of dishes that orders may ask for."""
 
     LOADS: ClassVar[tuple[float, ...]] = (1.0, 1.5, 2.0, 2.5, 3.0)
     """CuisineWorld's factors on the interval between orders; a task draws one."""
@@ -106,12 +108,14 @@ class Kitchen(_Environment):
     def feasible(self) -> bool:
         """Tell whether perfect play serves every order at every load.
 
-        The first dish needs two ticks of every cook, each next one three ticks of the last cook.
+        A dish needs two ticks of every cook, the next one three ticks more. With several recipes nobody can begin
+        before the turn in which the order is seen.
         """
         for load in self.LOADS:
-            served, earliest = 0, 2 * self.cooks
+            served = -3
             for first, last in self.order_windows(load):
-                served = max(served + 3, first, earliest) if served else max(first, earliest)
+                seen = -(-(first - 1) // self.actions_per_turn) * self.actions_per_turn if self.recipes > 1 else 0
+                served = max(served + 3, first, seen + 2 * self.cooks)
                 if served > last:
                     return False
         return True
@@ -121,9 +125,8 @@ class Kitchen(_Environment):
         if not self.feasible():
             legal = [n for n in range(1, self.dishes) if self.model_copy(update={"dishes": n}).feasible()]
             hint = f"dishes: {legal[-1]} fits" if legal else "more turns are needed"
-            raise ValueError(
-                f"{self.cooks} cooks cannot serve {self.dishes} dishes in {self.ticks} ticks at every load; {hint}"
-            )
+            asked = f"{self.dishes} dishes in {self.ticks} ticks"
+            raise ValueError(f"{self.cooks} cooks cannot serve {asked} at every load; {hint}")
         return self
 
 
