@@ -2,7 +2,8 @@
 
 Presets `sync` and `flexmarl` on an environment with real waiting time, same tasks and number of updates, through the
 real services, one after the other in turn. The ideal comes from the sync run's own phases: with rollout time R, total
-backward time W over M micro-batches, first group after F and the rest of an update U (step, publication, hops),
+backward phase W (from the first gradient asked for to the last accumulated, hops included) over M micro-batches per
+policy, first group after F and the rest of an update U (step, publication),
 
     ideal = max(R + W / M, F + W) + U
 
@@ -49,8 +50,8 @@ class Phases:
 
 def spec(updates: int) -> dict[str, Any]:
     return {
-        "environment": {"latency": {"scale_s": 0.1, "sigma": 1.0, "cap_s": 1.5}},
-        "policies": {role: {"model": {"size": "M"}} for role in ("guesser", "hinter")},
+        "environment": {"latency": {"scale_s": 0.05, "sigma": 1.0, "cap_s": 1.0}},
+        "policies": {role: {"model": {"size": "M"}} for role in ("cook_1", "cook_2")},
         "batch": {"tasks_per_step": 16, "episodes_per_task": 16, "micro_batch_groups": 2, "rollout_groups": 16},
         "budget": {"train_steps": updates + WARM_STEPS, "target": None},
         "evaluation": {"every_steps": 10_000, "tasks": 1},
@@ -59,7 +60,7 @@ def spec(updates: int) -> dict[str, Any]:
 
 
 def measure(api: Api, conn: psycopg.Connection, preset: str, updates: int) -> Phases:
-    run = api.create_run(name=f"overlap {preset}", template="hot_cold", preset=preset, spec=spec(updates))
+    run = api.create_run(name=f"overlap {preset}", template="kitchen", preset=preset, spec=spec(updates))
     done = api.finish(run["id"], 600)
     if done["status"] != "completed":
         raise RuntimeError(f"{preset} run {done['status']}: {done['reason_text']}")
@@ -78,26 +79,29 @@ def phases(conn: psycopg.Connection, run_no: int) -> Phases:
         """,
         [run_no],
     ).fetchall()
+    training = dict(
+        conn.execute(
+            """
+            SELECT m.cohort, extract(epoch FROM max(c.done_at) - min(c.created_at))::float8
+            FROM store.command c JOIN store.micro_batch m
+              ON m.run_id = c.run_id AND m.policy = c.body->>'policy' AND m.no = (c.body->>'micro_batch')::int
+            WHERE c.run_id = %s AND c.kind = 'accumulate' GROUP BY m.cohort
+            """,
+            [run_no],
+        ).fetchall()
+    )
+    cuts = conn.execute(
+        "SELECT count(*)::float8 / count(DISTINCT (cohort, policy)) FROM store.micro_batch WHERE run_id = %s", [run_no]
+    ).fetchone()
+    assert cuts is not None
     starts = [row[3] for row in rollout]
     steps = [later - sooner for sooner, later in pairwise(starts)]
     kept = range(WARM_STEPS, len(steps))
-    backward, counts = [], []
-    for i in kept:
-        busy, micro_batches = conn.execute(
-            "SELECT coalesce(sum(t1 - t0), 0)::float8, 0 FROM store.interval "
-            "WHERE run_id = %s AND phase = 'train' AND t0 >= %s AND t0 < %s",
-            [run_no, starts[i], starts[i + 1]],
-        ).fetchone() or (0.0, 0)
-        micro_batches = conn.execute(
-            "SELECT count(*) FROM store.micro_batch WHERE run_id = %s AND cohort = %s", [run_no, rollout[i][0]]
-        ).fetchone()[0]
-        backward.append(busy)
-        counts.append(micro_batches)
     return Phases(
         step=statistics.median(steps[i] for i in kept),
         rollout=statistics.median(rollout[i][1] for i in kept),
-        backward=statistics.median(backward),
-        micro_batches=statistics.median(counts),
+        backward=statistics.median(training[rollout[i][0]] for i in kept),
+        micro_batches=cuts[0],
         first_group=statistics.median(rollout[i][2] for i in kept),
     )
 
