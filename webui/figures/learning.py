@@ -1,5 +1,7 @@
 """Charts of learning: team reward with its evaluations, and how much signal the episode groups carry."""
 
+from typing import Any
+
 from webui.figures.base import Figure, Points, SeriesSet, Table, end_label, layout, mark, room, smooth
 from webui.formats import DASH, number, percent, plural
 
@@ -17,70 +19,30 @@ def team_reward(series: SeriesSet, warmup_steps: int = 0, optimum: float | None 
     low = _same_steps(series.get("reward/team", stat="min"), xs)
     high = _same_steps(series.get("reward/team", stat="max"), xs)
     ex, ey = series.get("eval/team_score")
+    evaluated = dict(zip(ex, ey, strict=True))
     table = Table(
         ["step", "mean", "worst", "best", "evaluation"],
-        [
-            [int(x), y, _at(low, i), _at(high, i), dict(zip(ex, ey, strict=True)).get(x)]
-            for i, (x, y) in enumerate(zip(xs, ys, strict=True))
-        ],
+        [[int(x), y, _at(low, i), _at(high, i), evaluated.get(x)] for i, (x, y) in enumerate(zip(xs, ys, strict=True))],
     )
     if not xs:
         return Figure("team_reward", "Team reward", "", table, empty="It appears when the first step is trained.")
-    soft = smooth(ys, 0.8)
-    data = []
     banded = bool(low and high) and _says_something(low, high)
-    if banded:
-        hidden = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
-        data.append({"x": xs, "y": high, **hidden})
-        data.append({"x": xs, "y": low, **hidden, "fill": "tonexty", "fillcolor": "$band"})
-    data.append(
-        {"x": xs, "y": ys, "mode": "lines", "line": {"width": 1, "color": "$q6"}, "opacity": 0.28, "hoverinfo": "skip"}
-    )
-    data.append(
-        {
-            "x": xs,
-            "y": soft,
-            "customdata": ys,
-            "mode": "lines",
-            "name": "mean",
-            "line": {"width": 2, "color": "$q6"},
-            "hovertemplate": "%{customdata:.3f}<extra>mean</extra>",
-        }
-    )
-    near = bool(ey) and abs(ey[-1] - soft[-1]) < NEAR * max([*ys, *ey, 1e-9])
-    above = bool(ey) and ey[-1] >= soft[-1]
-    apart = (6 if above else -6) if near else 0
-    notes = [end_label(xs[-1], soft[-1], number(ys[-1], 3), strong=True, shift=-apart)]
-    if ex:
-        data.append(
-            {
-                "x": ex,
-                "y": ey,
-                "mode": "lines+markers",
-                "name": "evaluation",
-                "line": {"width": 1.2, "dash": "dot", "color": "$q4"},
-                "marker": {"size": 5.5, "color": "$s", "line": {"width": 1.5, "color": "$q4"}},
-                "hovertemplate": "%{y:.3f}<extra>evaluation</extra>",
-            }
-        )
-        notes.append(end_label(xs[-1], ey[-1], number(ey[-1], 3), shift=apart))
-    shapes = []
+    shapes, notes = [], _end_labels(xs, ys, ey)
     if warmup_steps:
         shape, note = mark(xs[0], f"after {plural(warmup_steps, 'warm-up step')}")
         shapes.append(shape)
-        notes.append({**note, "xanchor": "left"})
-    top = max([*ys, *ey, optimum or 0.0, *high])
-    floor = min(0.0, *ys, *low) if low else min(0.0, *ys)
+        notes.append(note)
+    top = max([*ys, *ey, *high, optimum or 0.0])
     return Figure(
         "team_reward",
         "Team reward",
         rising(ys, xs),
         table,
-        data,
+        [*(_band(xs, low, high) if banded else []), *_mean_lines(xs, ys), *(_evaluations(ex, ey) if ex else [])],
         layout(
             margin={"l": 36, "r": 20, "t": 8, "b": 28},
             xaxis={"range": room(xs, 0.09), "rangemode": "normal"},
-            yaxis={"range": [floor, top * 1.08 or 1.0]},
+            yaxis={"range": [min(0.0, *ys, *low), top * 1.08 or 1.0]},
             shapes=shapes,
             annotations=notes,
         ),
@@ -90,6 +52,68 @@ def team_reward(series: SeriesSet, warmup_steps: int = 0, optimum: float | None 
             *([{"label": "evaluation", "swatch": "q4"}] if ex else []),
         ],
     )
+
+
+def _band(xs: list[float], low: list[float], high: list[float]) -> list[dict[str, Any]]:
+    hidden = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
+    return [
+        {"x": xs, "y": high, **hidden},
+        {"x": xs, "y": low, **hidden, "fill": "tonexty", "fillcolor": "$band"},
+    ]
+
+
+def _mean_lines(xs: list[float], ys: list[float]) -> list[dict[str, Any]]:
+    """The raw line, faint, under the smoothed one; hovering says the raw value."""
+    raw = {
+        "x": xs,
+        "y": ys,
+        "mode": "lines",
+        "line": {"width": 1, "color": "$q6"},
+        "opacity": 0.28,
+        "hoverinfo": "skip",
+    }
+    line = {"width": 2, "color": "$q6"}
+    template = "%{customdata:.3f}<extra>mean</extra>"
+    soft = smooth(ys)
+    return [
+        raw,
+        {
+            "x": xs,
+            "y": soft,
+            "customdata": ys,
+            "mode": "lines",
+            "name": "mean",
+            "line": line,
+            "hovertemplate": template,
+        },
+    ]
+
+
+def _evaluations(xs: list[float], ys: list[float]) -> list[dict[str, Any]]:
+    return [
+        {
+            "x": xs,
+            "y": ys,
+            "mode": "lines+markers",
+            "name": "evaluation",
+            "line": {"width": 1.2, "dash": "dot", "color": "$q4"},
+            "marker": {"size": 5.5, "color": "$s", "line": {"width": 1.5, "color": "$q4"}},
+            "hovertemplate": "%{y:.3f}<extra>evaluation</extra>",
+        }
+    ]
+
+
+def _end_labels(xs: list[float], ys: list[float], ey: list[float]) -> list[dict[str, Any]]:
+    """Last values at the line ends, pushed apart where they would touch."""
+    end = smooth(ys)[-1]
+    if not ey:
+        return [end_label(xs[-1], end, number(ys[-1], 3), strong=True)]
+    near = abs(ey[-1] - end) < NEAR * max([*ys, *ey, 1e-9])
+    apart = (6 if ey[-1] >= end else -6) if near else 0
+    return [
+        end_label(xs[-1], end, number(ys[-1], 3), strong=True, shift=-apart),
+        end_label(xs[-1], ey[-1], number(ey[-1], 3), shift=apart),
+    ]
 
 
 def _says_something(low: list[float], high: list[float]) -> bool:
