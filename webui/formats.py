@@ -4,7 +4,7 @@ A missing figure is written as an en dash, so that a table never shows `None` or
 """
 
 import math
-from datetime import UTC, datetime
+from datetime import datetime
 
 DASH = "–"
 THIN = "\u2009"
@@ -118,16 +118,17 @@ def since(at: str | datetime | None, now: datetime) -> str:
 
 
 def ago(at: str | datetime | None, now: datetime) -> str:
-    """Write a past moment relative to now: `2 min ago`, `yesterday 22:30`."""
+    """Write a past moment relative to now, in the time zone of now: `2 min ago`, `yesterday 22:30`."""
     then = moment(at)
     if then is None:
         return DASH
+    then = then.astimezone(now.tzinfo)
     seconds = (now - then).total_seconds()
     if seconds < 45:
         return "just now"
     if seconds < 3600:
         return f"{max(1, round(seconds / 60))} min ago"
-    days = (now.astimezone(UTC).date() - then.astimezone(UTC).date()).days
+    days = (now.date() - then.date()).days
     if days == 0 or seconds < 6 * 3600:
         return f"{round(seconds / 3600)} h ago"
     if days == 1:

@@ -6,6 +6,7 @@ from typing import Any
 
 from django import template
 from django.templatetags.static import static
+from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
@@ -99,10 +100,9 @@ def moment(at: str | datetime | None, now: datetime) -> SafeString:
     then = formats.moment(at)
     if then is None:
         return SafeString(formats.DASH)
-    stamp = then.isoformat(timespec="seconds")
-    return format_html(
-        '<time datetime="{}" title="{}">{}</time>', stamp, f"{then:%Y-%m-%d %H:%M:%S} UTC", formats.ago(then, now)
-    )
+    local = then.astimezone(now.tzinfo)
+    stamp, text = local.isoformat(timespec="seconds"), f"{local:%Y-%m-%d %H:%M:%S %Z}"
+    return format_html('<time datetime="{}" title="{}">{}</time>', stamp, text, formats.ago(then, now))
 
 
 @register.simple_tag
@@ -194,9 +194,9 @@ def spaced(name: str) -> str:
 
 @register.filter
 def clock(at: str) -> str:
-    """Write the time of day of a moment, UTC."""
+    """Write the time of day of a moment in the person's time zone."""
     then = formats.moment(at)
-    return f"{then:%H:%M:%S}" if then else formats.DASH
+    return f"{timezone.localtime(then):%H:%M:%S}" if then else formats.DASH
 
 
 @register.filter

@@ -1,14 +1,15 @@
 """What every page needs: who is asking, the frame's context, and refusals as pages."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from functools import wraps
 from typing import Any
 from urllib.parse import quote
+from zoneinfo import ZoneInfo
 
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.shortcuts import render
 from django.urls import reverse
+from django.utils import timezone
 
 from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.common.middleware import request_id_of
@@ -34,11 +35,12 @@ def page(scope: Scope = Scope.RUNS_READ) -> Callable[[View], View]:
         def inner(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
             if not request.user.is_authenticated:
                 return _sign_in_first(request)
-            try:
-                actor_of(request).require(scope)
-                return view(request, *args, **kwargs)
-            except ProblemError as problem:
-                return refused(request, problem)
+            with timezone.override(ZoneInfo(request.user.time_zone)):
+                try:
+                    actor_of(request).require(scope)
+                    return view(request, *args, **kwargs)
+                except ProblemError as problem:
+                    return refused(request, problem)
 
         return inner
 
@@ -47,7 +49,7 @@ def page(scope: Scope = Scope.RUNS_READ) -> Callable[[View], View]:
 
 def is_part(request: HttpRequest) -> bool:
     """Say whether a script asks for a part of a page or for data, not a person for a page."""
-    return request.headers.get("X-Part") == "1" or request.headers.get("HX-Request") == "true"
+    return bool(request.headers.get("X-Part") == "1")
 
 
 def _sign_in_first(request: HttpRequest) -> HttpResponse:
@@ -65,7 +67,7 @@ def frame(request: HttpRequest) -> dict[str, Any]:
     """What the frame around every page shows."""
     return {
         "nav_items": NAV,
-        "now": datetime.now(UTC),
+        "now": timezone.localtime(),
         "theme": getattr(request.user, "theme", "system"),
         "request_id": request_id_of(request),
     }

@@ -49,6 +49,16 @@ function fill() {
   }
 }
 
+/** Arrow keys walk along the cells of the step bar; Enter opens the episodes of a step. */
+$("#run-top").addEventListener("keydown", (event) => {
+  const cell = event.target.closest?.(".cells a");
+  const step = { ArrowLeft: -1, ArrowRight: 1, Home: -1000, End: 1000 }[event.key];
+  if (!cell || !step) return;
+  event.preventDefault();
+  const all = $$(".cells a", cell.parentElement);
+  all[Math.min(all.length - 1, Math.max(0, all.indexOf(cell) + step))].focus();
+});
+
 fill();
 $("#run-top").addEventListener("reread", fill);
 document.addEventListener("theme", () => { figures.recolour(); matrix.redraw(); });
