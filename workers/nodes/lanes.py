@@ -30,7 +30,8 @@ T = TypeVar("T")
 TTL_S = 10.0
 EXTEND_S = 2.0
 AGAIN_S = 0.2
-"""Pause after a child did not answer or the database failed."""
+AGAIN_AT_MOST_S = 2.0
+"""Pauses after a child did not answer or the database failed; each is twice the one before."""
 RETRYABLE = frozenset({"not_held", "not_bound", "other_accumulator", "state"})
 """Refusals that another state of the child mends; the core decides what follows."""
 
@@ -65,14 +66,18 @@ class Lane:
             await self._task
 
     async def _run(self) -> None:
+        pause_s = 0.0
         while True:
             await self._wake.wait()
             self._wake.clear()
             try:
                 await self._drain()
+                pause_s = 0.0
             except (psycopg.Error, ChildUnreachable, LeaseLost) as error:
-                self._log.warning("lane pauses", error=f"{type(error).__name__}: {error}")
-                await asyncio.sleep(AGAIN_S)
+                if not pause_s:  # once per outage: a dead child is asked until its successor replaces this lane
+                    self._log.warning("lane pauses", error=f"{type(error).__name__}: {error}")
+                pause_s = min(max(2 * pause_s, AGAIN_S), AGAIN_AT_MOST_S)
+                await asyncio.sleep(pause_s)
 
     async def _drain(self) -> None:
         """Carry out commands until none is left.
