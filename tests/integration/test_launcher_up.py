@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -131,6 +132,49 @@ def test_a_killed_server_is_started_again_at_its_old_address(running: System, se
     assert wait_until(lambda: not found[0].is_running(), 5)
     assert wait_until(lambda: answers(f"{running.url}/readyz"), 30)
     assert (running.home / "run" / "environment.json").read_text() == addresses
+
+
+def shell_blocks(document: str) -> list[str]:
+    return re.findall(r"```sh\n(.*?)```", (ROOT / document).read_text(), flags=re.S)
+
+
+def run_block(system: System, script: str, folder: Path) -> list[str]:
+    """Run a block of a document as a person would, against this installation; return what it printed."""
+    block = re.sub(r"^URL=\S+", f"URL={system.url}", script, flags=re.M)
+    block = block.replace(".venv/bin/python manage.py", f"'{sys.executable}' '{ROOT / 'manage.py'}'")
+    done = subprocess.run(
+        ["bash", "-c", block],
+        cwd=folder,
+        env=system.environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    return done.stdout.strip().splitlines()
+
+
+def test_the_requests_of_the_readme_work(running: System, short_tmp: Path) -> None:
+    (block,) = [block for block in shell_blocks("README.md") if "URL=" in block]
+    created, shown, series, stopped = run_block(running, block, short_tmp)
+    assert json.loads(created)["name"] == "from curl"
+    assert json.loads(created)["id"] in shown
+    assert json.loads(series)["x"] == "step"
+    assert json.loads(stopped)["action"] == "stop"
+
+
+def test_the_requests_of_the_quickstart_work(running: System, short_tmp: Path) -> None:
+    (short_tmp / "my-run.yaml").write_text(
+        re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/quickstart.md").read_text(), re.S)[0]
+    )
+    (block,) = [block for block in shell_blocks("docs/quickstart.md") if "URL=" in block]
+    answers_ = [
+        json.loads(line) for line in run_block(running, block.replace("\n# create", "; echo\n# create"), short_tmp)
+    ]
+    plan, created = answers_
+    assert plan["errors"] == []
+    assert plan["arithmetic"]
+    assert (created["name"], created["status"], created["seed"]) == ("my first run", "draft", 7)
 
 
 def test_every_process_has_a_log_of_its_own(running: System) -> None:

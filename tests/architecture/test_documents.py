@@ -1,0 +1,57 @@
+"""The documents are true where a machine can tell: links lead somewhere, named commands, modules and files exist."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+COMMANDS = {path.stem for path in ROOT.glob("platform/flexmarl/controlplane/*/management/commands/*.py")}
+DJANGO_COMMANDS = {"shell", "changepassword", "collectstatic", "check", "migrate", "createsuperuser"}
+LATER = {"docs/images/run.png"}
+"""Pictures are made by the browser test."""
+
+
+def names() -> list[str]:
+    return [str(path.relative_to(ROOT)) for path in DOCUMENTS]
+
+
+def missing_links(document: Path, text: str) -> list[str]:
+    targets = [target.split("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text)]
+    paths = {target for target in targets if target and not re.match(r"[a-z]+:", target)}
+    return sorted(target for target in paths if not (document.parent / target).exists())
+
+
+def unknown_commands(text: str) -> list[str]:
+    return sorted(set(re.findall(r"manage\.py ([a-z_]+)", text)) - COMMANDS - DJANGO_COMMANDS)
+
+
+def unknown_modules(text: str) -> list[str]:
+    found = set(re.findall(r"python -m ([\w.]+)", text)) - {"pip", "pytest", "venv"}
+    return sorted(name for name in found if importlib.util.find_spec(name) is None)
+
+
+def unknown_paths(text: str) -> list[str]:
+    found = set(re.findall(r"(?<![\w./-])((?:tests|workers|platform|webui|scripts)/[\w./-]*\w)", text))
+    return sorted(path for path in found if not (ROOT / path).exists())
+
+
+@pytest.mark.parametrize("name", names())
+def test_links_lead_somewhere(name: str) -> None:
+    assert [link for link in missing_links(ROOT / name, (ROOT / name).read_text()) if link not in LATER] == []
+
+
+@pytest.mark.parametrize("name", names())
+def test_named_commands_modules_and_files_exist(name: str) -> None:
+    text = (ROOT / name).read_text()
+    assert unknown_commands(text) + unknown_modules(text) + unknown_paths(text) == []
+
+
+def test_what_does_not_exist_is_found() -> None:
+    text = "[a](nowhere.md) `manage.py dance` python -m workers.nobody, see tests/none.py"
+    assert missing_links(ROOT / "README.md", text) == ["nowhere.md"]
+    assert unknown_commands(text) == ["dance"]
+    assert unknown_modules(text) == ["workers.nobody"]
+    assert unknown_paths(text) == ["tests/none.py"]
