@@ -145,6 +145,21 @@ async def test_a_twin_that_lost_its_token_writes_nothing(
     assert store_conn.execute("SELECT status FROM store.command").fetchone() == ("taken",)
 
 
+async def test_a_worker_that_ends_gives_its_command_back_at_once(
+    store_conn: psycopg.Connection, player: Player, engine: ScriptedEngine
+) -> None:
+    make_run(store_conn)
+    announce(store_conn, engine)
+    engine.delay_s = 0.2
+    put_command(store_conn, 1, order(10))
+    playing = asyncio.create_task(player.play(RUN, 1))
+    await asyncio.sleep(0.1)
+    playing.cancel()
+    await asyncio.wait({playing}, timeout=5)
+    assert store_conn.execute("SELECT status, takes FROM store.command").fetchone() == ("open", 1)
+    assert counts(store_conn) == (0, 0, 0)
+
+
 async def test_turns_wait_for_an_engine_that_comes_later(
     store_conn: psycopg.Connection, player: Player, engine: ScriptedEngine
 ) -> None:

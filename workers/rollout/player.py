@@ -70,8 +70,12 @@ class Player:
         keep = asyncio.create_task(self._keep(taken, work))
         try:
             await work
-        except (TokenLost, EpochStale, asyncio.CancelledError) as lost:
-            bound.info("command given up", reason=str(lost) or "no longer ours")
+        except (TokenLost, EpochStale) as lost:
+            bound.info("command given up", reason=str(lost))
+        except asyncio.CancelledError:
+            # Not ours any more, or the process ends: giving it back does nothing in the first case.
+            await self._store(lambda conn: commands.reopen(conn, taken))
+            bound.info("command given up", reason="cancelled")
         except Exception as error:  # the command fails with its reason; the worker goes on with others
             bound.exception("command failed")
             message = f"{type(error).__name__}: {error}"
