@@ -27,7 +27,7 @@ from flexmarl.launcher.state import (
     record_of,
     write_state,
 )
-from flexmarl.launcher.supervisor import Supervisor
+from flexmarl.launcher.supervisor import Signals, StopAsked, Supervisor
 from flexmarl.launcher.up import supervisor_log
 
 LAUNCH = f"test-{os.getpid()}"
@@ -240,3 +240,26 @@ def test_nobody_joins_a_dead_installation(home: Home) -> None:
     environment: dict[str, str] = {}
     assert not adopt(home, environment)
     assert environment == {}
+
+
+@pytest.mark.parametrize("ignored", [True, False])
+def test_hang_up_stops_unless_it_was_told_to_be_ignored(ignored: bool) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    try:
+        with Signals() as signals:
+            os.kill(os.getpid(), signal.SIGHUP)
+            signals.sleep(0.2)
+            assert signals.stop is not ignored
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_stop_signal_interrupts_the_start_once() -> None:
+    with Signals() as signals:
+        signals.interrupting = True
+        with pytest.raises(StopAsked):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        signals.sleep(0.2)
+        assert signals.stop

@@ -42,7 +42,8 @@ class Signals:
 
     def __enter__(self) -> "Signals":
         self._old_wakeup = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-        for number in STOP_SIGNALS:
+        ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()  # nohup
+        for number in sorted(set(STOP_SIGNALS) - ignored):
             self._old[number] = signal.signal(number, self._on_stop)
         self._old[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
         return self
