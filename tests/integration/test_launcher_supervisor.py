@@ -258,8 +258,7 @@ def test_a_stop_signal_interrupts_the_start_once() -> None:
     with Signals() as signals:
         signals.interrupting = True
         with pytest.raises(StopAsked):
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(1)
+            signal.raise_signal(signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
         signals.sleep(0.2)
         assert signals.stop
