@@ -78,10 +78,10 @@ def _arithmetic(spec: Arithmetic) -> EnvironmentFacts:
     roles = (
         RoleFacts("planner", plans, plans, ("solver",)),
         RoleFacts("solver", steps, steps, ("planner",)),
-        RoleFacts("verifier", 1, 1, ("planner", "solver")),
+        RoleFacts("verifier", steps, steps, ("planner", "solver")),
     )
-    random_score = 0.5 / spec.modulus
-    solved = "answer right and verdict right"
+    random_score = 0.5**steps / spec.modulus
+    solved = "answer right and every verdict right"
     return EnvironmentFacts("Planner, solver, verifier", roles, random_score, 1.0, 1.0, solved)
 
 

@@ -1,13 +1,13 @@
 """Planner, solver and verifier on expressions modulo m, such as `2 + 3 * 4`.
 
-The planner writes the part to compute next, the solver answers it, until one number is left. The verifier then reads a
-whole working and accepts or rejects it. Which working it reads is fixed by the task, not by the team: `corrupt_share`
-of the tasks show a false one, the others a true one, so that neither always accepting nor a weak solver moves the
-verifier's baseline. Where the team's own working already is what the task asks for, that is what is shown; otherwise
-one result in it is falsified, or it is replaced by the true one.
+The planner writes the part to compute next, the solver answers it, the verifier accepts or rejects the line, until one
+number is left. Whether a line is shown true or false is fixed by the task, not by the team: `corrupt_share` of the
+lines are false, so that neither always accepting nor a weak solver moves the verifier's baseline. Where the solver's
+own answer already is what the task asks for, it is shown; otherwise it is replaced. The team goes on with the solver's
+answer, whatever was shown.
 
 Held-out expressions never occur in training: a fixed `held_out_share` of all of them, chosen by a digest of the text.
-An episode has no randomness of its own, so all members of a group face the same check.
+An episode has no randomness of its own, so all members of a group face the same checks.
 """
 
 import random
@@ -26,12 +26,12 @@ _VERDICTS = ("accept", "reject")
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One line of a working: the reduced pair, at which position, and the claimed result."""
+class Check:
+    """What the verifier is shown of one line."""
 
-    position: int
-    pair: tuple[str, str, str]
-    result: str
+    false: bool
+    pick: float
+    """Which wrong result, from 0 to below 1, where one has to be put in."""
 
 
 class ArithmeticFamily:
@@ -45,13 +45,13 @@ class ArithmeticFamily:
         self.training, self.held_out = _split(spec.modulus, spec.operands, spec.held_out_share)
 
     def vocabulary(self) -> tuple[str, ...]:
-        return (*SPECIALS, "plan", "solve", "check", "=", ";", *_VERDICTS, *_OPERATORS, *self.digits)
+        return (*SPECIALS, "plan", "solve", "check", "=", *_VERDICTS, *_OPERATORS, *self.digits)
 
     def make(self, task_seed: int, held_out: bool, rng: random.Random) -> Environment:
         task = random.Random(task_seed)
         expression = task.choice(self.held_out if held_out else self.training)
-        false_working = task.random() < self.corrupt_share
-        return _Episode(self, expression, false_working, task.randrange(self.operands - 1), task.random())
+        checks = tuple(Check(task.random() < self.corrupt_share, task.random()) for _ in range(self.operands - 1))
+        return _Episode(self, expression, checks)
 
     def demonstrations(self, rng: random.Random, count: int) -> list[Demonstration]:
         """Return what a perfect team does on training expressions, one role after the other."""
@@ -71,15 +71,12 @@ class ArithmeticFamily:
         left, right = int(pair[0]), int(pair[2])
         return str((left + right if pair[1] == "+" else left * right) % self.modulus)
 
-    def working(self, expression: Expression) -> tuple[Step, ...]:
-        """Return the true working that always takes the leftmost legal pair."""
-        steps = []
+    def evaluate(self, expression: Expression) -> str:
+        """Compute the value of a whole expression."""
         while len(expression) > 1:
             position = legal_positions(expression)[0]
-            pair = _pair(expression, position)
-            steps.append(Step(position, pair, self.value(pair)))
-            expression = reduce(expression, steps[-1])
-        return tuple(steps)
+            expression = reduce(expression, position, self.value(_pair(expression, position)))
+        return expression[0]
 
 
 def legal_positions(expression: Expression) -> tuple[int, ...]:
@@ -92,10 +89,10 @@ def legal_positions(expression: Expression) -> tuple[int, ...]:
     )
 
 
-def reduce(expression: Expression, step: Step) -> Expression:
-    """Put the result of a step in the place of its pair."""
-    start = 2 * step.position
-    return (*expression[:start], step.result, *expression[start + 3 :])
+def reduce(expression: Expression, position: int, result: str) -> Expression:
+    """Put a result in the place of its pair."""
+    start = 2 * position
+    return (*expression[:start], result, *expression[start + 3 :])
 
 
 def _pair(expression: Expression, position: int) -> tuple[str, str, str]:
@@ -128,104 +125,97 @@ def _expression(index: int, modulus: int, operands: int) -> Expression:
 
 
 class _Episode:
-    def __init__(
-        self, family: ArithmeticFamily, expression: Expression, show_false: bool, spot: int, pick: float
-    ) -> None:
+    def __init__(self, family: ArithmeticFamily, expression: Expression, checks: tuple[Check, ...]) -> None:
         self._family = family
         self._expression = expression
+        self._checks = checks
         self._left = expression
-        self._show_false = show_false
-        self._spot = spot
-        self._pick = pick
         self._position: int | None = None
-        self._steps: list[Step] = []
-        self._rewards: dict[tuple[str, int], float] = {}
-        self._verdict: str | None = None
+        self._answer: str | None = None
+        """What the solver said to the pair at `_position`; the verifier acts next."""
+        self._rewards: dict[str, list[float]] = {role: [] for role in family.roles}
 
     def asks(self) -> list[Ask]:
         family = self._family
         if len(self._left) == 1:
-            if self._verdict is not None:
-                return []
-            return [Ask("verifier", self._check(), 1, _VERDICTS)]
+            return []
         if len(self._left) > 3 and self._position is None:
             return [Ask("planner", " ".join(("plan", *self._left)), 3, (*_OPERATORS, *family.digits))]
-        question = _pair(self._left, self._position or 0)
-        return [Ask("solver", " ".join(("solve", *question)), 1, family.digits)]
+        question = " ".join(self._question())
+        if self._answer is None:
+            return [Ask("solver", f"solve {question}", 1, family.digits)]
+        return [Ask("verifier", f"check {question} = {self._shown()}", 1, _VERDICTS)]
 
     def act(self, replies: list[Reply]) -> None:
         (reply,) = replies
         if reply.role == "planner":
             self._plan(tuple(reply.text.split()))
         elif reply.role == "solver":
-            self._solve(reply.text)
+            self._answer = reply.text if reply.text in self._family.digits else self._family.digits[0]
+            self._rewards["solver"].append(float(reply.text == self._family.value(self._question())))
         else:
-            self._verdict = reply.text
-            self._rewards["verifier", 0] = float(reply.text == self._right_verdict())
+            self._judge(reply.text)
 
     def outcome(self) -> Outcome:
-        by_role = {role: [r for (who, _), r in self._rewards.items() if who == role] for role in self._family.roles}
-        scores = {role: sum(rewards) / len(rewards) for role, rewards in by_role.items()}
-        answered = self._left[0] == self._family.working(self._expression)[-1].result
-        judged = self._verdict == self._right_verdict()
-        solved = answered and judged
-        facts = {"answer_right": float(answered), **self._verifier_facts(judged)}
-        return Outcome(scores, float(solved), solved, self._rewards, facts)
+        scores = {role: sum(rewards) / len(rewards) for role, rewards in self._rewards.items()}
+        answered = self._left[0] == self._family.evaluate(self._expression)
+        solved = answered and scores["verifier"] == 1.0
+        turns = {(role, turn): r for role, rewards in self._rewards.items() for turn, r in enumerate(rewards)}
+        facts = {"answer_right": float(answered), "verdict_right": scores["verifier"], **self._balanced_accuracy()}
+        return Outcome(scores, float(solved), solved, turns, facts)
 
     def describe(self) -> dict[str, object]:
-        answer = self._family.working(self._expression)[-1].result
+        lines = ", ".join("false" if check.false else "true" for check in self._checks)
         return {
             "title": f"{' '.join(self._expression)} modulo {self._family.modulus}",
-            "facts": {"answer": answer, "working shown to the verifier": "false" if self._show_false else "true"},
+            "facts": {"answer": self._family.evaluate(self._expression), "lines shown to the verifier": lines},
         }
 
     def perfect_reply(self) -> str:
         """Return what the role that acts now should say."""
-        if len(self._left) == 1:
-            return self._right_verdict()
         if len(self._left) > 3 and self._position is None:
             return " ".join(_pair(self._left, legal_positions(self._left)[0]))
-        return self._family.value(_pair(self._left, self._position or 0))
+        return self._family.value(self._question()) if self._answer is None else self._right_verdict()
 
-    def _plan(self, words: tuple[str, ...]) -> None:
+    def _question(self) -> tuple[str, str, str]:
+        return _pair(self._left, self._position or 0)
+
+    def _plan(self, words: Expression) -> None:
         matches = [i for i in range(len(self._left) // 2) if _pair(self._left, i) == words]
         legal = legal_positions(self._left)
         right = [position for position in matches if position in legal]
         # An unreadable plan makes the solver read from left to right; the planner gets nothing for it.
         self._position = (right or matches or [0])[0]
-        self._rewards["planner", len(self._expression) // 2 - len(self._left) // 2] = float(bool(right))
+        self._rewards["planner"].append(float(bool(right)))
 
-    def _solve(self, answer: str) -> None:
-        position = self._position or 0
-        pair = _pair(self._left, position)
-        self._rewards["solver", len(self._steps)] = float(answer == self._family.value(pair))
-        result = answer if answer in self._family.digits else self._family.digits[0]
-        self._steps.append(Step(position, pair, result))
-        self._left = reduce(self._left, self._steps[-1])
-        self._position = None
+    def _judge(self, verdict: str) -> None:
+        assert self._answer is not None
+        self._rewards["verifier"].append(float(verdict == self._right_verdict()))
+        self._left = reduce(self._left, self._position or 0, self._answer)
+        self._position = self._answer = None
+
+    def _check(self) -> Check:
+        return self._checks[len(self._rewards["verifier"])]
 
     def _right_verdict(self) -> str:
-        return "reject" if self._show_false else "accept"
+        return "reject" if self._check().false else "accept"
 
-    def _check(self) -> str:
-        lines = [f"{' '.join(step.pair)} = {step.result}" for step in self._shown()]
-        return " ; ".join([f"check {' '.join(self._expression)}", *lines])
+    def _shown(self) -> str:
+        truth, check = self._family.value(self._question()), self._check()
+        if not check.false:
+            return truth
+        if self._answer is not None and self._answer != truth:
+            return self._answer
+        wrong = [digit for digit in self._family.digits if digit != truth]
+        return wrong[int(check.pick * len(wrong))]
 
-    def _shown(self) -> tuple[Step, ...]:
-        true_one = all(reward == 1.0 for reward in self._rewards.values())
-        if not self._show_false:
-            return tuple(self._steps) if true_one else self._family.working(self._expression)
-        return self._falsified() if true_one else tuple(self._steps)
-
-    def _falsified(self) -> tuple[Step, ...]:
-        step = self._steps[self._spot]
-        wrong = [digit for digit in self._family.digits if digit != step.result]
-        false_step = Step(step.position, step.pair, wrong[int(self._pick * len(wrong))])
-        return (*self._steps[: self._spot], false_step, *self._steps[self._spot + 1 :])
-
-    def _verifier_facts(self, judged: bool) -> dict[str, float]:
-        """Return the verdict's part of balanced accuracy: each of the two cases weighs one half, whatever its share."""
-        share = self._family.corrupt_share if self._show_false else 1.0 - self._family.corrupt_share
+    def _balanced_accuracy(self) -> dict[str, float]:
+        """Return this episode's part of it: true and false lines weigh one half each, whatever their shares."""
+        share = self._family.corrupt_share
         if share in (0.0, 1.0):
-            return {"verdict_right": float(judged)}
-        return {"verdict_right": float(judged), "balanced_accuracy": float(judged) * 0.5 / share}
+            return {}
+        parts = [
+            right * 0.5 / (share if check.false else 1.0 - share)
+            for right, check in zip(self._rewards["verifier"], self._checks, strict=True)
+        ]
+        return {"balanced_accuracy": sum(parts) / len(parts)}

@@ -64,9 +64,9 @@ class Arithmetic(_Environment):
     type: Literal["arithmetic"] = "arithmetic"
     modulus: int = Field(default=5, ge=3, le=11)
     operands: int = Field(default=3, ge=3, le=5)
-    """Numbers in an expression: the planner acts operands - 2 times, the solver operands - 1 times."""
+    """Numbers in an expression: the planner acts operands - 2 times, solver and verifier operands - 1 times."""
     corrupt_share: float = Field(default=0.5, ge=0.0, le=1.0)
-    """Share of tasks whose verifier is shown a false working, so that accepting is not always right."""
+    """Share of lines that the verifier is shown with a false result, so that accepting is not always right."""
     held_out_share: float = Field(default=0.2, gt=0.0, lt=1.0)
     """Share of expressions kept for evaluation; training never sees them."""
 
