@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from webui.formats import number, plural, signed
+from webui.formats import number, percent, plural, signed
 
 BINS = 10
 HEAT_LEVELS = 8
@@ -68,8 +68,14 @@ class Why:
     text: str
 
 
-def why(group: Sequence[Mapping[str, Any]], member: int, *, divide_by_std: bool, advantage: float | None) -> Why | None:
-    """Explain an advantage from the team scores of a group. None for a group of one (evaluation)."""
+def why(
+    group: Sequence[Mapping[str, Any]], member: int, rule: Mapping[str, Any], advantages: Sequence[float]
+) -> Why | None:
+    """Explain an advantage from the team scores of a group. None for a group of one (evaluation).
+
+    `rule` is the algorithm's advantage. Only when it compares nothing but team scores is the sum below the advantage;
+    otherwise the text says what else goes in, and no single figure is claimed.
+    """
     scores = [float(row["team_score"]) for row in group]
     if len(scores) < 2:
         return None
@@ -90,25 +96,45 @@ def why(group: Sequence[Mapping[str, Any]], member: int, *, divide_by_std: bool,
         for place, i in enumerate(order)
     ]
     own = next((s for s, row in zip(scores, group, strict=True) if int(row["member"]) == member), mean)
+    plain = rule["team_share"] == 1 and not rule["per_turn"]
+    sums = _Sums(own, mean, deviation, len(scores))
     return Why(
         bars,
         mean,
         round(100.0 - 100.0 * (mean - low) / (high - low), 2),
-        advantage,
-        _words(own, mean, deviation, len(scores), divide_by_std),
+        advantages[0] if plain and advantages else None,
+        _plain_words(sums, divide_by_std=rule["divide_by_std"]) if plain else _mixed_words(sums, rule),
     )
 
 
-def _words(own: float, mean: float, deviation: float, count: int, divide_by_std: bool) -> str:
-    sums = f"Team score {number(own, 2)} minus group mean {number(mean, 2)}"
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    own: float
+    mean: float
+    deviation: float
+    count: int
+
+
+def _plain_words(sums: _Sums, *, divide_by_std: bool) -> str:
+    text = f"Team score {number(sums.own, 2)} minus group mean {number(sums.mean, 2)}"
     if divide_by_std:
-        sums += f", divided by group deviation {number(deviation, 2)}"
-    if deviation < 1e-6:
-        return (
-            f"{sums} is 0. All {plural(count, 'episode')} of this task scored the same, so the group teaches nothing."
-        )
-    result = signed((own - mean) / (deviation + 1e-6) if divide_by_std else own - mean, 2)
-    return f"{sums} is {result}. The {plural(count, 'episode')} of this task differ, so the group is useful."
+        text += f", divided by group deviation {number(sums.deviation, 2)}"
+    episodes = plural(sums.count, "episode")
+    if sums.deviation < 1e-6:
+        return f"{text} is 0. All {episodes} of this task scored the same, so the group teaches nothing."
+    scale = sums.deviation + 1e-6 if divide_by_std else 1.0
+    result = signed((sums.own - sums.mean) / scale, 2)
+    return f"{text} is {result}. The {episodes} of this task differ, so the group is useful."
+
+
+def _mixed_words(sums: _Sums, rule: Mapping[str, Any]) -> str:
+    text = f"Team score {number(sums.own, 2)}, group mean {number(sums.mean, 2)} over {plural(sums.count, 'episode')}."
+    parts = []
+    if rule["team_share"] != 1:
+        parts.append(f"each role's own score, the team's counts {percent(rule['team_share'])}")
+    if rule["per_turn"]:
+        parts.append("the reward from each turn on, compared with the same turn of the others")
+    return f"{text} The advantages stand beside the turns; they also use {' and '.join(parts)}."
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,8 @@ def micro_batches(progress: Mapping[str, Any], agents: list[Agent], limit: int =
     """Lay the micro-batches of the running step out per policy."""
     by_policy = {agent.policy: agent for agent in reversed(agents)}
     rows = []
-    for entry in progress.get("micro_batches") or ():
+    order = {name: place for place, name in enumerate(dict.fromkeys(agent.policy for agent in agents))}
+    for entry in sorted(progress.get("micro_batches") or (), key=lambda e: order.get(e["policy"], len(order))):
         agent = by_policy.get(entry["policy"])
         expected = max(entry.get("expected", 0), entry.get("cut", 0))
         done, cut = entry.get("accumulated", 0), entry.get("cut", 0)

@@ -142,19 +142,28 @@ def _opened(run: Any, row: dict[str, Any], tid: str) -> dict[str, Any]:
     for turn in turns.values():
         turn["marked"] = episodes.tokens(turn["tokens"])
     advantages = [turn["advantage"] for turn in turns.values() if turn["advantage"] is not None]
-    advantage = max(advantages, key=abs) if advantages else None
-    divide = bool(row["spec"]["algorithm"]["advantage"]["divide_by_std"])
+    rule = row["spec"]["algorithm"]["advantage"]
     group = [member for member in found["group"] if member["status"] == "finished"]
     return {
         "t": {**found, "group_no": group_no(found)},
         "top": reading.best_score(run),
         "conversation": conversation(found["transcript"], turns),
-        "scores": [{"agent": agents.get(role), "role": role, "score": s} for role, s in found["scores"].items()],
-        "why": episodes.why(group, found["member"], divide_by_std=divide, advantage=advantage),
+        "scores": [
+            {"agent": agent, "role": role, "score": found["scores"][role]}
+            for role, agent in agents.items()
+            if role in found["scores"]
+        ],
+        "pins": [(name, found["pins"][name]) for name in _policies(row) if name in found["pins"]],
+        "why": episodes.why(group, found["member"], rule, advantages),
         "facts": sorted((str(k), v) for k, v in dict(found["task"].get("facts") or {}).items()),
         "group": group,
         "micro_batches": _micro_batches(turns.values()),
     }
+
+
+def _policies(row: dict[str, Any]) -> list[str]:
+    """The policies of a run in the order of its agents."""
+    return list(dict.fromkeys(agent["policy"] for agent in row["agents"]))
 
 
 def _micro_batches(turns: Iterable[dict[str, Any]]) -> str:

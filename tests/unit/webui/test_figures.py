@@ -11,6 +11,9 @@ from webui.figures.team import team_graph
 AGENTS = [Agent("speaker", "speaker", 1, "S"), Agent("listener", "listener", 2, "L")]
 
 
+PLAIN = {"team_share": 1.0, "per_turn": False, "divide_by_std": False}
+
+
 def series(**points: list[float]) -> SeriesSet:
     """Make series from `name@agent@stat=values`, one value per step from 0; `__` stands for a slash."""
     rows = []
@@ -198,19 +201,27 @@ def test_histogram_counts_every_score_once() -> None:
 
 def test_an_advantage_is_explained_from_its_group() -> None:
     group = [{"member": 0, "team_score": 1.0}, {"member": 1, "team_score": 0.0}]
-    found = episodes.why(group, 1, divide_by_std=False, advantage=-0.5)
+    found = episodes.why(group, 1, PLAIN, [-0.5])
     assert found is not None
     assert (
         found.text
         == "Team score 0.00 minus group mean 0.50 is −0.50. The 2 episodes of this task differ, so the group is useful."
     )
     assert [bar.mine for bar in found.bars] == [False, True]
-    assert episodes.why(group[:1], 0, divide_by_std=False, advantage=None) is None
+    assert episodes.why(group[:1], 0, PLAIN, []) is None
+
+
+def test_no_single_figure_is_claimed_when_more_than_the_team_score_counts() -> None:
+    group = [{"member": 0, "team_score": 1.0}, {"member": 1, "team_score": 0.0}]
+    found = episodes.why(group, 0, {**PLAIN, "team_share": 0.5}, [0.5, 0.25])
+    assert found is not None
+    assert found.advantage is None
+    assert "each role's own score, the team's counts 50 %" in found.text
 
 
 def test_a_group_without_variance_teaches_nothing() -> None:
     group = [{"member": i, "team_score": 1.0} for i in range(3)]
-    found = episodes.why(group, 0, divide_by_std=True, advantage=0.0)
+    found = episodes.why(group, 0, {**PLAIN, "divide_by_std": True}, [0.0])
     assert found is not None
     assert "teaches nothing" in found.text
 
