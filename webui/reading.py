@@ -28,7 +28,7 @@ def series(run: Any, names: Iterable[str]) -> SeriesSet:
 
 def reward_curves(runs: Iterable[Any], points: int = 40) -> dict[int, list[float]]:
     """Read the team reward of several runs, thinned for sparklines, by run number."""
-    curves = {}
+    curves: dict[int, list[float]] = {}
     for run in runs:
         if run.state.step:
             found = telemetry.data(run, ["reward/team"], agent="", max_points=points)["series"]
@@ -63,8 +63,8 @@ def role_marks(roles: Sequence[str], project: str = "default") -> list[dict[str,
     hues = agents.hues(project)
     marks = agents.monograms(roles)
     free = [hue for hue in range(1, 9) if hue not in hues.values()] or list(range(1, 9))
-    found = []
+    found: list[dict[str, Any]] = []
     for role in roles:
-        hue = hues.get(role) or free[sum(1 for r in found if r["new"]) % len(free)]
+        hue = hues.get(role) or free[len([r for r in found if r["new"]]) % len(free)]
         found.append({"role": role, "hue": hue, "monogram": marks[role], "new": role not in hues})
     return found

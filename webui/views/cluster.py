@@ -19,7 +19,7 @@ def cluster(request: HttpRequest) -> HttpResponse:
     devices = telemetry.devices()
     use = shares(devices)
     for device in devices:
-        device["share"] = use.get((device["lease"] or {}).get("id"))
+        device["share"] = use.get(device["lease"]["id"]) if device["lease"] else None
         device["out"] = device["state"] != "ready" or device["node_state"] not in ("ready",)
     nodes = inventory.nodes()
     for node in nodes:

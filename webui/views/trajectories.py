@@ -110,7 +110,7 @@ def _bins(sample: list[dict[str, Any]]) -> list[episodes.Bin]:
 def _origin(request: HttpRequest, around: dict[str, Any] | None) -> str:
     """Training episodes, unless evaluations are asked for or the open one is one."""
     asked = request.GET.get("origin", "")
-    return asked if asked in ("train", "eval") else (around or {}).get("origin", "train")
+    return asked if asked in ("train", "eval") else str((around or {}).get("origin", "train"))
 
 
 def _chips(query: dict[str, str]) -> list[dict[str, str]]:

@@ -176,7 +176,7 @@ def text_of(value: Any) -> str:
 def account(chart: Timeline, agents: list[Mapping[str, Any]]) -> dict[str, Any]:
     """Device seconds by policy and phase, and where held time went, largest first."""
     by_policy = {agent["policy"]: agent for agent in reversed(agents)}
-    rows = []
+    rows: list[dict[str, Any]] = []
     for policy, phases in sorted(chart.seconds.items()):
         busy = sum(s for phase, s in phases.items() if phase in BUSY)
         rows.append(
