@@ -11,9 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from harness import Report, start
 
@@ -59,20 +57,18 @@ def learn(api: Api, task: str, seed: int) -> Outcome:
         raise RuntimeError(f"{task} seed {seed}: {done['status']}, {done['reason_text']}")
     names = (goal.metric, *goal.told)
     by_time, by_step = api.series(run["id"], *names, x="time"), api.series(run["id"], *names)
-    return outcome(goal, value_of(by_time, goal.metric), by_time, by_step, time.time() - began, started(done) - began)
+    return outcome(goal, value_of(by_time, goal.metric), by_step, began, time.time())
 
 
-def outcome(
-    goal: Goal, curve: tuple[list[float], list[float]], by_time: Series, by_step: Series, took: float, offset: float
-) -> Outcome:
-    """Read the moment the goal was reached. `offset`: start request to the run's first moment, in seconds."""
+def outcome(goal: Goal, curve: tuple[list[float], list[float]], by_step: Series, began: float, ended: float) -> Outcome:
+    """Read the moment the goal was reached. `curve` is over seconds since the epoch, like `began` and `ended`."""
     times, values = curve
     steps = value_of(by_step, goal.metric)[0]
     hit = next((i for i, value in enumerate(values) if value >= goal.at_least), None)
     best = max(range(len(values)), key=values.__getitem__)
     return Outcome(
         reached=hit is not None,
-        seconds=times[hit] + offset if hit is not None else took,
+        seconds=(times[hit] if hit is not None else ended) - began,
         updates=steps[hit if hit is not None else -1],
         best=values[best],
         told={name: value_of(by_step, name)[1][best] for name in goal.told},
@@ -81,10 +77,6 @@ def outcome(
 
 def value_of(series: Series, name: str) -> tuple[list[float], list[float]]:
     return next(points for (found, agent, _), points in series.items() if (found, agent) == (name, ""))
-
-
-def started(run: dict[str, Any]) -> float:
-    return datetime.fromisoformat(run["started_at"]).timestamp()
 
 
 def tell(report: Report, task: str, outcomes: list[Outcome]) -> None:
