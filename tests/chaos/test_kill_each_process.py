@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -16,8 +15,7 @@ STEPS = 60
 
 @pytest.fixture(scope="module")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    home = Path("/tmp") / f"flexmarl-chaos-{time.time_ns()}"
-    with System(home) as system:
+    with System(tmp_path_factory.mktemp("chaos") / "home") as system:
         yield system
 
 
