@@ -39,7 +39,13 @@ def create_first_admin(username: str, password: str) -> User | None:
 
 
 @transaction.atomic
-def create_user(actor: Actor, username: str, password: str, role: str = Role.VIEWER, email: str = "") -> User:
+def create_user(
+    actor: Actor,
+    username: str,
+    password: str,
+    role: str = Role.VIEWER,  # type: ignore[assignment] # a str; mypy sees the pair of value and label
+    email: str = "",
+) -> User:
     """Create a person."""
     actor.require(Scope.USERS_ADMIN)
     if role not in Role.values:

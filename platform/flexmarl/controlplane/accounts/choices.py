@@ -23,8 +23,8 @@ _EDITOR = _VIEWER | {Scope.RUNS_WRITE, Scope.RUNS_ACT}
 _OPERATOR = _EDITOR | {Scope.RUNS_ACT_ANY, Scope.CLUSTER_ADMIN}
 
 SCOPES_OF: dict[str, frozenset[Scope]] = {
-    Role.VIEWER: _VIEWER,
-    Role.EDITOR: _EDITOR,
-    Role.OPERATOR: _OPERATOR,
-    Role.ADMIN: frozenset(Scope),
+    str(Role.VIEWER): _VIEWER,
+    str(Role.EDITOR): _EDITOR,
+    str(Role.OPERATOR): _OPERATOR,
+    str(Role.ADMIN): frozenset(Scope),
 }

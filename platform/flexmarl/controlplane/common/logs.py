@@ -9,7 +9,7 @@ import structlog
 
 def configure(options: dict[str, Any]) -> None:
     """Set up logging from the LOGGING setting: {level, json}."""
-    shared = [
+    shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,

@@ -1,6 +1,6 @@
 """OpenAPI: what REST framework cannot know of our views — strict parameters, keys, problems."""
 
-from typing import Any
+from typing import Any, Literal
 
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.types import OpenApiTypes
@@ -40,7 +40,7 @@ class OperationSchema(AutoSchema):
             )
         return given
 
-    def _get_response_bodies(self, direction: str = "response") -> Any:
+    def _get_response_bodies(self, direction: Literal["request", "response"] = "response") -> Any:
         bodies = super()._get_response_bodies(direction)
         if direction == "response":
             problem = self._get_response_for_code(ProblemSerializer, "default", ["application/problem+json"])

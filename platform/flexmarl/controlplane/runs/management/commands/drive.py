@@ -26,7 +26,7 @@ def database_url() -> str:
     options = connection.settings_dict
     names = {"dbname": "NAME", "user": "USER", "password": "PASSWORD", "host": "HOST", "port": "PORT"}
     values = {name: options[key] for name, key in names.items() if options[key]}
-    extra = {k: v for k, v in options["OPTIONS"].items() if isinstance(v, str | int) and k != "application_name"}
+    extra = {k: str(v) for k, v in options["OPTIONS"].items() if isinstance(v, str | int) and k != "application_name"}
     return make_conninfo(**values, **extra)
 
 
