@@ -23,9 +23,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PASSWORD = "correct-horse-battery"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """Return a browser."""
+    """Return a browser. Per module: while Playwright is up its event loop runs in this thread and stops all others."""
     path = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
     if not path:
         reason = "Chromium is not installed (apt-get install chromium, or name one in CHROMIUM)"
