@@ -63,7 +63,7 @@ def test_a_run_from_the_form_to_its_end(site: Site, visit: Callable[..., Any]) -
         timeout=LEARNS_WITHIN_S * 1000,
     )
     assert page.url == address, "the page must follow the run without being loaded again"
-    assert page.locator("[data-live-mark]").get_attribute("data-state") == "live"
+    page.locator("[data-live-mark][data-state=live]").wait_for(timeout=10_000)
     guest.settle()
     assert page.locator("[data-figure=team_reward] .js-plotly-plot").count() == 1
     guest.keep("story-3-overview")
