@@ -8,10 +8,10 @@ import django
 
 if __name__ == "__main__":
     django.setup()
-    from flexmarl.controlplane.accounts.models import User
     from tests.browser.seed import seed
+    from tests.support.controlplane import make_person
 
-    people = (User(username="ada", role="admin", is_staff=True), User(username="newcomer", role="editor"))
+    people = (make_person("ada", "cluster_admin"), make_person("newcomer", "editor"))
     for person in people:
         person.set_password(os.environ["SEED_PASSWORD"])
         person.save()

@@ -19,15 +19,11 @@ def _fresh_cache() -> None:
 
 @pytest.fixture
 def person(db: None) -> Callable[..., Any]:
-    """Return a function that makes a person of a role."""
-    from flexmarl.controlplane.accounts.models import User
-    from tests.support.controlplane import PASSWORD
+    """Return a function that makes a person with a role, in a project unless it is an installation role."""
+    from tests.support.controlplane import make_person
 
-    def make(role: str = "editor", name: str = "") -> User:
-        user = User(username=name or f"{role}-{uuid.uuid4().hex[:6]}", role=role, is_staff=role == "admin")
-        user.set_password(PASSWORD)
-        user.save()
-        return user
+    def make(role: str = "editor", name: str = "", project: str = "default") -> Any:
+        return make_person(name or f"{role}-{uuid.uuid4().hex[:6]}", role, project)
 
     return make
 
@@ -62,8 +58,8 @@ def api(editor: Any, client_of: Callable[..., Any]) -> Any:
 
 @pytest.fixture
 def admin_api(person: Callable[..., Any], client_of: Callable[..., Any]) -> Any:
-    """Return an admin's client."""
-    return client_of(person("admin", "ada"))
+    """Return a cluster admin's client."""
+    return client_of(person("cluster_admin", "ada"))
 
 
 @pytest.fixture
@@ -78,6 +74,6 @@ def make_run() -> Callable[..., Any]:
         run = actions.create_run(actor_of_user(owner), Draft(spec={**SPEC, **spec}))
         if status is not None or pending:
             set_state(run, status=status or "draft", pending_verb=pending)
-        return queries.find_run(run.id)
+        return queries.find_run(actor_of_user(owner), run.id)
 
     return make

@@ -11,8 +11,8 @@ from rest_framework.test import APIClient
 
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.accounts import actions, backend, tokens
-from flexmarl.controlplane.accounts.choices import SCOPES_OF, Role
-from flexmarl.controlplane.accounts.models import ApiToken, User
+from flexmarl.controlplane.accounts.choices import PROJECT_SCOPES_OF, SCOPES_OF, ProjectRole, Role
+from flexmarl.controlplane.accounts.models import ApiToken, Membership, Project, User
 from flexmarl.controlplane.accounts.queries import actor_of_user
 from flexmarl.controlplane.api import urlpatterns
 from flexmarl.controlplane.common.api.permissions import PUBLIC, SIGNED_IN
@@ -21,7 +21,10 @@ from tests.support.controlplane import PASSWORD, SPEC, key
 
 pytestmark = pytest.mark.django_db
 
-ROLES = list(Role)
+ROLES = [*Role, *ProjectRole]
+HELD = {role: SCOPES_OF[role] for role in Role} | {
+    role: PROJECT_SCOPES_OF[role] | SCOPES_OF[Role.MEMBER] for role in ProjectRole
+}
 
 
 def test_a_token_is_stored_as_a_hash_and_shown_once(api) -> None:
@@ -77,11 +80,13 @@ def test_last_use_is_written_at_most_once_a_minute(editor, client_of, django_ass
 
 
 def test_a_token_never_exceeds_its_owner(person, client_of) -> None:
-    admin = person(Role.ADMIN)
+    admin = person(Role.CLUSTER_ADMIN)
     client = client_of(admin, ["users:admin", "runs:read"])
     assert client.get("/api/v1/users").status_code == 200
-    User.objects.filter(pk=admin.pk).update(role=Role.VIEWER)
+    User.objects.filter(pk=admin.pk).update(role=Role.MEMBER)
     assert client.get("/api/v1/users").status_code == 403
+    assert client.get("/api/v1/runs").status_code == 403
+    Membership.objects.create(project=Project.objects.get(name="default"), user=admin, role=ProjectRole.VIEWER)
     assert client.get("/api/v1/runs").status_code == 200
 
 
@@ -93,7 +98,7 @@ def test_nobody_gives_a_token_a_scope_they_lack(api) -> None:
 
 
 def test_nobody_sees_or_revokes_the_tokens_of_others(api, admin_api, person, client_of) -> None:
-    other = person(Role.EDITOR, "otto")
+    other = person(ProjectRole.EDITOR, "otto")
     client_of(other)
     token = ApiToken.objects.get(owner=other)
     assert api.get(f"/api/v1/tokens/{token.id}").status_code == 404
@@ -150,7 +155,7 @@ def test_roles_may_what_their_scopes_say(person, client_of, role, method, path, 
     answer = client.generic(
         method, path, __import__("json").dumps(body or {}), "application/json", HTTP_IDEMPOTENCY_KEY=key()
     )
-    allowed = scope is None or scope in SCOPES_OF[role]
+    allowed = scope is None or scope in HELD[role]
     assert (answer.status_code < 300) == allowed, answer.content
     if not allowed:
         assert (answer.status_code, answer.json()["code"]) == (403, "permission_denied")
@@ -160,15 +165,15 @@ def test_roles_may_what_their_scopes_say(person, client_of, role, method, path, 
 @pytest.mark.parametrize(
     ("role", "own", "expected"),
     [
-        (Role.VIEWER, True, 403),
-        (Role.EDITOR, True, 202),
-        (Role.EDITOR, False, 403),
-        (Role.OPERATOR, False, 202),
-        (Role.ADMIN, False, 202),
+        (ProjectRole.VIEWER, True, 403),
+        (ProjectRole.EDITOR, True, 202),
+        (ProjectRole.EDITOR, False, 403),
+        (ProjectRole.OPERATOR, False, 202),
+        (Role.CLUSTER_ADMIN, False, 202),
     ],
 )
 def test_acting_on_runs_of_others_is_for_operators(person, client_of, make_run, role, own, expected) -> None:
-    caller, other = person(role), person(Role.EDITOR, "owner")
+    caller, other = person(role), person(ProjectRole.EDITOR, "owner")
     run = make_run(other, RunStatus.RUNNING)
     if own:
         type(run).objects.update(owner=caller)
@@ -178,7 +183,7 @@ def test_acting_on_runs_of_others_is_for_operators(person, client_of, make_run, 
 def test_the_first_admin_is_made_once(db) -> None:
     user = actions.create_first_admin("admin", PASSWORD)
     assert user is not None
-    assert user.role == Role.ADMIN
+    assert user.role == Role.CLUSTER_ADMIN
     assert actions.create_first_admin("admin2", PASSWORD) is None
     assert Client().login(username="admin", password=PASSWORD)
 
@@ -232,7 +237,7 @@ def sign_in(client: Client, username: str, password: str, address: str = "10.0.0
 
 
 def test_guessing_passwords_is_braked_per_name_and_address(person, client) -> None:
-    person(Role.EDITOR, "edith"), person(Role.EDITOR, "otto")
+    person(ProjectRole.EDITOR, "edith"), person(ProjectRole.EDITOR, "otto")
     assert sign_in(client, "edith", PASSWORD)
     for _ in range(backend.TRIES):
         assert not sign_in(Client(), "edith", "wrong")
@@ -245,6 +250,16 @@ def test_people_sign_in_while_the_cache_is_away(person, monkeypatch) -> None:
     def fail(*args: object, **kwargs: object) -> None:
         raise ConnectionError("away")
 
-    person(Role.EDITOR, "edith")
+    person(ProjectRole.EDITOR, "edith")
     monkeypatch.setattr(cache, "get", fail)
     assert sign_in(Client(), "edith", PASSWORD)
+
+
+def test_runs_of_other_projects_do_not_exist_for_those_outside(person, client_of, make_run) -> None:
+    run = make_run(person(ProjectRole.EDITOR, "owner"))
+    outside = client_of(person(ProjectRole.ADMIN, "outsider", "elsewhere"))
+    assert outside.get("/api/v1/runs").json()["results"] == []
+    for path in ("", "/series", "/trajectories", "/timeline", "/events", "/consistency", "/checkpoints", "/versions"):
+        assert outside.get(f"/api/v1/runs/{run.id}{path}").status_code == 404, path
+    assert outside.post(f"/api/v1/runs/{run.id}/actions/start").status_code == 404
+    assert outside.post("/api/v1/runs", {"spec": SPEC}, headers={"Idempotency-Key": key()}).status_code == 403

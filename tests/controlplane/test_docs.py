@@ -3,10 +3,11 @@
 import re
 from pathlib import Path
 
-from flexmarl.controlplane.accounts.choices import SCOPES_OF, Role
+from flexmarl.controlplane.accounts.choices import PROJECT_SCOPES_OF, SCOPES_OF, ProjectRole, Role
 from flexmarl.controlplane.common import problems
 from flexmarl.controlplane.common.api.exceptions import InternalError
 from flexmarl.controlplane.common.problems import ProblemError
+from flexmarl.controlplane.common.scopes import Scope
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
 
@@ -24,8 +25,13 @@ def test_every_problem_is_explained_with_its_status() -> None:
 
 
 def test_every_scope_belongs_to_the_role_the_table_says() -> None:
-    rows = dict(re.findall(r"^\| (viewer|editor|operator|admin) \| (.+) \|$", TEXT, re.MULTILINE))
+    names = "|".join([*Role, *ProjectRole])
+    rows = dict(re.findall(rf"^\| ({names}) \| (.+) \|$", TEXT, re.MULTILINE))
     known: set[str] = set()
-    for role in Role:
+    for role in ProjectRole:  # each row adds to the one above it
         known |= set(re.findall(r"`([a-z]+:[a-z-]+)`", rows[role]))
-        assert known == {str(scope) for scope in SCOPES_OF[role]}, role
+        assert known == {str(scope) for scope in PROJECT_SCOPES_OF[role]}, role
+    for role in (Role.MEMBER, Role.AUDITOR):
+        named = set(re.findall(r"`([a-z]+:[a-z-]+)`", rows[role]))
+        assert named == {str(scope) for scope in SCOPES_OF[role]}, role
+    assert SCOPES_OF[Role.CLUSTER_ADMIN] == frozenset(Scope)

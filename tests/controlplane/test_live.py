@@ -13,6 +13,7 @@ from flexmarl.contracts.status import RunReason, RunStatus
 from flexmarl.controlplane.accounts.models import User
 from flexmarl.controlplane.accounts.queries import actor_of_user
 from flexmarl.controlplane.common import live
+from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.inventory import actions as inventory_actions
 from flexmarl.controlplane.runs import actions, queries
@@ -47,7 +48,7 @@ async def subscribe(communicator, topic: str) -> int:
 
 
 def fetch(run_id):
-    return queries.run_detail(queries.find_run(run_id))
+    return queries.run_detail(queries.find_run(Actor.system(), run_id))
 
 
 class Page:
@@ -104,7 +105,7 @@ async def test_state_and_nudges_equal_a_fresh_read(editor, make_run) -> None:
     actor = actor_of_user(editor)
 
     def happen(name: str) -> None:
-        STORY[name](queries.find_run(run.id), actor)
+        STORY[name](queries.find_run(actor, run.id), actor)
 
     async with socket(editor) as communicator:
         page = Page(communicator, run.id)
@@ -151,7 +152,7 @@ def register_box() -> None:
 
 
 async def test_the_cluster_topic_tells_cordons_and_moved_runs(person, make_run) -> None:
-    admin = await database_sync_to_async(person)("admin")
+    admin = await database_sync_to_async(person)("cluster_admin")
     run = await database_sync_to_async(make_run)(admin)
     await database_sync_to_async(register_box)()
     async with socket(admin) as communicator:

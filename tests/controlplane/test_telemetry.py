@@ -3,6 +3,7 @@
 import pytest
 
 from flexmarl.contracts.status import RunStatus
+from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs import queries as runs
 from flexmarl.controlplane.telemetry import queries
@@ -41,7 +42,7 @@ def test_the_catalogue_names_series_with_unit_and_range(api, run, played) -> Non
 def test_points_come_on_the_axis_asked_for(api, run, played) -> None:
     by_step = get(api, run, "series/data?names=reward/team&from=2")
     assert by_step["series"] == [{"name": "reward/team", "agent": "", "stat": "mean", "x": [2.0, 3.0], "y": [0.2, 0.3]}]
-    assert by_step["seq"] == runs.find_run(run.id).state.seq
+    assert by_step["seq"] == runs.find_run(Actor.system(), run.id).state.seq
     by_samples = get(api, run, "series/data?names=reward/team&x=samples")
     assert by_samples["series"][0]["x"] == [8.0, 16.0, 24.0]
     assert get(api, run, "series/data?names=reward/agent&agent=listener")["series"] == []

@@ -7,6 +7,7 @@ import pytest
 from flexmarl.contracts.events import Verb
 from flexmarl.contracts.status import TRANSITIONS, RunStatus, next_status
 from flexmarl.controlplane.accounts.queries import actor_of_user
+from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.models import AuditEntry
 from flexmarl.controlplane.common.problems import InvalidState
 from flexmarl.controlplane.common.store import store_connection
@@ -79,4 +80,4 @@ def test_a_refused_start_creates_no_run(editor, make_run, client_of) -> None:
     weak = client_of(editor, ["runs:read", "runs:write"])
     answer = weak.post("/api/v1/runs", {"spec": SPEC, "start": True}, headers={"Idempotency-Key": key()})
     assert answer.status_code == 403
-    assert queries.runs().count() == 0
+    assert queries.runs(Actor.system()).count() == 0

@@ -1,10 +1,12 @@
-"""What tests of the control plane share: a small specification, runs in any state, keys."""
+"""What tests of the control plane share: a small specification, people, runs in any state, keys."""
 
 import uuid
 from typing import Any
 
 from django.db import connection
 
+from flexmarl.controlplane.accounts.choices import ProjectRole, Role
+from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT, Membership, Project, User
 from flexmarl.controlplane.runs.models import Run
 
 SPEC: dict[str, Any] = {
@@ -13,6 +15,18 @@ SPEC: dict[str, Any] = {
     "environment": {"type": "reference_game"},
 }
 PASSWORD = "correct-horse-battery"
+
+
+def make_person(name: str, role: str = ProjectRole.EDITOR, project: str = DEFAULT_PROJECT) -> User:
+    """Make a person with an installation role, or with a role in one project (made when it is not there)."""
+    installation = role if role in set(Role) else Role.MEMBER
+    user = User(username=name, role=installation, is_staff=installation == Role.CLUSTER_ADMIN)
+    user.set_password(PASSWORD)
+    user.save()
+    if role in set(ProjectRole):
+        home, _ = Project.objects.get_or_create(name=project)
+        Membership.objects.create(project=home, user=user, role=role)
+    return user
 
 
 def set_state(run: Run, **columns: Any) -> None:

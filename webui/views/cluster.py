@@ -4,6 +4,8 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 
+from flexmarl.controlplane.accounts.queries import actor_of
+from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.inventory import queries as inventory
 from flexmarl.controlplane.runs import queries as runs
@@ -17,7 +19,7 @@ WINDOW = 300
 def cluster(request: HttpRequest) -> HttpResponse:
     """Show nodes with their devices, sick ones first."""
     devices = telemetry.devices()
-    use = shares(devices)
+    use = shares(actor_of(request), devices)
     for device in devices:
         device["share"] = use.get(device["lease"]["id"]) if device["lease"] else None
         device["out"] = device["state"] != "ready" or device["node_state"] not in ("ready",)
@@ -36,11 +38,11 @@ def cluster(request: HttpRequest) -> HttpResponse:
     return show(request, "webui/parts/cluster.html" if is_part(request) else "webui/cluster.html", context)
 
 
-def shares(devices: list[dict[str, Any]]) -> dict[int, float]:
-    """Busy share of each lease over the last minutes, read once per run."""
+def shares(actor: Actor, devices: list[dict[str, Any]]) -> dict[int, float]:
+    """Busy share of each lease of runs the caller may read over the last minutes, read once per run."""
     held = {device["lease"]["run"]["key"] for device in devices if device["lease"] and device["lease"].get("run")}
     found: dict[int, float] = {}
-    for key in held:
-        for row in telemetry.utilisation(runs.find_run(key), WINDOW):
+    for run in runs.runs(actor).filter(key__in=held):
+        for row in telemetry.utilisation(run, WINDOW):
             found[row["lease_id"]] = row["busy_share"]
     return found

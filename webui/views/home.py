@@ -5,6 +5,7 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 
+from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.experiments import queries as experiments
 from flexmarl.controlplane.inventory import queries as inventory
 from flexmarl.controlplane.runs import queries as runs
@@ -23,7 +24,7 @@ DEMO = "reference_game"
 @page()
 def home(request: HttpRequest) -> HttpResponse:
     """Show what is wrong first, then what runs and what waits."""
-    mine = runs.runs().filter(owner_id=request.user.pk)
+    mine = runs.runs(actor_of(request)).filter(owner_id=request.user.pk)
     if not mine.exists():
         return _first_visit(request)
     found = list(mine[:50])

@@ -10,6 +10,7 @@ from flexmarl.contracts.environments import environment_facts
 from flexmarl.contracts.problems import SpecProblems
 from flexmarl.contracts.resolve import parse_yaml
 from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.common.problems import ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.experiments import queries as experiments
@@ -32,7 +33,7 @@ def new_run(request: HttpRequest) -> HttpResponse:
         return show(
             request, "webui/new_run_choose.html", {"nav": "runs", "templates": [_choice(row) for row in choices]}
         )
-    base = _clone(cloned) if cloned else experiments.template(name)
+    base = _clone(request, cloned) if cloned else experiments.template(name)
     facts = environment_facts(ExperimentSpec.model_validate(base["spec"]).environment)
     seats = {role.name: base["spec"]["agents"][role.name] for role in facts.roles}
     document = {**base["spec"], "agents": seats}
@@ -70,9 +71,9 @@ def _template_document(name: str) -> dict[str, Any] | None:
     return next((row["spec"] for row in experiments.templates() if row["name"] == name), None)
 
 
-def _clone(key: str) -> dict[str, Any]:
+def _clone(request: HttpRequest, key: str) -> dict[str, Any]:
     """A run's specification as the base of a new one, on the template the run began with."""
-    row = runs.run_detail(runs.find_run(key))
+    row = runs.run_detail(runs.find_run(actor_of(request), key))
     title = f"Copy of {row['key']}"
     return {
         "name": row["template"],

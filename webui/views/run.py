@@ -39,7 +39,7 @@ OVERVIEW_SERIES = (
 
 def run_frame(request: HttpRequest, key: str, tab: str) -> dict[str, Any]:
     """What the header of every tab shows."""
-    found = runs.find_run(key)
+    found = runs.find_run(actor_of(request), key)
     row = runs.run_detail(found)
     return {
         "nav": "runs",
@@ -69,7 +69,7 @@ def header_part(request: HttpRequest, key: str) -> HttpResponse:
 @page()
 def summary_part(request: HttpRequest, key: str) -> HttpResponse:
     """Tiles, step bar, micro-batches, devices and the rail alone."""
-    found = runs.find_run(key)
+    found = runs.find_run(actor_of(request), key)
     row = runs.run_detail(found)
     return show(request, "webui/parts/run_summary.html", {"run": row, **summary(found, row)})
 
@@ -110,7 +110,7 @@ def summary(found: Any, row: dict[str, Any]) -> dict[str, Any]:
 @page()
 def figures(request: HttpRequest, key: str) -> HttpResponse:
     """The charts of the overview as data."""
-    found = runs.find_run(key)
+    found = runs.find_run(actor_of(request), key)
     row = runs.run_detail(found)
     series = reading.series(found, OVERVIEW_SERIES)
     agents = [Agent.of(agent) for agent in row["agents"]]
@@ -148,7 +148,7 @@ def timeline(request: HttpRequest, key: str) -> HttpResponse:
 @page()
 def timeline_part(request: HttpRequest, key: str) -> HttpResponse:
     """The drawing alone."""
-    found = runs.find_run(key)
+    found = runs.find_run(actor_of(request), key)
     row = runs.run_detail(found)
     return show(request, "webui/parts/timeline.html", {"run": row, **_timeline(request, found, row)})
 
@@ -185,7 +185,7 @@ def events(request: HttpRequest, key: str) -> HttpResponse:
 @page()
 def events_part(request: HttpRequest, key: str) -> HttpResponse:
     """The feed alone."""
-    found = runs.find_run(key)
+    found = runs.find_run(actor_of(request), key)
     return show(request, "webui/parts/events.html", {"run": runs.run_detail(found), **_events(request, found)})
 
 

@@ -7,6 +7,7 @@ from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 
 from flexmarl.contracts.status import RunStatus
+from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.runs import queries as runs
 from webui import reading
 from webui.figures.steps import spark
@@ -48,7 +49,7 @@ def run_list(request: HttpRequest) -> HttpResponse:
 
 def filtered(request: HttpRequest, *, view: bool = True) -> QuerySet[Any]:
     """Apply the filters of the URL."""
-    found = runs.runs()
+    found = runs.runs(actor_of(request))
     statuses = next((s for word, _, s in VIEWS if word == request.GET.get("view", "")), None)
     state = request.GET.get("state", "")
     if view and state in set(RunStatus):

@@ -6,6 +6,7 @@ from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse
 
+from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.runs import queries as runs
 from flexmarl.controlplane.telemetry import queries as telemetry
@@ -64,7 +65,7 @@ def detail(request: HttpRequest, key: str, tid: str) -> HttpResponse:
 @page(Scope.TRAJECTORIES_READ)
 def viewer_part(request: HttpRequest, key: str, tid: str) -> HttpResponse:
     """The conversation and its side panel alone."""
-    found = runs.find_run(key)
+    found = runs.find_run(actor_of(request), key, Scope.TRAJECTORIES_READ)
     row = runs.run_detail(found)
     return show(request, "webui/parts/trajectory.html", {"run": row, **_opened(found, row, tid)})
 
@@ -72,7 +73,7 @@ def viewer_part(request: HttpRequest, key: str, tid: str) -> HttpResponse:
 @page(Scope.TRAJECTORIES_READ)
 def rows_part(request: HttpRequest, key: str) -> HttpResponse:
     """The next page of the list alone."""
-    found = runs.find_run(key)
+    found = runs.find_run(actor_of(request), key, Scope.TRAJECTORIES_READ)
     return show(
         request, "webui/parts/trajectory_rows.html", {"run": runs.run_detail(found), **listed(request, found, key)}
     )

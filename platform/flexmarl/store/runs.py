@@ -60,12 +60,20 @@ class StoredEvent:
     event: Event
 
 
-def create_run(conn: Connection, run_id: int, spec: dict[str, object], status: RunStatus) -> None:
+def create_run(
+    conn: Connection,
+    run_id: int,
+    spec: dict[str, object],
+    status: RunStatus,
+    *,
+    project: str = "default",
+    priority: int = 50,
+) -> None:
     """Add a run's state and its partitions. Attaching a ready table never blocks writers of other runs."""
     with conn.transaction():
         conn.execute(
-            "INSERT INTO store.run_state (run_id, spec, status) VALUES (%s, %s::jsonb, %s)",
-            [run_id, orjson.dumps(spec).decode(), status.value],
+            "INSERT INTO store.run_state (run_id, spec, status, project, priority) VALUES (%s, %s::jsonb, %s, %s, %s)",
+            [run_id, orjson.dumps(spec).decode(), status.value, project, priority],
         )
         for table in PARTITIONED:
             names = {

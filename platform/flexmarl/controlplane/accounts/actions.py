@@ -31,10 +31,10 @@ MAX_TOKEN_DAYS = 366
 @transaction.atomic
 def create_first_admin(username: str, password: str) -> User | None:
     """Create an admin when the installation has no active one; None when it has."""
-    if User.objects.filter(role=Role.ADMIN, is_active=True).exists():
+    if User.objects.filter(role=Role.CLUSTER_ADMIN, is_active=True).exists():
         return None
     user = User.objects.create_superuser(username, password=password)
-    record(Actor.system("setup"), "user.create", "user", user.id, username, role=str(Role.ADMIN))
+    record(Actor.system("setup"), "user.create", "user", user.id, username, role=str(Role.CLUSTER_ADMIN))
     return user
 
 
@@ -43,7 +43,7 @@ def create_user(
     actor: Actor,
     username: str,
     password: str,
-    role: str = Role.VIEWER,  # type: ignore[assignment] # a str; mypy sees the pair of value and label
+    role: str = Role.MEMBER,  # type: ignore[assignment] # a str; mypy sees the pair of value and label
     email: str = "",
 ) -> User:
     """Create a person."""
@@ -52,7 +52,7 @@ def create_user(
         raise _bad("/role", "unknown_value", f"{role} is not a role.", f"Known: {', '.join(Role.values)}.")
     if User.objects.filter(username=username).exists():
         raise DuplicateName(f"There is a user named {username}.")
-    user = User(username=username, email=email, role=role, is_staff=role == Role.ADMIN)
+    user = User(username=username, email=email, role=role, is_staff=role == Role.CLUSTER_ADMIN)
     try:
         user.username_validator(username)
         validate_password(password, user)

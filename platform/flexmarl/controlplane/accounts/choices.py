@@ -1,15 +1,25 @@
-"""Roles of people and what each may do."""
+"""Roles of people, in the installation and in projects, and what each may do."""
 
 from django.db import models
 
-from flexmarl.controlplane.common.scopes import Scope
+from flexmarl.controlplane.common.scopes import OF_PROJECTS, Scope
 
 
 class Role(models.TextChoices):
+    """What a person is to the whole installation. What they may do with runs, their projects say."""
+
+    MEMBER = "member", "Member"
+    AUDITOR = "auditor", "Auditor"
+    CLUSTER_ADMIN = "cluster_admin", "Cluster admin"
+
+
+class ProjectRole(models.TextChoices):
+    """What a person is in one project."""
+
     VIEWER = "viewer", "Viewer"
     EDITOR = "editor", "Editor"
     OPERATOR = "operator", "Operator"
-    ADMIN = "admin", "Admin"
+    ADMIN = "project_admin", "Project admin"
 
 
 class Theme(models.TextChoices):
@@ -18,13 +28,21 @@ class Theme(models.TextChoices):
     DARK = "dark", "Dark"
 
 
-_VIEWER = frozenset({Scope.RUNS_READ, Scope.TRAJECTORIES_READ, Scope.CLUSTER_READ, Scope.TOKENS_WRITE})
-_EDITOR = _VIEWER | {Scope.RUNS_WRITE, Scope.RUNS_ACT}
-_OPERATOR = _EDITOR | {Scope.RUNS_ACT_ANY, Scope.CLUSTER_ADMIN}
-
 SCOPES_OF: dict[str, frozenset[Scope]] = {
-    str(Role.VIEWER): _VIEWER,
-    str(Role.EDITOR): _EDITOR,
-    str(Role.OPERATOR): _OPERATOR,
-    str(Role.ADMIN): frozenset(Scope),
+    str(Role.MEMBER): frozenset({Scope.CLUSTER_READ, Scope.TOKENS_WRITE}),
+    str(Role.AUDITOR): frozenset({Scope.AUDIT_READ, Scope.TOKENS_WRITE}),
+    str(Role.CLUSTER_ADMIN): frozenset(Scope),
 }
+"""Installation role -> scopes held everywhere."""
+
+_VIEWER = frozenset({Scope.RUNS_READ, Scope.TRAJECTORIES_READ})
+_EDITOR = _VIEWER | {Scope.RUNS_WRITE, Scope.RUNS_ACT}
+_OPERATOR = _EDITOR | {Scope.RUNS_ACT_ANY}
+
+PROJECT_SCOPES_OF: dict[str, frozenset[Scope]] = {
+    str(ProjectRole.VIEWER): _VIEWER,
+    str(ProjectRole.EDITOR): _EDITOR,
+    str(ProjectRole.OPERATOR): _OPERATOR,
+    str(ProjectRole.ADMIN): OF_PROJECTS,
+}
+"""Project role -> scopes held in that project."""

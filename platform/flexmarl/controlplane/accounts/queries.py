@@ -17,13 +17,18 @@ def actor_of(request: Any) -> Actor:
     user, token = request.user, getattr(request, "auth", None)
     if isinstance(user, AnonymousUser):
         return Actor(None, "anonymous", frozenset(), request_id_of(request))
-    scopes = token.effective_scopes if isinstance(token, ApiToken) else user.scopes
-    return Actor(user.id, user.username, scopes, request_id_of(request))
+    granted = token.granted if isinstance(token, ApiToken) else frozenset(Scope)
+    return _actor(user, granted, request_id_of(request))
 
 
 def actor_of_user(user: User) -> Actor:
     """Build the actor of a person outside a request."""
-    return Actor(user.id, user.username, user.scopes)
+    return _actor(user, frozenset(Scope), "")
+
+
+def _actor(user: User, granted: frozenset[Scope], request_id: str) -> Actor:
+    projects = {name: held & granted for name, held in user.in_projects.items()}
+    return Actor(user.id, user.username, user.everywhere & granted, request_id, projects)
 
 
 def user_row(user: User) -> dict[str, Any]:
@@ -47,6 +52,10 @@ def me(user: User, actor: Actor) -> dict[str, Any]:
         "theme": user.theme,
         "time_zone": user.time_zone,
         "scopes": sorted(str(scope) for scope in actor.scopes),
+        "projects": [
+            {"name": name, "scopes": sorted(str(scope) for scope in held)}
+            for name, held in sorted(actor.projects.items())
+        ],
     }
 
 
@@ -78,7 +87,7 @@ def token_row(token: ApiToken) -> dict[str, Any]:
     }
 
 
-def active_scopes(user_id: object) -> frozenset[Scope]:
-    """Return what a person may do now; nothing for unknown or inactive people."""
+def current_actor(user_id: object) -> Actor:
+    """Build the actor of a person as they are now; one who may do nothing for unknown or inactive people."""
     user = User.objects.filter(pk=user_id).first() if user_id else None
-    return user.scopes if user else frozenset()
+    return actor_of_user(user) if user else Actor(None, "nobody", frozenset())

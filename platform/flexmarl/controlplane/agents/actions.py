@@ -14,14 +14,14 @@ _LOCK = 0x48554553  # advisory lock number: two first uses must not draw the sam
 def ensure_roles(project: str, roles: Iterable[str]) -> None:
     """Enter roles that the project has not used before, each with the hue used least so far."""
     wanted = list(dict.fromkeys(roles))
-    known = set(AgentDefinition.objects.filter(project=project, role__in=wanted).values_list("role", flat=True))
+    known = set(AgentDefinition.objects.filter(project_id=project, role__in=wanted).values_list("role", flat=True))
     if known.issuperset(wanted):
         return
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
-    hues = dict(AgentDefinition.objects.filter(project=project).values_list("role", "hue"))
+    hues = dict(AgentDefinition.objects.filter(project_id=project).values_list("role", "hue"))
     for role in wanted:
         if role not in hues:
             used = list(hues.values())
             hues[role] = min(range(1, HUES + 1), key=lambda hue: (used.count(hue), hue))
-            AgentDefinition.objects.create(project=project, role=role, hue=hues[role])
+            AgentDefinition.objects.create(project_id=project, role=role, hue=hues[role])

@@ -6,12 +6,15 @@ from typing import Any
 from django.db.models import QuerySet
 
 from flexmarl.controlplane.agents.models import AgentDefinition
+from flexmarl.controlplane.common.actor import Actor
+from flexmarl.controlplane.common.reach import in_reach
+from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.times import rfc3339
 
 
 def hues(project: str) -> dict[str, int]:
     """Map the roles of a project to their hues, 1 to 8."""
-    return dict(AgentDefinition.objects.filter(project=project).values_list("role", "hue"))
+    return dict(AgentDefinition.objects.filter(project_id=project).values_list("role", "hue"))
 
 
 def monograms(roles: Sequence[str]) -> dict[str, str]:
@@ -33,17 +36,16 @@ def _second(role: str, roles: Sequence[str]) -> str:
     return role[-1]
 
 
-def catalogue(project: str | None = None) -> QuerySet[AgentDefinition]:
-    """All agents, or those of a project, in the order of first use."""
-    rows = AgentDefinition.objects.order_by("project", "id")
-    return rows.filter(project=project) if project else rows
+def catalogue(actor: Actor) -> QuerySet[AgentDefinition]:
+    """The agents of all projects whose runs the caller may read, in the order of first use."""
+    return in_reach(AgentDefinition.objects.order_by("project_id", "id"), actor, Scope.RUNS_READ)
 
 
 def agent_row(agent: AgentDefinition) -> dict[str, Any]:
     """Return an agent as a plain value."""
     return {
         "id": str(agent.id),
-        "project": agent.project,
+        "project": agent.project_id,
         "role": agent.role,
         "hue": agent.hue,
         "description": agent.description,

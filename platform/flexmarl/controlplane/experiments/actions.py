@@ -12,9 +12,9 @@ from flexmarl.controlplane.experiments.models import Experiment
 @transaction.atomic
 def create_experiment(actor: Actor, name: str, description: str = "", project: str = "default") -> Experiment:
     """Create an experiment."""
-    actor.require(Scope.RUNS_WRITE)
+    actor.require(Scope.RUNS_WRITE, project)
     experiment, created = Experiment.objects.get_or_create(
-        project=project, name=name, defaults={"description": description, "owner_id": actor.user_id}
+        project_id=project, name=name, defaults={"description": description, "owner_id": actor.user_id}
     )
     if not created:
         raise DuplicateName(f"There is an experiment named {name}.", extra={"existing": str(experiment.id)})
@@ -25,5 +25,5 @@ def create_experiment(actor: Actor, name: str, description: str = "", project: s
 @transaction.atomic
 def ensure_experiment(actor: Actor, name: str, project: str = "default") -> Experiment:
     """Return the experiment of a name, made if there is none."""
-    found = Experiment.objects.filter(project=project, name=name).first()
+    found = Experiment.objects.filter(project_id=project, name=name).first()
     return found or create_experiment(actor, name, project=project)

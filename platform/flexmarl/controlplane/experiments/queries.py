@@ -9,7 +9,10 @@ from flexmarl.contracts.arithmetic import arithmetic
 from flexmarl.contracts.environments import environment_facts
 from flexmarl.contracts.resolve import load_presets, load_templates, resolve
 from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.problems import NotFound
+from flexmarl.controlplane.common.reach import in_reach
+from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.times import rfc3339
 from flexmarl.controlplane.experiments.models import Experiment
 
@@ -72,16 +75,17 @@ def _template_row(name: str) -> dict[str, Any]:
     }
 
 
-def experiments() -> QuerySet[Experiment]:
-    """All experiments with the number of their runs."""
-    return Experiment.objects.select_related("owner").annotate(run_count=Count("runs"))
+def experiments(actor: Actor) -> QuerySet[Experiment]:
+    """The experiments that the caller may read, with the number of their runs."""
+    rows = Experiment.objects.select_related("owner").annotate(run_count=Count("runs"))
+    return in_reach(rows, actor, Scope.RUNS_READ)
 
 
 def experiment_row(experiment: Experiment) -> dict[str, Any]:
     """Return an experiment as a plain value."""
     return {
         "id": str(experiment.id),
-        "project": experiment.project,
+        "project": experiment.project_id,
         "name": experiment.name,
         "description": experiment.description,
         "owner": experiment.owner.username if experiment.owner else None,

@@ -9,6 +9,7 @@ from django.db.models import F
 
 from flexmarl.contracts.events import RunVerb, Verb
 from flexmarl.contracts.status import RunStatus
+from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
 from flexmarl.controlplane.agents.actions import ensure_roles
 from flexmarl.controlplane.common import live
 from flexmarl.controlplane.common.actions import record
@@ -30,16 +31,25 @@ MAX_NOTE = 20_000
 
 
 @transaction.atomic
-def create_run(actor: Actor, draft: Draft, *, experiment: str = "", note: str = "", start: bool = False) -> Run:
+def create_run(
+    actor: Actor,
+    draft: Draft,
+    *,
+    project: str = DEFAULT_PROJECT,
+    experiment: str = "",
+    note: str = "",
+    start: bool = False,
+) -> Run:
     """Create a run from a draft specification, and start it when asked to. Raises ValidationProblem with pointers."""
-    actor.require(Scope.RUNS_WRITE)
+    actor.require(Scope.RUNS_WRITE, project)
     if start:
-        actor.require_any([Scope.RUNS_ACT, Scope.RUNS_ACT_ANY])
+        actor.require_any([Scope.RUNS_ACT, Scope.RUNS_ACT_ANY], project)
     made = required(draft)
     run = _insert(
         Run(
+            project_id=project,
             name=made.spec.name,
-            experiment=ensure_experiment(actor, experiment) if experiment else None,
+            experiment=ensure_experiment(actor, experiment, project) if experiment else None,
             owner_id=actor.user_id,
             preset=made.preset,
             template=made.template,
@@ -50,13 +60,13 @@ def create_run(actor: Actor, draft: Draft, *, experiment: str = "", note: str = 
             note=note[:MAX_NOTE],
         )
     )
-    store_runs.create_run(store_connection(), run.no, made.document, RunStatus.DRAFT)
-    ensure_roles(run.project, made.spec.agents)
+    store_runs.create_run(store_connection(), run.no, made.document, RunStatus.DRAFT, project=project)
+    ensure_roles(project, made.spec.agents)
     record(actor, "run.create", "run", run.id, run.key, template=made.template, preset=made.preset)
     if start:
         act(actor, run, Verb.START)
     live.announce_on_commit(live.CLUSTER, 0)
-    return queries.find_run(run.id)
+    return queries.find_run(actor, run.id)
 
 
 @transaction.atomic
@@ -97,7 +107,7 @@ def update_run(actor: Actor, run: Run, *, name: str | None = None, note: str | N
         Run.objects.filter(pk=run.pk).update(version=F("version") + 1, **changes)
         record(actor, "run.update", "run", run.id, run.key, members=sorted(changes))
         live.announce_on_commit(live.run_topic(run.id), run.state.seq)
-    return queries.find_run(run.id)
+    return queries.find_run(actor, run.id)
 
 
 def _insert(run: Run) -> Run:

@@ -23,6 +23,7 @@ from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.agents import queries as agents
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.problems import NotFound
+from flexmarl.controlplane.common.reach import in_reach
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.times import rfc3339
 from flexmarl.controlplane.runs.choices import MISSED, REACHED, OperationState, allowed_now
@@ -32,18 +33,19 @@ ETA_LOW, ETA_HIGH = 0.8, 1.3
 """Range of the estimate around `remaining steps x median of the last 20 steps`."""
 
 
-def runs() -> QuerySet[Run]:
-    """All runs with what a row needs, newest first."""
-    return Run.objects.select_related("state", "owner", "experiment").order_by("-id")
+def runs(actor: Actor, scope: Scope = Scope.RUNS_READ) -> QuerySet[Run]:
+    """The runs of projects in which the caller has a scope, with what a row needs, newest first."""
+    rows = Run.objects.select_related("state", "owner", "experiment").order_by("-id")
+    return in_reach(rows, actor, scope)
 
 
-def find_run(reference: object) -> Run:
-    """Return a run by id or key. Raises NotFound."""
+def find_run(actor: Actor, reference: object, scope: Scope = Scope.RUNS_READ) -> Run:
+    """Return a run by id or key. Raises NotFound, also when the caller may not know of it."""
     text = str(reference)
     try:
-        found = runs().filter(pk=UUID(text)).first()
+        found = runs(actor, scope).filter(pk=UUID(text)).first()
     except ValueError:
-        found = runs().filter(key=text).first()
+        found = runs(actor, scope).filter(key=text).first()
     if found is None:
         raise NotFound(f"There is no run {text}.")
     return found
@@ -52,13 +54,15 @@ def find_run(reference: object) -> Run:
 def may_act(actor: Actor, run: Run) -> bool:
     """Say whether a caller may start, pause, resume, stop and kill a run."""
     own = run.owner_id is not None and run.owner_id == actor.user_id
-    return actor.may(Scope.RUNS_ACT_ANY) or (own and actor.may(Scope.RUNS_ACT))
+    project = run.project_id
+    return actor.may(Scope.RUNS_ACT_ANY, project) or (own and actor.may(Scope.RUNS_ACT, project))
 
 
 def may_edit(actor: Actor, run: Run) -> bool:
     """Say whether a caller may change a run's name and note."""
     own = run.owner_id is not None and run.owner_id == actor.user_id
-    return actor.may(Scope.RUNS_WRITE) and (own or actor.may(Scope.RUNS_ACT_ANY))
+    project = run.project_id
+    return actor.may(Scope.RUNS_WRITE, project) and (own or actor.may(Scope.RUNS_ACT_ANY, project))
 
 
 def run_rows(found: Iterable[Run]) -> list[dict[str, Any]]:
@@ -75,9 +79,9 @@ class RowMaker:
 
     def __call__(self, run: Run) -> dict[str, Any]:
         """Return one run as a row."""
-        if run.project not in self._hues:
-            self._hues[run.project] = agents.hues(run.project)
-        return _row(run, self._hues[run.project])
+        if run.project_id not in self._hues:
+            self._hues[run.project_id] = agents.hues(run.project_id)
+        return _row(run, self._hues[run.project_id])
 
 
 def run_detail(run: Run) -> dict[str, Any]:
@@ -101,7 +105,7 @@ def _row(run: Run, hues: dict[str, int]) -> dict[str, Any]:
         "key": run.key,
         "no": run.no,
         "name": run.name,
-        "project": run.project,
+        "project": run.project_id,
         "status": status.value,
         "reason": state.reason,
         "reason_text": state.reason_text,
@@ -179,10 +183,11 @@ def names_of(numbers: Iterable[int]) -> dict[int, dict[str, str]]:
     }
 
 
-def find_operation(operation_id: object) -> Operation:
-    """Return an operation. Raises NotFound."""
+def find_operation(actor: Actor, operation_id: object) -> Operation:
+    """Return an operation. Raises NotFound, also when the caller may not know of its run."""
+    rows = in_reach(Operation.objects.select_related("run__state", "actor"), actor, Scope.RUNS_READ, "run__project_id")
     try:
-        found = Operation.objects.select_related("run__state", "actor").filter(pk=UUID(str(operation_id))).first()
+        found = rows.filter(pk=UUID(str(operation_id))).first()
     except ValueError:
         found = None
     if found is None:

@@ -10,8 +10,9 @@ from typing import Any
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncJsonWebsocketConsumer
 
-from flexmarl.controlplane.accounts.queries import active_scopes
+from flexmarl.controlplane.accounts.queries import current_actor
 from flexmarl.controlplane.common import live
+from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.problems import NotFound
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.runs import queries as runs
@@ -57,13 +58,17 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
         await self.send_json(message["body"])
 
     async def _join(self, topic: str) -> None:
-        if len(self.topics) >= MAX_TOPICS or not await self._may_listen() or await _sequence_of(topic) is None:
+        if (
+            len(self.topics) >= MAX_TOPICS
+            or not await self._may_listen()
+            or await _sequence_of(self.actor, topic) is None
+        ):
             await self.send_json({"error": f"You cannot listen to {topic}.", "topic": topic})
             return
         self.topics.add(topic)
         await self.channel_layer.group_add(live.group_of(topic), self.channel_name)
         # Read behind the subscription: a change in between is in this sequence or comes as a hint.
-        await self.send_json(live.message_of(topic, await _sequence_of(topic) or 0)["body"])
+        await self.send_json(live.message_of(topic, await _sequence_of(self.actor, topic) or 0)["body"])
 
     async def _leave(self, topic: str) -> None:
         if topic in self.topics:
@@ -74,21 +79,22 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
         now = time.monotonic()
         if self.checked_at and now - self.checked_at < REAUTHORISE_S:
             return True
-        allowed = Scope.RUNS_READ in await database_sync_to_async(active_scopes)(self.user_id)
+        self.actor = await database_sync_to_async(current_actor)(self.user_id)
+        allowed = self.actor.may(Scope.RUNS_READ) or self.actor.may(Scope.CLUSTER_READ)
         self.checked_at = now if allowed else 0.0
         return allowed
 
 
 @database_sync_to_async
-def _sequence_of(topic: str) -> int | None:
-    """Return a topic's newest sequence; None when there is no such topic."""
+def _sequence_of(actor: Actor, topic: str) -> int | None:
+    """Return a topic's newest sequence; None when there is no such topic for the caller."""
     if topic == live.CLUSTER:
-        return 0
+        return 0 if actor.may(Scope.CLUSTER_READ) else None
     kind, _, identity = topic.partition(":")
     if kind != "run":
         return None
     try:
-        run = runs.find_run(identity)
+        run = runs.find_run(actor, identity)
     except NotFound:
         return None
     return run.state.seq if topic == live.run_topic(run.id) else None

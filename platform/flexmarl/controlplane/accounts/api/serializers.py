@@ -21,17 +21,23 @@ class UserSerializer(serializers.Serializer):
     url = serializers.CharField()
 
 
+class ProjectScopesSerializer(serializers.Serializer):
+    name = serializers.CharField()
+    scopes = serializers.ListField(child=serializers.ChoiceField(SCOPES))
+
+
 class MeSerializer(UserSerializer):
     theme = serializers.ChoiceField(Theme.choices)
     time_zone = serializers.CharField()
-    scopes = serializers.ListField(child=serializers.ChoiceField(SCOPES))
+    scopes = serializers.ListField(child=serializers.ChoiceField(SCOPES), help_text="Held somewhere.")
+    projects = ProjectScopesSerializer(many=True)
 
 
 class NewUserSerializer(StrictSerializer):
     username = serializers.CharField(max_length=150)
     password = serializers.CharField(max_length=128)
     email = serializers.EmailField(required=False, default="", allow_blank=True)
-    role = serializers.ChoiceField(Role.choices, required=False, default=Role.VIEWER)
+    role = serializers.ChoiceField(Role.choices, required=False, default=Role.MEMBER)
 
 
 class PreferencesSerializer(StrictSerializer):

@@ -31,6 +31,6 @@ class ApiToken(Entity):
         return self.revoked_at is None and self.expires_at > timezone.now()
 
     @property
-    def effective_scopes(self) -> frozenset[Scope]:
-        """The token's scopes as far as its owner has them now."""
-        return self.owner.scopes.intersection(Scope(scope) for scope in self.scopes)
+    def granted(self) -> frozenset[Scope]:
+        """The scopes the token was given. What it may do is what its owner may do now, within these."""
+        return frozenset(Scope(scope) for scope in self.scopes)

@@ -1,11 +1,12 @@
-"""A person. The role decides everything; Django's own permissions serve the admin site only."""
+"""A person. Roles decide everything; Django's own permissions serve the admin site only."""
 
+from functools import cached_property
 from typing import Any
 
 from django.contrib.auth.models import AbstractUser, UserManager
 from django.db import models
 
-from flexmarl.controlplane.accounts.choices import SCOPES_OF, Role, Theme
+from flexmarl.controlplane.accounts.choices import PROJECT_SCOPES_OF, SCOPES_OF, Role, Theme
 from flexmarl.controlplane.common.ids import uuid7
 from flexmarl.controlplane.common.scopes import Scope
 
@@ -17,14 +18,14 @@ class PeopleManager(UserManager["User"]):
         self, username: str, email: str | None = None, password: str | None = None, **extra: Any
     ) -> "User":
         """Create an admin."""
-        extra.setdefault("role", Role.ADMIN)
+        extra.setdefault("role", Role.CLUSTER_ADMIN)
         return super().create_superuser(username, email, password, **extra)
 
 
 class User(AbstractUser):
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     email = models.EmailField(blank=True)
-    role = models.CharField(max_length=16, choices=Role.choices, default=Role.VIEWER)
+    role = models.CharField(max_length=16, choices=Role.choices, default=Role.MEMBER)
     theme = models.CharField(max_length=8, choices=Theme.choices, default=Theme.SYSTEM)
     time_zone = models.CharField(max_length=64, default="UTC")
     version = models.PositiveIntegerField(default=1, editable=False)
@@ -33,6 +34,13 @@ class User(AbstractUser):
     objects = PeopleManager()
 
     @property
-    def scopes(self) -> frozenset[Scope]:
-        """What this person may do; nothing while inactive."""
+    def everywhere(self) -> frozenset[Scope]:
+        """What this person may do in the whole installation; nothing while inactive."""
         return SCOPES_OF[self.role] if self.is_active else frozenset()
+
+    @cached_property
+    def in_projects(self) -> dict[str, frozenset[Scope]]:
+        """What this person may do in single projects besides; read once per object, so once per request."""
+        if not self.is_active:
+            return {}
+        return {name: PROJECT_SCOPES_OF[role] for name, role in self.memberships.values_list("project__name", "role")}

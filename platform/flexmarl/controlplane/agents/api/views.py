@@ -9,6 +9,7 @@ from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.agents import queries
 from flexmarl.controlplane.agents.api.serializers import AgentSerializer
 from flexmarl.controlplane.agents.models import AgentDefinition
@@ -22,13 +23,13 @@ from flexmarl.controlplane.common.scopes import Scope
 class AgentsView(ListView):
     scopes = {"GET": Scope.RUNS_READ}
     parameters = (
-        Parameter("project", "Project of the agent.", lookup="project"),
+        Parameter("project", "Project of the agent.", lookup="project_id"),
         Parameter("role", "Exact role; may be repeated.", lookup="role", many=True),
     )
     orderings = {"created_at": "id", "-created_at": "-id"}
 
     def query(self, request: Request) -> QuerySet[AgentDefinition]:
-        return queries.catalogue()
+        return queries.catalogue(actor_of(request))
 
     def row_maker(self, request: Request) -> Callable[[AgentDefinition], dict[str, Any]]:
         return queries.agent_row
@@ -45,7 +46,7 @@ class AgentView(ApiView):
     @extend_schema(operation_id="agents_read", responses=AgentSerializer)
     def get(self, request: Request, agent_id: UUID) -> Response:
         """Read a role of a project."""
-        agent = queries.catalogue().filter(pk=agent_id).first()
+        agent = queries.catalogue(actor_of(request)).filter(pk=agent_id).first()
         if agent is None:
             raise NotFound("There is no such agent.")
         return Response(queries.agent_row(agent))

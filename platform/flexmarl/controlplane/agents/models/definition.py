@@ -3,6 +3,7 @@
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 
+from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT, Project
 from flexmarl.controlplane.common.models import Entity
 
 HUES = 8
@@ -10,7 +11,14 @@ HUES = 8
 
 
 class AgentDefinition(Entity):
-    project = models.CharField(max_length=64)
+    project = models.ForeignKey(
+        Project,
+        to_field="name",
+        db_column="project",
+        default=DEFAULT_PROJECT,
+        on_delete=models.PROTECT,
+        related_name="agents",
+    )
     role = models.CharField(max_length=32)
     hue = models.PositiveSmallIntegerField(validators=[MinValueValidator(1), MaxValueValidator(HUES)])
     description = models.CharField(max_length=300, blank=True)
@@ -20,4 +28,4 @@ class AgentDefinition(Entity):
         constraints = [models.UniqueConstraint(fields=["project", "role"], name="agent_role_once_per_project")]
 
     def __str__(self) -> str:
-        return f"{self.project}/{self.role}"
+        return f"{self.project_id}/{self.role}"

@@ -1,4 +1,7 @@
-"""Default deny: a view says per method which scope it needs; a method it does not name is refused."""
+"""Default deny: a view says per method which scope it needs; a method it does not name is refused.
+
+The scope must be held somewhere; whether it is held in the project of the object, queries and actions check.
+"""
 
 from typing import Any
 
@@ -31,7 +34,9 @@ class Declared(BasePermission):
             return True
         if not isinstance(needed, Scope):
             raise PermissionDenied("This method is not open to anybody.")
-        granted = request.auth.effective_scopes if request.auth is not None else request.user.scopes
-        if needed not in granted:
+        held = request.user.everywhere.union(*request.user.in_projects.values())
+        if request.auth is not None:
+            held &= request.auth.granted
+        if needed not in held:
             raise PermissionDenied(f"This needs the scope {needed}.", extra={"required_scopes": [str(needed)]})
         return True

@@ -34,7 +34,7 @@ class ExperimentsView(ListView):
     )
 
     def query(self, request: Request) -> QuerySet[Experiment]:
-        return queries.experiments()
+        return queries.experiments(actor_of(request))
 
     def row_maker(self, request: Request) -> Callable[[Experiment], dict[str, Any]]:
         return queries.experiment_row
@@ -62,7 +62,7 @@ class ExperimentView(ApiView):
     @extend_schema(operation_id="experiments_read", responses=ExperimentSerializer)
     def get(self, request: Request, experiment_id: UUID) -> Response:
         """Read an experiment."""
-        found = queries.experiments().filter(pk=experiment_id).first()
+        found = queries.experiments(actor_of(request)).filter(pk=experiment_id).first()
         if found is None:
             raise NotFound("There is no such experiment.")
         return Response(queries.experiment_row(found))

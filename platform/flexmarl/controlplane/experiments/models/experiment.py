@@ -3,11 +3,19 @@
 from django.conf import settings
 from django.db import models
 
+from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT, Project
 from flexmarl.controlplane.common.models import Entity
 
 
 class Experiment(Entity):
-    project = models.CharField(max_length=64, default="default")
+    project = models.ForeignKey(
+        Project,
+        to_field="name",
+        db_column="project",
+        default=DEFAULT_PROJECT,
+        on_delete=models.PROTECT,
+        related_name="experiments",
+    )
     name = models.CharField(max_length=64)
     description = models.TextField(blank=True)
     owner = models.ForeignKey(

@@ -38,7 +38,7 @@ class RunsView(ListView):
     key_required = True
 
     def query(self, request: Request) -> QuerySet[Run]:
-        return queries.runs()
+        return queries.runs(actor_of(request))
 
     def row_maker(self, request: Request) -> Callable[[Run], dict[str, Any]]:
         return queries.RowMaker()
@@ -82,14 +82,14 @@ class RunView(ApiView):
     @extend_schema(operation_id="runs_read", responses=RunDetailSerializer)
     def get(self, request: Request, run_id: str) -> Response:
         """Read a run by id or key."""
-        return _detail(queries.find_run(run_id))
+        return _detail(queries.find_run(actor_of(request), run_id))
 
     @extend_schema(operation_id="runs_update", request=RunChangeSerializer, responses=RunDetailSerializer)
     def patch(self, request: Request, run_id: str) -> Response:
         """Change a run's name or notes. Honours If-Match."""
         body = RunChangeSerializer(data=request.data)
         body.is_valid(raise_exception=True)
-        run = queries.find_run(run_id)
+        run = queries.find_run(actor_of(request), run_id)
         check_if_match(request, run.version)
         given = body.validated_data
         changed = actions.update_run(actor_of(request), run, name=given.get("name"), note=given.get("notes"))
@@ -104,9 +104,9 @@ class RunActionView(ApiView):
         """Ask for a verb. The driver carries it out; the operation says how far it is."""
         body = ActionSerializer(data=request.data)
         body.is_valid(raise_exception=True)
-        run = queries.find_run(run_id)
+        run = queries.find_run(actor_of(request), run_id)
         operation = actions.act(actor_of(request), run, Verb(verb), body.validated_data["reason"])
-        row = queries.operation_row(queries.find_operation(operation.id))
+        row = queries.operation_row(queries.find_operation(actor_of(request), operation.id))
         return Response(row, status=202, headers={"Location": row["url"]})
 
 
@@ -116,7 +116,7 @@ class OperationView(ApiView):
     @extend_schema(operation_id="operations_read", responses=OperationSerializer)
     def get(self, request: Request, operation_id: str) -> Response:
         """Read how far an operation is."""
-        return Response(queries.operation_row(queries.find_operation(operation_id)))
+        return Response(queries.operation_row(queries.find_operation(actor_of(request), operation_id)))
 
 
 class CheckpointsView(ApiView):
@@ -125,7 +125,7 @@ class CheckpointsView(ApiView):
     @extend_schema(operation_id="runs_checkpoints", responses=listing(CheckpointSerializer))
     def get(self, request: Request, run_id: str) -> Response:
         """List a run's checkpoints."""
-        return Response(_all(queries.checkpoints(queries.find_run(run_id))))
+        return Response(_all(queries.checkpoints(queries.find_run(actor_of(request), run_id))))
 
 
 class VersionsView(ApiView):
@@ -134,7 +134,7 @@ class VersionsView(ApiView):
     @extend_schema(operation_id="runs_versions", responses=listing(VersionSerializer))
     def get(self, request: Request, run_id: str) -> Response:
         """List the newest version of each policy of a run."""
-        return Response(_all(queries.versions(queries.find_run(run_id))))
+        return Response(_all(queries.versions(queries.find_run(actor_of(request), run_id))))
 
 
 def _detail(run: Run, status: int = 200) -> Response:

@@ -5,6 +5,7 @@ from django.db import models
 from django.db.models.functions import Lower
 
 from flexmarl.contracts.events import Verb
+from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT, Project
 from flexmarl.controlplane.common.ids import uuid7
 from flexmarl.controlplane.common.models import Entity
 from flexmarl.controlplane.experiments.models import Experiment
@@ -23,7 +24,14 @@ class Run(Entity):
         ),
     )
     key = models.CharField(max_length=64, unique=True, editable=False)
-    project = models.CharField(max_length=64, default="default")
+    project = models.ForeignKey(
+        Project,
+        to_field="name",
+        db_column="project",
+        default=DEFAULT_PROJECT,
+        on_delete=models.PROTECT,
+        related_name="runs",
+    )
     name = models.CharField(max_length=64)
     experiment = models.ForeignKey(Experiment, null=True, on_delete=models.SET_NULL, related_name="runs")
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="runs")

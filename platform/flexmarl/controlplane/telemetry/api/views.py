@@ -29,7 +29,7 @@ class SeriesView(ApiView):
     @extend_schema(operation_id="runs_series", responses=listing(shapes.SeriesSerializer))
     def get(self, request: Request, run_id: str) -> Response:
         """List the series of a run."""
-        return Response(_all(queries.catalogue(find_run(run_id))))
+        return Response(_all(queries.catalogue(find_run(actor_of(request), run_id))))
 
 
 class SeriesDataView(ApiView):
@@ -51,7 +51,7 @@ class SeriesDataView(ApiView):
             raise _refuse("names", "required", "names is missing.", "Comma-separated names from the catalogue.")
         points = _bounded(self.values, "max_points", series.DEFAULT_POINTS, 4, series.MAX_POINTS)
         found = queries.data(
-            find_run(run_id),
+            find_run(actor_of(request), run_id),
             names,
             agent=self.values.get("agent"),
             x=self.values.get("x", "step"),
@@ -91,7 +91,9 @@ class TrajectoriesView(ApiView):
         if "cursor" in self.values:
             draw, member, attempt = pagination.decode(self.values["cursor"], _TRAJECTORY_ORDER).values
             after = (int(draw), int(member), int(attempt))
-        rows, behind = queries.trajectory_page(find_run(run_id), wanted, limit, after)
+        rows, behind = queries.trajectory_page(
+            find_run(actor_of(request), run_id, Scope.TRAJECTORIES_READ), wanted, limit, after
+        )
         link = pagination.Cursor(_TRAJECTORY_ORDER, False, list(behind)).encode() if behind else None
         return Response(pagination.envelope(request, Page(rows, link, None, None), rows))
 
@@ -102,7 +104,7 @@ class TrajectoryView(ApiView):
     @extend_schema(operation_id="runs_trajectory", responses=shapes.TrajectoryDetailSerializer)
     def get(self, request: Request, run_id: str, trajectory_id: str) -> Response:
         """Read a trajectory with its turns, tokens and group."""
-        return Response(queries.trajectory(find_run(run_id), trajectory_id))
+        return Response(queries.trajectory(find_run(actor_of(request), run_id, Scope.TRAJECTORIES_READ), trajectory_id))
 
 
 class TimelineView(ApiView):
@@ -113,7 +115,7 @@ class TimelineView(ApiView):
     def get(self, request: Request, run_id: str) -> Response:
         """Read what the run's devices did in a window, with the shares made of it."""
         window = _bounded(self.values, "window_s", timeline.DEFAULT_WINDOW_S, 1, timeline.MAX_WINDOW_S)
-        return Response(queries.timeline(find_run(run_id), window))
+        return Response(queries.timeline(find_run(actor_of(request), run_id), window))
 
 
 class EventsView(ApiView):
@@ -131,7 +133,9 @@ class EventsView(ApiView):
         limit = int(_bounded(self.values, "limit", feed.DEFAULT_LIMIT, 1, feed.MAX_LIMIT))
         after = self.values.get("after", 0)
         bodies = self.values.get("expand") == "body"
-        return Response(queries.events(find_run(run_id), after, limit, self.values.get("kind"), bodies))
+        return Response(
+            queries.events(find_run(actor_of(request), run_id), after, limit, self.values.get("kind"), bodies)
+        )
 
 
 class ConsistencyView(ApiView):
@@ -140,7 +144,7 @@ class ConsistencyView(ApiView):
     @extend_schema(operation_id="runs_consistency", responses=shapes.ConsistencySerializer)
     def get(self, request: Request, run_id: str) -> Response:
         """Check the platform's promises on the rows of a run."""
-        return Response(queries.consistency(find_run(run_id)))
+        return Response(queries.consistency(find_run(actor_of(request), run_id)))
 
 
 class DevicesView(ApiView):

@@ -1,0 +1,35 @@
+"""Projects, and who is what in them. Everything that people make belongs to one project."""
+
+from django.conf import settings
+from django.db import models
+
+from flexmarl.controlplane.accounts.choices import ProjectRole
+from flexmarl.controlplane.common.models import Entity
+
+DEFAULT_PROJECT = "default"
+
+
+class Project(Entity):
+    """`name` is what runs, experiments and agents refer to; it never changes."""
+
+    name = models.SlugField(max_length=64, unique=True)
+    description = models.CharField(max_length=300, blank=True)
+
+    class Meta:
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Membership(Entity):
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="memberships")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memberships")
+    role = models.CharField(max_length=16, choices=ProjectRole.choices, default=ProjectRole.VIEWER)
+
+    class Meta:
+        ordering = ["project", "user"]
+        constraints = [models.UniqueConstraint(fields=["project", "user"], name="member_once_per_project")]
+
+    def __str__(self) -> str:
+        return f"{self.user_id} as {self.role}"
