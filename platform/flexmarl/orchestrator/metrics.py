@@ -5,6 +5,8 @@ from flexmarl.algorithms.filters import Signal
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.state import Cohort, PolicyCohort, Tally
 
+POLICY_VERSION = "policy/version"
+"""Version that a policy had when the step ended: what the x axis `version` of its other series is made of."""
 RECENT_STEPS = 20
 """Step durations kept for the median and the estimate of the end."""
 
@@ -57,6 +59,9 @@ def _signals(ctx: Context, tally: Tally, step: int) -> None:
 
 def _training(ctx: Context, name: str, own: PolicyCohort, cohort_no: int, step: int) -> None:
     ctx.metric("staleness/own_max", float(own.own_lag), step, name, stat="max")
+    version = ctx.state.policies[name].version
+    if version is not None:
+        ctx.metric(POLICY_VERSION, float(version), step, name, stat="last")
     totals = own.totals
     if own.null_step or not totals.tokens:
         return
@@ -86,5 +91,8 @@ def publish_metrics(ctx: Context, cohort: Cohort) -> None:
     if seconds > 0:
         ctx.metric("throughput/tokens", cohort.tally.tokens / seconds, step)
         ctx.metric("throughput/samples", cohort.tally.samples / seconds, step)
+        for role in ctx.plan.policy_of:
+            ctx.metric("throughput/tokens", cohort.tally.role_tokens.get(role, 0) / seconds, step, role)
+            ctx.metric("throughput/samples", cohort.tally.role_turns.get(role, 0) / seconds, step, role)
     history.step_seconds.append(seconds)
     del history.step_seconds[:-RECENT_STEPS]

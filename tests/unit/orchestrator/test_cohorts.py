@@ -240,6 +240,16 @@ def test_metrics_of_a_step():
     assert sum(shares) == pytest.approx(1)
 
 
+def test_rates_of_roles_add_up_and_versions_rise_with_steps():
+    cluster = started().run()
+    for name in ("throughput/tokens", "throughput/samples"):
+        own = sum(cluster.metrics[name, role, "mean", 2] for role in ("speaker", "listener"))
+        assert own == pytest.approx(cluster.metrics[name, "", "mean", 2])
+        assert own > 0
+    for policy in ("speaker", "listener"):
+        assert [cluster.metrics["policy/version", policy, "last", step] for step in (1, 2)] == [1, 2]
+
+
 def test_progress_tells_what_a_page_shows():
     cluster = quiet()
     settle(cluster, 0)
