@@ -1,6 +1,7 @@
 """Runs as the control plane keeps them, and their live state, which the store keeps and Django only reads."""
 
 from flexmarl.controlplane.runs.models.run import Operation, Run
+from flexmarl.controlplane.runs.models.saved_view import SavedView
 from flexmarl.controlplane.runs.models.state import (
     Checkpoint,
     Handled,
@@ -10,4 +11,4 @@ from flexmarl.controlplane.runs.models.state import (
     RunState,
 )
 
-__all__ = ["Checkpoint", "Handled", "LoggedEvent", "Note", "Operation", "PolicyVersion", "Run", "RunState"]
+__all__ = ["Checkpoint", "Handled", "LoggedEvent", "Note", "Operation", "PolicyVersion", "Run", "RunState", "SavedView"]

@@ -1,6 +1,8 @@
 """A run as people made it, and the operations they asked of it."""
 
 from django.conf import settings
+from django.contrib.postgres.fields import ArrayField
+from django.contrib.postgres.indexes import GinIndex
 from django.db import models
 from django.db.models.functions import Lower
 
@@ -44,12 +46,29 @@ class Run(Entity):
     sources = models.JSONField(default=dict)
     """JSON pointer of each leaf -> default, template, preset or user."""
     note = models.TextField(blank=True)
+    tags = ArrayField(models.CharField(max_length=32), default=list, blank=True)
+    """Sorted, each once."""
+    archived_at = models.DateTimeField(null=True, editable=False)
+    """Since when lists leave it out; only ended runs and drafts are archived."""
+    parent = models.ForeignKey("self", null=True, on_delete=models.SET_NULL, related_name="copies")
+    """The run this one was cloned from."""
+    external_id = models.CharField(max_length=120, blank=True, editable=False)
+    """What the scheduler that made the run calls it; at most one run of a project has it."""
 
     class Meta:
         ordering = ["-id"]
         indexes = [
             models.Index(Lower("name"), name="run_name_lower"),
             models.Index(fields=["owner", "id"], name="run_owner"),
+            models.Index(fields=["project", "-id"], name="run_project"),
+            models.Index(fields=["-updated_at", "-id"], name="run_updated"),
+            GinIndex(fields=["tags"], name="run_tags"),
+            GinIndex(fields=["spec"], opclasses=["jsonb_path_ops"], name="run_spec"),
+        ]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["project", "external_id"], condition=~models.Q(external_id=""), name="external_id_once"
+            )
         ]
 
     def __str__(self) -> str:

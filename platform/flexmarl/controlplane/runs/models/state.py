@@ -24,6 +24,8 @@ class RunState(models.Model):
     seq = models.BigIntegerField()
     step = models.IntegerField()
     progress = models.JSONField()
+    reward_key = models.FloatField()
+    """Team reward for ordering; minus infinity before the first step."""
     started_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)
 
