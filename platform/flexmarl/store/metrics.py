@@ -80,6 +80,55 @@ def series(
     return [Series(name, role, stat, *thin(xs, ys, max_points)) for name, role, stat, xs, ys in rows]
 
 
+def curves_of_runs(conn: Connection, run_ids: Sequence[int], name: str, points: int) -> dict[int, list[float]]:
+    """Read a team series of many runs in one query: every k-th step back from the newest, about `points` of each."""
+    rows = conn.execute(
+        """
+        SELECT m.run_id, array_agg(m.value ORDER BY m.step)
+        FROM store.run_state r
+        CROSS JOIN LATERAL generate_series(r.step, 1, -ceil(r.step / %(points)s::float8)::int) AS at (step)
+        JOIN store.metric m ON m.run_id = r.run_id AND m.name = %(name)s AND m.agent = '' AND m.stat = 'mean'
+          AND m.step = at.step
+        WHERE r.run_id = ANY(%(runs)s) AND r.step > 0 GROUP BY m.run_id
+        """,
+        {"runs": list(run_ids), "name": name, "points": max(1, points)},
+    ).fetchall()
+    return dict(rows)
+
+
+def last_of_runs(conn: Connection, run_ids: Sequence[int], name: str) -> dict[int, float]:
+    """Read the newest value of a team series of many runs in one query."""
+    rows = conn.execute(
+        """
+        SELECT r.run_id, m.value FROM unnest(%(runs)s::bigint[]) AS r (run_id)
+        CROSS JOIN LATERAL (
+          SELECT value FROM store.metric
+          WHERE run_id = r.run_id AND name = %(name)s AND agent = '' AND stat = 'mean' ORDER BY step DESC LIMIT 1) m
+        """,
+        {"runs": list(run_ids), "name": name},
+    ).fetchall()
+    return dict(rows)
+
+
+def runs_by_last(
+    conn: Connection, name: str, agent: str, stat: str, at_least: float | None, at_most: float | None
+) -> list[int]:
+    """List the runs whose newest value of a series lies between two bounds, both included."""
+    rows = conn.execute(
+        """
+        SELECT r.run_id FROM store.run_state r
+        CROSS JOIN LATERAL (
+          SELECT value FROM store.metric
+          WHERE run_id = r.run_id AND name = %(name)s AND agent = %(agent)s AND stat = %(stat)s
+          ORDER BY step DESC LIMIT 1) m
+        WHERE r.step > 0 AND (%(low)s::float8 IS NULL OR m.value >= %(low)s)
+          AND (%(high)s::float8 IS NULL OR m.value <= %(high)s)
+        """,
+        {"name": name, "agent": agent, "stat": stat, "low": at_least, "high": at_most},
+    ).fetchall()
+    return [row[0] for row in rows]
+
+
 def thin(xs: list[float], ys: list[float], max_points: int) -> tuple[list[float], list[float]]:
     """Keep at most `max_points` of a series (at least 4), its ends and every bucket's extremes among them."""
     if len(xs) <= max(max_points, 4):

@@ -90,6 +90,13 @@ class InvalidState(Conflict):
         super().__init__(detail, extra={"state": state, "allowed_actions": list(allowed_actions)})
 
 
+class PlanStale(Conflict):
+    """The world no longer is what a plan spoke of; lists what changed."""
+
+    code = "plan_stale"
+    title = "The plan no longer holds"
+
+
 class PreconditionFailed(ProblemError):
     status = 412
     code = "precondition_failed"

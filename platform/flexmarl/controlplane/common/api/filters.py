@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db.models import Q, QuerySet
+from django.http import QueryDict
 from django.utils.dateparse import parse_datetime
 from rest_framework.request import Request
 
@@ -95,8 +96,12 @@ _EXAMPLES = {
 
 def read(request: Request, parameters: Iterable[Parameter]) -> dict[str, Any]:
     """Read all query parameters; absent ones are absent. Repeated ones that may not repeat are refused."""
+    return parse(request.query_params, parameters)
+
+
+def parse(given: QueryDict, parameters: Iterable[Parameter]) -> dict[str, Any]:
+    """Read a query strictly, whether it came in an address or as the members of a body."""
     known = {parameter.name: parameter for parameter in parameters}
-    given: Mapping[str, Any] = request.query_params
     unknown = [name for name in given if name not in known]
     if unknown:
         legal = f"Legal: {', '.join(known)}." if known else "This takes no parameters."
@@ -107,7 +112,7 @@ def read(request: Request, parameters: Iterable[Parameter]) -> dict[str, Any]:
         )
     values: dict[str, Any] = {}
     for name in given:
-        parameter, texts = known[name], request.query_params.getlist(name)
+        parameter, texts = known[name], given.getlist(name)
         if parameter.many:
             values[name] = [parameter.parse(text) for text in texts]
         elif len(texts) > 1:
