@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
@@ -11,20 +11,41 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.utils import timezone
 
-from flexmarl.controlplane.accounts.queries import actor_of
+from flexmarl.controlplane.accounts.queries import actor_of, project_names
 from flexmarl.controlplane.common.middleware import request_id_of
 from flexmarl.controlplane.common.problems import NotFound, ProblemError
 from flexmarl.controlplane.common.scopes import Scope
 
 View = Callable[..., HttpResponse]
 
-NAV = (
-    ("home", "home", "Home", "webui:home"),
-    ("runs", "list-details", "Runs", "webui:runs"),
-    ("cluster", "server-2", "Devices", "webui:cluster"),
-    ("tokens", "key", "Tokens", "webui:tokens"),
+
+class NavItem(NamedTuple):
+    """A page in the side bar. `scope`: only for those who hold it somewhere."""
+
+    key: str
+    icon: str
+    word: str
+    route: str
+    scope: Scope | None = None
+    phone: bool = False
+
+
+NAV: tuple[tuple[str, tuple[NavItem, ...]], ...] = (
+    (
+        "",
+        (
+            NavItem("home", "home", "Home", "webui:home", phone=True),
+            NavItem("runs", "list-details", "Runs", "webui:runs", phone=True),
+        ),
+    ),
+    ("Cluster", (NavItem("cluster", "server-2", "Devices", "webui:cluster", Scope.CLUSTER_READ, phone=True),)),
+    ("Automation", (NavItem("tokens", "key", "Tokens", "webui:tokens", Scope.TOKENS_WRITE),)),
 )
-"""(key, icon, word, route) of each page in the side bar; only pages that exist are listed."""
+"""(heading, pages) of each group of the side bar; only pages that exist are listed. A phone shows those marked in its
+bottom bar, the others under More."""
+
+ALL_PROJECTS = "all"
+"""What `?project=` says for all of them."""
 
 
 def page(scope: Scope = Scope.RUNS_READ) -> Callable[[View], View]:
@@ -65,12 +86,57 @@ def show(request: HttpRequest, template: str, context: dict[str, Any] | None = N
 
 def frame(request: HttpRequest) -> dict[str, Any]:
     """What the frame around every page shows."""
+    actor = actor_of(request)
+    nav = [(head, [item for item in items if item.scope is None or actor.may(item.scope)]) for head, items in NAV]
     return {
-        "nav_items": NAV,
+        "nav_groups": [(head, items) for head, items in nav if items],
+        "project": chosen_project(request),
+        "projects": projects_of(request),
+        "switch_url": _switch_url(request),
         "now": timezone.localtime(),
         "theme": getattr(request.user, "theme", "system"),
         "request_id": request_id_of(request),
     }
+
+
+def projects_of(request: HttpRequest) -> list[str]:
+    """Names of the projects whose runs the caller may see; read once per request."""
+    if not hasattr(request, "project_names"):
+        request.project_names = project_names(actor_of(request))  # type: ignore[attr-defined]
+    return request.project_names  # type: ignore[attr-defined,no-any-return]
+
+
+def project_of(request: HttpRequest) -> str:
+    """Name of the project that pages are narrowed to, "" for all of them.
+
+    `?project=NAME` chooses and is remembered for the session, `?project=all` lifts the choice. Who has one project is
+    always in it. Raises NotFound for a project the caller has no part in.
+    """
+    names, asked = projects_of(request), request.GET.get("project")
+    if asked is not None:
+        if asked not in {ALL_PROJECTS, *names}:
+            raise NotFound(f"There is no project {asked}, or you are not a member of it.")
+        if request.session.get("project", ALL_PROJECTS) != asked:
+            request.session["project"] = asked
+    chosen = asked or request.session.get("project", ALL_PROJECTS)
+    if len(names) == 1:
+        return names[0]
+    return chosen if chosen in names else ""
+
+
+def chosen_project(request: HttpRequest) -> str:
+    """Like `project_of`, for the frame of pages that refuse: never raises."""
+    try:
+        return project_of(request)
+    except ProblemError:
+        return ""
+
+
+def _switch_url(request: HttpRequest) -> str:
+    """Where choosing another project leads: this page when it is a list, else the runs of that project."""
+    at = getattr(request.resolver_match, "view_name", "")
+    listed = {item.route for _, items in NAV for item in items}
+    return request.path if at in listed else reverse("webui:runs")
 
 
 _WORDS = {

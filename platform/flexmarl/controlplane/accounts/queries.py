@@ -5,7 +5,7 @@ from typing import Any
 from django.contrib.auth.models import AnonymousUser
 from django.db.models import QuerySet
 
-from flexmarl.controlplane.accounts.models import ApiToken, User
+from flexmarl.controlplane.accounts.models import ApiToken, Project, User
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.middleware import request_id_of
 from flexmarl.controlplane.common.scopes import Scope
@@ -57,6 +57,12 @@ def me(user: User, actor: Actor) -> dict[str, Any]:
             for name, held in sorted(actor.projects.items())
         ],
     }
+
+
+def project_names(actor: Actor) -> list[str]:
+    """Names of the projects whose runs a caller may see, in order."""
+    reach = actor.reach(Scope.RUNS_READ)
+    return sorted(Project.objects.values_list("name", flat=True) if reach is None else reach)
 
 
 def users() -> QuerySet[User]:
