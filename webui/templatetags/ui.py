@@ -30,6 +30,14 @@ PILLS = {
 }
 """Status -> (tone, icon, word); running pulses instead of an icon."""
 
+VERDICTS = {
+    "healthy": ("ok", "circle-check", "Healthy"),
+    "watch": ("wn", "alert-triangle", "Watch"),
+    "degraded": ("bad", "alert-triangle", "Degraded"),
+    "stalled": ("bad", "alert-circle", "Stalled"),
+}
+"""Verdict -> (tone, icon, word). It has no pill: beside a state it must look different from it."""
+
 ENDED = ("completed", "failed", "cancelled", "killed")
 LEVELS = {"warning": ("wn", "alert-triangle"), "error": ("bad", "alert-circle")}
 
@@ -53,6 +61,15 @@ def pill(run: Mapping[str, Any], now: datetime | None = None) -> SafeString:
         lasted = f" {formats.ago(run['status_since'], now) if ended else formats.since(run['status_since'], now)}"
     title = run.get("reason_text") or word
     return format_html('<span class="pill {}" title="{}">{}{}{}</span>', tone, title, mark, word, lasted)
+
+
+@register.simple_tag
+def verdict(name: str, title: str = "") -> SafeString:
+    """Draw how a run does; a dash where nothing can be said."""
+    if name not in VERDICTS:
+        return format_html('<span class="muted">{}</span>', formats.DASH)
+    tone, shape, word = VERDICTS[name]
+    return format_html('<span class="vd {}" title="{}">{}{}</span>', tone, title or word, icon(shape), word)
 
 
 @register.simple_tag
