@@ -39,6 +39,8 @@ class RequestDevices(Record):
     trainers: int
     trainer_pool: str = ""
     """Pool of the trainers; `pool` when empty."""
+    replaces: int = 0
+    """Lease that the one device asked for shall replace; it counts against no quota, since that lease is given back."""
 
 
 class HostLease(Record):

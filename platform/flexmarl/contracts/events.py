@@ -20,6 +20,16 @@ class Verb(StrEnum):
     RESUME = "resume"
     STOP = "stop"
     KILL = "kill"
+    RETRY = "retry"
+
+
+class PauseMode(StrEnum):
+    """How a run comes to rest."""
+
+    DRAIN = "drain"
+    """The open train step is finished first."""
+    FREEZE = "freeze"
+    """At once: running episodes are abandoned and played again on resume; what settled and trained is kept."""
 
 
 class DeviceUse(StrEnum):
@@ -36,6 +46,14 @@ class RunVerb(Record):
     verb: Verb
     actor: str = ""
     reason: str = ""
+    mode: PauseMode = PauseMode.DRAIN
+    """Of a pause."""
+    hold_s: float | None = None
+    """Of a pause: how long the run keeps its devices while it rests; None: until it is resumed."""
+    operation: str = ""
+    """Id under which the caller follows the verb."""
+    cause: str = ""
+    """Id of the request that brought it; it is written to every line and command that follows from the verb."""
 
 
 class GrantedDevice(Record):
@@ -49,6 +67,8 @@ class DevicesGranted(Record):
 
     kind: Literal["devices_granted"] = "devices_granted"
     leases: tuple[GrantedDevice, ...]
+    command_no: int = 0
+    """The request it answers; 0 in logs that are older than this field: the run's only one."""
 
 
 class ChildReady(Record):
@@ -75,6 +95,24 @@ class LeaseEnded(Record):
     kind: Literal["lease_ended"] = "lease_ended"
     lease_id: int
     reason: str = ""
+
+
+class LeaseRecalled(Record):
+    """An administrator wants a lease's device back, or no longer. The run moves off it between two cohorts."""
+
+    kind: Literal["lease_recalled"] = "lease_recalled"
+    lease_id: int
+    reason: str = ""
+    withdrawn: bool = False
+
+
+class PoolsChanged(Record):
+    """A run that holds no device shall ask for them in other pools. Too late once it has been granted any."""
+
+    kind: Literal["pools_changed"] = "pools_changed"
+    rollout_pool: str
+    training_pool: str
+    actor: str = ""
 
 
 class PolicyBound(Record):
@@ -176,6 +214,8 @@ Event = Annotated[
     | ChildReady
     | ChildLost
     | LeaseEnded
+    | LeaseRecalled
+    | PoolsChanged
     | PolicyBound
     | GroupSettled
     | MicroBatchAccumulated

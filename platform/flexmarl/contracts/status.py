@@ -1,7 +1,8 @@
 """The life cycle of a run: states, reasons, verbs and the one table that joins them.
 
 Status and reason are two enums. The driver alone moves a run; a verb is a request and shows as `pending_verb` until
-the driver has handled it. `allowed_verbs` is what the API publishes and what a 409 lists.
+the driver has handled it. `allowed_verbs` is what the API publishes and what a 409 lists. Nothing but a retry leaves
+an end, and a completed run has none.
 """
 
 from enum import StrEnum
@@ -17,6 +18,8 @@ class RunStatus(StrEnum):
     RUNNING = "running"
     PAUSING = "pausing"
     PAUSED = "paused"
+    RESUMING = "resuming"
+    """Gets devices again where it gave them back, and every policy at its committed version; then it runs."""
     STOPPING = "stopping"
     COMPLETED = "completed"
     FAILED = "failed"
@@ -30,11 +33,15 @@ class RunReason(StrEnum):
     STARTING_CHILDREN = "starting_children"
     BINDING_POLICIES = "binding_policies"
     USER_REQUEST = "user_request"
+    DEVICES_GIVEN_BACK = "devices_given_back"
+    """A paused run has held its devices long enough; it gets others when it is resumed."""
     BUDGET_STEPS = "budget_steps"
     BUDGET_TIME = "budget_time"
     TARGET_REACHED = "target_reached"
     RECOVERING_ENGINE = "recovering_engine"
     RECOVERING_TRAINER = "recovering_trainer"
+    MOVING = "moving"
+    """A lease was recalled; training goes on until its replacement is ready."""
     EPISODES_FAILED = "episodes_failed"
     COMMAND_FAILED = "command_failed"
     CHILDREN_LOST = "children_lost"
@@ -52,14 +59,25 @@ TRANSITIONS: dict[RunStatus, dict[Verb, RunStatus]] = {
     RunStatus.STARTING: {Verb.STOP: RunStatus.STOPPING, Verb.KILL: RunStatus.KILLED},
     RunStatus.RUNNING: {Verb.PAUSE: RunStatus.PAUSING, Verb.STOP: RunStatus.STOPPING, Verb.KILL: RunStatus.KILLED},
     RunStatus.PAUSING: {Verb.RESUME: RunStatus.RUNNING, Verb.STOP: RunStatus.STOPPING, Verb.KILL: RunStatus.KILLED},
-    RunStatus.PAUSED: {Verb.RESUME: RunStatus.RUNNING, Verb.STOP: RunStatus.STOPPING, Verb.KILL: RunStatus.KILLED},
+    RunStatus.PAUSED: {Verb.RESUME: RunStatus.RESUMING, Verb.STOP: RunStatus.STOPPING, Verb.KILL: RunStatus.KILLED},
+    RunStatus.RESUMING: {Verb.PAUSE: RunStatus.PAUSING, Verb.STOP: RunStatus.STOPPING, Verb.KILL: RunStatus.KILLED},
     RunStatus.STOPPING: {Verb.KILL: RunStatus.KILLED},
     RunStatus.COMPLETED: {},
-    RunStatus.FAILED: {},
-    RunStatus.CANCELLED: {},
-    RunStatus.KILLED: {},
+    RunStatus.FAILED: {Verb.RETRY: RunStatus.QUEUED},
+    RunStatus.CANCELLED: {Verb.RETRY: RunStatus.QUEUED},
+    RunStatus.KILLED: {Verb.RETRY: RunStatus.QUEUED},
 }
+"""Status -> verbs that are legal in it, each with the status it leads to at once."""
 
+GOALS: dict[Verb, frozenset[RunStatus]] = {
+    Verb.START: frozenset({RunStatus.RUNNING}),
+    Verb.PAUSE: frozenset({RunStatus.PAUSED}),
+    Verb.RESUME: frozenset({RunStatus.RUNNING}),
+    Verb.STOP: frozenset({RunStatus.COMPLETED, RunStatus.CANCELLED}),
+    Verb.KILL: frozenset({RunStatus.KILLED}),
+    Verb.RETRY: frozenset({RunStatus.RUNNING}),
+}
+"""Statuses in which a verb has got what it wanted."""
 
 INTERNAL_MOVES: dict[RunStatus, frozenset[RunStatus]] = {
     RunStatus.DRAFT: frozenset(),
@@ -68,6 +86,7 @@ INTERNAL_MOVES: dict[RunStatus, frozenset[RunStatus]] = {
     RunStatus.RUNNING: frozenset({RunStatus.STOPPING, RunStatus.FAILED}),
     RunStatus.PAUSING: frozenset({RunStatus.PAUSED, RunStatus.FAILED}),
     RunStatus.PAUSED: frozenset({RunStatus.FAILED}),
+    RunStatus.RESUMING: frozenset({RunStatus.RUNNING, RunStatus.FAILED}),
     RunStatus.STOPPING: frozenset({RunStatus.COMPLETED, RunStatus.CANCELLED, RunStatus.FAILED}),
     RunStatus.COMPLETED: frozenset(),
     RunStatus.FAILED: frozenset(),

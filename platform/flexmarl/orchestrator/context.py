@@ -9,7 +9,15 @@ from dataclasses import dataclass, field
 from flexmarl.contracts.commands import Command
 from flexmarl.orchestrator.plan import Plan
 from flexmarl.orchestrator.state import Failure, Outstanding, RunState
-from flexmarl.orchestrator.types import Metric, Note, NoteLevel, NumberedCommand
+from flexmarl.orchestrator.types import (
+    AttemptBegan,
+    AttemptEnded,
+    Metric,
+    Note,
+    NoteLevel,
+    NumberedCommand,
+    Outcome,
+)
 
 BACKOFF_S = (0.5, 1.0, 2.0, 5.0, 10.0)
 """Wait after the n-th failure of the same work in a row."""
@@ -24,6 +32,8 @@ class Context:
     void: list[int] = field(default_factory=list)
     metrics: list[Metric] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
+    attempts: list[AttemptBegan | AttemptEnded] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
 
     def emit(self, command: Command) -> int:
         """Decide a command that nobody answers; returns its number."""
@@ -73,9 +83,11 @@ class Context:
         self.state.failures[key] = Failure(count, self.now + BACKOFF_S[min(count, len(BACKOFF_S)) - 1])
         return count
 
-    def note(self, text: str, level: NoteLevel = NoteLevel.INFO, *, actor: str = "", target: str = "") -> None:
+    def note(
+        self, text: str, level: NoteLevel = NoteLevel.INFO, *, actor: str = "", target: str = "", cause: str = ""
+    ) -> None:
         """Say a line to people."""
-        self.notes.append(Note(level, text, actor, target))
+        self.notes.append(Note(level, text, actor, target, cause))
 
     def metric(self, name: str, value: float, step: int, agent: str = "", stat: str = "mean") -> None:
         """Add a point to a series."""

@@ -12,6 +12,7 @@ from flexmarl.orchestrator.cohorts import open_cohort, starved
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.evaluation import evaluation_due, open_evaluation, target_reached
 from flexmarl.orchestrator.metrics import publish_metrics, step_metrics
+from flexmarl.orchestrator.moving import hand_over
 from flexmarl.orchestrator.serving import served
 from flexmarl.orchestrator.state import WantedCheckpoint
 from flexmarl.orchestrator.types import NoteLevel
@@ -163,8 +164,8 @@ def _want_last_checkpoint(ctx: Context) -> None:
 
 
 def _continue(ctx: Context) -> None:
-    """Begin the next cohort, and the evaluation of the same vector beside it."""
-    if not served(ctx):
+    """Begin the next cohort, and the evaluation of the same vector beside it. First, what moves takes over."""
+    if not (hand_over(ctx) and served(ctx)):
         return
     open_cohort(ctx)
     if evaluation_due(ctx):

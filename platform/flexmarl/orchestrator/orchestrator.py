@@ -19,8 +19,10 @@ from flexmarl.contracts.events import (
     Event,
     GroupSettled,
     LeaseEnded,
+    LeaseRecalled,
     MicroBatchAccumulated,
     PolicyBound,
+    PoolsChanged,
     RunVerb,
     StepCommitted,
     TimerFired,
@@ -35,7 +37,9 @@ from flexmarl.orchestrator.cohorts import on_train_group
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.evaluation import on_evaluation_group
 from flexmarl.orchestrator.lifecycle import advance, fail, on_verb, time_limit
+from flexmarl.orchestrator.moving import drive_moves, moving_text, on_lease_recalled
 from flexmarl.orchestrator.plan import make_plan
+from flexmarl.orchestrator.pools import on_pools_changed
 from flexmarl.orchestrator.recovery import (
     drive_devices,
     drive_hosts,
@@ -73,6 +77,8 @@ HANDLERS: dict[type[Any], Callable[[Context, Any], None]] = {
     ChildReady: on_child_ready,
     ChildLost: on_child_lost,
     LeaseEnded: on_lease_ended,
+    LeaseRecalled: on_lease_recalled,
+    PoolsChanged: on_pools_changed,
     PolicyBound: on_policy_bound,
     GroupSettled: _on_group,
     MicroBatchAccumulated: on_accumulated,
@@ -128,6 +134,7 @@ class Orchestrator:
         """Let every part ask for what it wants now. `advance` may open new work, so the parts after it see that."""
         state = self.state
         drive_devices(ctx)
+        drive_moves(ctx)
         if state.failures:
             drive_hosts(ctx)
             for parts in (state.cohort, state.evaluation):
@@ -160,19 +167,22 @@ class Orchestrator:
 def _explain(ctx: Context) -> None:
     """Keep the reason of a run under way true: what recovers, or nothing."""
     state = ctx.state
+    working = [lease for use in DeviceUse for lease in state.at_work(use)]
     if state.status is RunStatus.STARTING:
-        if all(lease.incarnation for lease in state.leases.values()):
+        if all(lease.incarnation for lease in working):
             state.reason, state.reason_text = RunReason.BINDING_POLICIES, "making or loading the policies"
         return
     if state.status is not RunStatus.RUNNING:
         return
-    gone = next((lease for lease in state.leases.values() if not lease.incarnation), None)
+    gone = next((lease for lease in working if not lease.incarnation), None)
     if gone is not None:
         engine = gone.use is DeviceUse.ENGINE
         state.reason = RunReason.RECOVERING_ENGINE if engine else RunReason.RECOVERING_TRAINER
         state.reason_text = f"{gone.use} on {gone.device_id} starts again"
     elif "devices" in state.outstanding:
         state.reason, state.reason_text = RunReason.WAITING_FOR_DEVICES, "waiting for a device to replace a lost one"
+    elif text := moving_text(ctx):
+        state.reason, state.reason_text = RunReason.MOVING, text
     elif state.reason is not RunReason.NONE:
         state.reason, state.reason_text = RunReason.NONE, ""
 

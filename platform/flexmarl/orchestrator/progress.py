@@ -71,7 +71,7 @@ def waiting_for(plan: Plan, state: RunState) -> str:
         return ""
     if state.status is RunStatus.QUEUED:
         return state.reason_text or "devices"
-    lost = [lease for lease in state.leases.values() if not lease.incarnation]
+    lost = [lease for use in DeviceUse for lease in state.at_work(use) if not lease.incarnation]
     if lost:
         return f"{lost[0].use} on {lost[0].device_id} to start"
     unbound = [name for name, policy in state.policies.items() if not policy.accumulator]

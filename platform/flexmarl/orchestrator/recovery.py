@@ -8,8 +8,10 @@ of times between two finished steps.
 from flexmarl.contracts.commands import HostLease, ReleaseLease, RequestDevices
 from flexmarl.contracts.events import ChildLost, ChildReady, CommandFailed, DevicesGranted, DeviceUse, LeaseEnded
 from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus
+from flexmarl.orchestrator.children import forget_child
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.lifecycle import fail, move
+from flexmarl.orchestrator.pools import replaced_by, request_of, rollout_pool, training_pool
 from flexmarl.orchestrator.state import LeaseState
 from flexmarl.orchestrator.training import unbind
 from flexmarl.orchestrator.types import NoteLevel
@@ -27,14 +29,14 @@ MAX_FAILURES = 5
 def drive_devices(ctx: Context) -> None:
     """Ask for the devices the run wants and does not have, as one gang."""
     resources = ctx.plan.spec.resources
-    engines = resources.rollout_devices - len(ctx.state.of_use(DeviceUse.ENGINE))
-    trainers = resources.training_devices - len(ctx.state.of_use(DeviceUse.TRAINER))
+    engines = resources.rollout_devices - len(ctx.state.at_work(DeviceUse.ENGINE))
+    trainers = resources.training_devices - len(ctx.state.at_work(DeviceUse.TRAINER))
     if (engines > 0 or trainers > 0) and ctx.wanted("devices"):
         command = RequestDevices(
-            pool=resources.rollout_pool,
+            pool=rollout_pool(ctx),
             engines=max(engines, 0),
             trainers=max(trainers, 0),
-            trainer_pool=resources.training_pool,
+            trainer_pool=training_pool(ctx),
         )
         ctx.issue("devices", command)
 
@@ -45,10 +47,13 @@ def on_devices_granted(ctx: Context, event: DevicesGranted) -> None:
         for lease in event.leases:
             ctx.emit(ReleaseLease(lease_id=lease.lease_id))
         return
-    ctx.answered("devices")
+    key = request_of(ctx, event)
+    if key is None:
+        return
+    ctx.answered(key)
     for granted in event.leases:
         if granted.lease_id not in ctx.state.leases:
-            own = LeaseState(granted.lease_id, granted.device_id, granted.use)
+            own = LeaseState(granted.lease_id, granted.device_id, granted.use, replaces=replaced_by(key))
             ctx.state.leases[own.lease_id] = own
             _host(ctx, own)
     if ctx.state.status is RunStatus.QUEUED:
@@ -66,7 +71,7 @@ def on_child_ready(ctx: Context, event: ChildReady) -> None:
     if lease is None or lease.releasing or event.incarnation in (*lease.alive, *lease.gone):
         return
     if lease.incarnation:
-        _forget_child(ctx, lease)
+        forget_child(ctx, lease)
     ctx.answered(f"host:{event.lease_id}")
     lease.alive.append(event.incarnation)
     lease.incarnation = event.incarnation
@@ -84,21 +89,12 @@ def on_child_lost(ctx: Context, event: ChildLost) -> None:
     lease.alive = [life for life in lease.alive if life != lost]
     if lost != lease.incarnation:
         return
-    _forget_child(ctx, lease)
+    forget_child(ctx, lease)
     lease.losses += 1
     lease.incarnation = lease.alive[-1] if lease.alive else ""
     if not lease.releasing:
         why = f": {event.reason}" if event.reason else ""
         ctx.note(f"{lease.use} on {lease.device_id} lost{why}", NoteLevel.WARNING, target=f"lease:{lease.lease_id}")
-
-
-def _forget_child(ctx: Context, lease: LeaseState) -> None:
-    lease.incarnation = ""
-    lease.holds.clear()
-    ctx.withdraw_lease(lease.lease_id)
-    if lease.use is DeviceUse.TRAINER:
-        for name in ctx.state.policies:
-            unbind(ctx, name)
 
 
 def on_lease_ended(ctx: Context, event: LeaseEnded) -> None:
@@ -107,7 +103,7 @@ def on_lease_ended(ctx: Context, event: LeaseEnded) -> None:
     if lease is None:
         return
     if lease.incarnation:
-        _forget_child(ctx, lease)
+        forget_child(ctx, lease)
     del ctx.state.leases[event.lease_id]
     ctx.state.outstanding.pop(f"host:{event.lease_id}", None)
     if lease.releasing or ctx.state.status in TERMINAL:

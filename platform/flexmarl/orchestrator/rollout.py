@@ -10,6 +10,7 @@ from flexmarl.contracts.commands import GroupOrder, PlayGroups
 from flexmarl.contracts.wire import Origin, PolicyPin
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.plan import EVALUATION_DRAWS
+from flexmarl.orchestrator.pools import rollout_pool
 from flexmarl.orchestrator.state import Cohort, Evaluation, Pin
 
 
@@ -37,7 +38,7 @@ def drive_rollout(ctx: Context, parts: Cohort | Evaluation) -> None:
 def _command(ctx: Context, parts: Cohort | Evaluation, draws: list[int], pins: dict[str, PolicyPin]) -> PlayGroups:
     training = isinstance(parts, Cohort)
     return PlayGroups(
-        pool=ctx.plan.spec.resources.rollout_pool,
+        pool=rollout_pool(ctx),
         epoch=ctx.state.epoch,
         origin=Origin.TRAIN if training else Origin.EVAL,
         groups=tuple(_train_orders(ctx, draws) if training else _evaluation_orders(ctx, draws)),

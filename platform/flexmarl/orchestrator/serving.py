@@ -53,8 +53,8 @@ def on_weights_served(ctx: Context, event: WeightsServed) -> None:
 
 
 def served(ctx: Context) -> bool:
-    """Tell whether every engine answers and wholly holds the committed vector."""
-    engines = ctx.state.of_use(DeviceUse.ENGINE)
+    """Tell whether every engine at work answers and wholly holds the committed vector."""
+    engines = ctx.state.at_work(DeviceUse.ENGINE)
     if len(engines) < ctx.plan.spec.resources.rollout_devices:
         return False
     return all(

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from flexmarl.contracts.events import DeviceUse
+from flexmarl.contracts.events import DeviceUse, Verb
 from flexmarl.contracts.status import RunReason, RunStatus
 
 STATE_SCHEMA_VERSION = 1
@@ -43,6 +43,10 @@ class LeaseState:
     releasing: bool = False
     holds: dict[str, int] = field(default_factory=dict)
     """Engine: policy -> version it wholly holds."""
+    recalled: str = ""
+    """Why its device is wanted back; empty while nobody wants it."""
+    replaces: int = 0
+    """Recalled lease it stands by for; it takes over between two cohorts."""
 
 
 @dataclass(slots=True)
@@ -222,6 +226,31 @@ class History:
 
 
 @dataclass(slots=True)
+class Wish:
+    """The last verb that took effect, and who asked for it; what it leads to is told in their name."""
+
+    verb: Verb
+    operation: str
+    actor: str
+    cause: str
+    open: bool = True
+    """It has not got what it wanted yet."""
+
+
+@dataclass(slots=True)
+class Rest:
+    """A run that does not move: paused, or on its way there or back."""
+
+    frozen: bool = False
+    """Open draws are not played: their episodes are counted as cancelled until they are proposed again."""
+    hold_s: float | None = None
+    since: float | None = None
+    """When the run came to rest; its clocks stand still until it runs again."""
+    release_at: float | None = None
+    """When its devices go back."""
+
+
+@dataclass(slots=True)
 class RunState:
     schema: int = STATE_SCHEMA_VERSION
     status: RunStatus = RunStatus.DRAFT
@@ -256,17 +285,33 @@ class RunState:
     """Rows of frozen seats, refused or dropped groups: in the store, never trained."""
     tokens_generated: int = 0
     history: History = field(default_factory=History)
+    attempt: int = 0
+    """Number of the current or last attempt."""
+    attempt_open: bool = False
+    wish: Wish | None = None
+    rest: Rest = field(default_factory=Rest)
+    stepping: dict[str, int] = field(default_factory=dict)
+    """Rows of the steps that may have been committed while the run ended, by policy."""
+    rollout_pool: str = ""
+    training_pool: str = ""
+    """Pools that somebody chose after the run was made; empty: those of the specification."""
 
     def of_use(self, use: DeviceUse) -> list[LeaseState]:
         """List the leases of a use that are not on their way out."""
         return [lease for lease in self.leases.values() if lease.use is use and not lease.releasing]
 
+    def stands_by(self, lease: LeaseState) -> bool:
+        """Tell whether a lease only waits to take over from one that still works."""
+        former = self.leases.get(lease.replaces)
+        return former is not None and not former.releasing
+
+    def at_work(self, use: DeviceUse) -> list[LeaseState]:
+        """List the leases of a use that the run counts on now: those that stand by are not among them."""
+        return [lease for lease in self.of_use(use) if not self.stands_by(lease)]
+
     def trainer(self) -> LeaseState | None:
         """Return the lease of the trainer whose child answers."""
-        for lease in self.leases.values():
-            if lease.use is DeviceUse.TRAINER and lease.incarnation and not lease.releasing:
-                return lease
-        return None
+        return next((lease for lease in self.at_work(DeviceUse.TRAINER) if lease.incarnation), None)
 
     def vector(self) -> dict[str, Pin]:
         """Return the committed version vector. Only after every policy has version 0."""

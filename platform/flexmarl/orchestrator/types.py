@@ -1,9 +1,10 @@
 """What one call of the core returns. Plain values: writing them down is the driver's part."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from flexmarl.contracts.commands import Command
+from flexmarl.contracts.events import Verb
 from flexmarl.contracts.status import RunReason, RunStatus
 
 
@@ -42,6 +43,46 @@ class Note:
     text: str
     actor: str = ""
     target: str = ""
+    cause: str = ""
+    """Id of the request that it follows from."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptBegan:
+    """A continuous stretch of the run began: it asks for devices."""
+
+    no: int
+    epoch: int
+    verb: Verb
+    """What began it: start, resume, stop or retry."""
+    actor: str
+    first_step: int
+    """Train steps done before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnded:
+    """A stretch ended: the run is over, or it gave its devices back."""
+
+    no: int
+    status: RunStatus
+    reason: RunReason
+    reason_text: str
+    actor: str
+    last_step: int
+    """Train steps done by then."""
+    versions: dict[str, int]
+    """Policy -> committed version; policies without any are left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a verb that somebody follows ended."""
+
+    operation: str
+    succeeded: bool
+    status: RunStatus
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +101,5 @@ class Decision:
     step: int
     deadline: float | None
     """When the core wants a `TimerFired`, in the clock of `now`."""
+    attempts: list[AttemptBegan | AttemptEnded] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)

@@ -48,6 +48,8 @@ class Faults:
     twice: float = 0.0
     child_death: float = 0.0
     lease_end: float = 0.0
+    recall: float = 0.0
+    """An administrator wants a lease's device back, or lets it stay after all."""
     uncommitted: float = 0.0
     """A child did the work, but the node died before it wrote it down: the command is done again."""
     refused: float = 0.0
@@ -88,6 +90,9 @@ class FakeCluster:
         self.checkpoints = []
         self.deadline = None
         self.plays = []
+        self.recalls = 0
+        self.grants = True
+        """False: no device is free."""
         self.held_draws = set()
         """Draws that nobody plays for now."""
 
@@ -182,11 +187,18 @@ class FakeCluster:
             self.start_child(lease_id)
         if self.children and rng.random() < faults.lease_end:
             self.end_lease(rng.choice(sorted(self.children)), "device gone")
+        if self.children and rng.random() < faults.recall:
+            self.recall(rng.choice(sorted(self.children)), withdrawn=rng.random() < 0.3)
         if self.voided and rng.random() < faults.zombie:
             _, numbered = self.voided.pop(rng.randrange(len(self.voided)))
             child = self.children.get(getattr(numbered.command, "lease_id", -1))
             if child is not None:
                 self.act(numbered.command, child)
+
+    def recall(self, lease_id, withdrawn=False):
+        self.recalls += 1
+        event = e.LeaseRecalled(lease_id=lease_id, reason="box is drained", withdrawn=withdrawn)
+        self.put(f"recalled:{self.recalls}", event)
 
     # -- children ---------------------------------------------------------------------------------------------------
     def start_child(self, lease_id):
@@ -203,7 +215,9 @@ class FakeCluster:
             engines = [self.children[i] for i in self.children if self.uses[i] is e.DeviceUse.ENGINE]
             wanted = {name: pin.version for name, pin in command.pins.items()}
             return any(all(x.holds.get(n) == v for n, v in wanted.items()) for x in engines)
-        if isinstance(command, c.RequestDevices | c.HostLease):
+        if isinstance(command, c.RequestDevices):
+            return self.grants
+        if isinstance(command, c.HostLease):
             return True
         return command.lease_id in self.children
 
@@ -268,7 +282,7 @@ class FakeCluster:
                 self.uses[lease_id] = use
                 leases.append(e.GrantedDevice(lease_id=lease_id, device_id=f"box.cpu{lease_id}", use=use))
         key = ",".join(str(lease.lease_id) for lease in leases)
-        self.put(f"granted:{key}", e.DevicesGranted(leases=tuple(leases)))
+        self.put(f"granted:{key}", e.DevicesGranted(leases=tuple(leases), command_no=number))
 
     # -- rows -------------------------------------------------------------------------------------------------------
     def commit(self, number, command, child):

@@ -51,6 +51,7 @@ faults = st.builds(
     twice=st.sampled_from([0.0, 0.3]),
     child_death=st.sampled_from([0.0, 0.005, 0.02]),
     lease_end=st.sampled_from([0.0, 0.002]),
+    recall=st.sampled_from([0.0, 0.01, 0.05]),
     uncommitted=chances,
     refused=st.sampled_from([0.0, 0.02]),
     zombie=st.sampled_from([0.0, 0.2]),
