@@ -65,10 +65,12 @@ def put(
 
 
 def between(conn: Connection, run_id: int, since: float, until: float) -> list[DeviceInterval]:
-    """List the intervals that touch a window, clipped to it, by device and time."""
+    """List the intervals that touch a window, by device and time: clipped to it, tokens in proportion."""
     rows = conn.execute(
         """
-        SELECT device_id, lease_id, phase, policy, greatest(t0, %(since)s), least(t1, %(until)s), tokens
+        SELECT device_id, lease_id, phase, policy, greatest(t0, %(since)s), least(t1, %(until)s),
+          CASE WHEN t0 >= %(since)s AND t1 <= %(until)s THEN tokens
+            ELSE round(tokens * (least(t1, %(until)s) - greatest(t0, %(since)s)) / nullif(t1 - t0, 0))::bigint END
         FROM store.interval WHERE run_id = %(run)s AND t1 > %(since)s AND t0 < %(until)s ORDER BY device_id, t0
         """,
         {"run": run_id, "since": since, "until": until},

@@ -1,5 +1,6 @@
 """What others read of telemetry; pages import from here alone."""
 
+from flexmarl.controlplane.telemetry.bubble import bubble
 from flexmarl.controlplane.telemetry.cluster import devices, gauges, prometheus_text
 from flexmarl.controlplane.telemetry.feed import consistency, events, notes
 from flexmarl.controlplane.telemetry.series import catalogue, data, describe
@@ -10,6 +11,7 @@ from flexmarl.store.trajectories import EpisodeFilter
 
 __all__ = [
     "EpisodeFilter",
+    "bubble",
     "catalogue",
     "consistency",
     "data",

@@ -2,7 +2,7 @@
 
 from django.urls import path, re_path
 
-from flexmarl.controlplane.telemetry.api import views
+from flexmarl.controlplane.telemetry.api import pace, views
 
 _RUN = "runs/<str:run_id>"
 
@@ -12,6 +12,7 @@ urlpatterns = [
     path(f"{_RUN}/trajectories", views.TrajectoriesView.as_view(), name="api-run-trajectories"),
     path(f"{_RUN}/trajectories/<str:trajectory_id>", views.TrajectoryView.as_view(), name="api-run-trajectory"),
     path(f"{_RUN}/timeline", views.TimelineView.as_view(), name="api-run-timeline"),
+    path(f"{_RUN}/bubble", pace.BubbleView.as_view(), name="api-run-bubble"),
     path(f"{_RUN}/events", views.EventsView.as_view(), name="api-run-events"),
     path(f"{_RUN}/consistency", views.ConsistencyView.as_view(), name="api-run-consistency"),
     path("devices", views.DevicesView.as_view(), name="api-devices"),

@@ -1,0 +1,48 @@
+"""The window of time that a figure speaks of. Every figure of this app carries its window."""
+
+from dataclasses import dataclass
+
+from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
+from flexmarl.controlplane.common.store import store_connection
+from flexmarl.controlplane.runs.models import Run
+from flexmarl.store import activity, runs
+
+DEFAULT_WINDOW_S = 300.0
+MIN_WINDOW_S = 1.0
+MAX_WINDOW_S = 7 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Seconds since the epoch, on the database's clock."""
+
+    since: float
+    until: float
+    step: int | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Length of the window."""
+        return self.until - self.since
+
+    def words(self) -> str:
+        """Say which window this is."""
+        return f"step {self.step}" if self.step is not None else f"{self.seconds:g} s"
+
+
+def window_of(
+    run: Run, window_s: float | None = None, *, step: int | None = None, until: float | None = None
+) -> Window:
+    """Return a window of a run: a step, or the seconds before `until`, now or the run's end. Refuses unknown steps."""
+    conn = store_connection()
+    if step is not None:
+        found = activity.step_window(conn, run.no, step)
+        if found is None:
+            text = f"step={step} is not a finished step of this run."
+            hint = f"It has finished {run.state.step} steps." if run.state.step else "It has finished none yet."
+            raise ValidationProblem(text, errors=[FieldError("step", "unknown_step", text, hint, "query")])
+        return Window(*found, step=step)
+    finished = run.state.finished_at
+    newest = finished.timestamp() if finished else runs.database_now(conn)
+    end = newest if until is None else min(until, newest)
+    return Window(end - (window_s or DEFAULT_WINDOW_S), end)

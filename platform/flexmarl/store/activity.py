@@ -1,0 +1,133 @@
+"""What a run asked of its workers over time: spans of commands, of pauses, and of leases.
+
+Invariants: a span begins when its command was written and ends when it was settled, both on the database's clock; a
+void command asked for nothing and has no span. Reads only; every query carries the run.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from psycopg import Connection
+
+LOOK_BACK_S = 900.0
+"""How long before a window a command of it may have been written. Longer ones show from there on."""
+WORK = ("play_groups", "accumulate", "optimizer_step", "load_weights", "bind_policy", "write_checkpoint")
+"""Commands whose spans explain what devices wait for."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandSpan:
+    """Times in seconds since the epoch; `t1` is None while the command is not settled."""
+
+    no: int
+    kind: str
+    policy: str
+    lease_id: int
+    origin: str
+    cohort: int
+    micro_batch: int
+    t0: float
+    taken: float | None
+    t1: float | None
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseSpan:
+    """How long a run held a device; `first_busy` is when its child closed its first interval's beginning."""
+
+    lease_id: int
+    device_id: str
+    node: str
+    kind: str
+    pool: str
+    use: str
+    state: str
+    run_id: int
+    since: float
+    until: float | None
+    first_busy: float | None
+
+
+def commands_between(
+    conn: Connection, run_id: int, since: float, until: float, kinds: Sequence[str] = WORK
+) -> list[CommandSpan]:
+    """List the spans of commands that touch a window, oldest first."""
+    rows = conn.execute(
+        """
+        SELECT no, kind, coalesce(body->>'policy', ''), coalesce(lease_id, 0), coalesce(body->>'origin', ''),
+          coalesce((body->>'cohort')::int, -1), coalesce((body->>'micro_batch')::int, -1),
+          extract(epoch FROM created_at)::float8, extract(epoch FROM taken_at)::float8,
+          extract(epoch FROM done_at)::float8, status
+        FROM store.command
+        WHERE run_id = %(run)s AND created_at > to_timestamp(%(since)s - %(back)s)
+          AND created_at < to_timestamp(%(until)s) AND (done_at IS NULL OR done_at > to_timestamp(%(since)s))
+          AND status <> 'void' AND kind = ANY(%(kinds)s)
+        ORDER BY no
+        """,
+        {"run": run_id, "since": since, "until": until, "back": LOOK_BACK_S, "kinds": list(kinds)},
+    ).fetchall()
+    return [CommandSpan(*row) for row in rows]
+
+
+def pauses(conn: Connection, run_id: int) -> list[tuple[float, float | None]]:
+    """List when people held the run, as (from, to); the last may be open."""
+    rows = conn.execute(
+        """
+        SELECT body->>'verb', extract(epoch FROM at)::float8 FROM store.event
+        WHERE run_id = %s AND kind = 'run_verb' ORDER BY seq
+        """,
+        [run_id],
+    ).fetchall()
+    found: list[tuple[float, float | None]] = []
+    since: float | None = None
+    for verb, at in rows:
+        if verb == "pause":
+            since = at if since is None else since
+        elif since is not None:
+            found.append((since, at))
+            since = None
+    return found if since is None else [*found, (since, None)]
+
+
+def leases_between(conn: Connection, run_ids: Sequence[int] | None, since: float, until: float) -> list[LeaseSpan]:
+    """List the leases of some runs (None: of all) that touch a window, by node and device."""
+    rows = conn.execute(
+        """
+        SELECT l.id, l.device_id, d.node, d.kind, d.pool, l.use, l.state, l.run_id,
+          extract(epoch FROM l.granted_at)::float8, extract(epoch FROM l.ended_at)::float8,
+          (SELECT i.t0 FROM store.interval i WHERE i.lease_id = l.id ORDER BY i.incarnation, i.ord LIMIT 1)
+        FROM store.lease l JOIN store.device d ON d.id = l.device_id
+        WHERE (%(runs)s::bigint[] IS NULL OR l.run_id = ANY(%(runs)s)) AND l.granted_at < to_timestamp(%(until)s)
+          AND (l.ended_at IS NULL OR l.ended_at > to_timestamp(%(since)s))
+        ORDER BY d.node, d.kind, d.ordinal, l.id
+        """,
+        {"runs": None if run_ids is None else list(run_ids), "since": since, "until": until},
+    ).fetchall()
+    return [LeaseSpan(*row) for row in rows]
+
+
+def step_window(conn: Connection, run_id: int, step: int) -> tuple[float, float] | None:
+    """Return when a train step began and when its weights were served; None before it is done."""
+    row = conn.execute(
+        """
+        SELECT extract(epoch FROM at)::float8 - value, extract(epoch FROM at)::float8 FROM store.metric
+        WHERE run_id = %s AND name = 'time/step' AND agent = '' AND stat = 'mean' AND step = %s
+        """,
+        [run_id, step],
+    ).fetchone()
+    return None if row is None else (float(row[0]), float(row[1]))
+
+
+def steps_between(conn: Connection, run_id: int, since: float, until: float) -> list[tuple[int, float, float]]:
+    """List (step, begin, end) of the finished steps that touch a window."""
+    rows = conn.execute(
+        """
+        SELECT step, extract(epoch FROM at)::float8 - value, extract(epoch FROM at)::float8 FROM store.metric
+        WHERE run_id = %s AND name = 'time/step' AND agent = '' AND stat = 'mean' AND at > to_timestamp(%s)
+          AND at - make_interval(secs => value) < to_timestamp(%s)
+        ORDER BY step
+        """,
+        [run_id, since, until],
+    ).fetchall()
+    return [(int(step), float(begin), float(end)) for step, begin, end in rows]
