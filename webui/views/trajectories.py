@@ -10,7 +10,7 @@ from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.runs import queries as runs
 from flexmarl.controlplane.telemetry import queries as telemetry
-from flexmarl.orchestrator.plan import EVALUATION_DRAWS
+from flexmarl.contracts.wire import EVALUATION_DRAWS
 from webui import reading
 from webui.figures import episodes
 from webui.formats import DASH

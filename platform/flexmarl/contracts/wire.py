@@ -7,6 +7,9 @@ from pydantic import Field
 from flexmarl.contracts.base import Record
 from flexmarl.contracts.ids import Digest, Name
 
+EVALUATION_DRAWS = 1 << 30
+"""Evaluation groups are numbered from here, training groups below: one key space, no collision."""
+
 
 class Origin(StrEnum):
     """Why an episode group was played; only `train` groups enter a cohort."""

@@ -7,8 +7,8 @@ out of the means and named in the note.
 
 from flexmarl.contracts.events import GroupSettled
 from flexmarl.contracts.status import RunReason
+from flexmarl.contracts.wire import EVALUATION_DRAWS
 from flexmarl.orchestrator.context import Context
-from flexmarl.orchestrator.plan import EVALUATION_DRAWS
 from flexmarl.orchestrator.rollout import drive_rollout, open_draws, settle_draw
 from flexmarl.orchestrator.state import Evaluation, Tally, WantedCheckpoint
 from flexmarl.orchestrator.tallies import add_episode, count_fates, finished_of

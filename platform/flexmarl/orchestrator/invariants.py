@@ -2,7 +2,8 @@
 
 from flexmarl.contracts.events import DeviceUse
 from flexmarl.contracts.status import TERMINAL, RunStatus
-from flexmarl.orchestrator.plan import EVALUATION_DRAWS, Plan
+from flexmarl.contracts.wire import EVALUATION_DRAWS
+from flexmarl.orchestrator.plan import Plan
 from flexmarl.orchestrator.state import Cohort, Counters, RunState
 
 

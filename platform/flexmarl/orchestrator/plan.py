@@ -10,9 +10,6 @@ from flexmarl.algorithms.schedules import entropy_coefficient, learning_rate
 from flexmarl.algorithms.task_sampler import TASK_SAMPLERS, TaskSampler
 from flexmarl.contracts.spec.experiment import ExperimentSpec
 
-EVALUATION_DRAWS = 1 << 30
-"""Evaluation groups are numbered from here, training groups below: one key space, no collision."""
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:

@@ -7,9 +7,8 @@ draws that are still open, under the same key and a new number, after a back-off
 from collections.abc import Iterator
 
 from flexmarl.contracts.commands import GroupOrder, PlayGroups
-from flexmarl.contracts.wire import Origin, PolicyPin
+from flexmarl.contracts.wire import EVALUATION_DRAWS, Origin, PolicyPin
 from flexmarl.orchestrator.context import Context
-from flexmarl.orchestrator.plan import EVALUATION_DRAWS
 from flexmarl.orchestrator.pools import rollout_pool
 from flexmarl.orchestrator.state import Cohort, Evaluation, Pin
 
