@@ -2,13 +2,16 @@
 
 from django.urls import path
 
-from webui.views import account, cluster, home, new_run, run, runs, trajectories
+from webui.views import account, cluster, helping, home, new_run, run, runs, trajectories
 
 app_name = "webui"
 urlpatterns = [
     path("", home.home, name="home"),
     path("sign-in", account.SignIn.as_view(), name="sign_in"),
     path("sign-out", account.SignOut.as_view(), name="sign_out"),
+    # glossary, keys, components
+    path("help", helping.help_page, name="help"),
+    path("help/components", helping.components, name="components"),
     path("cluster", cluster.cluster, name="cluster"),
     path("settings/tokens", account.tokens, name="tokens"),
     path("settings/profile", account.profile, name="profile"),

@@ -15,6 +15,7 @@ from flexmarl.controlplane.accounts.queries import actor_of, project_names
 from flexmarl.controlplane.common.middleware import request_id_of
 from flexmarl.controlplane.common.problems import NotFound, ProblemError
 from flexmarl.controlplane.common.scopes import Scope
+from webui import navigation
 
 View = Callable[..., HttpResponse]
 
@@ -28,6 +29,8 @@ class NavItem(NamedTuple):
     route: str
     scope: Scope | None = None
     phone: bool = False
+    short: str = ""
+    """The word in the bottom bar of phones, when the long one does not fit."""
 
 
 NAV: tuple[tuple[str, tuple[NavItem, ...]], ...] = (
@@ -38,7 +41,10 @@ NAV: tuple[tuple[str, tuple[NavItem, ...]], ...] = (
             NavItem("runs", "list-details", "Runs", "webui:runs", phone=True),
         ),
     ),
-    ("Cluster", (NavItem("cluster", "server-2", "Devices", "webui:cluster", Scope.CLUSTER_READ, phone=True),)),
+    (
+        "Cluster",
+        (NavItem("cluster", "server-2", "Pools and nodes", "webui:cluster", Scope.CLUSTER_READ, True, "Cluster"),),
+    ),
     ("Automation", (NavItem("tokens", "key", "Tokens", "webui:tokens", Scope.TOKENS_WRITE),)),
 )
 """(heading, pages) of each group of the side bar; only pages that exist are listed. A phone shows those marked in its
@@ -96,6 +102,7 @@ def frame(request: HttpRequest) -> dict[str, Any]:
         "now": timezone.localtime(),
         "theme": getattr(request.user, "theme", "system"),
         "request_id": request_id_of(request),
+        **navigation.around(request),
     }
 
 

@@ -30,6 +30,8 @@ document.addEventListener("click", (event) => {
   else if ("themeToggle" in target.dataset) switchTheme();
   else if (target.dataset.startTemplate) startTemplate(target);
   else if (target.dataset.copy) copy(target.dataset.copy);
+  else if ("copyCall" in target.dataset) copy($(".code:not([hidden])", target.closest("li")).textContent);
+  else if (target.dataset.language) speak(target.dataset.language);
   else if (target.dataset.copyFrom) copy($(`#${target.dataset.copyFrom}`).textContent);
   else if (target.matches("tr.go") && !event.target.closest("a, button") && !String(getSelection())) location.assign(target.dataset.href);
 });
@@ -92,6 +94,12 @@ async function startTemplate(button) {
     button.disabled = false;
     toast(error.message, { tone: "bad", detail: error.requestId });
   }
+}
+
+/** Show the calls behind the page in one language. */
+function speak(language) {
+  for (const button of $$("[data-language]")) button.setAttribute("aria-pressed", String(button.dataset.language === language));
+  for (const text of $$("[data-language-of]")) text.hidden = text.dataset.languageOf !== language;
 }
 
 async function copy(text) {

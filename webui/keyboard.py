@@ -1,0 +1,76 @@
+"""The keys of the pages: the dialog on `?`, the table in the help, and what scripts listen to say the same.
+
+Single letters can be turned off; a test presses each key on a page that names it.
+"""
+
+from typing import NamedTuple
+
+
+class Key(NamedTuple):
+    """Keys pressed one after the other (or with a modifier), and what they do."""
+
+    keys: tuple[str, ...]
+    words: str
+    where: str = "everywhere"
+
+
+RUN_PAGES = frozenset(
+    {
+        "run",
+        "metrics",
+        "run_agents",
+        "run_agent",
+        "trajectories",
+        "trajectory",
+        "pipeline",
+        "timeline",
+        "events",
+        "config",
+    }
+    | {"checkpoints", "attempts"}
+)
+LIST_PAGES = frozenset({"runs", "queue", "cluster", "trajectories", "tokens", "audit", "members", "checkpoints"})
+TRAJECTORY_PAGES = frozenset({"trajectories", "trajectory"})
+GROUPS = (
+    ("everywhere", "Everywhere", None),
+    ("lists", "Lists", LIST_PAGES),
+    ("run", "Pages of a run", RUN_PAGES),
+    ("trajectory", "Trajectories", TRAJECTORY_PAGES),
+)
+"""(where, heading, route names of pages; None: all)."""
+KEYS = (
+    Key(("Ctrl", "K"), "Search or command"),
+    Key(("/",), "Search this page"),
+    Key(("g", "h"), "Home"),
+    Key(("g", "r"), "Runs"),
+    Key(("g", "q"), "Queue"),
+    Key(("g", "c"), "Pools and nodes"),
+    Key(("g", "n"), "New run"),
+    Key(("?",), "Keys of this page"),
+    Key(("j",), "Next row", "lists"),
+    Key(("k",), "Previous row", "lists"),
+    Key(("x",), "Select the row", "lists"),
+    Key(("Enter",), "Open the row", "lists"),
+    Key(("[",), "Step before", "run"),
+    Key(("]",), "Step after", "run"),
+    Key(("1", "…", "9"), "Tab by its place", "run"),
+    Key(("Space",), "Follow the run, or hold the figures still", "run"),
+    Key(("{",), "Member of the group before", "trajectory"),
+    Key(("}",), "Member of the group after", "trajectory"),
+    Key(("t",), "Colours of tokens", "trajectory"),
+    Key(("e",), "Open everything that is folded", "trajectory"),
+)
+
+
+def of(route: str) -> list[tuple[str, list[Key]]]:
+    """The keys that a page knows, by group."""
+    return [
+        (heading, [key for key in KEYS if key.where == where])
+        for where, heading, pages in GROUPS
+        if pages is None or route in pages
+    ]
+
+
+def everything() -> list[tuple[str, list[Key]]]:
+    """All keys, by group."""
+    return [(heading, [key for key in KEYS if key.where == where]) for where, heading, _ in GROUPS]
