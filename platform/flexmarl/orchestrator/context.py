@@ -70,6 +70,11 @@ class Context:
         for key in [key for key in self.state.outstanding if key.startswith(prefix)]:
             self.withdraw(key)
 
+    def withdraw_kind(self, kind: str) -> None:
+        """Void the commands of a kind."""
+        for key in [key for key, o in self.state.outstanding.items() if o.kind == kind]:
+            self.withdraw(key)
+
     def withdraw_lease(self, lease_id: int) -> None:
         """Void what a lease's child was asked for, except to live: that the lease itself decides."""
         keys = [key for key, o in self.state.outstanding.items() if o.lease_id == lease_id and o.kind != "host_lease"]

@@ -1,7 +1,7 @@
 """What must hold between any two calls of the core. Used by every test and scenario; costs too much for production."""
 
 from flexmarl.contracts.events import DeviceUse
-from flexmarl.contracts.status import TERMINAL, RunStatus
+from flexmarl.contracts.status import GOALS, TERMINAL, RunStatus
 from flexmarl.contracts.wire import EVALUATION_DRAWS
 from flexmarl.orchestrator.plan import Plan
 from flexmarl.orchestrator.state import Cohort, Counters, RunState
@@ -22,9 +22,10 @@ def check_invariants(plan: Plan, state: RunState) -> None:
 
 
 def _check_counts(plan: Plan, state: RunState) -> None:
-    playing = 0 if state.cohort is None else len(state.cohort.open) * plan.members
+    playing = 0 if state.cohort is None or state.rest.frozen else len(state.cohort.open) * plan.members
     _adds_up("training", state.train_episodes, playing)
-    _adds_up("evaluation", state.eval_episodes, 0 if state.evaluation is None else len(state.evaluation.open))
+    evaluating = 0 if state.evaluation is None or state.rest.frozen else len(state.evaluation.open)
+    _adds_up("evaluation", state.eval_episodes, evaluating)
 
 
 def _adds_up(what: str, counters: Counters, playing: int) -> None:
@@ -42,14 +43,20 @@ def _check_commands(state: RunState) -> None:
         for key in set(parts.open.values()):
             waiting = sum(1 for own in parts.open.values() if own == key)
             command = state.outstanding.get(key)
+            if state.rest.frozen:
+                assert command is None, f"{key} is played while the run is frozen"
+                continue
             assert command is not None or key in state.failures, f"nobody plays {key}"
             assert command is None or command.left == waiting, f"{key} waits for {command.left}, open are {waiting}"
 
 
 def _check_life(state: RunState) -> None:
-    if state.status in TERMINAL or state.status is RunStatus.PAUSED:
+    if state.status in TERMINAL or (state.status is RunStatus.PAUSED and not state.rest.frozen):
         assert state.cohort is None, f"a cohort is open while {state.status}"
         assert state.evaluation is None, f"an evaluation is open while {state.status}"
+    if state.status is RunStatus.PAUSED:
+        assert all(o.kind == "host_lease" for o in state.outstanding.values()), "a paused run has work on its way"
+    _check_attempts(state)
     if state.status in TERMINAL:
         hosts = {"host_lease"}
         assert all(o.kind in hosts for o in state.outstanding.values()), "an ended run has commands on their way"
@@ -62,6 +69,16 @@ def _check_life(state: RunState) -> None:
         if policy.accumulator:
             assert incarnation in alive, f"{name} has an accumulator in a dead trainer"
             assert version == str(policy.version), f"{name} accumulates at {version}, committed is {policy.version}"
+
+
+def _check_attempts(state: RunState) -> None:
+    assert not (state.attempt_open and state.status in TERMINAL), "an ended run has an open attempt"
+    assert state.attempt or state.status is RunStatus.DRAFT, "a run that was started has no attempt"
+    at_rest = state.status in (*TERMINAL, RunStatus.DRAFT, RunStatus.PAUSED, RunStatus.PAUSING, RunStatus.STOPPING)
+    assert state.attempt_open or at_rest, f"a run is {state.status} without an attempt"
+    wish = state.wish
+    if wish is not None and wish.open:
+        assert state.status not in (*GOALS[wish.verb], *TERMINAL), f"{wish.verb} has no outcome while {state.status}"
 
 
 def _check_cohort(plan: Plan, state: RunState, cohort: Cohort) -> None:

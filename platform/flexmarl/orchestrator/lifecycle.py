@@ -1,20 +1,23 @@
 """The life of a run: verbs, moves, what comes after a cohort, and the ways to end.
 
 Invariants: a status changes only along the tables of `contracts.status`; a run that ends has no command on its way
-and asks for the release of every lease. Pause and stop drain: the open cohort is finished, so nothing is thrown away.
-Kill and failure are terminal at once: the epoch rises, everything is void, unsettled episodes are cancelled.
+and asks for the release of every lease. Stop drains, and so does a pause that does not freeze: the open cohort is
+finished, so nothing is thrown away. Kill and failure are terminal at once: the epoch rises, everything is void,
+unsettled episodes are cancelled. Every change of the status says who asked for it and by which request.
 """
 
-from flexmarl.contracts.commands import ReleaseLease
+from collections.abc import Callable
+
 from flexmarl.contracts.events import RunVerb, Verb
 from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus, allowed_verbs, may_move, next_status
+from flexmarl.orchestrator import attempts, pausing, wishes
 from flexmarl.orchestrator.cohorts import open_cohort, starved
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.evaluation import evaluation_due, open_evaluation, target_reached
 from flexmarl.orchestrator.metrics import publish_metrics, step_metrics
 from flexmarl.orchestrator.moving import hand_over
 from flexmarl.orchestrator.serving import served
-from flexmarl.orchestrator.state import WantedCheckpoint
+from flexmarl.orchestrator.state import Rest, RunState, WantedCheckpoint
 from flexmarl.orchestrator.types import NoteLevel
 
 _EVALUATED_AT_END = (RunReason.BUDGET_STEPS, RunReason.BUDGET_TIME)
@@ -28,10 +31,14 @@ def move(ctx: Context, to: RunStatus, reason: RunReason = RunReason.NONE, text: 
     _enter(ctx, to, reason, text)
 
 
-def _enter(ctx: Context, to: RunStatus, reason: RunReason, text: str, actor: str = "") -> None:
+def _enter(ctx: Context, to: RunStatus, reason: RunReason, text: str) -> None:
     ctx.state.status, ctx.state.reason, ctx.state.reason_text = to, reason, text
     level = NoteLevel.ERROR if to is RunStatus.FAILED else NoteLevel.INFO
-    ctx.note(f"run is {to}" + (f": {text}" if text else ""), level, actor=actor, target="run")
+    actor, cause = wishes.asked_by(ctx, to)
+    ctx.note(f"run is {to}" + (f": {text}" if text else ""), level, actor=actor, target="run", cause=cause)
+    wishes.follow(ctx)
+    if to in TERMINAL:
+        attempts.end(ctx, reason, text, actor)
 
 
 def on_verb(ctx: Context, event: RunVerb) -> None:
@@ -41,24 +48,51 @@ def on_verb(ctx: Context, event: RunVerb) -> None:
         to = next_status(state.status, event.verb)
     except ValueError:
         allowed = ", ".join(allowed_verbs(state.status)) or "nothing"
-        ctx.note(
-            f"{event.verb} had no effect: the run is {state.status}, which allows {allowed}",
-            NoteLevel.WARNING,
-            actor=event.actor,
-            target="run",
-        )
+        wishes.refuse(ctx, event, f"{event.verb} had no effect: the run is {state.status}, which allows {allowed}")
         return
-    if event.verb is Verb.START:
-        _enter(ctx, to, RunReason.WAITING_FOR_DEVICES, "waiting for devices", event.actor)
-    elif event.verb is Verb.RESUME:
-        _enter(ctx, to, RunReason.NONE, "", event.actor)
-    elif to in TERMINAL:
-        _abort(ctx, to, RunReason.USER_REQUEST, event.reason or f"{event.verb} requested", event.actor)
+    wishes.take(ctx, event)
+    if to in TERMINAL:
+        _abort(ctx, to, RunReason.USER_REQUEST, event.reason or f"{event.verb} requested")
     else:
-        text = event.reason or "finishing the open train step first"
-        if event.verb is Verb.STOP:
-            state.stop_reason, state.stop_text = RunReason.USER_REQUEST, event.reason or "stopped on request"
-        _enter(ctx, to, RunReason.USER_REQUEST, text, event.actor)
+        _enter(ctx, to, *_BEGIN[event.verb](ctx, event))
+
+
+def _begin_start(ctx: Context, event: RunVerb) -> tuple[RunReason, str]:
+    return RunReason.WAITING_FOR_DEVICES, "waiting for devices"
+
+
+def _begin_retry(ctx: Context, event: RunVerb) -> tuple[RunReason, str]:
+    attempts.renew(ctx)
+    return RunReason.WAITING_FOR_DEVICES, "waiting for devices"
+
+
+def _begin_resume(ctx: Context, event: RunVerb) -> tuple[RunReason, str]:
+    ctx.state.rest.release_at = None
+    if ctx.state.status is RunStatus.PAUSED:
+        return RunReason.BINDING_POLICIES, "making sure of devices and weights"
+    pausing.go_on(ctx)
+    return RunReason.NONE, ""
+
+
+def _begin_pause(ctx: Context, event: RunVerb) -> tuple[RunReason, str]:
+    first = pausing.begin_pause(ctx, event)
+    return RunReason.USER_REQUEST, f"{event.reason}; {first}" if event.reason else first
+
+
+def _begin_stop(ctx: Context, event: RunVerb) -> tuple[RunReason, str]:
+    ctx.state.rest.release_at = None
+    ctx.state.stop_reason, ctx.state.stop_text = RunReason.USER_REQUEST, event.reason or "stopped on request"
+    return RunReason.USER_REQUEST, event.reason or "finishing the open train step first"
+
+
+_BEGIN: dict[Verb, Callable[[Context, RunVerb], tuple[RunReason, str]]] = {
+    Verb.START: _begin_start,
+    Verb.RETRY: _begin_retry,
+    Verb.RESUME: _begin_resume,
+    Verb.PAUSE: _begin_pause,
+    Verb.STOP: _begin_stop,
+}
+"""What a verb that does not end the run does at once; returns the reason of the status it leads to."""
 
 
 def fail(ctx: Context, reason: RunReason, text: str) -> None:
@@ -66,49 +100,72 @@ def fail(ctx: Context, reason: RunReason, text: str) -> None:
     _abort(ctx, RunStatus.FAILED, reason, text)
 
 
-def _abort(ctx: Context, to: RunStatus, reason: RunReason, text: str, actor: str = "") -> None:
+def _abort(ctx: Context, to: RunStatus, reason: RunReason, text: str) -> None:
     state = ctx.state
     state.epoch += 1
-    for key in [key for key, o in state.outstanding.items() if o.kind != "host_lease"]:
-        ctx.withdraw(key)
-    if state.cohort is not None:
-        state.train_episodes.cancelled += len(state.cohort.open) * ctx.plan.members
-    if state.evaluation is not None:
-        state.eval_episodes.cancelled += len(state.evaluation.open)
+    _withdraw_all(ctx)
+    state.stepping = _steps_in_doubt(state)
+    pausing.freeze(ctx)
+    state.rest = Rest(since=ctx.now)
     state.cohort = state.evaluation = None
-    state.checkpoints.clear()
-    _release_all(ctx)
-    _enter(ctx, to, reason, text, actor)
+    pausing.release_all(ctx)
+    _enter(ctx, to, reason, text)
 
 
-def _release_all(ctx: Context) -> None:
-    for lease in ctx.state.leases.values():
-        if not lease.releasing:
-            lease.releasing = True
-            ctx.emit(ReleaseLease(lease_id=lease.lease_id))
-    ctx.state.failures.clear()
+def _withdraw_all(ctx: Context) -> None:
+    for key in [key for key, o in ctx.state.outstanding.items() if o.kind != "host_lease"]:
+        ctx.withdraw(key)
+
+
+def _steps_in_doubt(state: RunState) -> dict[str, int]:
+    """Rows of the steps whose commit may be on its way here, by policy."""
+    if state.cohort is None or state.cohort.settled_at is None:
+        return {}
+    return {
+        name: sum(micro_batch.rows for micro_batch in own.micro_batches)
+        for name, own in state.cohort.policies.items()
+        if own.micro_batches and not own.stepped
+    }
 
 
 def advance(ctx: Context) -> None:
     """Take the run as far as what is known now allows: end the cohort, begin the next, pause, finish."""
     state = ctx.state
+    if state.status is RunStatus.PAUSED:
+        pausing.give_back_when_due(ctx)
+        return
+    if state.status in (RunStatus.STARTING, RunStatus.RESUMING) and pausing.ready(ctx):
+        move(ctx, RunStatus.RUNNING)
+        pausing.go_on(ctx)
+    elif state.status is RunStatus.STOPPING and state.rest.frozen and pausing.ready(ctx):
+        pausing.go_on(ctx)
     if state.status is RunStatus.RUNNING:
         _check_budget(ctx)
     _after_step(ctx)
+    if state.status is RunStatus.PAUSING:
+        _come_to_rest(ctx)
     if state.cohort is not None:
         return
-    if state.status is RunStatus.STARTING and _ready(ctx):
-        move(ctx, RunStatus.RUNNING)
     if state.status is RunStatus.RUNNING:
         _continue(ctx)
-    elif state.status is RunStatus.PAUSING and state.evaluation is None:
-        move(ctx, RunStatus.PAUSED, RunReason.USER_REQUEST, "devices and weights are kept")
     if state.status is RunStatus.STOPPING and state.cohort is None:
         _finish(ctx)
 
 
-def _ready(ctx: Context) -> bool:
-    return all(policy.accumulator for policy in ctx.state.policies.values()) and served(ctx)
+def _come_to_rest(ctx: Context) -> None:
+    """Pause where nothing is under way. A drained run that may lose its devices is exported first."""
+    state = ctx.state
+    if not pausing.may_rest(ctx):
+        return
+    if state.rest.hold_s is not None and not state.rest.frozen and _unexported(state):
+        _want_last_checkpoint(ctx)
+        return
+    move(ctx, RunStatus.PAUSED, RunReason.USER_REQUEST, pausing.resting_text(ctx))
+    pausing.rest_now(ctx)
+
+
+def _unexported(state: RunState) -> bool:
+    return state.step > 0 and state.history.checkpoint_step != state.step
 
 
 def _check_budget(ctx: Context) -> None:
@@ -121,6 +178,7 @@ def _check_budget(ctx: Context) -> None:
     if found is None and state.cohort is None and state.step >= budget.train_steps:
         found = RunReason.BUDGET_STEPS, f"all {budget.train_steps} train steps are done"
     if found is not None:
+        wishes.forget(ctx)
         state.stop_reason, state.stop_text = found
         move(ctx, RunStatus.STOPPING, *found)
 
@@ -182,12 +240,12 @@ def _finish(ctx: Context) -> None:
         if served(ctx):
             open_evaluation(ctx)
         return
-    if state.step > 0 and state.history.checkpoint_step != state.step:
+    if _unexported(state):
         _want_last_checkpoint(ctx)
     if state.checkpoints:
         return
-    for key in [key for key, o in state.outstanding.items() if o.kind != "host_lease"]:
-        ctx.withdraw(key)
-    _release_all(ctx)
+    _withdraw_all(ctx)
+    pausing.release_all(ctx)
+    state.rest = Rest(since=ctx.now)
     completed = not by_user or state.step > 0
     move(ctx, RunStatus.COMPLETED if completed else RunStatus.CANCELLED, state.stop_reason, state.stop_text)

@@ -32,12 +32,14 @@ from flexmarl.contracts.live import Progress
 from flexmarl.contracts.spec.experiment import ExperimentSpec
 from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus
 from flexmarl.contracts.wire import Origin
+from flexmarl.orchestrator import attempts
 from flexmarl.orchestrator import progress as progress_view
 from flexmarl.orchestrator.cohorts import on_train_group
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.evaluation import on_evaluation_group
 from flexmarl.orchestrator.lifecycle import advance, fail, on_verb, time_limit
 from flexmarl.orchestrator.moving import drive_moves, moving_text, on_lease_recalled
+from flexmarl.orchestrator.pausing import still, take_late_group
 from flexmarl.orchestrator.plan import make_plan
 from flexmarl.orchestrator.pools import on_pools_changed
 from flexmarl.orchestrator.recovery import (
@@ -64,6 +66,7 @@ from flexmarl.orchestrator.types import Decision
 
 def _on_group(ctx: Context, event: GroupSettled) -> None:
     if event.epoch == ctx.state.epoch:
+        take_late_group(ctx, event)
         (on_train_group if event.origin is Origin.TRAIN else on_evaluation_group)(ctx, event)
 
 
@@ -102,7 +105,9 @@ class Orchestrator:
     @classmethod
     def restore(cls, spec: ExperimentSpec, snapshot: bytes) -> "Orchestrator":
         """Continue from a snapshot. Raises ValueError when another core wrote it."""
-        return cls(spec, decode(snapshot))
+        state = decode(snapshot)
+        attempts.adopt(state)
+        return cls(spec, state)
 
     def snapshot(self) -> bytes:
         """Serialise the state as JSON."""
@@ -133,16 +138,19 @@ class Orchestrator:
     def _drive(self, ctx: Context) -> None:
         """Let every part ask for what it wants now. `advance` may open new work, so the parts after it see that."""
         state = self.state
+        if still(state):
+            advance(ctx)
+            return
         drive_devices(ctx)
         drive_moves(ctx)
         if state.failures:
             drive_hosts(ctx)
             for parts in (state.cohort, state.evaluation):
-                if parts is not None:
+                if parts is not None and not state.rest.frozen:
                     drive_rollout(ctx, parts)
         drive_trainer(ctx)
         advance(ctx)
-        if state.status not in _IDLE:
+        if state.status not in _IDLE and not still(state):
             drive_engines(ctx)
             if state.checkpoints or state.cohort is not None:
                 drive_trainer(ctx)
@@ -161,6 +169,8 @@ class Orchestrator:
             epoch=state.epoch,
             step=state.step,
             deadline=_deadline(ctx),
+            attempts=ctx.attempts,
+            outcomes=ctx.outcomes,
         )
 
 
@@ -168,8 +178,10 @@ def _explain(ctx: Context) -> None:
     """Keep the reason of a run under way true: what recovers, or nothing."""
     state = ctx.state
     working = [lease for use in DeviceUse for lease in state.at_work(use)]
-    if state.status is RunStatus.STARTING:
-        if all(lease.incarnation for lease in working):
+    if state.status in (RunStatus.STARTING, RunStatus.RESUMING):
+        if "devices" in state.outstanding:
+            state.reason, state.reason_text = RunReason.WAITING_FOR_DEVICES, "waiting for devices"
+        elif all(lease.incarnation for lease in working):
             state.reason, state.reason_text = RunReason.BINDING_POLICIES, "making or loading the policies"
         return
     if state.status is not RunStatus.RUNNING:
@@ -191,6 +203,8 @@ def _deadline(ctx: Context) -> float | None:
     """Return the earliest time at which something is to be done without a fact."""
     state = ctx.state
     times = [failure.until for failure in state.failures.values() if failure.until > ctx.now]
+    if state.status is RunStatus.PAUSED and state.rest.release_at is not None:
+        times.append(state.rest.release_at)
     if state.status is RunStatus.RUNNING:
         limit = time_limit(ctx)
         if limit is not None:

@@ -8,9 +8,11 @@ of times between two finished steps.
 from flexmarl.contracts.commands import HostLease, ReleaseLease, RequestDevices
 from flexmarl.contracts.events import ChildLost, ChildReady, CommandFailed, DevicesGranted, DeviceUse, LeaseEnded
 from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus
+from flexmarl.orchestrator import attempts
 from flexmarl.orchestrator.children import forget_child
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.lifecycle import fail, move
+from flexmarl.orchestrator.pausing import needs_devices
 from flexmarl.orchestrator.pools import replaced_by, request_of, rollout_pool, training_pool
 from flexmarl.orchestrator.state import LeaseState
 from flexmarl.orchestrator.training import unbind
@@ -31,7 +33,8 @@ def drive_devices(ctx: Context) -> None:
     resources = ctx.plan.spec.resources
     engines = resources.rollout_devices - len(ctx.state.at_work(DeviceUse.ENGINE))
     trainers = resources.training_devices - len(ctx.state.at_work(DeviceUse.TRAINER))
-    if (engines > 0 or trainers > 0) and ctx.wanted("devices"):
+    if (engines > 0 or trainers > 0) and needs_devices(ctx.state) and ctx.wanted("devices"):
+        attempts.begin(ctx)
         command = RequestDevices(
             pool=rollout_pool(ctx),
             engines=max(engines, 0),

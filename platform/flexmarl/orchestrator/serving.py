@@ -4,6 +4,8 @@ Invariant: while any unsettled group pins (policy, version), every engine is tol
 then the committed one. So a group is served by its pinned vector to the end, whoever steps early.
 """
 
+from collections.abc import Mapping
+
 from flexmarl.contracts.commands import LoadWeights
 from flexmarl.contracts.events import DeviceUse, WeightsServed
 from flexmarl.orchestrator.context import Context
@@ -54,11 +56,19 @@ def on_weights_served(ctx: Context, event: WeightsServed) -> None:
 
 def served(ctx: Context) -> bool:
     """Tell whether every engine at work answers and wholly holds the committed vector."""
+    return _all_hold(ctx, {name: policy.version for name, policy in ctx.state.policies.items()})
+
+
+def loaded(ctx: Context) -> bool:
+    """Tell whether every engine at work answers and wholly holds what its next requests will name."""
+    pins = pinned(ctx)
+    return served(ctx) if pins is None else _all_hold(ctx, {name: pin.version for name, pin in pins.items()})
+
+
+def _all_hold(ctx: Context, vector: Mapping[str, int | None]) -> bool:
     engines = ctx.state.at_work(DeviceUse.ENGINE)
     if len(engines) < ctx.plan.spec.resources.rollout_devices:
         return False
     return all(
-        lease.incarnation and lease.holds.get(name) == policy.version
-        for lease in engines
-        for name, policy in ctx.state.policies.items()
+        lease.incarnation and lease.holds.get(name) == version for lease in engines for name, version in vector.items()
     )

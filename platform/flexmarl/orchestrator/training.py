@@ -123,7 +123,7 @@ def on_policy_bound(ctx: Context, event: PolicyBound) -> None:
         for name, value in event.facts.items():
             ctx.metric(f"fact/{name}", value, ctx.state.step, event.policy)
     lease = ctx.state.leases.get(event.lease_id)
-    live = lease is not None and lease.incarnation == event.incarnation
+    live = lease is not None and lease.incarnation == event.incarnation and not lease.releasing
     if live and not policy.accumulator and policy.version == event.version:
         policy.accumulator = f"{event.version}:{event.incarnation}"
         ctx.answered(f"bind:{event.policy}")
@@ -164,8 +164,13 @@ def on_step_committed(ctx: Context, event: StepCommitted) -> None:
     """Take over the next version. It may come from a trainer that has died since: the commit is the truth."""
     state = ctx.state
     cohort, policy = state.cohort, state.policies.get(event.policy)
-    own = cohort.policies.get(event.policy) if cohort is not None else None
-    if own is None or policy is None or own.stepped or policy.version is None or event.version != policy.version + 1:
+    if policy is None or policy.version is None or event.version != policy.version + 1:
+        return
+    if cohort is None:
+        _late_step(ctx, event, policy)
+        return
+    own = cohort.policies.get(event.policy)
+    if own is None or own.stepped:
         return
     same_life = event.accumulator == policy.accumulator
     incarnation = event.accumulator.partition(":")[2]
@@ -181,6 +186,14 @@ def on_step_committed(ctx: Context, event: StepCommitted) -> None:
     ctx.state.failures.pop(f"policy:{event.policy}", None)
     if same_life:
         policy.accumulator = f"{event.version}:{incarnation}"
+
+
+def _late_step(ctx: Context, event: StepCommitted, policy: PolicyState) -> None:
+    """Count a step that was committed while its run ended: its rows are applied, the next attempt starts from it."""
+    rows = ctx.state.stepping.pop(event.policy, None)
+    if rows is not None:
+        ctx.state.samples_trained += rows
+        policy.version, policy.digest = event.version, event.digest
 
 
 def on_checkpoint_written(ctx: Context, event: CheckpointWritten) -> None:

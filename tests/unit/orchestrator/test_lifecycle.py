@@ -1,4 +1,4 @@
-"""Verbs, moves and ends; losses and failures of commands; the arbiter between runs."""
+"""Verbs, moves and ends; losses and failures of commands."""
 
 import pytest
 
@@ -6,7 +6,6 @@ from flexmarl.contracts import events as e
 from flexmarl.contracts.events import DeviceUse, Verb
 from flexmarl.contracts.status import INTERNAL_MOVES, TERMINAL, TRANSITIONS, RunReason, RunStatus
 from flexmarl.orchestrator import Orchestrator
-from flexmarl.orchestrator.pool_arbiter import Demand, FreeDevice, arbitrate
 from tests.unit.orchestrator.fake_cluster import FakeCluster, make_spec, running, started
 
 
@@ -18,9 +17,10 @@ def fail_next(cluster, kind, code="boom", retryable=True):
     return cluster.tell(cluster.inbox.pop())
 
 
-def test_tables_cover_every_status_and_nothing_leaves_an_end():
+def test_tables_cover_every_status_and_nothing_but_a_retry_leaves_an_end():
     assert set(TRANSITIONS) == set(INTERNAL_MOVES) == set(RunStatus)
-    assert all(not TRANSITIONS[s] and not INTERNAL_MOVES[s] for s in TERMINAL)
+    assert all(set(TRANSITIONS[s]) <= {Verb.RETRY} and not INTERNAL_MOVES[s] for s in TERMINAL)
+    assert not TRANSITIONS[RunStatus.COMPLETED], "what is complete stays so"
 
 
 def test_start_asks_for_a_gang_and_hosts_what_it_gets():
@@ -247,38 +247,3 @@ def test_a_snapshot_of_another_schema_is_refused():
         Orchestrator.restore(make_spec(), raw.replace(b'"schema":1', b'"schema":2'))
     with pytest.raises(ValueError, match="does not fit"):
         Orchestrator.restore(make_spec(), raw.replace(b'"draft"', b'"drift"'))
-
-
-# -- the arbiter ----------------------------------------------------------------------------------------------------
-FREE = [FreeDevice(f"{node}.cpu{i}", node, "default") for node, i in (("b", 0), ("a", 0), ("a", 1))]
-
-
-def demand(run_id, engines=1, trainers=1, pool="default", trainer_pool=""):
-    return Demand(run_id, 1, pool, engines, trainer_pool, trainers)
-
-
-def test_a_gang_gets_all_its_devices_on_one_node_or_none():
-    result = arbitrate([demand(1), demand(2)], FREE, {"default": 3})
-    assert [(p.device_id, p.use) for p in result.grants[0].placements] == [
-        ("a.cpu0", DeviceUse.ENGINE),
-        ("a.cpu1", DeviceUse.TRAINER),
-    ]
-    assert [(w.run_id, w.reason) for w in result.waiting] == [(2, "2 devices of pool default wanted, 1 free")]
-
-
-def test_nobody_overtakes_an_older_demand_unless_it_can_never_be_met():
-    result = arbitrate([demand(1, 2, 2), demand(2, 1, 0)], FREE, {"default": 4})
-    assert result.grants == ()
-    assert result.waiting[1].reason == "run 1 waits longer for pool default"
-    result = arbitrate([demand(1, 9, 0), demand(2)], FREE, {"default": 3})
-    assert [g.run_id for g in result.grants] == [2]
-    assert result.waiting[0].reason == "pool default has 3 devices, 9 devices wanted: add a node or ask for fewer"
-
-
-def test_engines_and_trainers_may_come_from_two_pools():
-    free = [*FREE, FreeDevice("g.gpu0", "g", "gpus")]
-    result = arbitrate([demand(1, trainer_pool="gpus"), demand(2, 1, 0)], free, {"default": 3, "gpus": 1})
-    assert [p.device_id for p in result.grants[0].placements] == ["a.cpu0", "g.gpu0"]
-    assert len(result.grants) == 2
-    again = arbitrate([demand(1, trainer_pool="gpus"), demand(2, 1, 0)], free[::-1], {"default": 3, "gpus": 1})
-    assert again == result

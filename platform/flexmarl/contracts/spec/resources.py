@@ -13,7 +13,7 @@ class Resources(Strict):
     training_devices: int = Field(default=1, ge=1, le=1)
     """Ranks of the trainer; each holds one device."""
     hold_s: float | None = Field(default=900.0, ge=0.0, le=604_800.0)
-    """How long a paused run keeps its devices unless the pause says otherwise; 0 gives them back at once, null never."""
+    """How long a paused run keeps its devices, unless the pause says otherwise; 0: not at all, null: until resumed."""
 
 
 class Target(Strict):
