@@ -24,12 +24,10 @@ from flexmarl.contracts.commands import (
 from flexmarl.contracts.events import Event, LeaseEnded, RunVerb
 from flexmarl.contracts.live import Progress
 from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus
+from flexmarl.store.attempts import BegunAttempt, EndedAttempt, VerbOutcome, write_attempts, write_outcomes
 from flexmarl.store.errors import FenceLost
 from flexmarl.store.inbox import put_event
 from flexmarl.store.runs import RunLease
-
-CHANNEL = "flexmarl_run"
-"""NOTIFY channel of the web processes; the payload is the run's number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +46,8 @@ class IssuedCommand:
     seq: int
     epoch: int
     command: Command
+    cause: str = ""
+    """Request that led to it, when a verb did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,8 @@ class MetricPoint:
 
 @dataclass(frozen=True, slots=True)
 class NoteLine:
-    """A line for people. `level` is info, warning or error; `actor` who did it, `target` what it is about."""
+    """A line for people. `level` is info, warning or error; `actor` who did it, `target` what it is about, `cause`
+    the request it follows from."""
 
     seq: int
     level: str
@@ -71,6 +72,7 @@ class NoteLine:
     at: float
     actor: str = ""
     target: str = ""
+    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,8 @@ class StoredDecision:
     void: Sequence[int] = ()
     metrics: Sequence[MetricPoint] = ()
     notes: Sequence[NoteLine] = ()
+    attempts: Sequence[BegunAttempt | EndedAttempt] = ()
+    outcomes: Sequence[VerbOutcome] = ()
     snapshot: bytes | None = None
     """State after the last entry; None keeps the stored one."""
 
@@ -98,6 +102,8 @@ def append(conn: Connection, lease: RunLease, decision: StoredDecision) -> None:
         _write_log(conn, lease.run_id, decision.entries)
         _write_notes(conn, lease.run_id, decision.notes)
         _write_metrics(conn, lease.run_id, decision.metrics)
+        write_attempts(conn, lease.run_id, decision.attempts)
+        write_outcomes(conn, lease.run_id, decision.outcomes)
         _write_commands(conn, lease.run_id, decision.commands)
         # After the insert: a later event of the same batch may withdraw what an earlier one decided.
         void_commands(conn, lease.run_id, decision.void)
@@ -109,16 +115,11 @@ def append(conn: Connection, lease: RunLease, decision: StoredDecision) -> None:
             _void_micro_batches(conn, lease.run_id, decision.status)
 
 
-def notify_run(conn: Connection, run_id: int) -> None:
-    """Hint the web processes that a run changed. The driver keeps this below 20 per second and run."""
-    conn.execute("SELECT pg_notify(%s, %s)", [CHANNEL, str(run_id)])
-
-
 def explain_waiting(conn: Connection, lease: RunLease, text: str) -> None:
     """Say for people what a queued run waits for, when that changed between two events."""
     conn.execute(
         "UPDATE store.run_state SET reason = %s, reason_text = %s "
-        "WHERE run_id = %s AND owner = %s AND fence = %s AND status = 'queued' AND reason_text <> %s",
+        "WHERE run_id = %s AND owner = %s AND fence = %s AND status IN ('queued', 'resuming') AND reason_text <> %s",
         [RunReason.WAITING_FOR_DEVICES.value, text, lease.run_id, lease.owner, lease.fence, text],
     )
 
@@ -131,6 +132,15 @@ def void_commands(conn: Connection, run_id: int, numbers: Sequence[int]) -> None
             "WHERE run_id = %s AND no = ANY(%s) AND status IN ('open', 'taken')",
             [run_id, list(numbers)],
         )
+
+
+def void_all(conn: Connection, run_id: int) -> None:
+    """Withdraw whatever a run has on its way, but the hosting of its leases: these end by themselves."""
+    conn.execute(
+        "UPDATE store.command SET status = 'void', deadline = NULL, done_at = clock_timestamp() "
+        "WHERE run_id = %s AND kind <> 'host_lease' AND status IN ('open', 'taken')",
+        [run_id],
+    )
 
 
 def release_lease(conn: Connection, run_id: int, lease_id: int) -> None:
@@ -164,8 +174,8 @@ def _write_state(conn: Connection, lease: RunLease, decision: StoredDecision) ->
           deadline = to_timestamp(%(deadline)s),
           started_at = CASE WHEN r.started_at IS NULL AND %(status)s = 'running'
                             THEN coalesce(to_timestamp(%(now)s), clock_timestamp()) ELSE r.started_at END,
-          finished_at = CASE WHEN r.finished_at IS NULL AND %(ended)s
-                             THEN coalesce(to_timestamp(%(now)s), clock_timestamp()) ELSE r.finished_at END,
+          finished_at = CASE WHEN %(ended)s
+                             THEN coalesce(r.finished_at, to_timestamp(%(now)s), clock_timestamp()) END,
           pending_verb = CASE WHEN %(handled_verb)s THEN coalesce(
             (SELECT i.body ->> 'verb' FROM store.inbox i
              WHERE i.run_id = r.run_id AND i.body ->> 'kind' = 'run_verb' ORDER BY i.id DESC LIMIT 1), '')
@@ -217,14 +227,15 @@ def _write_notes(conn: Connection, run_id: int, notes: Sequence[NoteLine]) -> No
         return
     conn.execute(
         """
-        INSERT INTO store.note (run_id, seq, ord, level, actor, target, text, at)
-        SELECT %s, n.seq, n.ord, n.level, n.actor, n.target, n.text, to_timestamp(n.at)
-        FROM unnest(%s::bigint[], %s::int[], %s::text[], %s::text[], %s::text[], %s::text[], %s::float8[])
-          AS n(seq, ord, level, actor, target, text, at)
+        INSERT INTO store.note (run_id, seq, ord, level, actor, target, cause, text, at)
+        SELECT %s, n.seq, n.ord, n.level, n.actor, n.target, n.cause, n.text, to_timestamp(n.at)
+        FROM unnest(%s::bigint[], %s::int[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::float8[])
+          AS n(seq, ord, level, actor, target, cause, text, at)
         """,
         [
             run_id, [n.seq for n in notes], list(range(len(notes))), [n.level for n in notes],
-            [n.actor for n in notes], [n.target for n in notes], [n.text for n in notes], [n.at for n in notes],
+            [n.actor for n in notes], [n.target for n in notes], [n.cause for n in notes], [n.text for n in notes],
+            [n.at for n in notes],
         ],
     )  # fmt: skip
 
@@ -254,17 +265,18 @@ def _write_commands(conn: Connection, run_id: int, commands: Sequence[IssuedComm
     rows = [_command_row(issued) for issued in commands]
     conn.execute(
         """
-        INSERT INTO store.command (run_id, no, seq, epoch, kind, route, lease_id, queue, body, status, done_at)
-        SELECT %s, c.no, c.seq, c.epoch, c.kind, c.route, c.lease_id, c.queue, c.body::jsonb, c.status,
+        INSERT INTO store.command (run_id, no, seq, epoch, kind, route, lease_id, queue, body, status, cause, done_at)
+        SELECT %s, c.no, c.seq, c.epoch, c.kind, c.route, c.lease_id, c.queue, c.body::jsonb, c.status, c.cause,
           CASE WHEN c.status = 'done' THEN clock_timestamp() END
         FROM unnest(%s::bigint[], %s::bigint[], %s::int[], %s::text[], %s::text[], %s::bigint[], %s::text[],
-                    %s::text[], %s::text[]) AS c(no, seq, epoch, kind, route, lease_id, queue, body, status)
+                    %s::text[], %s::text[], %s::text[])
+          AS c(no, seq, epoch, kind, route, lease_id, queue, body, status, cause)
         """,
-        [run_id, *([row[i] for row in rows] for i in range(9))],
+        [run_id, *([row[i] for row in rows] for i in range(10))],
     )
 
 
-def _command_row(issued: IssuedCommand) -> tuple[int, int, int, str, str, int | None, str, str, str]:
+def _command_row(issued: IssuedCommand) -> tuple[int, int, int, str, str, int | None, str, str, str, str]:
     """Render a command. What this very transaction carries out is `done` at once."""
     command = issued.command
     route = ROUTES[command.kind]
@@ -273,7 +285,7 @@ def _command_row(issued: IssuedCommand) -> tuple[int, int, int, str, str, int | 
     body = command.model_dump_json(exclude={"samples"} if isinstance(command, CutMicroBatch) else None)
     lease_id = getattr(command, "lease_id", None) if route is not Route.DRIVER else None
     status = "done" if done else "open"
-    return issued.no, issued.seq, issued.epoch, command.kind, route.value, lease_id, queue, body, status
+    return issued.no, issued.seq, issued.epoch, command.kind, route.value, lease_id, queue, body, status, issued.cause
 
 
 def _write_micro_batches(conn: Connection, run_id: int, commands: Sequence[Command]) -> None:

@@ -84,6 +84,11 @@ def take_events(conn: Connection, run_id: int, limit: int = 256) -> list[TakenEv
     return [TakenEvent(key, event_adapter.validate_json(body), put_at) for key, body, put_at in rows]
 
 
+def drop_events(conn: Connection, run_id: int) -> None:
+    """Remove what nobody can read."""
+    conn.execute("DELETE FROM store.inbox WHERE run_id = %s", [run_id])
+
+
 def waiting(conn: Connection, run_id: int) -> int:
     """Count the facts the driver has not taken."""
     row = conn.execute("SELECT count(*) FROM store.inbox WHERE run_id = %s", [run_id]).fetchone()

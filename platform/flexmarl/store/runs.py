@@ -15,8 +15,8 @@ from flexmarl.store.errors import StoreError
 
 PARTITIONED = ("episode", "sample")
 _BY_RUN = (
-    "inbox", "handled", "event", "note", "command", "micro_batch", "policy_version", "tokenizer", "checkpoint",
-    "metric", "interval",
+    "inbox", "handled", "event", "note", "attempt", "verb_outcome", "command", "micro_batch",
+    "policy_version", "tokenizer", "checkpoint", "metric", "interval",
 )  # fmt: skip
 _ENDED = [status.value for status in TERMINAL]
 _LOCK_TIMEOUT = "2s"  # retiring a partition waits for its readers; it must not queue everybody else behind itself
@@ -125,19 +125,22 @@ def _retire_partition(conn: Connection, table: str, run_id: int) -> None:
 
 
 def claim_runs(conn: Connection, owner: str, ttl_s: float) -> list[RunLease]:
-    """Take every live run that nobody holds: queued or later and not ended, or a draft with a wish waiting."""
+    """Take every run that nobody holds and that has something to come: one that lives, or one with facts waiting.
+
+    A draft and an ended run rest until a verb or a late fact waits for them.
+    """
     rows = conn.execute(
         """
         UPDATE store.run_state r
         SET owner = %(owner)s, fence = r.fence + 1, lease_until = clock_timestamp() + make_interval(secs => %(ttl)s)
         WHERE r.run_id IN (
           SELECT run_id FROM store.run_state
-          WHERE lease_until < clock_timestamp() AND status <> ALL(%(ended)s)
-            AND (status <> 'draft' OR pending_verb <> '')
+          WHERE lease_until < clock_timestamp()
+            AND (status <> ALL(%(resting)s) OR run_id IN (SELECT i.run_id FROM store.inbox i))
           ORDER BY run_id FOR UPDATE SKIP LOCKED)
         RETURNING run_id, owner, fence
         """,
-        {"owner": owner, "ttl": ttl_s, "ended": _ENDED},
+        {"owner": owner, "ttl": ttl_s, "resting": [*_ENDED, RunStatus.DRAFT.value]},
     ).fetchall()
     return [RunLease(*row) for row in sorted(rows)]
 
@@ -157,6 +160,15 @@ def renew_runs(conn: Connection, owner: str, ttl_s: float) -> set[int]:
 def release_runs(conn: Connection, owner: str) -> None:
     """Give all runs back at once, so that another driver need not wait for the leases to expire."""
     conn.execute("UPDATE store.run_state SET owner = '', lease_until = '-infinity' WHERE owner = %s", [owner])
+
+
+def release_run(conn: Connection, lease: RunLease) -> None:
+    """Give one run back, so that whatever comes for it later finds a driver at once."""
+    conn.execute(
+        "UPDATE store.run_state SET owner = '', lease_until = '-infinity' "
+        "WHERE run_id = %s AND owner = %s AND fence = %s",
+        [lease.run_id, lease.owner, lease.fence],
+    )
 
 
 def load_run(conn: Connection, run_id: int) -> StoredRun:
@@ -197,6 +209,14 @@ def events_after(conn: Connection, run_id: int, seq: int, limit: int | None = No
         [run_id, seq, limit],
     ).fetchall()
     return [StoredEvent(number, at, event_adapter.validate_json(body)) for number, at, body in rows]
+
+
+def last_event_at(conn: Connection, run_id: int) -> float:
+    """Return the time of the newest event of the log, 0 when there is none."""
+    row = conn.execute(
+        "SELECT extract(epoch FROM at)::float8 FROM store.event WHERE run_id = %s ORDER BY seq DESC LIMIT 1", [run_id]
+    ).fetchone()
+    return 0.0 if row is None else float(row[0])
 
 
 def database_now(conn: Connection) -> float:

@@ -5,8 +5,8 @@ from psycopg import Connection
 
 from flexmarl.contracts.live import Progress
 from flexmarl.contracts.status import RunReason, RunStatus
-from flexmarl.store import decisions, leases, runs
-from flexmarl.store.decisions import StoredDecision
+from flexmarl.store import attempts, decisions, inbox, leases, runs
+from flexmarl.store.decisions import LogEntry, StoredDecision
 from flexmarl.store.runs import RunLease
 
 log = structlog.get_logger(__name__)
@@ -17,8 +17,9 @@ def abandon(conn: Connection, lease: RunLease, cause: str) -> None:
     text = f"the orchestrator cannot go on: {cause[:500]}; report the log of this run's driver"
     with conn.transaction():
         stored = runs.load_run(conn, lease.run_id)
+        now = max(runs.database_now(conn), runs.last_event_at(conn, lease.run_id))
         decision = StoredDecision(
-            entries=(),
+            entries=_left_behind(conn, lease.run_id, stored.seq, now),
             status=RunStatus.FAILED,
             reason=RunReason.ORCHESTRATOR_ERROR,
             reason_text=text,
@@ -28,5 +29,22 @@ def abandon(conn: Connection, lease: RunLease, cause: str) -> None:
             deadline=None,
         )
         decisions.append(conn, lease, decision)
+        decisions.void_all(conn, lease.run_id)
+        attempts.close(conn, lease.run_id, decision.reason, text, stored.step)
         leases.release_run(conn, lease.run_id)
+        runs.release_run(conn, lease)
     log.error("run_abandoned", run_id=lease.run_id, cause=cause)
+
+
+def _left_behind(conn: Connection, run_id: int, seq: int, at: float) -> list[LogEntry]:
+    """Take what waits, to be written down with the end: nothing else would ever take it."""
+    try:
+        with conn.transaction():
+            waiting = inbox.take_events(conn, run_id)
+    except ValueError as unreadable:
+        log.error("unreadable_facts_dropped", run_id=run_id, cause=str(unreadable)[:500])
+        inbox.drop_events(conn, run_id)
+        return []
+    return [
+        LogEntry(seq + offset, at, taken.event, taken.producer_key) for offset, taken in enumerate(waiting, start=1)
+    ]

@@ -14,9 +14,11 @@ import structlog
 from psycopg import Connection
 
 from flexmarl.contracts.commands import Route
+from flexmarl.contracts.status import TERMINAL
 from flexmarl.controlplane.runs.driver.abandoning import abandon
 from flexmarl.controlplane.runs.driver.announcing import Announcer
 from flexmarl.controlplane.runs.driver.arbitration import grant_devices, wants_devices
+from flexmarl.controlplane.runs.driver.draining import tell_drains
 from flexmarl.controlplane.runs.driver.pushing import BrokerPush, NodePush, Pushes
 from flexmarl.controlplane.runs.driver.session import CoreRaised, RunSession, Turn
 from flexmarl.store import commands, inbox, leases, runs
@@ -34,6 +36,7 @@ POLL_S = 0.5
 """Every run is looked at this often, hints or not."""
 ARBITRATE_S = 0.2
 SWEEP_S = 1.0
+DRAIN_S = 0.5
 CHILD_TTL_S = 6.0
 """Longer than a host's lease lives without renewal."""
 MAX_ERRORS = 5
@@ -64,6 +67,7 @@ class Schedule:
     renew: float = 0.0
     arbitrate: float = 0.0
     sweep: float = 0.0
+    drain: float = 0.0
 
 
 @dataclass(slots=True)
@@ -118,6 +122,7 @@ class Driver:
                 self._look(link.work, run_id)
             self._arbitrate(link.work)
             self._sweep(link)
+            self._drain(link.work)
             self._wait(link.listen)
         runs.release_runs(link.work, self.owner)
         self.held.clear()
@@ -172,9 +177,9 @@ class Driver:
         while (turn := held.session.turn(conn, held.suspect if held.repeated else None)) is not None:
             held.errors, held.suspect, held.repeated = 0, None, False
             self._after(held, turn)
-            if turn.ended:
-                self._leave(conn, held)
-                return
+        if held.session.core.state.status in TERMINAL:
+            self._leave(conn, held)
+            return
         held.look_at = time.monotonic() + self._idle_s(held.session)
 
     def _after(self, held: Held, turn: Turn) -> None:
@@ -186,9 +191,10 @@ class Driver:
         self._announcer.changed(held.lease.run_id, held.session.seq, moved=turn.moved)
 
     def _leave(self, conn: Connection, held: Held) -> None:
-        """Let an ended run go, with every device that was granted behind its back."""
+        """Let an ended run go, with every device that was granted behind its back. A late fact brings it here again."""
         leases.release_run(conn, held.lease.run_id)
-        log.info("run_ended", run_id=held.lease.run_id, status=held.session and held.session.core.state.status)
+        runs.release_run(conn, held.lease)
+        log.info("run_left", run_id=held.lease.run_id, status=held.session and held.session.core.state.status)
         del self.held[held.lease.run_id]
 
     def _idle_s(self, session: RunSession) -> float:
@@ -256,6 +262,18 @@ class Driver:
             if lost:
                 log.warning("leases_expired", run_id=run_id, leases=lost)
                 held.look_at = 0.0
+
+    def _drain(self, conn: Connection) -> None:
+        """Tell the runs held here what drains want of them."""
+        now = time.monotonic()
+        if now < self._schedule.drain:
+            return
+        self._schedule.drain = now + DRAIN_S
+        mine = {run_id: held.session for run_id, held in self.held.items() if held.session is not None}
+        if not mine:
+            return
+        for run_id in tell_drains(conn, mine, runs.database_now(conn)):
+            self.held[run_id].look_at = 0.0
 
     def _wait(self, listen: Connection) -> None:
         """Rest until something is due or a producer says that there are facts."""

@@ -12,11 +12,13 @@ import structlog
 import zstandard
 from psycopg import Connection
 
-from flexmarl.contracts.events import Event, TimerFired
+from flexmarl.contracts.events import Event, RunVerb, TimerFired
 from flexmarl.contracts.spec.experiment import ExperimentSpec
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.orchestrator import Decision, Orchestrator
+from flexmarl.orchestrator.types import AttemptBegan, AttemptEnded
 from flexmarl.store import decisions, inbox, runs
+from flexmarl.store.attempts import BegunAttempt, EndedAttempt, VerbOutcome
 from flexmarl.store.decisions import IssuedCommand, LogEntry, MetricPoint, NoteLine, StoredDecision
 from flexmarl.store.runs import RunLease
 
@@ -46,11 +48,6 @@ class Turn:
     status: RunStatus
     moved: bool
     """The status is another than before."""
-
-    @property
-    def ended(self) -> bool:
-        """Tell whether the run is over."""
-        return self.status in TERMINAL
 
 
 class RunSession:
@@ -85,6 +82,10 @@ class RunSession:
         session = cls(lease, core, stored.seq, stored.snapshot_seq, now)
         session.deadline = stored.deadline
         session._text = stored.reason_text
+        if stored.status in TERMINAL and core.state.status not in TERMINAL:
+            # Given up without its core: the core learns it here, and the next decision writes its state down.
+            core.fail(stored.reason_text, now)
+            session._snapshot_at = 0.0
         log.info("run_loaded", run_id=lease.run_id, seq=stored.seq, replayed=len(tail), fence=lease.fence)
         return session
 
@@ -152,14 +153,24 @@ class RunSession:
             step=last.step,
             progress=self.core.progress(),
             deadline=last.deadline,
-            commands=[IssuedCommand(c.no, e.seq, c.epoch, c.command) for e, d in pairs for c in d.commands],
+            commands=[
+                IssuedCommand(c.no, e.seq, c.epoch, c.command, _cause(e.event)) for e, d in pairs for c in d.commands
+            ],
             void=[number for d in decided for number in d.void],
             metrics=[
                 MetricPoint(m.name, m.step, m.value, e.at, m.agent, m.stat, m.samples)
                 for e, d in pairs
                 for m in d.metrics
             ],
-            notes=[NoteLine(e.seq, n.level.value, n.text, e.at, n.actor, n.target) for e, d in pairs for n in d.notes],
+            notes=[
+                NoteLine(e.seq, n.level.value, n.text, e.at, n.actor, n.target, n.cause)
+                for e, d in pairs
+                for n in d.notes
+            ],
+            attempts=[_attempt(change, e.at) for e, d in pairs for change in d.attempts],
+            outcomes=[
+                VerbOutcome(o.operation, o.succeeded, o.status, o.text, e.at) for e, d in pairs for o in d.outcomes
+            ],
             snapshot=zstandard.compress(self.core.snapshot()) if snapshot else None,
         )
 
@@ -170,12 +181,17 @@ class RunSession:
         if stored.snapshot is not None:
             self._snapshot_seq, self._snapshot_at = self.seq, now
         for note in stored.notes:
-            self._log.info("note", seq=note.seq, level_for_people=note.level, text=note.text)
+            self._log.info(
+                "note", seq=note.seq, level_for_people=note.level, text=note.text, actor=note.actor, cause=note.cause
+            )
+        caused = [(issued.no, issued.command.kind, issued.cause) for issued in stored.commands if issued.cause]
+        for number, kind, cause in caused:
+            self._log.info("command_issued", no=number, kind=kind, cause=cause)
 
     def explain(self, conn: Connection, text: str) -> bool:
         """Say in words what a queued run waits for. No decision: the core and its log know nothing of it."""
         state = self.core.state
-        if state.status is not RunStatus.QUEUED or text == self._text:
+        if state.status not in (RunStatus.QUEUED, RunStatus.RESUMING) or text == self._text:
             return False
         stored = StoredDecision(
             entries=(),
@@ -190,3 +206,15 @@ class RunSession:
         decisions.append(conn, self.lease, stored)
         self._text = text
         return True
+
+
+def _cause(event: Event) -> str:
+    return event.cause if isinstance(event, RunVerb) else ""
+
+
+def _attempt(change: AttemptBegan | AttemptEnded, at: float) -> BegunAttempt | EndedAttempt:
+    if isinstance(change, AttemptBegan):
+        return BegunAttempt(change.no, change.epoch, change.verb.value, change.actor, at, change.first_step)
+    return EndedAttempt(
+        change.no, change.status, change.reason, change.reason_text, change.actor, at, change.last_step, change.versions
+    )
