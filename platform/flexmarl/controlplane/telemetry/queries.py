@@ -1,5 +1,6 @@
 """What others read of telemetry; pages import from here alone."""
 
+from flexmarl.controlplane.telemetry.advice import advisories, verdict, verdicts
 from flexmarl.controlplane.telemetry.bubble import bubble
 from flexmarl.controlplane.telemetry.cluster import devices, gauges, prometheus_text
 from flexmarl.controlplane.telemetry.feed import consistency, events, notes
@@ -11,6 +12,7 @@ from flexmarl.store.trajectories import EpisodeFilter
 
 __all__ = [
     "EpisodeFilter",
+    "advisories",
     "bubble",
     "catalogue",
     "consistency",
@@ -25,4 +27,6 @@ __all__ = [
     "trajectory",
     "trajectory_page",
     "utilisation",
+    "verdict",
+    "verdicts",
 ]

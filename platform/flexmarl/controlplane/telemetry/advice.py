@@ -1,0 +1,119 @@
+"""Reads what the advisor's rules look at, and says how runs are: verdicts of lists, advisories of one run.
+
+A verdict never says another word than the advisories of the same moment: both come from the same rules. Lists leave
+out the rules that need intervals; these only give tips, and tips are no part of a verdict.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from flexmarl.controlplane.common.store import store_connection
+from flexmarl.controlplane.runs.models import Run
+from flexmarl.controlplane.telemetry import bubble
+from flexmarl.controlplane.telemetry.advisor import NAMES, WORKING, Advisory, Facts, Verdict, advise, verdict_of
+from flexmarl.controlplane.telemetry.windows import window_of
+from flexmarl.store import runs as stored_runs
+from flexmarl.store import signs
+from flexmarl.store.activity import WORK
+
+LOOKS = {
+    Verdict.HEALTHY: ("Healthy", "ok", "circle-check"),
+    Verdict.WATCH: ("Watch", "wn", "alert-triangle"),
+    Verdict.DEGRADED: ("Degraded", "bad", "alert-circle"),
+    Verdict.STALLED: ("Stalled", "bad", "player-pause"),
+}
+"""Verdict -> (word, tone, icon)."""
+
+
+def verdicts(found: Sequence[Run]) -> dict[int, dict[str, Any]]:
+    """Return run number -> verdict of the runs that work; five queries for any number of them."""
+    facts = _facts([run for run in found if run.state.status in WORKING])
+    return {no: _verdict(advise(one)) for no, one in facts.items()}
+
+
+def verdict(run: Run) -> dict[str, Any] | None:
+    """Return how one run is, None when it does not work at the moment."""
+    return verdicts([run]).get(run.no)
+
+
+def advisories(run: Run) -> dict[str, Any]:
+    """Return a run's verdict and its advisories, worst first, each with its evidence and the chart that proves it."""
+    facts = _facts([run] if run.state.status in WORKING else []).get(run.no)
+    rows = [] if facts is None else advise(_with_load(run, facts))
+    return {
+        "verdict": None if facts is None else _verdict(rows),
+        "results": [{**asdict(row), "chart": _chart(run, row)} for row in rows],
+        "seq": run.state.seq,
+    }
+
+
+def _verdict(rows: Sequence[Advisory]) -> dict[str, Any]:
+    """Say how a run is in one word and one sentence: the worst advisory that is no tip."""
+    found = verdict_of(rows)
+    word, tone, icon = LOOKS[found]
+    worst = rows[0] if rows and found is not Verdict.HEALTHY else None
+    return {
+        "verdict": found.value,
+        "word": word,
+        "tone": tone,
+        "icon": icon,
+        "text": worst.text if worst else "No rule of the advisor finds anything.",
+        "basis": worst.basis if worst else "",
+        "rule": worst.rule if worst else None,
+        "severity": worst.severity.value if worst else None,
+        "chart": {"tab": worst.chart[0], "figure": worst.chart[1]} if worst else None,
+    }
+
+
+def _chart(run: Run, row: Advisory) -> dict[str, str]:
+    tab, figure = row.chart
+    path = "" if tab == "overview" else f"/{tab}"
+    tail = figure if figure.startswith("?") else f"#{figure.replace('/', '-')}" if figure else ""
+    return {"tab": tab, "figure": figure, "web_url": f"/runs/{run.key}{path}{tail}"}
+
+
+def _facts(found: Sequence[Run]) -> dict[int, Facts]:
+    if not found:
+        return {}
+    conn, numbers = store_connection(), [run.no for run in found]
+    now = stored_runs.database_now(conn)
+    series: dict[int, dict[tuple[str, str, str], signs.SeriesEnds]] = {no: {} for no in numbers}
+    for ends in signs.series_ends(conn, numbers, NAMES):
+        series[ends.run_id][ends.name, ends.agent, ends.stat] = ends
+    work: dict[int, list[signs.OpenWork]] = {no: [] for no in numbers}
+    for one in signs.open_work(conn, numbers, WORK):
+        work[one.run_id].append(one)
+    cut: dict[int, dict[str, tuple[int, int]]] = {no: {} for no in numbers}
+    for row in signs.truncated(conn, numbers):
+        cut[row.run_id][row.policy] = (row.truncated, row.samples)
+    last = signs.last_events(conn, numbers)
+    return {
+        run.no: Facts(
+            status=run.state.status,
+            now=now,
+            status_since=run.state.status_since.timestamp(),
+            last_event=last.get(run.no, run.state.status_since.timestamp()),
+            waiting_for=str(run.state.progress.get("waiting_for", "")),
+            series=series[run.no],
+            work=work[run.no],
+            episodes_per_step=int(run.spec["batch"]["tasks_per_step"]) * int(run.spec["batch"]["episodes_per_task"]),
+            lag_bound=int(run.spec["mechanisms"]["lag_policy"]["bound"]),
+            truncated=cut[run.no],
+        )
+        for run in found
+    }
+
+
+def _with_load(run: Run, facts: Facts) -> Facts:
+    """Add how the load is spread over agents and engines, from closed intervals."""
+    window = window_of(run)
+    devices, found, _ = bubble.read(run, window)
+    return replace(
+        facts,
+        rollout_s={row["policy"]: row["rollout_s"] for row in bubble.rates(found, devices) if row["rollout_s"] > 0},
+        engine_busy={
+            d.lease.device_id: d.busy_s / d.held_s for d in devices if d.lease.use == "engine" and d.held_s > 60
+        },
+        window_words=f"last {window.words()}",
+    )

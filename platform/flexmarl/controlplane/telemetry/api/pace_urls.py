@@ -1,0 +1,12 @@
+"""Routes of the pipeline: where device time goes, what passes through, and what the advisor says of it."""
+
+from django.urls import path
+
+from flexmarl.controlplane.telemetry.api import advice, pace
+
+_RUN = "runs/<str:run_id>"
+
+urlpatterns = [
+    path(f"{_RUN}/advisories", advice.AdvisoriesView.as_view(), name="api-run-advisories"),
+    path(f"{_RUN}/bubble", pace.BubbleView.as_view(), name="api-run-bubble"),
+]
