@@ -39,6 +39,7 @@ def arguments(name: str, run) -> dict[str, str]:
         "run_id": run.key, "name": "default", "action": "cordon", "verb": "pause", "trajectory_id": "0-0-1",
         "device_id": "box.cpu0", "operation_id": str(run.id), "user_id": str(run.owner_id), "token_id": str(run.id),
         "experiment_id": str(run.id), "agent_id": str(run.id),
+        "external_id": "job-1", "view_id": str(run.id),
     }  # fmt: skip
     [(_, names)] = get_resolver().reverse_dict.getlist(name)[0][0]
     return {argument: known[argument] for argument in names}
@@ -75,6 +76,22 @@ BODIES = [
     ("POST", "/api/v1/runs/plan", {"spec": SPEC, "overrides": {}, "yaml": ""}),
     ("PATCH", "/api/v1/runs/{run}", {"name": "n", "notes": "x"}),
     ("POST", "/api/v1/runs/{run}/actions/pause", {"reason": "r"}),
+    ("POST", "/api/v1/runs/{run}/actions/clone", {"name": "n", "overrides": {}, "spec": {}, "project": "default"}),
+    ("POST", "/api/v1/runs", {"spec": SPEC, "tags": ["t"], "priority": 1, "plan_token": "x", "project": "default"}),
+    ("PUT", "/api/v1/runs/by-external-id/job-1", {"spec": SPEC, "tags": ["t"]}),
+    (
+        "POST",
+        "/api/v1/runs/search",
+        {"filters": {"q": "x"}, "ordering": "name", "limit": 1, "cursor": "x", "fields": []},
+    ),
+    ("POST", "/api/v1/runs/search", {"filters": {"config.seed__gte": 1, "metric.reward/team:last__gte": 0}}),
+    ("POST", "/api/v1/runs/bulk", {"action": "tag", "ids": ["x"], "tags": ["t"], "reason": "r", "dry_run": True}),
+    ("POST", "/api/v1/runs/bulk", {"action": "stop", "filter": {"q": "x"}, "expected_count": 0}),
+    (
+        "POST",
+        "/api/v1/saved-views",
+        {"name": "n", "page": "runs", "query": "q=1", "shared": True, "project": "default"},
+    ),
     ("POST", "/api/v1/experiments", {"name": "e", "description": "d"}),
     ("POST", "/api/v1/pools", {"name": "p", "description": "d"}),
     ("PATCH", "/api/v1/devices/box.cpu0", {"pool": "default"}),

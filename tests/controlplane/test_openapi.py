@@ -40,7 +40,7 @@ def test_every_operation_is_named_described_and_can_be_refused(document) -> None
             assert "application/problem+json" in operation["responses"]["default"]["content"], path
             for security in operation["security"]:
                 assert set(security) <= {"token", "session"}, path
-            if method == "post" and operation["operationId"] not in {"runs_plan", "tokens_create"}:
+            if method == "post" and operation["operationId"] not in {"runs_plan", "runs_search", "tokens_create"}:
                 header = [p for p in operation["parameters"] if p["name"] == "Idempotency-Key"]
                 assert header, path
                 assert header[0].get("required", False) == (operation["operationId"] == "runs_create")
@@ -77,6 +77,7 @@ def test_answers_have_the_documented_shape(document, api, admin_api, editor, mak
     admin_api.post("/api/v1/experiments", {"name": "e"})
     api.post("/api/v1/runs", {"spec": SPEC, "experiment": "e"}, headers={"Idempotency-Key": key()})
     operation = api.post(f"/api/v1/runs/{run.id}/actions/pause").json()
+    view = api.post("/api/v1/saved-views", {"name": "v", "page": "runs", "shared": True}).json()
     base = f"/api/v1/runs/{run.id}"
     for path, template in {
         "/api/v1/me": "/api/v1/me",
@@ -90,6 +91,8 @@ def test_answers_have_the_documented_shape(document, api, admin_api, editor, mak
         "/api/v1/nodes": "/api/v1/nodes",
         "/api/v1/devices": "/api/v1/devices",
         "/api/v1/runs": "/api/v1/runs",
+        "/api/v1/saved-views": "/api/v1/saved-views",
+        view["url"]: "/api/v1/saved-views/{view_id}",
         base: "/api/v1/runs/{run_id}",
         f"{base}/series": "/api/v1/runs/{run_id}/series",
         f"{base}/series/data?names=reward/team,reward/agent": "/api/v1/runs/{run_id}/series/data",
@@ -105,6 +108,12 @@ def test_answers_have_the_documented_shape(document, api, admin_api, editor, mak
         answer = admin_api.get(path)
         assert answer.status_code == 200, (path, answer.content)
         check(document, template, "get", "200", answer.json())
+    found = api.post("/api/v1/runs/search", {"filters": {"q": run.key}})
+    check(document, "/api/v1/runs/search", "post", "200", found.json())
+    many = api.post("/api/v1/runs/bulk", {"action": "tag", "ids": [run.key, "none"], "tags": ["t"]})
+    check(document, "/api/v1/runs/bulk", "post", "200", many.json())
+    copy = api.post(f"{base}/actions/clone", {})
+    check(document, "/api/v1/runs/{run_id}/actions/clone", "post", "201", copy.json())
     refused = api.post(f"{base}/actions/start")
     check(document, "/api/v1/runs/{run_id}/actions/{verb}", "post", "default", refused.json())
 

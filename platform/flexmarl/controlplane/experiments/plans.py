@@ -8,7 +8,7 @@ from flexmarl.contracts.arithmetic import arithmetic
 from flexmarl.contracts.problems import Problem, SpecProblems
 from flexmarl.contracts.resolve import Resolved, parse_yaml, resolve
 from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
-from flexmarl.controlplane.inventory import queries as inventory
+from flexmarl.controlplane.experiments import plan_tokens
 
 SPEC = "spec"
 """Location of errors whose pointer goes into the specification."""
@@ -57,9 +57,9 @@ def plan(draft: Draft) -> dict[str, Any]:
         errors = [as_field_error(problem).as_dict() for problem in refused.problems]
         return {
             "spec": None, "sources": {}, "preset": draft.preset, "template": draft.template, "arithmetic": None,
-            "errors": errors, "warnings": [], "devices": None,
+            "errors": errors, "warnings": [], "devices": None, "plan_token": None,
         }  # fmt: skip
-    resources = found.spec.resources
+    fit = plan_tokens.devices(found)
     return {
         "spec": found.document,
         "sources": found.sources,
@@ -68,11 +68,9 @@ def plan(draft: Draft) -> dict[str, Any]:
         "arithmetic": arithmetic(found.spec).model_dump(mode="json"),
         "errors": [],
         "warnings": [as_field_error(problem).as_dict() for problem in found.warnings],
-        "devices": inventory.fit(
-            {"engine": (resources.rollout_pool, resources.rollout_devices),
-             "trainer": (resources.training_pool, resources.training_devices)}
-        ),
-    }  # fmt: skip
+        "devices": fit,
+        "plan_token": plan_tokens.token_of(found, fit),
+    }
 
 
 def overlay(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:

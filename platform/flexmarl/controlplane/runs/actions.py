@@ -4,11 +4,17 @@ The driver alone moves a run. A verb goes to the inbox in the transaction of its
 pending until the driver has handled it.
 """
 
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
 from django.db import IntegrityError, transaction
 from django.db.models import F
+from django.utils import timezone
 
 from flexmarl.contracts.events import RunVerb, Verb
-from flexmarl.contracts.status import RunStatus
+from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
 from flexmarl.controlplane.agents.actions import ensure_roles
 from flexmarl.controlplane.common import live
@@ -19,9 +25,11 @@ from flexmarl.controlplane.common.problems import FieldError, InvalidState, Perm
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.experiments.actions import ensure_experiment
-from flexmarl.controlplane.experiments.plans import Draft, required
+from flexmarl.controlplane.experiments.plan_tokens import check_plan
+from flexmarl.controlplane.experiments.plans import Draft, overlay, required
 from flexmarl.controlplane.runs import queries
 from flexmarl.controlplane.runs.choices import allowed_now
+from flexmarl.controlplane.runs.marks import NO_MARKS, Marks, inherited, known_project, legal_tags
 from flexmarl.controlplane.runs.models import Operation, Run, RunState
 from flexmarl.store import inbox
 from flexmarl.store import runs as store_runs
@@ -39,12 +47,20 @@ def create_run(
     experiment: str = "",
     note: str = "",
     start: bool = False,
+    marks: Marks = NO_MARKS,
+    plan_token: str = "",
 ) -> Run:
-    """Create a run from a draft specification, and start it when asked to. Raises ValidationProblem with pointers."""
+    """Create a run from a draft specification, and start it when asked to. Raises ValidationProblem with pointers.
+
+    With a plan token the run is what the plan spoke of: PlanStale when that is no longer so.
+    """
     actor.require(Scope.RUNS_WRITE, project)
     if start:
         actor.require_any([Scope.RUNS_ACT, Scope.RUNS_ACT_ANY], project)
     made = required(draft)
+    if plan_token:
+        check_plan(plan_token, made)
+    known_project(project)
     run = _insert(
         Run(
             project_id=project,
@@ -56,11 +72,16 @@ def create_run(
             environment=made.spec.environment.type,
             seed=made.spec.seed,
             spec=made.document,
-            sources=made.sources,
+            sources=inherited(made, marks.parent) if marks.parent else made.sources,
             note=note[:MAX_NOTE],
+            tags=legal_tags(marks.tags),
+            external_id=marks.external_id,
+            parent=marks.parent,
         )
     )
-    store_runs.create_run(store_connection(), run.no, made.document, RunStatus.DRAFT, project=project)
+    store_runs.create_run(
+        store_connection(), run.no, made.document, RunStatus.DRAFT, project=project, priority=marks.priority
+    )
     ensure_roles(project, made.spec.agents)
     record(actor, "run.create", "run", run.id, run.key, template=made.template, preset=made.preset)
     if start:
@@ -90,12 +111,75 @@ def act(actor: Actor, run: Run, verb: Verb, reason: str = "") -> Operation:
     return operation
 
 
+def create_once(actor: Actor, draft: Draft, *, marks: Marks, **options: Any) -> tuple[Run, bool]:
+    """Return the run of an external id, or create it; whether it was created. Two callers at once get the same run."""
+    project = options.get("project", DEFAULT_PROJECT)
+    actor.require(Scope.RUNS_WRITE, project)
+    mine = queries.runs(actor).filter(project=project, external_id=marks.external_id)
+    if (found := mine.first()) is not None:
+        return found, False
+    try:
+        return create_run(actor, draft, marks=marks, **options), True
+    except IntegrityError:
+        if (found := mine.first()) is None:
+            raise
+        return found, False
+
+
+def clone(actor: Actor, run: Run, draft: Draft, **options: Any) -> Run:
+    """Make a new draft of a run's specification with some of it changed; `parent` names the run."""
+    whole = replace(
+        draft, name=draft.name or run.name, preset=draft.preset or run.preset, template=draft.template or run.template,
+        spec=run.spec, overrides=overlay(draft.spec, draft.overrides),
+    )  # fmt: skip
+    marks = replace(options.pop("marks", NO_MARKS), parent=run)
+    return create_run(actor, whole, project=options.pop("project", "") or run.project_id, marks=marks, **options)
+
+
 @transaction.atomic
-def update_run(actor: Actor, run: Run, *, name: str | None = None, note: str | None = None) -> Run:
-    """Change a run's name and note; the specification never changes."""
+def archive(actor: Actor, run: Run) -> Run:
+    """Take an ended run or a draft out of the lists. It stays readable, and can be restored."""
+    state = RunState.objects.select_for_update().get(pk=run.no)
+    status = RunStatus(state.status)
+    if (status not in TERMINAL and status is not RunStatus.DRAFT) or state.pending_verb:
+        raise InvalidState(
+            f"{run.key} is {status}; only ended runs and drafts can be archived.",
+            state=status.value,
+            allowed_actions=[str(name) for name in allowed_now(status, state.pending_verb)],
+        )
+    return _set_archived(actor, run, run.archived_at or timezone.now())
+
+
+@transaction.atomic
+def restore(actor: Actor, run: Run) -> Run:
+    """Put an archived run back into the lists."""
+    return _set_archived(actor, run, None)
+
+
+def _set_archived(actor: Actor, run: Run, at: datetime | None) -> Run:
+    if not queries.may_edit(actor, run):
+        raise PermissionDenied("Only its owner and operators may archive and restore a run.")
+    if (at is None) != (run.archived_at is None):
+        _write(actor, run, "run.restore" if at is None else "run.archive", archived_at=at)
+        live.announce_on_commit(live.CLUSTER, 0)
+    return queries.find_run(actor, run.id)
+
+
+def tag(actor: Actor, run: Run, add: Iterable[str] = (), remove: Iterable[str] = ()) -> Run:
+    """Add and take away tags."""
+    return update_run(actor, run, tags=[*(name for name in run.tags if name not in set(remove)), *add])
+
+
+@transaction.atomic
+def update_run(
+    actor: Actor, run: Run, *, name: str | None = None, note: str | None = None, tags: Iterable[str] | None = None
+) -> Run:
+    """Change a run's name, note and tags; the specification never changes."""
     if not queries.may_edit(actor, run):
         raise PermissionDenied("Only its owner and operators may edit a run.")
-    changes: dict[str, str] = {}
+    changes: dict[str, Any] = {}
+    if tags is not None:
+        changes["tags"] = legal_tags(tags)
     if name is not None:
         if not 1 <= len(name.strip()) <= 64:
             detail = "A name has 1 to 64 characters."
@@ -104,10 +188,14 @@ def update_run(actor: Actor, run: Run, *, name: str | None = None, note: str | N
     if note is not None:
         changes["note"] = note[:MAX_NOTE]
     if changes:
-        Run.objects.filter(pk=run.pk).update(version=F("version") + 1, **changes)
-        record(actor, "run.update", "run", run.id, run.key, members=sorted(changes))
-        live.announce_on_commit(live.run_topic(run.id), run.state.seq)
+        _write(actor, run, "run.update", **changes)
     return queries.find_run(actor, run.id)
+
+
+def _write(actor: Actor, run: Run, action: str, **changes: Any) -> None:
+    Run.objects.filter(pk=run.pk).update(version=F("version") + 1, updated_at=timezone.now(), **changes)
+    record(actor, action, "run", run.id, run.key, members=sorted(changes))
+    live.announce_on_commit(live.run_topic(run.id), run.state.seq)
 
 
 def _insert(run: Run) -> Run:

@@ -25,9 +25,11 @@ from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.problems import NotFound
 from flexmarl.controlplane.common.reach import in_reach
 from flexmarl.controlplane.common.scopes import Scope
+from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.common.times import rfc3339
 from flexmarl.controlplane.runs.choices import MISSED, REACHED, OperationState, allowed_now
 from flexmarl.controlplane.runs.models import Checkpoint, Handled, Operation, PolicyVersion, Run
+from flexmarl.store import metrics
 
 ETA_LOW, ETA_HIGH = 0.8, 1.3
 """Range of the estimate around `remaining steps x median of the last 20 steps`."""
@@ -35,7 +37,8 @@ ETA_LOW, ETA_HIGH = 0.8, 1.3
 
 def runs(actor: Actor, scope: Scope = Scope.RUNS_READ) -> QuerySet[Run]:
     """The runs of projects in which the caller has a scope, with what a row needs, newest first."""
-    rows = Run.objects.select_related("state", "owner", "experiment").order_by("-id")
+    heavy = ("parent__spec", "parent__sources", "parent__note")
+    rows = Run.objects.select_related("state", "owner", "experiment", "parent").defer(*heavy).order_by("-id")
     return in_reach(rows, actor, scope)
 
 
@@ -118,6 +121,12 @@ def _row(run: Run, hues: dict[str, int]) -> dict[str, Any]:
         "owner": run.owner.username if run.owner else None,
         "experiment": None if run.experiment is None else {"id": str(run.experiment_id), "name": run.experiment.name},
         "environment": run.environment,
+        "tags": run.tags,
+        "external_id": run.external_id,
+        "parent": None if run.parent is None else {"id": str(run.parent_id), "key": run.parent.key},
+        "archived_at": rfc3339(run.archived_at),
+        "headline": headline(progress),
+        "devices": sum(run.spec["resources"][name] for name in ("rollout_devices", "training_devices")),
         "step": state.step,
         "max_steps": progress["max_steps"],
         "progress": progress,
@@ -139,6 +148,13 @@ def progress_of(run: Run) -> dict[str, Any]:
     if not progress.max_steps:
         progress = progress.model_copy(update={"max_steps": run.spec["budget"]["train_steps"]})
     return progress.model_dump(mode="json")
+
+
+def headline(progress: dict[str, Any]) -> dict[str, Any]:
+    """Return the figure that lists show of a run: the team's reward now, and its change since the first step."""
+    now, first = progress["reward"], progress["reward_first"]
+    change = None if now is None or first is None else now - first
+    return {"name": "reward/team", "last": now, "change": change}
 
 
 def eta(status: RunStatus, progress: dict[str, Any]) -> dict[str, float] | None:
@@ -172,6 +188,23 @@ def _agents(run: Run, progress: dict[str, Any], hues: dict[str, int]) -> list[di
         }
         for role, agent in spec.items()
     ]
+
+
+def light(rows: QuerySet[Run]) -> QuerySet[Run]:
+    """Leave out what rows of lists do not show."""
+    return rows.defer("sources", "note", "parent__spec", "parent__sources", "parent__note")
+
+
+def curves(found: Iterable[Run], name: str = "reward/team", points: int = 40) -> dict[int, list[float]]:
+    """Read a team series of several runs, thinned, by run number; one query."""
+    numbers = [run.no for run in found if run.state.step]
+    return metrics.curves_of_runs(store_connection(), numbers, name, points) if numbers else {}
+
+
+def last_values(found: Iterable[Run], name: str) -> dict[int, float]:
+    """Read the newest value of a team series of several runs, by run number; one query."""
+    numbers = [run.no for run in found if run.state.step]
+    return metrics.last_of_runs(store_connection(), numbers, name) if numbers else {}
 
 
 def names_of(numbers: Iterable[int]) -> dict[int, dict[str, str]]:

@@ -91,3 +91,6 @@ class PlanSerializer(serializers.Serializer):
     errors = FieldErrorSerializer(many=True)
     warnings = FieldErrorSerializer(many=True)
     devices = FitSerializer(allow_null=True)
+    plan_token = serializers.CharField(
+        allow_null=True, help_text="Send it with the run: it is made as planned, or refused with `plan_stale`."
+    )

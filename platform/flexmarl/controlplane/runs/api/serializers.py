@@ -1,13 +1,19 @@
 """Shapes of runs, operations and checkpoints."""
 
+from typing import Any
+
 from rest_framework import serializers
 
 from flexmarl.contracts.events import Verb
 from flexmarl.contracts.status import RunReason, RunStatus
+from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
 from flexmarl.controlplane.common.api.serializers import StrictSerializer
 from flexmarl.controlplane.experiments.api.serializers import DraftSerializer
+from flexmarl.controlplane.runs import bulk
 from flexmarl.controlplane.runs.actions import MAX_NOTE
 from flexmarl.controlplane.runs.choices import OperationState
+from flexmarl.controlplane.runs.lists import ORDERINGS
+from flexmarl.controlplane.runs.marks import DEFAULT_PRIORITY, MOST_TAGS, Marks
 
 STATUSES = [status.value for status in RunStatus]
 REASONS = [reason.value for reason in RunReason if reason.value]
@@ -71,6 +77,17 @@ class ExperimentRefSerializer(serializers.Serializer):
     name = serializers.CharField()
 
 
+class ParentSerializer(serializers.Serializer):
+    id = serializers.UUIDField()
+    key = serializers.CharField()
+
+
+class HeadlineSerializer(serializers.Serializer):
+    name = serializers.CharField(help_text="Series.")
+    last = serializers.FloatField(allow_null=True)
+    change = serializers.FloatField(allow_null=True, help_text="Since the first step.")
+
+
 class RunSerializer(serializers.Serializer):
     id = serializers.UUIDField()
     key = serializers.CharField()
@@ -89,6 +106,12 @@ class RunSerializer(serializers.Serializer):
     owner = serializers.CharField(allow_null=True)
     experiment = ExperimentRefSerializer(allow_null=True)
     environment = serializers.CharField()
+    tags = serializers.ListField(child=serializers.CharField())
+    external_id = serializers.CharField(allow_blank=True)
+    parent = ParentSerializer(allow_null=True)
+    archived_at = serializers.DateTimeField(allow_null=True)
+    headline = HeadlineSerializer()
+    devices = serializers.IntegerField(help_text="Devices that the specification asks for.")
     step = serializers.IntegerField()
     max_steps = serializers.IntegerField()
     progress = ProgressSerializer()
@@ -111,17 +134,107 @@ class RunDetailSerializer(RunSerializer):
     seq = serializers.IntegerField(help_text="Newest event of the run's log.")
 
 
-class NewRunSerializer(DraftSerializer):
+class TagsField(serializers.ListField):
+    child = serializers.CharField(max_length=32)
+
+
+class MarkedDraftSerializer(DraftSerializer):
+    """A draft with what is stuck to the run beside its specification."""
+
     experiment = serializers.CharField(
         required=False, allow_blank=True, max_length=64, default="", help_text="Name; made when there is none."
     )
     notes = serializers.CharField(required=False, allow_blank=True, max_length=MAX_NOTE, default="")
+    tags = TagsField(required=False, default=list, max_length=MOST_TAGS)
+    priority = serializers.IntegerField(required=False, min_value=0, max_value=100, default=DEFAULT_PRIORITY)
     start = serializers.BooleanField(required=False, default=False, help_text="Start at once.")
+    plan_token = serializers.CharField(
+        required=False, allow_blank=True, max_length=4000, default="", help_text="From a plan that shall still hold."
+    )
+
+    def marks(self, external_id: str = "") -> Marks:
+        """Return the marks of a valid body."""
+        given: dict[str, Any] = self.validated_data
+        return Marks(
+            tags=tuple(given["tags"]),
+            external_id=external_id or given.get("external_id", ""),
+            priority=given["priority"],
+        )
+
+    def options(self) -> dict[str, Any]:
+        """Return the other arguments of `create_run`."""
+        given: dict[str, Any] = self.validated_data
+        return {
+            "experiment": given["experiment"],
+            "note": given["notes"],
+            "start": given["start"],
+            "plan_token": given["plan_token"],
+        }
+
+
+class NewRunSerializer(MarkedDraftSerializer):
+    project = serializers.SlugField(required=False, max_length=64, default=DEFAULT_PROJECT)
+
+
+class CloneSerializer(MarkedDraftSerializer):
+    """What the copy changes: `overrides`, or another `spec` or `yaml` laid over the original."""
+
+    project = serializers.SlugField(
+        required=False, allow_blank=True, max_length=64, default="", help_text="That of the original when absent."
+    )
 
 
 class RunChangeSerializer(StrictSerializer):
     name = serializers.CharField(required=False, max_length=64)
     notes = serializers.CharField(required=False, allow_blank=True, max_length=MAX_NOTE)
+    tags = TagsField(required=False, max_length=MOST_TAGS)
+
+
+class SearchSerializer(StrictSerializer):
+    filters = serializers.DictField(
+        required=False, default=dict, help_text="Query parameters of the list by name, each a value or a list."
+    )
+    ordering = serializers.ChoiceField(list(ORDERINGS), required=False)
+    limit = serializers.IntegerField(required=False, min_value=1, max_value=500)
+    cursor = serializers.CharField(required=False, help_text="`next` or `previous` of another page.")
+    count = serializers.ChoiceField(["exact", "false"], required=False)
+    fields = serializers.ListField(  # type: ignore[assignment]
+        child=serializers.ChoiceField(list(RunSerializer().fields)), required=False
+    )
+
+
+class BulkSerializer(StrictSerializer):
+    action = serializers.ChoiceField(list(bulk.ACTIONS))
+    ids = serializers.ListField(child=serializers.CharField(max_length=64), required=False, max_length=bulk.MOST)
+    filter = serializers.DictField(required=False, help_text="Query parameters of the list by name.")
+    expected_count = serializers.IntegerField(
+        required=False, min_value=0, help_text="Runs that the filter matched when you looked; required with a filter."
+    )
+    tags = TagsField(required=False, default=list, max_length=MOST_TAGS, help_text="Of `tag` and `untag`.")
+    reason = serializers.CharField(required=False, allow_blank=True, max_length=300, default="")
+    dry_run = serializers.BooleanField(required=False, default=False, help_text="Only say what would happen.")
+
+
+class BulkErrorSerializer(serializers.Serializer):
+    code = serializers.CharField()
+    detail = serializers.CharField()
+
+
+class BulkItemSerializer(serializers.Serializer):
+    id = serializers.CharField()
+    key = serializers.CharField(allow_null=True)
+    outcome = serializers.ChoiceField(["done", "would", "refused"])
+    operation = serializers.CharField(allow_null=True, help_text="Address of the operation of a verb.")
+    error = BulkErrorSerializer(allow_null=True)
+
+
+class BulkAnswerSerializer(serializers.Serializer):
+    action = serializers.ChoiceField(list(bulk.ACTIONS))
+    dry_run = serializers.BooleanField()
+    count = serializers.IntegerField()
+    done = serializers.IntegerField(help_text="Of a dry run: how many would be done.")
+    refused = serializers.IntegerField()
+    results = BulkItemSerializer(many=True)
 
 
 class ActionSerializer(StrictSerializer):

@@ -10,13 +10,13 @@ from rest_framework.response import Response
 
 from flexmarl.contracts.events import Verb
 from flexmarl.controlplane.accounts.queries import actor_of
+from flexmarl.controlplane.common.api.filters import Parameter
 from flexmarl.controlplane.common.api.serializers import listing
 from flexmarl.controlplane.common.api.views import ApiView, ListView, check_if_match, etag
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.experiments import plans
 from flexmarl.controlplane.experiments.api.serializers import DraftSerializer, PlanSerializer
-from flexmarl.controlplane.runs import actions, queries
-from flexmarl.controlplane.runs.api.filters import ORDERINGS, PARAMETERS
+from flexmarl.controlplane.runs import actions, lists, queries
 from flexmarl.controlplane.runs.api.serializers import (
     ActionSerializer,
     CheckpointSerializer,
@@ -32,20 +32,27 @@ from flexmarl.controlplane.runs.models import Run
 
 class RunsView(ListView):
     scopes = {"GET": Scope.RUNS_READ, "POST": Scope.RUNS_WRITE}
-    parameters = PARAMETERS
-    orderings = ORDERINGS
+    parameters = lists.PARAMETERS
+    orderings = lists.ORDERINGS
     field_names = tuple(RunSerializer().fields)
     key_required = True
 
+    def parameters_of(self, method: str) -> tuple[Parameter, ...]:
+        """Add the members of the families that this request names."""
+        request = getattr(self, "request", None)
+        made = () if request is None else lists.parameters_for(request.query_params)[len(lists.PARAMETERS) :]
+        return (*super().parameters_of(method), *made) if method in {"GET", "HEAD"} else ()
+
     def query(self, request: Request) -> QuerySet[Run]:
-        return queries.runs(actor_of(request))
+        made = [parameter for parameter in self.parameters_of("GET") if parameter not in self.parameters]
+        return lists.narrow(queries.light(queries.runs(actor_of(request))), (*made, lists.ARCHIVED), self.values)
 
     def row_maker(self, request: Request) -> Callable[[Run], dict[str, Any]]:
         return queries.RowMaker()
 
     @extend_schema(operation_id="runs_list", responses=listing(RunSerializer))
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """List runs."""
+        """List runs. Also takes `config.<path>` and `metric.<series>:last`, see the guide."""
         return super().get(request, *args, **kwargs)
 
     @extend_schema(operation_id="runs_create", request=NewRunSerializer, responses={201: RunDetailSerializer})
@@ -55,13 +62,9 @@ class RunsView(ListView):
         body.is_valid(raise_exception=True)
         given = body.validated_data
         run = actions.create_run(
-            actor_of(request),
-            body.draft(),
-            experiment=given["experiment"],
-            note=given["notes"],
-            start=given["start"],
+            actor_of(request), body.draft(), project=given["project"], marks=body.marks(), **body.options()
         )
-        return _detail(run, status=201)
+        return detail(run, status=201)
 
 
 class PlanView(ApiView):
@@ -82,18 +85,20 @@ class RunView(ApiView):
     @extend_schema(operation_id="runs_read", responses=RunDetailSerializer)
     def get(self, request: Request, run_id: str) -> Response:
         """Read a run by id or key."""
-        return _detail(queries.find_run(actor_of(request), run_id))
+        return detail(queries.find_run(actor_of(request), run_id))
 
     @extend_schema(operation_id="runs_update", request=RunChangeSerializer, responses=RunDetailSerializer)
     def patch(self, request: Request, run_id: str) -> Response:
-        """Change a run's name or notes. Honours If-Match."""
+        """Change a run's name, notes or tags. Honours If-Match."""
         body = RunChangeSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         run = queries.find_run(actor_of(request), run_id)
         check_if_match(request, run.version)
         given = body.validated_data
-        changed = actions.update_run(actor_of(request), run, name=given.get("name"), note=given.get("notes"))
-        return _detail(changed)
+        changed = actions.update_run(
+            actor_of(request), run, name=given.get("name"), note=given.get("notes"), tags=given.get("tags")
+        )
+        return detail(changed)
 
 
 class RunActionView(ApiView):
@@ -137,7 +142,8 @@ class VersionsView(ApiView):
         return Response(_all(queries.versions(queries.find_run(actor_of(request), run_id))))
 
 
-def _detail(run: Run, status: int = 200) -> Response:
+def detail(run: Run, status: int = 200) -> Response:
+    """Answer with a whole run and its entity tag."""
     row = queries.run_detail(run)
     headers = {"ETag": etag(run.version)} | ({"Location": row["url"]} if status == 201 else {})
     return Response(row, status=status, headers=headers)
