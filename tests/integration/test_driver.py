@@ -273,8 +273,8 @@ def test_a_run_that_waits_says_for_what_and_gets_the_devices_of_the_one_before(b
         bench.start(1)
         bench.wait(lambda run: run.status is RunStatus.RUNNING, 1)
         bench.start(2)
-        waiting = bench.wait(lambda run: "wanted" in run.reason_text, 2)
-        assert waiting.reason_text == "2 devices of pool default wanted, 0 free"
+        waiting = bench.wait(lambda run: run.reason_text.startswith("Needs"), 2)
+        assert waiting.reason_text == "Needs 2 devices in default, 0 of 2 are free"
         assert waiting.progress["waiting_for"] == waiting.reason_text
         bench.finish(1)
         assert bench.finish(2).status is RunStatus.COMPLETED

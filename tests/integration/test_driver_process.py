@@ -61,7 +61,7 @@ def test_it_claims_a_started_run_and_gives_it_back_on_sigterm(
 ) -> None:
     runs.create_run(store_conn, 1, {**SPEC}, RunStatus.DRAFT)
     inbox.put_verb(store_conn, 1, "verb:1", RunVerb(verb=Verb.START, actor="ada"))
-    eventually(lambda: runs.load_run(store_conn, 1).reason_text.startswith("pool default has 0 devices"))
+    eventually(lambda: runs.load_run(store_conn, 1).reason_text.startswith("Needs 2 devices in default, 0 are healthy"))
     run = runs.load_run(store_conn, 1)
     assert (run.status, run.pending_verb) == (RunStatus.QUEUED, "")
     began = time.monotonic()

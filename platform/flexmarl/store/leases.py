@@ -46,6 +46,12 @@ class Demand:
     run_id: int
     no: int
     request: RequestDevices
+    project: str = "default"
+    priority: int = 50
+    since: float = 0.0
+    """When the run began to wait, in seconds since the epoch."""
+    running: bool = False
+    """The run has had its devices already and lost or moves one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +104,20 @@ def open_demands(conn: Connection) -> list[Demand]:
     """List the device requests that wait, over all runs, oldest first."""
     rows = conn.execute(
         """
-        SELECT c.run_id, c.no, c.body::text FROM store.command c JOIN store.run_state r USING (run_id)
+        SELECT c.run_id, c.no, c.body::text, r.project, r.priority,
+          extract(epoch FROM CASE WHEN r.status IN ('queued', 'resuming') THEN r.status_since
+                                  ELSE c.created_at END)::float8,
+          r.status NOT IN ('queued', 'resuming')
+        FROM store.command c JOIN store.run_state r USING (run_id)
         WHERE c.kind = 'request_devices' AND c.status = 'open' AND r.status <> ALL(%s)
         ORDER BY c.created_at, c.run_id
         """,
         [[status.value for status in TERMINAL]],
     ).fetchall()
-    return [Demand(run_id, no, RequestDevices.model_validate_json(body)) for run_id, no, body in rows]
+    return [
+        Demand(run_id, no, RequestDevices.model_validate_json(body), project, priority, since, running)
+        for run_id, no, body, project, priority, since, running in rows
+    ]
 
 
 def grant(
@@ -127,7 +140,7 @@ def grant(
                 return None
             granted = tuple(_grant_one(conn, lease.run_id, device_id, use) for device_id, use in placements)
             key = "granted:" + ",".join(str(one.lease_id) for one in granted)
-            put_event(conn, lease.run_id, key, DevicesGranted(leases=granted))
+            put_event(conn, lease.run_id, key, DevicesGranted(leases=granted, command_no=no))
     except UniqueViolation:
         return None  # another driver leased one of them between the look and the insert
     return granted

@@ -69,7 +69,8 @@ def register_node(conn: Connection, node: NodeFacts, devices: Sequence[DeviceFac
                 ON CONFLICT (id) DO UPDATE SET node = excluded.node, kind = excluded.kind,
                   ordinal = excluded.ordinal, name = excluded.name, memory_bytes = excluded.memory_bytes,
                   facts = excluded.facts,
-                  state = CASE WHEN store.device.state = 'lost' THEN 'ready' ELSE store.device.state END
+                  state = CASE WHEN store.device.state <> 'lost' THEN store.device.state
+                               ELSE coalesce(nullif(store.device.state_before, ''), 'ready') END
                 """,
                 [
                     device.id, node.name, device.kind, device.ordinal, device.name, device.memory_bytes, device.pool,
@@ -77,7 +78,8 @@ def register_node(conn: Connection, node: NodeFacts, devices: Sequence[DeviceFac
                 ],
             )  # fmt: skip
         conn.execute(
-            "UPDATE store.device SET state = 'lost' WHERE node = %s AND id <> ALL(%s)",
+            "UPDATE store.device SET state_before = state, state = 'lost' "
+            "WHERE node = %s AND id <> ALL(%s) AND state <> 'lost'",
             [node.name, [device.id for device in devices]],
         )
 
@@ -89,6 +91,34 @@ def heartbeat_node(conn: Connection, name: str, incarnation: str) -> bool:
         [name, incarnation],
     )
     return cursor.rowcount == 1
+
+
+def put_load(
+    conn: Connection, name: str, incarnation: str, load: dict[str, object], devices: dict[str, dict[str, object]]
+) -> None:
+    """Keep what the node's agent measured last, of the machine and of its devices."""
+    with conn.transaction():
+        query = "UPDATE store.node SET load = %s::jsonb WHERE name = %s AND incarnation = %s"
+        if conn.execute(query, [_json(load), name, incarnation]).rowcount == 1 and devices:
+            conn.execute(
+                """
+                UPDATE store.device d SET load = m.load::jsonb
+                FROM unnest(%s::text[], %s::text[]) AS m(id, load) WHERE d.id = m.id AND d.node = %s
+                """,
+                [list(devices), [_json(value) for value in devices.values()], name],
+            )
+
+
+def processes_of(conn: Connection, node: str) -> list[tuple[str, int]]:
+    """List (device, process) of the children that run on a node."""
+    rows = conn.execute(
+        """
+        SELECT l.device_id, l.pid FROM store.lease l JOIN store.device d ON d.id = l.device_id
+        WHERE d.node = %s AND l.state <> 'ended' AND l.pid IS NOT NULL AND l.incarnation <> ''
+        """,
+        [node],
+    ).fetchall()
+    return [(str(device_id), int(pid)) for device_id, pid in rows]
 
 
 _USABLE = """d.state = 'ready' AND n.state = 'ready'

@@ -1,7 +1,7 @@
 """Devices between runs: every driver computes the same answer and carries out the grants of its own runs.
 
 Invariant: a grant is one transaction under the run's fence; a unique index decides when two drivers saw the same free
-device, and the loser looks again.
+device, and the loser looks again. Priorities, quotas and bindings are read from the store at every look.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,9 @@ import structlog
 from psycopg import Connection
 
 from flexmarl.controlplane.runs.driver.session import RunSession
-from flexmarl.orchestrator.pool_arbiter import Demand, FreeDevice, arbitrate
+from flexmarl.controlplane.runs.pool_look import look
+from flexmarl.orchestrator.pool_arbiter import arbitrate
+from flexmarl.orchestrator.pool_words import in_words
 from flexmarl.store import leases
 
 log = structlog.get_logger(__name__)
@@ -18,19 +20,15 @@ log = structlog.get_logger(__name__)
 
 def wants_devices(session: RunSession) -> bool:
     """Tell whether a run's request for devices is unanswered."""
-    return "devices" in session.core.state.outstanding
+    return any(command.kind == "request_devices" for command in session.core.state.outstanding.values())
 
 
 def grant_devices(conn: Connection, sessions: Mapping[int, RunSession]) -> tuple[set[int], set[int]]:
     """Serve the waiting runs; returns the runs that got devices, and those whose explanation changed."""
-    demands = [
-        Demand(d.run_id, d.no, d.request.pool, d.request.engines, d.request.trainer_pool, d.request.trainers)
-        for d in leases.open_demands(conn)
-    ]
-    if not demands:
+    seen = look(conn)
+    if not seen.demands:
         return set(), set()
-    free = [FreeDevice(device.id, device.node, device.pool) for device in leases.free_devices(conn)]
-    result = arbitrate(demands, free, leases.pool_capacity(conn))
+    result = arbitrate(seen.demands, seen.free, seen.rules)
     granted, explained = set(), set()
     for grant in result.grants:
         session = sessions.get(grant.run_id)
@@ -42,6 +40,6 @@ def grant_devices(conn: Connection, sessions: Mapping[int, RunSession]) -> tuple
             log.info("devices_granted", run_id=grant.run_id, devices=[device for device, _ in placements])
     for waiting in result.waiting:
         session = sessions.get(waiting.run_id)
-        if session is not None and session.explain(conn, waiting.reason):
+        if session is not None and session.explain(conn, in_words(waiting.requirement)):
             explained.add(waiting.run_id)
     return granted, explained

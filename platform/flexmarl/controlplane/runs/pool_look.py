@@ -1,0 +1,45 @@
+"""What the arbiter is asked with: the same look for the driver that grants and for the queue that explains."""
+
+from dataclasses import dataclass
+
+from psycopg import Connection
+
+from flexmarl.orchestrator.pool_arbiter import Demand, FreeDevice, Rules
+from flexmarl.store import leases, pool_rules
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    demands: tuple[Demand, ...]
+    free: tuple[FreeDevice, ...]
+    rules: Rules
+
+
+def look(conn: Connection, *, always: bool = False) -> Look:
+    """Read demands, free devices and rules. Without a demand the rest is left unread, unless it is asked for."""
+    demands = tuple(
+        Demand(
+            run_id=d.run_id,
+            command_no=d.no,
+            pool=d.request.pool,
+            engines=d.request.engines,
+            trainer_pool=d.request.trainer_pool,
+            trainers=d.request.trainers,
+            project=d.project,
+            priority=d.priority,
+            since=d.since,
+            running=d.running,
+            replaces=d.request.replaces > 0,
+        )
+        for d in leases.open_demands(conn)
+    )
+    if not (demands or always):
+        return Look((), (), Rules({}))
+    free = tuple(FreeDevice(device.id, device.node, device.pool) for device in leases.free_devices(conn))
+    rules = Rules(
+        capacity=leases.pool_capacity(conn),
+        bindings=pool_rules.bindings(conn),
+        quotas={(quota.project, quota.pool): quota.devices for quota in pool_rules.quotas(conn)},
+        held=pool_rules.held(conn),
+    )
+    return Look(demands, free, rules)

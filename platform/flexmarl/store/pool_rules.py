@@ -1,0 +1,104 @@
+"""What administrators decided about pools, and what the arbiter needs to follow it.
+
+Invariant: the control plane alone writes bindings and quotas; drivers only read them, at every arbitration.
+"""
+
+from dataclasses import dataclass
+
+from psycopg import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    project: str
+    pool: str
+    devices: int
+    """Held at once at most."""
+    version: int
+
+
+def bindings(conn: Connection) -> dict[str, set[str]]:
+    """Return pool -> projects that may use it. A pool that is missing is open to all."""
+    found: dict[str, set[str]] = {}
+    for pool, project in conn.execute("SELECT pool, project FROM store.pool_binding ORDER BY pool, project").fetchall():
+        found.setdefault(pool, set()).add(project)
+    return found
+
+
+def bind(conn: Connection, pool: str, projects: set[str]) -> None:
+    """Open a pool to exactly these projects; to all when there is none. What runs there goes on."""
+    with conn.transaction():
+        conn.execute("DELETE FROM store.pool_binding WHERE pool = %s AND project <> ALL(%s)", [pool, list(projects)])
+        conn.execute(
+            "INSERT INTO store.pool_binding (pool, project) SELECT %s, unnest(%s::text[]) ON CONFLICT DO NOTHING",
+            [pool, sorted(projects)],
+        )
+
+
+def quotas(conn: Connection) -> list[Quota]:
+    """List all quotas, by pool and project."""
+    rows = conn.execute("SELECT project, pool, devices, version FROM store.pool_quota ORDER BY pool, project")
+    return [Quota(*row) for row in rows.fetchall()]
+
+
+def quota(conn: Connection, project: str, pool: str) -> Quota | None:
+    """Read one quota and keep others from changing it until the transaction ends."""
+    row = conn.execute(
+        "SELECT project, pool, devices, version FROM store.pool_quota WHERE project = %s AND pool = %s FOR UPDATE",
+        [project, pool],
+    ).fetchone()
+    return None if row is None else Quota(*row)
+
+
+def set_quota(conn: Connection, project: str, pool: str, devices: int) -> None:
+    """Limit what a project holds of a pool at once. What it holds already stays."""
+    conn.execute(
+        """
+        INSERT INTO store.pool_quota (project, pool, devices) VALUES (%s, %s, %s)
+        ON CONFLICT (project, pool) DO UPDATE SET devices = excluded.devices,
+          version = store.pool_quota.version + 1, changed_at = clock_timestamp()
+        """,
+        [project, pool, devices],
+    )
+
+
+def drop_quota(conn: Connection, project: str, pool: str) -> None:
+    """Lift a limit."""
+    conn.execute("DELETE FROM store.pool_quota WHERE project = %s AND pool = %s", [project, pool])
+
+
+def forget_pool(conn: Connection, pool: str) -> None:
+    """Drop the bindings and quotas of a pool that is deleted."""
+    with conn.transaction():
+        conn.execute("DELETE FROM store.pool_binding WHERE pool = %s", [pool])
+        conn.execute("DELETE FROM store.pool_quota WHERE pool = %s", [pool])
+
+
+def held(conn: Connection) -> dict[tuple[str, str], int]:
+    """Count the devices that each project holds of each pool."""
+    rows = conn.execute(
+        """
+        SELECT r.project, d.pool, count(*) FROM store.lease l JOIN store.device d ON d.id = l.device_id
+        JOIN store.run_state r USING (run_id) WHERE l.state <> 'ended' GROUP BY r.project, d.pool
+        """
+    ).fetchall()
+    return {(project, pool): count for project, pool, count in rows}
+
+
+def set_priority(conn: Connection, run_id: int, priority: int) -> int:
+    """Change how soon a run is served; returns what it was."""
+    row = conn.execute(
+        """
+        UPDATE store.run_state r SET priority = %s FROM store.run_state old
+        WHERE r.run_id = %s AND old.run_id = r.run_id RETURNING old.priority
+        """,
+        [priority, run_id],
+    ).fetchone()
+    return -1 if row is None else int(row[0])
+
+
+def has_devices(conn: Connection, run_id: int) -> bool:
+    """Tell whether a run holds a device, and keep it from being granted one until the transaction ends."""
+    conn.execute("SELECT 1 FROM store.run_state WHERE run_id = %s FOR UPDATE", [run_id])
+    row = conn.execute("SELECT 1 FROM store.lease WHERE run_id = %s AND state <> 'ended' LIMIT 1", [run_id]).fetchone()
+    return row is not None
