@@ -156,6 +156,11 @@ class FakeCluster:
             self.happen()
         raise AssertionError(f"stuck while {self.status}: waits for {self.core.progress().waiting_for}; {self.open}")
 
+    def quiet(self):
+        """Tell whether nothing can happen until somebody asks for something."""
+        possible = any(self.possible(numbered.command) for numbered in self.open.values())
+        return self.deadline is None and not self.inbox and not possible
+
     def happen(self):
         self.break_something()
         choices = [("deliver", i) for i in range(len(self.inbox))]
