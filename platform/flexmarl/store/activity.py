@@ -30,6 +30,8 @@ class CommandSpan:
     taken: float | None
     t1: float | None
     status: str
+    version: int = -1
+    """Version that an optimizer step makes or that an engine loads, -1 for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,8 @@ def commands_between(
         SELECT no, kind, coalesce(body->>'policy', ''), coalesce(lease_id, 0), coalesce(body->>'origin', ''),
           coalesce((body->>'cohort')::int, -1), coalesce((body->>'micro_batch')::int, -1),
           extract(epoch FROM created_at)::float8, extract(epoch FROM taken_at)::float8,
-          extract(epoch FROM done_at)::float8, status
+          extract(epoch FROM done_at)::float8, status,
+          coalesce((body->>'next_version')::int, (body->>'version')::int, -1)
         FROM store.command
         WHERE run_id = %(run)s AND created_at > to_timestamp(%(since)s - %(back)s)
           AND created_at < to_timestamp(%(until)s) AND (done_at IS NULL OR done_at > to_timestamp(%(since)s))

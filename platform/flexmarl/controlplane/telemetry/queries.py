@@ -4,6 +4,7 @@ from flexmarl.controlplane.telemetry.advice import advisories, verdict, verdicts
 from flexmarl.controlplane.telemetry.bubble import bubble
 from flexmarl.controlplane.telemetry.cluster import devices, gauges, prometheus_text
 from flexmarl.controlplane.telemetry.feed import consistency, events, notes
+from flexmarl.controlplane.telemetry.pipeline import pipeline_of as pipeline
 from flexmarl.controlplane.telemetry.series import catalogue, data, describe
 from flexmarl.controlplane.telemetry.timeline import timeline, utilisation
 from flexmarl.controlplane.telemetry.trajectories import detail as trajectory
@@ -22,6 +23,7 @@ __all__ = [
     "events",
     "gauges",
     "notes",
+    "pipeline",
     "prometheus_text",
     "timeline",
     "trajectory",

@@ -90,3 +90,83 @@ class BubbleView(ApiView):
         """Read where the held device time of a window went: busy, or idle by cause. Shares add up to 1."""
         run = find_run(actor_of(request), run_id)
         return Response(queries.bubble(run, **window_arguments(self.values)))
+
+
+class SpanSerializer(serializers.Serializer):
+    t0 = serializers.FloatField()
+    t1 = serializers.FloatField(allow_null=True)
+
+
+class BlockSerializer(serializers.Serializer):
+    micro_batch = serializers.IntegerField()
+    number = serializers.IntegerField(help_text="Place in its step, from 1.")
+    cohort = serializers.IntegerField()
+    status = serializers.CharField()
+    rows = serializers.IntegerField()
+    groups = serializers.IntegerField()
+    started = serializers.FloatField()
+    ready = serializers.FloatField()
+    claimed = serializers.FloatField(allow_null=True)
+    done = serializers.FloatField(allow_null=True)
+
+
+class OptimizerStepSerializer(SpanSerializer):
+    version = serializers.IntegerField()
+
+
+class PublicationSerializer(serializers.Serializer):
+    version = serializers.IntegerField()
+    at = serializers.FloatField()
+
+
+class WaitSerializer(SpanSerializer):
+    cause = serializers.CharField()
+    title = serializers.CharField()
+    seconds = serializers.FloatField()
+
+
+class LaneSerializer(serializers.Serializer):
+    policy = serializers.CharField()
+    blocks = BlockSerializer(many=True)
+    optimizer_steps = OptimizerStepSerializer(many=True)
+    publications = PublicationSerializer(many=True)
+    stepped_held = serializers.IntegerField(allow_null=True)
+    waits = WaitSerializer(many=True)
+    expected = serializers.IntegerField()
+    open_since = serializers.ListField(child=serializers.FloatField())
+
+
+class StepSpanSerializer(SpanSerializer):
+    step = serializers.IntegerField()
+
+
+class PipelineSerializer(serializers.Serializer):
+    window = serializers.ListField(child=serializers.FloatField(), min_length=2, max_length=2)
+    window_s = serializers.FloatField()
+    step = serializers.IntegerField(allow_null=True)
+    live = serializers.BooleanField()
+    current_step = serializers.IntegerField(allow_null=True)
+    step_seconds = serializers.FloatField(allow_null=True)
+    policies = LaneSerializer(many=True)
+    steps = StepSpanSerializer(many=True)
+    passed = serializers.DictField()
+    flow = serializers.ListField(child=serializers.DictField())
+    trainer_time = serializers.ListField(child=serializers.DictField())
+    trainer_step = serializers.IntegerField(allow_null=True)
+    staleness = serializers.ListField(child=serializers.DictField())
+    lag_bound = serializers.IntegerField()
+    strip = serializers.ListField(child=serializers.DictField())
+    limits = serializers.DictField()
+    bubble_share = serializers.FloatField(allow_null=True)
+    seq = serializers.IntegerField()
+
+
+class PipelineView(ApiView):
+    scopes = {"GET": Scope.RUNS_READ}
+    parameters = WINDOW
+
+    @extend_schema(operation_id="runs_pipeline", responses=PipelineSerializer)
+    def get(self, request: Request, run_id: str) -> Response:
+        """Read what passed through the pipeline in a window, micro-batch by micro-batch, and what limited it."""
+        run = find_run(actor_of(request), run_id)
+        return Response(queries.pipeline(run, **window_arguments(self.values)))

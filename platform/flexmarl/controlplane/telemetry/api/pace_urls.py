@@ -9,4 +9,5 @@ _RUN = "runs/<str:run_id>"
 urlpatterns = [
     path(f"{_RUN}/advisories", advice.AdvisoriesView.as_view(), name="api-run-advisories"),
     path(f"{_RUN}/bubble", pace.BubbleView.as_view(), name="api-run-bubble"),
+    path(f"{_RUN}/pipeline", pace.PipelineView.as_view(), name="api-run-pipeline"),
 ]
