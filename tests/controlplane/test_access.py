@@ -204,7 +204,7 @@ def test_every_answer_carries_a_request_id(api) -> None:
 
 
 def test_requests_are_limited_per_token(editor, client_of, settings) -> None:
-    settings.API_REQUESTS_PER_MINUTE = 3
+    settings.API_RATES = {**settings.API_RATES, "ordinary": 3}
     client, other = client_of(editor), client_of(editor)
     answers = [client.get("/api/v1/me") for _ in range(4)]
     assert [a.status_code for a in answers[:3]] == [200, 200, 200]

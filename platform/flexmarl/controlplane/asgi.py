@@ -7,15 +7,14 @@ from django.core.asgi import get_asgi_application
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flexmarl.controlplane.settings.production")
 _http = get_asgi_application()  # sets Django up: what follows imports models
 
-from channels.auth import AuthMiddlewareStack  # noqa: E402
 from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
-from channels.security.websocket import AllowedHostsOriginValidator  # noqa: E402
 
+from flexmarl.controlplane.accounts.sockets import TicketOrSession  # noqa: E402
 from flexmarl.controlplane.routing import websocket_urlpatterns  # noqa: E402
 
 application = ProtocolTypeRouter(
     {
         "http": _http,
-        "websocket": AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(websocket_urlpatterns))),
+        "websocket": TicketOrSession(URLRouter(websocket_urlpatterns)),
     }
 )

@@ -1,29 +1,31 @@
-"""Support staff's view of people and tokens."""
+"""Support staff's view of people, projects and tokens: read-only, since pages and API check and record changes."""
 
 from django.contrib import admin
-from django.contrib.auth.admin import UserAdmin
-from django.http import HttpRequest
 
-from flexmarl.controlplane.accounts.models import ApiToken, User
+from flexmarl.controlplane.accounts.models import ApiToken, Membership, Project, User
+from flexmarl.controlplane.common.admin import ReadOnlyAdmin
 
 
 @admin.register(User)
-class PersonAdmin(UserAdmin):
-    list_display = ("username", "email", "role", "is_active", "last_login")
-    list_filter = ("role", "is_active")
-    fieldsets = (
-        (None, {"fields": ("username", "password", "email")}),
-        ("What they may do", {"fields": ("role", "is_active", "is_staff", "is_superuser")}),
-        ("Preferences", {"fields": ("theme", "time_zone")}),
-    )
+class PersonAdmin(ReadOnlyAdmin):
+    list_display = ("username", "kind", "email", "role", "is_active", "last_login")
+    list_filter = ("kind", "role", "is_active")
+    search_fields = ("username", "email")
+    fields = ("username", "kind", "project", "email", "role", "is_active", "last_login", "date_joined")
+
+
+@admin.register(Project)
+class ProjectAdmin(ReadOnlyAdmin):
+    list_display = ("name", "description", "created_at")
+
+
+@admin.register(Membership)
+class MembershipAdmin(ReadOnlyAdmin):
+    list_display = ("project", "user", "role")
+    list_filter = ("role",)
 
 
 @admin.register(ApiToken)
-class TokenAdmin(admin.ModelAdmin):
+class TokenAdmin(ReadOnlyAdmin):
     list_display = ("__str__", "name", "owner", "expires_at", "revoked_at", "last_used_at")
-    readonly_fields = ("owner", "name", "key", "scopes", "expires_at", "last_used_at")
     exclude = ("secret_hash",)
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Tokens are made through the API and the settings page, where the text is shown once."""
-        return False

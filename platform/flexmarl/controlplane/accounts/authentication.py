@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+import structlog
 from django.db.models import Q
 from django.utils import timezone
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication, get_authorization_header
@@ -11,6 +12,7 @@ from flexmarl.controlplane.accounts import tokens
 from flexmarl.controlplane.accounts.models import ApiToken, User
 from flexmarl.controlplane.common.problems import Unauthenticated
 
+log = structlog.get_logger(__name__)
 _USED_RESOLUTION = timedelta(minutes=1)
 
 
@@ -24,7 +26,7 @@ class BearerAuthentication(BaseAuthentication):
         parts = get_authorization_header(request).decode("latin-1").split()
         if not parts or parts[0].lower() != self.keyword:
             return None
-        token = check_token(parts[1] if len(parts) == 2 else "")
+        token = check_token(parts[1] if len(parts) == 2 else "", request.META.get("REMOTE_ADDR", ""))
         return token.owner, token
 
     def authenticate_header(self, request: Request) -> str:
@@ -38,20 +40,26 @@ class BrowserSessionAuthentication(SessionAuthentication):
     def authenticate(self, request: Request) -> tuple[User, None] | None:
         """Return the session's user; None when nobody is signed in."""
         user = getattr(request._request, "user", None)
-        if not isinstance(user, User) or not user.is_active:
+        if not isinstance(user, User) or not user.is_active or user.is_service:
             return None
         self.enforce_csrf(request)
         return user, None
 
 
-def check_token(text: str) -> ApiToken:
-    """Return the usable token of a text. Raises Unauthenticated without saying which part was wrong."""
+def check_token(text: str, address: str) -> ApiToken:
+    """Return the usable token of a text. Raises Unauthenticated without saying which part was wrong.
+
+    `address` is the peer of the connection as the web process sees it: behind a proxy it must be told to trust it.
+    """
     pair = tokens.split(text)
     token = ApiToken.objects.select_related("owner").filter(key=pair[0]).first() if pair else None
     if pair is None or token is None or not tokens.matches(pair[1], token.secret_hash):
         raise Unauthenticated("The token is not known.")
     if not token.usable or not token.owner.is_active:
         raise Unauthenticated("The token is expired or revoked. Make a new one.")
+    if not token.allows_address(address):
+        log.warning("token_from_other_address", key=token.key, address=address)
+        raise Unauthenticated("The token is not legal from this address.")
     note_use(token)
     return token
 

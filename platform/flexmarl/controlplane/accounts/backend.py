@@ -35,6 +35,10 @@ class BrakedBackend(ModelBackend):
             _count(key)
         return user
 
+    def user_can_authenticate(self, user: Any) -> bool:
+        """Service accounts have no sign-in, and no session either."""
+        return not user.is_service and super().user_can_authenticate(user)
+
 
 def _key(request: HttpRequest | None, username: str) -> str:
     address = request.META.get("REMOTE_ADDR", "") if request is not None else ""

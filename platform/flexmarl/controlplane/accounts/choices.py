@@ -22,10 +22,22 @@ class ProjectRole(models.TextChoices):
     ADMIN = "project_admin", "Project admin"
 
 
+class UserKind(models.TextChoices):
+    """A service account belongs to a project, acts through tokens alone and cannot sign in."""
+
+    PERSON = "person", "Person"
+    SERVICE = "service", "Service account"
+
+
 class Theme(models.TextChoices):
     SYSTEM = "system", "As the system"
     LIGHT = "light", "Light"
     DARK = "dark", "Dark"
+
+
+class Density(models.TextChoices):
+    COMFORTABLE = "comfortable", "Comfortable"
+    DENSE = "dense", "Dense"
 
 
 SCOPES_OF: dict[str, frozenset[Scope]] = {
@@ -34,6 +46,12 @@ SCOPES_OF: dict[str, frozenset[Scope]] = {
     str(Role.CLUSTER_ADMIN): frozenset(Scope),
 }
 """Installation role -> scopes held everywhere."""
+
+SERVICE_SCOPES = frozenset({Scope.CLUSTER_READ})
+"""What a service account holds everywhere: it reads the cluster; its tokens are made by people."""
+
+SERVICE_ROLES = (ProjectRole.VIEWER, ProjectRole.EDITOR, ProjectRole.OPERATOR)
+"""What a service account may be in its project: keeping members is for people."""
 
 _VIEWER = frozenset({Scope.RUNS_READ, Scope.TRAJECTORIES_READ})
 _EDITOR = _VIEWER | {Scope.RUNS_WRITE, Scope.RUNS_ACT}

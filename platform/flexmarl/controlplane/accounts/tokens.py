@@ -25,8 +25,18 @@ class NewToken:
 def make() -> NewToken:
     """Draw a key and a secret of 256 bits."""
     key = "".join(secrets.choice(_ALPHABET) for _ in range(12))
-    secret = secrets.token_urlsafe(32)
+    secret = new_secret()
     return NewToken(key, digest(secret), f"{PREFIX}{key}.{secret}")
+
+
+def new_secret() -> str:
+    """Draw a secret of 256 bits."""
+    return secrets.token_urlsafe(32)
+
+
+def new_password() -> str:
+    """Draw a password that people can type once."""
+    return secrets.token_urlsafe(12)
 
 
 def split(text: str) -> tuple[str, str] | None:

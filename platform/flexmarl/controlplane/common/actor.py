@@ -2,11 +2,23 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Self
 from uuid import UUID
 
 from flexmarl.controlplane.common.problems import PermissionDenied
 from flexmarl.controlplane.common.scopes import OF_PROJECTS, Scope
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a token takes from its owner besides scopes. A token made through it gets no further than it."""
+
+    projects: frozenset[str] = frozenset()
+    """Empty: all projects of the owner."""
+    networks: tuple[str, ...] = ()
+    """Address ranges it may be used from; empty: all."""
+    until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +35,8 @@ class Actor:
     request_id: str = ""
     projects: Mapping[str, frozenset[Scope]] = field(default_factory=dict)
     """Project name -> scopes held there besides those held everywhere."""
+    limits: Limits | None = None
+    """Those of the token that the caller came with; None for a person at a browser and for the platform."""
 
     @classmethod
     def system(cls, name: str = "system") -> Self:

@@ -20,6 +20,7 @@ class Scope(StrEnum):
     TOKENS_WRITE = "tokens:write"
     """Make and revoke one's own tokens."""
     AUDIT_READ = "audit:read"
+    """Read who did what: in one's projects, or everywhere."""
     USERS_ADMIN = "users:admin"
     """People, installation roles, projects."""
 
@@ -32,6 +33,25 @@ OF_PROJECTS = frozenset(
         Scope.RUNS_ACT_ANY,
         Scope.TRAJECTORIES_READ,
         Scope.PROJECTS_ADMIN,
+        Scope.AUDIT_READ,
     }
 )
 """Scopes that a person has in some projects; the others hold for the whole installation."""
+
+KEPT_IN_PROJECTS = frozenset({Scope.CLUSTER_READ, Scope.TOKENS_WRITE})
+"""Scopes of the installation that a token keeps when it is limited to some projects."""
+
+WORDS: dict[Scope, str] = {
+    Scope.RUNS_READ: "Read runs, their metrics, events and checkpoints",
+    Scope.RUNS_WRITE: "Create runs and experiments, edit one's own",
+    Scope.RUNS_ACT: "Start, pause, resume, stop and kill one's own runs",
+    Scope.RUNS_ACT_ANY: "Do the same with runs of others",
+    Scope.TRAJECTORIES_READ: "Read trajectories: what agents said",
+    Scope.PROJECTS_ADMIN: "Keep members and service accounts of a project",
+    Scope.CLUSTER_READ: "Read pools, nodes, devices and the queue",
+    Scope.CLUSTER_ADMIN: "Cordon and drain devices, keep pools and quotas",
+    Scope.TOKENS_WRITE: "Make and revoke one's own tokens",
+    Scope.AUDIT_READ: "Read who did what",
+    Scope.USERS_ADMIN: "Keep people, installation roles and projects",
+}
+"""Each scope in words."""

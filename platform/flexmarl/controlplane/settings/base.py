@@ -12,6 +12,7 @@ from csp.constants import NONCE, NONE, SELF
 from flexmarl.contracts.events import Verb
 from flexmarl.contracts.status import RunStatus
 from flexmarl.contracts.wire import EpisodeStatus
+from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.settings import env
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -169,8 +170,14 @@ REST_FRAMEWORK = {
     "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
     "TEST_REQUEST_DEFAULT_FORMAT": "json",
 }
-API_REQUESTS_PER_MINUTE = env.integer("FLEXMARL_API_REQUESTS_PER_MINUTE", 600, minimum=1)
-"""Requests one token or session may send to the API per minute."""
+API_RATES = {
+    "ordinary": env.integer("FLEXMARL_API_REQUESTS_PER_MINUTE", 600, minimum=1),
+    "ingest": env.integer("FLEXMARL_API_INGEST_PER_MINUTE", 6000, minimum=1),
+    "anonymous": env.integer("FLEXMARL_API_ANONYMOUS_PER_MINUTE", 120, minimum=1),
+    "secret": env.integer("FLEXMARL_API_SECRET_PER_MINUTE", 10, minimum=1),
+}
+"""Requests per minute that one token, session or (anonymous) address may send to the API, by class: ordinary ones,
+batches of figures, those of nobody, and those that check a password."""
 
 SPECTACULAR_SETTINGS = {
     "TITLE": "FlexMARL",
@@ -187,6 +194,9 @@ SPECTACULAR_SETTINGS = {
         "EpisodeStatus": [(status.value, status.value) for status in EpisodeStatus],
         "MicroBatchState": [(state, state) for state in ("waiting", "accumulating", "stepping", "published")],
         "DeviceState": [(state, state) for state in ("ready", "cordoned", "lost")],
+        "Role": "flexmarl.controlplane.accounts.choices.Role",
+        "ProjectRole": "flexmarl.controlplane.accounts.choices.ProjectRole",
+        "Scope": [(scope.value, scope.value) for scope in Scope],
         "LeaseState": [(state, state) for state in ("held", "releasing")],
     },
     "SWAGGER_UI_DIST": "SIDECAR",

@@ -1,4 +1,5 @@
-"""The live socket `/ws/v1/`: a page subscribes to topics and is told when one has changed; it then re-reads.
+"""The live socket `/ws/v1/`: a page, or a script with a ticket, subscribes to topics and is told when one has
+changed; it then re-reads.
 
 Nothing is promised about delivery, so a slow or broken socket costs nothing but time. Who may listen is checked at each
 subscription, and again while listening, at most `REAUTHORISE_S` after it changed.
@@ -27,9 +28,9 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
     """One socket of one signed-in browser."""
 
     async def connect(self) -> None:
-        """Accept signed-in people only."""
+        """Accept signed-in people, and whoever came with a ticket: no further than the token it was asked for with."""
         self.topics: set[str] = set()
-        self.user_id = getattr(self.scope["user"], "pk", None)
+        self.caller = self.scope.get("caller") or (getattr(self.scope.get("user"), "pk", None), None)
         self.checked_at = 0.0
         await self.accept()
         if not await self._may_listen():
@@ -79,7 +80,7 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
         now = time.monotonic()
         if self.checked_at and now - self.checked_at < REAUTHORISE_S:
             return True
-        self.actor = await database_sync_to_async(current_actor)(self.user_id)
+        self.actor = await database_sync_to_async(current_actor)(*self.caller)
         allowed = self.actor.may(Scope.RUNS_READ) or self.actor.may(Scope.CLUSTER_READ)
         self.checked_at = now if allowed else 0.0
         return allowed

@@ -34,9 +34,9 @@ class Declared(BasePermission):
             return True
         if not isinstance(needed, Scope):
             raise PermissionDenied("This method is not open to anybody.")
-        held = request.user.everywhere.union(*request.user.in_projects.values())
+        everywhere, projects = request.user.everywhere, request.user.in_projects
         if request.auth is not None:
-            held &= request.auth.granted
-        if needed not in held:
+            everywhere, projects = request.auth.narrow(everywhere, projects)
+        if needed not in everywhere.union(*projects.values()):
             raise PermissionDenied(f"This needs the scope {needed}.", extra={"required_scopes": [str(needed)]})
         return True

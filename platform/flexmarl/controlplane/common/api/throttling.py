@@ -1,4 +1,8 @@
-"""A limit on requests per minute and caller, told in RateLimit fields. A cache that is away limits nobody."""
+"""A limit on requests per minute and caller, told in RateLimit fields. A cache that is away limits nobody.
+
+Each class of requests has its own limit and is counted apart: ingesting does not use up what reading needs. A view
+names its class in `rate_class`; callers without a token or session are always `anonymous`.
+"""
 
 import time
 from typing import Any
@@ -20,10 +24,11 @@ class CallerRate(BaseThrottle):
 
     def allow_request(self, request: Request, view: Any) -> bool:
         """Count the request. Raises RateLimited with Retry-After when the window is full."""
-        limit = settings.API_REQUESTS_PER_MINUTE
+        kind = rate_class(request, view)
+        limit = settings.API_RATES[kind]
         now = time.time()
         window = int(now // _WINDOW_S)
-        count = _count(f"rate:{self._caller(request)}:{window}")
+        count = _count(f"rate:{kind}:{self._caller(request)}:{window}")
         reset = str(int((window + 1) * _WINDOW_S - now) + 1)
         headers = {
             "RateLimit-Limit": str(limit),
@@ -33,7 +38,7 @@ class CallerRate(BaseThrottle):
         request._request.rate_limit_headers = headers  # type: ignore[attr-defined]
         if count > limit:
             raise RateLimited(
-                f"At most {limit} requests a minute; the window ends in {reset} s.",
+                f"At most {limit} requests a minute of the class {kind}; the window ends in {reset} s.",
                 headers={**headers, "Retry-After": reset},
             )
         return True
@@ -44,6 +49,12 @@ class CallerRate(BaseThrottle):
         if request.user.is_authenticated:
             return f"user:{request.user.pk}"
         return f"address:{self.get_ident(request)}"
+
+
+def rate_class(request: Request, view: Any) -> str:
+    """Name the class that a request is counted in."""
+    known = request.auth is not None or request.user.is_authenticated
+    return getattr(view, "rate_class", "ordinary") if known else "anonymous"
 
 
 def _count(key: str) -> int:

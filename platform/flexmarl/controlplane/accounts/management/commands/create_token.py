@@ -12,7 +12,7 @@ from flexmarl.controlplane.common.problems import ProblemError
 
 
 class Command(BaseCommand):
-    """Makes a token with all scopes of its owner and prints its text alone."""
+    """Makes a token, with all scopes of its owner unless told otherwise, and prints its text alone."""
 
     help = "Print a new API token of a user. It cannot be shown again."
 
@@ -21,6 +21,15 @@ class Command(BaseCommand):
         parser.add_argument("--user", default="admin")
         parser.add_argument("--name", required=True, help="what the token is for")
         parser.add_argument("--days", type=int, default=DEFAULT_TOKEN_DAYS)
+        parser.add_argument(
+            "--scopes", nargs="+", metavar="SCOPE", help="e.g. runs:read; all of the owner's when absent"
+        )
+        parser.add_argument(
+            "--projects", nargs="+", metavar="PROJECT", default=(), help="all of the owner's when absent"
+        )
+        parser.add_argument(
+            "--networks", nargs="+", metavar="RANGE", default=(), help="e.g. 10.0.0.0/8; any when absent"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Print the token."""
@@ -28,7 +37,14 @@ class Command(BaseCommand):
         if user is None:
             raise CommandError(f"there is no active user named {options['user']}")
         try:
-            _, text = create_token(actor_of_user(user), options["name"], expires_in_days=options["days"])
+            _, text = create_token(
+                actor_of_user(user),
+                options["name"],
+                options["scopes"],
+                expires_in_days=options["days"],
+                projects=options["projects"],
+                networks=options["networks"],
+            )
         except ProblemError as problem:
             raise CommandError(str(problem)) from None
         self.stdout.write(text)

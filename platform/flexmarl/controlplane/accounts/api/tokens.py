@@ -1,0 +1,148 @@
+"""Tokens and socket tickets over REST. Answers that hold a secret are stored nowhere."""
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Q, QuerySet
+from django.utils import timezone
+from drf_spectacular.utils import extend_schema
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from flexmarl.controlplane.accounts import actions, queries
+from flexmarl.controlplane.accounts.api.projects import kept_project
+from flexmarl.controlplane.accounts.api.serializers import (
+    MadeTokenSerializer,
+    NewTokenSerializer,
+    TicketSerializer,
+    TokenChangesSerializer,
+    TokenSerializer,
+)
+from flexmarl.controlplane.accounts.api.views import read
+from flexmarl.controlplane.accounts.models import ApiToken
+from flexmarl.controlplane.common.api.filters import Parameter
+from flexmarl.controlplane.common.api.permissions import SIGNED_IN
+from flexmarl.controlplane.common.api.serializers import listing
+from flexmarl.controlplane.common.api.views import ApiView, ListView, check_if_match, etag
+from flexmarl.controlplane.common.problems import NotFound
+from flexmarl.controlplane.common.scopes import Scope
+from flexmarl.controlplane.common.times import rfc3339
+
+WHOSE = Parameter("whose", "`mine`, or `all` that the caller may revoke.", choices=("mine", "all"))
+
+
+def _in_state(state: str) -> Q:
+    ended = Q(expires_at__lte=timezone.now())
+    return {
+        "revoked": Q(revoked_at__isnull=False),
+        "expired": Q(revoked_at=None) & ended,
+        "active": Q(revoked_at=None) & ~ended,
+    }[state]
+
+
+FILTERS = (
+    Parameter("state", "What it is now.", choices=("active", "expired", "revoked"), condition=_in_state),
+    Parameter("name__ic", "Part of the name.", lookup="name__icontains"),
+    Parameter("owner", "Name of the owner.", lookup="owner__username"),
+    Parameter("project", "Limited to this project among others.", lookup="projects__contains"),
+)
+
+
+class TokensView(ListView):
+    scopes = {"GET": Scope.TOKENS_WRITE, "POST": Scope.TOKENS_WRITE}
+    stores_answers = False
+    parameters = (*FILTERS, WHOSE)
+
+    def query(self, request: Request) -> QuerySet[ApiToken]:
+        if self.values.get("whose") == "all":
+            return queries.tokens_kept_by(queries.actor_of(request))
+        return queries.tokens_of(request.user.pk)
+
+    def row_maker(self, request: Request) -> Callable[[ApiToken], dict[str, Any]]:
+        return queries.token_row
+
+    @extend_schema(operation_id="tokens_list", responses=listing(TokenSerializer))
+    def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """List one's own tokens, or all that one may revoke."""
+        return super().get(request, *args, **kwargs)
+
+    @extend_schema(operation_id="tokens_create", request=NewTokenSerializer, responses={201: MadeTokenSerializer})
+    def post(self, request: Request) -> Response:
+        """Make a token for oneself. Its text is in this answer and never again."""
+        token, text = actions.create_token(queries.actor_of(request), **read(NewTokenSerializer, request))
+        return _made(token, text)
+
+
+class ServiceTokensView(ListView):
+    scopes = {"GET": Scope.PROJECTS_ADMIN, "POST": Scope.PROJECTS_ADMIN}
+    stores_answers = False
+    parameters = FILTERS
+
+    def query(self, request: Request) -> QuerySet[ApiToken]:
+        project = kept_project(request, self.kwargs["name"])
+        return queries.tokens_of(queries.service_account(project, self.kwargs["user_id"]).pk)
+
+    def row_maker(self, request: Request) -> Callable[[ApiToken], dict[str, Any]]:
+        return queries.token_row
+
+    @extend_schema(operation_id="service_tokens_list", responses=listing(TokenSerializer))
+    def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """List the tokens of a service account."""
+        return super().get(request, *args, **kwargs)
+
+    @extend_schema(
+        operation_id="service_tokens_create", request=NewTokenSerializer, responses={201: MadeTokenSerializer}
+    )
+    def post(self, request: Request, name: str, user_id: UUID) -> Response:
+        """Make a token for a service account. Its text is in this answer and never again."""
+        body = read(NewTokenSerializer, request)
+        token, text = actions.create_token(queries.actor_of(request), **body, service_account=(name, user_id))
+        return _made(token, text)
+
+
+class TokenView(ApiView):
+    scopes = {"GET": Scope.TOKENS_WRITE, "PATCH": Scope.TOKENS_WRITE, "DELETE": Scope.TOKENS_WRITE}
+
+    @extend_schema(operation_id="tokens_read", responses=TokenSerializer)
+    def get(self, request: Request, token_id: UUID) -> Response:
+        """Read a token one may revoke."""
+        token = self._token(request, token_id)
+        return Response(queries.token_row(token), headers={"ETag": etag(token.version)})
+
+    @extend_schema(operation_id="tokens_update", request=TokenChangesSerializer, responses=TokenSerializer)
+    def patch(self, request: Request, token_id: UUID) -> Response:
+        """Rename a token."""
+        check_if_match(request, self._token(request, token_id).version)
+        actions.rename_token(queries.actor_of(request), token_id, **read(TokenChangesSerializer, request))
+        token = self._token(request, token_id)
+        return Response(queries.token_row(token), headers={"ETag": etag(token.version)})
+
+    @extend_schema(operation_id="tokens_revoke", responses={204: None})
+    def delete(self, request: Request, token_id: UUID) -> Response:
+        """Revoke a token. It stays in the list as revoked."""
+        actions.revoke_token(queries.actor_of(request), token_id)
+        return Response(status=204)
+
+    def _token(self, request: Request, token_id: UUID) -> ApiToken:
+        token = queries.tokens_kept_by(queries.actor_of(request)).filter(pk=token_id).first()
+        if token is None:
+            raise NotFound("There is no such token.")
+        return token
+
+
+class TicketsView(ApiView):
+    scopes = {"POST": SIGNED_IN}
+    stores_answers = False
+
+    @extend_schema(operation_id="ws_tickets_create", request=None, responses={201: TicketSerializer})
+    def post(self, request: Request) -> Response:
+        """Make a ticket that opens one web socket within a minute, with what the caller may do."""
+        token = request.auth if isinstance(request.auth, ApiToken) else None
+        text, end = actions.create_ticket(queries.actor_of(request), token)
+        return Response({"ticket": text, "expires_at": rfc3339(end)}, status=201)
+
+
+def _made(token: ApiToken, text: str) -> Response:
+    row = {**queries.token_row(token), "token": text}
+    return Response(row, status=201, headers={"Location": row["url"], "ETag": etag(token.version)})

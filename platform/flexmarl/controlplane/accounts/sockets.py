@@ -1,0 +1,33 @@
+"""Who opens a web socket: a browser with its session, from a page of ours, or a script with a ticket.
+
+A session travels by itself with whatever page opens the socket, so the page's origin is checked. A ticket does not:
+whoever has one asked for it, so no origin is asked, and the session is not looked at.
+"""
+
+from typing import Any
+from urllib.parse import parse_qs
+
+from asgiref.typing import ASGI3Application
+from channels.auth import AuthMiddlewareStack
+from channels.db import database_sync_to_async
+from channels.security.websocket import AllowedHostsOriginValidator
+
+from flexmarl.controlplane.accounts.actions import take_ticket
+
+NOBODY = (None, None)
+
+
+class TicketOrSession:
+    """Puts `caller`, a pair (user id, token id), into the scope of a socket that came with `?ticket=`."""
+
+    def __init__(self, inner: ASGI3Application) -> None:
+        self.inner: Any = inner
+        self.with_session: Any = AllowedHostsOriginValidator(AuthMiddlewareStack(inner))
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> Any:
+        """Use the ticket up, or hand over to the session."""
+        given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("ticket", [])
+        if not given:
+            return await self.with_session(scope, receive, send)
+        caller = await database_sync_to_async(take_ticket)(given[0]) if len(given) == 1 else None
+        return await self.inner({**scope, "caller": caller or NOBODY}, receive, send)
