@@ -10,6 +10,7 @@ from asgiref.sync import iscoroutinefunction
 from django.http import HttpRequest, HttpResponseBase
 from django.utils.decorators import sync_and_async_middleware
 
+from flexmarl.controlplane.common import measuring
 from flexmarl.controlplane.common.ids import uuid7
 
 log = structlog.get_logger(__name__)
@@ -51,16 +52,17 @@ def _begin(request: HttpRequest) -> None:
 
 
 def _end(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
-    _log(request, response.status_code)
+    seconds = time.perf_counter() - request.began  # type: ignore[attr-defined]
+    measuring.count(request, response.status_code, seconds)
+    _log(request, response.status_code, seconds)
     response["X-Request-ID"] = request_id_of(request)
     if request.path.startswith("/api/"):
         response["API-Version"] = API_VERSION
     return response
 
 
-def _log(request: HttpRequest, status: int) -> None:
+def _log(request: HttpRequest, status: int, seconds: float) -> None:
     """Write one line for whatever changes something or is refused; reads only when debugging."""
     quiet = status < 400 and request.method in {"GET", "HEAD", "OPTIONS"}
-    milliseconds = round((time.perf_counter() - request.began) * 1000, 1)  # type: ignore[attr-defined]
     write = log.debug if quiet else log.info
-    write("request", method=request.method, path=request.path, status=status, ms=milliseconds)
+    write("request", method=request.method, path=request.path, status=status, ms=round(seconds * 1000, 1))

@@ -120,6 +120,18 @@ class IdempotencyInProgress(Conflict):
     title = "The first request with this Idempotency-Key still runs"
 
 
+class PayloadTooLarge(ProblemError):
+    status = 413
+    code = "payload_too_large"
+    title = "The body is too large"
+
+
+class UnsupportedEncoding(ProblemError):
+    status = 415
+    code = "unsupported_encoding"
+    title = "The body's encoding is not known here"
+
+
 class RateLimited(ProblemError):
     status = 429
     code = "rate_limited"

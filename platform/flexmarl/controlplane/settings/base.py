@@ -53,6 +53,7 @@ MIGRATION_MODULES = {app: f"migrations.{app}" for app in APPS if app != "telemet
 
 MIDDLEWARE = [
     "flexmarl.controlplane.common.middleware.request_id",
+    "flexmarl.controlplane.common.compression.compressed",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",

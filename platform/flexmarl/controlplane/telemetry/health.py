@@ -10,6 +10,7 @@ from django.db.migrations.executor import MigrationExecutor
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from rest_framework.request import Request
 
+from flexmarl.controlplane.common import measuring
 from flexmarl.controlplane.common.api.views import ApiView
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.store import store_connection
@@ -79,4 +80,5 @@ class MetricsView(ApiView):
 
     def get(self, request: Request) -> HttpResponse:
         """Answer all gauges."""
-        return HttpResponse(queries.prometheus_text(), content_type="text/plain; version=0.0.4; charset=utf-8")
+        text = queries.prometheus_text() + measuring.PROCESS.text()
+        return HttpResponse(text, content_type="text/plain; version=0.0.4; charset=utf-8")

@@ -11,12 +11,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from flexmarl.controlplane.common.api import filters, idempotency, pagination
+from flexmarl.controlplane.common.api import conditional, filters, idempotency, pagination, trimming
 from flexmarl.controlplane.common.api.filters import Parameter
 from flexmarl.controlplane.common.api.parsers import is_safe
 from flexmarl.controlplane.common.api.permissions import PUBLIC
 from flexmarl.controlplane.common.problems import (
-    FieldError,
     NotFound,
     PreconditionFailed,
     PreconditionRequired,
@@ -31,6 +30,10 @@ class ApiView(APIView):
     scopes: ClassVar[Mapping[str, Scope | str]] = {}
     parameters: ClassVar[tuple[Parameter, ...]] = ()
     key_required: ClassVar[bool] = False
+    lists: ClassVar[bool] = False
+    """True for views whose answer has `results`: they take `fields`."""
+    field_names: ClassVar[tuple[str, ...]] = ()
+    """Legal members of `fields`; when none are named, those of the rows."""
     stores_answers: ClassVar[bool] = True
     """False for POSTs that change nothing, such as plans."""
 
@@ -57,7 +60,9 @@ class ApiView(APIView):
 
     def parameters_of(self, method: str) -> tuple[Parameter, ...]:
         """Return the query parameters a method takes."""
-        return self.parameters if method in {"GET", "HEAD"} else ()
+        if method not in {"GET", "HEAD"}:
+            return ()
+        return (*self.parameters, trimming.FIELDS) if self.lists else self.parameters
 
     def handle_exception(self, exc: Exception) -> Response:
         """Answer a replay from the store, everything else as a problem."""
@@ -66,12 +71,18 @@ class ApiView(APIView):
         return super().handle_exception(exc)
 
     def finalize_response(self, request: Request, response: Response, *args: Any, **kwargs: Any) -> Response:
-        """Add rate-limit fields, and store the answer of a POST that carried a key."""
+        """Trim rows, add rate-limit fields and an entity tag, and store the answer of a POST that carried a key."""
+        if self.lists and "fields" in getattr(self, "values", {}):
+            try:
+                trimming.trim(response, self.values["fields"], self.field_names)
+            except ValidationProblem as problem:
+                response = self.handle_exception(problem)
         response = super().finalize_response(request, response, *args, **kwargs)
         for name, value in getattr(request._request, "rate_limit_headers", {}).items():
             response.headers.setdefault(name, value)
         if getattr(self, "key", "") and idempotency.REPLAYED not in response:
             idempotency.finish(request, self.key, response)
+        conditional.tag(request, response)
         return response
 
 
@@ -80,8 +91,7 @@ class ListView(ApiView):
 
     orderings: ClassVar[Mapping[str, str]] = {"-created_at": "-id", "created_at": "id"}
     """Legal `ordering` values -> columns, the last of them unique. The first is the default."""
-    field_names: ClassVar[tuple[str, ...]] = ()
-    """Legal members of `fields`; none: `fields` is not offered."""
+    lists = True
 
     def query(self, request: Request) -> QuerySet[Any]:
         """Return all rows the caller may see."""
@@ -98,28 +108,15 @@ class ListView(ApiView):
         paging = [pagination.LIMIT, pagination.CURSOR, pagination.COUNT]
         if len(self.orderings) > 1:
             paging.append(Parameter("ordering", "Order of the rows.", choices=tuple(self.orderings)))
-        if self.field_names:
-            paging.append(Parameter("fields", "Comma-separated members to answer with; all when absent."))
-        return (*self.parameters, *paging)
+        return (*super().parameters_of(method), *paging)
 
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """Answer one page."""
         rows = filters.apply(self.query(request), self.parameters, self.values)
         ordering = self.orderings[self.values.get("ordering", next(iter(self.orderings)))]
         cut = pagination.page(rows, ordering, self.values, pick_column)
-        trim, make = self._trim(), self.row_maker(request)
-        return Response(pagination.envelope(request, cut, [trim(make(row)) for row in cut.rows]))
-
-    def _trim(self) -> Callable[[dict[str, Any]], dict[str, Any]]:
-        if "fields" not in self.values:
-            return lambda row: row
-        wanted = [name for name in self.values["fields"].split(",") if name]
-        for name in wanted:
-            if name not in self.field_names:
-                detail = f"{name} is not a member of these rows."
-                hint = f"Legal: {', '.join(self.field_names)}."
-                raise ValidationProblem(detail, errors=[FieldError("fields", "unknown_value", detail, hint, "query")])
-        return lambda row: {name: row[name] for name in wanted}
+        make = self.row_maker(request)
+        return Response(pagination.envelope(request, cut, [make(row) for row in cut.rows]))
 
 
 def pick_column(row: Any, column: str) -> Any:
@@ -141,8 +138,8 @@ def check_if_match(request: Request, version: int, required: bool = False) -> No
         if required:
             raise PreconditionRequired(f"Send If-Match: {etag(version)} if that is what you read.")
         return
-    tags = {tag.strip().removeprefix("W/") for tag in given.split(",")}
-    if given != "*" and f'"{version}"' not in tags:
+    tags = {conditional.version_of(tag) for tag in given.split(",")}
+    if given != "*" and str(version) not in tags:
         raise PreconditionFailed(f"The version is {version} now.", headers={"ETag": etag(version)})
 
 

@@ -69,6 +69,7 @@ class ExperimentView(ApiView):
 
 
 class TemplatesView(ApiView):
+    lists = True
     scopes = {"GET": Scope.RUNS_READ}
 
     @extend_schema(operation_id="templates_list", responses=listing(TemplateSerializer))
@@ -87,6 +88,7 @@ class TemplateView(ApiView):
 
 
 class PresetsView(ApiView):
+    lists = True
     scopes = {"GET": Scope.RUNS_READ}
 
     @extend_schema(operation_id="presets_list", responses=listing(PresetSerializer))

@@ -1,0 +1,52 @@
+"""`GET /api/v1/stream`: hints for scripts as server-sent events."""
+
+from django.http import StreamingHttpResponse
+from django.urls import path
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiResponse, extend_schema
+from rest_framework.request import Request
+
+from flexmarl.controlplane.accounts.queries import actor_of
+from flexmarl.controlplane.common.api.filters import Parameter
+from flexmarl.controlplane.common.api.permissions import SIGNED_IN
+from flexmarl.controlplane.common.api.views import ApiView
+from flexmarl.controlplane.common.problems import FieldError, NotFound, ValidationProblem
+from flexmarl.controlplane.telemetry import stream
+from flexmarl.controlplane.telemetry.topics import MAX_TOPICS, sequence_of
+
+EVENT_STREAM = "text/event-stream"
+
+
+class StreamView(ApiView):
+    """Checks the caller and the topics as any other view; only the answer flows."""
+
+    scopes = {"GET": SIGNED_IN}
+    parameters = (Parameter("topics", f"Comma-separated `run:<id>` and `cluster`, at most {MAX_TOPICS}."),)
+
+    @extend_schema(
+        operation_id="stream",
+        responses={(200, EVENT_STREAM): OpenApiResponse(OpenApiTypes.STR, "Events `hint` with `topic` and `seq`.")},
+    )
+    def get(self, request: Request) -> StreamingHttpResponse:
+        """Tell which topics have moved, as it happens. Last-Event-ID goes on where a stream broke off."""
+        topics = list(dict.fromkeys(name for name in self.values.get("topics", "").split(",") if name))
+        if not 1 <= len(topics) <= MAX_TOPICS:
+            detail = f"topics names {len(topics)} topics."
+            hint = f"Name 1 to {MAX_TOPICS}, such as topics=run:<id>,cluster."
+            raise ValidationProblem(detail, errors=[FieldError("topics", "out_of_range", detail, hint, "query")])
+        actor = actor_of(request)
+        seqs = {topic: sequence_of(actor, topic) for topic in topics}
+        for topic, seq in seqs.items():
+            if seq is None:
+                raise NotFound(f"There is no topic {topic} for you.")
+        told = stream.read(request.headers.get("Last-Event-ID", ""))
+        known = {topic: seq for topic, seq in seqs.items() if seq is not None}
+        who = (actor.user_id, getattr(request.auth, "pk", None))
+        listener = stream.Listener(who, known, told)
+        answer = StreamingHttpResponse(stream.Stream(str(actor.user_id), listener.events()), content_type=EVENT_STREAM)
+        answer.headers["Cache-Control"] = "no-store"
+        answer.headers["X-Accel-Buffering"] = "no"
+        return answer
+
+
+urlpatterns = [path("stream", StreamView.as_view(), name="api-stream")]
