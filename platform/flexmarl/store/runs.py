@@ -16,7 +16,7 @@ from flexmarl.store.errors import StoreError
 PARTITIONED = ("episode", "sample")
 _BY_RUN = (
     "inbox", "handled", "event", "note", "attempt", "verb_outcome", "command", "micro_batch",
-    "policy_version", "tokenizer", "checkpoint", "metric", "interval",
+    "policy_version", "tokenizer", "checkpoint", "metric", "metric_span", "interval",
 )  # fmt: skip
 _ENDED = [status.value for status in TERMINAL]
 _LOCK_TIMEOUT = "2s"  # retiring a partition waits for its readers; it must not queue everybody else behind itself

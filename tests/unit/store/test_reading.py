@@ -4,7 +4,7 @@ import pytest
 
 from flexmarl.contracts.live import Progress
 from flexmarl.contracts.status import RunStatus
-from flexmarl.store import intervals, metrics, report, trajectories
+from flexmarl.store import intervals, metric_cells, report, trajectories
 from flexmarl.store.trajectories import EpisodeFilter
 from tests.support.store_story import Story
 
@@ -123,10 +123,10 @@ def scans(conn):
 def test_a_thinned_series_keeps_ends_and_extremes():
     ys = [0.0] * 1000
     ys[417], ys[803] = 9.0, -9.0
-    xs, kept = metrics.thin([float(i) for i in range(1000)], ys, 50)
+    xs, kept = metric_cells.thin([float(i) for i in range(1000)], ys, 50)
     assert len(xs) <= 50
     assert (xs[0], xs[-1], xs[kept.index(9.0)], xs[kept.index(-9.0)]) == (0.0, 999.0, 417.0, 803.0)
-    assert metrics.thin([1.0, 2.0], [3.0, 4.0], 50) == ([1.0, 2.0], [3.0, 4.0])
+    assert metric_cells.thin([1.0, 2.0], [3.0, 4.0], 50) == ([1.0, 2.0], [3.0, 4.0])
 
 
 def test_intervals_are_stored_once_and_clipped(story):

@@ -1,59 +1,63 @@
-"""Series of a run: what each is called and measured in, and its points, thinned for a chart."""
+"""Series of a run: the catalogue, points thinned for a chart, exports, and what scripts add.
 
-from collections.abc import Sequence
-from dataclasses import asdict
+The axis `version` exists only where it is honest: a series of an agent lies at the version its own policy had at the
+end of the step. The team has no version, so its series refuse that axis and name the legal ones.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.models import Run
+from flexmarl.controlplane.telemetry.definitions import define
 from flexmarl.store import metrics
+from flexmarl.store.metrics import Window
 
 DEFAULT_POINTS = 500
 MAX_POINTS = 5000
-AXES: tuple[metrics.Axis, ...] = ("step", "time", "samples")
+MAX_RUNS = 8
+AXES: tuple[metrics.Axis, ...] = ("step", "time", "samples", "version")
+TEAM_AXES: tuple[metrics.Axis, ...] = ("step", "time", "samples")
 
-_TITLES: dict[str, tuple[str, str]] = {
-    "reward/team": ("Team reward", ""),
-    "reward/agent": ("Reward", ""),
-    "solved": ("Solved share", "share"),
-    "eval/solved": ("Solved share on held-out tasks", "share"),
-    "eval/team_score": ("Team score on held-out tasks", ""),
-    "train/loss": ("Loss", ""),
-    "train/entropy": ("Entropy", "nats"),
-    "train/grad_norm": ("Gradient norm", ""),
-    "train/kl_engine": ("KL of engine and trainer", "nats"),
-    "train/logprob_gap": ("Gap of log-probabilities", "nats"),
-    "train/learning_rate": ("Learning rate", ""),
-    "train/entropy_coef": ("Entropy coefficient", ""),
-    "length/response": ("Response length", "tokens"),
-    "groups/useful": ("Useful groups", "share"),
-    "groups/easy": ("Groups that are too easy", "share"),
-    "groups/hard": ("Groups that are too hard", "share"),
-    "staleness/own_max": ("Largest own lag", "versions"),
-    "time/step": ("Step time", "s"),
-    "time/rollout": ("Rollout time of a step", "s"),
-    "time/wait_samples": ("Trainer waits for samples", "s"),
-    "throughput/tokens": ("Tokens", "tokens/s"),
-    "throughput/samples": ("Samples", "samples/s"),
-    "episodes/failed": ("Failed episodes", "episodes"),
-}
-"""Name -> (title, unit) of the series the core writes."""
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Which series are asked for and how. Without an agent: those of all agents and of the team."""
+
+    names: Sequence[str]
+    agent: str | None = None
+    stat: str | None = None
+    window: Window = field(default_factory=lambda: Window(max_points=DEFAULT_POINTS))
 
 
 def describe(name: str) -> tuple[str, str]:
-    """Return (title, unit) of a series; names of an environment's facts are their own titles."""
-    if name in _TITLES:
-        return _TITLES[name]
-    return name.rpartition("/")[2].replace("_", " ").capitalize(), ""
+    """Return (title, unit) of a series."""
+    found = define(name)
+    return found.title, found.unit
+
+
+def policies(run: Run) -> dict[str, str]:
+    """Map each role of a run to its policy."""
+    return {role: agent.get("policy") or role for role, agent in run.spec["agents"].items()}
 
 
 def catalogue(run: Run) -> list[dict[str, Any]]:
-    """List the series of a run with their range."""
-    rows = []
-    for found in metrics.catalogue(store_connection(), run.no):
-        title, unit = describe(found.name)
-        rows.append({**asdict(found), "title": title, "unit": unit})
-    return rows
+    """List the series of a run with what they mean, their range and the axes they can be drawn on."""
+    rows = metrics.catalogue(store_connection(), run.no)
+    versioned = {row.agent for row in rows if row.name == metrics.VERSION_SERIES}
+    policy_of = policies(run)
+    return [
+        {
+            **asdict(row),
+            "title": define(row.name).title,
+            "unit": define(row.name).unit,
+            "meaning": define(row.name).meaning,
+            "x": list(AXES if row.agent and policy_of.get(row.agent, row.agent) in versioned else TEAM_AXES),
+        }
+        for row in rows
+    ]
 
 
 def data(
@@ -67,11 +71,60 @@ def data(
     max_points: int = DEFAULT_POINTS,
 ) -> dict[str, Any]:
     """Read points of series. `seq` is the run's newest event when they were read."""
+    return answer(run, Question(names, agent, None, Window(x, start, end, max_points)))
+
+
+def answer(run: Run, asked: Question) -> dict[str, Any]:
+    """Answer a question about one run. Raises ValidationProblem for the versions of a team's series."""
     found = metrics.series(
-        store_connection(), run.no, names, agent=agent, x=x, start=start, end=end, max_points=max_points
+        store_connection(), run.no, asked.names, agent=asked.agent, window=asked.window, policy_of=policies(run)
     )
-    return {
-        "series": [{"name": s.name, "agent": s.agent, "stat": s.stat, "x": s.x, "y": s.y} for s in found],
-        "x": x,
-        "seq": run.state.seq,
+    if asked.window.x == "version":
+        _refuse_team(run, asked, {series.name for series in found})
+    shown = [series for series in found if asked.stat in (None, series.stat)]
+    return {"series": [_series(series, asked) for series in shown], "x": asked.window.x, "seq": run.state.seq}
+
+
+def _series(series: metrics.Series, asked: Question) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "name": series.name,
+        "agent": series.agent,
+        "stat": series.stat,
+        "x": series.x,
+        "y": series.y,
     }
+    if asked.window.buckets:
+        row["buckets"] = [asdict(bucket) for bucket in series.buckets]
+    return row
+
+
+def _refuse_team(run: Run, asked: Question, found: set[str]) -> None:
+    """Refuse versions for series that only the team has."""
+    missing = [name for name in asked.names if name not in found]
+    if not missing:
+        return
+    known = {row.name for row in metrics.catalogue(store_connection(), run.no) if row.agent == ""}
+    team = [name for name in missing if name in known and asked.agent in (None, "")]
+    if team:
+        detail = f"{team[0]} is a series of the team, which has no version."
+        hint = f"Legal for it: {', '.join(TEAM_AXES)}."
+        raise ValidationProblem(detail, errors=[FieldError("x", "no_version", detail, hint, "query")])
+
+
+def compare(runs: Sequence[Run], asked: Question) -> dict[str, Any]:
+    """Answer one question for several runs."""
+    rows = []
+    for run in runs:
+        found = answer(run, asked)
+        rows.append(
+            {"id": str(run.id), "key": run.key, "name": run.name, "seq": found["seq"], "series": found["series"]}
+        )
+    return {"runs": rows, "x": asked.window.x}
+
+
+def export(run: Run, names: Sequence[str], agent: str | None = None) -> Iterator[list[Mapping[str, Any]]]:
+    """Read every point of some series, of all when none is named, some thousand at a time."""
+    wanted = list(names) or sorted({row.name for row in metrics.catalogue(store_connection(), run.no)})
+    columns = ("name", "agent", "stat", "step", "at", "samples", "value")
+    for rows in metrics.export(store_connection(), run.no, wanted, agent):
+        yield [dict(zip(columns, row, strict=True)) for row in rows]

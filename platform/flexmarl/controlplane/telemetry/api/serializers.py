@@ -1,37 +1,8 @@
-"""Shapes of series, trajectories, timelines, feeds and devices."""
+"""Shapes of trajectories, timelines, feeds and devices."""
 
 from rest_framework import serializers
 
 from flexmarl.controlplane.common.api.serializers import StrictSerializer
-
-
-class SeriesSerializer(serializers.Serializer):
-    name = serializers.CharField()
-    agent = serializers.CharField(allow_blank=True, help_text="Role or policy; empty for the team.")
-    stat = serializers.CharField()
-    unit = serializers.CharField(allow_blank=True)
-    title = serializers.CharField()
-    first = serializers.FloatField()
-    last = serializers.FloatField()
-    min = serializers.FloatField()
-    max = serializers.FloatField()
-    first_step = serializers.IntegerField()
-    last_step = serializers.IntegerField()
-    points = serializers.IntegerField()
-
-
-class PointsSerializer(serializers.Serializer):
-    name = serializers.CharField()
-    agent = serializers.CharField(allow_blank=True)
-    stat = serializers.CharField()
-    x = serializers.ListField(child=serializers.FloatField())
-    y = serializers.ListField(child=serializers.FloatField())
-
-
-class SeriesDataSerializer(serializers.Serializer):
-    series = PointsSerializer(many=True)
-    x = serializers.ChoiceField(["step", "time", "samples"])
-    seq = serializers.IntegerField()
 
 
 class _TrajectorySerializer(serializers.Serializer):

@@ -4,13 +4,13 @@ from django.urls import path, re_path
 
 from flexmarl.controlplane.telemetry.api import views
 from flexmarl.controlplane.telemetry.api.pace_urls import urlpatterns as pace_routes
+from flexmarl.controlplane.telemetry.api.series_urls import urlpatterns as series_routes
 
 _RUN = "runs/<str:run_id>"
 
 urlpatterns = [
     *pace_routes,
-    path(f"{_RUN}/series", views.SeriesView.as_view(), name="api-run-series"),
-    path(f"{_RUN}/series/data", views.SeriesDataView.as_view(), name="api-run-series-data"),
+    *series_routes,
     path(f"{_RUN}/trajectories", views.TrajectoriesView.as_view(), name="api-run-trajectories"),
     path(f"{_RUN}/trajectories/<str:trajectory_id>", views.TrajectoryView.as_view(), name="api-run-trajectory"),
     path(f"{_RUN}/timeline", views.TimelineView.as_view(), name="api-run-timeline"),

@@ -1,4 +1,4 @@
-"""Series, trajectories, timelines and feeds of a run, and devices, over REST."""
+"""Trajectories, timelines and feeds of a run, and devices, over REST."""
 
 from typing import Any
 
@@ -17,49 +17,10 @@ from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.inventory import actions as inventory_actions
 from flexmarl.controlplane.inventory import queries as inventory
 from flexmarl.controlplane.runs.queries import find_run
-from flexmarl.controlplane.telemetry import feed, queries, series, timeline
+from flexmarl.controlplane.telemetry import feed, queries, timeline
 from flexmarl.controlplane.telemetry.api import serializers as shapes
 
 _TRAJECTORY_ORDER = "-draw,-member,-attempt"
-
-
-class SeriesView(ApiView):
-    scopes = {"GET": Scope.RUNS_READ}
-
-    @extend_schema(operation_id="runs_series", responses=listing(shapes.SeriesSerializer))
-    def get(self, request: Request, run_id: str) -> Response:
-        """List the series of a run."""
-        return Response(_all(queries.catalogue(find_run(actor_of(request), run_id))))
-
-
-class SeriesDataView(ApiView):
-    scopes = {"GET": Scope.RUNS_READ}
-    parameters = (
-        Parameter("names", "Comma-separated names of series."),
-        Parameter("agent", "Role or policy; all when absent."),
-        Parameter("x", "Axis of `x`, `from` and `to`.", choices=series.AXES),
-        Parameter("from", "Smallest x.", "number"),
-        Parameter("to", "Largest x.", "number"),
-        Parameter("max_points", f"Points per series, 4 to {series.MAX_POINTS}.", "integer"),
-    )
-
-    @extend_schema(operation_id="runs_series_data", responses=shapes.SeriesDataSerializer)
-    def get(self, request: Request, run_id: str) -> Response:
-        """Read points of series, thinned without losing an extreme."""
-        names = [name for name in self.values.get("names", "").split(",") if name]
-        if not names:
-            raise _refuse("names", "required", "names is missing.", "Comma-separated names from the catalogue.")
-        points = _bounded(self.values, "max_points", series.DEFAULT_POINTS, 4, series.MAX_POINTS)
-        found = queries.data(
-            find_run(actor_of(request), run_id),
-            names,
-            agent=self.values.get("agent"),
-            x=self.values.get("x", "step"),
-            start=self.values.get("from"),
-            end=self.values.get("to"),
-            max_points=int(points),
-        )
-        return Response(found)
 
 
 class TrajectoriesView(ApiView):

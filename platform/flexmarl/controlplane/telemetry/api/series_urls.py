@@ -1,0 +1,15 @@
+"""Routes of series."""
+
+from django.urls import path
+
+from flexmarl.controlplane.telemetry.api import series
+
+_RUN = "runs/<str:run_id>"
+
+urlpatterns = [
+    path(f"{_RUN}/series", series.SeriesView.as_view(), name="api-run-series"),
+    path(f"{_RUN}/series/data", series.SeriesDataView.as_view(), name="api-run-series-data"),
+    path(f"{_RUN}/series/export", series.SeriesExportView.as_view(), name="api-run-series-export"),
+    path(f"{_RUN}/series:batch", series.SeriesBatchView.as_view(), name="api-run-series-batch"),
+    path("series/data", series.CompareView.as_view(), name="api-series-data"),
+]

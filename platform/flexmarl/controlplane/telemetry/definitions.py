@@ -1,0 +1,112 @@
+"""What each series is called, measured in and means. One definition per figure: pages, the API and the table in
+`docs/metrics.md` read it here, and a series that the orchestrator writes without a definition fails a test.
+"""
+
+from dataclasses import dataclass
+
+USER_PREFIX = "user/"
+"""Series of scripts. No series of the platform begins so, so that a script can never overwrite one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """`of` says what a series is kept for: the team, each role, or each policy."""
+
+    title: str
+    unit: str
+    of: str
+    meaning: str
+
+
+def _team(title: str, unit: str, meaning: str) -> Definition:
+    return Definition(title, unit, "team", meaning)
+
+
+def _role(title: str, unit: str, meaning: str) -> Definition:
+    return Definition(title, unit, "role", meaning)
+
+
+def _policy(title: str, unit: str, meaning: str) -> Definition:
+    return Definition(title, unit, "policy", meaning)
+
+
+DEFINITIONS: dict[str, Definition] = {
+    "reward/team": _team(
+        "Team reward", "", "Team score of the step's finished training episodes: mean, and the worst and best episode."
+    ),
+    "reward/agent": _role("Reward", "", "Mean score of the role over the step's finished training episodes."),
+    "solved": _team("Solved share", "share", "Share of the step's finished training episodes that solved their task."),
+    "eval/solved": _team(
+        "Solved share on held-out tasks", "share", "Share of finished evaluation episodes that solved their task."
+    ),
+    "eval/team_score": _team(
+        "Team score on held-out tasks", "", "Mean team score of the finished evaluation episodes after this step."
+    ),
+    "train/loss": _policy("Loss", "", "Sum of the weighted token losses of the step over the step's Z."),
+    "train/entropy": _policy(
+        "Entropy", "nats", "Mean entropy per trained token of the trainer's distribution over the allowed tokens."
+    ),
+    "train/kl_engine": _policy(
+        "Mismatch of engine and trainer",
+        "nats",
+        "Mean over trained tokens of the estimated KL divergence from the engine's distribution to the trainer's.",
+    ),
+    "train/logprob_gap": _policy(
+        "Gap of log-probabilities",
+        "nats",
+        "Mean over trained tokens of the absolute difference between the trainer's and the engine's log-probability.",
+    ),
+    "train/clipped": _policy("Clipped tokens", "share", "Share of trained tokens whose ratio was clipped."),
+    "train/grad_norm": _policy("Gradient norm", "", "Norm of the step's gradient before it is clipped."),
+    "train/learning_rate": _policy("Learning rate", "", "Learning rate of the step."),
+    "train/entropy_coef": _policy("Entropy coefficient", "", "Weight of the entropy term in the step's loss."),
+    "policy/version": _policy("Policy version", "version", "Version that the policy had when the step ended."),
+    "length/response": _role("Response length", "tokens", "Mean response tokens per turn of the role in the step."),
+    "groups/useful": _team(
+        "Useful groups", "share", "Share of the step's settled groups in which some member did better than another."
+    ),
+    "groups/easy": _team("Groups that are too easy", "share", "Share of groups in which all members solved the task."),
+    "groups/hard": _team(
+        "Groups that are too hard", "share", "Share of groups whose members did equally without all solving the task."
+    ),
+    "groups/dropped": _team("Dropped groups", "groups", "Groups of the step that were dropped after members failed."),
+    "staleness/own_max": _policy(
+        "Largest own lag", "versions", "Largest distance between a cut sample's version and the weights it trains."
+    ),
+    "time/step": _team("Step time", "s", "From the step's first task until its new weights are served."),
+    "time/rollout": _team("Rollout time", "s", "From the step's first task until its last group settled."),
+    "time/train_tail": _team("Training tail", "s", "From the last settled group until the last optimizer step."),
+    "time/publish": _team("Publication", "s", "From the last optimizer step until the new weights are served."),
+    "time/wait_samples": _team(
+        "Trainer waits for samples", "s", "Time of the step in which some trainer could have worked and had no sample."
+    ),
+    "time/train": _policy("Training time", "s", "Seconds of backward passes and the optimizer step of the policy."),
+    "throughput/tokens": _role(
+        "Tokens generated", "tokens/s", "Response tokens of the step's finished episodes over the step time."
+    ),
+    "throughput/samples": _role(
+        "Samples generated", "samples/s", "Turns of the step's finished episodes over the step time."
+    ),
+    "episodes/failed": _team("Failed episodes", "episodes", "Training episodes of the step that failed."),
+}
+"""Name -> definition of the series the orchestrator writes."""
+
+FAMILIES: dict[str, Definition] = {
+    "fact/": _team("Fact of the environment", "", "Mean over the step's episodes of a figure its environment reports."),
+    "eval/fact/": _team("Fact on held-out tasks", "", "The same over evaluation episodes."),
+    USER_PREFIX: _team("Series of a script", "", "Written by a script through the API."),
+}
+"""Prefix -> definition of series whose last part somebody else names."""
+
+TEAM_TOO = frozenset({"throughput/tokens", "throughput/samples"})
+"""Series of roles that are kept for the whole team as well."""
+
+
+def define(name: str) -> Definition:
+    """Return the definition of a series; one of a family is titled by its own last part."""
+    if name in DEFINITIONS:
+        return DEFINITIONS[name]
+    family = max((prefix for prefix in FAMILIES if name.startswith(prefix)), key=len, default="")
+    title = name.removeprefix(family).replace("_", " ").replace("/", ", ")
+    meaning = FAMILIES[family].meaning if family else ""
+    return Definition(title[:1].upper() + title[1:], "", "team", meaning)
