@@ -1,6 +1,6 @@
 """What others read of agents: hues, monograms, the catalogue."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from django.db.models import QuerySet
@@ -15,6 +15,16 @@ from flexmarl.controlplane.common.times import rfc3339
 def hues(project: str) -> dict[str, int]:
     """Map the roles of a project to their hues, 1 to 8."""
     return dict(AgentDefinition.objects.filter(project_id=project).values_list("role", "hue"))
+
+
+def hues_of(projects: Iterable[str]) -> dict[str, dict[str, int]]:
+    """Map the roles of several projects to their hues; one query."""
+    found: dict[str, dict[str, int]] = {project: {} for project in projects}
+    for project, role, hue in AgentDefinition.objects.filter(project_id__in=found).values_list(
+        "project_id", "role", "hue"
+    ):
+        found[project][role] = hue
+    return found
 
 
 def monograms(roles: Sequence[str]) -> dict[str, str]:

@@ -100,6 +100,14 @@ _METRIC = re.compile(
 )
 
 
+def ordering(name: str) -> str:
+    """Return the columns of an ordering. Raises ValidationProblem naming the legal ones."""
+    if name not in ORDERINGS:
+        detail, hint = f"ordering={name[:80]} is not legal.", f"Legal: {', '.join(ORDERINGS)}."
+        raise ValidationProblem(detail, errors=[FieldError("ordering", "unknown_value", detail, hint, "query")])
+    return ORDERINGS[name]
+
+
 def parameters_for(names: Iterable[str]) -> tuple[Parameter, ...]:
     """Return the named parameters and those members of the families that a query names."""
     made = [found for found in map(_family, names) if found is not None]

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import Count, Q, QuerySet
 from pydantic import TypeAdapter
 
 from flexmarl.contracts.arithmetic import arithmetic
@@ -69,16 +69,17 @@ def may_edit(actor: Actor, run: Run) -> bool:
 
 
 def run_rows(found: Iterable[Run]) -> list[dict[str, Any]]:
-    """Return runs as rows; reads the hues once per project."""
-    make = RowMaker()
+    """Return runs as rows; reads the hues of all their projects in one query."""
+    found = list(found)
+    make = RowMaker(agents.hues_of({run.project_id for run in found}))
     return [make(run) for run in found]
 
 
 class RowMaker:
     """Turns runs into rows and remembers the hues of their projects."""
 
-    def __init__(self) -> None:
-        self._hues: dict[str, dict[str, int]] = {}
+    def __init__(self, hues: dict[str, dict[str, int]] | None = None) -> None:
+        self._hues = dict(hues or {})
 
     def __call__(self, run: Run) -> dict[str, Any]:
         """Return one run as a row."""
@@ -188,6 +189,13 @@ def _agents(run: Run, progress: dict[str, Any], hues: dict[str, int]) -> list[di
         }
         for role, agent in spec.items()
     ]
+
+
+def status_counts(rows: QuerySet[Run], user_id: object) -> dict[str, tuple[int, int]]:
+    """Count runs by status: all, and those of one person; one query."""
+    mine = Count("pk", filter=Q(owner_id=user_id))
+    counted = rows.order_by().values("state__status").annotate(all=Count("pk"), mine=mine)
+    return {row["state__status"]: (row["all"], row["mine"]) for row in counted}
 
 
 def light(rows: QuerySet[Run]) -> QuerySet[Run]:

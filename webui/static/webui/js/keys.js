@@ -40,7 +40,7 @@ function plain(event, hold) {
 
 /** Move through the rows of a table; Enter opens, since the focus is on the row's link. */
 function move(step) {
-  const links = $$("tr.go td:first-child a");
+  const links = $$("tr.go a.rowlink, tr.go td:first-child a");
   if (!links.length) return false;
   const at = links.indexOf(document.activeElement);
   links[Math.min(links.length - 1, Math.max(0, at + step))].focus();
