@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 
 from flexmarl.contracts.environments import environment_facts
 from flexmarl.contracts.spec.environment import EnvironmentSpec
+from flexmarl.contracts.wire import EpisodeStatus
 from flexmarl.controlplane.agents import queries as agents
 from flexmarl.controlplane.telemetry import queries as telemetry
 from webui.figures.base import SeriesSet
@@ -37,9 +38,9 @@ def reward_curves(runs: Iterable[Any], points: int = 40) -> dict[int, list[float
 
 
 def episodes_of_step(run: Any, step: int) -> list[dict[str, Any]]:
-    """Read training episodes that a step was made of."""
-    wanted = telemetry.EpisodeFilter(step=step, origin="train", status="finished")
-    return telemetry.trajectory_page(run, wanted, STEP_EPISODES)[0]
+    """Read training episodes that a step was made of; `step` counts the steps before it."""
+    wanted = telemetry.EpisodeFilter(cohort=step, status=EpisodeStatus.FINISHED)
+    return telemetry.trajectory_page(run, wanted, limit=STEP_EPISODES)[0]
 
 
 def notes(run: Any, level: str = "") -> list[dict[str, Any]]:

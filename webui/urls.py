@@ -2,7 +2,19 @@
 
 from django.urls import path
 
-from webui.views import account, cluster, helping, home, new_run, run, runs, trajectories
+from webui.views import (
+    account,
+    checkpoints,
+    cluster,
+    comparison,
+    helping,
+    home,
+    new_run,
+    pipeline,
+    run,
+    runs,
+    trajectories,
+)
 
 app_name = "webui"
 urlpatterns = [
@@ -27,7 +39,12 @@ urlpatterns = [
     path("runs/<str:key>/parts/trajectories", trajectories.rows_part, name="trajectory_rows"),
     path("runs/<str:key>/parts/trajectories/<str:tid>", trajectories.viewer_part, name="trajectory_part"),
     path("runs/<str:key>/trajectories", trajectories.listing, name="trajectories"),
+    path("runs/<str:key>/trajectories/compare", comparison.compare, name="trajectory_compare"),
     path("runs/<str:key>/trajectories/<str:tid>", trajectories.detail, name="trajectory"),
+    path("runs/<str:key>/checkpoints", checkpoints.checkpoints, name="checkpoints"),
+    # pipeline, timelines, feed
+    path("runs/<str:key>/pipeline", pipeline.pipeline, name="pipeline"),
+    path("runs/<str:key>/parts/pipeline", pipeline.pipeline_part, name="pipeline_part"),
     path("runs/<str:key>/timeline", run.timeline, name="timeline"),
     path("runs/<str:key>/events", run.events, name="events"),
     path("runs/<str:key>/config", run.config, name="config"),

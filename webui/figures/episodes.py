@@ -1,16 +1,11 @@
-"""Drawings of the trajectory pages: score histogram, why an advantage is what it is, log-probabilities of tokens."""
+"""Drawings of the trajectory pages: score histogram, and why an advantage is what it is."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from webui.formats import number, percent, plural, signed
-
-BINS = 10
-HEAT_LEVELS = 8
-HEAT_AT = 2.6
-"""Negative log-probability (nats) at which a token has the strongest tint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,31 +14,33 @@ class Bin:
     high: float
     count: int
     x: float
+    width: float
     height: float
     """Percent of the tallest bin."""
     label: str
+    chosen: bool
+    """Whether the filter in force holds it."""
 
 
-def histogram(values: Sequence[float], low: float = 0.0, high: float = 1.0, bins: int = BINS) -> list[Bin]:
-    """Count scores in bins of equal width; the last bin holds its upper edge. Empty without values."""
-    if not values:
+def bins(rows: Sequence[Mapping[str, float]], chosen: tuple[float | None, float | None]) -> list[Bin]:
+    """Draw counted scores as bars; `chosen` is the range that the list is filtered to."""
+    if not rows:
         return []
-    low, high = min(low, *values), max(high, *values)
-    size = (high - low) / bins or 1.0
-    counts = [0] * bins
-    for value in values:
-        counts[min(bins - 1, int((value - low) / size))] += 1
-    top = max(counts)
+    top = max(row["count"] for row in rows) or 1
+    low, high = chosen
+    filtered = low is not None or high is not None
     return [
         Bin(
-            round(low + i * size, 4),
-            round(low + (i + 1) * size, 4),
-            count,
-            100.0 * i / bins,
-            100.0 * count / top,
-            f"{number(low + i * size, 2)} to {number(low + (i + 1) * size, 2)}: {plural(count, 'episode')}",
+            row["low"],
+            row["high"],
+            int(row["count"]),
+            round(100.0 * i / len(rows), 3),
+            round(94.0 / len(rows), 3),
+            100.0 * row["count"] / top,
+            f"{number(row['low'], 2)} to {number(row['high'], 2)}: {plural(int(row['count']), 'episode')}",
+            filtered and (low is None or row["low"] >= low - 1e-9) and (high is None or row["high"] <= high + 1e-9),
         )
-        for i, count in enumerate(counts)
+        for i, row in enumerate(rows)
     ]
 
 
@@ -135,37 +132,6 @@ def _mixed_words(sums: _Sums, rule: Mapping[str, Any]) -> str:
     if rule["per_turn"]:
         parts.append("the reward from each turn on, compared with the same turn of the others")
     return f"{text} The advantages stand beside the turns; they also use {' and '.join(parts)}."
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    index: int
-    text: str
-    logprob: float | None
-    level: int
-    """Tint 0 (certain) to 8 (unsure)."""
-    x: float
-    width: float
-    height: float
-    """Bar of the strip below the text, percent."""
-
-
-def tokens(rows: Iterable[Mapping[str, Any]]) -> list[Token]:
-    """Give each token of a response its tint and its bar."""
-    rows = list(rows)
-    width = 100.0 / max(24, len(rows))
-    out = []
-    for i, row in enumerate(rows):
-        logprob = row.get("logprob")
-        share = min(1.0, (max(0.0, -logprob) / HEAT_AT) ** 0.75) if logprob is not None else 0.0
-        height = min(100.0, 100.0 * max(0.0, -(logprob or 0.0)) / HEAT_AT)
-        level = min(HEAT_LEVELS, math.ceil(share * HEAT_LEVELS - 0.15)) if share > 0.02 else 0
-        out.append(
-            Token(
-                i, row["text"], logprob, level, round(i * width, 3), round(width * 0.76, 3), round(max(2.0, height), 2)
-            )
-        )
-    return out
 
 
 def pick(rows: Sequence[Mapping[str, Any]], seed: int) -> dict[str, Mapping[str, Any]]:

@@ -18,9 +18,11 @@ from webui.views.base import page, show, whole_number
 TABS = (
     ("overview", "Overview", "webui:run"),
     ("trajectories", "Trajectories", "webui:trajectories"),
+    ("pipeline", "Pipeline", "webui:pipeline"),
     ("timeline", "Timeline", "webui:timeline"),
     ("events", "Events", "webui:events"),
     ("config", "Config", "webui:config"),
+    ("checkpoints", "Checkpoints", "webui:checkpoints"),
 )
 WINDOWS = ((10, "10 s"), (60, "1 min"), (300, "5 min"), (3600, "1 h"))
 """(seconds, words) of the timeline's windows."""

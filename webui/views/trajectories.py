@@ -1,65 +1,112 @@
-"""Trajectories: a list with filters and a score histogram, and one conversation at a time."""
+"""Trajectories: a list with filters and a score histogram, and one conversation at a time.
 
-from collections.abc import Iterable
+The parameters of the address are those of the API's list, so that a page says which call made it. A value that is not
+legal filters nothing.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse
 
 from flexmarl.controlplane.accounts.queries import actor_of
+from flexmarl.controlplane.common.problems import ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
+from flexmarl.controlplane.runs import labels
 from flexmarl.controlplane.runs import queries as runs
 from flexmarl.controlplane.telemetry import queries as telemetry
-from flexmarl.contracts.wire import EVALUATION_DRAWS
 from webui import reading
 from webui.figures import episodes
-from webui.formats import DASH
-from webui.views.base import page, show, whole_number
+from webui.formats import number
+from webui.views.base import page, show
 from webui.views.run import run_frame
+from webui.views.trajectory_viewer import group_no, opened
 
 PAGE = 40
-SAMPLE = 500
-"""Newest matching episodes that the histogram counts."""
-FILTERS = ("step", "origin", "solved", "min", "max")
+_LARGEST = 2**31 - 1
 
 
-def wanted(request: HttpRequest, origin: str, *, scores: bool = True) -> telemetry.EpisodeFilter:
-    """Read the filters of the URL."""
-    step = whole_number(request, "step")
-    return telemetry.EpisodeFilter(
-        # Pages count steps from 1, as every chart does; a cohort has the number of the steps before it.
-        step=None if step is None else step - (origin == "train"),
-        origin=origin,
-        solved={"yes": True, "no": False}.get(request.GET.get("solved", "")),
-        score_min=_number(request, "min") if scores else None,
-        score_max=_number(request, "max") if scores else None,
-    )
+def _whole(text: str) -> int:
+    value = int(text)
+    if not 0 <= value <= _LARGEST:
+        raise ValueError(text)
+    return value
 
 
-def _number(request: HttpRequest, name: str) -> float | None:
-    try:
-        return float(request.GET[name])
-    except (KeyError, ValueError):
-        return None
+def _figure(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(text)
+    return value
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in words:
+            raise ValueError(text)
+        return text
+
+    return read
+
+
+READERS: dict[str, Callable[[str], Any]] = {
+    "origin": _one_of("train", "eval"),
+    "step": _whole,
+    "draw": _whole,
+    "status": _one_of("finished", "failed", "cancelled"),
+    "solved": lambda text: {"true": True, "false": False, "yes": True, "no": False}[text],
+    "reward__gte": _figure,
+    "reward__lte": _figure,
+    "agent": str,
+    "agent_reward__gte": _figure,
+    "agent_reward__lte": _figure,
+    "turns__gte": _whole,
+    "turns__lte": _whole,
+    "tokens__gte": _whole,
+    "tokens__lte": _whole,
+    "duration_s__gte": _figure,
+    "duration_s__lte": _figure,
+    "version": lambda text: [text],
+    "search": str,
+    "label": str,
+    "ordering": _one_of(*(f"{sign}{name}" for name in telemetry.TRAJECTORY_ORDERINGS for sign in ("-", ""))),
+}
+WORDS = {
+    "step": "Step", "draw": "Group", "status": "Status", "solved": "Solved", "reward": "Team score", "turns": "Turns",
+    "tokens": "Tokens", "duration_s": "Seconds", "version": "Version", "search": "Title has", "label": "Label",
+}  # fmt: skip
+RANGES = ("reward", "turns", "tokens", "duration_s")
+ORDERS = (
+    ("-draw", "Newest first"),
+    ("draw", "Oldest first"),
+    ("-reward", "Best score first"),
+    ("reward", "Worst score first"),
+    ("-tokens", "Most tokens first"),
+    ("-duration_s", "Longest first"),
+    ("duration_s", "Shortest first"),
+)
 
 
 @page(Scope.TRAJECTORIES_READ)
 def listing(request: HttpRequest, key: str) -> HttpResponse:
-    """Show the list with its newest trajectory open."""
+    """Show the list with its first trajectory open."""
     context = run_frame(request, key, "trajectories")
-    found = listed(request, context["found"], key)
+    found = listed(request, context["found"])
     first = found["rows"][0]["id"] if found["rows"] else ""
-    opened = _opened(context["found"], context["run"], first) if first else {"t": None}
-    return show(request, "webui/run_trajectories.html", {**context, **found, **opened, "many": True})
+    shown = opened(context["found"], context["run"], first, request.GET.get("view", "")) if first else {"t": None}
+    return show(request, "webui/run_trajectories.html", {**context, **found, **shown, "many": True})
 
 
 @page(Scope.TRAJECTORIES_READ)
 def detail(request: HttpRequest, key: str, tid: str) -> HttpResponse:
     """Show one trajectory beside the list."""
     context = run_frame(request, key, "trajectories")
-    opened = _opened(context["found"], context["run"], tid)
-    found = listed(request, context["found"], key, around=opened["t"])
-    return show(request, "webui/run_trajectories.html", {**context, **found, **opened, "many": False})
+    shown = opened(context["found"], context["run"], tid, request.GET.get("view", ""))
+    found = listed(request, context["found"], around=shown["t"])
+    return show(request, "webui/run_trajectories.html", {**context, **found, **shown, "many": False})
 
 
 @page(Scope.TRAJECTORIES_READ)
@@ -67,135 +114,149 @@ def viewer_part(request: HttpRequest, key: str, tid: str) -> HttpResponse:
     """The conversation and its side panel alone."""
     found = runs.find_run(actor_of(request), key, Scope.TRAJECTORIES_READ)
     row = runs.run_detail(found)
-    return show(request, "webui/parts/trajectory.html", {"run": row, **_opened(found, row, tid)})
+    shown = opened(found, row, tid, request.GET.get("view", ""))
+    context = {"run": row, "query": urlencode(asked(request)), "may_label": _may_label(request, found), **shown}
+    return show(request, "webui/parts/trajectory.html", context)
 
 
 @page(Scope.TRAJECTORIES_READ)
 def rows_part(request: HttpRequest, key: str) -> HttpResponse:
     """The next page of the list alone."""
     found = runs.find_run(actor_of(request), key, Scope.TRAJECTORIES_READ)
-    return show(
-        request, "webui/parts/trajectory_rows.html", {"run": runs.run_detail(found), **listed(request, found, key)}
-    )
+    context = {"run": runs.run_detail(found), **listed(request, found, facets=False)}
+    return show(request, "webui/parts/trajectory_rows.html", context)
 
 
-def listed(request: HttpRequest, run: Any, key: str, around: dict[str, Any] | None = None) -> dict[str, Any]:
+def asked(request: HttpRequest) -> dict[str, str]:
+    """Return the parameters of the address that are legal, as they were written."""
+    kept: dict[str, str] = {}
+    for name, read in READERS.items():
+        text = request.GET.get(name, "").strip()
+        try:
+            read(text)
+        except (ValueError, KeyError):
+            continue
+        if text and "\0" not in text:
+            kept[name] = text
+    if "agent" not in kept or not {"agent_reward__gte", "agent_reward__lte"} & set(kept):
+        for name in ("agent", "agent_reward__gte", "agent_reward__lte"):
+            kept.pop(name, None)
+    return kept
+
+
+def _wanted(run: Any, query: dict[str, str]) -> telemetry.EpisodeFilter:
+    values = {name: READERS[name](text) for name, text in query.items()}
+    try:
+        return telemetry.trajectory_filter(run, values)
+    except ValidationProblem:  # a version that names no policy
+        query.pop("version", None)
+        values.pop("version", None)
+        return telemetry.trajectory_filter(run, values)
+
+
+def listed(
+    request: HttpRequest, run: Any, around: dict[str, Any] | None = None, *, facets: bool = True
+) -> dict[str, Any]:
     """One page of the list, the histogram over its newest matches, and the filters in force."""
-    after = _position(request.GET.get("after", ""))
-    if around is not None and after is None and not any(request.GET.get(name) for name in FILTERS):
-        # Open the list at the episode a link named: its group begins at its last member.
-        after = (around["draw"] + 1, 0, 0)
-    origin = _origin(request, around)
-    rows, position = telemetry.trajectory_page(run, wanted(request, origin), PAGE, after)
-    rows = [{**row, "group_no": group_no(row)} for row in rows]
-    sample = telemetry.trajectory_page(run, wanted(request, origin, scores=False), SAMPLE)[0]
-    query = {name: request.GET[name] for name in FILTERS if request.GET.get(name)}
+    query = asked(request)
+    if around is not None and "origin" not in query:
+        query["origin"] = around["origin"]
+    wanted = _wanted(run, query)
+    ordering = telemetry.trajectory_ordering(query)
+    position, back = _place(request, ordering)
+    if around is not None and position is None and not set(query) - {"origin"}:
+        position = (around["draw"] + 1, 0, 0)  # open the list at the group of the episode that a link named
+    rows, before, behind = telemetry.trajectory_page(run, wanted, ordering, limit=PAGE, position=position, back=back)
     return {
-        "rows": rows,
+        "rows": [{**row, "group_no": group_no(row)} for row in rows],
         "top": reading.best_score(run),
-        "more": urlencode({**query, "after": "-".join(map(str, position))}) if position else "",
-        "bins": [{"bin": b, "query": urlencode({**query, "min": b.low, "max": b.high})} for b in _bins(sample)],
-        "sampled": len(sample),
-        "last_bin": {"bin": _bins(sample)[-1]} if sample and _bins(sample) else None,
-        "chips": _chips(query),
-        "origin": origin,
+        "more": _link(query, "after", behind),
+        "newer": _link(query, "before", before),
+        "origin": query.get("origin", "train"),
         "query": urlencode(query),
-        "filters": query,
+        "filters": {name: text for name, text in query.items() if name != "origin"},
+        "may_label": _may_label(request, run),
+        **(_facets(run, query, wanted) if facets else {}),
     }
 
 
-def _bins(sample: list[dict[str, Any]]) -> list[episodes.Bin]:
-    return episodes.histogram([row["team_score"] for row in sample if row["status"] == "finished"])
+def _facets(run: Any, query: dict[str, str], wanted: telemetry.EpisodeFilter) -> dict[str, Any]:
+    """Histogram and outcomes: of everything that matches but the score, so that the bars stay while one is chosen."""
+    whole = replace(wanted, score=(None, None), solved=None, status=None)
+    found = telemetry.trajectory_facets(run, whole)
+    rest = {k: v for k, v in query.items() if not k.startswith("reward")}
+    bins = episodes.bins(found["histogram"], wanted.score)
+    return {
+        "bins": [{"bin": b, "query": urlencode({**rest, "reward__gte": b.low, "reward__lte": b.high})} for b in bins],
+        "last_bin": bins[-1] if bins else None,
+        "counted": found["counted"],
+        "exact": found["exact"],
+        "outcomes": _outcomes(found["outcomes"], query),
+        "chips": _chips(query),
+        "clear": urlencode({"origin": query["origin"]}) if "origin" in query else "",
+        "orders": ORDERS,
+        "label_words": labels.words(run),
+    }
 
 
-def _origin(request: HttpRequest, around: dict[str, Any] | None) -> str:
-    """Training episodes, unless evaluations are asked for or the open one is one."""
-    asked = request.GET.get("origin", "")
-    return asked if asked in ("train", "eval") else str((around or {}).get("origin", "train"))
+def _outcomes(counts: dict[str, int], query: dict[str, str]) -> list[dict[str, Any]]:
+    rest = {name: text for name, text in query.items() if name not in ("solved", "status")}
+    choices = (
+        ("Solved", "solved", {"solved": "true"}),
+        ("Not solved", "not_solved", {"solved": "false", "status": "finished"}),
+        ("Failed", "failed", {"status": "failed"}),
+        ("Cancelled", "cancelled", {"status": "cancelled"}),
+    )
+    chosen = {name: query[name] for name in ("solved", "status") if name in query}
+    return [
+        {"word": word, "count": counts[name], "on": chosen == filters, "query": urlencode({**rest, **filters})}
+        for word, name, filters in choices
+        if counts[name] or chosen == filters
+    ]
 
 
 def _chips(query: dict[str, str]) -> list[dict[str, str]]:
     found = []
-    shown = dict(query)
-    if "min" in shown and "max" in shown:
-        shown["score"] = f"{float(shown.pop('min')):.2f} to {float(shown.pop('max')):.2f}"
+    shown = {name: text for name, text in query.items() if name in WORDS and name not in ("solved", "status")}
+    for name in RANGES:
+        low, high = query.get(f"{name}__gte"), query.get(f"{name}__lte")
+        if low or high:
+            shown[name] = _between(low, high)
     for name, value in shown.items():
-        if name == "origin":
-            continue
-        gone = {"min", "max"} if name == "score" else {name}
-        rest = urlencode({k: v for k, v in query.items() if k not in gone})
-        found.append({"text": name.capitalize(), "value": value, "query": rest})
+        rest = urlencode({k: v for k, v in query.items() if k.partition("__")[0] != name})
+        found.append({"text": WORDS[name], "value": value, "query": rest})
+    if "agent" in query:
+        rest = urlencode({k: v for k, v in query.items() if not k.startswith("agent")})
+        between = _between(query.get("agent_reward__gte"), query.get("agent_reward__lte"))
+        found.append({"text": query["agent"], "value": between, "query": rest})
     return found
 
 
-def _position(text: str) -> tuple[int, int, int] | None:
-    parts = text.split("-")
-    if len(parts) != 3 or not all(part.isdigit() for part in parts):
-        return None
-    return int(parts[0]), int(parts[1]), int(parts[2])
+def _between(low: str | None, high: str | None) -> str:
+    def written(text: str) -> str:
+        return number(float(text), 0 if float(text).is_integer() and float(text) > 1 else 2)
+
+    if low and high:
+        return f"{written(low)} to {written(high)}"
+    return f"at least {written(low)}" if low else f"at most {written(high or '0')}"
 
 
-def _opened(run: Any, row: dict[str, Any], tid: str) -> dict[str, Any]:
-    """One trajectory as a conversation: task, turns and remarks in order, scores, advantage, provenance."""
-    found = telemetry.trajectory(run, tid)
-    agents = {agent["role"]: agent for agent in row["agents"]}
-    turns = {(turn["role"], turn["turn"]): {**turn, "agent": agents.get(turn["role"])} for turn in found["turns"]}
-    for turn in turns.values():
-        turn["marked"] = episodes.tokens(turn["tokens"])
-    advantages = [turn["advantage"] for turn in turns.values() if turn["advantage"] is not None]
-    rule = row["spec"]["algorithm"]["advantage"]
-    group = [member for member in found["group"] if member["status"] == "finished"]
-    return {
-        "t": {**found, "group_no": group_no(found)},
-        "top": reading.best_score(run),
-        "conversation": conversation(found["transcript"], turns),
-        "scores": [
-            {"agent": agent, "role": role, "score": found["scores"][role]}
-            for role, agent in agents.items()
-            if role in found["scores"]
-        ],
-        "pins": [(name, found["pins"][name]) for name in _policies(row) if name in found["pins"]],
-        "why": episodes.why(group, found["member"], rule, advantages),
-        "facts": sorted((str(k), v) for k, v in dict(found["task"].get("facts") or {}).items()),
-        "group": group,
-        "micro_batches": _micro_batches(turns.values()),
-    }
+def _link(query: dict[str, str], name: str, position: tuple[float | int, ...] | None) -> str:
+    return urlencode({**query, name: "_".join(map(str, position))}) if position else ""
 
 
-def _policies(row: dict[str, Any]) -> list[str]:
-    """The policies of a run in the order of its agents."""
-    return list(dict.fromkeys(agent["policy"] for agent in row["agents"]))
+def _place(request: HttpRequest, ordering: telemetry.Ordering) -> tuple[tuple[float | int, ...] | None, bool]:
+    """Read where the page begins: behind `after` or before `before`."""
+    back = "before" in request.GET
+    parts = request.GET.get("before" if back else "after", "").split("_")
+    if len(parts) != 3 + (ordering.by != "draw"):
+        return None, False
+    try:
+        own = [_figure(parts[0]) if ordering.by != "tokens" else _whole(parts[0])] if len(parts) == 4 else []
+        return (*own, *(_whole(part) for part in parts[-3:])), back
+    except ValueError:
+        return None, False
 
 
-def _micro_batches(turns: Iterable[dict[str, Any]]) -> str:
-    """Which micro-batches hold the turns: `S 11, L 11`."""
-    found = {
-        (t["agent"] or {}).get("monogram", t["role"]): t["micro_batch"] for t in turns if t["micro_batch"] is not None
-    }
-    return ", ".join(f"{mark} {no}" for mark, no in found.items()) or DASH
-
-
-def group_no(row: dict[str, Any]) -> int:
-    """Number of an episode group towards people; evaluations count apart."""
-    return int(row["draw"]) - (EVALUATION_DRAWS if row["origin"] == "eval" else 0)
-
-
-def conversation(transcript: list[Any], turns: dict[tuple[str, int], dict[str, Any]]) -> list[dict[str, Any]]:
-    """Put turns and the environment's remarks into the order they happened; turns nobody named come last."""
-    left = dict(turns)
-    entries: list[dict[str, Any]] = []
-    for entry in transcript:
-        if isinstance(entry, list) and len(entry) >= 2 and str(entry[1]).lstrip("-").isdigit():
-            turn = left.pop((str(entry[0]), int(entry[1])), None)
-            if turn is not None:
-                entries.append({"turn": turn, "no": sum(1 for e in entries if "turn" in e) + 1})
-                remark = entry[2] if len(entry) > 2 else ""
-                if remark:
-                    entries.append({"remark": str(remark)})
-        elif isinstance(entry, str):
-            entries.append({"remark": entry})
-        elif isinstance(entry, dict) and entry.get("text"):
-            entries.append({"remark": str(entry["text"])})
-    for turn in left.values():
-        entries.append({"turn": turn, "no": sum(1 for e in entries if "turn" in e) + 1})
-    return entries
+def _may_label(request: HttpRequest, run: Any) -> bool:
+    return bool(actor_of(request).may(Scope.RUNS_WRITE, run.project_id))

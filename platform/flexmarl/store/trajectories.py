@@ -1,7 +1,7 @@
-"""What was played, for people: episodes by filter and cursor, one episode with its turns decoded.
+"""What was played, for people: episodes with their turns decoded, and the group they were compared in.
 
-Invariant: pages of a listing follow the primary key downwards from a cursor, so rows written meanwhile neither shift
-nor repeat a page. Every query names the run, so only its partition is read.
+Every query names the run, so only its partition is read; turns and the micro-batches that hold them are read once for
+all episodes asked for.
 """
 
 from collections.abc import Sequence
@@ -10,42 +10,23 @@ from dataclasses import dataclass
 import orjson
 from psycopg import Connection
 
+from flexmarl.store.episodes import SUMMARY, EpisodeSummary, Key, summary
 from flexmarl.store.payload import Arrays, unpack
 
-Cursor = tuple[int, int, int]
-"""(draw, member, attempt) of the last row of a page."""
-
 
 @dataclass(frozen=True, slots=True)
-class EpisodeSummary:
-    draw: int
-    member: int
-    attempt: int
-    origin: str
+class Cut:
+    """A turn's place in a micro-batch, as the cut fixed it."""
+
+    advantage: float
+    weight: float
+    no: int
     status: str
-    reason: str
+    """cut, accumulated, applied or void."""
     cohort: int
-    scores: dict[str, float]
-    team_score: float
-    solved: bool
-    turns: int
-    tokens: int
-    pins: dict[str, int]
-    task: dict[str, object]
-    started_at: float
-    finished_at: float
-
-
-@dataclass(frozen=True, slots=True)
-class EpisodeFilter:
-    """Absent fields do not filter. `step` is the cohort the episode was played for."""
-
-    step: int | None = None
-    origin: str | None = None
-    status: str | None = None
-    solved: bool | None = None
-    score_min: float | None = None
-    score_max: float | None = None
+    """Cohort whose step the micro-batch belongs to."""
+    version: int | None
+    """Version that its step committed; None before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +42,7 @@ class TurnRecord:
     engine: str
     latency_ms: float
     arrays: Arrays
-    advantage: float | None
-    """As fixed when its micro-batch was cut; None when the turn is in none."""
-    weight: float | None
-    micro_batch: int | None
-    micro_batch_status: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    member: int
-    attempt: int
-    status: str
-    team_score: float
-    solved: bool
+    cut: Cut | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,111 +50,86 @@ class EpisodeDetail:
     episode: EpisodeSummary
     transcript: list[object]
     turns: list[TurnRecord]
-    group: list[Member]
-    """All members of its episode group, itself included."""
+    """In the order they were played."""
 
 
-_SUMMARY = """draw, member, attempt, origin, status, reason, cohort, scores::text, team_score, solved, turns, tokens,
-  pins::text, task::text, extract(epoch FROM started_at)::float8, extract(epoch FROM finished_at)::float8"""
+def episode(conn: Connection, run_id: int, key: Key) -> EpisodeDetail | None:
+    """Read one episode with its turns; None when it does not exist."""
+    found = details(conn, run_id, [key])
+    return found[0] if found else None
 
 
-def episodes(
-    conn: Connection, run_id: int, wanted: EpisodeFilter, limit: int, cursor: Cursor | None = None
-) -> list[EpisodeSummary]:
-    """List up to `limit` episodes behind a cursor, newest draw first."""
+def details(conn: Connection, run_id: int, keys: Sequence[Key]) -> list[EpisodeDetail]:
+    """Read episodes with their turns, in the order asked for; unknown ones are left out."""
     rows = conn.execute(
-        f"""
-        SELECT {_SUMMARY} FROM store.episode
-        WHERE run_id = %(run)s
-          AND (%(draw)s::int IS NULL OR (draw, member, attempt) < (%(draw)s, %(member)s, %(attempt)s))
-          AND (%(step)s::int IS NULL OR cohort = %(step)s)
-          AND (%(origin)s::text IS NULL OR origin = %(origin)s)
-          AND (%(status)s::text IS NULL OR status = %(status)s)
-          AND (%(solved)s::bool IS NULL OR solved = %(solved)s)
-          AND (%(score_min)s::float8 IS NULL OR team_score >= %(score_min)s)
-          AND (%(score_max)s::float8 IS NULL OR team_score <= %(score_max)s)
-        ORDER BY draw DESC, member DESC, attempt DESC LIMIT %(limit)s
-        """.encode(),
-        {
-            "run": run_id, "limit": limit, "draw": cursor[0] if cursor else None,
-            "member": cursor[1] if cursor else None, "attempt": cursor[2] if cursor else None,
-            "step": wanted.step, "origin": wanted.origin, "status": wanted.status, "solved": wanted.solved,
-            "score_min": wanted.score_min, "score_max": wanted.score_max,
-        },
-    ).fetchall()  # fmt: skip
-    return [_summary(row) for row in rows]
-
-
-def episode(conn: Connection, run_id: int, draw: int, member: int, attempt: int) -> EpisodeDetail | None:
-    """Read one episode with its turns in the order they were played; None when it does not exist."""
-    row = conn.execute(
-        f"""
-        SELECT {_SUMMARY}, transcript::text FROM store.episode
-        WHERE run_id = %s AND draw = %s AND member = %s AND attempt = %s
-        """.encode(),
-        [run_id, draw, member, attempt],
-    ).fetchone()
-    if row is None:
-        return None
-    transcript = orjson.loads(row[-1])
-    turns = _turns(conn, run_id, (draw, member, attempt))
-    return EpisodeDetail(_summary(row[:-1]), transcript, _played(turns, transcript), _group(conn, run_id, draw))
-
-
-def _summary(row: Sequence[object]) -> EpisodeSummary:
-    values = list(row)
-    for index in (7, 12, 13):
-        values[index] = orjson.loads(str(values[index]))
-    return EpisodeSummary(*values)  # type: ignore[arg-type]
-
-
-def _turns(conn: Connection, run_id: int, key: Cursor) -> list[TurnRecord]:
-    with conn.cursor(binary=True) as cursor:
-        rows = cursor.execute(
-            """
-            SELECT role, turn, policy, version, segments, finish, reward, temperature, engine, latency_ms,
-              payload, n_prompt, n_response, n_allowed
-            FROM store.sample WHERE run_id = %s AND draw = %s AND member = %s AND attempt = %s ORDER BY role, turn
-            """,
-            [run_id, *key],
-        ).fetchall()
-    cuts = _cuts(conn, run_id, key)
-    records = []
-    for role, turn, *row in rows:
-        advantage, weight, no, status = cuts.get((role, turn), (None, None, None, None))
-        policy, version, segments, finish, reward, temperature, engine, latency_ms, *payload = row
-        records.append(
-            TurnRecord(
-                role, turn, policy, version, segments, finish, reward, temperature, engine, latency_ms,
-                unpack(*payload), advantage, weight, no, status,
-            )
-        )  # fmt: skip
-    return records
-
-
-def _cuts(conn: Connection, run_id: int, key: Cursor) -> dict[tuple[str, int], tuple[float, float, int, str]]:
-    """Find the micro-batches that hold turns of one episode."""
-    rows = conn.execute(
-        """
-        SELECT k.key ->> 3, (k.key ->> 4)::int, m.advantages[k.ord], m.weights[k.ord], m.no, m.status
-        FROM store.micro_batch m, jsonb_array_elements(m.keys) WITH ORDINALITY AS k(key, ord)
-        WHERE m.run_id = %(run)s
-          AND m.cohort = (SELECT cohort FROM store.episode WHERE run_id = %(run)s AND draw = %(draw)s
-                          AND member = %(member)s AND attempt = %(attempt)s)
-          AND (k.key ->> 0)::int = %(draw)s AND (k.key ->> 1)::int = %(member)s AND (k.key ->> 2)::int = %(attempt)s
-        """,
-        {"run": run_id, "draw": key[0], "member": key[1], "attempt": key[2]},
+        f"SELECT {SUMMARY}, e.transcript::text FROM store.episode e {_ASKED}".encode(), _asked(run_id, keys)
     ).fetchall()
-    return {(role, turn): (advantage, weight, no, status) for role, turn, advantage, weight, no, status in rows}
+    transcripts = {row[:3]: orjson.loads(row[-1]) for row in rows}
+    turns = _turns(conn, run_id, keys)
+    found = {row[:3]: summary(row[:-1]) for row in rows}
+    return [
+        EpisodeDetail(found[key], transcripts[key], _played(turns.get(key, []), transcripts[key]))
+        for key in map(tuple, keys)
+        if key in found
+    ]
 
 
-def _group(conn: Connection, run_id: int, draw: int) -> list[Member]:
+def group(conn: Connection, run_id: int, draw: int) -> list[EpisodeSummary]:
+    """Read all episodes of a group, in the order of their members."""
     rows = conn.execute(
-        "SELECT member, attempt, status, team_score, solved FROM store.episode "
-        "WHERE run_id = %s AND draw = %s ORDER BY member, attempt",
+        f"SELECT {SUMMARY} FROM store.episode e WHERE run_id = %s AND draw = %s ORDER BY member, attempt".encode(),
         [run_id, draw],
     ).fetchall()
-    return [Member(*row) for row in rows]
+    return [summary(row) for row in rows]
+
+
+def advantages(conn: Connection, run_id: int, keys: Sequence[Key]) -> dict[Key, dict[tuple[str, int], Cut]]:
+    """Find where the turns of some episodes are cut, by episode and (role, turn)."""
+    rows = conn.execute(
+        f"""
+        WITH asked AS MATERIALIZED (SELECT e.cohort, e.draw, e.member, e.attempt FROM store.episode e {_ASKED})
+        SELECT a.draw, a.member, a.attempt, k.key ->> 3, (k.key ->> 4)::int, m.advantages[k.ord], m.weights[k.ord],
+          m.no, m.status, m.cohort, m.version
+        FROM store.micro_batch m, jsonb_array_elements(m.keys) WITH ORDINALITY AS k(key, ord), asked a
+        WHERE m.run_id = %(run)s AND m.cohort = ANY (SELECT cohort FROM asked) AND a.draw = (k.key ->> 0)::int
+          AND a.member = (k.key ->> 1)::int AND a.attempt = (k.key ->> 2)::int
+        """.encode(),
+        _asked(run_id, keys),
+    ).fetchall()
+    found: dict[Key, dict[tuple[str, int], Cut]] = {}
+    for draw, member, attempt, role, turn, *cut in rows:
+        found.setdefault((draw, member, attempt), {})[(role, turn)] = Cut(*cut)
+    return found
+
+
+_ASKED = """
+  JOIN unnest(%(draws)s::int[], %(members)s::int[], %(attempts)s::int[]) AS w(draw, member, attempt)
+    ON e.draw = w.draw AND e.member = w.member AND e.attempt = w.attempt
+  WHERE e.run_id = %(run)s"""
+
+
+def _asked(run_id: int, keys: Sequence[Key]) -> dict[str, object]:
+    draws, members, attempts = zip(*keys, strict=True) if keys else ((), (), ())
+    return {"run": run_id, "draws": list(draws), "members": list(members), "attempts": list(attempts)}
+
+
+def _turns(conn: Connection, run_id: int, keys: Sequence[Key]) -> dict[Key, list[TurnRecord]]:
+    with conn.cursor(binary=True) as cursor:  # binary: payloads come without hexadecimal in between
+        rows = cursor.execute(
+            f"""
+            SELECT e.draw, e.member, e.attempt, e.role, e.turn, e.policy, e.version, e.segments, e.finish, e.reward,
+              e.temperature, e.engine, e.latency_ms, e.payload, e.n_prompt, e.n_response, e.n_allowed
+            FROM store.sample e {_ASKED} ORDER BY e.role, e.turn
+            """.encode(),
+            _asked(run_id, keys),
+        ).fetchall()
+    cuts = advantages(conn, run_id, keys)
+    found: dict[Key, list[TurnRecord]] = {}
+    for draw, member, attempt, role, turn, *row in rows:
+        key = (draw, member, attempt)
+        record = TurnRecord(role, turn, *row[:8], unpack(*row[8:]), cuts.get(key, {}).get((role, turn)))
+        found.setdefault(key, []).append(record)
+    return found
 
 
 def _played(turns: list[TurnRecord], transcript: list[object]) -> list[TurnRecord]:

@@ -3,31 +3,50 @@
 from flexmarl.controlplane.telemetry.advice import advisories, verdict, verdicts
 from flexmarl.controlplane.telemetry.bubble import bubble
 from flexmarl.controlplane.telemetry.cluster import devices, gauges, prometheus_text
+from flexmarl.controlplane.telemetry.episode_groups import compare as trajectory_compare
+from flexmarl.controlplane.telemetry.episode_groups import group as episode_group
 from flexmarl.controlplane.telemetry.feed import consistency, events, notes
 from flexmarl.controlplane.telemetry.pipeline import pipeline_of as pipeline
 from flexmarl.controlplane.telemetry.series import catalogue, data, describe
 from flexmarl.controlplane.telemetry.timeline import timeline, utilisation
+from flexmarl.controlplane.telemetry.trajectories import cohort_of, labelled, parse_id
 from flexmarl.controlplane.telemetry.trajectories import detail as trajectory
+from flexmarl.controlplane.telemetry.trajectories import facets as trajectory_facets
 from flexmarl.controlplane.telemetry.trajectories import page as trajectory_page
-from flexmarl.store.trajectories import EpisodeFilter
+from flexmarl.controlplane.telemetry.trajectories import tokens as trajectory_tokens
+from flexmarl.controlplane.telemetry.wanted import ORDERINGS as TRAJECTORY_ORDERINGS
+from flexmarl.controlplane.telemetry.wanted import ordering as trajectory_ordering
+from flexmarl.controlplane.telemetry.wanted import wanted as trajectory_filter
+from flexmarl.store.episodes import EpisodeFilter, Ordering
 
 __all__ = [
+    "TRAJECTORY_ORDERINGS",
     "EpisodeFilter",
+    "Ordering",
     "advisories",
     "bubble",
     "catalogue",
+    "cohort_of",
     "consistency",
     "data",
     "describe",
     "devices",
+    "episode_group",
     "events",
     "gauges",
+    "labelled",
     "notes",
+    "parse_id",
     "pipeline",
     "prometheus_text",
     "timeline",
     "trajectory",
+    "trajectory_compare",
+    "trajectory_facets",
+    "trajectory_filter",
+    "trajectory_ordering",
     "trajectory_page",
+    "trajectory_tokens",
     "utilisation",
     "verdict",
     "verdicts",

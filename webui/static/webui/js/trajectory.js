@@ -1,34 +1,92 @@
-// The trajectory viewer: token colours, the list beside it, keys. All text came escaped from the server.
-import { part } from "./api.js";
-import { $, $$, el, toast, typing } from "./dom.js";
+// The trajectory viewer: the list beside it, labels, keys. All text came escaped from the server or goes in as text.
+import { get, part, put, remove } from "./api.js";
+import { $, $$, toast, typing } from "./dom.js";
+import { draw, moveToken, showFacts } from "./tokens.js";
 
 const host = $("#viewer");
-let colours = "logprob";
+const page = $("#tv");
+const chosen = new Set();
+let colours = "plain";
+let text = "rendered";
 let reading = 0;
+const arrays = new Map();
 
-function applyColours() {
-  host.classList.toggle("plain", colours === "plain");
+const shown = () => $("[data-trajectory]", host);
+
+async function applyColours() {
   for (const button of $$("[data-tokens]", host)) button.setAttribute("aria-pressed", String(button.dataset.tokens === colours));
+  for (const button of $$("[data-text]", host)) button.setAttribute("aria-pressed", String(button.dataset.text === text));
+  for (const node of $$("[data-as]", host)) node.hidden = node.dataset.as !== text;
+  const plain = colours === "plain";
+  for (const box of $$("[data-tok]", host)) { box.hidden = plain; box.parentElement.querySelector(".said").hidden = !plain; }
+  const at = shown();
+  if (plain || !at || at.dataset.view !== "transcript") return;
+  let found = arrays.get(at.dataset.trajectory);
+  if (!found) {
+    try {
+      found = await get(`${at.dataset.api}/tokens`);
+    } catch (error) {
+      colours = "plain";
+      applyColours();
+      toast(error.message, { tone: "bad", detail: error.requestId });
+      return;
+    }
+    if (arrays.size > 20) arrays.clear();
+    arrays.set(at.dataset.trajectory, found);
+  }
+  if (shown() === at && colours !== "plain") draw(at, found.turns, colours);
+}
+
+async function fillRaw() {
+  const box = $("[data-raw]", host);
+  if (!box) return;
+  try {
+    box.textContent = JSON.stringify(await get(shown().dataset.api), null, 2);
+  } catch (error) {
+    box.textContent = error.message;
+  }
+}
+
+function settle() {
+  applyColours();
+  fillRaw();
 }
 
 host.addEventListener("click", (event) => {
-  const button = event.target.closest("[data-tokens]");
-  if (button) { colours = button.dataset.tokens; applyColours(); return; }
-  const token = event.target.closest(".k");
-  if (token) facts(token);
+  const button = event.target.closest("[data-tokens], [data-text], [data-expand], [data-copy-call], [data-label-open], [data-view-open], [data-compare-open]");
+  if (!button) { const token = event.target.closest(".k"); if (token) showFacts(token); return; }
+  const data = button.dataset;
+  if (data.tokens) { colours = data.tokens; applyColours(); }
+  else if (data.text) { text = data.text; colours = "plain"; applyColours(); }
+  else if ("expand" in data) expand();
+  else if ("copyCall" in data) copyCall();
+  else if ("labelOpen" in data) openLabel();
+  else if ("compareOpen" in data && chosen.size > 1) { event.preventDefault(); compare(); }
+  else if (data.viewOpen && !event.ctrlKey && !event.metaKey) {
+    event.preventDefault();
+    const at = shown();
+    const query = new URLSearchParams(at.dataset.query);
+    query.set("view", data.viewOpen);
+    open(`${at.dataset.partBase.replace("ID", at.dataset.trajectory)}?${query}`, button.href);
+  }
 });
-host.addEventListener("mouseover", (event) => { const token = event.target.closest(".k"); if (token) facts(token); });
+host.addEventListener("mouseover", (event) => { const token = event.target.closest(".k"); if (token) showFacts(token); });
+host.addEventListener("focusin", (event) => { if (event.target.matches(".tok")) showFacts($(".k.cur", event.target) || $(".k", event.target)); });
 
-/** Say a token's figures under its response and mark its bar. */
-function facts(token) {
-  if (token.classList.contains("cur")) return;
-  const box = token.closest(".tokbox");
-  for (const old of $$(".cur", box)) old.classList.remove("cur");
-  token.classList.add("cur");
-  $(`.lpstrip rect[data-i="${token.dataset.i}"]`, box)?.classList.add("cur");
-  const line = $("[data-facts]", box);
-  const fact = (name, value) => el("span", {}, el("span", { class: "muted", text: `${name} ` }), el("b", { text: value }));
-  line.replaceChildren(el("span", { class: "mono w6", text: JSON.stringify(token.textContent.trim()) }), fact("log-prob", token.dataset.lp || "–"), fact("advantage", line.dataset.adv), fact("version", line.dataset.version), fact("in loss", line.dataset.loss));
+function expand() {
+  const boxes = $$("details.prompt", host);
+  const all = boxes.every((box) => box.open);
+  for (const box of boxes) box.open = !all;
+  const button = $("[data-expand]", host);
+  if (button) button.textContent = all ? "Expand all" : "Fold all";
+}
+
+async function copyCall() {
+  const call = `curl -H "Authorization: Bearer $FLEXMARL_TOKEN" ${location.origin}${shown().dataset.api}`;
+  try {
+    await navigator.clipboard.writeText(call);
+    toast("Copied the API call", { tone: "ok" });
+  } catch { toast(call); } // no clipboard without a secure origin: show it to be copied by hand
 }
 
 async function open(partUrl, pageUrl, item) {
@@ -43,10 +101,12 @@ async function open(partUrl, pageUrl, item) {
   if (mine !== reading) return; // a later key was faster
   host.innerHTML = html; // rendered by the server, everything in it escaped
   history.replaceState(null, "", pageUrl);
+  const id = shown()?.dataset.trajectory;
   for (const old of $$(".it[aria-current]")) old.removeAttribute("aria-current");
-  item?.setAttribute("aria-current", "true");
-  item?.scrollIntoView({ block: "nearest" });
-  applyColours();
+  const row = item || document.getElementById(`it-${id}`);
+  row?.setAttribute("aria-current", "true");
+  row?.scrollIntoView({ block: "nearest" });
+  settle();
 }
 
 const openItem = (item) => open(item.dataset.part, item.href, item);
@@ -56,23 +116,28 @@ document.addEventListener("click", async (event) => {
   if (item && window.innerWidth >= 768 && !event.ctrlKey && !event.metaKey) { event.preventDefault(); openItem(item); return; }
   const more = event.target.closest("[data-more]");
   if (!more) return;
-  more.disabled = true;
+  event.preventDefault();
   try {
     const holder = document.createElement("template");
     holder.innerHTML = await part(more.dataset.more); // rendered by the server
     more.parentElement.replaceWith(holder.content);
   } catch (error) {
-    more.disabled = false;
     toast(error.message, { tone: "bad", detail: error.requestId });
   }
 });
 
+$("#trj-filter")?.addEventListener("submit", (event) => { for (const field of event.target.elements) if (field.name && !field.value) field.disabled = true; });
+
+const KEYS = {
+  j: () => step(1), k: () => step(-1), "{": () => member(-1), "}": () => member(1), "[": () => otherStep(-1), "]": () => otherStep(1),
+  t: () => { colours = { plain: "logprob", logprob: "advantage", advantage: "plain" }[colours]; applyColours(); },
+  e: expand, x: select, c: compare,
+};
 document.addEventListener("keydown", (event) => {
-  if (typing(event) || event.ctrlKey || event.metaKey || event.altKey || $("dialog[open]")) return;
-  if (event.key === "j" || event.key === "k") step(event.key === "j" ? 1 : -1);
-  else if (event.key === "{" || event.key === "}") member(event.key === "}" ? 1 : -1);
-  else if (event.key === "t") { colours = colours === "plain" ? "logprob" : "plain"; applyColours(); }
-  else if (event.key === "e") for (const box of $$("details.prompt", host)) box.open = !box.open;
+  if (event.target.matches?.(".tok") && (event.key === "ArrowRight" || event.key === "ArrowLeft")) { event.preventDefault(); moveToken(event.target, event.key === "ArrowRight" ? 1 : -1); return; }
+  if (typing(event) || event.ctrlKey || event.metaKey || event.altKey || $("dialog[open]") || !KEYS[event.key]) return;
+  event.preventDefault();
+  KEYS[event.key]();
 });
 
 function step(by) {
@@ -83,11 +148,61 @@ function step(by) {
 }
 
 function member(by) {
-  const shown = $("[data-trajectory]", host);
-  if (!shown) return;
-  const ids = shown.dataset.members.split(" ").filter(Boolean);
-  const at = ids.indexOf(shown.dataset.trajectory);
-  const id = ids[at + by];
-  if (at < 0 || !id) return;
-  open(shown.dataset.partBase.replace("ID", id), shown.dataset.urlBase.replace("ID", id), document.getElementById(`it-${id}`));
+  const at = shown();
+  if (!at) return;
+  const ids = at.dataset.members.split(" ").filter(Boolean);
+  const id = ids[ids.indexOf(at.dataset.trajectory) + by];
+  if (!ids.includes(at.dataset.trajectory) || !id) return;
+  const query = at.dataset.query ? `?${at.dataset.query}` : "";
+  open(at.dataset.partBase.replace("ID", id) + query, at.dataset.urlBase.replace("ID", id) + query);
 }
+
+/** The list of the step before or after, with the filters in force. */
+function otherStep(by) {
+  const at = shown();
+  if (!at) return;
+  const query = new URLSearchParams(at.dataset.query);
+  const step = Number(at.dataset.step) + by;
+  if (step < 1) return;
+  query.set("step", step);
+  query.delete("draw");
+  if (at.dataset.origin === "eval") query.set("origin", "eval");
+  location.assign(`${page.dataset.list}?${query}`);
+}
+
+function select() {
+  const item = $("a.it[aria-current]");
+  if (!item) return;
+  const group = item.dataset.id.split("-")[0];
+  const other = [...chosen].some((id) => id.split("-")[0] !== group);
+  if (other) { toast("Only episodes of one group can be compared; the selection begins anew."); chosen.clear(); for (const old of $$("a.it.chosen")) old.classList.remove("chosen"); }
+  if (chosen.has(item.dataset.id)) chosen.delete(item.dataset.id); else chosen.add(item.dataset.id);
+  item.classList.toggle("chosen", chosen.has(item.dataset.id));
+}
+
+function compare() {
+  if (chosen.size > 1) { location.assign(`${page.dataset.compare}?ids=${[...chosen].slice(0, 8).join(",")}`); return; }
+  const link = $("[data-compare-open]", host);
+  if (link) location.assign(link.href);
+}
+
+const dialog = $("#label-dialog");
+function openLabel() { if (dialog) { dialog.returnValue = ""; dialog.showModal(); } }
+dialog?.addEventListener("close", async () => {
+  const how = dialog.returnValue;
+  const at = shown();
+  if (!at || (how !== "put" && how !== "remove")) return;
+  const form = $("form", dialog);
+  try {
+    if (how === "put") await put(`${at.dataset.api}/labels`, { label: form.elements.label.value, comment: form.elements.comment.value });
+    else await remove(`${at.dataset.api}/labels`);
+  } catch (error) {
+    toast(error.message, { tone: "bad", detail: error.requestId });
+    return;
+  }
+  const query = new URLSearchParams(at.dataset.query);
+  query.set("view", at.dataset.view);
+  open(`${at.dataset.partBase.replace("ID", at.dataset.trajectory)}?${query}`, location.href);
+});
+
+settle();

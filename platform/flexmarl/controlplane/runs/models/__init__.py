@@ -1,5 +1,6 @@
 """Runs as the control plane keeps them, and their live state, which the store keeps and Django only reads."""
 
+from flexmarl.controlplane.runs.models.label import TrajectoryLabel
 from flexmarl.controlplane.runs.models.run import Operation, Run
 from flexmarl.controlplane.runs.models.saved_view import SavedView
 from flexmarl.controlplane.runs.models.state import (
@@ -11,4 +12,15 @@ from flexmarl.controlplane.runs.models.state import (
     RunState,
 )
 
-__all__ = ["Checkpoint", "Handled", "LoggedEvent", "Note", "Operation", "PolicyVersion", "Run", "RunState", "SavedView"]
+__all__ = [
+    "Checkpoint",
+    "Handled",
+    "LoggedEvent",
+    "Note",
+    "Operation",
+    "PolicyVersion",
+    "Run",
+    "RunState",
+    "SavedView",
+    "TrajectoryLabel",
+]

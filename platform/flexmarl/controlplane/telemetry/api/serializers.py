@@ -3,75 +3,8 @@
 from rest_framework import serializers
 
 from flexmarl.controlplane.common.api.serializers import StrictSerializer
-
-
-class _TrajectorySerializer(serializers.Serializer):
-    id = serializers.CharField(help_text="<draw>-<member>-<attempt>")
-    draw = serializers.IntegerField()
-    member = serializers.IntegerField()
-    attempt = serializers.IntegerField()
-    step = serializers.IntegerField(help_text="Train step it was played for, or after which, when held out.")
-    origin = serializers.ChoiceField(["train", "eval"])
-    status = serializers.ChoiceField(["finished", "failed", "cancelled"])
-    reason = serializers.CharField(allow_blank=True)
-    solved = serializers.BooleanField()
-    team_score = serializers.FloatField()
-    scores = serializers.DictField(child=serializers.FloatField())
-    tokens = serializers.IntegerField()
-    duration_s = serializers.FloatField()
-    pins = serializers.DictField(child=serializers.IntegerField(), help_text="Policy -> version it was played with.")
-    title = serializers.CharField(allow_blank=True)
-    started_at = serializers.DateTimeField()
-    finished_at = serializers.DateTimeField()
-    url = serializers.CharField()
-    web_url = serializers.CharField()
-
-
-class TrajectorySerializer(_TrajectorySerializer):
-    turns = serializers.IntegerField()
-
-
-class TokenInTurnSerializer(serializers.Serializer):
-    id = serializers.IntegerField()
-    text = serializers.CharField(allow_blank=True)
-    logprob = serializers.FloatField()
-
-
-class TurnSerializer(serializers.Serializer):
-    role = serializers.CharField()
-    turn = serializers.IntegerField()
-    policy = serializers.CharField()
-    version = serializers.IntegerField()
-    segments = serializers.ListField(child=serializers.IntegerField())
-    prompt_text = serializers.CharField(allow_blank=True)
-    prompt_tokens = serializers.IntegerField()
-    response_text = serializers.CharField(allow_blank=True)
-    tokens = TokenInTurnSerializer(many=True)
-    allowed_tokens = serializers.IntegerField(help_text="0: the whole vocabulary was allowed.")
-    advantage = serializers.FloatField(allow_null=True)
-    weight = serializers.FloatField(allow_null=True)
-    micro_batch = serializers.IntegerField(allow_null=True)
-    in_loss = serializers.BooleanField()
-    reward = serializers.FloatField()
-    temperature = serializers.FloatField()
-    latency_ms = serializers.FloatField()
-    finish = serializers.CharField()
-
-
-class GroupMemberSerializer(serializers.Serializer):
-    id = serializers.CharField()
-    member = serializers.IntegerField()
-    attempt = serializers.IntegerField()
-    status = serializers.CharField()
-    team_score = serializers.FloatField()
-    solved = serializers.BooleanField()
-
-
-class TrajectoryDetailSerializer(_TrajectorySerializer):
-    task = serializers.JSONField()
-    transcript = serializers.JSONField()
-    turns = TurnSerializer(many=True)
-    group = GroupMemberSerializer(many=True)
+from flexmarl.controlplane.inventory.actions import MAX_NOTE
+from flexmarl.controlplane.inventory.api.serializers import DrainStateSerializer
 
 
 class DeviceTimelineSerializer(serializers.Serializer):
@@ -141,7 +74,9 @@ class RunNameSerializer(serializers.Serializer):
 class LeaseSerializer(serializers.Serializer):
     id = serializers.IntegerField()
     run_no = serializers.IntegerField()
-    run = RunNameSerializer(allow_null=True)
+    run = RunNameSerializer(allow_null=True, help_text="Null for runs of projects that you may not read.")
+    run_text = serializers.CharField()
+    agents = serializers.ListField(child=serializers.JSONField(), help_text="Roles whose work the lease does.")
     use = serializers.ChoiceField(["engine", "trainer"])
     state = serializers.ChoiceField(["held", "releasing"])
     granted_at = serializers.DateTimeField()
@@ -160,8 +95,13 @@ class DeviceSerializer(serializers.Serializer):
     name = serializers.CharField(allow_blank=True)
     memory_bytes = serializers.IntegerField()
     pool = serializers.CharField()
-    state = serializers.ChoiceField(["ready", "cordoned", "lost"])
+    state = serializers.ChoiceField(["ready", "cordoned", "draining", "drained", "lost"])
     node_state = serializers.CharField()
+    note = serializers.CharField(allow_blank=True)
+    drain = DrainStateSerializer(allow_null=True)
+    load = serializers.JSONField(help_text="What the node's agent measured last.")
+    facts = serializers.JSONField()
+    version = serializers.IntegerField()
     free = serializers.BooleanField()
     lease = LeaseSerializer(allow_null=True)
     url = serializers.CharField()
@@ -169,4 +109,5 @@ class DeviceSerializer(serializers.Serializer):
 
 
 class DeviceMoveSerializer(StrictSerializer):
-    pool = serializers.CharField(max_length=64)
+    pool = serializers.CharField(required=False, max_length=64)
+    note = serializers.CharField(required=False, allow_blank=True, max_length=MAX_NOTE)

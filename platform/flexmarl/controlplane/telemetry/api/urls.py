@@ -5,21 +5,21 @@ from django.urls import path, re_path
 from flexmarl.controlplane.telemetry.api import views
 from flexmarl.controlplane.telemetry.api.pace_urls import urlpatterns as pace_routes
 from flexmarl.controlplane.telemetry.api.series_urls import urlpatterns as series_routes
+from flexmarl.controlplane.telemetry.api.trajectory_urls import trajectory_routes
 
 _RUN = "runs/<str:run_id>"
 
 urlpatterns = [
     *pace_routes,
     *series_routes,
-    path(f"{_RUN}/trajectories", views.TrajectoriesView.as_view(), name="api-run-trajectories"),
-    path(f"{_RUN}/trajectories/<str:trajectory_id>", views.TrajectoryView.as_view(), name="api-run-trajectory"),
+    *trajectory_routes,
     path(f"{_RUN}/timeline", views.TimelineView.as_view(), name="api-run-timeline"),
     path(f"{_RUN}/events", views.EventsView.as_view(), name="api-run-events"),
     path(f"{_RUN}/consistency", views.ConsistencyView.as_view(), name="api-run-consistency"),
     path("devices", views.DevicesView.as_view(), name="api-devices"),
     path("devices/<str:device_id>", views.DeviceView.as_view(), name="api-device"),
     re_path(
-        r"^devices/(?P<device_id>[^/]+)/actions/(?P<action>cordon|uncordon)$",
+        r"^devices/(?P<device_id>[^/]+)/actions/(?P<action>cordon|uncordon|enable)$",
         views.DeviceActionView.as_view(),
         name="api-device-action",
     ),

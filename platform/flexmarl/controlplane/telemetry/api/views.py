@@ -7,65 +7,18 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from flexmarl.controlplane.accounts.queries import actor_of
-from flexmarl.controlplane.common.api import pagination
 from flexmarl.controlplane.common.api.filters import Parameter
-from flexmarl.controlplane.common.api.pagination import Page
 from flexmarl.controlplane.common.api.serializers import listing
-from flexmarl.controlplane.common.api.views import ApiView
+from flexmarl.controlplane.common.api.views import ApiView, etag
 from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.inventory import actions as inventory_actions
 from flexmarl.controlplane.inventory import queries as inventory
+from flexmarl.controlplane.inventory.api.serializers import NoteSerializer
+from flexmarl.controlplane.inventory.api.views import RULES, seen
 from flexmarl.controlplane.runs.queries import find_run
 from flexmarl.controlplane.telemetry import feed, queries, timeline
 from flexmarl.controlplane.telemetry.api import serializers as shapes
-
-_TRAJECTORY_ORDER = "-draw,-member,-attempt"
-
-
-class TrajectoriesView(ApiView):
-    scopes = {"GET": Scope.TRAJECTORIES_READ}
-    parameters = (
-        Parameter("step", "Train step.", "integer"),
-        Parameter("origin", "Why it was played.", choices=("train", "eval")),
-        Parameter("status", "How it ended.", choices=("finished", "failed", "cancelled")),
-        Parameter("solved", "Solved or not.", "boolean"),
-        Parameter("reward__gte", "Smallest team score.", "number"),
-        Parameter("reward__lte", "Largest team score.", "number"),
-        pagination.LIMIT,
-        pagination.CURSOR,
-    )
-
-    @extend_schema(operation_id="runs_trajectories", responses=listing(shapes.TrajectorySerializer))
-    def get(self, request: Request, run_id: str) -> Response:
-        """List the trajectories of a run, newest draw first."""
-        limit = int(_bounded(self.values, "limit", pagination.DEFAULT_LIMIT, 1, pagination.MAX_LIMIT))
-        wanted = queries.EpisodeFilter(
-            step=self.values.get("step"),
-            origin=self.values.get("origin"),
-            status=self.values.get("status"),
-            solved=self.values.get("solved"),
-            score_min=self.values.get("reward__gte"),
-            score_max=self.values.get("reward__lte"),
-        )
-        after = None
-        if "cursor" in self.values:
-            draw, member, attempt = pagination.decode(self.values["cursor"], _TRAJECTORY_ORDER).values
-            after = (int(draw), int(member), int(attempt))
-        rows, behind = queries.trajectory_page(
-            find_run(actor_of(request), run_id, Scope.TRAJECTORIES_READ), wanted, limit, after
-        )
-        link = pagination.Cursor(_TRAJECTORY_ORDER, False, list(behind)).encode() if behind else None
-        return Response(pagination.envelope(request, Page(rows, link, None, None), rows))
-
-
-class TrajectoryView(ApiView):
-    scopes = {"GET": Scope.TRAJECTORIES_READ}
-
-    @extend_schema(operation_id="runs_trajectory", responses=shapes.TrajectoryDetailSerializer)
-    def get(self, request: Request, run_id: str, trajectory_id: str) -> Response:
-        """Read a trajectory with its turns, tokens and group."""
-        return Response(queries.trajectory(find_run(actor_of(request), run_id, Scope.TRAJECTORIES_READ), trajectory_id))
 
 
 class TimelineView(ApiView):
@@ -112,7 +65,7 @@ class DevicesView(ApiView):
     scopes = {"GET": Scope.CLUSTER_READ}
     parameters = (
         Parameter("pool", "Pool; may be repeated.", many=True),
-        Parameter("state", "State; may be repeated.", choices=("ready", "cordoned", "lost"), many=True),
+        Parameter("state", "State; may be repeated.", choices=("ready", "cordoned", "draining", "drained", "lost"), many=True),
         Parameter("free", "Free for a lease now, or not.", "boolean"),
     )
 
@@ -122,7 +75,7 @@ class DevicesView(ApiView):
         values = self.values
         rows = [
             row
-            for row in queries.devices()
+            for row in queries.devices(actor=actor_of(request))
             if row["pool"] in values.get("pool", [row["pool"]])
             and row["state"] in values.get("state", [row["state"]])
             and row["free"] == values.get("free", row["free"])
@@ -136,27 +89,40 @@ class DeviceView(ApiView):
     @extend_schema(operation_id="devices_read", responses=shapes.DeviceSerializer)
     def get(self, request: Request, device_id: str) -> Response:
         """Read a device."""
-        return Response(inventory.one(queries.devices(device_id), "device", device_id))
+        return _device_response(request, device_id)
 
     @extend_schema(
         operation_id="devices_update", request=shapes.DeviceMoveSerializer, responses=shapes.DeviceSerializer
     )
     def patch(self, request: Request, device_id: str) -> Response:
-        """Put a device into another pool. A lease it holds goes on."""
+        """Put a device into another pool (a lease it holds goes on), or change its note. Needs If-Match."""
         body = shapes.DeviceMoveSerializer(data=request.data)
         body.is_valid(raise_exception=True)
-        inventory_actions.move_device(actor_of(request), device_id, body.validated_data["pool"])
-        return self.get(request, device_id)
+        given = body.validated_data
+        if len(given) != 1:
+            raise ValidationProblem("Send pool or note, one of them.")
+        if "pool" in given:
+            inventory_actions.move_device(actor_of(request), device_id, seen(request), given["pool"])
+        else:
+            inventory_actions.set_note(actor_of(request), "device", device_id, seen(request), given["note"])
+        return _device_response(request, device_id)
 
 
 class DeviceActionView(ApiView):
     scopes = {"POST": Scope.CLUSTER_ADMIN}
 
-    @extend_schema(operation_id="devices_act", request=None, responses=shapes.DeviceSerializer)
+    @extend_schema(operation_id="devices_act", request=NoteSerializer, responses=shapes.DeviceSerializer)
     def post(self, request: Request, device_id: str, action: str) -> Response:
-        """Cordon a device (no new leases; what runs goes on) or let it work again."""
-        inventory_actions.cordon_device(actor_of(request), device_id, action == "cordon")
-        return Response(inventory.one(queries.devices(device_id), "device", device_id))
+        """Cordon a device (no new leases; what runs goes on), or enable it again. Needs If-Match."""
+        body = NoteSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        RULES[action](actor_of(request), "device", device_id, seen(request), body.validated_data.get("note"))
+        return _device_response(request, device_id)
+
+
+def _device_response(request: Request, device_id: str) -> Response:
+    row = inventory.one(queries.devices(device_id, actor=actor_of(request)), "device", device_id)
+    return Response(row, headers={"ETag": etag(row["version"])})
 
 
 def _all(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,0 +1,74 @@
+"""Checkpoints of a run, the version of each policy, and the promises checked on its rows."""
+
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+
+from flexmarl.controlplane.runs import queries as runs
+from flexmarl.controlplane.telemetry import queries as telemetry
+from webui.views.base import page, show
+from webui.views.run import run_frame
+
+TITLES = {
+    "log_gapless": "The log has no gap",
+    "episodes_accounted": "Every episode is accounted for",
+    "episode_rows_match_log": "The log tells of every episode row",
+    "sample_rows_match_log": "The log tells of every sample row",
+    "groups_complete": "Groups are whole",
+    "none_trained_twice": "No sample is trained twice",
+    "trained_samples_exist": "What was trained exists",
+    "own_lag_within_bound": "Staleness keeps its bound",
+    "steps_match_log": "Every step is a version",
+    "versions_chain": "Versions form a chain",
+    "applied_belong_to_steps": "What was applied belongs to a step",
+    "ended_run_is_closed": "An ended run leaves nothing open",
+}
+"""What each check of the report promises, in words."""
+CHECKED_AT_ONCE = 20_000
+"""Episodes up to which opening the page checks the rows; above, a person asks for it, since every row is read."""
+LABELS = {"best": "best evaluated", "last": "newest", "step": "kept by interval"}
+
+
+@page()
+def checkpoints(request: HttpRequest, key: str) -> HttpResponse:
+    """Show what a run left on disk, how to load it, and whether its rows keep their promises."""
+    context = run_frame(request, key, "checkpoints")
+    found = context["found"]
+    small = context["run"]["progress"]["episodes_finished"] <= CHECKED_AT_ONCE
+    report = telemetry.consistency(found) if small or request.GET.get("check") == "1" else None
+    rows = listed(runs.checkpoints(found))
+    agents: dict[str, Any] = {}
+    for agent in context["run"]["agents"]:
+        agents.setdefault(agent["policy"], agent)
+    return show(
+        request,
+        "webui/run_checkpoints.html",
+        {
+            **context,
+            "checkpoints": rows,
+            "example": rows[0] if rows else None,
+            "policy": next(iter(rows[0]["versions"]), "") if rows else "",
+            "versions": [{**row, "agent": agents.get(row["policy"])} for row in runs.versions(found)],
+            "report": report,
+            "checks": [
+                {**row, "title": TITLES.get(row["name"], row["name"])} for row in (report or {}).get("checks", [])
+            ],
+            "failed": sum(not row["ok"] for row in (report or {}).get("checks", [])),
+        },
+    )
+
+
+def listed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Prepare checkpoints, newest first, and say which folder a newer one has replaced since."""
+    newest: dict[str, int] = {}
+    for row in rows:
+        newest[row["path"]] = max(row["step"], newest.get(row["path"], 0))
+    return [
+        {
+            **row,
+            "why": LABELS.get(row["label"], ""),
+            "parts": sorted(row["versions"].items()),
+            "replaced_by": newest[row["path"]] if newest[row["path"]] > row["step"] else None,
+        }
+        for row in rows
+    ]

@@ -1,0 +1,110 @@
+"""One trajectory as a conversation: task, turns and remarks in order, scores, advantage, provenance."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from flexmarl.contracts.wire import EVALUATION_DRAWS
+from flexmarl.controlplane.telemetry import queries as telemetry
+from webui import reading
+from webui.figures import episodes
+from webui.formats import DASH, number
+
+VIEWS = (("transcript", "Transcript"), ("scores", "Scores"), ("raw", "Raw"))
+
+
+def opened(run: Any, row: dict[str, Any], tid: str, view: str = "transcript") -> dict[str, Any]:
+    """Read a trajectory for its page."""
+    found = telemetry.trajectory(run, tid)
+    agents = {agent["role"]: agent for agent in row["agents"]}
+    turns = {(turn["role"], turn["turn"]): {**turn, "agent": agents.get(turn["role"])} for turn in found["turns"]}
+    advantages = [turn["advantage"] for turn in turns.values() if turn["advantage"] is not None]
+    group = [member for member in found["group"] if member["status"] == "finished"]
+    view = view if view in dict(VIEWS) else "transcript"
+    return {
+        "t": {**found, "group_no": group_no(found)},
+        "view": view,
+        "views": VIEWS,
+        "top": reading.best_score(run),
+        "conversation": conversation(found["transcript"], turns),
+        "scores": [_score(role, agent, found, turns) for role, agent in agents.items() if role in found["scores"]],
+        "pins": [(name, found["pins"][name]) for name in _policies(row) if name in found["pins"]],
+        "why": episodes.why(group, found["member"], row["spec"]["algorithm"]["advantage"], advantages),
+        "facts": sorted((str(k), v) for k, v in dict(found["task"].get("facts") or {}).items()),
+        "group": group,
+        "batches": _batches(turns.values()),
+        "staleness": _staleness(turns.values()),
+        "engines": sorted({turn["engine"] for turn in turns.values() if turn["engine"]}),
+        "my_group": telemetry.episode_group(run, found["draw"]) if view == "scores" else None,
+    }
+
+
+def group_no(row: dict[str, Any]) -> int:
+    """Number of an episode group towards people; evaluations count apart."""
+    return int(row["draw"]) - (EVALUATION_DRAWS if row["origin"] == "eval" else 0)
+
+
+def _score(role: str, agent: dict[str, Any], found: dict[str, Any], turns: dict[Any, Any]) -> dict[str, Any]:
+    """A role's score with the rewards of its turns, where the environment gave any."""
+    mine = [turn for turn in turns.values() if turn["role"] == role]
+    rewarded = any(turn["reward"] for turn in mine)
+    parts = ", ".join(f"call {turn['turn'] + 1} {number(turn['reward'], 2)}" for turn in mine) if rewarded else ""
+    return {"agent": agent, "role": role, "score": found["scores"][role], "parts": parts}
+
+
+def _policies(row: dict[str, Any]) -> list[str]:
+    """The policies of a run in the order of its agents."""
+    return list(dict.fromkeys(agent["policy"] for agent in row["agents"]))
+
+
+_STATES = {
+    "cut": "cut, waits for its trainer",
+    "accumulated": "accumulated, its step is not done",
+    "applied": "applied",
+    "void": "void, trained again elsewhere",
+}
+
+
+def _batches(turns: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The micro-batches that hold the turns: state, and the step that trained them."""
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    for turn in turns:
+        if turn["micro_batch"] is None:
+            continue
+        applied = turn["micro_batch_state"] == "applied"
+        by = f"step {turn['trained_step']}" if applied else ""
+        version = f", v{turn['trained_version']}" if applied and turn["trained_version"] is not None else ""
+        key = (turn["policy"], turn["micro_batch"])
+        text = f"{by}{version}" if applied else _STATES.get(turn["micro_batch_state"], "")
+        found.setdefault(key, {"agent": turn["agent"], "role": turn["role"], "no": key[1], "text": text})
+    return list(found.values())
+
+
+def _staleness(turns: Iterable[dict[str, Any]]) -> str:
+    """Largest lag of the trained turns behind the version that trained on them."""
+    lags = [turn["staleness"] for turn in turns if turn["staleness"] is not None]
+    return str(max(lags)) if lags else DASH
+
+
+def conversation(transcript: list[Any], turns: dict[tuple[str, int], dict[str, Any]]) -> list[dict[str, Any]]:
+    """Put turns and the environment's remarks into the order they happened; turns nobody named come last."""
+    left = dict(turns)
+    entries: list[dict[str, Any]] = []
+    for entry in transcript:
+        if isinstance(entry, list) and len(entry) >= 2 and str(entry[1]).lstrip("-").isdigit():
+            turn = left.pop((str(entry[0]), int(entry[1])), None)
+            if turn is not None:
+                entries.append({"turn": turn, "no": _next(entries)})
+                remark = entry[2] if len(entry) > 2 else ""
+                if remark:
+                    entries.append({"remark": str(remark)})
+        elif isinstance(entry, str):
+            entries.append({"remark": entry})
+        elif isinstance(entry, dict) and entry.get("text"):
+            entries.append({"remark": str(entry["text"])})
+    for turn in left.values():
+        entries.append({"turn": turn, "no": _next(entries)})
+    return entries
+
+
+def _next(entries: list[dict[str, Any]]) -> int:
+    return sum(1 for entry in entries if "turn" in entry) + 1
