@@ -1,7 +1,7 @@
 // Keys of every page. Single letters can be turned off; nothing here works while somebody types.
 import { $, $$, typing } from "./dom.js";
 
-const GO = { h: "/", r: "/runs", d: "/cluster", n: "/runs/new" };
+const GO = { h: "/", r: "/runs", q: "/queue", c: "/cluster", n: "/runs/new" };
 let pending = "";
 
 function lettersOn() {
@@ -35,6 +35,7 @@ function plain(event, hold) {
   if (tab) { tab.click(); return true; }
   if (event.key === " " && !event.target.closest("button, a, summary, [tabindex]:not(main)")) { hold(); return true; }
   if (event.key === "j" || event.key === "k") return move(event.key === "j" ? 1 : -1);
+  if (event.key === "[" || event.key === "]") return step(event.key === "[" ? -1 : 1);
   return false;
 }
 
@@ -44,5 +45,16 @@ function move(step) {
   if (!links.length) return false;
   const at = links.indexOf(document.activeElement);
   links[Math.min(links.length - 1, Math.max(0, at + step))].focus();
+  return true;
+}
+
+/** To the step before or after: the page's own links when it has them, else along the cells of the step bar. */
+function step(by) {
+  const link = $(`main a[rel=${by < 0 ? "prev" : "next"}]`);
+  if (link) { link.click(); return true; }
+  const cells = $$("main .cells a");
+  if (!cells.length) return false;
+  const at = cells.indexOf(document.activeElement);
+  cells[at < 0 ? cells.length - 1 : Math.min(cells.length - 1, Math.max(0, at + by))].focus();
   return true;
 }

@@ -1,4 +1,4 @@
-// The command palette: pages, runs and the verbs that are legal on this page.
+// The command palette: the verbs that are legal on this page, its tabs, all pages, runs, agents, nodes and templates.
 import { get } from "./api.js";
 import { $, $$, el, icon } from "./dom.js";
 
@@ -26,18 +26,40 @@ export function openPalette() {
   dialog.showModal();
   show("");
   findRuns("");
+  findOthers();
 }
 
 function commands() {
   const pages = $$(".side a.nav-i").map((link) => ({ icon: "chevron-right", text: link.textContent.trim(), kind: "page", url: link.href }));
-  const extra = [{ icon: "plus", text: "New run", kind: "page", url: "/runs/new" }, { icon: "user", text: "Profile", kind: "page", url: "/settings/profile" }];
+  const extra = [{ icon: "stack-2", text: "Components", kind: "help", url: "/help/components" }, { icon: "code", text: "API reference", kind: "help", url: "/api/v1/docs" }, { icon: "plus", text: "New run", kind: "page", url: "/runs/new" }, { icon: "user", text: "Profile", kind: "page", url: "/settings/profile" }];
   const tabs = $$(".tabs a").map((link) => ({ icon: "chevron-right", text: `${link.textContent.trim()} of this run`, kind: "tab", url: link.href }));
   const verbs = $$("#menu-verbs [data-verb]:not([aria-disabled=true])").map((button) => ({ icon: "player-play", text: `${button.textContent.trim()} this run`, kind: "verb", button }));
+  const asks = [{ icon: "keyboard", text: "Keys of this page", kind: "command", dialog: "keys" }, { icon: "code", text: "The calls behind this page", kind: "command", button: $("[popovertarget=api-pop]") }].filter((entry) => entry.dialog || entry.button);
   const theme = { icon: "sun", text: "Switch theme", kind: "command", button: $("[data-theme-toggle]") };
-  return [...verbs, ...tabs, ...pages, ...extra, theme];
+  return [...verbs, ...tabs, ...pages, ...extra, ...asks, theme];
 }
 
 let runs = [];
+let others = null;
+
+/** Agents, nodes and templates are few: read once per page, and filtered here. */
+async function findOthers() {
+  if (others) return;
+  others = [];
+  const kinds = [
+    ["/api/v1/agents?limit=200&fields=role", (row) => ({ icon: "affiliate", text: row.role, kind: "agent", url: `/runs?agent=${encodeURIComponent(row.role)}` })],
+    ["/api/v1/nodes", (row) => ({ icon: "server-2", text: row.name, kind: "node", url: `/cluster#${encodeURIComponent(row.name)}` })],
+    ["/api/v1/templates?fields=name", (row) => ({ icon: "template", text: row.name, kind: "template", url: `/runs/new?template=${encodeURIComponent(row.name)}` })],
+  ];
+  const found = await Promise.allSettled(kinds.map(async ([url, entry]) => (await get(url)).results.map(entry)));
+  const seen = new Set();
+  for (const entry of found.flatMap((one) => (one.status === "fulfilled" ? one.value : []))) {
+    if (!seen.has(entry.kind + entry.text)) others.push(entry);
+    seen.add(entry.kind + entry.text);
+  }
+  if ($("#palette").open) show($("#palette input").value);
+}
+
 async function findRuns(text) {
   try {
     const query = text.trim() ? `&q=${encodeURIComponent(text.trim())}` : "";
@@ -52,7 +74,8 @@ async function findRuns(text) {
 function show(text) {
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
   const fits = (entry) => words.every((word) => entry.text.toLowerCase().includes(word));
-  entries = [...commands().filter(fits), ...runs.filter(fits)].slice(0, 14);
+  const named = words.length ? (others || []).filter(fits) : [];
+  entries = [...commands().filter(fits).slice(0, words.length ? 8 : 20), ...runs.filter(fits), ...named].slice(0, 24);
   const list = $("#palette-list");
   list.replaceChildren(...entries.map((entry, i) => el("li", { id: `pal-${i}`, role: "option", "aria-selected": "false", on: { click: () => open(entry), mousemove: () => select(i) } }, icon(entry.icon, "sm"), el("span", { class: "trunc", text: entry.text }), el("span", { class: "kind", text: entry.kind }))));
   if (!entries.length) list.append(el("li", { class: "none", role: "option", "aria-disabled": "true", text: "Nothing matches." }));
@@ -70,5 +93,6 @@ function open(entry) {
   if (!entry) return;
   $("#palette").close();
   if (entry.url) location.assign(entry.url);
+  else if (entry.dialog) document.getElementById(entry.dialog)?.showModal();
   else entry.button?.click();
 }

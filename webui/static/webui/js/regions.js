@@ -1,20 +1,19 @@
 // Parts of a page that the server renders and that are re-read while something runs. `data-live="<url>"` on an element
-// names its part ("" is the page's own address); `data-every` is the shortest time between two reads, in seconds.
+// names its part ("" is the page's own address); `data-every` is the shortest time between two reads, in seconds. What
+// a person is at is kept: focus, an open menu, the field being typed into, the rows under the pointer, sideways scroll.
 import { part } from "./api.js";
 import { $, $$, el, icon } from "./dom.js";
 import { onChange } from "./live.js";
 
-const readAt = new WeakMap();
+const waiting = new WeakMap();
+const arriving = new WeakMap();
 
 export function start() {
-  for (const region of $$("[data-live]")) onChange(() => reread(region));
+  for (const region of $$("[data-live]")) onChange(() => reread(region), Number(region.dataset.every || 0) * 1000);
 }
 
 /** Read a region's part again and put what changed into the page. */
-export async function reread(region, force = false) {
-  const every = Number(region.dataset.every || 1) * 1000;
-  if (!force && Date.now() - (readAt.get(region) || 0) < every - 50) return;
-  readAt.set(region, Date.now());
+export async function reread(region) {
   let html;
   try {
     html = await part(region.dataset.live || location.pathname + location.search);
@@ -29,7 +28,7 @@ export async function reread(region, force = false) {
 
 function fail(region, error) {
   if ($("[data-failed]", region)) return;
-  const retry = el("button", { class: "btn sm", type: "button", text: "Retry", on: { click: () => reread(region, true).catch(() => {}) } });
+  const retry = el("button", { class: "btn sm", type: "button", text: "Retry", on: { click: () => reread(region).catch(() => {}) } });
   region.prepend(el("div", { class: "state error", data: { failed: "1" }, role: "alert" }, icon("alert-circle", "lead"),
     el("b", { text: "This part did not load" }), el("p", { class: "soft", text: `${error.message} The run is not affected; the other parts are current.` }),
     el("div", { class: "hs" }, retry, el("span", { class: "muted s12 mono", text: error.requestId }))));
@@ -39,16 +38,27 @@ function fail(region, error) {
 export function patch(region, html) {
   const holder = document.createElement("template");
   holder.innerHTML = html;
-  for (const menu of $$(".menu:not([hidden])", region)) if (menu.id) return keepMenu(region, holder, menu.id);
+  if ($(".menu:not([hidden]), :popover-open", region)) return wait(region, html);
+  waiting.delete(region);
   replace(region, holder.content);
+  return undefined;
 }
 
-function keepMenu(region, holder, id) {
-  // A menu is open: change figures around it at the next read, after it closed.
+/** A menu is open: the step line follows, the rest is put in when the menu has closed. */
+function wait(region, html) {
+  if (!waiting.has(region)) {
+    const timer = setInterval(() => {
+      if (waiting.has(region) && $(".menu:not([hidden]), :popover-open", region)) return;
+      clearInterval(timer);
+      if (waiting.has(region)) patch(region, waiting.get(region));
+    }, 250);
+  }
+  waiting.set(region, html);
+  const holder = document.createElement("template");
+  holder.innerHTML = html;
   const line = $("#run-line2", region);
   const fresh = $("#run-line2", holder.content);
   if (line && fresh && line.innerHTML !== fresh.innerHTML) line.innerHTML = fresh.innerHTML;
-  return id;
 }
 
 function replace(old, fresh) {
@@ -65,9 +75,9 @@ function replace(old, fresh) {
     if (child.outerHTML === before[i].outerHTML) return;
     const rows = child.querySelectorAll("tr[id]");
     if (rows.length) return replaceRows(before[i], child, rows);
-    if (before[i].contains(document.activeElement) && document.activeElement.matches("input")) return undefined;
+    if (before[i].contains(document.activeElement) && document.activeElement.matches("input, textarea, select")) return undefined;
     const focused = before[i].contains(document.activeElement) ? describe(document.activeElement) : "";
-    before[i].replaceWith(child);
+    swap(before[i], child);
     if (focused) $(focused, child)?.focus();
     return undefined;
   });
@@ -83,12 +93,29 @@ function describe(node) {
 function replaceRows(old, fresh, rows) {
   const ids = (root) => [...root.querySelectorAll("tr[id]")].map((row) => row.id).join();
   if (ids(old) !== ids(fresh)) {
-    if (!old.matches(":hover")) old.replaceWith(fresh);
-    else old.dataset.waiting = "1";
+    if (!old.matches(":hover")) swap(old, fresh);
+    else later(old, fresh);
     return;
   }
   for (const row of rows) {
     const shown = document.getElementById(row.id);
     if (shown && shown.innerHTML !== row.innerHTML && !shown.contains(document.activeElement)) shown.innerHTML = row.innerHTML;
   }
+}
+
+/** Put new rows in when the pointer has left the table; the newest ones win. */
+function later(old, fresh) {
+  const first = !arriving.has(old);
+  arriving.set(old, fresh);
+  if (first) old.addEventListener("pointerleave", () => { if (old.isConnected) { swap(old, arriving.get(old)); } }, { once: true });
+}
+
+/** Replace an element and keep how far its parts were scrolled. */
+function swap(old, fresh) {
+  const scrolled = (root) => [root, ...root.querySelectorAll(".scroll-x, .scroll-y, [data-scroll]")];
+  const places = scrolled(old).map((node) => [node.scrollLeft, node.scrollTop]);
+  old.replaceWith(fresh);
+  scrolled(fresh).forEach((node, i) => {
+    if (places[i]) [node.scrollLeft, node.scrollTop] = places[i];
+  });
 }
