@@ -244,3 +244,21 @@ def field_id(pointer: str) -> str:
 def plain(value: Any) -> str:
     """Write a value as a person would type it."""
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@register.filter
+def plus_half(value: float, width: float) -> float:
+    """Middle of a box that begins at `value`."""
+    return round(value + width / 2, 2)
+
+
+@register.filter
+def minus_half(value: float, width: float) -> float:
+    """Beginning of a box whose middle is `value`."""
+    return round(value - width / 2, 2)
+
+
+@register.filter
+def rest_of(value: float, whole: float) -> float:
+    """What `value` leaves of a whole."""
+    return round(whole - value, 2)
