@@ -86,8 +86,14 @@ class Bench:
         self.verb(Verb.START, run_id)
         return run_id
 
-    def verb(self, verb: Verb, run_id: int = 1) -> None:
-        inbox.put_verb(self.conn, run_id, f"verb:{uuid.uuid4()}", RunVerb(verb=verb, actor="ada"))
+    def verb(self, verb: Verb, run_id: int = 1, **options: object) -> str:
+        operation = str(uuid.uuid4())
+        event = RunVerb(verb=verb, actor="ada", operation=operation, **options)
+        inbox.put_verb(self.conn, run_id, f"verb:{operation}", event)
+        return operation
+
+    def column(self, statement: str) -> list[object]:
+        return [row[0] for row in self.conn.execute(statement).fetchall()]
 
     def stored(self, run_id: int = 1) -> runs.StoredRun:
         return runs.load_run(self.conn, run_id)
@@ -102,8 +108,19 @@ class Bench:
     def finish(self, run_id: int = 1, timeout_s: float = 30.0) -> runs.StoredRun:
         return self.wait(lambda run: run.status in TERMINAL, run_id, timeout_s)
 
+    def settle(self, run_id: int = 1) -> None:
+        """Wait until the devices of an ended run are free and nothing of it is left in the inbox."""
+        held = "SELECT count(*) FROM store.lease WHERE run_id = %s AND state <> 'ended'"
+
+        def done(run: runs.StoredRun) -> bool:
+            free = self.conn.execute(held, [run_id]).fetchone() == (0,)
+            return free and inbox.waiting(self.conn, run_id) == 0 and run.owner == ""
+
+        self.wait(done, run_id, 15.0)
+
     def account(self, run_id: int = 1) -> None:
         """Counts add up, and the log alone leads to the very state and commands that are stored."""
+        self.settle(run_id)
         wrong = [check for check in report.consistency_report(self.conn, run_id) if not check.ok]
         assert not wrong
         stored = self.stored(run_id)
@@ -234,6 +251,7 @@ def test_children_of_expired_leases_count_as_lost(bench: Bench, monkeypatch: pyt
         bench.verb(Verb.KILL)
         assert bench.finish().status is RunStatus.KILLED
         assert bench.stored().epoch == 2
+        workers.silent_hosts = False
         bench.account()
 
 

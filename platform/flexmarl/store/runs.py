@@ -146,13 +146,13 @@ def claim_runs(conn: Connection, owner: str, ttl_s: float) -> list[RunLease]:
 
 
 def renew_runs(conn: Connection, owner: str, ttl_s: float) -> set[int]:
-    """Extend this driver's leases; returns the live runs it still holds."""
+    """Extend this driver's leases; returns the runs it still holds. One that ended is held until it is given back."""
     rows = conn.execute(
         """
         UPDATE store.run_state SET lease_until = clock_timestamp() + make_interval(secs => %s)
-        WHERE owner = %s AND status <> ALL(%s) RETURNING run_id
+        WHERE owner = %s RETURNING run_id
         """,
-        [ttl_s, owner, _ENDED],
+        [ttl_s, owner],
     ).fetchall()
     return {row[0] for row in rows}
 
