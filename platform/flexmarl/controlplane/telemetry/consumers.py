@@ -12,14 +12,11 @@ from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncJsonWebsocketConsumer
 
 from flexmarl.controlplane.accounts.queries import current_actor
-from flexmarl.controlplane.common import live
-from flexmarl.controlplane.common.actor import Actor
-from flexmarl.controlplane.common.problems import NotFound
+from flexmarl.controlplane.common import live, measuring
 from flexmarl.controlplane.common.scopes import Scope
-from flexmarl.controlplane.runs import queries as runs
+from flexmarl.controlplane.telemetry.topics import MAX_TOPICS, sequence_of
 
 REAUTHORISE_S = 60.0
-MAX_TOPICS = 32
 UNAUTHENTICATED, NO_LONGER_ALLOWED = 4401, 4403
 """Close codes; a client need not connect again after them."""
 
@@ -32,12 +29,14 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
         self.topics: set[str] = set()
         self.caller = self.scope.get("caller") or (getattr(self.scope.get("user"), "pk", None), None)
         self.checked_at = 0.0
+        measuring.PROCESS.opened("sockets")
         await self.accept()
         if not await self._may_listen():
             await self.close(code=UNAUTHENTICATED)
 
     async def disconnect(self, code: int) -> None:
         """Leave all topics."""
+        measuring.PROCESS.opened("sockets", -1)
         for topic in list(self.topics):
             await self._leave(topic)
 
@@ -86,19 +85,7 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
         return allowed
 
 
-@database_sync_to_async
-def _sequence_of(actor: Actor, topic: str) -> int | None:
-    """Return a topic's newest sequence; None when there is no such topic for the caller."""
-    if topic == live.CLUSTER:
-        return 0 if actor.may(Scope.CLUSTER_READ) else None
-    kind, _, identity = topic.partition(":")
-    if kind != "run":
-        return None
-    try:
-        run = runs.find_run(actor, identity)
-    except NotFound:
-        return None
-    return run.state.seq if topic == live.run_topic(run.id) else None
+_sequence_of = database_sync_to_async(sequence_of)
 
 
 def _texts(value: Any) -> list[str]:
