@@ -20,7 +20,7 @@ from flexmarl.store.decisions import IssuedCommand, LogEntry, StoredDecision
 from flexmarl.store.groups import EpisodeRow, SampleRow, SettledGroup
 from flexmarl.store.runs import RunLease
 
-WORDS = ["<pad>", "<bos>", "<eos>", "red", "blue", "round", "square", *(f"w{i}" for i in range(16))]
+WORDS = ["<pad>", "<bos>", "<eos>", "red", "blue", "round", "square", "<script>alert(1)</script>", *(f"w{i}" for i in range(15))]
 HOSTILE = "<img src=x onerror=alert(1)> </script><b>bold</b>"
 MEMBERS = 8
 
