@@ -54,6 +54,17 @@ CALLS: dict[str, tuple[Call, ...]] = {
     "config": (RUN,),
     "cluster": (Call("Nodes", "/nodes"), Call("Devices and who holds them", "/devices"), Call("Pools", "/pools")),
     "tokens": (Call("Your tokens, without their text", "/tokens"),),
+    "members": (Call("Projects you are in", "/projects"), Call("Your roles in them", "/me")),
+    "service_accounts": (Call("Tokens you may revoke", "/tokens", fixed=(("whose", "all"),)),),
+    "projects": (Call("All projects", "/projects"),),
+    "users": (Call("All people", "/users", query=(("q", "username__ic"), ("role", "role"))),),
+    "audit": (
+        Call(
+            "The rows of this page",
+            "/audit",
+            query=tuple((name, name) for name in ("actor", "action", "target_kind", "target_id", "request_id")),
+        ),
+    ),
     "profile": (Call("Who calls, and what they may do", "/me"),),
     "help": (Call("The OpenAPI document", "/openapi.json"),),
     "components": (Call("The OpenAPI document", "/openapi.json"),),

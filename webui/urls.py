@@ -4,12 +4,14 @@ from django.urls import path
 
 from webui.views import (
     account,
+    auditing,
     checkpoints,
     cluster,
     comparison,
     helping,
     home,
     new_run,
+    people,
     pipeline,
     run,
     runs,
@@ -25,6 +27,12 @@ urlpatterns = [
     path("help", helping.help_page, name="help"),
     path("help/components", helping.components, name="components"),
     path("cluster", cluster.cluster, name="cluster"),
+    # people and what they did
+    path("members", people.members, name="members"),
+    path("service-accounts", people.service_accounts, name="service_accounts"),
+    path("projects", people.projects, name="projects"),
+    path("users", people.users, name="users"),
+    path("audit", auditing.trail, name="audit"),
     path("settings/tokens", account.tokens, name="tokens"),
     path("settings/profile", account.profile, name="profile"),
     path("runs", runs.run_list, name="runs"),

@@ -1,5 +1,6 @@
 """Signing in and out, tokens, profile."""
 
+from typing import Any
 from zoneinfo import available_timezones
 
 from django.contrib.auth import views as auth
@@ -7,7 +8,10 @@ from django.http import HttpRequest, HttpResponse
 
 from flexmarl.controlplane.accounts import queries as accounts
 from flexmarl.controlplane.common.scopes import Scope
-from webui.views.base import frame, page, show
+from webui.views.base import frame, page, projects_of, show
+from webui.views.people import scope_rows
+
+MOST_TOKENS = 500
 
 
 class SignIn(auth.LoginView):
@@ -31,22 +35,39 @@ class SignOut(auth.LogoutView):
 def tokens(request: HttpRequest) -> HttpResponse:
     """List a person's tokens; the page creates and revokes them through the API."""
     actor = accounts.actor_of(request)
-    rows = [accounts.token_row(token) for token in accounts.tokens_of(request.user.pk).order_by("-created_at")]
+    everybodys = request.GET.get("whose") == "all"
+    found = accounts.tokens_kept_by(actor) if everybodys else accounts.tokens_of(request.user.pk)
+    rows = [accounts.token_row(token) for token in found.order_by("-created_at")[:MOST_TOKENS]]
+    state = request.GET.get("state", "")
     context = {
         "nav": "tokens",
-        "tokens": rows,
-        "scopes": sorted(str(scope) for scope in actor.scopes),
+        "tokens": [row for row in rows if not state or row["state"] == state],
+        "counts": _counted(rows),
+        "state": state,
+        "whose": "all" if everybodys else "mine",
+        "may_see_all": actor.may(Scope.USERS_ADMIN) or actor.may(Scope.PROJECTS_ADMIN),
+        "scopes": scope_rows(actor.scopes),
+        "limits": projects_of(request),
         "origin": f"{request.scheme}://{request.get_host()}",
     }
     return show(request, "webui/tokens.html", context)
 
 
-@page()
+def _counted(rows: list[dict[str, Any]]) -> list[tuple[str, str, int]]:
+    states = [("", "All"), ("active", "Active"), ("expired", "Expired"), ("revoked", "Revoked")]
+    return [(word, label, sum(not word or row["state"] == word for row in rows)) for word, label in states]
+
+
+@page(Scope.TOKENS_WRITE)
 def profile(request: HttpRequest) -> HttpResponse:
-    """Show a person's theme, time zone and role."""
+    """Show a person's preferences, roles and password."""
+    actor = accounts.actor_of(request)
+    me = accounts.me(request.user, actor)
     context = {
         "nav": "profile",
-        "me": accounts.me(request.user, accounts.actor_of(request)),
+        "me": me,
+        "role_word": request.user.get_role_display(),
+        "scopes": scope_rows(actor.scopes),
         "zones": sorted(available_timezones()),
     }
     return show(request, "webui/profile.html", context)

@@ -15,7 +15,7 @@ from flexmarl.controlplane.accounts.queries import actor_of, project_names
 from flexmarl.controlplane.common.middleware import request_id_of
 from flexmarl.controlplane.common.problems import NotFound, ProblemError
 from flexmarl.controlplane.common.scopes import Scope
-from webui import navigation
+from webui import grants, navigation
 
 View = Callable[..., HttpResponse]
 
@@ -46,6 +46,15 @@ NAV: tuple[tuple[str, tuple[NavItem, ...]], ...] = (
         (NavItem("cluster", "server-2", "Pools and nodes", "webui:cluster", Scope.CLUSTER_READ, True, "Cluster"),),
     ),
     ("Automation", (NavItem("tokens", "key", "Tokens", "webui:tokens", Scope.TOKENS_WRITE),)),
+    (
+        "Admin",
+        (
+            NavItem("members", "users", "Members", "webui:members", Scope.CLUSTER_READ),
+            NavItem("projects", "folders", "Projects", "webui:projects", Scope.USERS_ADMIN),
+            NavItem("users", "user-cog", "Users", "webui:users", Scope.USERS_ADMIN),
+            NavItem("audit", "history", "Audit", "webui:audit", Scope.AUDIT_READ),
+        ),
+    ),
 )
 """(heading, pages) of each group of the side bar; only pages that exist are listed. A phone shows those marked in its
 bottom bar, the others under More."""
@@ -147,7 +156,7 @@ def _switch_url(request: HttpRequest) -> str:
 
 
 _WORDS = {
-    403: ("You may not see this", "lock", "Your role does not allow it. An admin can change your role."),
+    403: ("You may not see this", "lock", "Your role does not allow it."),
     404: ("There is no such page", "map-off", "The address may be mistyped, or what was here is gone."),
     500: (
         "Something failed here",
@@ -162,13 +171,23 @@ def refused(request: HttpRequest, problem: ProblemError) -> HttpResponse:
     if is_part(request):
         body = {"title": problem.title, "detail": problem.detail, "request_id": request_id_of(request)}
         return JsonResponse(body, status=problem.status)
-    return error_page(request, problem.status, problem.detail)
+    missing = grants.missing(request, problem.extra.get("required_scopes", []))
+    return error_page(request, problem.status, problem.detail, missing)
 
 
-def error_page(request: HttpRequest, status: int, detail: str = "") -> HttpResponse:
+def error_page(
+    request: HttpRequest, status: int, detail: str = "", missing: dict[str, Any] | None = None
+) -> HttpResponse:
     """Show what failed, what to do, and the request id."""
     title, icon, help_text = _WORDS.get(status, _WORDS[500])
-    context = {"title": title, "icon": icon, "detail": detail, "help_text": help_text, "status": status}
+    context = {
+        "title": title,
+        "icon": icon,
+        "detail": detail,
+        "help_text": help_text,
+        "status": status,
+        "missing": missing,
+    }
     return show(request, "webui/error.html", context, status=status)
 
 

@@ -1,18 +1,25 @@
 // Keys of every page. Single letters can be turned off; nothing here works while somebody types.
-import { $, $$, typing } from "./dom.js";
+import { patch } from "./api.js";
+import { $, $$, toast, typing } from "./dom.js";
 
 const GO = { h: "/", r: "/runs", q: "/queue", c: "/cluster", n: "/runs/new" };
 let pending = "";
 
-function lettersOn() {
-  try { return localStorage.getItem("letters") !== "off"; } catch { return true; } // storage may be forbidden
+const root = document.documentElement;
+const lettersOn = () => root.dataset.letters !== "off";
+
+/** Kept with the person, like the theme. */
+function setLetters(on) {
+  root.dataset.letters = on ? "on" : "off";
+  patch("/api/v1/me", { letter_keys: on }).catch((error) => toast(error.message, { tone: "bad" }));
 }
 
 export function start({ hold, openPalette }) {
   const box = $("[data-keys-on]");
   if (box) {
     box.checked = lettersOn();
-    box.addEventListener("change", () => { try { localStorage.setItem("letters", box.checked ? "on" : "off"); } catch { /* kept for this page only */ } });
+    box.addEventListener("change", () => setLetters(box.checked));
+    document.addEventListener("kept", () => { box.checked = lettersOn(); });
   }
   document.addEventListener("keydown", (event) => {
     if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") { event.preventDefault(); openPalette(); return; }
