@@ -39,7 +39,7 @@ def arguments(name: str, run) -> dict[str, str]:
         "run_id": run.key, "name": "default", "action": "cordon", "verb": "pause", "trajectory_id": "0-0-1",
         "device_id": "box.cpu0", "operation_id": str(run.id), "user_id": str(run.owner_id), "token_id": str(run.id),
         "experiment_id": str(run.id), "agent_id": str(run.id),
-        "external_id": "job-1", "view_id": str(run.id),
+        "project": "default", "external_id": "job-1", "view_id": str(run.id),
     }  # fmt: skip
     [(_, names)] = get_resolver().reverse_dict.getlist(name)[0][0]
     return {argument: known[argument] for argument in names}
@@ -93,7 +93,15 @@ BODIES = [
         {"name": "n", "page": "runs", "query": "q=1", "shared": True, "project": "default"},
     ),
     ("POST", "/api/v1/experiments", {"name": "e", "description": "d"}),
-    ("POST", "/api/v1/pools", {"name": "p", "description": "d"}),
+    ("POST", "/api/v1/pools", {"name": "p", "description": "d", "note": "n", "is_default": False, "projects": []}),
+    ("PATCH", "/api/v1/pools/default", {"description": "d", "note": "n", "is_default": True, "projects": ["default"]}),
+    ("PUT", "/api/v1/pools/default/quotas/default", {"devices": 3}),
+    ("PUT", "/api/v1/projects/default/default-pool", {"pool": "default"}),
+    ("POST", "/api/v1/nodes/box/actions/cordon", {"note": "n"}),
+    ("POST", "/api/v1/nodes/box/actions/drain", {"mode": "wait", "note": "n", "dry_run": True}),
+    ("POST", "/api/v1/devices/box.cpu0/actions/drain", {"mode": "stop", "deadline": "2030-01-01T00:00:00Z"}),
+    ("POST", "/api/v1/runs/{run}/actions/set-priority", {"priority": 3}),
+    ("POST", "/api/v1/runs/{run}/actions/move-pool", {"pool": "default", "training_pool": "default"}),
     ("PATCH", "/api/v1/devices/box.cpu0", {"pool": "default"}),
     ("POST", "/api/v1/tokens", {"name": "t", "scopes": ["runs:read"], "expires_in_days": 3}),
     ("POST", "/api/v1/users", {"username": "u", "password": "long-enough-words", "email": "", "role": "viewer"}),
@@ -107,7 +115,9 @@ def test_bodies(admin_api, run, method, path, body) -> None:
     for member in body:
         for value in [*VALUES, DEEP]:
             text = json.dumps({**body, member: value})
-            answer = admin_api.generic(method, path, text, "application/json", HTTP_IDEMPOTENCY_KEY=key())
+            answer = admin_api.generic(
+                method, path, text, "application/json", HTTP_IDEMPOTENCY_KEY=key(), HTTP_IF_MATCH="*"
+            )
             fine(answer, member, value if value is not DEEP else "deep")
     for text in ("", "null", "[]", "1", '"x"', "{", "NaN", '{"a": NaN}', "\xff"):
         fine(admin_api.generic(method, path, text, "application/json", HTTP_IDEMPOTENCY_KEY=key()), text)

@@ -1,6 +1,9 @@
 """Pools, nodes and devices: what admins change, and what a change keeps."""
 
+from datetime import timedelta
+
 import pytest
+from django.utils import timezone
 
 from flexmarl.controlplane.common.models import AuditEntry
 from flexmarl.controlplane.common.store import store_connection
@@ -21,24 +24,49 @@ def register(incarnation="i1", devices=2) -> None:
     nodes.register_node(store_connection(), NodeFacts("box", "127.0.0.1:1", incarnation, "0.1"), facts)
 
 
+def rule(client, path, action, body=None, tag=None):
+    """Act on a node or device under the version that was just read."""
+    tag = tag or client.get(f"/api/v1/{path}")["ETag"]
+    return client.post(f"/api/v1/{path}/actions/{action}", body or {}, headers={"If-Match": tag})
+
+
 def test_a_cordoned_node_gives_no_device_and_stays_cordoned_after_a_registration(api, admin_api) -> None:
     assert queries.fit({"engine": ("default", 2)})["fits_now"]
-    assert api.post("/api/v1/nodes/box/actions/cordon").status_code == 403
-    row = admin_api.post("/api/v1/nodes/box/actions/cordon").json()
-    assert (row["state"], row["cordoned"]) == ("cordoned", True)
+    assert rule(api, "nodes/box", "cordon").status_code == 403
+    row = rule(admin_api, "nodes/box", "cordon", {"note": "new fan"}).json()
+    assert (row["state"], row["cordoned"], row["note"]) == ("cordoned", True, "new fan")
     register("i2")
     assert not queries.fit({"engine": ("default", 2)})["fits_now"]
     assert nodes.free_devices(store_connection(), "default") == []
-    assert admin_api.post("/api/v1/nodes/box/actions/uncordon").json()["state"] == "ready"
+    back = rule(admin_api, "nodes/box", "enable").json()
+    assert (back["state"], back["note"]) == ("ready", "")
     assert queries.fit({"engine": ("default", 2)})["fits_now"]
-    assert list(AuditEntry.objects.order_by("id").values_list("action", flat=True))[-2:] == [
+    first, second = admin_api.get("/api/v1/changes?kind=node&name=box&ordering=at").json()["results"]
+    assert (first["action"], first["before"], first["after"]) == (
         "node.cordon",
-        "node.uncordon",
-    ]
+        {"state": "ready", "note": ""},
+        {"state": "cordoned", "note": "new fan"},
+    )
+    assert (second["action"], second["after"]["state"], second["actor"]) == ("node.enable", "ready", "ada")
+
+
+@pytest.mark.parametrize("path", ["nodes/box", "devices/box.cpu0"])
+def test_rules_are_changed_by_those_who_read_the_present_ones(admin_api, path) -> None:
+    answer = admin_api.post(f"/api/v1/{path}/actions/cordon")
+    assert (answer.status_code, answer.json()["code"]) == (428, "precondition_required")
+    tag = admin_api.get(f"/api/v1/{path}")["ETag"]
+    assert rule(admin_api, path, "cordon", tag=tag).status_code == 200
+    stale = rule(admin_api, path, "enable", tag=tag)
+    assert (stale.status_code, stale.json()["code"]) == (412, "precondition_failed")
+    assert stale["ETag"] == 'W/"2"'
+    assert rule(admin_api, path, "drain", {"mode": "wait"}, tag=tag).status_code == 412
+    tag = admin_api.get(f"/api/v1/{path}")["ETag"]
+    assert admin_api.patch(f"/api/v1/{path}", {"note": "x"}).status_code == 428
+    assert admin_api.patch(f"/api/v1/{path}", {"note": "x"}, headers={"If-Match": tag}).json()["note"] == "x"
 
 
 def test_a_cordoned_device_is_not_free(admin_api) -> None:
-    row = admin_api.post("/api/v1/devices/box.cpu0/actions/cordon").json()
+    row = rule(admin_api, "devices/box.cpu0", "cordon").json()
     assert (row["state"], row["free"]) == ("cordoned", False)
     assert admin_api.get("/api/v1/devices?free=true").json()["count"] == 1
     assert [d.id for d in nodes.free_devices(store_connection(), "default")] == ["box.cpu1"]
@@ -49,18 +77,50 @@ def test_what_does_not_exist_is_not_found(admin_api) -> None:
         method = admin_api.post if "actions" in path else admin_api.get
         assert method(f"/api/v1/{path}").status_code == 404, path
     assert admin_api.post("/api/v1/nodes/box/actions/melt").status_code == 404
+    assert admin_api.post("/api/v1/nodes/none/actions/drain", {"mode": "wait", "dry_run": True}).status_code == 404
 
 
-def test_a_lost_device_cannot_be_uncordoned_into_being(admin_api) -> None:
+def test_a_lost_device_cannot_be_ruled_into_being_and_keeps_its_cordon(admin_api) -> None:
+    rule(admin_api, "devices/box.cpu1", "cordon")
     register("i2", devices=1)
     assert admin_api.get("/api/v1/devices/box.cpu1").json()["state"] == "lost"
-    assert admin_api.post("/api/v1/devices/box.cpu1/actions/uncordon").status_code == 404
+    refused = rule(admin_api, "devices/box.cpu1", "enable")
+    assert (refused.status_code, refused.json()["state"]) == (409, "lost")
+    register("i3")
+    assert admin_api.get("/api/v1/devices/box.cpu1").json()["state"] == "cordoned"
 
 
 def test_a_silent_node_shows_and_gives_nothing(api) -> None:
     store_connection().execute("UPDATE store.node SET heartbeat_at = now() - interval '1 minute'")
     assert api.get("/api/v1/nodes/box").json()["state"] == "silent"
     assert not queries.fit({"engine": ("default", 1)})["fits_now"]
+
+
+def test_a_drain_says_how_far_it_is_and_keeps_devices_from_others(admin_api) -> None:
+    answer = rule(admin_api, "nodes/box", "drain", {"mode": "move", "note": "new memory"})
+    assert (answer.status_code, answer["Location"]) == (202, "/api/v1/nodes/box")
+    row = admin_api.get("/api/v1/nodes/box").json()
+    assert (row["state"], row["note"], row["drain"]["by"]) == ("drained", "new memory", "ada")
+    assert (row["drain"]["mode"], row["drain"]["leases_left"], row["drain"]["done"]) == ("move", 0, True)
+    assert nodes.free_devices(store_connection()) == []
+    assert rule(admin_api, "nodes/box", "enable").json()["drain"] is None
+    assert len(nodes.free_devices(store_connection())) == 2
+
+
+def test_a_drain_with_a_deadline_that_makes_no_sense_is_refused(admin_api) -> None:
+    past = (timezone.now() - timedelta(minutes=1)).isoformat()
+    soon = (timezone.now() + timedelta(minutes=9)).isoformat()
+    for body, code in (
+        ({"mode": "stop"}, "required"),
+        ({"mode": "stop", "deadline": past}, "out_of_range"),
+        ({"mode": "wait", "deadline": soon}, "not_allowed"),
+    ):
+        answer = rule(admin_api, "nodes/box", "drain", body)
+        [error] = answer.json()["errors"]
+        assert (answer.status_code, error["pointer"], error["code"]) == (400, "/deadline", code)
+    done = rule(admin_api, "devices/box.cpu0", "drain", {"mode": "stop", "deadline": soon})
+    assert done.json()["drain"]["deadline"] is not None
+    assert admin_api.get("/api/v1/devices/box.cpu0").json()["state"] == "drained"
 
 
 def test_pools_are_changed_under_if_match_only(admin_api) -> None:
@@ -85,10 +145,17 @@ def test_a_pool_with_devices_cannot_be_deleted(admin_api) -> None:
 
 
 def test_a_device_moves_to_a_pool_that_exists_and_stays_there(api, admin_api) -> None:
-    assert admin_api.patch("/api/v1/devices/box.cpu0", {"pool": "gpu"}).status_code == 404
+    def move(client, pool="gpu"):
+        tag = client.get("/api/v1/devices/box.cpu0")["ETag"]
+        return client.patch("/api/v1/devices/box.cpu0", {"pool": pool}, headers={"If-Match": tag})
+
+    assert move(admin_api).status_code == 404
     admin_api.post("/api/v1/pools", {"name": "gpu"})
-    assert api.patch("/api/v1/devices/box.cpu0", {"pool": "gpu"}).status_code == 403
-    assert admin_api.patch("/api/v1/devices/box.cpu0", {"pool": "gpu"}).json()["pool"] == "gpu"
+    assert move(api).status_code == 403
+    assert admin_api.patch("/api/v1/devices/box.cpu0", {"pool": "gpu"}).status_code == 428
+    assert move(admin_api).json()["pool"] == "gpu"
     register("i2")
     counts = {pool["name"]: (pool["devices"], pool["free"]) for pool in api.get("/api/v1/pools").json()["results"]}
     assert counts == {"default": (1, 1), "gpu": (1, 1)}
+    last = AuditEntry.objects.filter(action="device.move").latest("id")
+    assert (last.before, last.after) == ({"pool": "default"}, {"pool": "gpu"})

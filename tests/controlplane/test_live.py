@@ -157,7 +157,9 @@ async def test_the_cluster_topic_tells_cordons_and_moved_runs(person, make_run) 
     await database_sync_to_async(register_box)()
     async with socket(admin) as communicator:
         await subscribe(communicator, live.CLUSTER)
-        await database_sync_to_async(inventory_actions.cordon_device)(actor_of_user(admin), "box.cpu0", True)
+        await database_sync_to_async(inventory_actions.cordon)(
+            actor_of_user(admin), "device", "box.cpu0", inventory_actions.any_version
+        )
         assert (await communicator.receive_json_from())["topic"] == live.CLUSTER
         await database_sync_to_async(actions.act)(actor_of_user(admin), run, Verb.START)
         await database_sync_to_async(drive)(run, status=RunStatus.QUEUED)

@@ -18,7 +18,7 @@ WINDOW = 300
 @page(Scope.CLUSTER_READ)
 def cluster(request: HttpRequest) -> HttpResponse:
     """Show nodes with their devices, sick ones first."""
-    devices = telemetry.devices()
+    devices = telemetry.devices(actor=actor_of(request))
     use = shares(actor_of(request), devices)
     for device in devices:
         device["share"] = use.get(device["lease"]["id"]) if device["lease"] else None

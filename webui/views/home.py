@@ -105,7 +105,7 @@ def devices_out(devices: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if device["node_state"] == "silent" and device["lease"] is not None:
             text = f"Its node {device['node']} stopped answering. The run waits until it is back or proved dead."
             found.append((f"Device {device['id']} does not answer", text))
-        elif device["state"] in ("cordoned", "lost"):
+        elif device["state"] in ("cordoned", "draining", "drained", "lost"):
             found.append((f"Device {device['id']} is {device['state']}", "No run gets it until that changes."))
     return [
         {

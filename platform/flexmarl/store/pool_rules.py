@@ -97,6 +97,12 @@ def set_priority(conn: Connection, run_id: int, priority: int) -> int:
     return -1 if row is None else int(row[0])
 
 
+def priorities(conn: Connection, runs: list[int]) -> dict[int, int]:
+    """Read how soon runs are served."""
+    rows = conn.execute("SELECT run_id, priority FROM store.run_state WHERE run_id = ANY(%s)", [runs]).fetchall()
+    return {run_id: priority for run_id, priority in rows}
+
+
 def has_devices(conn: Connection, run_id: int) -> bool:
     """Tell whether a run holds a device, and keep it from being granted one until the transaction ends."""
     conn.execute("SELECT 1 FROM store.run_state WHERE run_id = %s FOR UPDATE", [run_id])

@@ -9,6 +9,7 @@ from flexmarl.contracts.problems import Problem, SpecProblems
 from flexmarl.contracts.resolve import Resolved, parse_yaml, resolve
 from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
 from flexmarl.controlplane.experiments import plan_tokens
+from flexmarl.controlplane.experiments.pools import in_pools_of
 
 SPEC = "spec"
 """Location of errors whose pointer goes into the specification."""
@@ -25,6 +26,8 @@ class Draft:
     yaml: str = ""
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Partial specification laid over the rest."""
+    project: str = ""
+    """Whose pools it may use, and whose default pool it takes; empty: not known yet."""
 
 
 def resolve_draft(draft: Draft) -> Resolved:
@@ -37,7 +40,14 @@ def resolve_draft(draft: Draft) -> Resolved:
     raw = overlay(parse_yaml(draft.yaml) if draft.yaml else dict(draft.spec), draft.overrides)
     if draft.name:
         raw["name"] = draft.name
-    return resolve(raw, preset=draft.preset or None, template=draft.template or None)
+    found = resolve(raw, preset=draft.preset or None, template=draft.template or None)
+    if not draft.project:
+        return found
+    return in_pools_of(draft.project, found, lambda more: resolve(overlay(raw, more), **_basis(draft)))
+
+
+def _basis(draft: Draft) -> dict[str, str | None]:
+    return {"preset": draft.preset or None, "template": draft.template or None}
 
 
 def required(draft: Draft) -> Resolved:

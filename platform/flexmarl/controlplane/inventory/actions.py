@@ -1,77 +1,135 @@
-"""Changes of the hardware's administration: permission, write, audit, hint."""
+"""Changes of nodes and devices: permission, write under the version that was read, audit with before and after, hint.
+
+Every one takes `seen`, which is told the current version under the row's lock and raises when the caller read another.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
 
 from django.db import transaction
+from django.utils import timezone
 
 from flexmarl.controlplane.common import live
 from flexmarl.controlplane.common.actions import record
 from flexmarl.controlplane.common.actor import Actor
-from flexmarl.controlplane.common.problems import Conflict, DuplicateName, NotFound
+from flexmarl.controlplane.common.problems import FieldError, InvalidState, NotFound, ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.store import store_connection
-from flexmarl.controlplane.inventory.models import Device, Pool
+from flexmarl.controlplane.common.times import rfc3339
+from flexmarl.controlplane.inventory.models import Pool
 from flexmarl.store import cordons
+from flexmarl.store.cordons import DrainMode, Kind, Ruling
+
+MAX_NOTE = 300
+Seen = Callable[[int], None]
+
+
+def any_version(version: int) -> None:
+    """Stand in for `seen` where nobody read the object before."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainOrder:
+    """How a node or device is to be emptied."""
+
+    mode: DrainMode
+    deadline: datetime | None = None
+    """Of mode stop: runs that are left then are killed."""
+
+    def check(self, now: datetime) -> None:
+        """Raise ValidationProblem when mode and deadline do not fit."""
+        if self.mode is DrainMode.STOP and self.deadline is None:
+            raise _wrong("deadline", "required", "Stopping needs a deadline.", "Send an RFC 3339 time to come.")
+        if self.mode is not DrainMode.STOP and self.deadline is not None:
+            raise _wrong("deadline", "not_allowed", f"A drain with mode {self.mode} has no deadline.", "Leave it out.")
+        if self.deadline is not None and self.deadline <= now:
+            raise _wrong("deadline", "out_of_range", "The deadline has passed.", "Send an RFC 3339 time to come.")
 
 
 @transaction.atomic
-def cordon_node(actor: Actor, name: str, cordoned: bool) -> None:
-    """Keep new leases off a node, or let them on again."""
-    actor.require(Scope.CLUSTER_ADMIN)
-    if not cordons.cordon_node(store_connection(), name, cordoned):
-        raise NotFound(f"There is no node {name}.")
-    record(actor, "node.cordon" if cordoned else "node.uncordon", "node", name, name)
-    live.announce_on_commit(live.CLUSTER, 0)
+def cordon(actor: Actor, kind: Kind, key: str, seen: Seen, note: str | None = None) -> None:
+    """Keep new leases away; what runs goes on. A drain under way ends."""
+    before = _locked(actor, kind, key, seen)
+    cordons.cordon(store_connection(), kind, key)
+    _note(kind, key, note)
+    _written(actor, "cordon", kind, key, before)
 
 
 @transaction.atomic
-def cordon_device(actor: Actor, device_id: str, cordoned: bool) -> None:
-    """Keep new leases off a device, or let them on again."""
-    actor.require(Scope.CLUSTER_ADMIN)
-    if not cordons.cordon_device(store_connection(), device_id, cordoned):
-        raise NotFound(f"There is no device {device_id} that its node announces.")
-    record(actor, "device.cordon" if cordoned else "device.uncordon", "device", device_id, device_id)
-    live.announce_on_commit(live.CLUSTER, 0)
+def enable(actor: Actor, kind: Kind, key: str, seen: Seen, note: str | None = None) -> None:
+    """Let new leases on again. A cordon or drain ends; its note goes with it unless another is given."""
+    before = _locked(actor, kind, key, seen)
+    cordons.enable(store_connection(), kind, key)
+    _note(kind, key, "" if note is None else note)
+    _written(actor, "enable", kind, key, before)
 
 
 @transaction.atomic
-def move_device(actor: Actor, device_id: str, pool: str) -> None:
-    """Put a device into a pool that exists."""
-    actor.require(Scope.CLUSTER_ADMIN)
+def drain(actor: Actor, kind: Kind, key: str, seen: Seen, order: DrainOrder, note: str | None = None) -> None:
+    """Keep new leases away and empty what is held, in the way the order says."""
+    before = _locked(actor, kind, key, seen)
+    order.check(timezone.now())
+    deadline = None if order.deadline is None else order.deadline.timestamp()
+    cordons.drain(store_connection(), kind, key, order.mode, deadline=deadline, by=actor.name)
+    _note(kind, key, note)
+    _written(actor, "drain", kind, key, before)
+
+
+@transaction.atomic
+def set_note(actor: Actor, kind: Kind, key: str, seen: Seen, note: str) -> None:
+    """Say something about a node or device to whoever looks at it."""
+    before = _locked(actor, kind, key, seen)
+    cordons.set_note(store_connection(), kind, key, note)
+    _written(actor, "note", kind, key, before)
+
+
+@transaction.atomic
+def move_device(actor: Actor, device_id: str, seen: Seen, pool: str) -> None:
+    """Put a device into a pool that exists. A lease it holds goes on."""
+    before = _locked(actor, "device", device_id, seen, lost_too=True)
     if not Pool.objects.filter(name=pool).exists():
         raise NotFound(f"There is no pool {pool}.")
-    if not cordons.move_device(store_connection(), device_id, pool):
-        raise NotFound(f"There is no device {device_id}.")
-    record(actor, "device.move", "device", device_id, device_id, pool=pool)
+    cordons.move_device(store_connection(), device_id, pool)
+    _written(actor, "move", "device", device_id, before)
+
+
+def _locked(actor: Actor, kind: Kind, key: str, seen: Seen, *, lost_too: bool = False) -> Ruling:
+    actor.require(Scope.CLUSTER_ADMIN)
+    found = cordons.ruling(store_connection(), kind, key)
+    if found is None:
+        raise NotFound(f"There is no {kind} {key}.")
+    seen(found.ruled)
+    if found.state == "lost" and not lost_too:
+        text = f"{key} is lost: its node does not announce it any more."
+        raise InvalidState(text, state="lost", allowed_actions=["move"])
+    return found
+
+
+def _note(kind: Kind, key: str, note: str | None) -> None:
+    if note is not None:
+        cordons.set_note(store_connection(), kind, key, note)
+
+
+def _written(actor: Actor, action: str, kind: Kind, key: str, before: Ruling) -> None:
+    after = cordons.ruling(store_connection(), kind, key)
+    assert after is not None
+    record(actor, f"{kind}.{action}", kind, key, key, before=_facts(before), after=_facts(after))
     live.announce_on_commit(live.CLUSTER, 0)
 
 
-@transaction.atomic
-def create_pool(actor: Actor, name: str, description: str = "") -> Pool:
-    """Describe a pool."""
-    actor.require(Scope.CLUSTER_ADMIN)
-    pool, created = Pool.objects.get_or_create(name=name, defaults={"description": description})
-    if not created:
-        raise DuplicateName(f"There is a pool named {name}.", extra={"existing": str(pool.id)})
-    record(actor, "pool.create", "pool", pool.id, name)
-    return pool
+def _facts(ruling: Ruling) -> dict[str, Any]:
+    """What the change log compares."""
+    deadline = ruling.drain_deadline
+    return {
+        "state": ruling.state,
+        "note": ruling.note,
+        "drain_mode": ruling.drain_mode,
+        "drain_deadline": None if deadline is None else rfc3339(datetime.fromtimestamp(deadline, UTC)),
+        "pool": ruling.pool,
+    }
 
 
-@transaction.atomic
-def update_pool(actor: Actor, pool: Pool, description: str) -> Pool:
-    """Change a pool's description."""
-    actor.require(Scope.CLUSTER_ADMIN)
-    pool.description = description
-    pool.version += 1
-    pool.save(update_fields=["description", "version", "updated_at"])
-    record(actor, "pool.update", "pool", pool.id, pool.name)
-    return pool
-
-
-@transaction.atomic
-def delete_pool(actor: Actor, pool: Pool) -> None:
-    """Delete a pool that no device is in."""
-    actor.require(Scope.CLUSTER_ADMIN)
-    count = Device.objects.filter(pool=pool.name).count()
-    if count:
-        raise Conflict(f"{count} devices are in {pool.name}. Move them to another pool first.")
-    record(actor, "pool.delete", "pool", pool.id, pool.name)
-    pool.delete()
+def _wrong(member: str, code: str, detail: str, hint: str) -> ValidationProblem:
+    return ValidationProblem(detail, errors=[FieldError(f"/{member}", code, detail, hint)])

@@ -1,15 +1,18 @@
 """What others read of the hardware: pools, nodes, devices, leases, and whether a demand fits."""
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Prefetch
+from django.db.models import Count, OuterRef, Prefetch, Subquery
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from flexmarl.controlplane.common.problems import NotFound
+from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.common.times import rfc3339
-from flexmarl.controlplane.inventory.models import Device, Lease, Node, Pool
+from flexmarl.controlplane.inventory.models import INSTALLATION_POOL, Device, Lease, Node, Pool, ProjectPool
+from flexmarl.store import pool_rules
 from flexmarl.store.nodes import ALIVE_S
 
 SILENT_AFTER = timedelta(seconds=ALIVE_S)
@@ -31,6 +34,7 @@ def _device_row(device: Device) -> dict[str, Any]:
     held: list[Lease] = device.held  # type: ignore[attr-defined]
     lease = held[0] if held else None
     silent = timezone.now() - device.node.heartbeat_at > SILENT_AFTER
+    node_state = "silent" if silent else device.node.state
     return {
         "id": device.id,
         "node": device.node_id,
@@ -39,12 +43,31 @@ def _device_row(device: Device) -> dict[str, Any]:
         "name": device.name,
         "memory_bytes": device.memory_bytes,
         "pool": device.pool,
-        "state": device.state,
-        "node_state": "silent" if silent else device.node.state,
+        "state": "drained" if device.state == "draining" and lease is None else device.state,
+        "node_state": node_state,
+        "note": device.note,
+        "drain": drain_row(device, int(lease is not None)),
+        "load": device.load,
+        "facts": device.facts,
+        "version": device.ruled,
         "free": lease is None and device.state == "ready" and device.node.state == "ready" and not silent,
         "lease": None if lease is None else lease_row(lease),
         "url": f"/api/v1/devices/{device.id}",
-        "web_url": f"/cluster#{device.id}",
+        "web_url": f"/cluster?view=devices#{device.id}",
+    }
+
+
+def drain_row(ruled: Node | Device, leases_left: int) -> dict[str, Any] | None:
+    """Say how a node or device is being emptied and how far that is; None while nobody drains it."""
+    if ruled.state != "draining":
+        return None
+    return {
+        "mode": ruled.drain_mode,
+        "deadline": rfc3339(ruled.drain_deadline),
+        "by": ruled.drain_by,
+        "since": rfc3339(ruled.drain_since),
+        "leases_left": leases_left,
+        "done": leases_left == 0,
     }
 
 
@@ -68,27 +91,40 @@ def leases_of(run_no: int) -> list[Lease]:
 
 def nodes(name: str | None = None) -> list[dict[str, Any]]:
     """All nodes (or one) with how long they have been silent."""
-    rows = Node.objects.prefetch_related("devices")
+    live = Lease.objects.exclude(state=ENDED).filter(device__node=OuterRef("pk")).order_by()
+    counted = live.values("device__node").annotate(n=Count("pk")).values("n")
+    rows = Node.objects.prefetch_related("devices").annotate(leases=Coalesce(Subquery(counted), 0))
     if name is not None:
         rows = rows.filter(pk=name)
     now = timezone.now()
-    return [
-        {
-            "name": node.name,
-            "address": node.address,
-            "agent_version": node.version,
-            "facts": node.facts,
-            "state": node.state if now - node.heartbeat_at <= SILENT_AFTER else "silent",
-            "cordoned": node.state == "cordoned",
-            "registered_at": rfc3339(node.registered_at),
-            "heartbeat_at": rfc3339(node.heartbeat_at),
-            "silent_s": round(max(0.0, (now - node.heartbeat_at).total_seconds()), 1),
-            "devices": [device.id for device in node.devices.all()],
-            "url": f"/api/v1/nodes/{node.name}",
-            "web_url": f"/cluster#{node.name}",
-        }
-        for node in rows
-    ]
+    return [_node_row(node, now) for node in rows]
+
+
+def _node_row(node: Node, now: datetime) -> dict[str, Any]:
+    held: int = node.leases  # type: ignore[attr-defined]
+    shown = "drained" if node.state == "draining" and held == 0 else node.state
+    booted = node.facts.get("booted_at")
+    return {
+        "name": node.name,
+        "address": node.address,
+        "agent_version": node.version,
+        "facts": node.facts,
+        "load": node.load,
+        "state": shown if now - node.heartbeat_at <= SILENT_AFTER else "silent",
+        "rule": shown,
+        "cordoned": node.state == "cordoned",
+        "note": node.note,
+        "drain": drain_row(node, held),
+        "leases": held,
+        "registered_at": rfc3339(node.registered_at),
+        "heartbeat_at": rfc3339(node.heartbeat_at),
+        "silent_s": round(max(0.0, (now - node.heartbeat_at).total_seconds()), 1),
+        "uptime_s": round(now.timestamp() - booted, 1) if isinstance(booted, int | float) else None,
+        "devices": [device.id for device in node.devices.all()],
+        "version": node.ruled,
+        "url": f"/api/v1/nodes/{node.name}",
+        "web_url": f"/cluster#{node.name}",
+    }
 
 
 def one(rows: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
@@ -99,11 +135,42 @@ def one(rows: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
 
 
 def pools() -> list[dict[str, Any]]:
-    """All pools, described or only named by a device, with counts of their devices."""
-    described = {pool.name: pool for pool in Pool.objects.all()}
+    """All pools, described or only named by a device, with counts of their devices, bindings and quotas."""
+    described = {pool.name: pool for pool in Pool.objects.prefetch_related("default_of")}
     found = devices()
+    conn = store_connection()
+    bound, limits = pool_rules.bindings(conn), pool_rules.quotas(conn)
+    held = pool_rules.held(conn)
     names = sorted({*described, *(device["pool"] for device in found)})
-    return [_pool_row(name, described.get(name), [d for d in found if d["pool"] == name]) for name in names]
+    return [
+        {
+            **_pool_row(name, described.get(name), [d for d in found if d["pool"] == name]),
+            "projects": sorted(bound.get(name, ())),
+            "quotas": [quota_row(q, held.get((q.project, name), 0)) for q in limits if q.pool == name],
+        }
+        for name in names
+    ]
+
+
+def quota_row(quota: pool_rules.Quota, held: int) -> dict[str, Any]:
+    """Return a quota with what is held of it now."""
+    return {
+        "project": quota.project,
+        "pool": quota.pool,
+        "devices": quota.devices,
+        "held": held,
+        "version": quota.version,
+        "url": f"/api/v1/pools/{quota.pool}/quotas/{quota.project}",
+    }
+
+
+def quota_of(pool: str, project: str) -> dict[str, Any]:
+    """Return one quota. Raises NotFound when there is none."""
+    conn = store_connection()
+    found = [q for q in pool_rules.quotas(conn) if (q.pool, q.project) == (pool, project)]
+    if not found:
+        raise NotFound(f"Project {project} has no quota in {pool}.")
+    return quota_row(found[0], pool_rules.held(conn).get((project, pool), 0))
 
 
 def _pool_row(name: str, pool: Pool | None, own: list[dict[str, Any]]) -> dict[str, Any]:
@@ -111,6 +178,9 @@ def _pool_row(name: str, pool: Pool | None, own: list[dict[str, Any]]) -> dict[s
         "id": str(pool.id) if pool else None,
         "name": name,
         "description": pool.description if pool else "",
+        "note": pool.note if pool else "",
+        "is_default": pool.is_default if pool else False,
+        "default_of": sorted(row.project_id for row in pool.default_of.all()) if pool else [],
         "devices": len(own),
         "free": sum(device["free"] for device in own),
         "leased": sum(device["lease"] is not None for device in own),
@@ -123,6 +193,19 @@ def _pool_row(name: str, pool: Pool | None, own: list[dict[str, Any]]) -> dict[s
     }
 
 
+def default_pool(project: str) -> str:
+    """Name the pool that a project's runs take when they name none: its own, the installation's, or `default`."""
+    own = ProjectPool.objects.filter(project=project).values_list("pool__name", flat=True).first()
+    chosen = Pool.objects.filter(is_default=True).values_list("name", flat=True).first()
+    return own or chosen or INSTALLATION_POOL
+
+
+def may_use(project: str, pool: str) -> bool:
+    """Say whether a project's runs may ask for devices of a pool."""
+    bound = pool_rules.bindings(store_connection()).get(pool)
+    return not bound or project in bound
+
+
 def fit(demand: Mapping[str, tuple[str, int]]) -> dict[str, Any]:
     """Say whether a gang fits now. `demand`: use -> (pool, devices)."""
     found = devices()
@@ -133,7 +216,7 @@ def fit(demand: Mapping[str, tuple[str, int]]) -> dict[str, Any]:
     for pool, count in wanted.items():
         own = [device for device in found if device["pool"] == pool]
         free = sum(device["free"] for device in own)
-        healthy = sum(device["state"] == "ready" for device in own)
+        healthy = sum(device["state"] == "ready" and device["node_state"] == "ready" for device in own)
         enough, ever = enough and free >= count, ever and healthy >= count
         lines.append(f"Needs {count} in {pool}: {free} of {len(own)} free.")
     return {

@@ -13,7 +13,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import F
 from django.utils import timezone
 
-from flexmarl.contracts.events import RunVerb, Verb
+from flexmarl.contracts.events import Verb
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
 from flexmarl.controlplane.agents.actions import ensure_roles
@@ -27,10 +27,11 @@ from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.experiments.actions import ensure_experiment
 from flexmarl.controlplane.experiments.plan_tokens import check_plan
 from flexmarl.controlplane.experiments.plans import Draft, overlay, required
-from flexmarl.controlplane.runs import queries
+from flexmarl.controlplane.runs import queries, verbs
 from flexmarl.controlplane.runs.choices import allowed_now
 from flexmarl.controlplane.runs.marks import NO_MARKS, Marks, inherited, known_project, legal_tags
 from flexmarl.controlplane.runs.models import Operation, Run, RunState
+from flexmarl.controlplane.runs.verbs import NO_OPTIONS, VerbOptions
 from flexmarl.store import inbox
 from flexmarl.store import runs as store_runs
 
@@ -57,10 +58,10 @@ def create_run(
     actor.require(Scope.RUNS_WRITE, project)
     if start:
         actor.require_any([Scope.RUNS_ACT, Scope.RUNS_ACT_ANY], project)
-    made = required(draft)
+    known_project(project)
+    made = required(replace(draft, project=project))
     if plan_token:
         check_plan(plan_token, made)
-    known_project(project)
     run = _insert(
         Run(
             project_id=project,
@@ -91,11 +92,12 @@ def create_run(
 
 
 @transaction.atomic
-def act(actor: Actor, run: Run, verb: Verb, reason: str = "") -> Operation:
-    """Ask for a verb. Raises PermissionDenied, or InvalidState with the allowed actions."""
+def act(actor: Actor, run: Run, verb: Verb, reason: str = "", options: VerbOptions = NO_OPTIONS) -> Operation:
+    """Ask for a verb. Raises PermissionDenied, ValidationProblem, or InvalidState with the allowed actions."""
     if not queries.may_act(actor, run):
         needed = Scope.RUNS_ACT if run.owner_id == actor.user_id else Scope.RUNS_ACT_ANY
         raise PermissionDenied(f"This needs the scope {needed}.", extra={"required_scopes": [str(needed)]})
+    verbs.check(verb, options)
     state = RunState.objects.select_for_update().get(pk=run.no)
     status = RunStatus(state.status)
     allowed = allowed_now(status, state.pending_verb)
@@ -104,9 +106,9 @@ def act(actor: Actor, run: Run, verb: Verb, reason: str = "") -> Operation:
     operation = Operation.objects.create(
         run=run, verb=verb.value, actor_id=actor.user_id, reason=reason, request_id=actor.request_id
     )
-    event = RunVerb(verb=verb, actor=actor.name, reason=reason)
+    event = verbs.event_of(actor, run, operation, options)
     inbox.put_verb(store_connection(), run.no, operation.producer_key, event)
-    record(actor, f"run.{verb}", "run", run.id, run.key, operation=str(operation.id), reason=reason)
+    record(actor, f"run.{verb}", "run", run.id, run.key, operation=str(operation.id), reason=reason, **options.given)
     live.announce_on_commit(live.run_topic(run.id), state.seq)
     return operation
 

@@ -194,7 +194,7 @@ SPECTACULAR_SETTINGS = {
         "RunVerb": [(verb.value, verb.value) for verb in Verb],
         "EpisodeStatus": [(status.value, status.value) for status in EpisodeStatus],
         "MicroBatchState": [(state, state) for state in ("waiting", "accumulating", "stepping", "published")],
-        "DeviceState": [(state, state) for state in ("ready", "cordoned", "lost")],
+        "DeviceState": [(state, state) for state in ("ready", "cordoned", "draining", "drained", "lost")],
         "Role": "flexmarl.controlplane.accounts.choices.Role",
         "ProjectRole": "flexmarl.controlplane.accounts.choices.ProjectRole",
         "Scope": [(scope.value, scope.value) for scope in Scope],

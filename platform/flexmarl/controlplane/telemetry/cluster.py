@@ -4,22 +4,38 @@ from typing import Any
 
 from django.db.models import Count
 
+from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.inventory import queries as inventory
 from flexmarl.controlplane.inventory.models import Interval
 from flexmarl.controlplane.runs import queries as runs
+from flexmarl.controlplane.runs import queue
 from flexmarl.controlplane.runs.models import RunState
 
 
-def devices(device_id: str | None = None) -> list[dict[str, Any]]:
-    """All devices (or one) with the run and the phase of each one's lease."""
+def devices(device_id: str | None = None, *, actor: Actor) -> list[dict[str, Any]]:
+    """All devices (or one) with the run, the agents and the phase of each one's lease.
+
+    A run of a project that the actor may not read has neither name nor agents.
+    """
     rows = inventory.devices(device_id)
     held = [row["lease"] for row in rows if row["lease"]]
-    names = runs.names_of(lease["run_no"] for lease in held)
+    known = runs.runs(actor).filter(no__in={lease["run_no"] for lease in held})
+    names = {row["no"]: row for row in runs.run_rows(known)}
     phases = _last_phases([lease["id"] for lease in held])
     for lease in held:
-        lease["run"] = names.get(lease["run_no"])
+        row = names.get(lease["run_no"])
+        lease["run"] = row and {name: row[name] for name in ("id", "key", "name", "project", "web_url")}
+        lease["run_text"] = row["key"] if row else queue.SOMEBODY
+        lease["agents"] = _agents(row, lease["use"])
         lease["phase"], lease["policy"], lease["phase_ended_at"] = phases.get(lease["id"], ("", "", None))
     return rows
+
+
+def _agents(row: dict[str, Any] | None, use: str) -> list[dict[str, Any]]:
+    """Whose work a lease does: an engine answers for every agent, a trainer trains those that learn."""
+    if row is None:
+        return []
+    return [agent for agent in row["agents"] if use == "engine" or agent["trainable"]]
 
 
 def _last_phases(leases: list[int]) -> dict[int, tuple[str, str, float]]:

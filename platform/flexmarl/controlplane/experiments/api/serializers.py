@@ -75,6 +75,12 @@ class DraftSerializer(StrictSerializer):
         )
 
 
+class PlanRequestSerializer(DraftSerializer):
+    project = serializers.SlugField(
+        required=False, allow_blank=True, max_length=64, default="", help_text="Whose pools it may use."
+    )
+
+
 class FitSerializer(serializers.Serializer):
     needed = serializers.ListField(child=serializers.JSONField())
     fits_now = serializers.BooleanField()

@@ -1,4 +1,4 @@
-"""Routes of pools and nodes."""
+"""Routes of pools, quotas, nodes and their change log."""
 
 from django.urls import path, re_path
 
@@ -7,10 +7,14 @@ from flexmarl.controlplane.inventory.api import views
 urlpatterns = [
     path("pools", views.PoolsView.as_view(), name="api-pools"),
     path("pools/<str:name>", views.PoolView.as_view(), name="api-pool"),
+    path("pools/<str:name>/quotas/<str:project>", views.QuotaView.as_view(), name="api-quota"),
+    path("quotas", views.QuotasView.as_view(), name="api-quotas"),
+    path("projects/<str:project>/default-pool", views.ProjectPoolView.as_view(), name="api-project-pool"),
+    path("changes", views.ChangesView.as_view(), name="api-changes"),
     path("nodes", views.NodesView.as_view(), name="api-nodes"),
     path("nodes/<str:name>", views.NodeView.as_view(), name="api-node"),
     re_path(
-        r"^nodes/(?P<name>[^/]+)/actions/(?P<action>cordon|uncordon)$",
+        r"^nodes/(?P<name>[^/]+)/actions/(?P<action>cordon|uncordon|enable)$",
         views.NodeActionView.as_view(),
         name="api-node-action",
     ),

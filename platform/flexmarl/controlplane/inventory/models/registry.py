@@ -3,7 +3,22 @@
 from django.db import models
 
 
-class Node(models.Model):
+class Ruled(models.Model):
+    """What an administrator decided about a node or device, and what its agent measured."""
+
+    note = models.TextField()
+    drain_mode = models.TextField()
+    drain_deadline = models.DateTimeField(null=True)
+    drain_by = models.TextField()
+    drain_since = models.DateTimeField(null=True)
+    ruled = models.IntegerField()
+    load = models.JSONField()
+
+    class Meta:
+        abstract = True
+
+
+class Node(Ruled):
     name = models.TextField(primary_key=True)
     address = models.TextField()
     incarnation = models.TextField()
@@ -22,7 +37,7 @@ class Node(models.Model):
         return self.name
 
 
-class Device(models.Model):
+class Device(Ruled):
     id = models.TextField(primary_key=True)
     node = models.ForeignKey(Node, on_delete=models.DO_NOTHING, db_column="node", related_name="devices")
     kind = models.TextField()

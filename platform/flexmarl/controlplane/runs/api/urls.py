@@ -3,7 +3,7 @@
 from django.urls import path, re_path
 
 from flexmarl.contracts.events import Verb
-from flexmarl.controlplane.runs.api import many, saved_views, views
+from flexmarl.controlplane.runs.api import lifecycle, many, queue, saved_views, views
 
 _VERBS = "|".join(verb.value for verb in Verb)
 
@@ -20,9 +20,17 @@ urlpatterns = [
     path("runs/<str:run_id>/actions/clone", many.CloneView.as_view(), name="api-run-clone"),
     path("runs/<str:run_id>/actions/archive", many.ArchiveView.as_view(), name="api-run-archive"),
     path("runs/<str:run_id>/actions/restore", many.RestoreView.as_view(), name="api-run-restore"),
+    path("runs/<str:run_id>/actions/set-priority", queue.PriorityView.as_view(), name="api-run-priority"),
+    path("runs/<str:run_id>/actions/move-pool", queue.MovePoolView.as_view(), name="api-run-move-pool"),
+    path("queue", queue.QueueView.as_view(), name="api-queue"),
+    path("nodes/<str:name>/actions/drain", queue.NodeDrainView.as_view(), name="api-node-drain"),
+    path("devices/<str:device_id>/actions/drain", queue.DeviceDrainView.as_view(), name="api-device-drain"),
     path("saved-views", saved_views.SavedViewsView.as_view(), name="api-saved-views"),
     path("saved-views/<uuid:view_id>", saved_views.SavedViewView.as_view(), name="api-saved-view"),
     path("runs/<str:run_id>/checkpoints", views.CheckpointsView.as_view(), name="api-run-checkpoints"),
     path("runs/<str:run_id>/versions", views.VersionsView.as_view(), name="api-run-versions"),
+    path("runs/<str:run_id>/attempts", lifecycle.AttemptsView.as_view(), name="api-run-attempts"),
+    path("runs/<str:run_id>/operations", lifecycle.RunOperationsView.as_view(), name="api-run-operations"),
+    path("transitions", lifecycle.TransitionsView.as_view(), name="api-transitions"),
     path("operations/<str:operation_id>", views.OperationView.as_view(), name="api-operation"),
 ]

@@ -1,6 +1,7 @@
 """Runs over REST."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from django.db.models import QuerySet
@@ -9,13 +10,14 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from flexmarl.contracts.events import Verb
+from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
 from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.common.api.filters import Parameter
 from flexmarl.controlplane.common.api.serializers import listing
 from flexmarl.controlplane.common.api.views import ApiView, ListView, check_if_match, etag
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.experiments import plans
-from flexmarl.controlplane.experiments.api.serializers import DraftSerializer, PlanSerializer
+from flexmarl.controlplane.experiments.api.serializers import PlanRequestSerializer, PlanSerializer
 from flexmarl.controlplane.runs import actions, lists, queries
 from flexmarl.controlplane.runs.api.serializers import (
     ActionSerializer,
@@ -71,12 +73,15 @@ class PlanView(ApiView):
     scopes = {"POST": Scope.RUNS_READ}
     stores_answers = False
 
-    @extend_schema(operation_id="runs_plan", request=DraftSerializer, responses=PlanSerializer)
+    @extend_schema(operation_id="runs_plan", request=PlanRequestSerializer, responses=PlanSerializer)
     def post(self, request: Request) -> Response:
         """Say what a specification would become: sizes, warnings, devices; or why it is refused."""
-        body = DraftSerializer(data=request.data)
+        body = PlanRequestSerializer(data=request.data)
         body.is_valid(raise_exception=True)
-        return Response(plans.plan(body.draft()))
+        project = body.validated_data["project"] or DEFAULT_PROJECT
+        if body.validated_data["project"]:
+            actor_of(request).require(Scope.RUNS_READ, project)
+        return Response(plans.plan(replace(body.draft(), project=project)))
 
 
 class RunView(ApiView):
@@ -110,7 +115,7 @@ class RunActionView(ApiView):
         body = ActionSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         run = queries.find_run(actor_of(request), run_id)
-        operation = actions.act(actor_of(request), run, Verb(verb), body.validated_data["reason"])
+        operation = actions.act(actor_of(request), run, Verb(verb), body.validated_data["reason"], body.options())
         row = queries.operation_row(queries.find_operation(actor_of(request), operation.id))
         return Response(row, status=202, headers={"Location": row["url"]})
 

@@ -33,6 +33,7 @@ class NoteSerializer(serializers.Serializer):
     level = serializers.CharField()
     actor = serializers.CharField(allow_blank=True)
     target = serializers.CharField(allow_blank=True)
+    cause = serializers.CharField(allow_blank=True, help_text="X-Request-ID of what it follows from.")
     text = serializers.CharField()
 
 
@@ -68,6 +69,7 @@ class RunNameSerializer(serializers.Serializer):
     id = serializers.UUIDField()
     key = serializers.CharField()
     name = serializers.CharField()
+    project = serializers.CharField()
     web_url = serializers.CharField()
 
 

@@ -61,11 +61,14 @@ class ConsistencyView(ApiView):
         return Response(queries.consistency(find_run(actor_of(request), run_id)))
 
 
+STATES = ("ready", "cordoned", "draining", "drained", "lost")
+
+
 class DevicesView(ApiView):
     scopes = {"GET": Scope.CLUSTER_READ}
     parameters = (
         Parameter("pool", "Pool; may be repeated.", many=True),
-        Parameter("state", "State; may be repeated.", choices=("ready", "cordoned", "draining", "drained", "lost"), many=True),
+        Parameter("state", "State; may be repeated.", choices=STATES, many=True),
         Parameter("free", "Free for a lease now, or not.", "boolean"),
     )
 

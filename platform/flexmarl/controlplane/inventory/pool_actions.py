@@ -1,0 +1,167 @@
+"""Changes of pools, their bindings and quotas: permission, check, write, audit with before and after, hint."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from django.db import transaction
+
+from flexmarl.controlplane.accounts.models import Project
+from flexmarl.controlplane.common import live
+from flexmarl.controlplane.common.actions import record
+from flexmarl.controlplane.common.actor import Actor
+from flexmarl.controlplane.common.problems import Conflict, DuplicateName, FieldError, NotFound, ValidationProblem
+from flexmarl.controlplane.common.scopes import Scope
+from flexmarl.controlplane.common.store import store_connection
+from flexmarl.controlplane.inventory.actions import Seen
+from flexmarl.controlplane.inventory.models import Device, Pool, ProjectPool
+from flexmarl.store import pool_rules
+
+MEMBERS = ("description", "note", "is_default")
+"""What of a pool may be changed besides its bindings."""
+
+
+@transaction.atomic
+def create_pool(actor: Actor, name: str, projects: Collection[str] = (), **members: Any) -> Pool:
+    """Describe a pool; with projects, for these alone."""
+    actor.require(Scope.CLUSTER_ADMIN)
+    _check_projects(projects)
+    if Pool.objects.filter(name=name).exists():
+        existing = Pool.objects.get(name=name)
+        raise DuplicateName(f"There is a pool named {name}.", extra={"existing": str(existing.id)})
+    if members.get("is_default"):
+        _no_default()
+    pool = Pool.objects.create(name=name, **members)
+    pool_rules.bind(store_connection(), name, set(projects))
+    _written(actor, "create", pool, None)
+    return pool
+
+
+@transaction.atomic
+def update_pool(actor: Actor, name: str, seen: Seen, changes: Mapping[str, Any]) -> Pool:
+    """Change a pool's description, note, bindings, or whether it is the installation's default.
+
+    A project that loses its binding keeps what it runs there and gets no new device.
+    """
+    pool = _locked(actor, name, seen)
+    before = _facts(pool)
+    if "projects" in changes:
+        _check_projects(changes["projects"])
+        pool_rules.bind(store_connection(), name, set(changes["projects"]))
+    if changes.get("is_default"):
+        _no_default()
+    for member in MEMBERS:
+        if member in changes:
+            setattr(pool, member, changes[member])
+    _raise_version(pool)
+    _written(actor, "update", pool, before)
+    return pool
+
+
+@transaction.atomic
+def delete_pool(actor: Actor, name: str, seen: Seen) -> None:
+    """Delete a pool that no device is in, with its bindings and quotas."""
+    pool = _locked(actor, name, seen)
+    count = Device.objects.filter(pool=name).count()
+    if count:
+        raise Conflict(f"{count} devices are in {name}. Move them to another pool first.")
+    before = _facts(pool)
+    pool_rules.forget_pool(store_connection(), name)
+    record(actor, "pool.delete", "pool", name, name, before=before)
+    pool.delete()
+    live.announce_on_commit(live.CLUSTER, 0)
+
+
+@transaction.atomic
+def set_quota(actor: Actor, pool: str, project: str, seen: Seen, devices: int | None) -> None:
+    """Limit the devices of a pool that a project holds at once; None lifts the limit. What it holds stays."""
+    actor.require(Scope.CLUSTER_ADMIN)
+    if not Pool.objects.filter(name=pool).exists():
+        raise NotFound(f"Nobody has described a pool {pool}.")
+    if not Project.objects.filter(name=project).exists():
+        raise NotFound(f"There is no project {project}.")
+    conn = store_connection()
+    found = pool_rules.quota(conn, project, pool)
+    seen(found.version if found else 0)
+    if devices is None and found is None:
+        raise NotFound(f"Project {project} has no quota in {pool}.")
+    if devices is None:
+        pool_rules.drop_quota(conn, project, pool)
+    else:
+        pool_rules.set_quota(conn, project, pool, devices)
+    record(
+        actor,
+        "quota.delete" if devices is None else "quota.set",
+        "pool",
+        pool,
+        pool,
+        quota_of=project,
+        before=None if found is None else {"project": project, "devices": found.devices},
+        after=None if devices is None else {"project": project, "devices": devices},
+    )
+    live.announce_on_commit(live.CLUSTER, 0)
+
+
+@transaction.atomic
+def set_project_pool(actor: Actor, project: str, pool: str | None) -> None:
+    """Choose the pool that a project's runs take when they name none; None: the installation's."""
+    actor.require(Scope.CLUSTER_ADMIN)
+    home = Project.objects.filter(name=project).first()
+    if home is None:
+        raise NotFound(f"There is no project {project}.")
+    found = None if pool is None else Pool.objects.filter(name=pool).first()
+    if pool is not None and found is None:
+        raise NotFound(f"Nobody has described a pool {pool}.")
+    former = ProjectPool.objects.select_related("pool").filter(project=home).first()
+    if found is None:
+        ProjectPool.objects.filter(project=home).delete()
+    else:
+        ProjectPool.objects.update_or_create(project=home, defaults={"pool": found})
+    record(
+        actor,
+        "project.default-pool",
+        "project",
+        project,
+        project,
+        project=project,
+        before={"pool": former.pool.name if former else None},
+        after={"pool": pool},
+    )
+
+
+def _locked(actor: Actor, name: str, seen: Seen) -> Pool:
+    actor.require(Scope.CLUSTER_ADMIN)
+    pool = Pool.objects.select_for_update().filter(name=name).first()
+    if pool is None:
+        raise NotFound(f"Nobody has described a pool {name}.")
+    seen(pool.version)
+    return pool
+
+
+def _no_default() -> None:
+    """There is one default pool: another one's mark goes, and its version rises with it."""
+    for former in Pool.objects.select_for_update().filter(is_default=True):
+        former.is_default = False
+        _raise_version(former)
+
+
+def _raise_version(pool: Pool) -> None:
+    pool.version += 1
+    pool.save()
+
+
+def _check_projects(projects: Collection[str]) -> None:
+    known = set(Project.objects.filter(name__in=projects).values_list("name", flat=True))
+    for index, name in enumerate(projects):
+        if name not in known:
+            detail = f"There is no project {name}."
+            raise ValidationProblem(detail, errors=[FieldError(f"/projects/{index}", "unknown_value", detail)])
+
+
+def _written(actor: Actor, action: str, pool: Pool, before: dict[str, Any] | None) -> None:
+    record(actor, f"pool.{action}", "pool", pool.name, pool.name, before=before, after=_facts(pool))
+    live.announce_on_commit(live.CLUSTER, 0)
+
+
+def _facts(pool: Pool) -> dict[str, Any]:
+    bound = pool_rules.bindings(store_connection()).get(pool.name, set())
+    return {**{member: getattr(pool, member) for member in MEMBERS}, "projects": sorted(bound)}

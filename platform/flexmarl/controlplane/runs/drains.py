@@ -1,0 +1,151 @@
+"""What a drain would do, before it is asked for: which leases, whose, and where each would go by the arbiter now.
+
+Nothing here is a promise: a run that ends or asks meanwhile changes the answer. Figures that nobody has are left out.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from flexmarl.contracts.events import DeviceUse
+from flexmarl.controlplane.common.actor import Actor
+from flexmarl.controlplane.common.scopes import Scope
+from flexmarl.controlplane.common.store import store_connection
+from flexmarl.controlplane.inventory import queries as inventory
+from flexmarl.controlplane.inventory.models import Lease
+from flexmarl.controlplane.runs import queries, queue
+from flexmarl.controlplane.runs.models import Run
+from flexmarl.controlplane.runs.pool_look import Look, look
+from flexmarl.orchestrator.pool_arbiter import Arbitration, Demand, Unmet, arbitrate
+from flexmarl.orchestrator.pool_words import in_words
+from flexmarl.store import pool_rules
+from flexmarl.store.cordons import DrainMode, Kind
+
+_FIRST = 1 << 40
+"""Command numbers of requests that are only imagined begin here: no run has so many."""
+
+
+def preview(actor: Actor, kind: Kind, key: str, mode: DrainMode) -> dict[str, Any]:
+    """Say which leases a drain of a node or device would touch and what would become of each."""
+    actor.require(Scope.CLUSTER_READ)
+    found = inventory.one(inventory.nodes(key) if kind == "node" else inventory.devices(key), kind, key)
+    devices = [row for row in inventory.devices() if row["node" if kind == "node" else "id"] == key]
+    leases = list(
+        Lease.objects.select_related("device")
+        .filter(device_id__in=[row["id"] for row in devices])
+        .exclude(state=inventory.ENDED)
+        .order_by("id")
+    )
+    runs = {run.no: run for run in Run.objects.select_related("state").filter(no__in={x.run_id for x in leases})}
+    seen = _without(look(store_connection(), always=True), devices)
+    priorities = pool_rules.priorities(store_connection(), list(runs))
+    moved = arbitrate([*seen.demands, *_replacements(leases, runs, priorities)], seen.free, seen.rules)
+    visible = queries.runs(actor).filter(no__in=runs)
+    rows = {row["no"]: row for row in queries.run_rows(visible)}
+    return {
+        "kind": kind,
+        "name": key,
+        "version": found["version"],
+        "mode": mode.value,
+        "leases": [_lease(lease, rows, moved, mode) for lease in leases],
+        "runs": [_run(run.no, rows, [x for x in leases if x.run_id == run.no]) for run in runs.values()],
+        "queue": _queue(actor, seen, devices) if devices else [],
+        "text": _summary(len(leases), len(runs)),
+    }
+
+
+def _without(seen: Look, devices: list[dict[str, Any]]) -> Look:
+    """Take the drained devices out of what is free and of what can serve."""
+    gone = {row["id"] for row in devices}
+    capacity = dict(seen.rules.capacity)
+    for row in devices:
+        if row["state"] == "ready" and row["node_state"] == "ready":
+            capacity[row["pool"]] -= 1
+    free = tuple(device for device in seen.free if device.device_id not in gone)
+    return Look(seen.demands, free, replace(seen.rules, capacity=capacity))
+
+
+def _replacements(leases: Iterable[Lease], runs: dict[int, Run], priorities: dict[int, int]) -> list[Demand]:
+    """One request per lease, as the core would make it now: younger than all that wait."""
+    found = []
+    for lease in leases:
+        run = runs.get(lease.run_id)
+        engine = lease.use == DeviceUse.ENGINE
+        pool = lease.device.pool
+        found.append(
+            Demand(
+                run_id=lease.run_id, command_no=_FIRST + lease.id, pool=pool, engines=int(engine), trainer_pool=pool,
+                trainers=int(not engine), project=run.project_id if run else "",
+                priority=priorities.get(lease.run_id, 0), since=float(_FIRST), running=True, replaces=True,
+            )
+        )  # fmt: skip
+    return found
+
+
+def _lease(lease: Lease, rows: dict[int, dict[str, Any]], moved: Arbitration, mode: DrainMode) -> dict[str, Any]:
+    row = rows.get(lease.run_id)
+    no = _FIRST + lease.id
+    to = next((g.placements[0].device_id for g in moved.grants if g.command_no == no), None)
+    lack = next((w.requirement for w in moved.waiting if w.command_no == no), None)
+    return {
+        "lease_id": lease.id,
+        "device_id": lease.device_id,
+        "use": lease.use,
+        "run": row["key"] if row else None,
+        "run_text": row["key"] if row else queue.SOMEBODY,
+        "agents": _agents(row, lease.use),
+        "moves_to": to if mode is DrainMode.MOVE else None,
+        "text": _fate(mode, to, None if lack is None else in_words(lack)),
+    }
+
+
+def _agents(row: dict[str, Any] | None, use: str) -> list[dict[str, Any]]:
+    """Whose work a lease does: an engine answers for all agents, a trainer trains those that are trained."""
+    if row is None:
+        return []
+    return [agent for agent in row["agents"] if use == DeviceUse.ENGINE or agent["trainable"]]
+
+
+def _fate(mode: DrainMode, to: str | None, lack: str | None) -> str:
+    if mode is DrainMode.WAIT:
+        return "stays until its run ends"
+    if mode is DrainMode.STOP:
+        return "its run stops before the deadline"
+    if to is not None:
+        return f"to {to}"
+    return f"no free device: it keeps this one until there is ({lack})" if lack else "no free device"
+
+
+def _run(no: int, rows: dict[int, dict[str, Any]], leases: list[Lease]) -> dict[str, Any]:
+    row = rows.get(no)
+    if row is None:
+        return {"run": None, "run_text": queue.SOMEBODY, "leases": len(leases)}
+    return {
+        "run": row["key"],
+        "run_text": row["key"],
+        "web_url": row["web_url"],
+        "status": row["status"],
+        "leases": len(leases),
+        "step": row["step"],
+        "max_steps": row["max_steps"],
+        "step_seconds": row["progress"]["step_seconds"],
+        "eta_s": row["eta_s"],
+    }
+
+
+def _queue(actor: Actor, seen: Look, devices: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Waiting runs that could not be served at all while these devices are away."""
+    names = queue.run_names(actor, [demand.run_id for demand in seen.demands])
+    result = arbitrate(seen.demands, seen.free, seen.rules)
+    pools = {row["pool"] for row in devices}
+    return [
+        {"run": queue.name_in(names, w.run_id), "text": in_words(w.requirement)}
+        for w in result.waiting
+        if w.requirement.code is Unmet.POOL_TOO_SMALL and w.requirement.pool in pools
+    ]
+
+
+def _summary(leases: int, runs: int) -> str:
+    if leases == 0:
+        return "Nothing runs there: it is drained at once."
+    return f"{leases} lease{'' if leases == 1 else 's'} of {runs} run{'' if runs == 1 else 's'} there now."
