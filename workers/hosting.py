@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import psycopg
 import structlog
@@ -25,10 +26,12 @@ from flexmarl.store import commands, leases, nodes, runs
 from flexmarl.store.commands import Taken
 from flexmarl.store.errors import LeaseLost, TokenLost
 from flexmarl.store.leases import Hosting
+from workers import reporting
 from workers.child import ChildConfig
 from workers.children import Child, Ended, Ready, prove_dead
 from workers.database import Pool
 from workers.errors import HostingError
+from workers.log_tail import LogTail
 from workers.settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -114,6 +117,7 @@ class Life:
     ready_by: float
     port: int | None = None
     published: bool = False
+    tail: LogTail | None = None
 
 
 class Host:
@@ -158,6 +162,8 @@ class Host:
             code = self._keep(life)
         finally:
             life.child.stop()
+            if life.tail is not None:
+                life.tail.stop()
         if code is None:
             return False
         now = time.monotonic()
@@ -189,18 +195,26 @@ class Host:
             spec=self._spec,
         )
         log_dir = self._settings.log_dir
-        child = Child(
-            MODULES[use], config, device_environment(self._device, self._settings.child_threads),
-            log_dir / f"{use.value}-{lease_id}.log" if log_dir else None,
-        )  # fmt: skip
+        log_file = log_dir / f"{use.value}-{lease_id}.log" if log_dir else None
+        tail = None if log_file is None else LogTail(log_file, partial(self._child_said, use))
+        child = Child(MODULES[use], config, device_environment(self._device, self._settings.child_threads), log_file)
         try:
             self._store(lambda conn: leases.child_started(conn, self._hosting, child.pid, child.started()))
         except BaseException:
             child.stop(0.0)
             raise
         child.watch(self.signals.put)
+        if tail is not None:
+            tail.start()
         self._log.info("child started", use=use.value, incarnation=child.incarnation, pid=child.pid)
-        return Life(child, config.secret, time.monotonic() + READY_S)
+        return Life(child, config.secret, time.monotonic() + READY_S, tail=tail)
+
+    def _child_said(self, use: DeviceUse, line: dict[str, object], level: str) -> None:
+        """Pass a line of the child on to the store, as a line of its run."""
+        shipper = reporting.shipper()
+        if shipper is not None:
+            line = {"device": self._hosting.device_id, **line, "run_id": self._hosting.run_id}
+            shipper.offer_event(line, level, component=use.value)
 
     def _keep(self, life: Life) -> int | None:
         """Watch a child and renew the lease; the exit code when it was lost, None when the hosting is over."""

@@ -27,8 +27,10 @@ def main() -> None:
         pool = open_pool(config.database_url, "flexmarl node", size=2)
     except (SettingsError, SchemaMismatch) as error:
         sys.exit(f"node: {error}")
+    shipper = reporting.ship(config.database_url, "node", config.node)
     with pool:
         problem = asyncio.run(_serve(config, pool))
+    shipper.stop()
     if problem:
         sys.exit(f"node: {problem}")
 

@@ -1,12 +1,24 @@
 """Log lines of worker processes: one JSON object per line on standard error, with run and command bound where known.
 
-Invariant: third-party loggers (dramatiq, aiohttp) speak through the same lines.
+Invariants: third-party loggers (dramatiq, aiohttp) speak through the same lines. Lines that name a run also go to the
+store once `ship` was called; that never blocks and never fails a caller (store.log_shipping).
 """
 
 import logging
 import sys
 
 import structlog
+
+from flexmarl.store.log_shipping import LogShipper
+
+_shipper: LogShipper | None = None
+
+
+def _forward(logger: object, method: str, event: structlog.types.EventDict) -> structlog.types.EventDict:
+    if _shipper is not None:
+        _shipper.offer_event(event, str(event.get("level", method)))
+    return event
+
 
 _SHARED: list[structlog.types.Processor] = [
     structlog.contextvars.merge_contextvars,
@@ -26,7 +38,7 @@ def configure(process: str, **fields: str) -> None:
         return {**constant, **event}  # threads do not inherit context variables
 
     structlog.configure(
-        processors=[identify, *_SHARED, structlog.processors.JSONRenderer()],
+        processors=[identify, *_SHARED, _forward, structlog.processors.JSONRenderer()],
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         cache_logger_on_first_use=True,
@@ -44,3 +56,16 @@ def configure(process: str, **fields: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
+
+
+def ship(url: str, component: str, node: str) -> LogShipper:
+    """Carry this process's lines about runs to the store as well, from now on."""
+    global _shipper  # noqa: PLW0603 - loggers exist before the database is known
+    _shipper = LogShipper(url, component, node)
+    _shipper.start()
+    return _shipper
+
+
+def shipper() -> LogShipper | None:
+    """Return what carries lines to the store, None before `ship`."""
+    return _shipper

@@ -48,8 +48,10 @@ def main() -> None:
         pool = open_pool(config.database_url, f"flexmarl {role} worker", size=2)
     except (SettingsError, SchemaMismatch) as error:
         sys.exit(f"{role} worker: {error}")
+    shipper = reporting.ship(config.database_url, role, config.node)
     with pool:
         (run_device if role == "device" else run_rollout)(config, pool, stopping)
+    shipper.stop()
 
 
 def run_device(config: Settings, pool: Pool, stopping: threading.Event) -> None:

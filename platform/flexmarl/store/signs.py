@@ -64,7 +64,7 @@ def series_ends(conn: Connection, run_ids: Sequence[int], names: Sequence[str]) 
         """,
         {"runs": list(run_ids), "names": list(names), "ends": ENDS},
     ).fetchall()
-    return [SeriesEnds(*row[:4], tuple(row[4]), tuple(row[5]), row[6]) for row in rows]
+    return [SeriesEnds(row[0], row[1], row[2], row[3], tuple(row[4]), tuple(row[5]), row[6]) for row in rows]
 
 
 def open_work(conn: Connection, run_ids: Sequence[int], kinds: Sequence[str]) -> list[OpenWork]:

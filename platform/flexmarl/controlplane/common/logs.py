@@ -6,6 +6,22 @@ from typing import Any
 
 import structlog
 
+from flexmarl.store.log_shipping import LogShipper
+
+_shipper: LogShipper | None = None
+
+
+def _forward(logger: object, method: str, event: structlog.types.EventDict) -> structlog.types.EventDict:
+    if _shipper is not None:
+        _shipper.offer_event(event, str(event.get("level", method)))
+    return event
+
+
+def ship(shipper: LogShipper) -> None:
+    """Carry this process's lines about runs to the store as well, from now on."""
+    global _shipper  # noqa: PLW0603 - logging is set up before the database is known
+    _shipper = shipper
+
 
 def configure(options: dict[str, Any]) -> None:
     """Set up logging from the LOGGING setting: {level, json}."""
@@ -40,6 +56,7 @@ def configure(options: dict[str, Any]) -> None:
             structlog.stdlib.filter_by_level,
             *shared,
             structlog.stdlib.PositionalArgumentsFormatter(),
+            _forward,
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],
         logger_factory=structlog.stdlib.LoggerFactory(),

@@ -12,6 +12,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import connection
 from psycopg.conninfo import make_conninfo
 
+from flexmarl.controlplane.common import logs
 from flexmarl.controlplane.runs.driver.announcing import AnnouncingThread
 from flexmarl.controlplane.runs.driver.loop import Driver
 from flexmarl.controlplane.runs.driver.pages import Pages
@@ -19,6 +20,10 @@ from flexmarl.controlplane.runs.driver.pushing import Pusher
 from flexmarl.store import schema
 from flexmarl.store.connection import connect
 from flexmarl.store.errors import SchemaMismatch
+from flexmarl.store.log_shipping import LogShipper
+
+KEPT_AS_NOTES = frozenset({"note"})
+"""Lines of the log that are rows of the run already."""
 
 
 def database_url() -> str:
@@ -54,6 +59,9 @@ class Command(BaseCommand):
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, on_signal)
+        shipper = LogShipper(url, "driver", socket.gethostname(), skip=KEPT_AS_NOTES)
+        logs.ship(shipper)
+        shipper.start()
         pusher.start()
         announcer.start()
         try:
@@ -61,3 +69,4 @@ class Command(BaseCommand):
         finally:
             announcer.stop()
             pusher.stop()
+            shipper.stop()
