@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from django.conf import settings
 from django.http import HttpRequest
 
 TOKEN = "FLEXMARL_TOKEN"
@@ -22,10 +23,26 @@ class Call:
     path: str
     query: tuple[tuple[str, str], ...] = ()
     fixed: tuple[tuple[str, str], ...] = ()
+    all_but: frozenset[str] | None = None
+    """For pages that speak the API's words: takes every parameter of the address but these."""
 
 
+PAGE_ONLY = frozenset(
+    {"columns", "format", "project", "add", "cursor", "view", "after", "before", "with", "open", "tab", "density"}
+)
+"""Parameters of addresses that only pages know."""
 RUN = Call("The run: state, step, progress, specification", "/runs/{key}")
 REWARDS = (("names", "reward/team,reward/agent"), ("x", "step"))
+TRAJECTORY_FILTERS = tuple(
+    (name, name)
+    for name in (
+        "origin", "step", "draw", "status", "solved", "reward__gte", "reward__lte", "agent", "agent_reward__gte",
+        "agent_reward__lte", "turns__gte", "turns__lte", "tokens__gte", "tokens__lte", "duration_s__gte",
+        "duration_s__lte", "version", "search", "label", "ordering",
+    )
+)  # fmt: skip
+"""The page names them as the API does."""
+SERIES = Call("Reward per agent by step", "/runs/{key}/series/data", fixed=REWARDS)
 CALLS: dict[str, tuple[Call, ...]] = {
     "home": (
         Call("Runs that are training", "/runs", fixed=(("status", "running"),)),
@@ -40,9 +57,22 @@ CALLS: dict[str, tuple[Call, ...]] = {
         Call("Presets", "/presets"),
         Call("JSON Schema of a specification", "/config-schema"),
     ),
-    "run": (RUN, Call("Reward per agent by step", "/runs/{key}/series/data", fixed=REWARDS)),
-    "trajectories": (Call("The trajectories of this list", "/runs/{key}/trajectories", query=(("step", "step"),)),),
-    "trajectory": (Call("This trajectory with turns, tokens and group", "/runs/{key}/trajectories/{tid}"),),
+    "run": (RUN, SERIES),
+    "trajectories": (
+        Call("The trajectories of this list", "/runs/{key}/trajectories", query=TRAJECTORY_FILTERS),
+        Call("What its filters match, counted", "/runs/{key}/trajectories/facets", query=TRAJECTORY_FILTERS[:-1]),
+        Call("All of them, one per line", "/runs/{key}/trajectories/export", query=TRAJECTORY_FILTERS),
+    ),
+    "trajectory": (
+        Call("This trajectory with turns and group", "/runs/{key}/trajectories/{tid}"),
+        Call("Its tokens and log-probabilities", "/runs/{key}/trajectories/{tid}/tokens"),
+    ),
+    "trajectory_compare": (Call("The members of this group", "/runs/{key}/trajectories", query=(("draw", "draw"),)),),
+    "checkpoints": (
+        Call("Checkpoints and their folders", "/runs/{key}/checkpoints"),
+        Call("The newest version of each policy", "/runs/{key}/versions"),
+        Call("The promises, checked on the rows", "/runs/{key}/consistency"),
+    ),
     "timeline": (
         Call("What each device did", "/runs/{key}/timeline", query=(("window", "window_s"),)),
         Call("Leases and devices", "/devices"),
@@ -53,6 +83,15 @@ CALLS: dict[str, tuple[Call, ...]] = {
     ),
     "config": (RUN,),
     "cluster": (Call("Nodes", "/nodes"), Call("Devices and who holds them", "/devices"), Call("Pools", "/pools")),
+    "queue": (Call("What waits, and for what", "/queue"), Call("Quotas", "/quotas")),
+    "pool": (Call("Pools", "/pools"), Call("Quotas", "/quotas")),
+    "changes": (Call("Changes of pools, nodes and devices", "/changes"),),
+    "cluster_timeline": (Call("Devices and who holds them", "/devices"),),
+    "members": (Call("Members of the project", "/projects/{project}/members"),),
+    "service_accounts": (Call("Service accounts of the project", "/projects/{project}/service-accounts"),),
+    "projects": (Call("Projects", "/projects"),),
+    "users": (Call("People", "/users"),),
+    "audit": (Call("The audit trail, newest first", "/audit"),),
     "tokens": (Call("Your tokens, without their text", "/tokens"),),
     "members": (Call("Projects you are in", "/projects"), Call("Your roles in them", "/me")),
     "service_accounts": (Call("Tokens you may revoke", "/tokens", fixed=(("whose", "all"),)),),
@@ -79,17 +118,29 @@ def of(request: HttpRequest) -> list[dict[str, Any]]:
         return []
     origin = f"{request.scheme}://{request.get_host()}"
     arguments = {name: quote(str(value), safe="") for name, value in match.kwargs.items()}
+    arguments.setdefault("project", quote(_project(request), safe=""))
     return [written(call, origin, arguments, request) for call in CALLS.get(match.url_name or "", ())]
 
 
 def written(call: Call, origin: str, arguments: dict[str, str], request: HttpRequest) -> dict[str, Any]:
     """One call as an address, as curl and as Python."""
-    taken = [(api, value) for page, api in call.query for value in request.GET.getlist(page) if value]
+    names = call.query
+    if call.all_but is not None:
+        names = tuple((name, name) for name in request.GET if name not in call.all_but)
+    taken = [(api, value) for page, api in names for value in request.GET.getlist(page) if value]
     query = urlencode([*call.fixed, *taken], safe="/,")
-    path = call.path.format(**arguments) if arguments else call.path
+    path = call.path.format(**arguments)
     url = f"{origin}/api/v1{path}{'?' if query else ''}{query}"
     shown = url.removeprefix(origin)
     return {"words": call.words, "path": shown, "curl": curl(url), "python": python(url)}
+
+
+def _project(request: HttpRequest) -> str:
+    """The project that pages are narrowed to; any of the person's own when they are not."""
+    chosen = request.session.get("project", "all")
+    if chosen != "all":
+        return str(chosen)
+    return str(next(iter(getattr(request.user, "in_projects", {})), settings.DEFAULT_PROJECT))
 
 
 def curl(url: str) -> str:

@@ -27,10 +27,10 @@ RUN_PAGES = frozenset(
         "events",
         "config",
     }
-    | {"checkpoints", "attempts"}
+    | {"checkpoints", "attempts", "trajectory_compare"}
 )
 LIST_PAGES = frozenset({"runs", "queue", "cluster", "trajectories", "tokens", "audit", "members", "checkpoints"})
-TRAJECTORY_PAGES = frozenset({"trajectories", "trajectory"})
+TRAJECTORY_PAGES = frozenset({"trajectories", "trajectory", "trajectory_compare"})
 GROUPS = (
     ("everywhere", "Everywhere", None),
     ("lists", "Lists", LIST_PAGES),
@@ -59,6 +59,7 @@ KEYS = (
     Key(("}",), "Member of the group after", "trajectory"),
     Key(("t",), "Colours of tokens", "trajectory"),
     Key(("e",), "Open everything that is folded", "trajectory"),
+    Key(("c",), "Compare the selected, or the group; again to close", "trajectory"),
 )
 
 

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import orjson
+
 from flexmarl.contracts.commands import CutMicroBatch, GroupOrder, PlayGroups
 from flexmarl.contracts.events import GroupSettled, RunVerb, Verb
 from flexmarl.contracts.live import Progress
@@ -20,7 +22,17 @@ from flexmarl.store.decisions import IssuedCommand, LogEntry, StoredDecision
 from flexmarl.store.groups import EpisodeRow, SampleRow, SettledGroup
 from flexmarl.store.runs import RunLease
 
-WORDS = ["<pad>", "<bos>", "<eos>", "red", "blue", "round", "square", "<script>alert(1)</script>", *(f"w{i}" for i in range(15))]
+WORDS = [
+    "<pad>",
+    "<bos>",
+    "<eos>",
+    "red",
+    "blue",
+    "round",
+    "square",
+    "<script>alert(1)</script>",
+    *(f"w{i}" for i in range(15)),
+]
 HOSTILE = "<img src=x onerror=alert(1)> </script><b>bold</b>"
 MEMBERS = 8
 
@@ -92,7 +104,26 @@ def episodes(conn: Any, run_no: int, lease: RunLease, story: Any, roles: list[st
     decisions.append(
         conn, lease, StoredDecision([event], RunStatus.RUNNING, RunReason.NONE, "", 1, 0, progress, None, commands=sent)
     )
-    conn.execute("UPDATE store.micro_batch SET status = 'applied' WHERE run_id = %s", [run_no])
+    conn.execute("UPDATE store.micro_batch SET status = 'applied', version = cohort + 1 WHERE run_id = %s", [run_no])
+    _versions(conn, run_no, roles, story.steps, start)
+
+
+def _versions(conn: Any, run_no: int, roles: list[str], steps: int, start: float) -> None:
+    """The last versions of every policy, and what was exported of them."""
+    for role in roles:
+        for version in range(max(0, steps - 3), steps + 1):
+            conn.execute(
+                "INSERT INTO store.policy_version (run_id, policy, version, parent, digest, at) "
+                "VALUES (%s, %s, %s, %s, %s, to_timestamp(%s))",
+                [run_no, role, version, version - 1 if version else None, f"{version:064x}", start + version],
+            )
+    for label, step in (("best", max(1, steps - 1)), ("last", steps), ("last", max(1, steps - 2))):
+        vector = orjson.dumps(dict.fromkeys(roles, step)).decode()
+        conn.execute(
+            "INSERT INTO store.checkpoint (run_id, label, step, versions, path, bytes, at) "
+            "VALUES (%s, %s, %s, %s, %s, %s, to_timestamp(%s)) ON CONFLICT DO NOTHING",
+            [run_no, label, step, vector, f"/var/lib/flexmarl/runs/{run_no}/{label}", 1_480_000, start + step],
+        )
 
 
 def _group(story: Any, roles: list[str], draw: int, step: int, command_no: int, at: float) -> SettledGroup:

@@ -74,7 +74,9 @@ def test_the_list_is_walked_with_the_keyboard(seeded: Any, visit: Callable[..., 
     press, page = guest.page.keyboard.press, guest.page
 
     def at(member: str) -> None:
-        page.wait_for_function("id => document.querySelector('[data-trajectory]').dataset.trajectory === id", arg=member)
+        page.wait_for_function(
+            "id => document.querySelector('[data-trajectory]').dataset.trajectory === id", arg=member
+        )
 
     at("959-7-1")
     press("j")
