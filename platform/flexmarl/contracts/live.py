@@ -55,3 +55,8 @@ class Progress(Record):
     micro_batches: tuple[MicroBatchProgress, ...] = ()
     waiting_for: str = ""
     """One line on what the pipeline waits for now."""
+    attempt: int = 0
+    frozen: bool = False
+    """Its open train step stands still; the episodes of unsettled groups are played again."""
+    release_at: float | None = None
+    """When a paused run gives its devices back, in seconds since the epoch."""

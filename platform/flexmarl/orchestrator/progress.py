@@ -36,6 +36,9 @@ def progress(plan: Plan, state: RunState) -> Progress:
         agents={role: _agent(state, role, policy) for role, policy in plan.policy_of.items()},
         micro_batches=tuple(_micro_batches(plan, state, name) for name in plan.trainable),
         waiting_for=waiting_for(plan, state),
+        attempt=state.attempt,
+        frozen=state.rest.frozen,
+        release_at=state.rest.release_at,
     )
 
 
@@ -71,6 +74,8 @@ def waiting_for(plan: Plan, state: RunState) -> str:
         return ""
     if state.status is RunStatus.QUEUED:
         return state.reason_text or "devices"
+    if state.status is RunStatus.RESUMING and "devices" in state.outstanding:
+        return "devices"
     lost = [lease for use in DeviceUse for lease in state.at_work(use) if not lease.incarnation]
     if lost:
         return f"{lost[0].use} on {lost[0].device_id} to start"

@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 from flexmarl.contracts.events import Verb
-from flexmarl.contracts.status import TERMINAL, RunStatus, allowed_verbs, next_status
+from flexmarl.contracts.status import RunStatus, allowed_verbs, next_status
 
 
 class OperationState(StrEnum):
@@ -13,25 +13,6 @@ class OperationState(StrEnum):
     """The driver acts on it."""
     SUCCEEDED = "succeeded"
     FAILED = "failed"
-
-
-REACHED: dict[Verb, frozenset[RunStatus]] = {
-    Verb.START: frozenset({RunStatus.RUNNING, RunStatus.PAUSING, RunStatus.PAUSED, RunStatus.STOPPING}) | TERMINAL,
-    Verb.PAUSE: frozenset({RunStatus.PAUSED}) | TERMINAL,
-    Verb.RESUME: frozenset({RunStatus.RUNNING}) | TERMINAL,
-    Verb.STOP: TERMINAL,
-    Verb.KILL: TERMINAL,
-}
-"""Statuses in which a handled verb is over."""
-
-MISSED: dict[Verb, frozenset[RunStatus]] = {
-    Verb.START: frozenset({RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.KILLED}),
-    Verb.PAUSE: TERMINAL,
-    Verb.RESUME: frozenset({RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.KILLED}),
-    Verb.STOP: frozenset({RunStatus.FAILED}),
-    Verb.KILL: frozenset({RunStatus.FAILED, RunStatus.COMPLETED}),
-}
-"""Statuses among them in which it did not get what it wanted."""
 
 
 def wished_status(status: RunStatus, pending: str) -> RunStatus:

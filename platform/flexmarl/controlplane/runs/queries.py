@@ -15,7 +15,6 @@ from pydantic import TypeAdapter
 
 from flexmarl.contracts.arithmetic import arithmetic
 from flexmarl.contracts.environments import environment_facts
-from flexmarl.contracts.events import Verb
 from flexmarl.contracts.live import Progress
 from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.contracts.spec.environment import EnvironmentSpec
@@ -27,12 +26,18 @@ from flexmarl.controlplane.common.reach import in_reach
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.common.times import rfc3339
-from flexmarl.controlplane.runs.choices import MISSED, REACHED, OperationState, allowed_now
-from flexmarl.controlplane.runs.models import Checkpoint, Handled, Operation, PolicyVersion, Run
+from flexmarl.controlplane.runs import histories
+from flexmarl.controlplane.runs.choices import allowed_now
+from flexmarl.controlplane.runs.models import Checkpoint, Operation, PolicyVersion, Run
 from flexmarl.store import metrics
 
 ETA_LOW, ETA_HIGH = 0.8, 1.3
 """Range of the estimate around `remaining steps x median of the last 20 steps`."""
+
+attempts = histories.attempts
+operations = histories.operations
+operation_row = histories.operation_row
+operation_rows = histories.operation_rows
 
 
 def runs(actor: Actor, scope: Scope = Scope.RUNS_READ) -> QuerySet[Run]:
@@ -95,6 +100,7 @@ def run_detail(run: Run) -> dict[str, Any]:
         "spec": run.spec,
         "sources": run.sources,
         "arithmetic": arithmetic(ExperimentSpec.model_validate(run.spec)).model_dump(mode="json"),
+        "attempts": attempts(run),
         "notes": run.note,
         "seq": run.state.seq,
     }
@@ -128,6 +134,7 @@ def _row(run: Run, hues: dict[str, int]) -> dict[str, Any]:
         "archived_at": rfc3339(run.archived_at),
         "headline": headline(progress),
         "devices": sum(run.spec["resources"][name] for name in ("rollout_devices", "training_devices")),
+        "attempt": progress["attempt"],
         "step": state.step,
         "max_steps": progress["max_steps"],
         "progress": progress,
@@ -209,6 +216,12 @@ def curves(found: Iterable[Run], name: str = "reward/team", points: int = 40) ->
     return metrics.curves_of_runs(store_connection(), numbers, name, points) if numbers else {}
 
 
+def recent(found: Iterable[Run], steps: int, name: str = "reward/team") -> dict[int, list[float]]:
+    """Read the last values of a team series of several runs, by run number; one query."""
+    numbers = [run.no for run in found if run.state.step]
+    return metrics.recent_of_runs(store_connection(), numbers, name, steps) if numbers else {}
+
+
 def last_values(found: Iterable[Run], name: str) -> dict[int, float]:
     """Read the newest value of a team series of several runs, by run number; one query."""
     numbers = [run.no for run in found if run.state.step]
@@ -234,34 +247,6 @@ def find_operation(actor: Actor, operation_id: object) -> Operation:
     if found is None:
         raise NotFound(f"There is no operation {operation_id}.")
     return found
-
-
-def operation_row(operation: Operation) -> dict[str, Any]:
-    """Return an operation with how far it is, which follows from the run's log and status."""
-    run, verb = operation.run, Verb(operation.verb)
-    status = RunStatus(run.state.status)
-    handled = Handled.objects.filter(run_id=run.no, producer_key=operation.producer_key).exists()
-    state = _operation_state(verb, status, handled)
-    return {
-        "id": str(operation.id),
-        "action": verb.value,
-        "state": state.value,
-        "target": {"kind": "run", "id": str(run.id), "key": run.key, "url": f"/api/v1/runs/{run.id}"},
-        "result": {"status": status.value} if state is OperationState.SUCCEEDED else None,
-        "error": {"status": status.value, "reason": run.state.reason_text} if state is OperationState.FAILED else None,
-        "created_by": operation.actor.username if operation.actor else None,
-        "created_at": rfc3339(operation.created_at),
-        "url": f"/api/v1/operations/{operation.id}",
-        "web_url": f"/runs/{run.key}",
-    }
-
-
-def _operation_state(verb: Verb, status: RunStatus, handled: bool) -> OperationState:
-    if not handled:
-        return OperationState.PENDING
-    if status not in REACHED[verb]:
-        return OperationState.RUNNING
-    return OperationState.FAILED if status in MISSED[verb] else OperationState.SUCCEEDED
 
 
 def checkpoints(run: Run) -> list[dict[str, Any]]:

@@ -32,6 +32,7 @@ def events(
             "seq": event.seq,
             "at": rfc3339(event.at),
             "kind": event.kind,
+            **_who(lines.get(event.seq, [])),
             "notes": lines.get(event.seq, []),
             **({"body": event.body} if bodies else {}),
         }
@@ -46,12 +47,19 @@ def notes(run: Run, limit: int = DEFAULT_LIMIT, after: int = 0) -> list[dict[str
     return [{"seq": note.seq, **_line(note)} for note in rows]
 
 
+def _who(lines: list[dict[str, Any]]) -> dict[str, str]:
+    """Say of an event who did it, to what and by which request: what its first line says that names somebody."""
+    named = next((line for line in lines if line["actor"] or line["target"]), None)
+    return {name: named[name] if named else "" for name in ("actor", "target", "cause")}
+
+
 def _line(note: Note) -> dict[str, Any]:
     return {
         "at": rfc3339(note.at),
         "level": note.level,
         "actor": note.actor,
         "target": note.target,
+        "cause": note.cause,
         "text": note.text,
     }
 

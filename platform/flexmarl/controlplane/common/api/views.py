@@ -1,6 +1,6 @@
 """The base of every API view: permission by declaration, strict parameters, idempotent POSTs, one shape of lists."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import structlog
@@ -115,8 +115,12 @@ class ListView(ApiView):
         rows = filters.apply(self.query(request), self.parameters, self.values)
         ordering = self.orderings[self.values.get("ordering", next(iter(self.orderings)))]
         cut = pagination.page(rows, ordering, self.values, pick_column)
+        return Response(pagination.envelope(request, cut, self.rows_of(request, cut.rows)))
+
+    def rows_of(self, request: Request, found: Sequence[Any]) -> list[dict[str, Any]]:
+        """Turn the rows of a page into JSON values; a list whose rows need more queries reads them for all at once."""
         make = self.row_maker(request)
-        return Response(pagination.envelope(request, cut, [make(row) for row in cut.rows]))
+        return [make(row) for row in found]
 
 
 def pick_column(row: Any, column: str) -> Any:

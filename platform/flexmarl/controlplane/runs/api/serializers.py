@@ -4,7 +4,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from flexmarl.contracts.events import Verb
+from flexmarl.contracts.events import PauseMode, Verb
 from flexmarl.contracts.status import RunReason, RunStatus
 from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
 from flexmarl.controlplane.common.api.serializers import StrictSerializer
@@ -14,6 +14,7 @@ from flexmarl.controlplane.runs.actions import MAX_NOTE
 from flexmarl.controlplane.runs.choices import OperationState
 from flexmarl.controlplane.runs.lists import ORDERINGS
 from flexmarl.controlplane.runs.marks import DEFAULT_PRIORITY, MOST_TAGS, Marks
+from flexmarl.controlplane.runs.verbs import AS_SPECIFIED, VerbOptions
 
 STATUSES = [status.value for status in RunStatus]
 REASONS = [reason.value for reason in RunReason if reason.value]
@@ -55,6 +56,9 @@ class ProgressSerializer(serializers.Serializer):
     agents = serializers.DictField(child=AgentProgressSerializer())
     micro_batches = MicroBatchProgressSerializer(many=True)
     waiting_for = serializers.CharField(allow_blank=True)
+    attempt = serializers.IntegerField()
+    frozen = serializers.BooleanField()
+    release_at = serializers.FloatField(allow_null=True)
 
 
 class RunAgentSerializer(serializers.Serializer):
@@ -112,6 +116,7 @@ class RunSerializer(serializers.Serializer):
     archived_at = serializers.DateTimeField(allow_null=True)
     headline = HeadlineSerializer()
     devices = serializers.IntegerField(help_text="Devices that the specification asks for.")
+    attempt = serializers.IntegerField(help_text="Number of the current or last attempt; 0 for a draft.")
     step = serializers.IntegerField()
     max_steps = serializers.IntegerField()
     progress = ProgressSerializer()
@@ -126,10 +131,27 @@ class RunSerializer(serializers.Serializer):
     web_url = serializers.CharField()
 
 
+class AttemptSerializer(serializers.Serializer):
+    no = serializers.IntegerField()
+    epoch = serializers.IntegerField()
+    verb = serializers.ChoiceField(VERBS, help_text="What began it.")
+    began_by = serializers.CharField(allow_blank=True)
+    began_at = serializers.DateTimeField()
+    first_step = serializers.IntegerField(help_text="Train steps done before it.")
+    ended_at = serializers.DateTimeField(allow_null=True)
+    ended_by = serializers.CharField(allow_blank=True)
+    status = serializers.ChoiceField(STATUSES, help_text="Of the run when it ended; now, while it lasts.")
+    reason = serializers.ChoiceField(REASONS, allow_blank=True)
+    reason_text = serializers.CharField(allow_blank=True)
+    last_step = serializers.IntegerField(help_text="Train steps done when it ended; now, while it lasts.")
+    versions = serializers.DictField(child=serializers.IntegerField(), help_text="Of each policy when it ended.")
+
+
 class RunDetailSerializer(RunSerializer):
     spec = serializers.JSONField()
     sources = serializers.DictField(child=serializers.CharField())
     arithmetic = serializers.JSONField()
+    attempts = AttemptSerializer(many=True)
     notes = serializers.CharField(allow_blank=True)
     seq = serializers.IntegerField(help_text="Newest event of the run's log.")
 
@@ -239,6 +261,23 @@ class BulkAnswerSerializer(serializers.Serializer):
 
 class ActionSerializer(StrictSerializer):
     reason = serializers.CharField(required=False, allow_blank=True, max_length=300, default="")
+    mode = serializers.ChoiceField(
+        [mode.value for mode in PauseMode],
+        required=False,
+        help_text="Of pause: finish the open train step (drain, unless told otherwise), or stop at once (freeze).",
+    )
+    hold_s = serializers.FloatField(
+        required=False,
+        allow_null=True,
+        help_text="Of pause: how long the run keeps its devices; null: until it is resumed. "
+        "Unless told otherwise, resources.hold_s of the specification.",
+    )
+
+    def options(self) -> VerbOptions:
+        """Return what came with the verb."""
+        given = self.validated_data
+        mode = PauseMode(given["mode"]) if "mode" in given else None
+        return VerbOptions(mode=mode, hold_s=given.get("hold_s", AS_SPECIFIED))
 
 
 class OperationTargetSerializer(serializers.Serializer):
@@ -263,8 +302,11 @@ class OperationSerializer(serializers.Serializer):
     target = OperationTargetSerializer()
     result = OperationResultSerializer(allow_null=True)
     error = OperationErrorSerializer(allow_null=True)
+    reason = serializers.CharField(allow_blank=True)
+    request_id = serializers.CharField(allow_blank=True)
     created_by = serializers.CharField(allow_null=True)
     created_at = serializers.DateTimeField()
+    ended_at = serializers.DateTimeField(allow_null=True)
     url = serializers.CharField()
     web_url = serializers.CharField()
 

@@ -1,5 +1,6 @@
 """Runs as the control plane keeps them, and their live state, which the store keeps and Django only reads."""
 
+from flexmarl.controlplane.runs.models.history import Attempt, VerbOutcome
 from flexmarl.controlplane.runs.models.label import TrajectoryLabel
 from flexmarl.controlplane.runs.models.run import Operation, Run
 from flexmarl.controlplane.runs.models.saved_view import SavedView
@@ -13,6 +14,7 @@ from flexmarl.controlplane.runs.models.state import (
 )
 
 __all__ = [
+    "Attempt",
     "Checkpoint",
     "Handled",
     "LoggedEvent",
@@ -23,4 +25,5 @@ __all__ = [
     "RunState",
     "SavedView",
     "TrajectoryLabel",
+    "VerbOutcome",
 ]

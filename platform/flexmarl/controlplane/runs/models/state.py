@@ -118,6 +118,7 @@ class Note(models.Model):
     level = models.TextField()
     actor = models.TextField()
     target = models.TextField()
+    cause = models.TextField()
     text = models.TextField()
     at = models.DateTimeField()
 

@@ -37,10 +37,19 @@ class NoteSerializer(serializers.Serializer):
     text = serializers.CharField()
 
 
+class LineSerializer(NoteSerializer):
+    """A line of a run, with the event that caused it."""
+
+    seq = serializers.IntegerField()
+
+
 class EventSerializer(serializers.Serializer):
     seq = serializers.IntegerField()
     at = serializers.DateTimeField()
     kind = serializers.CharField()
+    actor = serializers.CharField(allow_blank=True, help_text="Who; empty: the platform.")
+    target = serializers.CharField(allow_blank=True, help_text="What it is about, e.g. `run` or `lease:3`.")
+    cause = serializers.CharField(allow_blank=True, help_text="X-Request-ID of what it follows from.")
     notes = NoteSerializer(many=True)
     body = serializers.JSONField(required=False)
 
