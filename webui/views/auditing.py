@@ -26,6 +26,32 @@ FILTERS = (
 """(name in the URL and in the API, word of its chip, column)."""
 TIMES = (("since", "Since", "at__gte"), ("until", "Until", "at__lt"))
 RUN = "run"
+DONE = {
+    "create": "created",
+    "update": "changed",
+    "delete": "deleted",
+    "add": "added",
+    "remove": "removed",
+    "revoke": "revoked",
+    "stop": "stopped",
+    "kill": "killed",
+    "pause": "paused",
+    "resume": "resumed",
+    "start": "started",
+    "retry": "retried",
+    "clone": "cloned",
+    "archive": "archived",
+    "restore": "restored",
+    "cordon": "cordoned",
+    "uncordon": "uncordoned",
+    "drain": "drained",
+    "enable": "enabled",
+    "move": "moved",
+    "reset_password": "reset the password of",
+    "change_password": "changed the password of",
+    "preferences": "changed the preferences of",
+}
+"""Verb of an action -> what the trail says; others are shown as they are."""
 
 
 @page(Scope.AUDIT_READ)
@@ -70,13 +96,24 @@ def _row(entry: Any) -> dict[str, Any]:
         {**change, "before": _text(change["before"]), "after": _text(change["after"])}
         for change in audit.differences(entry)
     ]
-    detail = [(name, _text(value)) for name, value in entry.detail.items()]
+    detail = [(name, _text(value)) for name, value in entry.detail.items() if value not in (None, "", [], {})]
     url = f"/runs/{entry.target_name}" if entry.target_kind == RUN and entry.target_name else ""
     noun, _, verb = entry.action.partition(".")
-    return {**row, "changes": changes, "facts": detail, "target_url": url, "noun": noun, "verb": verb.replace("_", " ")}
+    return {
+        **row,
+        "changes": changes,
+        "facts": detail,
+        "target_url": url,
+        "noun": noun,
+        "verb": DONE.get(verb, verb.replace("_", " ")),
+    }
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return ", ".join(value) or "none"
+    if value == "":
+        return "nothing"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
