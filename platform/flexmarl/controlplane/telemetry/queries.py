@@ -6,6 +6,10 @@ from flexmarl.controlplane.telemetry.cluster import devices, gauges, prometheus_
 from flexmarl.controlplane.telemetry.episode_groups import compare as trajectory_compare
 from flexmarl.controlplane.telemetry.episode_groups import group as episode_group
 from flexmarl.controlplane.telemetry.feed import consistency, events, notes
+from flexmarl.controlplane.telemetry.logbook import COMPONENTS as LOG_COMPONENTS
+from flexmarl.controlplane.telemetry.logbook import feed as log_feed
+from flexmarl.controlplane.telemetry.logbook import log_lines
+from flexmarl.controlplane.telemetry.logbook import origins as log_origins
 from flexmarl.controlplane.telemetry.pipeline import pipeline_of as pipeline
 from flexmarl.controlplane.telemetry.series import catalogue, data, describe
 from flexmarl.controlplane.telemetry.timeline import timeline, utilisation
@@ -18,10 +22,13 @@ from flexmarl.controlplane.telemetry.wanted import ORDERINGS as TRAJECTORY_ORDER
 from flexmarl.controlplane.telemetry.wanted import ordering as trajectory_ordering
 from flexmarl.controlplane.telemetry.wanted import wanted as trajectory_filter
 from flexmarl.store.episodes import EpisodeFilter, Ordering
+from flexmarl.store.logs import LogFilter
 
 __all__ = [
+    "LOG_COMPONENTS",
     "TRAJECTORY_ORDERINGS",
     "EpisodeFilter",
+    "LogFilter",
     "Ordering",
     "advisories",
     "bubble",
@@ -35,6 +42,9 @@ __all__ = [
     "events",
     "gauges",
     "labelled",
+    "log_feed",
+    "log_lines",
+    "log_origins",
     "notes",
     "parse_id",
     "pipeline",

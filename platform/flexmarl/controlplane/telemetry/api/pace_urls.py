@@ -2,12 +2,14 @@
 
 from django.urls import path
 
-from flexmarl.controlplane.telemetry.api import advice, pace
+from flexmarl.controlplane.telemetry.api import advice, log_views, pace
 
 _RUN = "runs/<str:run_id>"
 
 urlpatterns = [
     path(f"{_RUN}/advisories", advice.AdvisoriesView.as_view(), name="api-run-advisories"),
     path(f"{_RUN}/bubble", pace.BubbleView.as_view(), name="api-run-bubble"),
+    path(f"{_RUN}/logs", log_views.LogsView.as_view(), name="api-run-logs"),
+    path(f"{_RUN}/logs/export", log_views.LogExportView.as_view(), name="api-run-logs-export"),
     path(f"{_RUN}/pipeline", pace.PipelineView.as_view(), name="api-run-pipeline"),
 ]
