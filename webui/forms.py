@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from webui.formats import number
+
 Schema = Mapping[str, Any]
 
 
@@ -24,6 +26,18 @@ class Field:
     high: float | None = None
     optional: bool = False
     help: str = ""
+
+    @property
+    def hint(self) -> str:
+        """What the schema says of the field, and its legal range in words."""
+        bounds = {"from": self.low, "to": self.high}
+        given = [
+            f"{word} {number(value, 0 if value == int(value) else 2)}"
+            for word, value in bounds.items()
+            if value is not None
+        ]
+        text = " ".join(given)
+        return " ".join(part for part in (self.help, f"{text[:1].upper()}{text[1:]}." if text else "") if part)
 
 
 @dataclass(frozen=True, slots=True)

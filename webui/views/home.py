@@ -1,52 +1,81 @@
 """Home: what needs me, my runs, what waits, free devices; three steps on the first visit."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
 
 from flexmarl.controlplane.accounts.queries import actor_of
+from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.experiments import queries as experiments
 from flexmarl.controlplane.inventory import queries as inventory
 from flexmarl.controlplane.runs import queries as runs
+from flexmarl.controlplane.runs import queue
+from flexmarl.controlplane.telemetry import queries as telemetry
 from webui import reading
 from webui.figures.steps import spark
-from webui.formats import moment
-from webui.views.base import is_part, page, show
+from webui.formats import moment, plural
+from webui.views.base import is_part, page, project_of, projects_of, show
 
 ACTIVE = ("starting", "running", "pausing", "stopping")
 LOOK_BACK = timedelta(days=1)
 """A run that failed longer ago than this no longer needs anybody."""
-MOST_CARDS = 12
+ENDED = ("completed", "failed", "cancelled", "killed")
+MOST_CARDS, MOST_OPEN, MOST_ENDED = 12, 60, 20
+WINDOW = 20
+"""Steps over which a card averages the reward."""
 DEMO = "reference_game"
 
 
 @page()
 def home(request: HttpRequest) -> HttpResponse:
     """Show what is wrong first, then what runs and what waits."""
-    mine = runs.runs(actor_of(request)).filter(owner_id=request.user.pk)
+    actor, project = actor_of(request), project_of(request)
+    mine = runs.light(runs.runs(actor)).filter(owner_id=request.user.pk, archived_at=None)
+    mine = mine.filter(project=project) if project else mine
     if not mine.exists():
         return _first_visit(request)
-    found = list(mine[:50])
-    rows = runs.run_rows(found)
-    pairs = [(run, row) for run, row in zip(found, rows, strict=True) if row["status"] in ACTIVE]
-    pools = inventory.pools()
-    needs = needs_me(rows, datetime.now(UTC)) + devices_out(inventory.devices())
+    open_ones = list(mine.exclude(state__status__in=ENDED)[:MOST_OPEN])
+    ended = list(mine.filter(state__status__in=ENDED).order_by("-state__status_since", "-id")[:MOST_ENDED])
+    found = {row["no"]: row for row in runs.run_rows([*open_ones, *ended])}
+    active = [run for run in open_ones if run.state.status in ACTIVE][:MOST_CARDS]
+    verdicts = telemetry.verdicts(active)
+    sick = sick_runs([(found[run.no], verdicts.get(run.no)) for run in active])
+    pools = inventory.pools() if actor.may(Scope.CLUSTER_READ) else []
+    needs = [*sick, *needs_me([found[run.no] for run in [*open_ones, *ended]], timezone.localtime())]
+    needs += devices_out(inventory.devices()) if pools else []
     context = {
         "nav": "home",
+        "project_word": project,
         "needs": needs,
-        "cards": [card(run, row) for run, row in pairs[:MOST_CARDS]],
-        "waiting": [row for row in rows if row["status"] in ("queued", "draft")],
-        "recent": [row for row in rows if row["status"] in ("completed", "cancelled", "killed")][:6],
+        "summary": summary(len(needs), len(active)),
+        "cards": cards(active, found, verdicts),
+        "waiting": waiting([found[run.no] for run in open_ones], queue.queue(actor)),
+        "recent": [found[run.no] for run in ended if run.state.status != "failed"][:6],
         "pools": [{**pool, "strip": strip(pool)} for pool in pools],
     }
     return show(request, "webui/parts/home.html" if is_part(request) else "webui/home.html", context)
 
 
+def summary(needs: int, active: int) -> str:
+    """Say in one line how many things need somebody and how many runs train."""
+    first = f"{plural(needs, 'thing')} need{'s' if needs == 1 else ''} you" if needs else "Nothing needs you"
+    return f"{first}, {plural(active, 'run')} {'is' if active == 1 else 'are'} training"
+
+
 def _first_visit(request: HttpRequest) -> HttpResponse:
     templates = [template_line(row) for row in experiments.templates()]
     templates.sort(key=lambda row: row["name"] != DEMO)
-    return show(request, "webui/first_visit.html", {"nav": "home", "templates": templates})
+    actor, chosen = actor_of(request), project_of(request)
+    writable = [name for name in projects_of(request) if actor.may(Scope.RUNS_WRITE, name)]
+    context = {
+        "nav": "home",
+        "templates": templates,
+        "project_word": chosen,
+        "into": chosen if chosen in writable else next(iter(writable), ""),
+    }
+    return show(request, "webui/first_visit.html", context)
 
 
 def template_line(row: dict[str, Any]) -> dict[str, Any]:
@@ -56,19 +85,63 @@ def template_line(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "marks": marks, "steps": steps, "demo": row["name"] == DEMO}
 
 
-def card(run: Any, row: dict[str, Any]) -> dict[str, Any]:
-    """A running run with its reward of the last 20 steps and a sparkline."""
-    points = reading.series(run, ["reward/team"]).get("reward/team")[1]
-    recent, before = points[-20:], points[-40:-20]
-    reward = sum(recent) / len(recent) if recent else None
-    change = reward - sum(before) / len(before) if reward is not None and before else None
-    return {
-        "run": row,
-        "top": reading.best_score(run),
-        "reward": reward,
-        "change": change,
-        "spark": spark(points, 148, 44),
-    }
+def cards(
+    active: list[Any], rows: dict[int, dict[str, Any]], verdicts: dict[int, dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Running runs with their reward of the last 20 steps, its change from the 20 before, and a sparkline."""
+    curves, recent = runs.curves(active, points=60), runs.recent(active, 2 * WINDOW)
+    found = []
+    for run in active:
+        values = recent.get(run.no, [])
+        now, before = values[-WINDOW:], values[-2 * WINDOW : -WINDOW]
+        reward = sum(now) / len(now) if now else None
+        found.append(
+            {
+                "run": rows[run.no],
+                "top": reading.best_score(run),
+                "reward": reward,
+                "change": reward - sum(before) / len(before) if reward is not None and before else None,
+                "spark": spark(curves.get(run.no, []), 148, 44),
+                "verdict": verdicts.get(run.no),
+            }
+        )
+    return found
+
+
+def waiting(rows: list[dict[str, Any]], queued: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Runs that have not begun, in the order of the queue, drafts last, each with what it waits for."""
+    places = {entry["run_no"]: entry for entry in queued if entry["run_no"] is not None}
+    found = []
+    for row in rows:
+        if row["status"] not in ("queued", "draft"):
+            continue
+        place = places.get(row["no"])
+        text = place["text"] if place else row["reason_text"] or "Waits for free devices."
+        found.append(
+            {
+                **row,
+                "text": "Not started." if row["status"] == "draft" and not place else text,
+                "place": f"{ordinal(place['position'])} in queue" if place else "",
+                "order": place["position"] if place else 10_000,
+            }
+        )
+    return sorted(found, key=lambda row: row["order"])
+
+
+def ordinal(place: int) -> str:
+    """Write a place in words up to third, then in figures."""
+    return {1: "first", 2: "second", 3: "third"}.get(place, f"{place}th")
+
+
+def sick_runs(pairs: list[tuple[dict[str, Any], dict[str, Any] | None]]) -> list[dict[str, Any]]:
+    """Runs whose verdict is an alarm, with the sentence that says why."""
+    found = []
+    for row, verdict in pairs:
+        if verdict is not None and verdict["tone"] == "bad":
+            title = f"{row['key']} is {verdict['word'].lower()}"
+            need = _need(verdict["icon"], "bad", title, row, "Open run", row["web_url"])
+            found.append({**need, "text": verdict["text"], "at": None})
+    return found
 
 
 def needs_me(rows: list[dict[str, Any]], now: datetime) -> list[dict[str, Any]]:
@@ -81,7 +154,8 @@ def needs_me(rows: list[dict[str, Any]], now: datetime) -> list[dict[str, Any]]:
             found.append(_need("circle-x", "bad", title, row, "Open events", f"{row['web_url']}/events"))
         elif row["status"] == "paused":
             title = f"{row['key']} is paused at step {row['step']}"
-            found.append(_need("player-pause", "wn", title, row, "Open run", row["web_url"]))
+            need = _need("player-pause", "wn", title, row, "Open run", row["web_url"])
+            found.append({**need, "resume": row["id"] if "resume" in row["allowed_actions"] else ""})
     return found
 
 

@@ -14,11 +14,13 @@ from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.common.problems import ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.experiments import queries as experiments
+from flexmarl.controlplane.inventory import queries as inventory
 from flexmarl.controlplane.runs import queries as runs
 from webui import forms, reading, yamltext
 from webui.figures.team import team_graph
-from webui.views.base import page, show
+from webui.views.base import page, project_of, projects_of, show
 
+DEFAULT_PROJECT = "default"
 MOST_TEXT = 200_000
 """Characters of a specification the page reads; the API has its own limit."""
 
@@ -39,8 +41,13 @@ def new_run(request: HttpRequest) -> HttpResponse:
     document = {**base["spec"], "agents": seats}
     marks = {mark["role"]: mark for mark in reading.role_marks(list(document["agents"]))}
     schema = experiments.config_schema()
+    actor, chosen = actor_of(request), project_of(request)
+    writable = [name for name in projects_of(request) if actor.may(Scope.RUNS_WRITE, name)]
     context = {
         "nav": "runs",
+        "writable": writable,
+        "chosen": chosen if chosen in writable else DEFAULT_PROJECT,
+        "pools": [pool["name"] for pool in inventory.pools()],
         "base": base,
         "templates": choices,
         "rows": [(row, marks[row.role]) for row in forms.agent_rows(document, schema)],
@@ -57,6 +64,7 @@ def new_run(request: HttpRequest) -> HttpResponse:
             "agents": marks,
             "expected": base["expected"],
             "name": base["run_name"] if cloned else "",
+            "parent": {"key": base["key"], "id": base["id"]} if cloned else None,
         },
     }
     return show(request, "webui/new_run.html", context)
@@ -83,6 +91,8 @@ def _clone(request: HttpRequest, key: str) -> dict[str, Any]:
         "description": f"The specification of {row['key']}.",
         "spec": row["spec"],
         "run_name": row["name"],
+        "key": row["key"],
+        "id": row["id"],
     }
 
 

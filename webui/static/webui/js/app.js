@@ -71,7 +71,7 @@ document.addEventListener("keydown", (event) => {
 
 /** Ask for a verb; the page shows the request, never the wished state. */
 async function act(button) {
-  const run = $("[data-run]").dataset.run;
+  const { run } = (button.closest("[data-run]") || $("[data-run]")).dataset;
   if ("confirm" in button.dataset && !(await confirmed(button.dataset))) return;
   button.setAttribute("aria-busy", "true");
   try {
@@ -88,7 +88,7 @@ async function act(button) {
 async function startTemplate(button) {
   button.disabled = true;
   try {
-    const run = await post("/api/v1/runs", { template: button.dataset.startTemplate, start: true });
+    const run = await post("/api/v1/runs", { template: button.dataset.startTemplate, start: true, ...(button.dataset.project ? { project: button.dataset.project } : {}) });
     location.assign(run.web_url);
   } catch (error) {
     button.disabled = false;

@@ -2,6 +2,7 @@
 // beside their field or line.
 import { post } from "./api.js";
 import { $, $$, el, announce, toast } from "./dom.js";
+import { forget, keep, restored, restoreMarks, marks, showMarkErrors } from "./draft.js";
 import * as plan from "./plan.js";
 import { at, copy, differences, overridesOf, put, text } from "./spec.js";
 
@@ -18,6 +19,7 @@ const later = () => { clearTimeout(timer); timer = setTimeout(replan, PLAN_AFTER
 function draft() {
   const name = $("#run-name").value.trim();
   const body = { preset: state.preset, ...(name ? { name } : {}) };
+  if (data.parent) return { ...body, template: data.template, spec: state.document };
   const overrides = state.template ? overridesOf(state.template, state.document) : null;
   if (overrides === null) return { ...body, spec: state.document };
   return { ...body, template: data.template, overrides };
@@ -31,6 +33,7 @@ async function replan() {
     const found = await post("/api/v1/runs/plan", draft());
     if (mine !== state.turn) return;
     if (!found.errors.length) state.planned = found;
+    keep(state, data);
     settle(state.planned, found.errors);
   } catch (error) {
     if (mine !== state.turn) return;
@@ -46,7 +49,9 @@ function settle(found, errors) {
   showErrors(errors);
   const start = $("#start");
   start.setAttribute("aria-disabled", String(!state.valid));
-  start.title = state.valid ? "" : "Something in the specification is not right yet.";
+  start.textContent = found && state.valid && !found.devices?.fits_now ? "Queue run" : "Start run";
+  $("#keep").setAttribute("aria-disabled", String(!state.valid));
+  start.title = $("#keep").title = state.valid ? "" : "Something in the specification is not right yet.";
 }
 
 function showErrors(errors) {
@@ -89,11 +94,12 @@ function changes() {
   const found = differences(state.base, state.document);
   const preset = state.preset !== data.preset ? [["/preset", data.preset, state.preset]] : [];
   const all = [...preset, ...found];
-  $("#change-count").textContent = all.length ? `${all.length} change${all.length === 1 ? "" : "s"} from the template` : "No changes from the template";
+  const origin = data.parent ? data.parent.key : "the template";
+  $("#change-count").textContent = all.length ? `${all.length} change${all.length === 1 ? "" : "s"} from ${origin}` : `No changes from ${origin}`;
   for (const input of $$("#spec-form [data-pointer]")) input.classList.toggle("chg", text(at(state.document, input.dataset.pointer) ?? null) !== text(at(state.base, input.dataset.pointer) ?? null));
   $("#preset").classList.toggle("chg", preset.length > 0);
   const rows = all.map(([pointer, before, now]) => el("tr", {}, el("td", { class: "mono", text: pointer.slice(1).replaceAll("/", ".") }), el("td", { class: "mono soft", text: text(before) }), el("td", { class: "mono w6", text: text(now) })));
-  $("#changes").replaceChildren(...(rows.length ? rows : [el("tr", {}, el("td", { colspan: "3", class: "soft", text: "Nothing differs from the template." }))]));
+  $("#changes").replaceChildren(...(rows.length ? rows : [el("tr", {}, el("td", { colspan: "3", class: "soft", text: `Nothing differs from ${origin}.` }))]));
   dots();
 }
 
@@ -235,25 +241,40 @@ $("#discard").addEventListener("click", () => {
   state.document = copy(data.document);
   state.preset = data.preset;
   state.textErrors = [];
+  forget(data);
   fillForm();
   usePreset();
   announce("Changes discarded");
 });
 
-$("#start").addEventListener("click", async (event) => {
+/** Make the run as it was planned; what changed since is shown and planned again. */
+async function make(button, start) {
   if (!state.valid) { $("[aria-invalid=true]")?.focus(); return; }
-  const button = event.currentTarget;
   button.disabled = true;
+  const path = data.parent ? `/api/v1/runs/${data.parent.id}/actions/clone` : "/api/v1/runs";
   try {
-    const run = await post("/api/v1/runs", { ...draft(), start: true });
+    const run = await post(path, { ...draft(), ...marks(), start, plan_token: state.planned.plan_token });
+    forget(data);
     location.assign(run.web_url);
   } catch (error) {
-    button.disabled = false;
-    if (error.errors.length) settle(state.planned, error.errors);
+    if (error.problem?.code === "plan_stale") replan();
+    else if (error.errors.length) { showMarkErrors(error.errors); settle(state.planned, error.errors.filter((one) => one.location === "spec")); }
     toast(error.message, { tone: "bad", detail: error.requestId });
+  } finally {
+    button.disabled = false;
   }
-});
+}
+$("#start").addEventListener("click", (event) => make(event.currentTarget, true));
+$("#keep").addEventListener("click", (event) => make(event.currentTarget, false));
+$("#g-run").addEventListener("input", () => { showMarkErrors([]); keep(state, data); });
 
 for (const link of $$(".fn nav a")) link.addEventListener("click", () => { for (const one of $$(".fn nav a")) one.removeAttribute("aria-current"); link.setAttribute("aria-current", "true"); });
+const old = restored(data);
+if (old) {
+  Object.assign(state, { document: old.document, preset: old.preset });
+  $("#run-name").value = old.name;
+  restoreMarks(old.marks);
+  toast(`Your draft of ${old.at} is back. Discard changes to begin anew.`);
+}
 fillForm();
 replan();
