@@ -49,9 +49,7 @@ CALLS: dict[str, tuple[Call, ...]] = {
         Call("Runs that wait for devices", "/runs", fixed=(("status", "queued"),)),
         Call("Devices and who holds them", "/devices"),
     ),
-    "runs": (
-        Call("The runs of this list", "/runs", query=(("q", "q"), ("template", "template"), ("state", "status"))),
-    ),
+    "runs": (Call("The runs of this list", "/runs", all_but=PAGE_ONLY),),
     "new_run": (
         Call("Templates to start from", "/templates"),
         Call("Presets", "/presets"),
@@ -73,6 +71,14 @@ CALLS: dict[str, tuple[Call, ...]] = {
         Call("The newest version of each policy", "/runs/{key}/versions"),
         Call("The promises, checked on the rows", "/runs/{key}/consistency"),
     ),
+    "metrics": (Call("Every series with its unit", "/runs/{key}/series"), SERIES),
+    "agents": (RUN, SERIES),
+    "agent": (RUN, SERIES),
+    "pipeline": (
+        Call("What passed through the pipeline", "/runs/{key}/pipeline"),
+        Call("Idle device time by cause", "/runs/{key}/bubble"),
+    ),
+    "attempts": (Call("Attempts, each with the reason it ended", "/runs/{key}/attempts"),),
     "timeline": (
         Call("What each device did", "/runs/{key}/timeline", query=(("window", "window_s"),)),
         Call("Leases and devices", "/devices"),
@@ -87,14 +93,15 @@ CALLS: dict[str, tuple[Call, ...]] = {
     "pool": (Call("Pools", "/pools"), Call("Quotas", "/quotas")),
     "changes": (Call("Changes of pools, nodes and devices", "/changes"),),
     "cluster_timeline": (Call("Devices and who holds them", "/devices"),),
-    "members": (Call("Members of the project", "/projects/{project}/members"),),
-    "service_accounts": (Call("Service accounts of the project", "/projects/{project}/service-accounts"),),
-    "projects": (Call("Projects", "/projects"),),
-    "users": (Call("People", "/users"),),
-    "audit": (Call("The audit trail, newest first", "/audit"),),
     "tokens": (Call("Your tokens, without their text", "/tokens"),),
-    "members": (Call("Projects you are in", "/projects"), Call("Your roles in them", "/me")),
-    "service_accounts": (Call("Tokens you may revoke", "/tokens", fixed=(("whose", "all"),)),),
+    "members": (
+        Call("Members of the project", "/projects/{project}/members"),
+        Call("Projects you are in", "/projects"),
+    ),
+    "service_accounts": (
+        Call("Service accounts of the project", "/projects/{project}/service-accounts"),
+        Call("Tokens you may revoke", "/tokens", fixed=(("whose", "all"),)),
+    ),
     "projects": (Call("All projects", "/projects"),),
     "users": (Call("All people", "/users", query=(("q", "username__ic"), ("role", "role"))),),
     "audit": (

@@ -1,6 +1,7 @@
 """Shapes shared by all apps' API."""
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from rest_framework import serializers
@@ -47,6 +48,7 @@ class ProblemSerializer(serializers.Serializer):
     allowed_actions = serializers.ListField(child=serializers.CharField(), required=False)
 
 
+@cache
 def listing(row: type[serializers.Serializer]) -> type[serializers.Serializer]:
     """Return the shape of a list of rows."""
     name = row.__name__.removesuffix("Serializer") + "List"

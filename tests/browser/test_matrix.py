@@ -1,0 +1,167 @@
+"""Every page, in both themes and three widths: fits the screen, says nothing on the console, passes axe, has a title.
+
+Pages are found among the routes: a new one fails here until `EXAMPLES` says how to reach it (or `NOT_PAGES` why it is
+none). Each page also shows the calls behind it; each of them is made with a token, and must be answered.
+"""
+
+import json
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.urls import get_resolver
+
+from tests.browser.visitor import Site, Visitor
+from webui import calls
+
+pytestmark = [pytest.mark.browser, pytest.mark.services, pytest.mark.slow]
+
+FINISHED, RUNNING, PAUSED, FAILED, QUEUED = 0, 1, 3, 4, 5
+EXAMPLES: dict[str, str] = {
+    "home": "/",
+    "help": "/help",
+    "components": "/help/components",
+    "cluster": "/cluster",
+    "members": "/members",
+    "service_accounts": "/service-accounts",
+    "projects": "/projects",
+    "users": "/users",
+    "audit": "/audit",
+    "tokens": "/settings/tokens",
+    "profile": "/settings/profile",
+    "runs": "/runs",
+    "new_run": "/runs/new?from={finished}",
+    "run": "/runs/{running}",
+    "trajectories": "/runs/{finished}/trajectories",
+    "trajectory": "/runs/{finished}/trajectories/955-0-1",
+    "trajectory_compare": "/runs/{finished}/trajectories/compare?ids=955-0-1,955-1-1",
+    "checkpoints": "/runs/{finished}/checkpoints",
+    "pipeline": "/runs/{running}/pipeline",
+    "timeline": "/runs/{running}/timeline?window=300",
+    "events": "/runs/{failed}/events",
+    "config": "/runs/{finished}/config",
+}
+"""Route name -> an address of it over the seeded rows."""
+NOT_PAGES = {"sign_in", "sign_out", "new_run_text", "figures"}
+"""Answers to forms and scripts; `*_part` and `*_rows` are parts of pages. Signing in has tests of its own."""
+VIEWS = [("light", 1440), ("dark", 1440), ("dark", 1024), ("light", 390)]
+"""Each theme in the widest window, and each of the narrower widths once; screenshots of all are kept."""
+VARIANTS: dict[str, str] = {
+    "runs-none": "/runs?q=nothing-is-called-so",
+    "runs-one": "/runs?q=arithmetic",
+    "new-run-choose": "/runs/new",
+    "run-paused-long-name": "/runs/{paused}",
+    "run-failed": "/runs/{failed}",
+    "run-queued": "/runs/{queued}",
+    "trajectories-none": "/runs/{queued}/trajectories",
+    "not-found": "/no/such/page",
+    "no-such-run": "/runs/nobody-0000",
+}
+"""More states of pages: none, one, long names, refusals."""
+ALLOWED = ("404 (Not Found)", "403 (Forbidden)")
+
+
+def routes() -> set[str]:
+    names = {str(name) for name in get_resolver("webui.urls").reverse_dict if isinstance(name, str)}
+    return {name for name in names if name not in NOT_PAGES and not name.endswith(("_part", "_rows", "_data", "_csv"))}
+
+
+def address(site: Site, template: str) -> str:
+    names = {"finished": FINISHED, "running": RUNNING, "paused": PAUSED, "failed": FAILED, "queued": QUEUED}
+    return template.format(**{name: site.keys[index] for name, index in names.items()})
+
+
+def test_every_page_has_an_example_and_its_calls() -> None:
+    assert routes() - set(EXAMPLES) == set(), "say in EXAMPLES how to reach these pages"
+    assert set(EXAMPLES) - routes() == set(), "these pages are gone"
+    assert routes() - set(calls.CALLS) == set(), "declare in webui/calls.py which calls give these pages' data"
+
+
+@pytest.fixture(scope="module")
+def rounds(chromium: Any, seeded: Site) -> Iterator[Callable[[str, int], Visitor]]:
+    """Return a function that gives one signed-in window per theme and width, kept for the module."""
+    windows: dict[tuple[str, int], Visitor] = {}
+    contexts = []
+
+    def window(theme: str, width: int) -> Visitor:
+        if (theme, width) not in windows:
+            context = chromium.new_context(
+                viewport={"width": width, "height": 900}, color_scheme=theme, reduced_motion="reduce"
+            )
+            context.set_default_timeout(20_000)
+            contexts.append(context)
+            guest = Visitor(context.new_page(), seeded)
+            guest.sign_in()
+            windows[theme, width] = guest
+        return windows[theme, width]
+
+    yield window
+    for context in contexts:
+        context.close()
+
+
+def looked_at(guest: Visitor, path: str, name: str) -> list[str]:
+    """What is wrong with a page as this window shows it."""
+    heard = len(guest.complaints)
+    guest.goto(path)
+    guest.settle()
+    guest.keep(name)
+    wrong = [f"sideways by {guest.sideways()} px"] if guest.sideways() > 0 else []
+    wrong += [f"axe {found}" for found in guest.violations()]
+    wrong += [f"{n} h1" for n in [guest.page.locator("h1").count()] if n != 1]
+    wrong += [f"title {t}" for t in [guest.page.title()] if not t.endswith("FlexMARL")]
+    heard_now = guest.complaints[heard:]
+    return wrong + [text for text in heard_now if not any(word in text for word in ALLOWED)]
+
+
+@pytest.mark.parametrize(("theme", "width"), VIEWS, ids=[f"{t}-{w}" for t, w in VIEWS])
+def test_every_page_fits_and_is_accessible(rounds: Any, seeded: Site, theme: str, width: int) -> None:
+    guest = rounds(theme, width)
+    pages = {**EXAMPLES, **(VARIANTS if (theme, width) in {("light", 1440), ("light", 390)} else {})}
+    found = {name: looked_at(guest, address(seeded, path), f"{name}-{width}-{theme}") for name, path in pages.items()}
+    assert {name: wrong for name, wrong in found.items() if wrong} == {}
+    assert guest.page.evaluate("document.documentElement.dataset.bsTheme") == theme
+
+
+def test_each_call_that_a_page_shows_is_answered(rounds: Any, seeded: Site) -> None:
+    guest = rounds("light", 1440)
+    guest.goto("/settings/tokens")
+    made = guest.page.evaluate(
+        """async () => {
+            const csrf = document.querySelector('input[name=csrfmiddlewaretoken]').value;
+            const body = JSON.stringify({name: 'calls', expires_in_days: 1});
+            const answer = await fetch('/api/v1/tokens', {method: 'POST', body,
+                headers: {'Content-Type': 'application/json', 'X-CSRFToken': csrf}});
+            return [answer.status, await answer.text()];
+        }"""
+    )
+    assert made[0] == 201, made[1]
+    token = json.loads(made[1])["token"]
+    tried = 0
+    for name, path in EXAMPLES.items():
+        guest.goto(address(seeded, path))
+        texts = guest.page.locator("#api-pop [data-language-of=curl]").all_text_contents()
+        assert texts, f"{name} shows no call"
+        programs = guest.page.locator("#api-pop [data-language-of=python]").all_text_contents()
+        for text, program in zip(texts, programs, strict=True):
+            assert token not in text
+            url = text.rpartition(" '")[2].rstrip("'")
+            assert f'"{url}"' in program
+            request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                assert answer.status == 200, (name, url)
+            tried += 1
+    assert tried > 2 * len(EXAMPLES) - 8
+
+
+def test_the_shown_python_runs_as_it_stands(rounds: Any, seeded: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    guest = rounds("light", 1440)
+    guest.goto("/settings/profile")
+    guest.page.get_by_role("button", name="API").click()
+    guest.page.get_by_role("button", name="Python").click()
+    program = guest.page.locator("#api-pop [data-language-of=python]").first
+    assert program.is_visible()
+    compile(program.inner_text(), "shown", "exec")
+    guest.page.keyboard.press("Escape")
+    assert not program.is_visible()
