@@ -21,11 +21,13 @@ from aiohttp import web
 from flexmarl.store import commands, intervals, leases
 from flexmarl.store.intervals import BusyInterval
 from flexmarl.store.leases import ChildEndpoint, DeviceFacts, NodeFacts
+from flexmarl.store.nodes import processes_of, put_load
 from workers.children import prove_dead
 from workers.database import Pool
 from workers.errors import ChildUnreachable, HostingError, WorkerError
 from workers.nodes.child_client import ChildClient
 from workers.nodes.lanes import Lane
+from workers.nodes.load import measure
 from workers.settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -35,6 +37,7 @@ HEARTBEAT_S = 1.0
 SWEEP_S = 0.5
 INTERVALS_S = 1.0
 ORPHANS_S = 2.0
+LOAD_S = 5.0
 EVERY_CONNECTION_S = 30.0
 
 
@@ -78,6 +81,7 @@ class NodeAgent:
                     tasks.create_task(self._sweeping(session))
                     tasks.create_task(self._forever(lambda: self._fetch_intervals(session), INTERVALS_S))
                     tasks.create_task(self._forever(self._end_orphans, ORPHANS_S))
+                    tasks.create_task(self._forever(self._measure, LOAD_S))
             finally:
                 await asyncio.gather(*(lane.stop() for lane in self._lanes.values()))
 
@@ -167,6 +171,13 @@ class NodeAgent:
                 log.error("lease cannot be ended", lease_id=orphan.lease_id, error=str(error))
                 continue
             await self._store(partial(leases.end_orphan, orphan=orphan, reason="its device worker is gone"))
+
+    async def _measure(self) -> None:
+        """Keep what machine and devices are doing now, for people."""
+        node, devices = self._settings.node, self._devices
+        children = await self._store(lambda conn: processes_of(conn, node))
+        machine, measured = await asyncio.to_thread(measure, devices, children)
+        await self._store(lambda conn: put_load(conn, node, self._incarnation, machine, measured))
 
     # Endpoint --------------------------------------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ def node_facts() -> dict[str, object]:
         "os": f"{platform.system()} {platform.release()}",
         "machine": platform.machine(),
         "python": platform.python_version(),
+        "booted_at": round(psutil.boot_time(), 1),
     }
 
 

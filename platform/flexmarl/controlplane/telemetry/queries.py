@@ -11,6 +11,7 @@ from flexmarl.controlplane.telemetry.logbook import feed as log_feed
 from flexmarl.controlplane.telemetry.logbook import log_lines
 from flexmarl.controlplane.telemetry.logbook import origins as log_origins
 from flexmarl.controlplane.telemetry.pipeline import pipeline_of as pipeline
+from flexmarl.controlplane.telemetry.pools import busy_devices, busy_week
 from flexmarl.controlplane.telemetry.series import catalogue, data, describe
 from flexmarl.controlplane.telemetry.timeline import timeline, utilisation
 from flexmarl.controlplane.telemetry.trajectories import cohort_of, labelled, parse_id
@@ -32,6 +33,8 @@ __all__ = [
     "Ordering",
     "advisories",
     "bubble",
+    "busy_devices",
+    "busy_week",
     "catalogue",
     "cohort_of",
     "consistency",

@@ -1,0 +1,49 @@
+"""How busy devices are now and pools were this week. Read often by open pages, so the week is kept for a minute."""
+
+from datetime import datetime, timedelta
+
+from django.core.cache import cache
+
+from flexmarl.controlplane.common.store import store_connection
+from flexmarl.store import pool_load
+
+NOW_S = 300.0
+"""Window of `busy now`, in seconds."""
+_KEEP_S = 60
+
+
+def busy_devices(window_s: float = NOW_S) -> dict[str, float]:
+    """Return the busy share of each device over the last minutes."""
+    return pool_load.busy_devices(store_connection(), window_s)
+
+
+def busy_week(now: datetime, devices: dict[str, int]) -> dict[str, list[list[float | None]]]:
+    """Return pool -> seven days of 24 busy shares, Monday first, in the time zone of `now`.
+
+    Hours to come, and pools that have never been busy this week, are left out (None, missing). `devices` is how many
+    each pool has.
+    """
+    monday = (now - timedelta(days=now.weekday())).replace(hour=0, minute=0, second=0, microsecond=0)
+    since = monday.timestamp()
+    name = f"busy-week:{int(since)}"
+    found: dict[tuple[str, int], float] | None = cache.get(name)
+    if found is None:
+        found = pool_load.busy_hours(store_connection(), since)
+        cache.set(name, found, _KEEP_S)
+    weeks: dict[str, list[list[float | None]]] = {}
+    for pool in sorted({pool for pool, _ in found if devices.get(pool)}):
+        weeks[pool] = [
+            [_share(found, pool, monday + timedelta(days=day, hours=hour), now, devices[pool]) for hour in range(24)]
+            for day in range(7)
+        ]
+    return weeks
+
+
+def _share(
+    found: dict[tuple[str, int], float], pool: str, start: datetime, now: datetime, devices: int
+) -> float | None:
+    if start > now:
+        return None
+    lasted = min(3600.0, (now - start).total_seconds())
+    hour = int(start.timestamp()) // 3600 * 3600
+    return min(1.0, found.get((pool, hour), 0.0) / (devices * lasted)) if lasted > 0 else None
