@@ -104,7 +104,7 @@ def test_the_form_and_the_yaml_are_one_document(seeded: Any, visit: Callable[...
 def test_filters_live_in_the_address(seeded: Any, visit: Callable[..., Any]) -> None:
     guest = visit(seeded)
     guest.sign_in()
-    guest.goto("/runs?view=failed")
+    guest.goto("/runs?status=failed")
     assert guest.page.locator("tr.go").count() == 1
     guest.page.get_by_role("link", name="All").first.click()
     guest.page.wait_for_url("**/runs")

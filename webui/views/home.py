@@ -18,7 +18,7 @@ from webui.figures.steps import spark
 from webui.formats import moment, plural
 from webui.views.base import is_part, page, project_of, projects_of, show
 
-ACTIVE = ("starting", "running", "pausing", "stopping")
+ACTIVE = ("starting", "running", "pausing", "resuming", "stopping")
 LOOK_BACK = timedelta(days=1)
 """A run that failed longer ago than this no longer needs anybody."""
 ENDED = ("completed", "failed", "cancelled", "killed")
@@ -173,14 +173,17 @@ def _need(icon: str, tone: str, title: str, row: dict[str, Any], verb: str, url:
 
 
 def devices_out(devices: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Nodes that stopped answering and devices that are cordoned or lost."""
+    """Nodes that stopped answering while runs hold their devices, and devices that no run gets."""
+    silent: dict[str, int] = {}
     found = []
     for device in devices:
         if device["node_state"] == "silent" and device["lease"] is not None:
-            text = f"Its node {device['node']} stopped answering. The run waits until it is back or proved dead."
-            found.append((f"Device {device['id']} does not answer", text))
+            silent[device["node"]] = silent.get(device["node"], 0) + 1
         elif device["state"] in ("cordoned", "draining", "drained", "lost"):
             found.append((f"Device {device['id']} is {device['state']}", "No run gets it until that changes."))
+    for node, count in silent.items():
+        text = f"Runs hold {plural(count, 'device')} of it. They wait until it is back or proved dead."
+        found.append((f"Node {node} does not answer", text))
     return [
         {
             "icon": "alert-triangle",

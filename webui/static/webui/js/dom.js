@@ -70,7 +70,7 @@ export function number(value, digits = 0) {
 }
 
 /** Whether somebody types into a field. */
-export const typing = (event) => Boolean(event.target.closest?.("input, textarea, select, [contenteditable]"));
+export const typing = (event) => Boolean(event.target.closest?.("input:not([type=checkbox], [type=radio]), textarea, select, [contenteditable]"));
 
 /** Load a classic script once. */
 export function load(src) {

@@ -40,7 +40,7 @@ function plain(event, hold) {
   if (event.key === "/") { const box = $("[data-search]"); box?.focus(); return Boolean(box); }
   const tab = /^[1-9]$/.test(event.key) ? $$(".tabs a")[Number(event.key) - 1] : null;
   if (tab) { tab.click(); return true; }
-  if (event.key === " " && !event.target.closest("button, a, summary, [tabindex]:not(main)")) { hold(); return true; }
+  if (event.key === " " && !event.target.closest("button, a, input, summary, [tabindex]:not(main)")) { hold(); return true; }
   if (event.key === "j" || event.key === "k") return move(event.key === "j" ? 1 : -1);
   if (event.key === "[" || event.key === "]") return step(event.key === "[" ? -1 : 1);
   return false;
