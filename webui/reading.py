@@ -18,8 +18,6 @@ POINTS = 400
 """Points per series that a chart gets: more than it has pixels for a mark."""
 STEP_EPISODES = 200
 """Episodes of a step among which the best and the worst are looked for."""
-NOTES = 500
-"""Newest lines of a run that its feed can show."""
 
 
 def series(run: Any, names: Iterable[str]) -> SeriesSet:
@@ -41,12 +39,6 @@ def episodes_of_step(run: Any, step: int) -> list[dict[str, Any]]:
     """Read training episodes that a step was made of; `step` counts the steps before it."""
     wanted = telemetry.EpisodeFilter(cohort=step, status=EpisodeStatus.FINISHED)
     return telemetry.trajectory_page(run, wanted, limit=STEP_EPISODES)[0]
-
-
-def notes(run: Any, level: str = "") -> list[dict[str, Any]]:
-    """Read the newest lines for people; `level` keeps one level only."""
-    rows = telemetry.notes(run, NOTES)
-    return [row for row in rows if not level or row["level"] == level]
 
 
 def best_score(run: Any) -> float:

@@ -26,7 +26,6 @@ TABS = (
 )
 WINDOWS = ((10, "10 s"), (60, "1 min"), (300, "5 min"), (3600, "1 h"))
 """(seconds, words) of the timeline's windows."""
-LEVELS = ("info", "warning", "error")
 OVERVIEW_WINDOW = 300
 OVERVIEW_SERIES = (
     *learning.REWARD_SERIES,
@@ -174,26 +173,6 @@ def _timeline(request: HttpRequest, found: Any, row: dict[str, Any]) -> dict[str
 def fitting_window(step_seconds: float | None) -> int:
     """The smallest window that shows at least six steps: in a longer one, blocks of short steps run together."""
     return next((seconds for seconds, _ in WINDOWS if seconds >= 6 * (step_seconds or 10.0)), WINDOWS[-1][0])
-
-
-@page()
-def events(request: HttpRequest, key: str) -> HttpResponse:
-    """Show the lines that the driver wrote, newest first."""
-    context = run_frame(request, key, "events")
-    context["report"] = telemetry.consistency(context["found"])
-    return show(request, "webui/run_events.html", {**context, **_events(request, context["found"])})
-
-
-@page()
-def events_part(request: HttpRequest, key: str) -> HttpResponse:
-    """The feed alone."""
-    found = runs.find_run(actor_of(request), key)
-    return show(request, "webui/parts/events.html", {"run": runs.run_detail(found), **_events(request, found)})
-
-
-def _events(request: HttpRequest, found: Any) -> dict[str, Any]:
-    level = request.GET.get("level", "")
-    return {"events": reading.notes(found, level), "level": level, "levels": LEVELS}
 
 
 @page()

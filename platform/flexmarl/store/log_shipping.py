@@ -31,7 +31,7 @@ _IN_ADDRESS = re.compile(r"(://[^\s:/@]*):[^\s@/]+@")
 _BEARER = re.compile(r"(?i)\b(bearer\s+)\S+")
 _LEVELS = {"debug": "debug", "info": "info", "warning": "warning", "warn": "warning", "error": "error",
            "exception": "error", "critical": "error"}  # fmt: skip
-_OWN = frozenset({"event", "level", "timestamp", "run_id", "process", "component", "node", "agent", "policy", "logger"})
+_OWN = frozenset({"event", "level", "timestamp", "run_id", "process", "component", "node", "agent", "policy", "logger", "driver"})
 
 
 class LogShipper:

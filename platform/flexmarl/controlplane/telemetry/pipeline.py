@@ -23,6 +23,10 @@ from flexmarl.store.pipeline import PlayedGroup, Slice
 
 STRIP_STEPS = 120
 """Steps of the overview strip."""
+LATE_S = 1.5
+"""Nodes bring closed intervals at most this late."""
+SHORTEST_S = 10.0
+"""Shortest time of which a live run's limit is told."""
 GAP_SHARE = 0.05
 """Share of the window from which on a gap between blocks is explained."""
 
@@ -35,11 +39,11 @@ def pipeline_of(
     window = window_of(run, window_s, step=step, until=until)
     devices, found, commands = bubble.read(run, window)
     live = run.state.finished_at is None and step is None and until is None
-    cohorts = sorted({c.cohort for c in commands if c.kind == "play_groups" and c.origin != "eval" and c.cohort >= 0})
+    cohorts = _cohorts(commands, run.state.step)
     cut = pipeline.slices(conn, run.no, cohorts)
     played = {group.draw: group for group in pipeline.groups(conn, run.no, cohorts)}
     waiting = pipeline.open_groups(conn, run.no) if live else []
-    current = cohorts[-1] if cohorts else None
+    current = cohorts[-1] if cut or waiting else None
     progress = runs.progress_of(run)
     agents = runs.RowMaker()(run)["agents"]
     order = list(dict.fromkeys(agent["policy"] for agent in agents if agent["trainable"]))
@@ -50,7 +54,7 @@ def pipeline_of(
         lane["waits"] = _waits(lane, devices, commands, window)
         lane["expected"] = _expected(lane["policy"], progress, current, cut) if live else 0
         lane["open_since"] = [g.since for g in waiting if g.since is not None]
-    account = bubble.account(devices, window)
+    account = _settled_account(run, window) if live else bubble.account(devices, window)
     return {
         "window": [window.since, window.until],
         "window_s": round(window.seconds, 3),
@@ -71,6 +75,19 @@ def pipeline_of(
         "bubble_share": account["bubble_share"],
         "seq": run.state.seq,
     }
+
+
+def _cohorts(commands: Sequence[CommandSpan], step: int) -> list[int]:
+    """List the cohorts of a window: those played in it, and the one before, whose training may reach into it."""
+    played = {c.cohort for c in commands if c.kind == "play_groups" and c.origin != "eval" and c.cohort >= 0} or {step}
+    return sorted(played | {max(0, min(played) - 1)})
+
+
+def _settled_account(run: Run, window: Window) -> dict[str, Any]:
+    """Sum a live window up without its newest moment, whose intervals are still on their way from the nodes."""
+    end = window.until - LATE_S
+    settled = Window(end - max(window.seconds, SHORTEST_S), end)
+    return bubble.account(bubble.read(run, settled)[0], settled)
 
 
 def _lane(
