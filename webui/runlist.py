@@ -27,7 +27,7 @@ class View(NamedTuple):
 VIEWS = (
     View("All"),
     View("Mine", mine=True),
-    View("Active", ("starting", "running", "pausing", "stopping")),
+    View("Active", ("starting", "running", "pausing", "resuming", "stopping")),
     View("Waiting", ("draft", "queued")),
     View("Paused", ("paused",)),
     View("Failed", ("failed",)),

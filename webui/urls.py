@@ -4,6 +4,7 @@ from django.urls import path
 
 from webui.views import (
     account,
+    attempts,
     auditing,
     checkpoints,
     cluster,
@@ -56,5 +57,6 @@ urlpatterns = [
     path("runs/<str:key>/parts/pipeline", pipeline.pipeline_part, name="pipeline_part"),
     path("runs/<str:key>/timeline", run.timeline, name="timeline"),
     path("runs/<str:key>/events", feed.events, name="events"),
+    path("runs/<str:key>/attempts", attempts.attempts, name="attempts"),
     path("runs/<str:key>/config", run.config, name="config"),
 ]

@@ -22,6 +22,7 @@ PILLS = {
     "running": ("ok", "", "Running"),
     "pausing": ("wn", "player-pause", "Pausing"),
     "paused": ("wn", "player-pause", "Paused"),
+    "resuming": ("", "progress", "Resuming"),
     "stopping": ("", "player-stop", "Stopping"),
     "completed": ("", "circle-check", "Completed"),
     "failed": ("bad", "circle-x", "Failed"),
@@ -262,3 +263,28 @@ def minus_half(value: float, width: float) -> float:
 def rest_of(value: float, whole: float) -> float:
     """What `value` leaves of a whole."""
     return round(whole - value, 2)
+
+
+_CHANGES = {
+    "cordon": "cordoned", "enable": "enabled", "drain": "draining", "note": "has another note", "move": "put into a pool",
+    "create": "created", "update": "changed", "delete": "deleted", "set": "quota set",
+}  # fmt: skip
+
+
+@register.filter
+def change_word(action: str) -> str:
+    """Say what a change of the hardware's rules did."""
+    kind, _, verb = action.partition(".")
+    return "quota lifted" if action == "quota.delete" else _CHANGES.get(verb, f"{kind} {verb}")
+
+
+@register.filter
+def quota_for(quotas: list[Mapping[str, Any]], project: str) -> Mapping[str, Any] | None:
+    """Find a project's quota among those of a pool."""
+    return next((quota for quota in quotas if quota["project"] == project), None)
+
+
+@register.filter
+def host_only(address: str) -> str:
+    """Drop the port of an address."""
+    return address.rpartition(":")[0] if ":" in address and not address.endswith("]") else address

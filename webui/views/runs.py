@@ -24,7 +24,7 @@ from webui.views.base import is_part, page, project_of, show
 PAGE = 50
 MOST_LINES = 10_000
 """Lines of a CSV file."""
-ACTIVE = frozenset({"queued", "starting", "running", "pausing", "stopping"})
+ACTIVE = frozenset({"queued", "starting", "running", "pausing", "resuming", "stopping"})
 
 
 @page()

@@ -1,4 +1,4 @@
-"""Sentences and small tables about a run: verbs with their consequence, tiles, notices. Pure: rows in, words out."""
+"""Sentences and small tables about a run: tiles, notices. Pure: rows in, words out."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,55 +11,6 @@ from webui.figures.learning import eval_text
 from webui.figures.pace import recent_median
 from webui.formats import DASH, duration, number, plural, si, signed
 
-VERBS = (
-    ("start", "Start", "player-play", "It queues for its devices and starts when they are free."),
-    ("pause", "Pause", "player-pause", "It stops after step {step}. No sample is lost, devices stay held."),
-    ("resume", "Resume", "player-play", "It goes on with step {step}."),
-    ("stop", "Stop", "player-stop", "It ends after step {step} with a checkpoint. It cannot be resumed."),
-    ("kill", "Kill", "ban", "It ends at once. What step {step} has played so far is dropped; committed steps stay."),
-)
-CONFIRMED = frozenset({"stop", "kill"})
-"""Verbs that ask before they act."""
-PENDING = {
-    "start": "Starting: the request is with the driver",
-    "pause": "Pausing at the end of step {step}",
-    "resume": "Resuming at step {step}",
-    "stop": "Stopping at the end of step {step}",
-    "kill": "Killing",
-}
-_STATUS_WORDS = {"pausing": "pause", "stopping": "stop"}
-
-
-def verbs(run: Mapping[str, Any], *, may_act: bool) -> list[dict[str, Any]]:
-    """Every verb with its consequence in words; one that is not possible stays, with the reason."""
-    step = run["step"] + 1
-    found = []
-    for verb, label, icon, text in VERBS:
-        legal = verb in run["allowed_actions"]
-        why = "" if legal else f"Not possible while {run['status']}."
-        if not may_act:
-            why = "Only its owner and operators may do this."
-        found.append(
-            {
-                "verb": verb,
-                "label": label,
-                "icon": icon,
-                "text": text.format(step=step),
-                "primary": f"Stop after step {step}" if verb == "stop" else f"{label} now" if verb == "kill" else label,
-                "enabled": legal and may_act,
-                "why": why,
-                "confirm": verb in CONFIRMED,
-                "title": f"{label} {run['key']}?",
-            }
-        )
-    return found
-
-
-def pending(run: Mapping[str, Any]) -> str:
-    """What has been asked for and has not happened yet; never the wished state."""
-    verb = run["pending_verb"] or _STATUS_WORDS.get(run["status"], "")
-    return PENDING.get(verb, "").format(step=run["step"] + 1)
-
 
 def notice(run: Mapping[str, Any]) -> dict[str, str] | None:
     """The strip below the header: what went wrong or what the run waits for."""
@@ -70,7 +21,7 @@ def notice(run: Mapping[str, Any]) -> dict[str, str] | None:
         return {"tone": "wn", "icon": "clock", "word": "Waiting", "text": text or "Waits for free devices."}
     if run["reason"].startswith("recovering"):
         return {"tone": "wn", "icon": "refresh", "word": "Recovering", "text": text}
-    if status in ("running", "starting") and text:
+    if status in ("running", "starting", "resuming") and text:
         return {"tone": "", "icon": "info-circle", "word": "Now", "text": text}
     return None
 

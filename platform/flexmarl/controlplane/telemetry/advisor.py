@@ -92,7 +92,7 @@ class Facts:
 
 
 Rule = Callable[[Facts], Iterator[Advisory]]
-WORKING = frozenset({"starting", "running", "pausing", "stopping"})
+WORKING = frozenset({"starting", "running", "pausing", "resuming", "stopping"})
 _PHASES = {
     "play_groups": "Rollout", "accumulate": "Training", "optimizer_step": "The optimizer step",
     "load_weights": "Loading weights", "bind_policy": "Binding a trainer", "write_checkpoint": "Writing a checkpoint",

@@ -75,7 +75,7 @@ async function act(button) {
   if ("confirm" in button.dataset && !(await confirmed(button.dataset))) return;
   button.setAttribute("aria-busy", "true");
   try {
-    await post(`/api/v1/runs/${run}/actions/${button.dataset.verb}`, {});
+    await post(`/api/v1/runs/${run}/actions/${button.dataset.verb}`, JSON.parse(button.dataset.body || "{}"));
     announce(`${button.textContent.trim()} requested`);
     refresh(true);
   } catch (error) {
