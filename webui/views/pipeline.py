@@ -46,6 +46,7 @@ def _read(request: HttpRequest, found: Any, row: dict[str, Any]) -> dict[str, An
     agents = {agent["policy"]: agent for agent in reversed(row["agents"])}
     return {
         "pipe": payload,
+        "advice": telemetry.advisories(found),
         "lanes": lanes.draw(payload, agents),
         "strip": lanes.strip(payload),
         "flow": flow.flow(payload["flow"], agents),

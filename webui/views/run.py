@@ -3,7 +3,6 @@
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
-from django.utils import timezone
 
 from flexmarl.contracts.environments import environment_facts
 from flexmarl.contracts.spec import ExperimentSpec
@@ -13,7 +12,7 @@ from flexmarl.controlplane.telemetry import queries as telemetry
 from webui import reading
 from webui.figures import devices, episodes, learning, matrix, pace, steps
 from webui.figures.base import Agent, SeriesSet
-from webui.views import verbs, words
+from webui.views import words
 from webui.views.base import page, show, whole_number
 
 TABS = (
@@ -24,7 +23,6 @@ TABS = (
     ("events", "Events", "webui:events"),
     ("config", "Config", "webui:config"),
     ("checkpoints", "Checkpoints", "webui:checkpoints"),
-    ("attempts", "Attempts", "webui:attempts"),
 )
 WINDOWS = ((10, "10 s"), (60, "1 min"), (300, "5 min"), (3600, "1 h"))
 """(seconds, words) of the timeline's windows."""
@@ -50,9 +48,10 @@ def run_frame(request: HttpRequest, key: str, tab: str) -> dict[str, Any]:
         "tab": tab,
         "tabs": TABS,
         "run": row,
-        "verbs": verbs.verbs(row, may_act=runs.may_act(actor_of(request), found)),
-        "pending": verbs.pending(row),
-        "notice": verbs.resting(row, timezone.now()) or words.notice(row),
+        "verbs": words.verbs(row, may_act=runs.may_act(actor_of(request), found)),
+        "pending": words.pending(row),
+        "notice": words.notice(row),
+        "verdict": telemetry.verdict(found),
     }
 
 

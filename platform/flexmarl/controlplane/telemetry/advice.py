@@ -29,7 +29,7 @@ LOOKS = {
 def verdicts(found: Sequence[Run]) -> dict[int, dict[str, Any]]:
     """Return run number -> verdict of the runs that work; five queries for any number of them."""
     facts = _facts([run for run in found if run.state.status in WORKING])
-    return {no: _verdict(advise(one)) for no, one in facts.items()}
+    return {run.no: _verdict(run, advise(facts[run.no])) for run in found if run.no in facts}
 
 
 def verdict(run: Run) -> dict[str, Any] | None:
@@ -42,13 +42,13 @@ def advisories(run: Run) -> dict[str, Any]:
     facts = _facts([run] if run.state.status in WORKING else []).get(run.no)
     rows = [] if facts is None else advise(_with_load(run, facts))
     return {
-        "verdict": None if facts is None else _verdict(rows),
+        "verdict": None if facts is None else _verdict(run, rows),
         "results": [{**asdict(row), "chart": _chart(run, row)} for row in rows],
         "seq": run.state.seq,
     }
 
 
-def _verdict(rows: Sequence[Advisory]) -> dict[str, Any]:
+def _verdict(run: Run, rows: Sequence[Advisory]) -> dict[str, Any]:
     """Say how a run is in one word and one sentence: the worst advisory that is no tip."""
     found = verdict_of(rows)
     word, tone, icon = LOOKS[found]
@@ -62,7 +62,7 @@ def _verdict(rows: Sequence[Advisory]) -> dict[str, Any]:
         "basis": worst.basis if worst else "",
         "rule": worst.rule if worst else None,
         "severity": worst.severity.value if worst else None,
-        "chart": {"tab": worst.chart[0], "figure": worst.chart[1]} if worst else None,
+        "chart": _chart(run, worst) if worst else None,
     }
 
 
