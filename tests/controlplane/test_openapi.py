@@ -86,6 +86,7 @@ def test_answers_have_the_documented_shape(document, api, admin_api, editor, mak
     operation = api.post(f"/api/v1/runs/{run.id}/actions/pause").json()
     view = api.post("/api/v1/saved-views", {"name": "v", "page": "runs", "shared": True}).json()
     base = f"/api/v1/runs/{run.id}"
+    api.put(f"{base}/trajectories/{played.trajectory}/labels", {"label": "good"})
     for path, template in {
         "/api/v1/me": "/api/v1/me",
         "/api/v1/tokens": "/api/v1/tokens",
@@ -104,7 +105,12 @@ def test_answers_have_the_documented_shape(document, api, admin_api, editor, mak
         f"{base}/series": "/api/v1/runs/{run_id}/series",
         f"{base}/series/data?names=reward/team,reward/agent": "/api/v1/runs/{run_id}/series/data",
         f"{base}/trajectories": "/api/v1/runs/{run_id}/trajectories",
+        f"{base}/trajectories/facets": "/api/v1/runs/{run_id}/trajectories/facets",
+        f"{base}/trajectories/compare?ids=1-0-1,1-1-1": "/api/v1/runs/{run_id}/trajectories/compare",
         f"{base}/trajectories/{played.trajectory}": "/api/v1/runs/{run_id}/trajectories/{trajectory_id}",
+        f"{base}/trajectories/{played.trajectory}/tokens": "/api/v1/runs/{run_id}/trajectories/{trajectory_id}/tokens",
+        f"{base}/trajectories/{played.trajectory}/labels": "/api/v1/runs/{run_id}/trajectories/{trajectory_id}/labels",
+        f"{base}/groups/1": "/api/v1/runs/{run_id}/groups/{draw}",
         f"{base}/timeline": "/api/v1/runs/{run_id}/timeline",
         f"{base}/events?expand=body": "/api/v1/runs/{run_id}/events",
         f"{base}/consistency": "/api/v1/runs/{run_id}/consistency",

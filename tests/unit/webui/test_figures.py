@@ -190,13 +190,16 @@ def test_timeline_accounts_for_every_held_second() -> None:
     assert chart.seconds["a"]["train"] == pytest.approx(2.0)
 
 
-def test_histogram_counts_every_score_once() -> None:
-    bins = episodes.histogram([0.0, 0.05, 0.5, 1.0, 1.0])
-    assert sum(b.count for b in bins) == 5
-    assert bins[-1].count == 2
-    assert max(b.height for b in bins) == 100.0
-    assert episodes.histogram([]) == []
-    assert episodes.histogram([2.0, 0.0])[-1].high == 2.0
+def test_histogram_shows_every_count_and_what_is_chosen() -> None:
+    rows = [{"low": 0.0, "high": 0.5, "count": 4}, {"low": 0.5, "high": 1.0, "count": 1}]
+    bins = episodes.bins(rows, (None, None))
+    assert [b.count for b in bins] == [4, 1]
+    assert [b.height for b in bins] == [100.0, 25.0]
+    assert bins[1].x == 50.0
+    assert not any(b.chosen for b in bins), "nothing is chosen where nothing is filtered"
+    assert [b.chosen for b in episodes.bins(rows, (0.5, 1.0))] == [False, True]
+    assert [b.chosen for b in episodes.bins(rows, (None, 0.5))] == [True, False]
+    assert episodes.bins([], (None, None)) == []
 
 
 def test_an_advantage_is_explained_from_its_group() -> None:
@@ -224,14 +227,6 @@ def test_a_group_without_variance_teaches_nothing() -> None:
     found = episodes.why(group, 0, {**PLAIN, "divide_by_std": True}, [0.0])
     assert found is not None
     assert "teaches nothing" in found.text
-
-
-def test_token_tint_grows_with_surprise() -> None:
-    marked = episodes.tokens(
-        [{"text": t, "logprob": lp} for t, lp in (("a", -0.001), ("b", -0.6), ("c", -9.0), ("d", None))]
-    )
-    assert [token.level for token in marked] == [*sorted(token.level for token in marked[:3]), 0]
-    assert marked[2].level == episodes.HEAT_LEVELS
 
 
 def test_best_and_worst_differ_and_the_third_is_neither() -> None:
