@@ -15,6 +15,7 @@ from webui.views import (
     new_run,
     people,
     pipeline,
+    queue,
     run,
     runs,
     trajectories,
@@ -28,7 +29,9 @@ urlpatterns = [
     # glossary, keys, components
     path("help", helping.help_page, name="help"),
     path("help/components", helping.components, name="components"),
+    # hardware
     path("cluster", cluster.cluster, name="cluster"),
+    path("queue", queue.queue_page, name="queue"),
     # people and what they did
     path("members", people.members, name="members"),
     path("service-accounts", people.service_accounts, name="service_accounts"),

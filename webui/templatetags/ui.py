@@ -266,8 +266,8 @@ def rest_of(value: float, whole: float) -> float:
 
 
 _CHANGES = {
-    "cordon": "cordoned", "enable": "enabled", "drain": "draining", "note": "has another note", "move": "put into a pool",
-    "create": "created", "update": "changed", "delete": "deleted", "set": "quota set",
+    "cordon": "cordoned", "enable": "enabled", "drain": "draining", "note": "has another note",
+    "move": "put into a pool", "create": "created", "update": "changed", "delete": "deleted", "set": "quota set",
 }  # fmt: skip
 
 

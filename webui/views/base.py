@@ -43,7 +43,10 @@ NAV: tuple[tuple[str, tuple[NavItem, ...]], ...] = (
     ),
     (
         "Cluster",
-        (NavItem("cluster", "server-2", "Pools and nodes", "webui:cluster", Scope.CLUSTER_READ, True, "Cluster"),),
+        (
+            NavItem("queue", "hourglass", "Queue", "webui:queue", Scope.CLUSTER_READ, True),
+            NavItem("cluster", "server-2", "Pools and nodes", "webui:cluster", Scope.CLUSTER_READ, True, "Cluster"),
+        ),
     ),
     ("Automation", (NavItem("tokens", "key", "Tokens", "webui:tokens", Scope.TOKENS_WRITE),)),
     (

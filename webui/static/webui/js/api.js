@@ -12,7 +12,7 @@ export class Refused extends Error {
 
 const TIMEOUT_MS = 10_000;
 
-async function send(method, url, { body, headers = {}, key } = {}) {
+export async function send(method, url, { body, headers = {}, key } = {}) {
   const token = document.querySelector("input[name=csrfmiddlewaretoken]");
   const sent = { ...headers };
   if (method !== "GET" && token) sent["X-CSRFToken"] = token.value;

@@ -1,0 +1,88 @@
+// Pools and nodes, and the queue: administrators' rules, sent with the version that the page shows.
+import { Refused, send } from "./api.js";
+import { $, $$, announce, toast } from "./dom.js";
+import { refresh } from "./live.js";
+import { confirmed } from "./ui.js";
+
+const ruled = (version) => (version === "" || version === undefined ? {} : { "If-Match": `W/"${version}"` });
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("button[data-rule]");
+  if (!button || !(await confirmed(button.dataset))) return;
+  await tried(button, async () => {
+    await send("POST", button.dataset.url, { body: {}, headers: ruled(button.dataset.version), key: crypto.randomUUID() });
+    announce(`${button.textContent.trim()} done`);
+    refresh(true);
+  });
+});
+
+document.addEventListener("submit", (event) => {
+  const form = event.target;
+  const handler = ["drain", "pool", "quota", "priority"].find((name) => name in form.dataset);
+  if (!handler) return;
+  event.preventDefault();
+  const button = $("[type=submit]", form);
+  tried(button, () => HANDLERS[handler](form), form);
+});
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("[data-delete-pool]");
+  if (!button || button.getAttribute("aria-disabled") === "true") return;
+  const form = button.closest("form");
+  const name = form.dataset.url.split("/").pop();
+  if (!(await confirmed({ title: `Delete pool ${name}`, text: "Its bindings and quotas go with it.", primary: `Delete ${name}` }))) return;
+  await tried(button, async () => {
+    await send("DELETE", form.dataset.url, { headers: ruled(form.dataset.version) });
+    location.assign(form.dataset.done);
+  }, form);
+});
+
+const HANDLERS = {
+  async drain(form) {
+    const { mode, url, version, done } = form.dataset;
+    const deadline = $("#drain-deadline", form);
+    const body = { mode: deadline || mode !== "stop" ? mode : "wait", note: $("#drain-note", form).value };
+    if (deadline) body.deadline = new Date(deadline.value).toISOString();
+    await send("POST", url, { body, headers: ruled(version), key: crypto.randomUUID() });
+    location.assign(done);
+  },
+  async pool(form) {
+    const { url, version, done } = form.dataset;
+    const body = {
+      description: $("#pool-description", form).value, note: $("#pool-note", form).value,
+      is_default: $("#pool-default", form).checked, projects: $$("[name=project]:checked", form).map((box) => box.value),
+    };
+    if (version) await send("PATCH", url, { body, headers: ruled(version) });
+    else await send("POST", url, { body: { ...body, name: $("#pool-name", form).value }, key: crypto.randomUUID() });
+    location.assign(done);
+  },
+  async quota(form) {
+    const { url, version } = form.dataset;
+    const text = $("input", form).value.trim();
+    if (text) await send("PUT", url, { body: { devices: Number(text) }, headers: ruled(version) });
+    else await send("DELETE", url, { headers: ruled(version) });
+    location.reload();
+  },
+  async priority(form) {
+    await send("POST", form.dataset.url, { body: { priority: Number($("input", form).value) }, key: crypto.randomUUID() });
+    announce("Priority set");
+    document.activeElement.blur();
+    refresh(true);
+  },
+};
+
+/** Run a change; a refusal is said beside the form, or at the foot of the page. */
+async function tried(button, change, form = null) {
+  button.setAttribute("aria-busy", "true");
+  try {
+    await change();
+  } catch (error) {
+    if (!(error instanceof Refused)) throw error;
+    const place = form && $(".fe", form);
+    const text = error.status === 412 ? "Somebody changed it meanwhile. Load the page again to see how it is now." : error.message;
+    if (place) { place.textContent = text; place.hidden = false; } else toast(text, { tone: "bad", detail: error.requestId });
+    refresh(true);
+  } finally {
+    button.removeAttribute("aria-busy");
+  }
+}
