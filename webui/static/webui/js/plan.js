@@ -55,7 +55,7 @@ function devices(found) {
   const boxes = found.needed.map((need) => el("div", { class: "pdev" }, el("div", { class: "s11 muted", text: `pool ${need.pool}` }), el("div", { text: `${number(need.devices)} × ${words[need.use] || need.use}` })));
   const mark = found.fits_now ? ["ok", "circle-check"] : ["wn", "alert-triangle"];
   return el("div", { class: "p16" }, el("b", { text: "Devices" }), el("div", { class: "pgrid" }, ...boxes),
-    el("div", { class: "hs top-al mt12" }, el("span", { class: mark[0] }, icon(mark[1], "sm")), el("span", { class: "soft", text: found.fits_now ? found.text : `${found.text} The run waits in the queue until they are free.` })));
+    el("div", { class: "hs top-al mt12" }, el("span", { class: mark[0] }, icon(mark[1], "sm")), el("span", { class: "soft", text: found.fits_now ? found.text : `${found.text} ${found.fits_ever ? "The run waits in the queue until they are free." : "It cannot start before more devices of the pool are healthy."}` })));
 }
 
 function notes(plan) {
