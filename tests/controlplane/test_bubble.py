@@ -137,3 +137,29 @@ def test_the_bubble_of_a_run_over_rest(api, editor, make_run, django_assert_max_
     assert api.get(f"/api/v1/runs/{run.id}/bubble?step=99").status_code == 400
     assert api.get(f"/api/v1/runs/{run.id}/bubble?step=1&window_s=5").status_code == 400
     assert api.get(f"/api/v1/runs/{run.id}/bubble?window_s=0").status_code == 400
+
+
+@pytest.mark.django_db
+def test_the_timeline_says_why_devices_were_idle(api, editor, make_run) -> None:
+    run = make_run(editor, "running")
+    play(run)
+    found = api.get(f"/api/v1/runs/{run.id}/timeline?window_s=60").json()
+    for row in found["devices"]:
+        idle = sum(high - low for low, high, _ in row["idle"])
+        assert idle == pytest.approx(row["bubble_share"] * 40, abs=1.0)
+    assert found["bubble"]["causes"][0]["seconds"] >= found["bubble"]["causes"][-1]["seconds"]
+
+
+@pytest.mark.django_db
+def test_the_cluster_timeline_hides_the_runs_of_others(admin_api, person, client_of, editor, make_run) -> None:
+    run = make_run(editor, "running")
+    play(run)
+    found = admin_api.get("/api/v1/timeline?window_s=60").json()
+    assert {row["run_key"] for row in found["devices"]} == {run.key}
+    assert {interval[3] for row in found["devices"] for interval in row["intervals"]} == {"solver"}
+    assert admin_api.get("/api/v1/timeline?pool=none").json()["devices"] == []
+    stranger = client_of(person("operator", "olga", project="other")).get("/api/v1/timeline?window_s=60").json()
+    assert {row["run_key"] for row in stranger["devices"]} == {""}
+    assert {interval[3] for row in stranger["devices"] for interval in row["intervals"]} == {""}
+    assert all(row["idle"] == [] for row in stranger["devices"])
+    assert stranger["runs"] == []

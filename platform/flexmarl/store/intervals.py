@@ -64,16 +64,17 @@ def put(
     )  # fmt: skip
 
 
-def between(conn: Connection, run_id: int, since: float, until: float) -> list[DeviceInterval]:
-    """List the intervals that touch a window, by device and time: clipped to it, tokens in proportion."""
+def between(conn: Connection, run_id: int | Sequence[int], since: float, until: float) -> list[DeviceInterval]:
+    """List the intervals of some runs that touch a window, by device and time: clipped, tokens in proportion."""
+    runs = [run_id] if isinstance(run_id, int) else list(run_id)
     rows = conn.execute(
         """
         SELECT device_id, lease_id, phase, policy, greatest(t0, %(since)s), least(t1, %(until)s),
           CASE WHEN t0 >= %(since)s AND t1 <= %(until)s THEN tokens
             ELSE round(tokens * (least(t1, %(until)s) - greatest(t0, %(since)s)) / nullif(t1 - t0, 0))::bigint END
-        FROM store.interval WHERE run_id = %(run)s AND t1 > %(since)s AND t0 < %(until)s ORDER BY device_id, t0
+        FROM store.interval WHERE run_id = ANY(%(run)s) AND t1 > %(since)s AND t0 < %(until)s ORDER BY device_id, t0
         """,
-        {"run": run_id, "since": since, "until": until},
+        {"run": runs, "since": since, "until": until},
     ).fetchall()
     return [DeviceInterval(*row) for row in rows]
 

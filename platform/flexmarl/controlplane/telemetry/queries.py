@@ -3,6 +3,7 @@
 from flexmarl.controlplane.telemetry.advice import advisories, verdict, verdicts
 from flexmarl.controlplane.telemetry.bubble import bubble
 from flexmarl.controlplane.telemetry.cluster import devices, gauges, prometheus_text
+from flexmarl.controlplane.telemetry.cluster_timeline import cluster_timeline
 from flexmarl.controlplane.telemetry.episode_groups import compare as trajectory_compare
 from flexmarl.controlplane.telemetry.episode_groups import group as episode_group
 from flexmarl.controlplane.telemetry.feed import consistency, events, notes
@@ -36,6 +37,7 @@ __all__ = [
     "busy_devices",
     "busy_week",
     "catalogue",
+    "cluster_timeline",
     "cohort_of",
     "consistency",
     "data",

@@ -1,19 +1,23 @@
-"""What a run's devices did in a window: closed busy intervals, and the shares of the window made of them.
+"""What devices did in a window: closed busy intervals, why they were idle, and the shares of the window made of them.
 
-One definition everywhere: `busy_share` is the union of a device's closed intervals over the part of the window in
-which the run held it; `bubble_share` is the rest. Intervals still open do not count, so the newest second reads low.
+One definition everywhere (`bubble`): `busy_share` is the union of a device's closed intervals over the part of the
+window in which the run held it; `bubble_share` is the rest, split by cause. Intervals still open do not count, so the
+newest second reads low.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from flexmarl.controlplane.common.store import store_connection
-from flexmarl.controlplane.inventory.models import Lease
 from flexmarl.controlplane.runs.models import Run
-from flexmarl.store import intervals, runs
+from flexmarl.controlplane.telemetry import bubble
+from flexmarl.controlplane.telemetry.bubble import DeviceBubble
+from flexmarl.controlplane.telemetry.spans import length
+from flexmarl.controlplane.telemetry.windows import DEFAULT_WINDOW_S, Window, window_of
+from flexmarl.store import activity
+from flexmarl.store.intervals import DeviceInterval
 
-DEFAULT_WINDOW_S = 300.0
-MAX_WINDOW_S = 7 * 86_400.0
 _RESOLUTION = 1 / 2000
 """Share of the window below which gaps between like intervals are not drawn."""
 
@@ -28,44 +32,58 @@ class Drawn:
     policy: str
 
 
-def timeline(run: Run, window_s: float = DEFAULT_WINDOW_S) -> dict[str, Any]:
-    """Return the devices of a run with what they did in the last `window_s` seconds of its life."""
-    conn = store_connection()
-    finished = run.state.finished_at
-    until = finished.timestamp() if finished else runs.database_now(conn)
-    since = until - window_s
-    found: dict[int, list[intervals.DeviceInterval]] = {}
-    for interval in intervals.between(conn, run.no, since, until):
-        found.setdefault(interval.lease_id, []).append(interval)
-    leases = Lease.objects.select_related("device").filter(run_id=run.no).order_by("id")
-    rows = [_row(lease, found.get(lease.id, []), since, until) for lease in leases]
-    return {"devices": [row for row in rows if row is not None], "window": [since, until], "seq": run.state.seq}
+def timeline(
+    run: Run, window_s: float | None = DEFAULT_WINDOW_S, *, step: int | None = None, until: float | None = None
+) -> dict[str, Any]:
+    """Return the devices of a run with what they did, and did not do, in a window of its life."""
+    window = window_of(run, window_s, step=step, until=until)
+    devices, found, _ = bubble.read(run, window)
+    steps = activity.steps_between(store_connection(), run.no, window.since, window.until)
+    return {
+        "devices": device_rows(devices, found, window),
+        "window": [window.since, window.until],
+        "steps": [{"step": n, "t0": t0, "t1": t1} for n, t0, t1 in steps],
+        "bubble": {**bubble.account(devices, window), "devices": []},
+        "seq": run.state.seq,
+    }
 
 
-def _row(lease: Lease, own: list[intervals.DeviceInterval], since: float, until: float) -> dict[str, Any] | None:
-    """Describe one lease's device, None when the run did not hold it inside the window."""
-    start = max(since, lease.granted_at.timestamp())
-    end = min(until, lease.ended_at.timestamp()) if lease.ended_at else until
-    if end <= start:
-        return None
-    busy = union(own, start, end) / (end - start)
+def device_rows(
+    devices: Sequence[DeviceBubble], found: Sequence[DeviceInterval], window: Window
+) -> list[dict[str, Any]]:
+    """Describe each lease inside the window; neighbours that no chart could tell apart are joined."""
+    by_lease: dict[int, list[DeviceInterval]] = {}
+    for interval in found:
+        by_lease.setdefault(interval.lease_id, []).append(interval)
+    return [_row(one, by_lease.get(one.lease.lease_id, []), window) for one in devices]
+
+
+def _row(one: DeviceBubble, own: list[DeviceInterval], window: Window) -> dict[str, Any]:
+    lease, gap = one.lease, window.seconds * _RESOLUTION
+    causes = [
+        [low, high, cause.value] for cause, spans in one.causes.items() for low, high in spans if high - low >= gap
+    ]
+    busy = length(one.busy) / one.held_s
     return {
         "device_id": lease.device_id,
-        "node": lease.device.node_id,
-        "kind": lease.device.kind,
+        "node": lease.node,
+        "kind": lease.kind,
+        "pool": lease.pool,
         "use": lease.use,
-        "lease_id": lease.id,
+        "run_no": lease.run_id,
+        "lease_id": lease.lease_id,
         "lease_state": lease.state,
-        "held_since": lease.granted_at.timestamp(),
-        "held_until": lease.ended_at.timestamp() if lease.ended_at else None,
-        "intervals": [[d.t0, d.t1, d.phase, d.policy] for d in coalesce(own, (until - since) * _RESOLUTION)],
+        "held_since": lease.since,
+        "held_until": lease.until,
+        "intervals": [[d.t0, d.t1, d.phase, d.policy] for d in coalesce(own, gap)],
+        "idle": sorted(causes),
         "busy_share": round(busy, 4),
         "bubble_share": round(1.0 - busy, 4),
         "tokens": sum(interval.tokens for interval in own),
     }
 
 
-def union(own: list[intervals.DeviceInterval], start: float, end: float) -> float:
+def union(own: list[DeviceInterval], start: float, end: float) -> float:
     """Return the seconds of [start, end] that at least one interval covers."""
     covered, reached = 0.0, start
     for interval in sorted(own, key=lambda i: i.t0):
@@ -76,7 +94,7 @@ def union(own: list[intervals.DeviceInterval], start: float, end: float) -> floa
     return covered
 
 
-def coalesce(own: list[intervals.DeviceInterval], gap: float) -> list[Drawn]:
+def coalesce(own: list[DeviceInterval], gap: float) -> list[Drawn]:
     """Join like neighbours that no chart could tell apart; `own` is ordered by time."""
     drawn: list[Drawn] = []
     for interval in own:

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from flexmarl.controlplane.telemetry.api import advice, log_views, pace
+from flexmarl.controlplane.telemetry.api import advice, log_views, pace, timelines
 
 _RUN = "runs/<str:run_id>"
 
@@ -12,4 +12,6 @@ urlpatterns = [
     path(f"{_RUN}/logs", log_views.LogsView.as_view(), name="api-run-logs"),
     path(f"{_RUN}/logs/export", log_views.LogExportView.as_view(), name="api-run-logs-export"),
     path(f"{_RUN}/pipeline", pace.PipelineView.as_view(), name="api-run-pipeline"),
+    path(f"{_RUN}/timeline", timelines.TimelineView.as_view(), name="api-run-timeline"),
+    path("timeline", timelines.ClusterTimelineView.as_view(), name="api-timeline"),
 ]

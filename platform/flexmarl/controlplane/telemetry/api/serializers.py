@@ -7,27 +7,6 @@ from flexmarl.controlplane.inventory.actions import MAX_NOTE
 from flexmarl.controlplane.inventory.api.serializers import DrainStateSerializer
 
 
-class DeviceTimelineSerializer(serializers.Serializer):
-    device_id = serializers.CharField()
-    node = serializers.CharField()
-    kind = serializers.CharField()
-    use = serializers.ChoiceField(["engine", "trainer"])
-    lease_id = serializers.IntegerField()
-    lease_state = serializers.CharField()
-    held_since = serializers.FloatField()
-    held_until = serializers.FloatField(allow_null=True)
-    intervals = serializers.ListField(child=serializers.ListField(), help_text="[start, end, phase, policy]")
-    busy_share = serializers.FloatField()
-    bubble_share = serializers.FloatField()
-    tokens = serializers.IntegerField()
-
-
-class TimelineSerializer(serializers.Serializer):
-    devices = DeviceTimelineSerializer(many=True)
-    window = serializers.ListField(child=serializers.FloatField(), min_length=2, max_length=2)
-    seq = serializers.IntegerField()
-
-
 class NoteSerializer(serializers.Serializer):
     at = serializers.DateTimeField()
     level = serializers.CharField()

@@ -13,7 +13,6 @@ urlpatterns = [
     *pace_routes,
     *series_routes,
     *trajectory_routes,
-    path(f"{_RUN}/timeline", views.TimelineView.as_view(), name="api-run-timeline"),
     path(f"{_RUN}/events", views.EventsView.as_view(), name="api-run-events"),
     path(f"{_RUN}/notes", notes.NotesView.as_view(), name="api-run-notes"),
     path(f"{_RUN}/consistency", views.ConsistencyView.as_view(), name="api-run-consistency"),

@@ -17,19 +17,8 @@ from flexmarl.controlplane.inventory import queries as inventory
 from flexmarl.controlplane.inventory.api.serializers import NoteSerializer
 from flexmarl.controlplane.inventory.api.views import RULES, seen
 from flexmarl.controlplane.runs.queries import find_run
-from flexmarl.controlplane.telemetry import feed, queries, timeline
+from flexmarl.controlplane.telemetry import feed, queries
 from flexmarl.controlplane.telemetry.api import serializers as shapes
-
-
-class TimelineView(ApiView):
-    scopes = {"GET": Scope.RUNS_READ}
-    parameters = (Parameter("window_s", "Seconds before now, or before the run's end.", "number"),)
-
-    @extend_schema(operation_id="runs_timeline", responses=shapes.TimelineSerializer)
-    def get(self, request: Request, run_id: str) -> Response:
-        """Read what the run's devices did in a window, with the shares made of it."""
-        window = _bounded(self.values, "window_s", timeline.DEFAULT_WINDOW_S, 1, timeline.MAX_WINDOW_S)
-        return Response(queries.timeline(find_run(actor_of(request), run_id), window))
 
 
 class EventsView(ApiView):
