@@ -96,7 +96,6 @@ class FakeCluster:
         self.held_draws = set()
         """Draws that nobody plays for now."""
 
-    # -- the driver's part ------------------------------------------------------------------------------------------
     def tell(self, event):
         self.now += self.rng.random() * 0.01
         if self.round_trip:
@@ -156,11 +155,6 @@ class FakeCluster:
             self.happen()
         raise AssertionError(f"stuck while {self.status}: waits for {self.core.progress().waiting_for}; {self.open}")
 
-    def quiet(self):
-        """Tell whether nothing can happen until somebody asks for something."""
-        possible = any(self.possible(numbered.command) for numbered in self.open.values())
-        return self.deadline is None and not self.inbox and not possible
-
     def happen(self):
         self.break_something()
         choices = [("deliver", i) for i in range(len(self.inbox))]
@@ -205,7 +199,6 @@ class FakeCluster:
         event = e.LeaseRecalled(lease_id=lease_id, reason="box is drained", withdrawn=withdrawn)
         self.put(f"recalled:{self.recalls}", event)
 
-    # -- children ---------------------------------------------------------------------------------------------------
     def start_child(self, lease_id):
         self.lives += 1
         child = Child(f"life{self.lives}")
@@ -289,7 +282,6 @@ class FakeCluster:
         key = ",".join(str(lease.lease_id) for lease in leases)
         self.put(f"granted:{key}", e.DevicesGranted(leases=tuple(leases), command_no=number))
 
-    # -- rows -------------------------------------------------------------------------------------------------------
     def commit(self, number, command, child):
         if isinstance(command, c.OptimizerStep):
             return self.commit_step(number, command, child)
@@ -391,7 +383,6 @@ class FakeCluster:
             facts={"dishes": score},
         )
 
-    # -- reading ----------------------------------------------------------------------------------------------------
     def kinds(self):
         return [n.command.kind for d in self.decisions for n in d.commands]
 

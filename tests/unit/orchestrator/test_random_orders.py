@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from flexmarl.contracts.events import PauseMode, RunVerb, Verb
 from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus
 from flexmarl.orchestrator import Orchestrator
+from tests.unit.orchestrator.asking import quiet
 from tests.unit.orchestrator.fake_cluster import FakeCluster, Faults, make_spec, started
 
 PRESETS = {
@@ -115,7 +116,7 @@ def test_verbs_at_any_moment_keep_the_invariants(seed, verbs, faults, preset, ro
     cluster = started(make_spec(**PRESETS[preset]), seed=seed, faults=faults, round_trip=round_trip)
     for number, (wait, verb) in enumerate(verbs):
         for _ in range(wait):
-            if cluster.status in TERMINAL or (cluster.status is RunStatus.PAUSED and cluster.quiet()):
+            if cluster.status in TERMINAL or (cluster.status is RunStatus.PAUSED and quiet(cluster)):
                 break
             cluster.happen()
         if cluster.status in TERMINAL:
@@ -147,7 +148,7 @@ def test_a_log_with_rests_and_retries_gives_equal_decisions():
     plan = ((40, Verb.PAUSE, PauseMode.FREEZE), (20, Verb.RESUME, PauseMode.DRAIN), (60, Verb.KILL, PauseMode.DRAIN))
     for wait, verb, mode in plan:
         for _ in range(wait):
-            if cluster.status is not RunStatus.PAUSED or not cluster.quiet():
+            if cluster.status is not RunStatus.PAUSED or not quiet(cluster):
                 cluster.happen()
         cluster.tell(RunVerb(verb=verb, mode=mode, hold_s=0.0, operation=verb))
     settle_facts(cluster)

@@ -1,0 +1,122 @@
+"""A real run is frozen, gives its devices back, its driver dies meanwhile, it goes on; it is killed and retried."""
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from tests.chaos.test_kill_each_process import assert_counts_add_up
+from tests.support.system import Api, System
+
+pytestmark = [pytest.mark.slow, pytest.mark.services]
+
+STEPS = 60
+SPEC = {
+    "budget": {"train_steps": STEPS, "target": None},
+    "evaluation": {"every_steps": 20, "tasks": 32},
+    "batch": {"tasks_per_step": 16, "episodes_per_task": 4, "micro_batch_groups": 4, "rollout_groups": 4},
+}
+
+
+@pytest.fixture(scope="module")
+def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    with System(tmp_path_factory.mktemp("rest") / "home") as system:
+        yield system
+
+
+@pytest.fixture(scope="module")
+def api(system: System) -> Api:
+    return system.api()
+
+
+def start(api: Api, name: str) -> str:
+    return api.create_run(name=name, template="reference_game", spec=SPEC)["id"]
+
+
+def free(api: Api) -> int:
+    return sum(device["free"] for device in api.get("/devices")["results"])
+
+
+def outcome(api: Api, operation: dict) -> tuple[str, object]:
+    row = api.get(f"/operations/{operation['id']}")
+    return row["state"], (row["result"] or row["error"] or {}).get("status")
+
+
+def pause(api: Api, run_id: str, **options: object) -> dict:
+    operation = api.post(f"/runs/{run_id}/actions/pause", options)
+    api.wait(run_id, lambda run: run["status"] == "paused", 60)
+    return operation
+
+
+@pytest.mark.parametrize("mode", ["freeze", "drain"])
+def test_a_resting_run_frees_its_devices_and_goes_on_under_another_driver(system: System, api: Api, mode: str) -> None:
+    before = free(api)
+    run_id = start(api, f"rest {mode}")
+    api.wait(run_id, lambda run: run["step"] >= 8, 90)
+    paused = pause(api, run_id, mode=mode, hold_s=0)
+    resting = api.wait(run_id, lambda run: run["reason"] == "devices_given_back" and free(api) == before, 60)
+    system.kill("driver")
+    resumed = api.post(f"/runs/{run_id}/actions/resume", {"reason": "back from lunch"})
+    api.wait(run_id, lambda run: run["step"] > resting["step"], 90)
+    system.kill("driver")
+    run = api.finish(run_id, 240)
+    assert (run["status"], run["step"], run["attempt"]) == ("completed", STEPS, 2), run["reason_text"]
+    assert_counts_add_up(system, api, run)
+    assert outcome(api, paused) == ("succeeded", "paused")
+    assert outcome(api, resumed) == ("succeeded", "running")
+    first, second = api.get(f"/runs/{run_id}/attempts")["results"]
+    assert (first["reason"], first["last_step"]) == ("devices_given_back", second["first_step"])
+    assert (second["verb"], second["began_by"], second["last_step"]) == ("resume", "admin", STEPS)
+
+
+def test_a_killed_run_is_retried_and_continues_its_versions(system: System, api: Api) -> None:
+    run_id = start(api, "retry")
+    api.wait(run_id, lambda run: run["step"] >= 8, 90)
+    killed = api.act(run_id, "kill")
+    api.wait(run_id, lambda run: run["status"] == "killed", 30)
+    retried = api.act(run_id, "retry")
+    run = api.wait(run_id, lambda run: run["status"] == "running", 90)
+    assert run["finished_at"] is None
+    run = api.finish(run_id, 240)
+    assert (run["status"], run["step"]) == ("completed", STEPS), run["reason_text"]
+    report = api.get(f"/runs/{run_id}/consistency")
+    assert report["ok"], [check for check in report["checks"] if not check["ok"]]
+    progress = run["progress"]
+    ended = progress["episodes_finished"] + progress["episodes_failed"] + progress["episodes_cancelled"]
+    assert progress["episodes_proposed"] == ended
+    assert outcome(api, killed) == ("succeeded", "killed")
+    assert outcome(api, retried) == ("succeeded", "running")
+    first, second = api.get(f"/runs/{run_id}/attempts")["results"]
+    assert (first["status"], second["verb"], second["status"]) == ("killed", "retry", "completed")
+    with psycopg.connect(system.database_url) as conn:
+        versions = conn.execute(
+            "SELECT policy, max(version), count(*) FROM store.policy_version WHERE run_id = %s GROUP BY policy",
+            [run["no"]],
+        ).fetchall()
+        left = conn.execute("SELECT count(*) FROM store.inbox WHERE run_id = %s", [run["no"]]).fetchone()
+    # A policy that had stepped when the kill came keeps that version; its step is played anew for the others.
+    assert {(rows - top, top >= STEPS) for _, top, rows in versions} == {(1, True)}
+    assert all(first["versions"][policy] <= top for policy, top, _ in versions)
+    assert left == (0,)
+
+
+def test_a_resume_says_what_it_waits_for_while_others_hold_the_devices(system: System, api: Api) -> None:
+    """Every device is taken by another run while the first one rests."""
+    first = start(api, "first")
+    api.wait(first, lambda run: run["step"] >= 2, 90)
+    pause(api, first, mode="freeze", hold_s=0)
+    taken = []
+    while free(api) >= 2 and len(taken) < 4:
+        taken.append(start(api, f"other {len(taken)}"))
+        api.wait(taken[-1], lambda run: run["status"] == "running", 90)
+    api.act(first, "resume")
+    waiting = api.wait(first, lambda run: run["status"] == "resuming" and run["reason"] == "waiting_for_devices", 30)
+    assert waiting["allowed_actions"] == ["pause", "stop", "kill"]
+    for run_id in taken:
+        api.act(run_id, "kill")
+    api.wait(first, lambda run: run["status"] == "running", 90)
+    api.act(first, "stop")
+    run = api.finish(first, 120)
+    assert run["status"] == "completed"
+    report = api.get(f"/runs/{first}/consistency")
+    assert report["ok"], [check for check in report["checks"] if not check["ok"]]
