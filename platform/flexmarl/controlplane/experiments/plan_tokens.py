@@ -51,7 +51,7 @@ def check_plan(token: str, found: Resolved) -> None:
         hint = "Send the plan_token of POST /api/v1/runs/plan, or none."
         raise ValidationProblem(detail, errors=[FieldError("/plan_token", "wrong_type", detail, hint)]) from None
     now = _digests(found.document)
-    changes = [
+    changes: list[tuple[str, Any, Any]] = [
         (f"/{name}", "as planned", "another value")
         for name in sorted({*planned["spec"], *now})
         if planned["spec"].get(name) != now.get(name)
