@@ -1,0 +1,182 @@
+"""Pages of trajectories, group compare and checkpoints, read without a browser: text escaped, filters lenient, queries
+pinned. And what their comparison and their texts are made of."""
+
+import pytest
+from django.test import Client
+
+from flexmarl.contracts.status import RunStatus
+from flexmarl.controlplane.common.store import store_connection
+from flexmarl.controlplane.telemetry.decoding import token_texts
+from flexmarl.controlplane.telemetry.episode_groups import MAX_WORDS, Said, aligned, difference
+from tests.support.played import play
+from webui.views.checkpoints import TITLES, listed
+from webui.views.comparison import picked
+
+pytestmark = pytest.mark.django_db
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture
+def run(editor, make_run):
+    run = make_run(editor, RunStatus.RUNNING)
+    play(run)
+    return run
+
+
+@pytest.fixture
+def browser(editor):
+    client = Client()
+    client.force_login(editor)
+    return client
+
+
+def read(browser, run, path, status=200):
+    answer = browser.get(f"/runs/{run.key}/{path}")
+    assert answer.status_code == status, answer.content[:500]
+    return answer.content.decode()
+
+
+@pytest.mark.parametrize(
+    ("path", "most"),
+    [
+        ("trajectories", 21),
+        ("trajectories?step=1&reward__gte=0.5&ordering=-reward&label=any", 22),
+        ("trajectories/1-1-1", 21),
+        ("trajectories/1-1-1?view=scores", 23),
+        ("trajectories/compare?draw=1", 19),
+        ("parts/trajectories?step=1", 10),
+        ("checkpoints", 32),
+    ],
+)
+def test_the_number_of_queries_of_a_page_is_bounded(browser, run, path, most, django_assert_max_num_queries) -> None:
+    read(browser, run, path)
+    with django_assert_max_num_queries(most):
+        read(browser, run, path)
+
+
+def test_pages_count_steps_from_one(browser, run) -> None:
+    assert "Step 1, group 1, episode 1" in read(browser, run, "trajectories/1-1-1")
+    assert 'id="it-1-1-1"' in read(browser, run, "trajectories?step=1")
+    assert 'id="it-1-1-1"' not in read(browser, run, "trajectories?step=2")
+
+
+@pytest.mark.parametrize(
+    "path", ["trajectories/1-1-1", "trajectories/1-1-1?view=scores", "trajectories/compare?draw=1"]
+)
+def test_hostile_text_is_escaped(browser, run, path) -> None:
+    store_connection().execute(
+        "UPDATE store.episode SET task = jsonb_build_object('title', %s::text, 'facts', jsonb_build_object(%s::text, "
+        "%s::text)), reason = %s WHERE run_id = %s",
+        [HOSTILE, HOSTILE, HOSTILE, HOSTILE, run.no],
+    )
+    html = read(browser, run, path)
+    assert HOSTILE not in html
+    assert "&lt;img src=x" in html
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "step=x",
+        "reward__gte=nan",
+        "ordering=colour",
+        "version=12",
+        "origin=both",
+        "after=1_2",
+        "agent=solver",
+        "solved=2",
+    ],
+)
+def test_an_illegal_value_filters_nothing(browser, run, query) -> None:
+    assert read(browser, run, f"trajectories?{query}").count('class="it"') == 4
+
+
+def test_who_may_not_read_trajectories_sees_no_page(client_of, person, run) -> None:
+    client = Client()
+    client.force_login(person("auditor"))
+    assert client.get(f"/runs/{run.key}/trajectories").status_code in (403, 404)
+
+
+def test_a_viewer_gets_no_label_button(person, run) -> None:
+    client = Client()
+    client.force_login(person("viewer"))
+    html = client.get(f"/runs/{run.key}/trajectories/1-1-1").content.decode()
+    assert "data-label-open" not in html
+    assert "data-compare-open" in html
+
+
+def test_checkpoints_say_what_is_on_disk_and_which_promises_hold(browser, run) -> None:
+    html = read(browser, run, "checkpoints")
+    assert "runs/1/best" in html
+    assert "from_pretrained" in html
+    for title in ("The log has no gap", "No sample is trained twice"):
+        assert title in html
+
+
+def test_every_check_of_the_report_has_a_title(run) -> None:
+    from flexmarl.controlplane.telemetry import queries
+
+    assert {row["name"] for row in queries.consistency(run)["checks"]} == set(TITLES)
+
+
+def test_a_folder_that_a_newer_checkpoint_replaced_is_not_offered() -> None:
+    row = {"label": "last", "path": "/r/last", "versions": {}, "size_bytes": 1}
+    found = listed([{**row, "step": 9}, {**row, "step": 4}, {**row, "step": 4, "path": "/r/best", "label": "best"}])
+    assert [one["replaced_by"] for one in found] == [None, 9, None]
+
+
+def group(*scores):
+    members = [{"id": f"1-{i}-1", "member": i, "status": "finished", "team_score": s} for i, s in enumerate(scores)]
+    return {"members": members}
+
+
+def test_best_and_worst_keep_the_one_that_was_open() -> None:
+    six = group(0.9, 0.1, 0.5, 0.8, 0.2, 0.6)
+    assert picked(six, "ends", "") == ["1-0-1", "1-3-1", "1-4-1", "1-1-1"]
+    assert "1-5-1" in picked(six, "ends", "1-5-1")
+    assert len(picked(group(*[0.5] * 12), "all", "")) == 8
+    failed = {"members": [*six["members"], {"id": "1-6-1", "member": 6, "status": "failed", "team_score": 0.0}]}
+    assert "1-6-1" not in picked(failed, "all", "")
+
+
+def test_turns_are_aligned_by_role_and_the_first_difference_is_named() -> None:
+    best = [Said("planner", 1, "add it"), Said("solver", 1, "3 h"), Said("planner", 1, "done")]
+    worst = [Said("planner", 1, "add it"), Said("solver", 1, "4 h")]
+    other = [Said("planner", 1, "add it"), Said("planner", 1, "again")]
+    found = aligned({"a": best, "b": worst, "c": other})
+    assert [(row["no"], row["role"]) for row in found["rows"]] == [
+        (1, "planner"), (2, "solver"), (2, "planner"), (3, "planner"),
+    ]  # fmt: skip
+    assert found["first_difference"] == {"no": 2, "role": "solver"}
+    solver = found["rows"][1]["cells"]
+    assert solver[0]["parts"] == [["3 ", True], ["h", False]]
+    assert solver[1]["parts"] == [["4 ", True], ["h", False]]
+    assert solver[2] is None
+    assert aligned({"a": best, "b": best})["first_difference"] is None
+
+
+def test_parts_joined_are_the_text() -> None:
+    pairs = [
+        ("a b c", "a x c"),
+        ("", "a"),
+        ("a", ""),
+        ("  two  spaces ", "two spaces"),
+        ("line\nbreak x", "line\nbreak y"),
+    ]
+    for text, other in pairs:
+        assert "".join(part for part, _ in difference(text, other)) == text
+    long = " ".join(map(str, range(MAX_WORDS + 5)))
+    assert difference(long, long.replace("7 ", "x ", 1))[0] == [" ".join(map(str, range(7))) + " ", False]
+
+
+def test_tokens_joined_are_the_response() -> None:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    words = Tokenizer(models.WordLevel({"<e>": 0, "red": 1, "round": 2}, unk_token="<e>"))
+    assert token_texts(words, [1, 2, 1]) == ["red", " round", " red"]
+    alphabet = {symbol: i for i, symbol in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    pieces = Tokenizer(models.BPE(alphabet, []))
+    pieces.pre_tokenizer, pieces.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    ids = pieces.encode("a b<script>").ids
+    assert "".join(token_texts(pieces, ids)) == "a b<script>"
+    assert token_texts(None, [4, 5]) == ["4", " 5"]
