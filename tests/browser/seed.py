@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from flexmarl.contracts.commands import RequestDevices
 from flexmarl.contracts.events import RunVerb, Verb
 from flexmarl.contracts.live import AgentProgress, MicroBatchProgress, Progress
 from flexmarl.contracts.status import RunReason, RunStatus
@@ -106,7 +107,19 @@ def _tell(owner: Any, story: Story, index: int) -> Any:
         _finish(conn, lease, story, roles, curves, end)
     else:
         _finish(conn, lease, story, roles, [], end)
+    if story.status is RunStatus.QUEUED:
+        _ask_for_devices(conn, run.no)
     return run
+
+
+def _ask_for_devices(conn: Any, run_no: int) -> None:
+    """Let a queued run wait for an engine and a trainer, as its core would."""
+    wish = RequestDevices(pool="default", engines=1, trainers=1)
+    conn.execute(
+        "INSERT INTO store.command (run_id, no, seq, epoch, kind, route, body) "
+        "VALUES (%s, 1, 1, 1, 'request_devices', 'driver', %s::jsonb)",
+        [run_no, wish.model_dump_json()],
+    )
 
 
 def _own(conn: Any, run_no: int) -> RunLease:

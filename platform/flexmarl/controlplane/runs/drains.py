@@ -16,11 +16,12 @@ from flexmarl.controlplane.inventory.models import Lease
 from flexmarl.controlplane.runs import queries, queue
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.controlplane.runs.pool_look import Look, look
-from flexmarl.orchestrator.pool_arbiter import Arbitration, Demand, Unmet, arbitrate
+from flexmarl.orchestrator.pool_arbiter import Arbitration, Demand, Requirement, Unmet, arbitrate
 from flexmarl.orchestrator.pool_words import in_words
 from flexmarl.store import pool_rules
 from flexmarl.store.cordons import DrainMode, Kind
 
+_PLAIN = frozenset({Unmet.NOT_FREE, Unmet.POOL_TOO_SMALL})
 _FIRST = 1 << 40
 """Command numbers of requests that are only imagined begin here: no run has so many."""
 
@@ -95,7 +96,7 @@ def _lease(lease: Lease, rows: dict[int, dict[str, Any]], moved: Arbitration, mo
         "run_text": row["key"] if row else queue.SOMEBODY,
         "agents": _agents(row, lease.use),
         "moves_to": to if mode is DrainMode.MOVE else None,
-        "text": _fate(mode, to, None if lack is None else in_words(lack)),
+        "text": _fate(mode, to, lack),
     }
 
 
@@ -106,14 +107,15 @@ def _agents(row: dict[str, Any] | None, use: str) -> list[dict[str, Any]]:
     return [agent for agent in row["agents"] if use == DeviceUse.ENGINE or agent["trainable"]]
 
 
-def _fate(mode: DrainMode, to: str | None, lack: str | None) -> str:
+def _fate(mode: DrainMode, to: str | None, lack: Requirement | None) -> str:
     if mode is DrainMode.WAIT:
         return "stays until its run ends"
     if mode is DrainMode.STOP:
         return "its run stops before the deadline"
     if to is not None:
         return f"to {to}"
-    return f"no free device: it keeps this one until there is ({lack})" if lack else "no free device"
+    waits = "no free device: it works on here until there is one"
+    return waits if lack is None or lack.code in _PLAIN else f"{waits}, after those who wait already"
 
 
 def _run(no: int, rows: dict[int, dict[str, Any]], leases: list[Lease]) -> dict[str, Any]:
