@@ -27,8 +27,13 @@ from flexmarl.store.groups import EpisodeRow, _insert_episodes
 RUN, OTHER, MEMBERS = 1, 2, 8
 
 SECONDARY = (
-    "episode_by_score", "episode_by_tokens", "episode_by_seconds", "episode_unfinished", "episode_title", "episode_pins",
-)  # fmt: skip
+    "episode_by_score",
+    "episode_by_tokens",
+    "episode_by_seconds",
+    "episode_unfinished",
+    "episode_title",
+    "episode_pins",
+)
 
 FILL = """
 INSERT INTO store.episode (run_id, draw, member, attempt, origin, status, reason, cohort, scores, team_score, solved,
@@ -160,7 +165,7 @@ def _record(report: Report, key: str, ask: Callable[[], object], repeats: int) -
 
 
 def _time_writes(server: EmbeddedPostgres, report: Report, repeats: int) -> None:
-    """Write 32 groups per transaction into a run with all indexes, and into one that has the plain primary key alone."""
+    """Write 32 groups per transaction with all indexes, and with the plain primary key and the cohort alone."""
     sides = {}
     for name in ("indexed", "plain"):
         with psycopg.connect(server.url, autocommit=True) as admin:

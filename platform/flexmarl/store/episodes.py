@@ -199,7 +199,7 @@ def _narrowed(source: Composed, wanted: EpisodeFilter, limit: int) -> Composed:
 def _last_examined(conn: Connection, source: Composed, way: Ordering) -> Position | None:
     """Where a bounded search stopped; None when it came to the end."""
     column, _ = _COLUMNS[way.by]
-    own = SQL(f"{column}, ") if column else SQL("")  # type: ignore[arg-type]
+    own = SQL(f"{column}, ") if column else SQL("")
     statement = SQL("SELECT {own}draw, member, attempt FROM ({source}) w OFFSET {last}")
     row = conn.execute(statement.format(own=own, source=source, last=Value(WINDOW - 1))).fetchone()
     return None if row is None else tuple(row)
@@ -212,8 +212,12 @@ def _draws(origin: Origin, way: Ordering, position: Position | None) -> list[Com
     """
     first, last = (0, EVALUATION_DRAWS - 1) if origin is Origin.TRAIN else (EVALUATION_DRAWS, 2**31 - 1)
     placed = way.by == "draw" and position is not None
-    bounds = [] if placed and not way.descending else [SQL("draw >= {}").format(Value(first))]
-    return bounds if placed and way.descending else [*bounds, SQL("draw <= {}").format(Value(last))]
+    bounds: list[Composable] = []
+    if not placed or way.descending:
+        bounds.append(SQL("draw >= {}").format(Value(first)))
+    if not placed or not way.descending:
+        bounds.append(SQL("draw <= {}").format(Value(last)))
+    return bounds
 
 
 def _conditions(wanted: EpisodeFilter) -> list[Composable]:
@@ -225,8 +229,8 @@ def _conditions(wanted: EpisodeFilter) -> list[Composable]:
         found.append(SQL("status = {}").format(Value(wanted.status.value)))
         if wanted.status is not EpisodeStatus.FINISHED:
             found.append(SQL("status <> 'finished'"))
-    for name, bounds in (("turns", wanted.turns), ("tokens", wanted.tokens)):
-        found += _range(sql.Identifier(name), bounds)
+    for name, whole in (("turns", wanted.turns), ("tokens", wanted.tokens)):
+        found += _range(sql.Identifier(name), whole)
     for name, bounds in (("team_score", wanted.score), ("seconds", wanted.seconds)):
         found += _range(sql.Identifier(name), bounds, "real")
     if wanted.pins:
@@ -254,7 +258,7 @@ def _among(keys: Sequence[Key]) -> Composable:
 def _range(
     column: Composable, bounds: tuple[float | int | None, float | int | None], kind: str = ""
 ) -> list[Composable]:
-    cast = SQL(f"::{kind}" if kind else "")  # type: ignore[arg-type]
+    cast = SQL(f"::{kind}" if kind else "")
     return [
         SQL("{} {} {}{}").format(column, SQL(sign), Value(bound), cast)
         for sign, bound in ((">=", bounds[0]), ("<=", bounds[1]))
@@ -267,7 +271,7 @@ def _behind(way: Ordering, position: Position) -> Composable:
     names, values = ["draw", "member", "attempt"], [SQL("{}").format(Value(value)) for value in position]
     if column:
         names.insert(0, column)
-        values[0] = values[0] + SQL(f"::{kind}")  # type: ignore[arg-type]
+        values[0] = values[0] + SQL(f"::{kind}")
     sign = SQL("<" if way.descending else ">")
     return SQL("({}) {} ({})").format(SQL(", ").join(map(sql.Identifier, names)), sign, SQL(", ").join(values))
 
@@ -276,4 +280,4 @@ def _order(way: Ordering, prefix: str = "") -> Composed:
     column, _ = _COLUMNS[way.by]
     direction = "DESC" if way.descending else "ASC"
     names = [name for name in (column, "draw", "member", "attempt") if name]
-    return SQL(", ").join(SQL(f"{prefix}{name} {direction}") for name in names)  # type: ignore[arg-type]
+    return SQL(", ").join(SQL(f"{prefix}{name} {direction}") for name in names)

@@ -69,7 +69,7 @@ def details(conn: Connection, run_id: int, keys: Sequence[Key]) -> list[EpisodeD
     found = {row[:3]: summary(row[:-1]) for row in rows}
     return [
         EpisodeDetail(found[key], transcripts[key], _played(turns.get(key, []), transcripts[key]))
-        for key in map(tuple, keys)
+        for key in keys
         if key in found
     ]
 
@@ -127,7 +127,11 @@ def _turns(conn: Connection, run_id: int, keys: Sequence[Key]) -> dict[Key, list
     found: dict[Key, list[TurnRecord]] = {}
     for draw, member, attempt, role, turn, *row in rows:
         key = (draw, member, attempt)
-        record = TurnRecord(role, turn, *row[:8], unpack(*row[8:]), cuts.get(key, {}).get((role, turn)))
+        policy, version, segments, finish, reward, temperature, engine, latency_ms, *payload = row
+        record = TurnRecord(
+            role, turn, policy, version, segments, finish, reward, temperature, engine, latency_ms,
+            unpack(*payload), cuts.get(key, {}).get((role, turn)),
+        )  # fmt: skip
         found.setdefault(key, []).append(record)
     return found
 
