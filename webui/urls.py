@@ -18,6 +18,7 @@ from webui.views import (
     queue,
     run,
     runs,
+    timeline,
     trajectories,
 )
 
@@ -47,7 +48,7 @@ urlpatterns = [
     path("runs/<str:key>/figures", run.figures, name="figures"),
     path("runs/<str:key>/parts/header", run.header_part, name="header_part"),
     path("runs/<str:key>/parts/summary", run.summary_part, name="summary_part"),
-    path("runs/<str:key>/parts/timeline", run.timeline_part, name="timeline_part"),
+    path("runs/<str:key>/parts/timeline", timeline.timeline_part, name="timeline_part"),
     path("runs/<str:key>/parts/events", feed.events_part, name="events_part"),
     path("runs/<str:key>/parts/trajectories", trajectories.rows_part, name="trajectory_rows"),
     path("runs/<str:key>/parts/trajectories/<str:tid>", trajectories.viewer_part, name="trajectory_part"),
@@ -56,9 +57,10 @@ urlpatterns = [
     path("runs/<str:key>/trajectories/<str:tid>", trajectories.detail, name="trajectory"),
     path("runs/<str:key>/checkpoints", checkpoints.checkpoints, name="checkpoints"),
     # pipeline, timelines, feed
+    path("cluster/timeline", timeline.cluster_timeline, name="cluster_timeline"),
     path("runs/<str:key>/pipeline", pipeline.pipeline, name="pipeline"),
     path("runs/<str:key>/parts/pipeline", pipeline.pipeline_part, name="pipeline_part"),
-    path("runs/<str:key>/timeline", run.timeline, name="timeline"),
+    path("runs/<str:key>/timeline", timeline.timeline, name="timeline"),
     path("runs/<str:key>/events", feed.events, name="events"),
     path("runs/<str:key>/attempts", attempts.attempts, name="attempts"),
     path("runs/<str:key>/config", run.config, name="config"),

@@ -3,7 +3,7 @@
 Agent is the fill, phase the texture, and a gap between two intervals is drawn as idle time: nothing is interpolated.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -44,17 +44,21 @@ class IdleGap:
 
 @dataclass(frozen=True, slots=True)
 class Row:
+    """One device. It may have had several leases in the window, one after the other."""
+
     device: str
     use: str
     y: float
-    held_x: float
-    held_width: float
+    held: list[tuple[float, float]]
+    """(x, width) of each lease."""
     blocks: list[Block]
     gaps: list[IdleGap]
     busy: float | None
     bubble: float | None
     label: str = ""
     busy_width: float = 0.0
+    note: str = ""
+    """Why nothing holds the device, where nothing does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,7 @@ class Node:
     name: str
     y: float
     rows: list[Row]
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,30 +81,59 @@ class Timeline:
     """Policy ('' for none) -> phase -> device seconds inside the window."""
     held: float = 0.0
     idle: float = 0.0
+    steps: list[tuple[float, str]] = field(default_factory=list)
+    window: list[float] = field(default_factory=list)
 
 
-def timeline(payload: Mapping[str, Any], hues: Mapping[str, int]) -> Timeline:
-    """Lay the intervals of a window out in pixels. `hues` maps a policy to its hue."""
+def timeline(payload: Mapping[str, Any], hues: Mapping[str, int], titles: Mapping[str, str] | None = None) -> Timeline:
+    """Lay the intervals of a window out in pixels. `hues` maps a policy to its hue, or `(run, policy)` written as one.
+
+    `titles` are the words of the causes of idle time.
+    """
     start, end = payload["window"]
     scale = _Scale(start, max(end, start + 1e-6))
     nodes: list[Node] = []
     seconds: dict[str, dict[str, float]] = {}
     held = idle = 0.0
     y = float(TOP)
-    by_node: dict[str, list[Mapping[str, Any]]] = {}
-    for device in payload["devices"]:
-        by_node.setdefault(device["node"], []).append(device)
+    by_node: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
+    for lease in (*payload["devices"], *payload.get("idle_devices", ())):
+        by_node.setdefault(lease["node"], {}).setdefault(str(lease["device_id"]), []).append(lease)
+    sides = _Sides(payload["devices"], titles or {})
     for name, devices in sorted(by_node.items()):
-        node = Node(name, y, [])
+        node = Node(name, y, [], _node_text(devices))
         y += HEAD
-        for device in sorted(devices, key=lambda d: str(d["device_id"])):
-            node.rows.append(_row(device, scale, hues, y))
-            held_s, idle_s = _account(device, scale, seconds)
-            held, idle = held + held_s, idle + idle_s
+        for _, leases in sorted(devices.items()):
+            node.rows.append(_row(leases, scale, hues, y, sides))
+            for lease in leases:
+                if "intervals" in lease:
+                    held_s, idle_s = _account(lease, scale, seconds)
+                    held, idle = held + held_s, idle + idle_s
             y += ROW + GAP
         y += GAP
         nodes.append(node)
-    return Timeline(WIDTH, y + 20, LEFT, RIGHT, nodes, _ticks(scale), seconds, held, idle)
+    steps = [(scale.x(s["t0"]), f"step {s['step']}") for s in payload.get("steps", ()) if s["t0"] >= start]
+    return Timeline(
+        WIDTH, y + 20, LEFT, RIGHT, nodes, _ticks(scale), seconds, held, idle, _apart(steps), [start, end]
+    )  # fmt: skip
+
+
+def _apart(marks: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
+    """Keep marks that have room for their words."""
+    out: list[tuple[float, str]] = []
+    for x, text in marks:
+        if not out or x - out[-1][0] > 64:
+            out.append((x, text))
+    return out
+
+
+def _node_text(devices: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    leases = [lease for rows in devices.values() for lease in rows]
+    pools = sorted({lease["pool"] for lease in leases if lease.get("pool")})
+    runs = sorted({lease["run_key"] for lease in leases if lease.get("run_key")})
+    more = f" and {len(runs) - 2} more" if len(runs) > 2 else ""
+    parts = [f"pool {', '.join(pools)}"] if pools else []
+    return ", ".join([*parts, *([f"runs {', '.join(runs[:2])}{more}"] if runs else [])])
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,29 +158,73 @@ def _held(device: Mapping[str, Any], scale: _Scale) -> tuple[float, float]:
     return max(scale.start, device["held_since"]), min(scale.end, until) if until else scale.end
 
 
-def _row(device: Mapping[str, Any], scale: _Scale, hues: Mapping[str, int], y: float) -> Row:
-    inside = _inside(device, scale)
-    blocks = []
-    for t0, t1, phase, policy in inside:
-        left = scale.x(t0)
-        words = f"{policy or 'no policy'}, {phase}, {duration(t1 - t0)}"
-        width = max(1.0, scale.x(t1) - left)
-        blocks.append(Block(left, round(width, 2), hues.get(policy, 0), phase, TEXTURE.get(phase, ""), words))
-    since, until = _held(device, scale)
-    held_x = scale.x(since)
+def _row(leases: Sequence[Mapping[str, Any]], scale: _Scale, hues: Mapping[str, int], y: float, sides: "_Sides") -> Row:
+    first = leases[0]
+    blocks: list[Block] = []
+    gaps: list[IdleGap] = []
+    held: list[tuple[float, float]] = []
+    busy_s = held_s = 0.0
+    for lease in (one for one in leases if "intervals" in one):
+        inside = _inside(lease, scale)
+        blocks += [_block(i, scale, hues, lease) for i in inside]
+        since, until = _held(lease, scale)
+        held.append((scale.x(since), round(scale.x(until) - scale.x(since), 2)))
+        gaps += _gaps(inside, (since, until), scale, lease, sides)
+        held_s += until - since
+        busy_s += (lease.get("busy_share") or 0.0) * (until - since)
+    busy = busy_s / held_s if held_s > 0 else None
+    uses = list(dict.fromkeys(lease["use"] for lease in leases if lease.get("use")))
+    state = "" if held else {"ready": "free"}.get(first.get("state", ""), first.get("state", ""))
     return Row(
-        str(device["device_id"]),
-        device.get("use", ""),
-        y,
-        held_x,
-        round(scale.x(until) - held_x, 2),
-        blocks,
-        _gaps(inside, (since, until), scale, device.get("use", "")),
-        device.get("busy_share"),
-        device.get("bubble_share"),
-        _label(device),
-        round(BUSY_BAR * (device.get("busy_share") or 0.0), 2),
-    )
+        str(first["device_id"]), ", ".join(uses), y, held, blocks, gaps, busy, None if busy is None else 1 - busy,
+        _label({**first, "use": uses[0] if len(uses) == 1 else ""}), round(BUSY_BAR * (busy or 0.0), 2), state,
+    )  # fmt: skip
+
+
+def _block(
+    one: tuple[float, float, str, str], scale: _Scale, hues: Mapping[str, int], lease: Mapping[str, Any]
+) -> Block:
+    t0, t1, phase, policy = one
+    left = scale.x(t0)
+    run = lease.get("run_key", "")
+    words = f"{policy or 'no policy'}, {phase}, {duration(t1 - t0)}{f', {run}' if run else ''}"
+    hue = hues.get(f"{lease.get('run_no')}/{policy}", hues.get(policy, 0))
+    return Block(left, round(max(1.0, scale.x(t1) - left), 2), hue, phase, TEXTURE.get(phase, ""), words)
+
+
+class _Sides:
+    """What a device waited for in a gap, and what the other devices of its run did meanwhile."""
+
+    def __init__(self, devices: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> None:
+        self._devices, self._titles = devices, titles
+
+    def words(self, lease: Mapping[str, Any], low: float, high: float) -> str:
+        """Say both sides in two sentences at most; empty when nothing is known of either."""
+        own = _longest((_overlap(i, low, high), i[2]) for i in lease.get("idle", ()))
+        said = [f"{self._titles.get(cause, cause)} {duration(s)}" for cause, s in own[:2] if s > 0]
+        others = [
+            (one, _longest((_overlap(i, low, high), f"{i[3]} {i[2]}".strip()) for i in one["intervals"]))
+            for one in self._devices
+            if one.get("run_no") == lease.get("run_no") and one["device_id"] != lease["device_id"]
+        ]
+        busy = [
+            f"{one['device_id']} did {work[0][0]} for {duration(work[0][1])}"
+            for one, work in others
+            if work and work[0][1] > 0.05 * (high - low)
+        ]
+        meanwhile = f"Meanwhile {'; '.join(busy[:3])}." if busy else ""
+        return " ".join(part for part in (f"{', '.join(said)}." if said else "", meanwhile) if part)
+
+
+def _overlap(one: Sequence[Any], low: float, high: float) -> float:
+    return max(0.0, min(one[1], high) - max(one[0], low))
+
+
+def _longest(parts: Iterable[tuple[float, str]]) -> list[tuple[str, float]]:
+    total: dict[str, float] = {}
+    for seconds, name in parts:
+        total[name] = total.get(name, 0.0) + seconds
+    return sorted(total.items(), key=lambda item: -item[1])
 
 
 def _label(device: Mapping[str, Any]) -> str:
@@ -156,13 +234,17 @@ def _label(device: Mapping[str, Any]) -> str:
 
 
 def _gaps(
-    inside: Sequence[tuple[float, float, str, str]], held: tuple[float, float], scale: _Scale, use: str
+    inside: Sequence[tuple[float, float, str, str]],
+    held: tuple[float, float],
+    scale: _Scale,
+    lease: Mapping[str, Any],
+    sides: _Sides,
 ) -> list[IdleGap]:
     least = (scale.end - scale.start) * GAP_AT_LEAST
     gaps, at, before = [], held[0], ""
     for t0, t1, phase, policy in [*inside, (held[1], held[1], "", "")]:
         if t0 - at >= least:
-            words = _gap_words(use, before, f"{policy} {phase}".strip())
+            words = sides.words(lease, at, t0) or _gap_words(lease.get("use", ""), before, f"{policy} {phase}".strip())
             left = scale.x(at)
             gaps.append(IdleGap(left, round(scale.x(t0) - left, 2), t0 - at, clock(at), clock(t0), words))
         at, before = max(at, t1), f"{policy} {phase}".strip() or before

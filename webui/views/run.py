@@ -10,10 +10,10 @@ from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.runs import queries as runs
 from flexmarl.controlplane.telemetry import queries as telemetry
 from webui import reading
-from webui.figures import devices, episodes, learning, matrix, pace, steps
+from webui.figures import episodes, learning, matrix, pace, steps
 from webui.figures.base import Agent, SeriesSet
 from webui.views import words
-from webui.views.base import page, show, whole_number
+from webui.views.base import page, show
 
 TABS = (
     ("overview", "Overview", "webui:run"),
@@ -24,8 +24,6 @@ TABS = (
     ("config", "Config", "webui:config"),
     ("checkpoints", "Checkpoints", "webui:checkpoints"),
 )
-WINDOWS = ((10, "10 s"), (60, "1 min"), (300, "5 min"), (3600, "1 h"))
-"""(seconds, words) of the timeline's windows."""
 OVERVIEW_WINDOW = 300
 OVERVIEW_SERIES = (
     *learning.REWARD_SERIES,
@@ -138,42 +136,6 @@ def overview_figures(row: dict[str, Any], series: SeriesSet, agents: list[Agent]
         },
         "warmup": warmup,
     }
-
-
-@page()
-def timeline(request: HttpRequest, key: str) -> HttpResponse:
-    """Show what each device of the run did."""
-    context = run_frame(request, key, "timeline")
-    return show(request, "webui/run_timeline.html", {**context, **_timeline(request, context["found"], context["run"])})
-
-
-@page()
-def timeline_part(request: HttpRequest, key: str) -> HttpResponse:
-    """The drawing alone."""
-    found = runs.find_run(actor_of(request), key)
-    row = runs.run_detail(found)
-    return show(request, "webui/parts/timeline.html", {"run": row, **_timeline(request, found, row)})
-
-
-def _timeline(request: HttpRequest, found: Any, row: dict[str, Any]) -> dict[str, Any]:
-    window = whole_number(request, "window", 0) or 0
-    if window not in {seconds for seconds, _ in WINDOWS}:
-        window = fitting_window(row["progress"]["step_seconds"])
-    payload = telemetry.timeline(found, window)
-    hues = {agent["policy"]: agent["hue"] for agent in reversed(row["agents"])}
-    drawn = devices.timeline(payload, hues)
-    return {
-        "chart": drawn,
-        "windows": WINDOWS,
-        "window": window,
-        "account": words.account(drawn, row["agents"]),
-        "devices": payload["devices"],
-    }
-
-
-def fitting_window(step_seconds: float | None) -> int:
-    """The smallest window that shows at least six steps: in a longer one, blocks of short steps run together."""
-    return next((seconds for seconds, _ in WINDOWS if seconds >= 6 * (step_seconds or 10.0)), WINDOWS[-1][0])
 
 
 @page()
