@@ -12,6 +12,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from flexmarl.controlplane.accounts.queries import actor_of, project_names
+from flexmarl.controlplane.common.api.parsers import is_safe
 from flexmarl.controlplane.common.middleware import request_id_of
 from flexmarl.controlplane.common.problems import NotFound, ProblemError
 from flexmarl.controlplane.common.scopes import Scope
@@ -76,6 +77,8 @@ def page(scope: Scope = Scope.RUNS_READ) -> Callable[[View], View]:
                 return _sign_in_first(request)
             with timezone.override(ZoneInfo(request.user.time_zone)):
                 try:
+                    if not all(is_safe(value) for value in kwargs.values() if isinstance(value, str)):
+                        raise NotFound("A part of the address is not legal text.")
                     actor_of(request).require(scope)
                     return view(request, *args, **kwargs)
                 except ProblemError as problem:

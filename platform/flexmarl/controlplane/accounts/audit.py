@@ -3,7 +3,7 @@
 Who holds `audit:read` everywhere reads all rows; who holds it in projects reads the rows of these.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from channels.db import database_sync_to_async
@@ -67,17 +67,24 @@ def differences(entry: AuditEntry) -> list[dict[str, Any]]:
     ]
 
 
-async def chunks(rows: QuerySet[AuditEntry], line: Callable[[dict[str, Any]], str]) -> AsyncIterator[str]:
+def chunks(rows: QuerySet[AuditEntry], line: Callable[[dict[str, Any]], str]) -> Iterator[str]:
     """Write all rows as lines, a thousand at a time: neither database nor memory holds more."""
     last = None
     while True:
         part = rows.order_by("-id") if last is None else rows.order_by("-id").filter(id__lt=last)
-        found = await database_sync_to_async(list)(part[:_CHUNK])
+        found = list(part[:_CHUNK])
         if found:
             yield "".join(line(row(entry)) for entry in found)
         if len(found) < _CHUNK:
             return
         last = found[-1].id
+
+
+async def from_thread(parts: Iterator[str]) -> AsyncIterator[str]:
+    """Draw parts in a thread, for a server that runs on an event loop."""
+    take = database_sync_to_async(next)
+    while (part := await take(parts, None)) is not None:
+        yield part
 
 
 def cell(text: str) -> str:

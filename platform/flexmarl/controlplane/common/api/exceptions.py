@@ -3,7 +3,9 @@
 from typing import Any
 
 import structlog
+from django.conf import settings
 from django.core.exceptions import PermissionDenied as DjangoPermissionDenied
+from django.core.exceptions import RequestDataTooBig
 from django.http import Http404, HttpRequest, JsonResponse
 from rest_framework import exceptions
 from rest_framework.response import Response
@@ -59,6 +61,8 @@ def _problem_of(error: Exception) -> ProblemError:
             return problems.PermissionDenied(str(error))
         case exceptions.APIException():
             return _other(error)
+        case RequestDataTooBig():
+            return problems.PayloadTooLarge(f"At most {settings.DATA_UPLOAD_MAX_MEMORY_SIZE} bytes. Send it in parts.")
         case _:
             return InternalError("Something went wrong here. The request id names the log lines.")
 
