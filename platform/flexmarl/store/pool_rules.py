@@ -100,7 +100,7 @@ def set_priority(conn: Connection, run_id: int, priority: int) -> int:
 def priorities(conn: Connection, runs: list[int]) -> dict[int, int]:
     """Read how soon runs are served."""
     rows = conn.execute("SELECT run_id, priority FROM store.run_state WHERE run_id = ANY(%s)", [runs]).fetchall()
-    return {run_id: priority for run_id, priority in rows}
+    return dict(rows)
 
 
 def has_devices(conn: Connection, run_id: int) -> bool:

@@ -66,7 +66,12 @@ def move_pool(actor: Actor, run: Run, rollout_pool: str, training_pool: str) -> 
     }
     spec = {**fresh.spec, "resources": {**resources, **wanted}}
     Run.objects.filter(pk=run.pk).update(spec=spec, sources=sources, version=F("version") + 1)
-    inbox.put_event(conn, run.no, f"pools:{uuid4()}", PoolsChanged(**wanted, actor=actor.name))
+    inbox.put_event(
+        conn,
+        run.no,
+        f"pools:{uuid4()}",
+        PoolsChanged(rollout_pool=rollout_pool, training_pool=training_pool, actor=actor.name),
+    )
     _written(actor, run, "run.move-pool", before, wanted)
     return queries.find_run(actor, run.id)
 
