@@ -142,6 +142,7 @@ REQUESTS = [
     ("GET", "/api/v1/saved-views", None, Scope.RUNS_READ),
     ("POST", "/api/v1/saved-views", {"name": "v", "page": "runs"}, Scope.RUNS_READ),
     ("GET", "/api/v1/templates", None, Scope.RUNS_READ),
+    ("GET", "/api/v1/transitions", None, Scope.RUNS_READ),
     ("GET", "/api/v1/experiments", None, Scope.RUNS_READ),
     ("POST", "/api/v1/experiments", {"name": "e"}, Scope.RUNS_WRITE),
     ("GET", "/api/v1/agents", None, Scope.RUNS_READ),
@@ -264,7 +265,19 @@ def test_runs_of_other_projects_do_not_exist_for_those_outside(person, client_of
     run = make_run(person(ProjectRole.EDITOR, "owner"))
     outside = client_of(person(ProjectRole.ADMIN, "outsider", "elsewhere"))
     assert outside.get("/api/v1/runs").json()["results"] == []
-    for path in ("", "/series", "/trajectories", "/timeline", "/events", "/consistency", "/checkpoints", "/versions"):
+    for path in (
+        "",
+        "/series",
+        "/trajectories",
+        "/timeline",
+        "/events",
+        "/consistency",
+        "/checkpoints",
+        "/versions",
+        "/attempts",
+        "/operations",
+        "/notes",
+    ):
         assert outside.get(f"/api/v1/runs/{run.id}{path}").status_code == 404, path
     assert outside.post(f"/api/v1/runs/{run.id}/actions/start").status_code == 404
     assert outside.post("/api/v1/runs", {"spec": SPEC}, headers={"Idempotency-Key": key()}).status_code == 403

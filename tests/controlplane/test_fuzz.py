@@ -75,7 +75,7 @@ BODIES = [
     ("POST", "/api/v1/runs", {"yaml": "a: 1", "template": "t", "preset": "p", "start": False}),
     ("POST", "/api/v1/runs/plan", {"spec": SPEC, "overrides": {}, "yaml": ""}),
     ("PATCH", "/api/v1/runs/{run}", {"name": "n", "notes": "x"}),
-    ("POST", "/api/v1/runs/{run}/actions/pause", {"reason": "r"}),
+    ("POST", "/api/v1/runs/{run}/actions/pause", {"reason": "r", "mode": "freeze", "hold_s": 5}),
     ("POST", "/api/v1/runs/{run}/actions/clone", {"name": "n", "overrides": {}, "spec": {}, "project": "default"}),
     ("POST", "/api/v1/runs", {"spec": SPEC, "tags": ["t"], "priority": 1, "plan_token": "x", "project": "default"}),
     ("PUT", "/api/v1/runs/by-external-id/job-1", {"spec": SPEC, "tags": ["t"]}),

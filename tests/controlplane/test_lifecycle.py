@@ -138,6 +138,17 @@ def test_a_failed_run_can_be_retried_and_a_completed_one_not(api, editor, make_r
     assert (refused.status_code, refused.json()["allowed_actions"]) == (409, [])
 
 
+def test_an_archived_run_is_restored_before_anything_else(api, editor, make_run) -> None:
+    run = make_run(editor, RunStatus.KILLED)
+    api.post(f"/api/v1/runs/{run.id}/actions/archive")
+    assert api.get(f"/api/v1/runs/{run.id}").json()["allowed_actions"] == []
+    refused = api.post(f"/api/v1/runs/{run.id}/actions/retry")
+    assert (refused.status_code, refused.json()["allowed_actions"]) == (409, [])
+    assert "restore it first" in refused.json()["detail"]
+    api.post(f"/api/v1/runs/{run.id}/actions/restore")
+    assert api.post(f"/api/v1/runs/{run.id}/actions/retry").status_code == 202
+
+
 # -- attempts -------------------------------------------------------------------------------------------------------
 def test_attempts_say_what_began_and_what_ended_them(api, editor, make_run) -> None:
     run = make_run(editor, RunStatus.RUNNING)

@@ -182,10 +182,11 @@ _CHECKS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "ended_run_is_closed",
-        "0 = micro-batches cut or accumulated, or leases held, in an ended run",
+        "0 = micro-batches cut or accumulated, leases held, or attempts open, in an ended run",
         """SELECT 0, CASE WHEN status IN ('completed', 'failed', 'cancelled', 'killed') THEN
              (SELECT count(*) FROM store.micro_batch WHERE run_id = %(run)s AND status IN ('cut', 'accumulated'))
-             + (SELECT count(*) FROM store.lease WHERE run_id = %(run)s AND state = 'held') ELSE 0 END
+             + (SELECT count(*) FROM store.lease WHERE run_id = %(run)s AND state = 'held')
+             + (SELECT count(*) FROM store.attempt WHERE run_id = %(run)s AND ended_at IS NULL) ELSE 0 END
            FROM store.run_state WHERE run_id = %(run)s""",
     ),
 )

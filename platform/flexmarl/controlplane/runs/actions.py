@@ -100,6 +100,8 @@ def act(actor: Actor, run: Run, verb: Verb, reason: str = "", options: VerbOptio
     verbs.check(verb, options)
     state = RunState.objects.select_for_update().get(pk=run.no)
     status = RunStatus(state.status)
+    if run.archived_at is not None:
+        raise InvalidState(f"{run.key} is archived; restore it first.", state=status.value, allowed_actions=[])
     allowed = allowed_now(status, state.pending_verb)
     if verb not in allowed:
         raise _invalid(run, verb, status, state.pending_verb, allowed)

@@ -121,7 +121,7 @@ def _row(run: Run, hues: dict[str, int]) -> dict[str, Any]:
         "reason_text": state.reason_text,
         "status_since": rfc3339(state.status_since),
         "pending_verb": state.pending_verb,
-        "allowed_actions": [verb.value for verb in allowed_now(status, state.pending_verb)],
+        "allowed_actions": [] if run.archived_at else [verb.value for verb in allowed_now(status, state.pending_verb)],
         "preset": run.preset,
         "template": run.template,
         "seed": run.seed,

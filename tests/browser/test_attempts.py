@@ -1,0 +1,72 @@
+"""The ways to pause in the header, retry, and the tab Attempts, in a browser."""
+
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.services]
+
+CHANGES = """
+INSERT INTO store.attempt (run_id, no, epoch, verb, began_by, began_at, first_step, ended_at, ended_by, status, reason,
+  reason_text, last_step, versions)
+SELECT no, 1, 1, 'start', 'ada', now() - interval '3 hours', 0, now() - interval '2 hours', 'ada', 'paused',
+  'devices_given_back', 'its devices were given back while it paused; resume asks for others', 30, '{"speaker": 30}'
+FROM runs_run WHERE key = %(key)s
+UNION ALL
+SELECT no, 2, 1, 'resume', 'margarethe-von-hohenstein-schwarzburg', now() - interval '2 hours', 30, NULL, '', '', '',
+  '', NULL, '{}'
+FROM runs_run WHERE key = %(key)s
+ON CONFLICT DO NOTHING"""
+
+
+@pytest.fixture
+def guest(seeded: Any, visit: Callable[..., Any]) -> Any:
+    guest = visit(seeded)
+    guest.sign_in()
+    return guest
+
+
+def test_ways_to_pause_say_what_they_cost_and_work_by_keyboard(guest: Any, seeded: Any) -> None:
+    page = guest.page
+    guest.goto(f"/runs/{seeded.keys[1]}")
+    opener = page.get_by_role("button", name="Ways to pause")
+    opener.focus()
+    page.keyboard.press("Enter")
+    ways = page.locator("#menu-pause [role=menuitem]")
+    assert ways.count() == 3
+    assert "played again on resume" in ways.nth(1).inner_text()
+    assert guest.violations() == []
+    page.keyboard.press("ArrowDown")
+    with page.expect_request(lambda request: request.url.endswith("/actions/pause")) as asked:
+        page.keyboard.press("Enter")
+    assert asked.value.post_data_json == {"mode": "freeze"}
+    page.locator("#pending").wait_for()
+    assert guest.complaints == []
+
+
+def test_a_failed_run_offers_its_retry_first(guest: Any, seeded: Any) -> None:
+    guest.goto(f"/runs/{seeded.keys[4]}")
+    retry = guest.page.get_by_role("button", name="Retry", exact=True)
+    assert "new attempt" in retry.get_attribute("title")
+    assert guest.page.get_by_role("button", name="Ways to pause").count() == 0
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 1024, 390])
+def test_attempts_fit_every_width_in_both_themes(
+    guest: Any, seeded: Any, services: Any, theme: str, width: int
+) -> None:
+    key = seeded.keys[0]
+    with psycopg.connect(services.url_of("browser_pages"), autocommit=True) as conn:
+        conn.execute(CHANGES, {"key": key})
+    page = guest.page
+    page.emulate_media(color_scheme=theme)
+    page.set_viewport_size({"width": width, "height": 900})
+    guest.goto(f"/runs/{key}/attempts")
+    assert page.locator("#attempt-2").inner_text().count("margarethe-von-hohenstein-schwarzburg") == 1
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    assert guest.violations() == []
+    guest.keep(f"attempts-{theme}-{width}")
+    assert guest.complaints == []
