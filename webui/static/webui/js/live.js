@@ -1,6 +1,7 @@
 // Owns the websocket. A push is a hint: it says that a topic has a newer sequence, and pages re-read. Nothing depends on
 // a message arriving; a poll re-reads as well (often while there is no socket), and a gap in the sequence is no special
-// case. The first hint re-reads at once; the next wait, so that a page never spends more than a fifth of its time reading.
+// case. Each part of a page reads at its own pace: the first hint at once, the next ones so that a part spends no more
+// than a fifth of the time reading. A slow part never holds a quick one up.
 import { $, $$ } from "./dom.js";
 
 const COALESCE_MS = 200;
@@ -11,25 +12,26 @@ const POLL_WITHOUT_SOCKET_MS = 4_000;
 const BACKOFF_MS = [500, 1000, 2000, 4000, 8000, 15_000];
 
 const listeners = new Set();
-const state = {
-  socket: null, tries: 0, retryAt: 0, freshAt: Date.now(), held: false, due: null, again: false, running: false, ranAt: 0, tookMs: 0,
-  seqs: new Map(), failed: false, active: false,
-};
+const state = { socket: null, tries: 0, retryAt: 0, freshAt: Date.now(), held: false, polledAt: Date.now(), seqs: new Map(), answered: new Set(), failed: false, active: false };
 
 /**
  * Ask to be called when something changed, at most once in `every` milliseconds; a change in between is read at the end
  * of that time. The callback returns a promise.
  */
 export function onChange(callback, every = 0) {
-  const listener = { callback, every, ranAt: 0, late: null };
+  const listener = { callback, every, ranAt: Date.now(), tookMs: 0, timer: null, running: false, again: false, failed: false };
   listeners.add(listener);
-  return () => { clearTimeout(listener.late); listeners.delete(listener); };
+  return () => { clearTimeout(listener.timer); listeners.delete(listener); };
 }
 
 export function start() {
   const topics = (document.body.dataset.topics || "").split(/\s+/).filter(Boolean);
   state.active = topics.length > 0;
   if (!state.active) return;
+  for (const pair of (document.body.dataset.seqs || "").split(/\s+/).filter(Boolean)) {
+    const [topic, seq] = pair.split("@");
+    state.seqs.set(topic, Number(seq)); // what the page was rendered from: being told the same again is no news
+  }
   for (const mark of $$("[data-live-mark]")) mark.hidden = false;
   connect(topics);
   setInterval(show, 1000);
@@ -41,7 +43,7 @@ export function start() {
 const open = () => state.socket?.readyState === WebSocket.OPEN;
 
 function poll() {
-  if (Date.now() - state.ranAt >= (open() ? POLL_MS : POLL_WITHOUT_SOCKET_MS)) refresh();
+  if (Date.now() - state.polledAt >= (open() ? POLL_MS : POLL_WITHOUT_SOCKET_MS)) refresh();
 }
 
 function connect(topics) {
@@ -50,18 +52,19 @@ function connect(topics) {
   try { socket = new WebSocket(`${scheme}://${location.host}/ws/v1/`); } catch { return; } // sockets are forbidden here: polling stays
   state.socket = socket;
   socket.addEventListener("open", () => {
-    state.tries = 0;
-    state.retryAt = 0;
-    socket.send(JSON.stringify({ subscribe: topics }));
-    refresh();
+    if (state.tries) refresh(); // what happened without us may have left the sequence as it was
+    Object.assign(state, { tries: 0, retryAt: 0, answered: new Set() });
+    socket.send(JSON.stringify({ subscribe: topics })); // the answer names each topic's newest sequence
     show();
   });
   socket.addEventListener("message", (event) => {
     const nudge = JSON.parse(event.data);
     if (nudge.error || nudge.topic === undefined) return;
-    const known = state.seqs.get(nudge.topic);
+    const answer = !state.answered.has(nudge.topic);
+    const news = !answer || state.seqs.get(nudge.topic) !== nudge.seq;
+    state.answered.add(nudge.topic);
     state.seqs.set(nudge.topic, nudge.seq);
-    if (known !== nudge.seq || nudge.seq === 0) refresh();
+    if (news) refresh();
   });
   socket.addEventListener("close", (event) => {
     if (event.code === 4401 || event.code === 4403) return show();
@@ -73,39 +76,35 @@ function connect(topics) {
   });
 }
 
-/** Re-read soon; hints that come close together become one, and one re-read ends before the next begins. */
+/** Re-read soon, or now; hints that come close together become one. */
 export function refresh(now = false) {
   if (state.held || document.hidden) return;
-  if (state.running) { state.again = true; return; }
-  if (state.due && !now) return;
-  clearTimeout(state.due);
-  const rest = Math.max(COALESCE_MS, BREATHS * state.tookMs);
-  state.due = setTimeout(run, now ? 0 : Math.max(0, rest - (Date.now() - state.ranAt)));
+  state.polledAt = Date.now();
+  for (const listener of listeners) schedule(listener, now);
 }
 
-async function run() {
-  state.due = null;
-  state.running = true;
+function schedule(listener, now = false) {
+  if (listener.running) { listener.again = true; return; }
+  if (listener.timer && !now) return;
+  clearTimeout(listener.timer);
+  const rest = Math.max(COALESCE_MS, BREATHS * listener.tookMs, listener.every);
+  listener.timer = setTimeout(run, now ? 0 : Math.max(0, rest - (Date.now() - listener.ranAt)), listener);
+}
+
+async function run(listener) {
+  Object.assign(listener, { timer: null, running: true });
   const began = Date.now();
-  const results = await Promise.allSettled([...listeners].map(call));
-  state.ranAt = Date.now();
-  state.tookMs = state.ranAt - began;
-  state.failed = results.some((result) => result.status === "rejected");
-  if (!state.failed) state.freshAt = state.ranAt;
-  state.running = false;
-  if (state.again) { state.again = false; refresh(); }
-  show();
-}
-
-/** Call a listener, or see to it that it is called when its time has come. */
-function call(listener) {
-  const left = listener.every - (Date.now() - listener.ranAt);
-  if (left > 50) {
-    listener.late ??= setTimeout(() => { listener.late = null; refresh(); }, left);
-    return null;
+  try {
+    await listener.callback();
+    listener.failed = false;
+  } catch {
+    listener.failed = true; // the part says what failed; the mark says how old the figures are
   }
-  listener.ranAt = Date.now();
-  return listener.callback();
+  Object.assign(listener, { ranAt: Date.now(), tookMs: Date.now() - began, running: false });
+  state.failed = [...listeners].some((one) => one.failed);
+  if (!state.failed) state.freshAt = Date.now();
+  if (listener.again && !state.held) { listener.again = false; schedule(listener); }
+  show();
 }
 
 /** Hold the figures still, or let them follow again. */

@@ -8,12 +8,9 @@ import { onChange } from "./live.js";
 
 const EVERY_MS = 2000;
 const holder = $("#charts");
-let readAt = 0;
 let last = "";
 
 async function read(force = false) {
-  if (!force && Date.now() - readAt < EVERY_MS - 50) return;
-  readAt = Date.now();
   let data;
   try {
     data = await get(holder.dataset.figures);
@@ -62,5 +59,5 @@ $("#run-top").addEventListener("keydown", (event) => {
 fill();
 $("#run-top").addEventListener("reread", fill);
 document.addEventListener("theme", () => { figures.recolour(); matrix.redraw(); });
-onChange(() => read());
+onChange(() => read(), EVERY_MS);
 read(true).catch(() => {}); // the cards say what failed
