@@ -4,8 +4,8 @@ import pytest
 
 from flexmarl.contracts.live import Progress
 from flexmarl.contracts.status import RunStatus
-from flexmarl.store import intervals, metric_cells, report, trajectories
-from flexmarl.store.trajectories import EpisodeFilter
+from flexmarl.store import episodes, intervals, metric_cells, report, trajectories
+from flexmarl.store.episodes import EpisodeFilter
 from tests.support.store_story import Story
 
 pytestmark = pytest.mark.services
@@ -73,27 +73,30 @@ def test_a_living_run_counts_what_is_in_flight(story):
     assert "episodes_accounted" in red(story)
 
 
-def test_episodes_are_paged_and_filtered(story):
+def test_rows_written_meanwhile_shift_no_page(story):
     story.settle(0, 1, 2)
-    seen, cursor = [], None
-    while page := trajectories.episodes(story.conn, 1, EpisodeFilter(), 2, cursor):
-        seen += [(row.draw, row.member) for row in page]
-        cursor = (page[-1].draw, page[-1].member, page[-1].attempt)
-        story.settle(10 + len(seen))  # written meanwhile: does not shift the pages behind the cursor
+    seen, page = [], episodes.page(story.conn, 1, EpisodeFilter(), limit=2)
+    while True:
+        seen += [(row.draw, row.member) for row in page.rows]
+        story.settle(10 + len(seen))
+        if page.behind is None:
+            break
+        page = episodes.page(story.conn, 1, EpisodeFilter(), limit=2, position=page.behind)
     assert seen == [(2, 1), (2, 0), (1, 1), (1, 0), (0, 1), (0, 0)]
-    solved = trajectories.episodes(story.conn, 1, EpisodeFilter(solved=True, step=0, score_min=0.5), 100)
-    assert {row.member for row in solved} == {1}
-    assert trajectories.episodes(story.conn, 1, EpisodeFilter(origin="eval"), 100) == []
 
 
 def test_an_episode_shows_its_tokens_advantage_and_group(finished):
-    detail = trajectories.episode(finished.conn, 1, 1, 0, 1)
+    detail = trajectories.episode(finished.conn, 1, (1, 0, 1))
     [turn] = detail.turns
     assert turn.arrays.response_ids().tolist() == [4, 5, 6]
-    assert (turn.advantage, turn.micro_batch, turn.micro_batch_status) == (-0.5, 0, "applied")
-    assert [(one.member, one.team_score) for one in detail.group] == [(0, 0.0), (1, 1.0)]
+    assert (turn.cut.advantage, turn.cut.no, turn.cut.status) == (-0.5, 0, "applied")
+    assert (turn.cut.cohort, turn.cut.version) == (0, 1)
+    assert [(one.member, one.team_score) for one in trajectories.group(finished.conn, 1, 1)] == [(0, 0.0), (1, 1.0)]
     assert detail.episode.task == {"title": "task 1"}
-    assert trajectories.episode(finished.conn, 1, 9, 0, 1) is None
+    assert trajectories.episode(finished.conn, 1, (9, 0, 1)) is None
+    both = trajectories.details(finished.conn, 1, [(1, 0, 1), (9, 0, 1), (0, 1, 1)])
+    assert [one.episode.key for one in both] == [(1, 0, 1), (0, 1, 1)], "in the order asked for"
+    assert [len(one.turns) for one in both] == [1, 1]
 
 
 def test_no_read_touches_another_runs_partition(finished, store_conn):
@@ -101,8 +104,9 @@ def test_no_read_touches_another_runs_partition(finished, store_conn):
     other.settle(0)
     store_conn.execute("SELECT pg_stat_force_next_flush()")
     before = scans(store_conn)
-    trajectories.episodes(store_conn, 1, EpisodeFilter(solved=True), 10)
-    trajectories.episode(store_conn, 1, 0, 0, 1)
+    episodes.page(store_conn, 1, EpisodeFilter(solved=True), limit=10)
+    episodes.tallies(store_conn, 1, EpisodeFilter())
+    trajectories.episode(store_conn, 1, (0, 0, 1))
     report.counts(store_conn, 1)
     report.consistency_report(store_conn, 1)
     store_conn.execute("SELECT pg_stat_force_next_flush()")
