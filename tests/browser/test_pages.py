@@ -67,7 +67,7 @@ def test_trajectories_are_read_with_the_keyboard(seeded: Any, visit: Callable[..
     guest.page.wait_for_function("text => document.querySelector('#t-title').textContent !== text", arg=first)
     assert guest.page.url.endswith("959-6-1")
     guest.page.keyboard.press("t")
-    assert guest.page.locator("[data-tokens=plain]").get_attribute("aria-pressed") == "true"
+    assert guest.page.locator("[data-tokens=logprob]").get_attribute("aria-pressed") == "true"
     guest.page.keyboard.press("}")
     guest.page.wait_for_function("() => document.querySelector('#t-title').textContent.includes('episode 7')")
 

@@ -70,7 +70,8 @@ def test_a_run_from_the_form_to_its_end(site: Site, visit: Callable[..., Any]) -
 
     page.get_by_role("link", name="Trajectories", exact=True).click()
     page.locator("#conversation article").first.wait_for()
-    assert page.locator("#conversation .tok .k").count() > 0
+    page.keyboard.press("t")
+    page.locator("#conversation .tok .k").first.wait_for()
     guest.keep("story-4-trajectory", full=False)
 
     page.get_by_role("link", name="Timeline", exact=True).click()
