@@ -42,6 +42,7 @@ TRAJECTORY_FILTERS = tuple(
     )
 )  # fmt: skip
 """The page names them as the API does."""
+LOG_FILTERS = tuple((name, name) for name in ("level", "agent", "node", "q"))
 SERIES = Call("Reward per agent by step", "/runs/{key}/series/data", fixed=REWARDS)
 CALLS: dict[str, tuple[Call, ...]] = {
     "home": (
@@ -75,16 +76,18 @@ CALLS: dict[str, tuple[Call, ...]] = {
     "agents": (RUN, SERIES),
     "agent": (RUN, SERIES),
     "pipeline": (
-        Call("What passed through the pipeline", "/runs/{key}/pipeline"),
+        Call("What passed through the pipeline", "/runs/{key}/pipeline", query=(("step", "step"),)),
         Call("Idle device time by cause", "/runs/{key}/bubble"),
+        Call("What the advisor finds", "/runs/{key}/advisories"),
     ),
     "attempts": (Call("Attempts, each with the reason it ended", "/runs/{key}/attempts"),),
     "timeline": (
-        Call("What each device did", "/runs/{key}/timeline", query=(("window", "window_s"),)),
+        Call("What each device did", "/runs/{key}/timeline", query=(("window", "window_s"), ("until", "until"))),
         Call("Leases and devices", "/devices"),
     ),
     "events": (
         Call("The log in order; go on behind next_after", "/runs/{key}/events", fixed=(("limit", "100"),)),
+        Call("Log lines in order; go on behind next_after", "/runs/{key}/logs", query=LOG_FILTERS),
         Call("The promises, checked on the rows", "/runs/{key}/consistency"),
     ),
     "config": (RUN,),
@@ -92,7 +95,10 @@ CALLS: dict[str, tuple[Call, ...]] = {
     "queue": (Call("What waits, and for what", "/queue"), Call("Quotas", "/quotas")),
     "pool": (Call("Pools", "/pools"), Call("Quotas", "/quotas")),
     "changes": (Call("Changes of pools, nodes and devices", "/changes"),),
-    "cluster_timeline": (Call("Devices and who holds them", "/devices"),),
+    "cluster_timeline": (
+        Call("What every device did", "/timeline", query=(("window", "window_s"), ("until", "until"), ("pool", "pool"))),
+        Call("Devices and who holds them", "/devices"),
+    ),
     "tokens": (Call("Your tokens, without their text", "/tokens"),),
     "members": (
         Call("Members of the project", "/projects/{project}/members"),

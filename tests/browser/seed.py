@@ -21,6 +21,7 @@ from flexmarl.controlplane.runs import actions
 from flexmarl.store import decisions, nodes, runs
 from flexmarl.store.decisions import LogEntry, MetricPoint, NoteLine, StoredDecision
 from flexmarl.store.runs import RunLease
+from tests.browser.seeded_pipeline import lines, pipeline
 from tests.browser.seeded_play import devices, episodes
 
 
@@ -104,6 +105,8 @@ def _tell(owner: Any, story: Story, index: int) -> Any:
         curves = _curves(story, roles, start)
         episodes(conn, run.no, lease, story, roles, start)
         devices(conn, run.no, story, roles, index, start, end)
+        pipeline(conn, run.no, story, roles, start)
+        lines(conn, run.no, roles, end)
         _finish(conn, lease, story, roles, curves, end)
     else:
         _finish(conn, lease, story, roles, [], end)

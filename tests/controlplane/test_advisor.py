@@ -1,10 +1,15 @@
 """The advisor on rows whose answer is known, on both sides of each threshold."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.telemetry import queries
-from flexmarl.controlplane.telemetry.advisor import Facts, Severity, Verdict, advise, verdict_of
+from flexmarl.controlplane.telemetry.advisor import RULES, THRESHOLDS, Facts, Severity, Verdict, advise, verdict_of
+from flexmarl.controlplane.telemetry.bubble import Cause
+from flexmarl.controlplane.telemetry.limits import LITTLE
 from flexmarl.store.decisions import MetricPoint, _write_metrics
 from flexmarl.store.signs import OpenWork, SeriesEnds
 
@@ -169,3 +174,14 @@ def test_the_verdict_of_a_list_is_the_one_of_the_run(api, editor, make_run, djan
     assert row["chart"]["web_url"] == f"/runs/{sick.key}#group_signal"
     paused = api.get(f"/api/v1/runs/{runs[6].id}/advisories").json()
     assert (paused["verdict"], paused["results"]) == (None, [])
+
+
+def test_the_page_about_the_advisor_says_what_the_code_does() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "advisor.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `([a-z_]+)` \| (.+) \|$", text, re.MULTILINE))
+    assert set(THRESHOLDS) | {cause.value for cause in Cause} == set(rows)
+    assert {rule.__name__ for rule in RULES} == set(THRESHOLDS)
+    for rule, limits in THRESHOLDS.items():
+        numbers = {float(number) for number in re.findall(r"\d+(?:\.\d+)?", rows[rule])}
+        assert set(limits.values()) <= numbers, rule
+    assert f"less than {LITTLE:g} of held" in text

@@ -47,6 +47,7 @@ NAV: tuple[tuple[str, tuple[NavItem, ...]], ...] = (
         (
             NavItem("queue", "hourglass", "Queue", "webui:queue", Scope.CLUSTER_READ, True),
             NavItem("cluster", "server-2", "Pools and nodes", "webui:cluster", Scope.CLUSTER_READ, True, "Cluster"),
+            NavItem("cluster_timeline", "chart-bar", "Timeline", "webui:cluster_timeline", Scope.CLUSTER_READ),
         ),
     ),
     ("Automation", (NavItem("tokens", "key", "Tokens", "webui:tokens", Scope.TOKENS_WRITE),)),
