@@ -42,6 +42,7 @@ TRAJECTORY_FILTERS = tuple(
     )
 )  # fmt: skip
 """The page names them as the API does."""
+TIMELINE_WINDOW = (("window", "window_s"), ("until", "until"))
 LOG_FILTERS = tuple((name, name) for name in ("level", "agent", "node", "q"))
 SERIES = Call("Reward per agent by step", "/runs/{key}/series/data", fixed=REWARDS)
 CALLS: dict[str, tuple[Call, ...]] = {
@@ -82,7 +83,7 @@ CALLS: dict[str, tuple[Call, ...]] = {
     ),
     "attempts": (Call("Attempts, each with the reason it ended", "/runs/{key}/attempts"),),
     "timeline": (
-        Call("What each device did", "/runs/{key}/timeline", query=(("window", "window_s"), ("until", "until"))),
+        Call("What each device did", "/runs/{key}/timeline", query=TIMELINE_WINDOW),
         Call("Leases and devices", "/devices"),
     ),
     "events": (
@@ -96,7 +97,7 @@ CALLS: dict[str, tuple[Call, ...]] = {
     "pool": (Call("Pools", "/pools"), Call("Quotas", "/quotas")),
     "changes": (Call("Changes of pools, nodes and devices", "/changes"),),
     "cluster_timeline": (
-        Call("What every device did", "/timeline", query=(("window", "window_s"), ("until", "until"), ("pool", "pool"))),
+        Call("What every device did", "/timeline", query=(*TIMELINE_WINDOW, ("pool", "pool"))),
         Call("Devices and who holds them", "/devices"),
     ),
     "tokens": (Call("Your tokens, without their text", "/tokens"),),
