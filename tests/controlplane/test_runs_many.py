@@ -156,6 +156,18 @@ def test_lists_ask_as_often_for_many_runs_as_for_few(api, editor, make_run, djan
             api.get(f"/api/v1/runs{query}")
 
 
+def test_runs_of_many_projects_cost_no_more_queries(person, client_of, make_run, django_assert_max_num_queries) -> None:
+    admin = client_of(person("cluster_admin"))
+    for index in range(6):
+        project = f"team-{index}"
+        person("editor", project=project)
+        made = post(admin, "runs", spec=SPEC, project=project)
+        assert made.status_code == 201
+    admin.get("/api/v1/runs")
+    with django_assert_max_num_queries(4):
+        assert len(admin.get("/api/v1/runs").json()["results"]) == 6
+
+
 # Bulk ----------------------------------------------------------------------------------------------------------------
 
 

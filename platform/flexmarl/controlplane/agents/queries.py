@@ -1,6 +1,6 @@
 """What others read of agents: hues, monograms, the catalogue."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from django.db.models import QuerySet
@@ -17,13 +17,11 @@ def hues(project: str) -> dict[str, int]:
     return dict(AgentDefinition.objects.filter(project_id=project).values_list("role", "hue"))
 
 
-def hues_of(projects: Iterable[str]) -> dict[str, dict[str, int]]:
-    """Map the roles of several projects to their hues; one query."""
-    found: dict[str, dict[str, int]] = {project: {} for project in projects}
-    for project, role, hue in AgentDefinition.objects.filter(project_id__in=found).values_list(
-        "project_id", "role", "hue"
-    ):
-        found[project][role] = hue
+def all_hues() -> dict[str, dict[str, int]]:
+    """Map every project that has agents to the hues of its roles; one query."""
+    found: dict[str, dict[str, int]] = {}
+    for project, role, hue in AgentDefinition.objects.values_list("project_id", "role", "hue"):
+        found.setdefault(project, {})[role] = hue
     return found
 
 

@@ -75,22 +75,21 @@ def may_edit(actor: Actor, run: Run) -> bool:
 
 def run_rows(found: Iterable[Run]) -> list[dict[str, Any]]:
     """Return runs as rows; reads the hues of all their projects in one query."""
-    found = list(found)
-    make = RowMaker(agents.hues_of({run.project_id for run in found}))
+    make = RowMaker()
     return [make(run) for run in found]
 
 
 class RowMaker:
     """Turns runs into rows and remembers the hues of their projects."""
 
-    def __init__(self, hues: dict[str, dict[str, int]] | None = None) -> None:
-        self._hues = dict(hues or {})
+    def __init__(self) -> None:
+        self._hues: dict[str, dict[str, int]] | None = None
 
     def __call__(self, run: Run) -> dict[str, Any]:
         """Return one run as a row."""
-        if run.project_id not in self._hues:
-            self._hues[run.project_id] = agents.hues(run.project_id)
-        return _row(run, self._hues[run.project_id])
+        if self._hues is None:
+            self._hues = agents.all_hues()
+        return _row(run, self._hues.get(run.project_id, {}))
 
 
 def run_detail(run: Run) -> dict[str, Any]:
