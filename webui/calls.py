@@ -92,7 +92,12 @@ CALLS: dict[str, tuple[Call, ...]] = {
         Call("The promises, checked on the rows", "/runs/{key}/consistency"),
     ),
     "config": (RUN,),
-    "cluster": (Call("Nodes", "/nodes"), Call("Devices and who holds them", "/devices"), Call("Pools", "/pools")),
+    "cluster": (
+        Call("Nodes", "/nodes"),
+        Call("Devices and who holds them", "/devices", query=(("pool", "pool"),)),
+        Call("Pools with bindings and quotas", "/pools"),
+        Call("What administrators changed", "/changes"),
+    ),
     "queue": (Call("What waits, and for what", "/queue"), Call("Quotas", "/quotas")),
     "pool": (Call("Pools", "/pools"), Call("Quotas", "/quotas")),
     "changes": (Call("Changes of pools, nodes and devices", "/changes"),),

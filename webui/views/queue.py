@@ -7,6 +7,7 @@ from django.urls import reverse
 
 from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.common.scopes import Scope
+from flexmarl.controlplane.inventory import queries as inventory
 from flexmarl.controlplane.runs import queue
 from webui.views.base import is_part, page, show
 
@@ -18,6 +19,7 @@ def queue_page(request: HttpRequest) -> HttpResponse:
     found = queue.queue(actor)
     for row in found:
         row["editable"] = row["run"] is not None and actor.may(Scope.RUNS_ACT_ANY, row["project"])
+        row["movable"] = row["editable"] and row["purpose"] == "start"
     pool = request.GET.get("pool", "")
     rows = [row for row in found if not pool or pool in _pools_of(row)]
     context = {
@@ -26,6 +28,7 @@ def queue_page(request: HttpRequest) -> HttpResponse:
         "pool": pool,
         "pools": _choices(found, pool),
         "here": request.get_full_path(),
+        "known_pools": [row["name"] for row in inventory.pools()] if any(row["movable"] for row in rows) else [],
     }
     return show(request, "webui/parts/queue.html" if is_part(request) else "webui/queue.html", context)
 

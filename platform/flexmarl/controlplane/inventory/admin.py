@@ -7,7 +7,7 @@ from flexmarl.controlplane.inventory.models import Device, Lease, Node, Pool
 
 
 @admin.register(Pool)
-class PoolAdmin(admin.ModelAdmin):
+class PoolAdmin(ReadOnlyAdmin):
     list_display = ("name", "description")
 
 

@@ -16,7 +16,7 @@ from flexmarl.controlplane.inventory.models import Lease
 from flexmarl.controlplane.runs import queries, queue
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.controlplane.runs.pool_look import Look, look
-from flexmarl.orchestrator.pool_arbiter import Arbitration, Demand, Requirement, Unmet, arbitrate
+from flexmarl.orchestrator.pool_arbiter import Arbitration, Demand, Requirement, Unmet, Waiting, arbitrate
 from flexmarl.orchestrator.pool_words import in_words
 from flexmarl.store import pool_rules
 from flexmarl.store.cordons import DrainMode, Kind
@@ -38,7 +38,8 @@ def preview(actor: Actor, kind: Kind, key: str, mode: DrainMode) -> dict[str, An
         .order_by("id")
     )
     runs = {run.no: run for run in Run.objects.select_related("state").filter(no__in={x.run_id for x in leases})}
-    seen = _without(look(store_connection(), always=True), devices)
+    now = look(store_connection(), always=True)
+    seen = _without(now, devices)
     priorities = pool_rules.priorities(store_connection(), list(runs))
     moved = arbitrate([*seen.demands, *_replacements(leases, runs, priorities)], seen.free, seen.rules)
     visible = queries.runs(actor).filter(no__in=runs)
@@ -50,7 +51,7 @@ def preview(actor: Actor, kind: Kind, key: str, mode: DrainMode) -> dict[str, An
         "mode": mode.value,
         "leases": [_lease(lease, rows, moved, mode) for lease in leases],
         "runs": [_run(run.no, rows, [x for x in leases if x.run_id == run.no]) for run in runs.values()],
-        "queue": _queue(actor, seen, devices) if devices else [],
+        "queue": _queue(actor, now, seen),
         "text": _summary(len(leases), len(runs)),
     }
 
@@ -135,16 +136,20 @@ def _run(no: int, rows: dict[int, dict[str, Any]], leases: list[Lease]) -> dict[
     }
 
 
-def _queue(actor: Actor, seen: Look, devices: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Waiting runs that could not be served at all while these devices are away."""
-    names = queue.run_names(actor, [demand.run_id for demand in seen.demands])
-    result = arbitrate(seen.demands, seen.free, seen.rules)
-    pools = {row["pool"] for row in devices}
+def _queue(actor: Actor, now: Look, then: Look) -> list[dict[str, Any]]:
+    """Waiting runs that could be served as things are and could not while these devices are away."""
+    names = queue.run_names(actor, [demand.run_id for demand in now.demands])
+    before = {(w.run_id, w.command_no) for w in arbitrate(now.demands, now.free, now.rules).waiting if _small(w)}
+    after = [w for w in arbitrate(then.demands, then.free, then.rules).waiting if _small(w)]
     return [
         {"run": queue.name_in(names, w.run_id), "text": in_words(w.requirement)}
-        for w in result.waiting
-        if w.requirement.code is Unmet.POOL_TOO_SMALL and w.requirement.pool in pools
+        for w in after
+        if (w.run_id, w.command_no) not in before
     ]
+
+
+def _small(waiting: Waiting) -> bool:
+    return waiting.requirement.code is Unmet.POOL_TOO_SMALL
 
 
 def _summary(leases: int, runs: int) -> str:

@@ -18,7 +18,7 @@ document.addEventListener("click", async (event) => {
 
 document.addEventListener("submit", (event) => {
   const form = event.target;
-  const handler = ["drain", "pool", "quota", "priority"].find((name) => name in form.dataset);
+  const handler = ["drain", "pool", "quota", "priority", "move", "put"].find((name) => name in form.dataset);
   if (!handler) return;
   event.preventDefault();
   const button = $("[type=submit]", form);
@@ -62,6 +62,18 @@ const HANDLERS = {
     if (text) await send("PUT", url, { body: { devices: Number(text) }, headers: ruled(version) });
     else await send("DELETE", url, { headers: ruled(version) });
     location.reload();
+  },
+  async move(form) {
+    await send("POST", form.dataset.url, { body: { pool: $("select", form).value }, key: crypto.randomUUID() });
+    announce("Moved to another pool");
+    document.activeElement.blur();
+    refresh(true);
+  },
+  async put(form) {
+    await send("PATCH", form.dataset.url, { body: { pool: $("select", form).value }, headers: ruled(form.dataset.version) });
+    announce("Put into another pool");
+    document.activeElement.blur();
+    refresh(true);
   },
   async priority(form) {
     await send("POST", form.dataset.url, { body: { priority: Number($("input", form).value) }, key: crypto.randomUUID() });

@@ -1,0 +1,97 @@
+"""Pools and nodes, and the queue, as pages: few queries however many devices, and what each person may press."""
+
+import pytest
+
+from flexmarl.contracts.status import RunStatus
+from flexmarl.controlplane.common.store import store_connection
+from flexmarl.store import nodes
+from flexmarl.store.nodes import DeviceFacts, NodeFacts
+from tests.controlplane.test_queue import ask, hold
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def browser(client, person):
+    client.force_login(person("cluster_admin", "ada"))
+    return client
+
+
+def machines(count: int, devices: int = 8) -> None:
+    for number in range(count):
+        name = f"n{number}"
+        facts = [DeviceFacts(f"{name}.cpu{i}", "cpu", i, memory_bytes=100) for i in range(devices)]
+        nodes.register_node(store_connection(), NodeFacts(name, "127.0.0.1:1", "i1", "0.1"), facts)
+
+
+@pytest.mark.parametrize(
+    ("path", "most"),
+    [("/cluster", 19), ("/cluster?view=devices", 19), ("/cluster?drain=n0&mode=move", 30), ("/queue", 8)],
+)
+def test_pages_ask_few_questions_however_many_devices(
+    browser, editor, make_run, path, most, django_assert_max_num_queries
+) -> None:
+    machines(40)
+    for number in range(8):
+        hold(make_run(editor, RunStatus.RUNNING), f"n{number}.cpu0", f"n{number}.cpu1")
+        ask(make_run(editor, RunStatus.QUEUED))
+    browser.get(path)
+    with django_assert_max_num_queries(most):
+        assert browser.get(path).status_code == 200
+
+
+def test_a_device_card_shows_measured_memory_and_leaves_out_what_nobody_measured(browser, editor, make_run) -> None:
+    machines(1, devices=2)
+    hold(make_run(editor, RunStatus.RUNNING), "n0.cpu0", "n0.cpu1")
+    nodes.put_load(
+        store_connection(), "n0", "i1", {"cpu_share": 0.5, "memory_used": 10}, {"n0.cpu0": {"memory_bytes": 25}}
+    )
+    [node] = browser.get("/cluster").context["nodes"]
+    assert [device["memory_share"] for device in node["rows"]] == [0.25, None]
+    page = browser.get("/cluster").content.decode()
+    assert page.count(">mem<") == 1
+    assert "CPU 50 %" in page.replace("\u2009", " ").replace("\u00a0", " ")
+    nodes.put_load(store_connection(), "n0", "other-life", {"memory_used": 99}, {"n0.cpu0": {"memory_bytes": 99}})
+    [node] = browser.get("/cluster").context["nodes"]
+    assert node["load"]["memory_used"] == 10, "an older process of the node says nothing any more"
+
+
+def test_busy_hours_fill_the_week_of_a_pool(browser, editor, make_run) -> None:
+    machines(1, devices=2)
+    run = make_run(editor, RunStatus.RUNNING)
+    hold(run, "n0.cpu0", "n0.cpu1")
+    assert browser.get("/cluster").context["pools"][0]["heat"] == [], "no data, no chart"
+    from django.core.cache import cache
+
+    cache.clear()
+    store_connection().execute(
+        "INSERT INTO store.interval (lease_id, incarnation, ord, run_id, device_id, phase, t0, t1) "
+        "SELECT 1, 'e', 1, %s, 'n0.cpu0', 'rollout', now - 200, now FROM "
+        "(SELECT extract(epoch FROM clock_timestamp())::float8 AS now) t",
+        [run.no],
+    )
+    [pool] = [pool for pool in browser.get("/cluster").context["pools"] if pool["name"] == "default"]
+    cells = [cell["share"] for day in pool["heat"] for cell in day["cells"] if cell["share"]]
+    assert 1 <= len(cells) <= 2
+    assert all(0 < share <= 0.5 for share in cells), "one of two devices was busy"
+    devices = {d["id"]: d["use"] for d in browser.get("/cluster").context["devices"]}
+    assert 0.6 < devices["n0.cpu0"] < 0.7, "200 of the last 300 seconds"
+    assert devices["n0.cpu1"] == 0.0
+
+
+def test_members_see_no_verb_and_no_name_of_other_projects(client, person, editor, make_run) -> None:
+    machines(1)
+    run = make_run(editor, RunStatus.RUNNING)
+    hold(run, "n0.cpu0", "n0.cpu1")
+    ask(make_run(editor, RunStatus.QUEUED))
+    client.force_login(person("operator", "otto", "elsewhere"))
+    for path in ("/cluster", "/cluster?view=devices", "/cluster?drain=n0", "/queue"):
+        page = client.get(path).content.decode()
+        assert "data-rule" not in page
+        assert run.key not in page
+        assert "data-priority" not in page
+    assert "not drain it" in client.get("/cluster?drain=n0").content.decode()
+
+
+def test_an_unknown_node_in_the_address_is_a_page_that_says_so(browser) -> None:
+    assert browser.get("/cluster?drain=none").status_code == 404
