@@ -7,19 +7,23 @@ same with the part as with the whole. A test says when a page takes up a class t
 
 import re
 import sys
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "webui/static/webui/vendor/tabler/tabler.trimmed.css"
-SOURCES = ("webui/templates/**/*.html", "webui/static/webui/js/*.js", "webui/**/*.py")
+SCRIPTS = ("webui/static/webui/js/*.js", "webui/templatetags/*.py")
+ATTRIBUTE = re.compile(r'class="([^"]*)"')
 CLASS = re.compile(r"\.(-?[_a-zA-Z][\w-]*(?:\\.[\w-]*)*)")
 WORD = re.compile(r"[A-Za-z_][\w-]*")
 
 
 def used_words() -> set[str]:
     """Every word of our pages; a class that pages carry is among them."""
-    files = [path for pattern in SOURCES for path in ROOT.glob(pattern)]
-    return {word for path in files for word in WORD.findall(path.read_text(encoding="utf-8"))}
+    texts = [path.read_text(encoding="utf-8") for pattern in SCRIPTS for path in ROOT.glob(pattern)]
+    for path in ROOT.glob("webui/templates/**/*.html"):
+        texts += ATTRIBUTE.findall(path.read_text(encoding="utf-8"))
+    return {word for text in texts for word in WORD.findall(text)}
 
 
 def blocks(text: str) -> list[tuple[str, str]]:
@@ -71,11 +75,28 @@ def trimmed(text: str, words: set[str]) -> str:
     return "".join(kept)
 
 
+def without_unused_variables(text: str, ours: str) -> str:
+    """Drop declarations of custom properties that nobody reads, until none is left."""
+    declared = r"(?<=[{;])(--[\w-]+):((?:[^;{}()\"]|\((?:[^()]|\([^()]*\))*\)|\"[^\"]*\")*)(;|(?=\}))"
+    while True:
+        read = frozenset(re.findall(r"var\((--[\w-]+)", text + ours))
+        names = {name for name, _, _ in re.findall(declared, text)}
+        if names <= read:
+            return re.sub(r"[^{}]+\{\}", "", text)
+        text = re.sub(declared, partial(_kept, read), text)
+
+
+def _kept(read: frozenset[str], found: re.Match[str]) -> str:
+    return found.group(0) if found.group(1) in read else ""
+
+
 def main(source: Path) -> None:
     """Write the part."""
     text = re.sub(r"/\*.*?\*/", "", source.read_text(encoding="utf-8"), flags=re.S)
     head = "/* Rules of @tabler/core (MIT, see LICENSE.txt) that our pages use, by scripts/trim_tabler.py. */\n"
-    TARGET.write_text(head + trimmed(text, used_words()) + "\n", encoding="utf-8")
+    ours = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "webui/static/webui/css").glob("*.css"))
+    kept = without_unused_variables(trimmed(text, used_words()), ours)
+    TARGET.write_text(head + kept + "\n", encoding="utf-8")
     sys.stdout.write(f"{TARGET.relative_to(ROOT)}: {TARGET.stat().st_size} bytes of {len(text)}\n")
 
 

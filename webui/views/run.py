@@ -114,7 +114,8 @@ def figures(request: HttpRequest, key: str) -> HttpResponse:
     row = runs.run_detail(found)
     series = reading.series(found, OVERVIEW_SERIES)
     agents = [Agent.of(agent) for agent in row["agents"]]
-    return JsonResponse({"seq": row["seq"], "step": row["step"], **overview_figures(row, series, agents)})
+    drawn = reading.drawn(overview_figures(row, series, agents))
+    return JsonResponse({"seq": row["seq"], "step": row["step"], **drawn})
 
 
 def overview_figures(row: dict[str, Any], series: SeriesSet, agents: list[Agent]) -> dict[str, Any]:
