@@ -154,6 +154,13 @@ def tallies(conn: Connection, run_id: int, wanted: EpisodeFilter, bound: int = B
     return [Tally(*row) for row in conn.execute(statement.format(keys=keys)).fetchall()]
 
 
+def looks_at_all(conn: Connection, run_id: int, wanted: EpisodeFilter) -> bool:
+    """Say whether a search from the newest on examines every episode: not where a role's own score bounds it."""
+    if not _is_windowed(wanted):
+        return True
+    return _last_examined(conn, _ordered(run_id, wanted, NEWEST, None), NEWEST) is None
+
+
 def position_of(row: EpisodeSummary, ordering: Ordering) -> Position:
     """Return where a row stands in an order."""
     own = {"draw": (), "score": (row.team_score,), "tokens": (row.tokens,), "seconds": (row.seconds,)}

@@ -114,6 +114,10 @@ def test_a_search_for_a_role_says_where_it_stopped(store_conn, rows, monkeypatch
         position = episodes.page(store_conn, RUN, wanted, limit=5, position=position).behind
         seen += 1
     assert seen == 5, "48 episodes, ten at a time"
+    assert not episodes.looks_at_all(store_conn, RUN, wanted)
+    assert episodes.looks_at_all(store_conn, RUN, EpisodeFilter(score=(2.0, None)))
+    monkeypatch.setattr(episodes, "WINDOW", 50)
+    assert episodes.looks_at_all(store_conn, RUN, wanted)
 
 
 def test_tallies_count_the_newest_matching(store_conn, rows):

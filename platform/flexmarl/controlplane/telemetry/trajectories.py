@@ -72,14 +72,16 @@ def page(
 
 def facets(run: Run, wanted: EpisodeFilter = ALL, bound: int = episodes.BOUND) -> dict[str, Any]:
     """Count what a filter matches, among the newest `bound`: outcomes, and scores in bins of equal width."""
-    found = episodes.tallies(store_connection(), run.no, wanted, bound)
+    conn = store_connection()
+    found = episodes.tallies(conn, run.no, wanted, bound)
     counted = sum(tally.count for tally in found)
+    exact = counted < bound and episodes.looks_at_all(conn, run.no, wanted)
     outcomes = {"solved": 0, "not_solved": 0, "failed": 0, "cancelled": 0}
     for tally in found:
         finished = tally.status == "finished"
         outcomes[("solved" if tally.solved else "not_solved") if finished else tally.status] += tally.count
     scores = [(tally.score, tally.count) for tally in found if tally.status == "finished"]
-    return {"counted": counted, "exact": counted < bound, "outcomes": outcomes, "histogram": _bins(scores)}
+    return {"counted": counted, "exact": exact, "outcomes": outcomes, "histogram": _bins(scores)}
 
 
 def _bins(scores: list[tuple[float, int]]) -> list[dict[str, float]]:
