@@ -31,7 +31,10 @@ _IN_ADDRESS = re.compile(r"(://[^\s:/@]*):[^\s@/]+@")
 _BEARER = re.compile(r"(?i)\b(bearer\s+)\S+")
 _LEVELS = {"debug": "debug", "info": "info", "warning": "warning", "warn": "warning", "error": "error",
            "exception": "error", "critical": "error"}  # fmt: skip
-_OWN = frozenset({"event", "level", "timestamp", "run_id", "process", "component", "node", "agent", "policy", "logger", "driver"})
+_OWN = frozenset(
+    ("event", "level", "timestamp", "run_id", "process", "component", "node", "agent", "policy", "logger", "driver")
+)
+"""Members of a line that have a column, or say nothing to people."""
 
 
 class LogShipper:
