@@ -225,3 +225,25 @@ def test_create_watch_and_stop_with_the_keyboard_alone(seeded: Any, visit: Calla
     assert page.locator("#bulk [data-count]").inner_text() == "1 selected"
     page.keyboard.press("Escape")
     page.locator("#bulk").wait_for(state="hidden")
+
+
+def test_notes_and_tags_are_written_on_the_run(seeded: Any, visit: Callable[..., Any]) -> None:
+    guest = visit(seeded)
+    guest.sign_in()
+    guest.goto(f"/runs/{seeded.keys[FINISHED]}")
+    page = guest.page
+    page.locator("#rail-note").get_by_role("button", name="Edit").click()
+    dialog = page.locator("#edit-run")
+    dialog.get_by_label("Notes, in Markdown").fill("Reached **0.96**.\n\n<img src=x onerror=alert(1)>")
+    dialog.get_by_label("Tags, with commas between").fill("<b>")
+    dialog.get_by_role("button", name="Keep notes").click()
+    dialog.locator("[data-error='/tags']").wait_for()
+    dialog.get_by_label("Tags, with commas between").fill("keep, best")
+    assert guest.violations() == []
+    dialog.get_by_role("button", name="Keep notes").click()
+    page.locator("#rail-note strong", has_text="0.96").wait_for()
+    assert page.locator("#rail-note img").count() == 0
+    assert page.locator("#rail-note .tag").all_inner_texts() == ["best", "keep"]
+    page.locator("#rail-note .tag", has_text="best").click()
+    page.wait_for_url("**/runs?tag=best")
+    assert rows(guest).count() == 1
