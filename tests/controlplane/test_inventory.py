@@ -7,7 +7,8 @@ from django.utils import timezone
 
 from flexmarl.controlplane.common.models import AuditEntry
 from flexmarl.controlplane.common.store import store_connection
-from flexmarl.controlplane.inventory import queries
+from flexmarl.controlplane.inventory import doctor, queries
+from flexmarl.controlplane.inventory.doctor import Level
 from flexmarl.store import nodes
 from flexmarl.store.nodes import DeviceFacts, NodeFacts
 
@@ -159,3 +160,18 @@ def test_a_device_moves_to_a_pool_that_exists_and_stays_there(api, admin_api) ->
     assert counts == {"default": (1, 1), "gpu": (1, 1)}
     last = AuditEntry.objects.filter(action="device.move").latest("id")
     assert (last.before, last.after) == ({"pool": "default"}, {"pool": "gpu"})
+
+
+def test_the_doctor_names_rules_that_shut_people_out(admin_api) -> None:
+    assert list(doctor.pools()) == []
+    admin_api.post("/api/v1/pools", {"name": "gpu", "is_default": True})
+    [empty] = doctor.pools()
+    assert empty.text == "gpu is the default pool and has no device"
+    person = admin_api.post("/api/v1/projects", {"name": "game"}, headers={"Idempotency-Key": "k1"})
+    assert person.status_code < 300
+    admin_api.patch("/api/v1/pools/gpu", {"projects": ["game"]}, headers={"If-Match": "*"})
+    admin_api.put("/api/v1/projects/default/default-pool", {"pool": "gpu"})
+    assert "default may not use gpu" in next(doctor.pools()).text
+    rule(admin_api, "nodes/box", "drain", {"mode": "wait"})
+    told = next(doctor.devices())
+    assert (told.level, told.text) == (Level.WARNING, "node box is drained: 2 devices, 0 free, 0 leases left")

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import redis
 from django.conf import settings
@@ -59,7 +60,7 @@ def examine() -> list[Finding]:
     reached = list(database())
     findings += reached
     if all(finding.level is not Level.ERROR for finding in reached):
-        for check in (migrations, clock, devices):
+        for check in (migrations, clock, devices, pools):
             findings += check()
     return findings
 
@@ -195,6 +196,27 @@ def clock() -> Iterator[Finding]:
     yield Finding("clock", level, f"{skew:+.3f} s from here to the database", advice)
 
 
+def pools() -> Iterator[Finding]:
+    """Look for pools whose rules let nobody in, or promise more than there is."""
+    for pool in queries.pools():
+        if pool["default_of"] and pool["projects"]:
+            shut = sorted(set(pool["default_of"]) - set(pool["projects"]))
+            if shut:
+                text = f"{', '.join(shut)} may not use {pool['name']}, which their runs take when they name none"
+                yield Finding("pools", Level.WARNING, text, "bind them to it, or choose another default pool for them")
+        if pool["is_default"] and not pool["devices"]:
+            text = f"{pool['name']} is the default pool and has no device"
+            yield Finding("pools", Level.WARNING, text, "move a device into it, or make another pool the default")
+
+
+def _node_advice(node: dict[str, Any]) -> tuple[Level, str]:
+    if node["state"] == "silent":
+        return Level.WARNING, f"start it on {node['name']}: python -m workers.node"
+    if node["state"] == "ready":
+        return Level.OK, ""
+    return Level.WARNING, "nothing new runs there; enable it on the page Pools and nodes when it may work again"
+
+
 def devices() -> Iterator[Finding]:
     """Look at the registered nodes and their devices."""
     nodes = queries.nodes()
@@ -205,10 +227,10 @@ def devices() -> Iterator[Finding]:
     for node in nodes:
         mine = [device for device in found if device["node"] == node["name"]]
         free = sum(device["free"] for device in mine)
-        text = f"node {node['name']} is {node['state']}: {len(mine)} devices, {free} free"
-        silent = node["state"] == "silent"
-        advice = f"start it on {node['name']}: python -m workers.node" if silent else ""
-        yield Finding("devices", Level.WARNING if silent else Level.OK, text, advice)
+        left = f", {node['drain']['leases_left']} leases left" if node["drain"] else ""
+        text = f"node {node['name']} is {node['state']}: {len(mine)} devices, {free} free{left}"
+        level, advice = _node_advice(node)
+        yield Finding("devices", level, text, advice)
     if all(node["state"] == "silent" for node in nodes):
         yield Finding("devices", Level.ERROR, "no node is alive", "start one: python -m workers.node")
     if Path("/dev/nvidiactl").exists() and not any(device["kind"] == "cuda" for device in found):
