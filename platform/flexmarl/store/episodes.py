@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
 import orjson
 from psycopg import Connection, sql
 from psycopg.sql import SQL, Composable, Composed
@@ -237,7 +238,7 @@ def _conditions(wanted: EpisodeFilter) -> list[Composable]:
         if wanted.status is not EpisodeStatus.FINISHED:
             found.append(SQL("status <> 'finished'"))
     for name, whole in (("turns", wanted.turns), ("tokens", wanted.tokens)):
-        found += _range(sql.Identifier(name), whole)
+        found += _range(sql.Identifier(name), whole, "int")
     for name, bounds in (("team_score", wanted.score), ("seconds", wanted.seconds)):
         found += _range(sql.Identifier(name), bounds, "real")
     if wanted.pins:
@@ -265,22 +266,29 @@ def _among(keys: Sequence[Key]) -> Composable:
 def _range(
     column: Composable, bounds: tuple[float | int | None, float | int | None], kind: str = ""
 ) -> list[Composable]:
-    cast = SQL(f"::{kind}" if kind else "")
     return [
-        SQL("{} {} {}{}").format(column, SQL(sign), Value(bound), cast)
+        SQL("{} {} {}").format(column, SQL(sign), _figure(bound, kind))
         for sign, bound in ((">=", bounds[0]), ("<=", bounds[1]))
         if bound is not None
     ]
 
 
+def _figure(value: float | int, kind: str) -> Composable:
+    """Write a figure of a column's type: what the type cannot hold becomes the nearest that it can."""
+    if kind == "real":
+        with np.errstate(over="ignore"):
+            return SQL("{}::real").format(Value(float(np.float32(value))))
+    return SQL("{}").format(Value(int(max(-(2**31), min(2**31 - 1, value))) if kind == "int" else value))
+
+
 def _behind(way: Ordering, position: Position) -> Composable:
     column, kind = _COLUMNS[way.by]
-    names, values = ["draw", "member", "attempt"], [SQL("{}").format(Value(value)) for value in position]
-    if column:
-        names.insert(0, column)
-        values[0] = values[0] + SQL(f"::{kind}")
+    names = [column] if column else []
+    values = [_figure(position[0], kind)] if column else []
+    values += [SQL("{}").format(Value(value)) for value in position[len(names) :]]
     sign = SQL("<" if way.descending else ">")
-    return SQL("({}) {} ({})").format(SQL(", ").join(map(sql.Identifier, names)), sign, SQL(", ").join(values))
+    columns = SQL(", ").join(map(sql.Identifier, [*names, "draw", "member", "attempt"]))
+    return SQL("({}) {} ({})").format(columns, sign, SQL(", ").join(values))
 
 
 def _order(way: Ordering, prefix: str = "") -> Composed:
