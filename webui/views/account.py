@@ -58,7 +58,7 @@ def _counted(rows: list[dict[str, Any]]) -> list[tuple[str, str, int]]:
     return [(word, label, sum(not word or row["state"] == word for row in rows)) for word, label in states]
 
 
-@page(Scope.TOKENS_WRITE)
+@page(None)
 def profile(request: HttpRequest) -> HttpResponse:
     """Show a person's preferences, roles and password."""
     actor = accounts.actor_of(request)

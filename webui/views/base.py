@@ -68,8 +68,8 @@ ALL_PROJECTS = "all"
 """What `?project=` says for all of them."""
 
 
-def page(scope: Scope = Scope.RUNS_READ) -> Callable[[View], View]:
-    """Ask for a signed-in person with a scope, and show refusals as pages."""
+def page(scope: Scope | None = Scope.RUNS_READ) -> Callable[[View], View]:
+    """Ask for a signed-in person with a scope (None: anybody signed in), and show refusals as pages."""
 
     def decorate(view: View) -> View:
         @wraps(view)
@@ -80,11 +80,13 @@ def page(scope: Scope = Scope.RUNS_READ) -> Callable[[View], View]:
                 try:
                     if not all(is_safe(value) for value in kwargs.values() if isinstance(value, str)):
                         raise NotFound("A part of the address is not legal text.")
-                    actor_of(request).require(scope)
+                    if scope is not None:
+                        actor_of(request).require(scope)
                     return view(request, *args, **kwargs)
                 except ProblemError as problem:
                     return refused(request, problem)
 
+        inner.scope = scope  # type: ignore[attr-defined] # the permission matrix is checked against it
         return inner
 
     return decorate

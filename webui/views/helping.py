@@ -15,14 +15,14 @@ ROLES = ("planner", "solver", "verifier", "speaker", "listener", "guesser", "hin
 VERDICTS = ("healthy", "watch", "degraded", "stalled")
 
 
-@page()
+@page(None)
 def help_page(request: HttpRequest) -> HttpResponse:
     """Show the words of the product and the keys of its pages."""
     context = {"nav": "help", "glossary": glossary.words(), "keys": keyboard.everything()}
     return show(request, "webui/help.html", context)
 
 
-@page()
+@page(None)
 def components(request: HttpRequest) -> HttpResponse:
     """Show every component and state, drawn by the templates and classes that pages use."""
     return show(request, "webui/components.html", {"nav": "help", **samples()})

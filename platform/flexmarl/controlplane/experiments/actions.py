@@ -2,9 +2,10 @@
 
 from django.db import transaction
 
+from flexmarl.controlplane.accounts.models import Project
 from flexmarl.controlplane.common.actions import record
 from flexmarl.controlplane.common.actor import Actor
-from flexmarl.controlplane.common.problems import DuplicateName
+from flexmarl.controlplane.common.problems import DuplicateName, FieldError, ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.experiments.models import Experiment
 
@@ -13,12 +14,16 @@ from flexmarl.controlplane.experiments.models import Experiment
 def create_experiment(actor: Actor, name: str, description: str = "", project: str = "default") -> Experiment:
     """Create an experiment."""
     actor.require(Scope.RUNS_WRITE, project)
+    if not Project.objects.filter(name=project).exists():
+        detail = f"There is no project {project}."
+        raise ValidationProblem(detail, errors=[FieldError("/project", "unknown_value", detail)])
     experiment, created = Experiment.objects.get_or_create(
         project_id=project, name=name, defaults={"description": description, "owner_id": actor.user_id}
     )
     if not created:
         raise DuplicateName(f"There is an experiment named {name}.", extra={"existing": str(experiment.id)})
-    record(actor, "experiment.create", "experiment", experiment.id, name)
+    after = {"description": description}
+    record(actor, "experiment.create", "experiment", experiment.id, name, project=project, after=after)
     return experiment
 
 

@@ -24,6 +24,7 @@ from flexmarl.controlplane.common.ids import readable_key
 from flexmarl.controlplane.common.problems import FieldError, InvalidState, PermissionDenied, ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.store import store_connection
+from flexmarl.controlplane.common.times import rfc3339
 from flexmarl.controlplane.experiments.actions import ensure_experiment
 from flexmarl.controlplane.experiments.plan_tokens import check_plan
 from flexmarl.controlplane.experiments.plans import Draft, overlay, required
@@ -84,7 +85,8 @@ def create_run(
         store_connection(), run.no, made.document, RunStatus.DRAFT, project=project, priority=marks.priority
     )
     ensure_roles(project, made.spec.agents)
-    record(actor, "run.create", "run", run.id, run.key, template=made.template, preset=made.preset)
+    after = {"name": run.name, "template": made.template, "preset": made.preset}
+    record(actor, "run.create", "run", run.id, run.key, project=project, after=after)
     if start:
         act(actor, run, Verb.START)
     live.announce_on_commit(live.CLUSTER, 0)
@@ -110,7 +112,8 @@ def act(actor: Actor, run: Run, verb: Verb, reason: str = "", options: VerbOptio
     )
     event = verbs.event_of(actor, run, operation, options)
     inbox.put_verb(store_connection(), run.no, operation.producer_key, event)
-    record(actor, f"run.{verb}", "run", run.id, run.key, operation=str(operation.id), reason=reason, **options.given)
+    asked = {"operation": str(operation.id), "reason": reason, "status": status.value, **options.given}
+    record(actor, f"run.{verb}", "run", run.id, run.key, project=run.project_id, **asked)
     live.announce_on_commit(live.run_topic(run.id), state.seq)
     return operation
 
@@ -143,6 +146,7 @@ def clone(actor: Actor, run: Run, draft: Draft, **options: Any) -> Run:
 @transaction.atomic
 def archive(actor: Actor, run: Run) -> Run:
     """Take an ended run or a draft out of the lists. It stays readable, and can be restored."""
+    _require_edit(actor, run)
     state = RunState.objects.select_for_update().get(pk=run.no)
     status = RunStatus(state.status)
     if (status not in TERMINAL and status is not RunStatus.DRAFT) or state.pending_verb:
@@ -160,9 +164,13 @@ def restore(actor: Actor, run: Run) -> Run:
     return _set_archived(actor, run, None)
 
 
-def _set_archived(actor: Actor, run: Run, at: datetime | None) -> Run:
+def _require_edit(actor: Actor, run: Run) -> None:
     if not queries.may_edit(actor, run):
         raise PermissionDenied("Only its owner and operators may archive and restore a run.")
+
+
+def _set_archived(actor: Actor, run: Run, at: datetime | None) -> Run:
+    _require_edit(actor, run)
     if (at is None) != (run.archived_at is None):
         _write(actor, run, "run.restore" if at is None else "run.archive", archived_at=at)
         live.announce_on_commit(live.CLUSTER, 0)
@@ -197,9 +205,15 @@ def update_run(
 
 
 def _write(actor: Actor, run: Run, action: str, **changes: Any) -> None:
+    before = {name: _plain(getattr(run, name)) for name in changes}
+    after = {name: _plain(value) for name, value in changes.items()}
     Run.objects.filter(pk=run.pk).update(version=F("version") + 1, updated_at=timezone.now(), **changes)
-    record(actor, action, "run", run.id, run.key, members=sorted(changes))
+    record(actor, action, "run", run.id, run.key, project=run.project_id, before=before, after=after)
     live.announce_on_commit(live.run_topic(run.id), run.state.seq)
+
+
+def _plain(value: Any) -> Any:
+    return rfc3339(value) if isinstance(value, datetime) else value
 
 
 def _insert(run: Run) -> Run:

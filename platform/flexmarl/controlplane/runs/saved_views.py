@@ -50,7 +50,7 @@ def create(
     view = SavedView(owner_id=actor.user_id, project_id=project, page=page, name=name, query=query, shared=shared)
     with _once_per_name(name), transaction.atomic():
         view.save(force_insert=True)
-        record(actor, "saved_view.create", "saved_view", view.id, name, shared=shared)
+        record(actor, "saved_view.create", "saved_view", view.id, name, project=project, shared=shared)
     return find(actor, view.id)
 
 
@@ -61,7 +61,11 @@ def change(actor: Actor, view: SavedView, **changes: Any) -> SavedView:
         actor.require(Scope.RUNS_WRITE, view.project_id)
     with _once_per_name(changes.get("name", view.name)), transaction.atomic():
         SavedView.objects.filter(pk=view.pk).update(version=F("version") + 1, updated_at=timezone.now(), **changes)
-        record(actor, "saved_view.update", "saved_view", view.id, view.name, members=sorted(changes))
+        before = {name: getattr(view, name) for name in changes}
+        record(
+            actor, "saved_view.update", "saved_view", view.id, view.name,
+            project=view.project_id, before=before, after=changes,
+        )  # fmt: skip
     return find(actor, view.id)
 
 
@@ -70,7 +74,7 @@ def delete(actor: Actor, view: SavedView) -> None:
     """Forget a view."""
     if not actor.may(Scope.PROJECTS_ADMIN, view.project_id):
         _require_owner(actor, view)
-    record(actor, "saved_view.delete", "saved_view", view.id, view.name)
+    record(actor, "saved_view.delete", "saved_view", view.id, view.name, project=view.project_id)
     view.delete()
 
 

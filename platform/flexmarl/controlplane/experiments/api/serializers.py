@@ -4,6 +4,7 @@ from typing import Any
 
 from rest_framework import serializers
 
+from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
 from flexmarl.controlplane.common.api.serializers import FieldErrorSerializer, StrictSerializer
 from flexmarl.controlplane.experiments.plans import Draft
 
@@ -25,6 +26,7 @@ class ExperimentSerializer(serializers.Serializer):
 class NewExperimentSerializer(StrictSerializer):
     name = serializers.CharField(max_length=64)
     description = serializers.CharField(required=False, default="", allow_blank=True)
+    project = serializers.CharField(required=False, default=DEFAULT_PROJECT, max_length=64)
 
 
 class TemplateSerializer(serializers.Serializer):

@@ -115,6 +115,7 @@ class SeriesExportView(ApiView):
 class SeriesBatchView(ApiView):
     scopes = {"POST": Scope.RUNS_WRITE}
     parser_classes = (NdjsonParser,)
+    rate_class = "ingest"
 
     @extend_schema(
         operation_id="runs_series_batch",

@@ -1,0 +1,266 @@
+"""The permission matrix: every route and method, every kind of caller, on their own objects and on those of others."""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from django.db import transaction
+from django.test import Client
+from django.urls import reverse
+from rest_framework.test import APIClient
+
+from flexmarl.contracts.events import Verb
+from flexmarl.controlplane.accounts import actions as accounts
+from flexmarl.controlplane.accounts.choices import PROJECT_SCOPES_OF, SCOPES_OF, SERVICE_SCOPES, ProjectRole, Role
+from flexmarl.controlplane.accounts.models import ApiToken, User
+from flexmarl.controlplane.accounts.queries import actor_of_user
+from flexmarl.controlplane.agents.models import AgentDefinition
+from flexmarl.controlplane.api import urlpatterns
+from flexmarl.controlplane.common.actions import record
+from flexmarl.controlplane.common.actor import Actor
+from flexmarl.controlplane.common.api.permissions import PUBLIC, SIGNED_IN
+from flexmarl.controlplane.common.scopes import Scope
+from flexmarl.controlplane.experiments.actions import create_experiment
+from flexmarl.controlplane.experiments.plans import Draft
+from flexmarl.controlplane.runs import actions as runs
+from flexmarl.controlplane.runs import queries, saved_views
+from flexmarl.controlplane.runs.models import Run, SavedView
+from flexmarl.controlplane.telemetry.topics import sequence_of
+from tests.support.controlplane import SPEC, key, make_person, set_state
+from tests.support.permissions import (
+    API,
+    DOCUMENT,
+    ELSEWHERE,
+    HOME,
+    OWNED,
+    PAGES,
+    Held,
+    Of,
+    Row,
+    api_routes,
+    document,
+    outcome,
+)
+from tests.support.played import play
+from webui.urls import urlpatterns as pages
+
+pytestmark = pytest.mark.django_db
+
+SIGNING = {"sign_in", "sign_out"}
+POSTED = {"new_run_text"}
+CASES = [(name, method) for name, rows in API.items() for method in rows]
+
+
+@dataclass
+class Caller:
+    held: Held
+    client: APIClient
+    user: User | None
+
+
+@dataclass
+class World:
+    run: Run
+    arguments: dict[str, dict[str, Any]]
+    """Route name -> arguments of its path; "" for all others."""
+    callers: dict[str, Caller]
+
+
+def token_client(text: str) -> APIClient:
+    client = APIClient()
+    client.credentials(HTTP_AUTHORIZATION=f"Bearer {text}")
+    return client
+
+
+def everybody() -> dict[str, Caller]:
+    """All kinds of callers: each role here and elsewhere, nobody, a service account, tokens that are narrowed."""
+    found = {"nobody": Caller(Held(signed_in=False), APIClient(), None)}
+    for role in Role:
+        user = make_person(f"is-{role}", role)
+        found[str(role)] = Caller(Held(SCOPES_OF[role]), full(user), user)
+    for role in ProjectRole:
+        for project in (HOME, ELSEWHERE):
+            user = make_person(f"{role}-{project}", role, project)
+            held = Held(SCOPES_OF[Role.MEMBER], {project: PROJECT_SCOPES_OF[role]})
+            found[f"{role} of {project}"] = Caller(held, full(user), user)
+    boss, admin = found[f"{ProjectRole.ADMIN} of {HOME}"], found[str(Role.CLUSTER_ADMIN)]
+    assert boss.user
+    assert admin.user
+    robot = accounts.create_service_account(actor_of_user(boss.user), HOME, "robot", "editor")
+    _, text = accounts.create_token(actor_of_user(boss.user), "t", service_account=(HOME, robot.id))
+    found["service account"] = Caller(
+        Held(SERVICE_SCOPES, {HOME: PROJECT_SCOPES_OF[ProjectRole.EDITOR]}), token_client(text), robot
+    )
+    _, text = accounts.create_token(actor_of_user(boss.user), "t", ["runs:read"])
+    narrow = Held(frozenset(), {HOME: frozenset({Scope.RUNS_READ})})
+    found["token with one scope"] = Caller(narrow, token_client(text), boss.user)
+    _, text = accounts.create_token(actor_of_user(admin.user), "t", projects=[ELSEWHERE])
+    found["token of an admin for another project"] = Caller(
+        admin.held.limited(ELSEWHERE), token_client(text), admin.user
+    )
+    _, text = accounts.create_token(actor_of_user(admin.user), "t", projects=[HOME])
+    found["token of an admin for this project"] = Caller(admin.held.limited(HOME), token_client(text), admin.user)
+    return found
+
+
+def full(user: User) -> APIClient:
+    """A client with a token of all that a person may."""
+    return token_client(accounts.create_token(actor_of_user(user), "t")[1])
+
+
+@pytest.fixture
+def world(db: None) -> World:
+    """Return one object of each kind in HOME, all belonging to otto, and everybody who may ask for them."""
+    otto = make_person("otto", ProjectRole.OPERATOR, HOME)
+    make_person("ada", ProjectRole.VIEWER, ELSEWHERE)
+    callers, actor = everybody(), actor_of_user(otto)
+    run = runs.create_run(actor, Draft(spec=SPEC), project=HOME)
+    set_state(run, status="running")
+    run = queries.find_run(actor, run.id)
+    played = play(run)
+    operation = runs.act(actor, queries.find_run(actor, run.id), Verb.STOP)
+    experiment = create_experiment(actor, "e", project=HOME)
+    agent = AgentDefinition.objects.filter(project_id=HOME)[0]
+    view = saved_views.create(actor, name="v", page="runs", shared=True, project=HOME)
+    token, _ = accounts.create_token(actor, "t")
+    row = record(actor, "run.stop", "run", run.id, run.key, project=HOME)
+    robot = User.objects.get(username="robot")
+    service = {"name": HOME, "user_id": robot.id}
+    arguments: dict[str, dict[str, Any]] = {
+        "": {
+            "run_id": run.key, "trajectory_id": played.trajectory, "draw": 0, "name": "default",
+            "device_id": "box.cpu0",
+            "operation_id": operation.id, "experiment_id": experiment.id, "agent_id": agent.id,
+            "user_id": otto.id, "token_id": token.id, "entry_id": row.id, "project": HOME, "external_id": "job-1",
+            "verb": "pause", "action": "cordon", "view_id": view.id,
+        },
+        "api-project": {"name": HOME}, "api-members": {"name": HOME}, "api-member": {"name": HOME, "user_id": otto.id},
+        "api-service-accounts": {"name": HOME}, "api-service-account": service, "api-service-tokens": service,
+        "api-template": {"name": "reference_game"},
+    }  # fmt: skip
+    return World(run, arguments, callers)
+
+
+MISSING_IS_FINE = {"api-quota", "api-node", "api-node-action", "api-device", "api-device-action"}
+"""Objects that are not there in this world: for those who may ask, the answer is 404."""
+
+
+def address(world: World, name: str) -> str:
+    values = {**world.arguments[""], **world.arguments.get(name, {})}
+    return "/api/v1/" + re.sub(r"\{(\w+)\}", lambda part: str(values[part[1]]), api_routes()[name])
+
+
+def status(caller: Caller, method: str, url: str, row: Row) -> int:
+    """Ask, and take back whatever it did."""
+    with transaction.atomic():
+        answer = caller.client.generic(
+            method, url + row.query, json.dumps(row.body), row.content, HTTP_IDEMPOTENCY_KEY=key()
+        )
+        transaction.set_rollback(True)
+    return int(answer.status_code)
+
+
+def check(world: World, name: str, method: str, own: bool) -> list[str]:
+    """What differs from the table for one route and method."""
+    row, url, wrong = API[name][method], address(world, name), []
+    for label, caller in world.callers.items():
+        if own and caller.user is None:
+            continue
+        with transaction.atomic():
+            if own:
+                _give(world, name, caller)
+            got = status(caller, method, url, row)
+            transaction.set_rollback(True)
+        expected = outcome(caller.held, row, own)
+        may_miss = name in MISSING_IS_FINE or (name, method) == ("api-run-trajectory-labels", "DELETE")
+        refused = got if got in (401, 403) or (got == 404 and not may_miss) else None
+        if may_miss and expected == 404:
+            refused = got
+        if refused != expected:
+            wrong.append(
+                f"{method} {url} by {label}{' (own)' if own else ''}: {got}, expected {expected or 'no refusal'}"
+            )
+    return wrong
+
+
+def _give(world: World, name: str, caller: Caller) -> None:
+    """Make the object the caller's own."""
+    if name == "api-token":
+        ApiToken.objects.filter(pk=world.arguments[""]["token_id"]).update(owner=caller.user)
+    Run.objects.filter(pk=world.run.pk).update(owner=caller.user)
+    SavedView.objects.filter(pk=world.arguments[""]["view_id"]).update(owner=caller.user)
+
+
+def test_every_route_and_method_has_a_row() -> None:
+    routes = {str(pattern.name): set(pattern.callback.view_class.scopes) for pattern in urlpatterns}
+    assert {name: set(rows) for name, rows in API.items()} == routes
+
+
+def test_rows_name_the_scope_that_the_view_declares() -> None:
+    for pattern in urlpatterns:
+        for method, declared in pattern.callback.view_class.scopes.items():
+            row = API[str(pattern.name)][method]
+            words = {Of.PUBLIC: PUBLIC, Of.SELF: SIGNED_IN, Of.PROJECT_SEEN: SIGNED_IN}
+            assert declared == (row.scope or words[row.of]), (pattern.name, method)
+
+
+def test_the_matrix(world: World) -> None:
+    wrong = [line for name, method in CASES for line in check(world, name, method, own=False)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_matrix_on_ones_own(world: World) -> None:
+    own = [case for case in CASES if API[case[0]][case[1]].of in {*OWNED, Of.TOKEN}]
+    wrong = [line for name, method in own for line in check(world, name, method, own=True)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_document_says_what_is_tested() -> None:
+    assert DOCUMENT.read_text(encoding="utf-8") == document(api_routes()), "run tests/support/permissions.py"
+
+
+def test_every_page_has_a_row() -> None:
+    routes = {str(pattern.name): getattr(pattern.callback, "scope", "none of ours") for pattern in pages}
+    assert {name for name in routes if name not in SIGNING} == set(PAGES)
+    for name, row in PAGES.items():
+        assert routes[name] == row.scope, name
+
+
+def test_pages_open_for_those_who_may(world: World) -> None:
+    wrong = []
+    for name, row in PAGES.items():
+        path = reverse(f"webui:{name}", kwargs=_page_arguments(world, name))
+        for label, caller in world.callers.items():
+            if caller.held.signed_in and (caller.user is None or "token" in label or "service" in label):
+                continue
+            client = Client()
+            if caller.user is not None:
+                client.force_login(caller.user)
+            with transaction.atomic():
+                answer = client.post(path, {}, "application/json") if name in POSTED else client.get(path + row.query)
+                transaction.set_rollback(True)
+            refused = {302: 401}.get(answer.status_code, answer.status_code)
+            expected = outcome(caller.held, row)
+            if (refused if refused in (401, 403, 404) else None) != expected:
+                wrong.append(f"{path} by {label}: {answer.status_code}, expected {expected or 'no refusal'}")
+    assert not wrong, "\n".join(wrong)
+
+
+def _page_arguments(world: World, name: str) -> dict[str, Any]:
+    known = {"key": world.run.key, "tid": world.arguments[""]["trajectory_id"], "role": "solver"}
+    text = next(str(pattern.pattern) for pattern in pages if pattern.name == name)
+    return {part: known[part] for part in re.findall(r"<(?:\w+:)?(\w+)>", text)}
+
+
+def test_topics_of_the_live_socket(world: World) -> None:
+    for label, caller in world.callers.items():
+        actor = _actor(caller)
+        assert (sequence_of(actor, f"run:{world.run.id}") is not None) == caller.held.may(Scope.RUNS_READ, HOME), label
+        assert (sequence_of(actor, "cluster") is not None) == caller.held.may(Scope.CLUSTER_READ), label
+
+
+def _actor(caller: Caller) -> Actor:
+    name = caller.user.username if caller.user else "nobody"
+    return Actor(caller.user.id if caller.user else None, name, caller.held.everywhere, "", caller.held.projects)

@@ -1,0 +1,347 @@
+"""Who may call what: one row per route and method, the outcome for each caller, and docs/permissions.md from both.
+
+`python tests/support/permissions.py` (with platform/ and the repository on PYTHONPATH) writes the document.
+"""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from flexmarl.controlplane.common.scopes import KEPT_IN_PROJECTS, OF_PROJECTS, Scope
+
+HOME, ELSEWHERE = "alpha", "beta"
+"""Project of the objects in question, and another one."""
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "permissions.md"
+
+
+PROSE = """# Permissions
+
+Written by `tests/support/permissions.py` from the table that the tests check against every route; do not edit.
+
+Each column is a role in the project of the object (`service`: a service account that is an editor there) or in the
+installation (`member`, `auditor`, `cluster_admin`: without a role in the project). *yes*: not refused; *own*: on their
+own runs, tokens and views; *no*: 403, with the missing scope; *hidden*: 404, as if it did not exist. A caller with a
+role in another project is a `member` here, save that lists answer with what they may see. A token never does more than
+its owner; limited to projects, it does nothing in others and keeps of the installation's scopes only `cluster:read` and
+`tokens:write`.
+"""
+
+
+class Of(Enum):
+    """What a route is about: this decides which question is asked beside the scope."""
+
+    PUBLIC = "anybody"
+    SELF = "anybody signed in"
+    INSTALLATION = "the scope, held somewhere"
+    RUN = "the scope in the run's project; outside of it the run does not exist"
+    OWN_RUN = "the same; on runs of others `runs:act-any` too"
+    OWN_VIEW = "one's own view"
+    OWN_OR_KEPT_VIEW = "one's own view, or `projects:admin` in its project"
+    IN_PROJECT = "the scope in the project that is named"
+    ALSO_PROJECT = "the scope, and `runs:read` in the project"
+    PROJECT_SEEN = "a part in the project; outside of it the project does not exist"
+    PROJECT = "the scope in the project; outside of it the project does not exist"
+    TOKEN = "own tokens, those of service accounts one keeps, all with `users:admin`; others do not exist"
+    AUDIT_ROW = "the scope in the project of the row, or everywhere; other rows do not exist"
+
+
+@dataclass(frozen=True)
+class Row:
+    of: Of
+    scope: Scope | None = None
+    body: Mapping[str, Any] = field(default_factory=dict)
+    query: str = ""
+    content: str = "application/json"
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a caller holds. `signed_in` False: nobody."""
+
+    everywhere: frozenset[Scope] = frozenset()
+    projects: Mapping[str, frozenset[Scope]] = field(default_factory=dict)
+    signed_in: bool = True
+
+    def may(self, scope: Scope, project: str | None = None) -> bool:
+        held = self.projects.values() if project is None else [self.projects.get(project, frozenset())]
+        return scope in self.everywhere or any(scope in one for one in held)
+
+    def limited(self, *projects: str) -> "Held":
+        """The same through a token that is limited to some projects."""
+        in_all = self.everywhere & OF_PROJECTS
+        kept = {name: in_all | self.projects.get(name, frozenset()) for name in projects}
+        return Held(self.everywhere & KEPT_IN_PROJECTS, kept)
+
+
+OWNED = {Of.OWN_RUN, Of.OWN_VIEW, Of.OWN_OR_KEPT_VIEW}
+INSTEAD_OF_OWNING = {Of.OWN_RUN: Scope.RUNS_ACT_ANY, Of.OWN_OR_KEPT_VIEW: Scope.PROJECTS_ADMIN, Of.OWN_VIEW: None}
+"""Scope that lets a caller do to what belongs to others what they may do to their own."""
+R, S = Row, Scope
+_read = {"GET": R(Of.RUN, S.RUNS_READ)}
+_trajectories = {"GET": R(Of.RUN, S.TRAJECTORIES_READ)}
+_somewhere = {"GET": R(Of.INSTALLATION, S.RUNS_READ)}
+_cluster = {"GET": R(Of.INSTALLATION, S.CLUSTER_READ)}
+_admin = R(Of.INSTALLATION, S.CLUSTER_ADMIN, {"name": "made", "note": "n"})
+_people = R(Of.INSTALLATION, S.USERS_ADMIN)
+_keep = R(Of.PROJECT, S.PROJECTS_ADMIN)
+FIGURE = {"name": "user/x", "step": 1, "value": 1}
+SPEC: dict[str, Any] = {
+    "name": "code words",
+    "agents": {"speaker": {}, "listener": {}},
+    "environment": {"type": "reference_game"},
+}
+
+TWO = "?ids=1-0-1,1-1-1"
+"""Two members of one group."""
+
+API: dict[str, dict[str, Row]] = {
+    "api-openapi": {"GET": R(Of.PUBLIC)},
+    "api-docs": {"GET": R(Of.PUBLIC)},
+    "api-me": {"GET": R(Of.SELF), "PATCH": R(Of.SELF)},
+    "api-me-password": {"POST": R(Of.SELF)},
+    "api-users": {"GET": _people, "POST": R(Of.INSTALLATION, S.USERS_ADMIN, {"username": "fresh"})},
+    "api-user": {"GET": _people, "PATCH": R(Of.INSTALLATION, S.USERS_ADMIN, {"email": "x@y.example"})},
+    "api-user-password": {"POST": _people},
+    "api-projects": {"GET": R(Of.SELF), "POST": R(Of.INSTALLATION, S.USERS_ADMIN, {"name": "gamma"})},
+    "api-project": {
+        "GET": R(Of.PROJECT_SEEN),
+        "PATCH": R(Of.PROJECT, S.PROJECTS_ADMIN, {"description": "d"}),
+        "DELETE": R(Of.INSTALLATION, S.USERS_ADMIN),
+    },
+    "api-members": {
+        "GET": R(Of.PROJECT_SEEN),
+        "POST": R(Of.PROJECT, S.PROJECTS_ADMIN, {"username": "ada", "role": "viewer"}),
+    },
+    "api-member": {
+        "GET": R(Of.PROJECT_SEEN),
+        "PATCH": R(Of.PROJECT, S.PROJECTS_ADMIN, {"role": "viewer"}),
+        "DELETE": _keep,
+    },
+    "api-service-accounts": {"GET": _keep, "POST": R(Of.PROJECT, S.PROJECTS_ADMIN, {"name": "robot-2"})},
+    "api-service-account": {"GET": _keep, "PATCH": R(Of.PROJECT, S.PROJECTS_ADMIN, {"role": "viewer"})},
+    "api-service-tokens": {
+        "GET": _keep,
+        "POST": R(Of.PROJECT, S.PROJECTS_ADMIN, {"name": "t", "scopes": []}),
+    },
+    "api-tokens": {
+        "GET": R(Of.INSTALLATION, S.TOKENS_WRITE),
+        "POST": R(Of.INSTALLATION, S.TOKENS_WRITE, {"name": "t", "scopes": []}),
+    },
+    "api-token": {
+        "GET": R(Of.TOKEN, S.TOKENS_WRITE),
+        "PATCH": R(Of.TOKEN, S.TOKENS_WRITE, {"name": "n"}),
+        "DELETE": R(Of.TOKEN, S.TOKENS_WRITE),
+    },
+    "api-ws-tickets": {"POST": R(Of.SELF)},
+    "api-audit": {"GET": R(Of.INSTALLATION, S.AUDIT_READ)},
+    "api-audit-export": {"GET": R(Of.INSTALLATION, S.AUDIT_READ)},
+    "api-audit-entry": {"GET": R(Of.AUDIT_ROW, S.AUDIT_READ)},
+    "api-pools": {**_cluster, "POST": _admin},
+    "api-pool": {**_cluster, "PATCH": _admin, "DELETE": _admin},
+    "api-quota": {**_cluster, "PUT": R(Of.INSTALLATION, S.CLUSTER_ADMIN, {"devices": 1}), "DELETE": _admin},
+    "api-quotas": _cluster,
+    "api-changes": _cluster,
+    "api-nodes": _cluster,
+    "api-node": {**_cluster, "PATCH": R(Of.INSTALLATION, S.CLUSTER_ADMIN, {"note": "n"})},
+    "api-node-action": {"POST": R(Of.INSTALLATION, S.CLUSTER_ADMIN)},
+    "api-devices": _cluster,
+    "api-timeline": _cluster,
+    "api-device": {**_cluster, "PATCH": R(Of.INSTALLATION, S.CLUSTER_ADMIN, {"note": "n"})},
+    "api-device-action": {"POST": R(Of.INSTALLATION, S.CLUSTER_ADMIN)},
+    "api-queue": _cluster,
+    "api-templates": _somewhere,
+    "api-template": _somewhere,
+    "api-presets": _somewhere,
+    "api-config-schema": _somewhere,
+    "api-transitions": _somewhere,
+    "api-project-pool": {
+        "GET": R(Of.ALSO_PROJECT, S.CLUSTER_READ),
+        "PUT": R(Of.INSTALLATION, S.CLUSTER_ADMIN, {"pool": "default"}),
+    },
+    "api-node-drain": {"POST": R(Of.INSTALLATION, S.CLUSTER_READ, {"preview": True})},
+    "api-device-drain": {"POST": R(Of.INSTALLATION, S.CLUSTER_READ, {"preview": True})},
+    "api-run-priority": {"POST": R(Of.RUN, S.RUNS_ACT_ANY, {"priority": 50})},
+    "api-run-move-pool": {"POST": R(Of.OWN_RUN, S.RUNS_ACT, {"pool": "default"})},
+    "api-run-series-data": {"GET": R(Of.RUN, S.RUNS_READ, query="?names=reward/team")},
+    "api-run-series-export": {"GET": R(Of.RUN, S.RUNS_READ, query="?names=reward/team")},
+    "api-run-series-batch": {"POST": R(Of.RUN, S.RUNS_WRITE, FIGURE, content="application/x-ndjson")},
+    "api-series-data": {"POST": R(Of.INSTALLATION, S.RUNS_READ)},
+    "api-run-trajectory-facets": _trajectories,
+    "api-run-trajectory-compare": {"GET": R(Of.RUN, S.TRAJECTORIES_READ, query=TWO)},
+    "api-run-trajectory-export": _trajectories,
+    "api-run-trajectory-tokens": _trajectories,
+    "api-run-trajectory-labels": {
+        **_trajectories,
+        "PUT": R(Of.RUN, S.RUNS_WRITE, {"label": "good"}),
+        "DELETE": R(Of.RUN, S.RUNS_WRITE),
+    },
+    "api-run-group": _trajectories,
+    "api-run-logs": _read,
+    "api-run-logs-export": _read,
+    "api-agents": _somewhere,
+    "api-agent": _read,
+    "api-experiments": {
+        **_somewhere,
+        "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, {"name": "e2", "project": HOME}),
+    },
+    "api-experiment": _read,
+    "api-runs": {**_somewhere, "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, {"spec": SPEC, "project": HOME})},
+    "api-runs-plan": {"POST": R(Of.IN_PROJECT, S.RUNS_READ, {"spec": SPEC, "project": HOME})},
+    "api-runs-search": {"POST": R(Of.INSTALLATION, S.RUNS_READ)},
+    "api-runs-bulk": {"POST": R(Of.INSTALLATION, S.RUNS_READ)},
+    "api-run-external": {"PUT": R(Of.IN_PROJECT, S.RUNS_WRITE, {"spec": SPEC, "project": HOME})},
+    "api-run": {**_read, "PATCH": R(Of.OWN_RUN, S.RUNS_WRITE, {"name": "n"})},
+    "api-run-action": {"POST": R(Of.OWN_RUN, S.RUNS_ACT)},
+    "api-run-clone": {"POST": R(Of.RUN, S.RUNS_WRITE)},
+    "api-run-archive": {"POST": R(Of.OWN_RUN, S.RUNS_WRITE)},
+    "api-run-restore": {"POST": R(Of.OWN_RUN, S.RUNS_WRITE)},
+    "api-saved-views": {
+        **_somewhere,
+        "POST": R(Of.IN_PROJECT, S.RUNS_READ, {"name": "v", "page": "runs", "project": HOME}),
+    },
+    "api-saved-view": {
+        **_read,
+        "PATCH": R(Of.OWN_VIEW, S.RUNS_READ, {"query": "q=x"}),
+        "DELETE": R(Of.OWN_OR_KEPT_VIEW, S.RUNS_READ),
+    },
+    "api-run-checkpoints": _read,
+    "api-run-versions": _read,
+    "api-run-attempts": _read,
+    "api-run-operations": _read,
+    "api-operation": _read,
+    "api-run-advisories": _read,
+    "api-run-bubble": _read,
+    "api-run-pipeline": _read,
+    "api-run-series": _read,
+    "api-run-timeline": _read,
+    "api-run-events": _read,
+    "api-run-notes": _read,
+    "api-run-consistency": _read,
+    "api-run-trajectories": _trajectories,
+    "api-run-trajectory": _trajectories,
+    "api-stream": {"GET": R(Of.SELF)},
+}
+"""Route name -> method -> who may. A route without rows fails the tests."""
+
+
+_run_page, _trajectory_page = R(Of.RUN, S.RUNS_READ), R(Of.RUN, S.TRAJECTORIES_READ)
+_cluster_page = R(Of.INSTALLATION, S.CLUSTER_READ)
+_RUN_PAGES = (
+    *("run", "figures", "header_part", "summary_part", "timeline", "timeline_part", "events", "events_part"),
+    *("config", "checkpoints", "pipeline", "pipeline_part", "attempts"),
+)
+_TRAJECTORY_PAGES = ["trajectories", "trajectory", "trajectory_rows", "trajectory_part", "trajectory_compare"]
+PAGES: dict[str, Row] = {
+    "home": R(Of.INSTALLATION, S.RUNS_READ),
+    "help": R(Of.SELF),
+    "components": R(Of.SELF),
+    "profile": R(Of.SELF),
+    "tokens": R(Of.INSTALLATION, S.TOKENS_WRITE),
+    "members": _cluster_page,
+    "service_accounts": _cluster_page,
+    "projects": _people,
+    "users": _people,
+    "audit": R(Of.INSTALLATION, S.AUDIT_READ),
+    "cluster": _cluster_page,
+    "queue": _cluster_page,
+    "cluster_timeline": _cluster_page,
+    "runs": R(Of.INSTALLATION, S.RUNS_READ),
+    "new_run": R(Of.INSTALLATION, S.RUNS_WRITE),
+    "new_run_text": R(Of.INSTALLATION, S.RUNS_WRITE),
+    **dict.fromkeys(_RUN_PAGES, _run_page),
+    **dict.fromkeys(_TRAJECTORY_PAGES, _trajectory_page),
+    "trajectory_compare": R(Of.RUN, S.TRAJECTORIES_READ, query=TWO),
+}
+"""Route name of a page -> who may open it. Who is not signed in is sent to sign in."""
+
+
+def outcome(held: Held, row: Row, own: bool = False) -> int | None:
+    """Status that a caller is refused with on an object of HOME; None: not refused. `own`: the object is theirs."""
+    if row.of is Of.PUBLIC:
+        return None
+    if not held.signed_in:
+        return 401
+    if row.scope is not None and not held.may(row.scope):
+        return 403
+    match row.of:
+        case Of.SELF | Of.INSTALLATION:
+            return None
+        case Of.IN_PROJECT:
+            return None if row.scope and held.may(row.scope, HOME) else 403
+        case Of.ALSO_PROJECT:
+            return None if held.may(Scope.RUNS_READ, HOME) else 403
+        case Of.TOKEN:
+            return None if own or held.may(Scope.USERS_ADMIN) else 404
+        case Of.AUDIT_ROW:
+            return None if held.may(Scope.AUDIT_READ, HOME) else 404
+        case Of.PROJECT_SEEN | Of.PROJECT:
+            seen = {Scope.RUNS_READ, Scope.AUDIT_READ, Scope.USERS_ADMIN} & held.everywhere or held.projects.get(HOME)
+            return 404 if not seen else _in_home(held, row, own)
+        case _:
+            visible = row.scope if row.scope is Scope.TRAJECTORIES_READ else Scope.RUNS_READ
+            return 404 if not held.may(visible, HOME) else _in_home(held, row, own)
+
+
+def _in_home(held: Held, row: Row, own: bool) -> int | None:
+    if row.scope is not None and not held.may(row.scope, HOME):
+        return 403
+    instead = INSTEAD_OF_OWNING.get(row.of, Scope.RUNS_READ)
+    if row.of in OWNED and not own and not (instead and held.may(instead, HOME)):
+        return 403
+    return None
+
+
+def roles() -> dict[str, Held]:
+    """What each role holds, in HOME where it is a role in a project."""
+    from flexmarl.controlplane.accounts.choices import PROJECT_SCOPES_OF, SCOPES_OF, SERVICE_SCOPES, ProjectRole, Role
+
+    member = SCOPES_OF[Role.MEMBER]
+    in_home = {str(role): Held(member, {HOME: PROJECT_SCOPES_OF[role]}) for role in ProjectRole}
+    editor = PROJECT_SCOPES_OF[ProjectRole.EDITOR]
+    return {
+        **in_home,
+        "service": Held(SERVICE_SCOPES, {HOME: editor}),
+        **{str(role): Held(SCOPES_OF[role]) for role in Role},
+    }
+
+
+def document(routes: Mapping[str, str]) -> str:
+    """Write the table as Markdown. `routes`: name -> path of each route of the API."""
+    callers = roles()
+    words = {None: "yes", 401: "no", 403: "no", 404: "hidden"}
+    head = "| Route | Method | Scope | Asked | " + " | ".join(f"`{name}`" for name in callers) + " |"
+    lines = [PROSE, head, "|---|---|---|---|" + "---|" * len(callers)]
+    for name, path in sorted(routes.items(), key=lambda pair: pair[1]):
+        for method, row in API[name].items():
+            cells = []
+            for held in callers.values():
+                mine, others = outcome(held, row, True), outcome(held, row, False)
+                cells.append("own" if mine is None and others is not None else words[others])
+            scope = f"`{row.scope}`" if row.scope else "–"
+            lines.append(f"| `{path}` | {method} | {scope} | {row.of.value} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def api_routes() -> dict[str, str]:
+    """Name -> path of each route of the API, with the names of its parts in braces."""
+    import re
+
+    from flexmarl.controlplane.api import urlpatterns
+
+    found = {}
+    for pattern in urlpatterns:
+        text = re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", str(pattern.pattern))
+        text = re.sub(r"\(\?P\{(\w+)\}[^)]*\)", r"{\1}", text)
+        found[str(pattern.name)] = text.strip("^$")
+    return found
+
+
+if __name__ == "__main__":
+    import django
+
+    django.setup()
+    DOCUMENT.write_text(document(api_routes()), encoding="utf-8")
+    sys.stdout.write(f"wrote {DOCUMENT}\n")
