@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from django.db.models import Q, QuerySet
@@ -75,7 +75,10 @@ def _time(text: str) -> datetime:
     at = parse_datetime(text)
     if at is None or at.tzinfo is None:
         raise ValueError(text)
-    return at
+    try:
+        return at.astimezone(UTC)  # PostgreSQL knows fewer offsets than RFC 3339
+    except OverflowError:
+        raise ValueError(text) from None
 
 
 _PARSERS: dict[str, Callable[[str], Any]] = {
