@@ -64,18 +64,18 @@ def test_busy_hours_fill_the_week_of_a_pool(browser, editor, make_run) -> None:
     from django.core.cache import cache
 
     cache.clear()
+    store_connection().execute("UPDATE store.lease SET granted_at = now() - interval '250 seconds'")
     store_connection().execute(
         "INSERT INTO store.interval (lease_id, incarnation, ord, run_id, device_id, phase, t0, t1) "
-        "SELECT 1, 'e', 1, %s, 'n0.cpu0', 'rollout', now - 200, now FROM "
-        "(SELECT extract(epoch FROM clock_timestamp())::float8 AS now) t",
-        [run.no],
+        "SELECT l.id, 'e', 1, l.run_id, l.device_id, 'rollout', now - 200, now FROM store.lease l, "
+        "(SELECT extract(epoch FROM clock_timestamp())::float8 AS now) t WHERE l.device_id = 'n0.cpu0'"
     )
     [pool] = [pool for pool in browser.get("/cluster").context["pools"] if pool["name"] == "default"]
     cells = [cell["share"] for day in pool["heat"] for cell in day["cells"] if cell["share"]]
     assert 1 <= len(cells) <= 2
     assert all(0 < share <= 0.5 for share in cells), "one of two devices was busy"
     devices = {d["id"]: d["use"] for d in browser.get("/cluster").context["devices"]}
-    assert 0.6 < devices["n0.cpu0"] < 0.7, "200 of the last 300 seconds"
+    assert 0.75 < devices["n0.cpu0"] < 0.85, "200 of the 250 seconds that it has been held"
     assert devices["n0.cpu1"] == 0.0
 
 

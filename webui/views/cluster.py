@@ -57,7 +57,7 @@ def marked_devices(actor: Actor) -> list[dict[str, Any]]:
     devices = telemetry.devices(actor=actor)
     busy = telemetry.busy_devices()
     for device in devices:
-        device["use"] = device["load"].get("use", busy.get(device["id"], 0.0 if device["lease"] else None))
+        device["use"] = device["load"].get("use", busy.get(device["id"]))
         used, size = device["load"].get("memory_bytes"), device["memory_bytes"]
         device["memory_share"] = used / size if used and size else None
         device["out"] = device["state"] != "ready" or device["node_state"] != "ready"

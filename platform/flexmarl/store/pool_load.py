@@ -4,12 +4,23 @@ from psycopg import Connection
 
 
 def busy_devices(conn: Connection, window_s: float) -> dict[str, float]:
-    """Return the share of the last seconds in which each device was busy; devices that did nothing are missing."""
+    """Return each leased device's busy share of the last seconds, or of the time its lease has lasted if that is less.
+
+    The same definition as a run's timeline: closed intervals of the lease over the part of the window in which it held
+    the device.
+    """
     rows = conn.execute(
         """
-        WITH bounds AS (SELECT extract(epoch FROM clock_timestamp())::float8 AS until)
-        SELECT i.device_id, sum(least(i.t1, b.until) - greatest(i.t0, b.until - %(window)s))::float8 / %(window)s
-        FROM store.interval i, bounds b WHERE i.t1 > b.until - %(window)s AND i.t0 < b.until GROUP BY i.device_id
+        WITH held AS (
+          SELECT id, device_id, n.until,
+            greatest(n.until - %(window)s, extract(epoch FROM granted_at)::float8) AS since
+          FROM store.lease, (SELECT extract(epoch FROM clock_timestamp())::float8 AS until) n WHERE state <> 'ended'
+        )
+        SELECT h.device_id,
+          coalesce(sum(least(i.t1, h.until) - greatest(i.t0, h.since)) FILTER (WHERE i.lease_id IS NOT NULL), 0)::float8
+            / greatest(h.until - h.since, 0.001)
+        FROM held h LEFT JOIN store.interval i ON i.lease_id = h.id AND i.t1 > h.since AND i.t0 < h.until
+        GROUP BY h.device_id, h.since, h.until
         """,
         {"window": window_s},
     ).fetchall()

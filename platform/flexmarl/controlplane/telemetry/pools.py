@@ -13,7 +13,7 @@ _KEEP_S = 60
 
 
 def busy_devices(window_s: float = NOW_S) -> dict[str, float]:
-    """Return the busy share of each device over the last minutes."""
+    """Return the busy share of each leased device over the last minutes."""
     return pool_load.busy_devices(store_connection(), window_s)
 
 
