@@ -127,7 +127,7 @@ def test_cutting_spans_loses_nothing() -> None:
 def test_the_bubble_of_a_run_over_rest(api, editor, make_run, django_assert_max_num_queries) -> None:
     run = make_run(editor, "running")
     played = play(run)
-    with django_assert_max_num_queries(12):
+    with django_assert_max_num_queries(4):
         found = api.get(f"/api/v1/runs/{run.id}/bubble?window_s=60").json()
     assert found["window_s"] == 60
     assert found["busy_s"] == pytest.approx(played.busy_s + 3, abs=0.5)

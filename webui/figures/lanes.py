@@ -121,9 +121,18 @@ def draw(payload: Mapping[str, Any], agents: Mapping[str, Mapping[str, Any]]) ->
         (scale.x(s["t0"]), round(scale.x(s["t1"]) - scale.x(s["t0"]), 2), f"step {s['step']}") for s in payload["steps"]
     ]
     return Drawing(
-        WIDTH, y + 12, LEFT, RIGHT, lanes, _ticks(scale), [s for s in steps if s[1] > 44] if len(steps) > 1 else steps,
+        WIDTH, y + 12, LEFT, RIGHT, lanes, _ticks(scale), _apart(steps),
         scale.x(until) if payload["live"] else None, _words(payload),
     )  # fmt: skip
+
+
+def _apart(steps: Sequence[tuple[float, float, str]]) -> list[tuple[float, float, str]]:
+    """Keep the newest steps whose words have room."""
+    out: list[tuple[float, float, str]] = []
+    for step in reversed(steps):
+        if step[1] > 1 and (not out or out[-1][0] - step[0] > 58):
+            out.append(step)
+    return out[::-1]
 
 
 def _state(row: Mapping[str, Any], payload: Mapping[str, Any]) -> str:

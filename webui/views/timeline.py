@@ -66,14 +66,14 @@ def _context(
     request: HttpRequest, payload: dict[str, Any], hues: dict[str, int], chosen: dict[str, Any], agents: list[Any]
 ) -> dict[str, Any]:
     titles = {row["cause"]: row["title"] for row in payload["bubble"]["causes"]}
-    many = len({lease["device_id"] for lease in payload["devices"]}) > composition.LANES
+    held = len({lease["device_id"] for lease in payload["devices"]})
     drawn = devices.timeline(payload, hues, titles)
     start, end = payload["window"]
     span = end - start
     table = request.GET.get("view") == "table"
     return {
         "chart": drawn,
-        "many": composition.composition(payload) if many else None,
+        "many": composition.composition(payload) if held > composition.LANES else None,
         "table": table,
         "table_query": _with(request, view="" if table else "table"),
         "windows": [(text, _with(request, window=f"{s:g}"), s == chosen["seconds"]) for s, text in WINDOWS],
@@ -87,6 +87,7 @@ def _context(
         "rows": _by_policy(drawn, agents),
         "agents": agents,
         "devices": payload["devices"],
+        "held_devices": held,
         "titles": titles,
     }
 
