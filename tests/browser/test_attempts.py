@@ -11,13 +11,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.services]
 CHANGES = """
 INSERT INTO store.attempt (run_id, no, epoch, verb, began_by, began_at, first_step, ended_at, ended_by, status, reason,
   reason_text, last_step, versions)
-SELECT no, 1, 1, 'start', 'ada', now() - interval '3 hours', 0, now() - interval '2 hours', 'ada', 'paused',
-  'devices_given_back', 'its devices were given back while it paused; resume asks for others', 30, '{"speaker": 30}'::jsonb
-FROM runs_run WHERE key = %(key)s
-UNION ALL
-SELECT no, 2, 1, 'resume', 'margarethe-von-hohenstein-schwarzburg', now() - interval '2 hours', 30, NULL::timestamptz, '', '', '',
-  '', NULL::int, '{}'::jsonb
-FROM runs_run WHERE key = %(key)s
+SELECT r.no, a.*
+FROM runs_run r, (VALUES
+  (1, 1, 'start', 'ada', now() - interval '3 hours', 0, now() - interval '2 hours', 'ada', 'paused',
+   'devices_given_back', 'its devices were given back while it paused; resume asks for others', 30,
+   '{"speaker": 30}'::jsonb),
+  (2, 1, 'resume', 'margarethe-von-hohenstein-schwarzburg', now() - interval '2 hours', 30, NULL, '', '', '', '', NULL,
+   '{}')
+) AS a
+WHERE r.key = %(key)s
 ON CONFLICT DO NOTHING"""
 
 
