@@ -136,6 +136,12 @@ def ago(at: str | datetime | None, now: datetime) -> str:
     return f"{days} days ago" if days < 30 else f"{then:%Y-%m-%d}"
 
 
+def device_hours(seconds: float) -> str:
+    """Write device time: lease time summed over devices."""
+    hours = seconds / 3600
+    return f"{number(hours, 0 if hours >= 100 else 1 if hours >= 1 else 2)} device-h"
+
+
 def plural(count: int, word: str, many: str = "") -> str:
     """Write a count with its noun: `1 step`, `2 steps`."""
     return f"{number(count)} {word if count == 1 else many or word + 's'}"

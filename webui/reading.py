@@ -21,9 +21,9 @@ STEP_EPISODES = 200
 """Episodes of a step among which the best and the worst are looked for."""
 
 
-def series(run: Any, names: Iterable[str]) -> SeriesSet:
+def series(run: Any, names: Iterable[str], x: str = "step", strength: float = 1.0) -> SeriesSet:
     """Read the points of some series of a run."""
-    return SeriesSet(telemetry.data(run, list(names), max_points=POINTS)["series"])
+    return SeriesSet(telemetry.data(run, list(names), x=x, max_points=POINTS)["series"], strength)
 
 
 def drawn(data: Any) -> Any:

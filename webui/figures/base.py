@@ -5,7 +5,7 @@ theme needs no new data. A figure always carries its text summary and its table:
 the same facts.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -59,7 +59,9 @@ class Figure:
 class SeriesSet:
     """The series of a run by (name, agent, stat), with the six digits that a chart can show."""
 
-    def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    def __init__(self, rows: Iterable[Mapping[str, Any]], strength: float = 1.0) -> None:
+        self.strength = strength
+        """How strongly lines are smoothed: 0 not at all, 1 as usual."""
         self._by_key: dict[tuple[str, str, str], Points] = {
             (row["name"], row["agent"], row["stat"]): (list(row["x"]), [float(f"{y:.6g}") for y in row["y"]])
             for row in rows
@@ -69,14 +71,26 @@ class SeriesSet:
         """Return the points of one series; empty lists when it has none."""
         return self._by_key.get((name, agent, stat), ([], []))
 
+    def soft(self, values: Sequence[float], most: float = 0.88) -> list[float]:
+        """Smooth values as strongly as a person wants."""
+        if self.strength <= 0:
+            return list(values)
+        return smooth(values, min(0.97, most * self.strength), per=25 / self.strength**2)
+
+    def on(self, place: Callable[[float], float]) -> "SeriesSet":
+        """Return the same series with every x put elsewhere."""
+        moved = SeriesSet([], self.strength)
+        moved._by_key = {key: ([place(x) for x in xs], ys) for key, (xs, ys) in self._by_key.items()}
+        return moved
+
     def agents(self, name: str, stat: str = "mean") -> list[str]:
         """List the agents that have a series of this name."""
         return [key[1] for key in self._by_key if key[0] == name and key[2] == stat]
 
 
-def smooth(values: Sequence[float], most: float = 0.88) -> list[float]:
+def smooth(values: Sequence[float], most: float = 0.88, per: float = 25) -> list[float]:
     """Exponential moving average over about a 25th of the values, so that a short curve is not flattened."""
-    keep = min(most, 1 - 1 / max(1.0, len(values) / 25))
+    keep = min(most, 1 - 1 / max(1.0, len(values) / per))
     out: list[float] = []
     for value in values:
         out.append(value if not out else keep * out[-1] + (1 - keep) * value)

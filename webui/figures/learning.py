@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from webui.figures.base import Figure, Points, SeriesSet, Table, end_label, layout, mark, room, smooth
+from webui.figures.base import Figure, Points, SeriesSet, Table, end_label, layout, mark, room
 from webui.formats import DASH, number, percent, plural
 
 REWARD_SERIES = ("reward/team", "eval/team_score")
@@ -27,7 +27,7 @@ def team_reward(series: SeriesSet, warmup_steps: int = 0, optimum: float | None 
     if not xs:
         return Figure("team_reward", "Team reward", "", table, empty="It appears when the first step is trained.")
     banded = bool(low and high) and _says_something(low, high)
-    shapes, notes = [], _end_labels(xs, ys, ey)
+    shapes, notes = [], _end_labels(series, xs, ys, ey)
     if warmup_steps:
         shape, note = mark(xs[0], f"after {plural(warmup_steps, 'warm-up step')}")
         shapes.append(shape)
@@ -38,7 +38,11 @@ def team_reward(series: SeriesSet, warmup_steps: int = 0, optimum: float | None 
         "Team reward",
         rising(ys, xs),
         table,
-        [*(_band(xs, low, high) if banded else []), *_mean_lines(xs, ys), *(_evaluations(ex, ey) if ex else [])],
+        [
+            *(_band(xs, low, high) if banded else []),
+            *_mean_lines(series, xs, ys),
+            *(_evaluations(ex, ey) if ex else []),
+        ],
         layout(
             margin={"l": 36, "r": 20, "t": 8, "b": 28},
             xaxis={"range": room(xs, 0.09), "rangemode": "normal"},
@@ -62,7 +66,7 @@ def _band(xs: list[float], low: list[float], high: list[float]) -> list[dict[str
     ]
 
 
-def _mean_lines(xs: list[float], ys: list[float]) -> list[dict[str, Any]]:
+def _mean_lines(series: SeriesSet, xs: list[float], ys: list[float]) -> list[dict[str, Any]]:
     """The raw line, faint, under the smoothed one; hovering says the raw value."""
     raw = {
         "x": xs,
@@ -74,7 +78,7 @@ def _mean_lines(xs: list[float], ys: list[float]) -> list[dict[str, Any]]:
     }
     line = {"width": 2, "color": "$q6"}
     template = "%{customdata:.3f}<extra>mean</extra>"
-    soft = smooth(ys)
+    soft = series.soft(ys)
     return [
         raw,
         {
@@ -103,9 +107,9 @@ def _evaluations(xs: list[float], ys: list[float]) -> list[dict[str, Any]]:
     ]
 
 
-def _end_labels(xs: list[float], ys: list[float], ey: list[float]) -> list[dict[str, Any]]:
+def _end_labels(series: SeriesSet, xs: list[float], ys: list[float], ey: list[float]) -> list[dict[str, Any]]:
     """Last values at the line ends, pushed apart where they would touch."""
-    end = smooth(ys)[-1]
+    end = series.soft(ys)[-1]
     if not ey:
         return [end_label(xs[-1], end, number(ys[-1], 3), strong=True)]
     near = abs(ey[-1] - end) < NEAR * max([*ys, *ey, 1e-9])

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from webui.figures.base import Agent, SeriesSet, smooth
-from webui.formats import number, si, tiny
+from webui.figures.base import Agent, SeriesSet
+from webui.formats import number, percent, si, tiny
 
 RISE_TEXT = 0.1
 """Relative change below which a row's summary says `steady`."""
@@ -21,6 +21,7 @@ class Metric:
     write: Callable[[float | None], str]
     by_policy: bool = False
     floor: float | None = 0.0
+    stat: str = "mean"
 
 
 LEARNING = (
@@ -30,7 +31,9 @@ LEARNING = (
 STABILITY = (
     Metric("train/entropy", "Entropy", "nats per token", lambda v: number(v, 2), by_policy=True),
     Metric("train/kl_engine", "Mismatch", "KL, engine to trainer", tiny, by_policy=True),
+    Metric("train/loss", "Loss", "per trained token", lambda v: number(v, 3), by_policy=True, floor=None),
     Metric("train/grad_norm", "Gradient norm", "before clipping", lambda v: number(v, 2), by_policy=True),
+    Metric("train/clipped", "Clip fraction", "share of tokens", lambda v: percent(v, 1), by_policy=True, stat="share"),
 )
 
 
@@ -40,10 +43,15 @@ def names(metrics: tuple[Metric, ...]) -> list[str]:
 
 
 def matrix(series: SeriesSet, agents: list[Agent], metrics: tuple[Metric, ...]) -> dict[str, Any]:
-    """Lay the series of some metrics out as rows and columns of plain arrays."""
+    """Lay the series of some metrics out as rows and columns of plain arrays.
+
+    A metric that nobody wrote is left out, unless no metric was written yet.
+    """
+    rows = [_row(series, agents, metric) for metric in metrics]
+    drawn = [row for row in rows if any(cell["raw"] for cell in row["cells"])]
     return {
         "columns": [{"role": a.role, "hue": a.hue, "monogram": a.monogram} for a in agents],
-        "rows": [_row(series, agents, metric) for metric in metrics],
+        "rows": drawn or rows,
     }
 
 
@@ -61,12 +69,12 @@ def _row(series: SeriesSet, agents: list[Agent], metric: Metric) -> dict[str, An
 
 
 def _cell(series: SeriesSet, agent: Agent, metric: Metric) -> dict[str, Any]:
-    xs, ys = series.get(metric.name, agent.policy if metric.by_policy else agent.role)
+    xs, ys = series.get(metric.name, agent.policy if metric.by_policy else agent.role, metric.stat)
     return {
         "role": agent.role,
         "x": xs,
         "raw": ys,
-        "smooth": smooth(ys),
+        "smooth": series.soft(ys),
         "last": metric.write(ys[-1]) if ys else "",
         "summary": _words(agent.role, metric, ys),
     }

@@ -1,8 +1,9 @@
 """Charts of the pipeline: where a step's time goes, how stale samples were, tokens per second."""
 
 from collections import Counter
+from typing import Any
 
-from webui.figures.base import Agent, Figure, SeriesSet, Table, dash, end_label, layout, room, smooth
+from webui.figures.base import Agent, Figure, SeriesSet, Table, dash, end_label, layout, room
 from webui.formats import duration, number, plural, si
 
 TIME_SERIES = ("time/step", "time/rollout", "time/train_tail", "time/publish", "time/wait_samples")
@@ -110,47 +111,72 @@ def staleness(series: SeriesSet, agents: list[Agent], bound: int) -> Figure:
     )
 
 
-def throughput(series: SeriesSet, agents: list[Agent]) -> Figure:
-    """Generated tokens per second, per agent where it is known, else of the team."""
-    known = [a for a in agents if series.get("throughput/tokens", a.role)[0]]
+RATES = {
+    "tokens": ("throughput/tokens", "Tokens/s per agent", "generated tokens per second"),
+    "samples": ("throughput/samples", "Samples/s per agent", "samples per second"),
+}
+"""Figure -> (series, title, words)."""
+
+
+def throughput(series: SeriesSet, agents: list[Agent], figure: str = "tokens") -> Figure:
+    """What is generated per second, per agent where it is known, else of the team."""
+    name, title, words = RATES[figure]
+    known = [a for a in agents if series.get(name, a.role)[0]]
     lines = [(a.role, a.monogram, f"$a{a.hue}", dash(i, len(known)), a.role) for i, a in enumerate(known)]
     if not lines:
         lines = [("", "", "$q6", "solid", "team")]
-    xs = series.get("throughput/tokens", lines[0][0])[0]
+    xs = series.get(name, lines[0][0])[0]
     table = Table(
         ["step", *(line[4] for line in lines)],
-        [[int(x), *(_nth(series.get("throughput/tokens", line[0]), x) for line in lines)] for x in xs],
+        [[int(x), *(_nth(series.get(name, line[0]), x) for line in lines)] for x in xs],
     )
     if not xs:
-        return Figure("throughput", "Tokens/s", "", table, empty="It appears when the first step ends.")
+        return Figure(figure, title, "", table, empty="It appears when the first step ends.")
     data, notes = [], []
     for agent, monogram, colour, pattern, label in lines:
-        x, y = series.get("throughput/tokens", agent)
-        soft = smooth(y, 0.7)
+        x, y = series.get(name, agent)
+        soft = series.soft(y, 0.7)
         data.append(
             {
                 "x": x,
                 "y": soft,
+                "customdata": y,
                 "mode": "lines",
                 "name": label,
                 "line": {"width": 1.8, "color": colour, "dash": pattern},
-                "hovertemplate": "%{y:,.0f}<extra>" + label + "</extra>",
+                "hovertemplate": "%{customdata:,.4~g}<extra>" + label + "</extra>",
             }
         )
         notes.append(end_label(x[-1], soft[-1], f"{monogram} {si(soft[-1])}".strip(), strong=True))
     return Figure(
-        "throughput",
-        "Tokens/s",
-        f"{si(sum(series.get('throughput/tokens', line[0])[1][-1] for line in lines))} generated tokens per second now",
+        figure,
+        title,
+        f"{si(sum(series.get(name, line[0])[1][-1] for line in lines))} {words} in the last step",
         table,
         data,
         layout(
             margin={"l": 38, "r": 54, "t": 8, "b": 28},
             xaxis={"range": room(xs, 0.0), "rangemode": "normal"},
             yaxis={"rangemode": "tozero", "nticks": 4, "tickformat": "~s"},
-            annotations=notes,
+            annotations=apart(notes, data),
         ),
     )
+
+
+def apart(notes: list[dict[str, Any]], data: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Push end labels apart that would touch."""
+    top = max((max(trace["y"]) for trace in data), default=0.0) or 1.0
+    below: float | None = None
+    for note in sorted(notes, key=lambda n: n["y"]):
+        at = note["y"] / top
+        place = at if below is None else max(at, below + LABEL_SHARE)
+        note["yshift"] = round((place - at) * 140)
+        below = place
+    return notes
+
+
+LABEL_SHARE = 0.1
+"""Share of a chart's height that an end label takes."""
 
 
 def recent_median(series: SeriesSet, name: str, count: int = 20) -> float | None:

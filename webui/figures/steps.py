@@ -31,9 +31,15 @@ class StepBar:
     cells: list[Cell]
     marks: list[tuple[float, int]]
     """(x in percent, step number) under the bar."""
+    kept: list[tuple[float, str]]
+    """(x in percent, words) of checkpoints."""
+    begun: list[tuple[float, str]]
+    """(x in percent, words) of attempts after the first."""
 
 
-def step_bar(series: SeriesSet, name: str = "reward/team", cells: int = CELLS) -> StepBar | None:
+def step_bar(
+    series: SeriesSet, name: str = "reward/team", cells: int = CELLS, marks: Mapping[str, Any] | None = None
+) -> StepBar | None:
     """Lay the last steps out as cells coloured by a metric. None before the first step."""
     xs, ys = series.get(name)
     xs, ys = xs[-cells:], ys[-cells:]
@@ -46,8 +52,18 @@ def step_bar(series: SeriesSet, name: str = "reward/team", cells: int = CELLS) -
         for i, (x, y) in enumerate(zip(xs, ys, strict=True))
     ]
     every = next((n for n in (1, 2, 5, 10, 20, 25, 50) if len(xs) / n <= 8), 100)
-    marks = [(c.x + c.width / 2, c.step) for c in out[:-1] if c.step % every == 0 and c.x < 92]
-    return StepBar(int(xs[0]), int(xs[-1]), number(low, 3), number(high, 3), out, marks)
+    ticks = [(round(c.x + c.width / 2, 3), c.step) for c in out[:-1] if c.step % every == 0 and c.x < 92]
+    place = {c.step: c for c in out}
+    known = marks or {"checkpoints": [], "attempts": []}
+    kept = [
+        (round(place[one["step"]].x + place[one["step"]].width / 2, 3), f"checkpoint {', '.join(one['labels'])}")
+        for one in known["checkpoints"]
+        if one["step"] in place
+    ]
+    begun = [
+        (place[one["step"] + 1].x, f"attempt {one['no']}") for one in known["attempts"] if one["step"] + 1 in place
+    ]
+    return StepBar(int(xs[0]), int(xs[-1]), number(low, 3), number(high, 3), out, ticks, kept, begun)
 
 
 def _level(value: float, low: float, high: float) -> int:

@@ -52,6 +52,14 @@ def icon(name: str, classes: str = "") -> SafeString:
 
 
 @register.simple_tag
+def icon_at(name: str, size: int = 12) -> SafeString:
+    """Draw an icon inside another drawing."""
+    return format_html(
+        '<use class="i" href="{}#{}" width="{}" height="{}"></use>', static("webui/icons.svg"), name, size, size
+    )
+
+
+@register.simple_tag
 def pill(run: Mapping[str, Any], now: datetime | None = None) -> SafeString:
     """Draw a run's state: icon, word and, given `now`, how long it has lasted."""
     tone, shape, word = PILLS.get(run["status"], ("", "circle-dashed", run["status"]))
@@ -146,6 +154,7 @@ register.filter("percent", formats.percent)
 register.filter("si", formats.si)
 register.filter("seconds", formats.duration)
 register.filter("bytes", formats.bytes_text)
+register.filter("device_hours", formats.device_hours)
 
 
 @register.filter
@@ -288,3 +297,25 @@ def quota_for(quotas: list[Mapping[str, Any]], project: str) -> Mapping[str, Any
 def host_only(address: str) -> str:
     """Drop the port of an address."""
     return address.rpartition(":")[0] if ":" in address and not address.endswith("]") else address
+
+
+@register.filter
+def slashless(name: str) -> str:
+    """Id of a series' chart."""
+    return str(name or "").replace("/", "-")
+
+
+@register.filter
+def at(rows: list[Any], index: int) -> Any:
+    """Take the n-th of a list."""
+    return rows[index]
+
+
+@register.filter
+def figure(value: float | None) -> str:
+    """Write a figure of any size in few digits."""
+    if value is None:
+        return formats.DASH
+    if abs(value) >= 10_000:
+        return formats.si(value)
+    return formats.tiny(value) if abs(value) < 0.1 else formats.number(value, 0 if value == int(value) else 3)

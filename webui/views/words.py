@@ -26,6 +26,17 @@ def notice(run: Mapping[str, Any]) -> dict[str, str] | None:
     return None
 
 
+def eta_basis(progress: Mapping[str, Any]) -> str:
+    """What the estimate of the end is made of."""
+    if not progress["step_seconds"]:
+        return ""
+    left = max(0, progress["max_steps"] - progress["step"])
+    return (
+        f"{plural(left, 'step')} left, at the median of the last 20 steps ({duration(progress['step_seconds'])}), "
+        "from 20 % faster to 30 % slower. A target may end the run earlier."
+    )
+
+
 def tiles(run: Mapping[str, Any], series: SeriesSet, timeline: Mapping[str, Any]) -> list[dict[str, str]]:
     """The stat tiles after the two reward tiles: label, value, unit, basis."""
     progress, device = run["progress"], shares(timeline)

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from psycopg import Connection
+from psycopg import Connection, DataError
+from psycopg.errors import QueryCanceled
 
 from flexmarl.store.metric_cells import Bucket, Cells, as_floats, as_steps, cut, pick
 
@@ -110,6 +111,21 @@ def series(
         if len(cells):
             found.append(_drawn(conn, run_id, plan.key, cells, window, policies))
     return [one for one in found if one.x or one.buckets]
+
+
+def matching(conn: Connection, names: Sequence[str], pattern: str) -> set[str] | None:
+    """Return the names that a regular expression finds, whatever the case; None when it is none.
+
+    The database matches, not Python: its engine does not backtrack, and it stops after a moment.
+    """
+    try:
+        with conn.transaction():
+            conn.execute("SET LOCAL statement_timeout = 500")
+            rows = conn.execute("SELECT n FROM unnest(%s::text[]) n WHERE n ~* %s", [list(names), pattern]).fetchall()
+            conn.execute("SET LOCAL statement_timeout = DEFAULT")
+    except (DataError, QueryCanceled):
+        return None
+    return {row[0] for row in rows}
 
 
 def export(

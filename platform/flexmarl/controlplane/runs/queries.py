@@ -26,7 +26,7 @@ from flexmarl.controlplane.common.reach import in_reach
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.common.times import rfc3339
-from flexmarl.controlplane.runs import histories
+from flexmarl.controlplane.runs import configuration, histories
 from flexmarl.controlplane.runs.choices import allowed_now
 from flexmarl.controlplane.runs.models import Checkpoint, Operation, PolicyVersion, Run
 from flexmarl.store import metrics
@@ -246,6 +246,11 @@ def find_operation(actor: Actor, operation_id: object) -> Operation:
     if found is None:
         raise NotFound(f"There is no operation {operation_id}.")
     return found
+
+
+def config_diff(run: Run, against: Run) -> dict[str, Any]:
+    """Compare the specifications of two runs value by value."""
+    return configuration.config_diff(run, against)
 
 
 def checkpoints(run: Run) -> list[dict[str, Any]]:

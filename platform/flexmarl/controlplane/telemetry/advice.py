@@ -69,6 +69,8 @@ def _verdict(run: Run, rows: Sequence[Advisory]) -> dict[str, Any]:
 def _chart(run: Run, row: Advisory) -> dict[str, str]:
     tab, figure = row.chart
     path = "" if tab == "overview" else f"/{tab}"
+    if tab == "metrics":
+        return {"tab": tab, "figure": figure, "web_url": f"/runs/{run.key}{path}?open={figure}"}
     tail = figure if figure.startswith("?") else f"#{figure.replace('/', '-')}" if figure else ""
     return {"tab": tab, "figure": figure, "web_url": f"/runs/{run.key}{path}{tail}"}
 

@@ -1,19 +1,22 @@
 """What others read of telemetry; pages import from here alone."""
 
 from flexmarl.controlplane.telemetry.advice import advisories, verdict, verdicts
+from flexmarl.controlplane.telemetry.agents import agent, agents
 from flexmarl.controlplane.telemetry.bubble import bubble
 from flexmarl.controlplane.telemetry.cluster import devices, gauges, prometheus_text
 from flexmarl.controlplane.telemetry.cluster_timeline import cluster_timeline
+from flexmarl.controlplane.telemetry.definitions import define
 from flexmarl.controlplane.telemetry.episode_groups import compare as trajectory_compare
 from flexmarl.controlplane.telemetry.episode_groups import group as episode_group
 from flexmarl.controlplane.telemetry.feed import consistency, events, notes
+from flexmarl.controlplane.telemetry.held import held, marks
 from flexmarl.controlplane.telemetry.logbook import COMPONENTS as LOG_COMPONENTS
 from flexmarl.controlplane.telemetry.logbook import feed as log_feed
 from flexmarl.controlplane.telemetry.logbook import log_lines
 from flexmarl.controlplane.telemetry.logbook import origins as log_origins
 from flexmarl.controlplane.telemetry.pipeline import pipeline_of as pipeline
 from flexmarl.controlplane.telemetry.pools import busy_devices, busy_week
-from flexmarl.controlplane.telemetry.series import catalogue, data, describe
+from flexmarl.controlplane.telemetry.series import MAX_RUNS, catalogue, data, describe, matching
 from flexmarl.controlplane.telemetry.timeline import timeline, utilisation
 from flexmarl.controlplane.telemetry.trajectories import cohort_of, labelled, parse_id
 from flexmarl.controlplane.telemetry.trajectories import detail as trajectory
@@ -28,11 +31,14 @@ from flexmarl.store.logs import LogFilter
 
 __all__ = [
     "LOG_COMPONENTS",
+    "MAX_RUNS",
     "TRAJECTORY_ORDERINGS",
     "EpisodeFilter",
     "LogFilter",
     "Ordering",
     "advisories",
+    "agent",
+    "agents",
     "bubble",
     "busy_devices",
     "busy_week",
@@ -41,15 +47,19 @@ __all__ = [
     "cohort_of",
     "consistency",
     "data",
+    "define",
     "describe",
     "devices",
     "episode_group",
     "events",
     "gauges",
+    "held",
     "labelled",
     "log_feed",
     "log_lines",
     "log_origins",
+    "marks",
+    "matching",
     "notes",
     "parse_id",
     "pipeline",

@@ -60,6 +60,11 @@ def catalogue(run: Run) -> list[dict[str, Any]]:
     ]
 
 
+def matching(names: Sequence[str], pattern: str) -> set[str] | None:
+    """Return the names a regular expression finds, whatever the case; None when it is none."""
+    return metrics.matching(store_connection(), names, pattern)
+
+
 def data(
     run: Run,
     names: Sequence[str],

@@ -43,7 +43,7 @@ export async function draw(box, figure) {
   }
   plot.setAttribute("aria-label", `${figure.title}. ${figure.summary}. Arrow keys read the values.`);
   const layout = coloured({ ...figure.layout });
-  layout.uirevision = "kept"; // keeps zoom over re-reads
+  layout.uirevision = `kept ${figure.axis || "step"}`; // keeps zoom over re-reads, not over another axis
   layout.width = undefined;
   await window.Plotly.react(plot, coloured(figure.data), layout, CONFIG);
   if (!plot.dataset.wired) wire(plot, figure.name);
@@ -63,11 +63,29 @@ function head(box, figure) {
   line.dataset.done = JSON.stringify(figure.legend);
   const legend = el("span", { class: "leg" }, ...figure.legend.map((item) => el("span", {}, el("i", { class: item.hue ? `sw-hue hue-${item.hue}` : `sw-${item.swatch}` }), item.label)));
   const tools = el("span", { class: "tools" },
+    figure.meaning ? el("button", { type: "button", class: "ib", title: "What it is", "aria-label": `What ${figure.title} is`, "aria-pressed": "false", on: { click: (event) => explain(box, figure.meaning, event.currentTarget) } }, icon("info-circle", "sm")) : null,
     el("button", { type: "button", class: "ib", title: "View as table", "aria-label": `View ${figure.title} as table`, "aria-pressed": "false", on: { click: (event) => toggle(box, figure.name, event.currentTarget) } }, icon("table", "sm")),
     el("button", { type: "button", class: "ib", title: "CSV of what is shown", "aria-label": `Download ${figure.title} as CSV`, on: { click: () => csv(shown.get(figure.name).figure) } }, icon("download", "sm")));
   line.replaceChildren(el("h3", { text: figure.title }), ...(figure.legend.length ? [legend] : []), tools);
   $("figcaption", box)?.remove();
   box.append(el("figcaption", { class: "sr", text: figure.summary }));
+}
+
+/** Say or hide what a figure means. */
+export function explain(box, meaning, button) {
+  const said = $(".def", box);
+  button.setAttribute("aria-pressed", String(!said));
+  if (said) return said.remove();
+  ($(".body", box) || box).prepend(el("p", { class: "def soft s12", text: meaning }));
+  return undefined;
+}
+
+/** Offer the trajectories of a step below the chart's head. */
+function pick(box, step) {
+  const where = $("#charts")?.dataset.trajectories;
+  if (!where || step === null) return;
+  $(".picked", box)?.remove();
+  $(".ch", box).after(el("p", { class: "picked s12" }, el("a", { class: "link", href: `${where}?step=${step}`, text: `Trajectories of step ${number(step)}` })));
 }
 
 function toggle(box, name, button) {
@@ -108,16 +126,25 @@ export function csv(figure) {
 function wire(plot, name) {
   plot.dataset.wired = "1";
   let at = -1;
+  plot.on("plotly_click", (event) => {
+    const { box, figure } = shown.get(name);
+    const x = event.points[0]?.x;
+    if (figure.table.columns[0] !== "step" || typeof x !== "number") return;
+    const column = figure.table.columns[1] === figure.axis ? 1 : 0;
+    const near = figure.table.rows.reduce((best, row) => (Math.abs(row[column] - x) < Math.abs(best[column] - x) ? row : best));
+    pick(box, near[0]);
+  });
   plot.addEventListener("keydown", (event) => {
-    const { figure } = shown.get(name);
+    const { box, figure } = shown.get(name);
     const count = figure.table.rows.length;
+    if (event.key === "Enter" && at >= 0 && figure.table.columns[0] === "step") { pick(box, figure.table.rows[at][0]); $(".picked a", box)?.focus(); return; }
     const step = { ArrowRight: 1, ArrowLeft: -1, Home: -count, End: count }[event.key];
     if (!step || !count) return;
     event.preventDefault();
     at = Math.min(count - 1, Math.max(0, (at < 0 ? count : at) + step));
     const row = figure.table.rows[at];
     $("#announce").textContent = figure.table.columns.map((column, i) => `${column} ${cell(row[i])}`).join(", ");
-    try { window.Plotly.Fx.hover(plot, [{ xval: row[0], curveNumber: 0 }]); } catch { /* bars of merged steps have no such point; the words were said */ }
+    try { window.Plotly.Fx.hover(plot, [{ xval: row[figure.table.columns[1] === figure.axis ? 1 : 0], curveNumber: 0 }]); } catch { /* bars of merged steps have no such point; the words were said */ }
   });
   plot.addEventListener("blur", () => window.Plotly.Fx.unhover(plot));
 }

@@ -1,7 +1,7 @@
 // The agent matrix: a small uPlot per metric and agent, one y range per row, cursors in step. On a phone the agents of a
 // metric share one chart.
 import { $, $$, el, icon, load, monogram, token, number } from "./dom.js";
-import { asTable, csv } from "./figures.js";
+import { asTable, csv, explain } from "./figures.js";
 
 const plots = new Map(); // key -> uPlot
 const drawn = new Map(); // element -> {matrix, warmup}
@@ -11,7 +11,7 @@ const phone = window.matchMedia("(max-width: 767px)");
 export async function draw(box, name, matrix, warmup) {
   await load(document.documentElement.dataset.uplot);
   drawn.set(box, { name, matrix, warmup });
-  const shape = JSON.stringify([phone.matches, matrix.columns, matrix.rows.map((row) => row.name)]);
+  const shape = JSON.stringify([phone.matches, matrix.axis, matrix.columns, matrix.rows.map((row) => row.name)]);
   if (box.dataset.shape !== shape) build(box, name, matrix);
   box.dataset.shape = shape;
   for (const [i, row] of matrix.rows.entries()) update(box, name, matrix, row, i, warmup);
@@ -29,11 +29,19 @@ function build(box, name, matrix) {
   const count = Math.min(4, Math.max(1, matrix.columns.length));
   const grid = el("div", { class: `mx c${count}` }, tools(box), ...matrix.columns.slice(0, count).map((agent) => el("div", { class: "hd" }, el("span", { class: "chip" }, monogram(agent), agent.role))));
   for (const [i, row] of matrix.rows.entries()) {
-    grid.append(el("div", { class: "rowl" }), el("div", { class: "lb" }, el("b", { text: row.title }), el("span", { class: "s11 muted", text: row.unit })));
+    grid.append(el("div", { class: "rowl" }), el("div", { class: "lb" }, el("b", { text: row.title }), el("span", { class: "s11 muted", text: row.unit }), info(row)));
     const columns = phone.matches ? [null] : matrix.columns.slice(0, count);
     for (const agent of columns) grid.append(cell(name, matrix, i, agent));
   }
   box.replaceChildren(grid);
+}
+
+/** A button that says what a row's figure means. */
+function info(row) {
+  if (!row.meaning) return null;
+  const button = el("button", { type: "button", class: "ib", title: "What it is", "aria-label": `What ${row.title} is`, "aria-pressed": "false" }, icon("info-circle", "sm"));
+  button.addEventListener("click", () => explain(button.parentElement, row.meaning, button));
+  return button;
 }
 
 /** View as table, CSV: the same for all rows of a matrix. */
@@ -54,7 +62,7 @@ function tools(box) {
 function facts({ matrix }) {
   const columns = matrix.rows.flatMap((row) => row.cells.map((one) => ({ title: `${row.title}, ${one.role}`, at: new Map(one.x.map((x, i) => [x, one.raw[i]])) })));
   const steps = [...new Set(columns.flatMap((column) => [...column.at.keys()]))].sort((a, b) => a - b);
-  return { columns: ["step", ...columns.map((column) => column.title)], rows: steps.map((step) => [step, ...columns.map((column) => column.at.get(step) ?? null)]) };
+  return { columns: [matrix.axis, ...columns.map((column) => column.title)], rows: steps.map((step) => [step, ...columns.map((column) => column.at.get(step) ?? null)]) };
 }
 
 function cell(name, matrix, i, agent) {
@@ -110,12 +118,12 @@ function make(holder, matrix, row, cells, data, warmup, group) {
     cursor: { sync: { key: group }, drag: { x: true, y: false }, points: { show: false }, y: false },
     scales: { x: { time: false }, y: { range: (u) => u.flexmarlRange || row.range } },
     axes: [
-      { ...axis, size: 20, gap: 4, space: 70, grid: { show: false }, incrs: [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1000, 2000, 5000, 10000], values: (u, ticks) => ticks.map((v) => number(v)) },
+      { ...axis, size: 20, gap: 4, space: 70, grid: { show: false }, ...(matrix.axis === "step" ? { incrs: [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1000, 2000, 5000, 10000] } : {}), values: (u, ticks) => ticks.map((v) => number(v, Number.isInteger(v) ? 0 : 1)) },
       { ...axis, size: 42, gap: 4, space: 24, grid: { stroke: token("grid"), width: 1 }, values: (u, ticks) => ticks.map((v) => tick(v, ticks)) },
     ],
     series: [{}, ...series],
     hooks: {
-      draw: [(u) => mark(u, warmup)],
+      draw: [(u) => mark(u, warmup), (u) => attempts(u, matrix.attempts)],
       setSelect: [(u) => { u.flexmarlZoomed = u.select.width > 0 || u.flexmarlZoomed; }],
       ready: [(u) => u.over.addEventListener("dblclick", () => { u.flexmarlZoomed = false; u.setData(u.data); })],
       setCursor: [(u) => read(u, holder, cells, all)],
@@ -156,6 +164,24 @@ function mark(u, warmup) {
   ctx.lineTo(x, u.bbox.top + u.bbox.height);
   ctx.stroke();
   ctx.restore();
+}
+
+/** Where later attempts began, as dotted lines. */
+function attempts(u, places) {
+  const { ctx } = u;
+  for (const place of places || []) {
+    if (place < u.scales.x.min || place > u.scales.x.max) continue;
+    const x = Math.round(u.valToPos(place, "x", true)) + 0.5;
+    ctx.save();
+    ctx.strokeStyle = token("bd2");
+    ctx.setLineDash([devicePixelRatio, 3 * devicePixelRatio]);
+    ctx.lineWidth = devicePixelRatio;
+    ctx.beginPath();
+    ctx.moveTo(x, u.bbox.top);
+    ctx.lineTo(x, u.bbox.top + u.bbox.height);
+    ctx.stroke();
+    ctx.restore();
+  }
 }
 
 function watchSize(holder, plot) {

@@ -1,0 +1,177 @@
+"""The overview of a run: what it is at, whether its agents learn, where time goes."""
+
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse, JsonResponse
+
+from flexmarl.contracts.environments import environment_facts
+from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.controlplane.accounts.queries import actor_of
+from flexmarl.controlplane.runs import queries as runs
+from flexmarl.controlplane.telemetry import queries as telemetry
+from webui import reading
+from webui.figures import axes, episodes, learning, matrix, pace, steps
+from webui.figures.base import Agent, SeriesSet
+from webui.formats import moment
+from webui.views import words
+from webui.views.base import page, show
+from webui.views.run import run_frame
+
+WINDOW_S = 300
+TEAM_SERIES = (
+    *learning.REWARD_SERIES,
+    *learning.GROUP_SERIES,
+    *pace.TIME_SERIES,
+    *pace.STALENESS_SERIES,
+    *pace.THROUGHPUT_SERIES,
+)
+AGENT_SERIES = (*matrix.names(matrix.LEARNING), *matrix.names(matrix.STABILITY))
+SUMMARY_SERIES = ("reward/team", "reward/agent", *pace.TIME_SERIES, *pace.STALENESS_SERIES, "throughput/tokens")
+DEFINED = {
+    "team_reward": "reward/team",
+    "group_signal": "groups/useful",
+    "step_time": "time/step",
+    "staleness": "staleness/own_max",
+    "tokens": "throughput/tokens",
+    "samples": "throughput/samples",
+}
+"""Figure -> series whose definition its `i` says."""
+
+
+@page()
+def overview(request: HttpRequest, key: str) -> HttpResponse:
+    """Show state, step, ETA, reward per agent, pipeline and devices of a run."""
+    context = run_frame(request, key, "overview")
+    return show(
+        request,
+        "webui/run_overview.html",
+        {**context, **summary(context["found"], context["run"], context["marks"]), **switches(request)},
+    )
+
+
+@page()
+def summary_part(request: HttpRequest, key: str) -> HttpResponse:
+    """Tiles, step bar, micro-batches, devices and the rail alone."""
+    found = runs.find_run(actor_of(request), key)
+    row = runs.run_detail(found)
+    context = {"run": row, "may_edit": runs.may_edit(actor_of(request), found)}
+    return show(request, "webui/parts/run_summary.html", {**context, **summary(found, row, telemetry.marks(found))})
+
+
+def switches(request: HttpRequest) -> dict[str, Any]:
+    """The axis and the smoothing that the address names; what it does not know is the usual one."""
+    x, smooth = request.GET.get("x", ""), request.GET.get("smooth", "")
+    return {
+        "axes": axes.AXES,
+        "smoothings": axes.SMOOTHING,
+        "x": x if x in dict(axes.AXES) else "step",
+        "smooth": smooth if smooth in dict(axes.SMOOTHING) else "1",
+    }
+
+
+def summary(found: Any, row: dict[str, Any], marks: dict[str, Any]) -> dict[str, Any]:
+    """Everything of the overview that is text or small drawings."""
+    series = reading.series(found, SUMMARY_SERIES)
+    agents = [Agent.of(agent) for agent in row["agents"]]
+    timeline = telemetry.timeline(found, WINDOW_S)
+    progress = row["progress"]
+    rewards = series.get("reward/team")[1]
+    last_step = max(0, row["step"] - 1)
+    rows = reading.episodes_of_step(found, last_step) if row["step"] else []
+    return {
+        "tiles": words.tiles(row, series, timeline),
+        "sparks": [
+            {
+                "agent": agent,
+                "agent_row": mark,
+                "reward": (progress["agents"].get(agent.role) or {}).get("reward"),
+                "spark": steps.spark(series.get("reward/agent", agent.role)[1], 100, 28),
+            }
+            for agent, mark in zip(agents, row["agents"], strict=True)
+        ],
+        "reward_basis": words.reward_basis(progress, rewards),
+        "bar": steps.step_bar(series, marks=marks),
+        "micro_batches": [] if row["finished_at"] else steps.micro_batches(progress, agents),
+        "devices": timeline["devices"],
+        "picked": episodes.pick(rows, seed=last_step),
+        "last_step": last_step,
+        "changed": words.changed(row),
+        "wait_words": pace.wait_words(series),
+    }
+
+
+@page()
+def figures(request: HttpRequest, key: str) -> HttpResponse:
+    """The charts of the overview as data, on the axis and with the smoothing that the address names."""
+    found = runs.find_run(actor_of(request), key)
+    row = runs.run_detail(found)
+    chosen = switches(request)
+    drawn = reading.drawn(overview_figures(found, row, chosen["x"], float(chosen["smooth"])))
+    return JsonResponse({"seq": row["seq"], "step": row["step"], **drawn})
+
+
+def overview_figures(found: Any, row: dict[str, Any], x: str = "step", strength: float = 1.0) -> dict[str, Any]:
+    """Build every chart of the overview."""
+    agents = [Agent.of(agent) for agent in row["agents"]]
+    by_step = reading.series(found, (*TEAM_SERIES, *AGENT_SERIES), "step", strength)
+    own = by_step if x == "step" else reading.series(found, (*AGENT_SERIES, "reward/team")[: _team_too(x)], x, strength)
+    start = moment(row["started_at"])
+    axis = axes.axis_of(x, by_step.get("reward/team"), own.get("reward/team"), start.timestamp() if start else None)
+    if x == "time":
+        own = _elapsed(own, axis, start.timestamp() if start else None)
+    marks = telemetry.marks(found)
+    drawn = _team_figures(row, by_step, agents)
+    made = {figure.name: axes.moved(axes.marked(figure, marks), axis).as_dict() for figure in drawn}
+    for name, figure in made.items():
+        figure["meaning"] = telemetry.define(DEFINED[name]).meaning
+        figure["axis"] = axis.word if axis.steps else "step"
+    return {
+        "figures": made,
+        "matrices": {
+            "learning": _matrix(own, agents, matrix.LEARNING, axis, marks),
+            "stability": _matrix(own, agents, matrix.STABILITY, axis, marks),
+        },
+        "axis": axis.as_dict(),
+        "warmup": _warmup(row),
+    }
+
+
+def _team_too(x: str) -> int | None:
+    """How many of the agents' series and the team's reward can be read on an axis: versions leave the team out."""
+    return -1 if x == "version" else None
+
+
+def _elapsed(series: SeriesSet, axis: axes.Axis, started_at: float | None) -> SeriesSet:
+    """Turn moments of the agents' series into elapsed time in the unit of the axis."""
+    times = series.get("reward/team")[0]
+    if not axis.steps or not times:
+        return series
+    scale, _, since = axes.elapsed(times, started_at)
+    return series.on(lambda at: round((at - since) / scale, 5))
+
+
+def _team_figures(row: dict[str, Any], series: SeriesSet, agents: list[Agent]) -> tuple[Any, ...]:
+    spec = ExperimentSpec.model_validate(row["spec"])
+    return (
+        learning.team_reward(series, _warmup(row), environment_facts(spec.environment).optimum),
+        learning.group_signal(series),
+        pace.step_time(series),
+        pace.staleness(series, agents, spec.mechanisms.lag_policy.bound),
+        pace.throughput(series, agents, "tokens"),
+        pace.throughput(series, agents, "samples"),
+    )
+
+
+def _warmup(row: dict[str, Any]) -> int:
+    policies = row["spec"]["policies"].values()
+    return max((policy["warmup"]["steps"] for policy in policies if policy.get("warmup")), default=0)
+
+
+def _matrix(
+    series: SeriesSet, agents: list[Agent], metrics: tuple[matrix.Metric, ...], axis: axes.Axis, marks: dict[str, Any]
+) -> dict[str, Any]:
+    made = matrix.matrix(series, agents, metrics)
+    for line in made["rows"]:
+        line["meaning"] = telemetry.define(line["name"]).meaning
+    begun = [] if axis.name == "version" else [axis.place(one["step"] + 0.5) for one in marks["attempts"]]
+    return {**made, "axis": axis.word, "attempts": begun}
