@@ -17,13 +17,14 @@ ROLE_WORDS = {
     str(ProjectRole.OPERATOR): "Acts on everybody's runs",
     str(ProjectRole.ADMIN): "Keeps members and service accounts, reads the audit trail",
 }
-PROJECT_ROLES = [(role.value, role.label, ROLE_WORDS[role.value]) for role in ProjectRole]
-SERVICE_CHOICES = [row for row in PROJECT_ROLES if row[0] in {role.value for role in SERVICE_ROLES}]
-USER_ROLES = [
-    (Role.MEMBER.value, Role.MEMBER.label, "Their projects say what they may do with runs"),
-    (Role.AUDITOR.value, Role.AUDITOR.label, "Reads the audit trail, nothing else"),
-    (Role.CLUSTER_ADMIN.value, Role.CLUSTER_ADMIN.label, "Everything, in every project"),
-]
+PROJECT_ROLES = [(role, word, ROLE_WORDS[role]) for role, word in ProjectRole.choices]
+SERVICE_CHOICES = [row for row in PROJECT_ROLES if row[0] in SERVICE_ROLES]
+USER_WORDS = {
+    str(Role.MEMBER): "Their projects say what they may do with runs",
+    str(Role.AUDITOR): "Reads the audit trail, nothing else",
+    str(Role.CLUSTER_ADMIN): "Everything, in every project",
+}
+USER_ROLES = [(role, word, USER_WORDS[role]) for role, word in Role.choices]
 
 
 @page(Scope.CLUSTER_READ)
@@ -66,7 +67,7 @@ def service_accounts(request: HttpRequest) -> HttpResponse:
         "place": accounts.project_row(accounts.find_project(actor, place), actor),
         "rows": [{**accounts.service_account_row(one), "tokens": tokens.get(one.id, [])} for one in found],
         "roles": SERVICE_CHOICES,
-        "scopes": scope_rows(PROJECT_SCOPES_OF[ProjectRole.OPERATOR] | {Scope.CLUSTER_READ}),
+        "scopes": scope_rows(PROJECT_SCOPES_OF[str(ProjectRole.OPERATOR)] | {Scope.CLUSTER_READ}),
         "keeps": keeps,
         "granters": _granters(place),
         "origin": f"{request.scheme}://{request.get_host()}",

@@ -50,7 +50,7 @@ SCOPES_OF: dict[str, frozenset[Scope]] = {
 SERVICE_SCOPES = frozenset({Scope.CLUSTER_READ})
 """What a service account holds everywhere: it reads the cluster; its tokens are made by people."""
 
-SERVICE_ROLES = (ProjectRole.VIEWER, ProjectRole.EDITOR, ProjectRole.OPERATOR)
+SERVICE_ROLES = tuple(str(role) for role in (ProjectRole.VIEWER, ProjectRole.EDITOR, ProjectRole.OPERATOR))
 """What a service account may be in its project: keeping members is for people."""
 
 _VIEWER = frozenset({Scope.RUNS_READ, Scope.TRAJECTORIES_READ})

@@ -187,8 +187,8 @@ def cluster_admins() -> list[str]:
 
 def roles_with(scope: Scope) -> list[str]:
     """Words of the roles that hold a scope, project roles first, the smallest first."""
-    found = [role.label for role in ProjectRole if scope in PROJECT_SCOPES_OF[role]]
-    return found + [role.label for role in Role if scope in SCOPES_OF[role]]
+    found = [word for role, word in ProjectRole.choices if scope in PROJECT_SCOPES_OF[role]]
+    return found + [word for role, word in Role.choices if scope in SCOPES_OF[role]]
 
 
 def service_accounts(project: str) -> QuerySet[User]:

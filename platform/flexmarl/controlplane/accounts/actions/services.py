@@ -20,7 +20,7 @@ from flexmarl.controlplane.common.problems import NotFound
 def create_service_account(actor: Actor, project: str, name: str, role: str) -> User:
     """Create a service account with a role in its project."""
     home = locked_project(actor, project)
-    require_known(role, [str(one) for one in SERVICE_ROLES], "/role", "a role for a service account")
+    require_known(role, SERVICE_ROLES, "/role", "a role for a service account")
     user = User(username=name, kind=UserKind.SERVICE, project=home)
     check_name(user)
     user.set_unusable_password()
@@ -37,7 +37,7 @@ def update_service_account(actor: Actor, project: str, user_id: object, changes:
     user = find_service_account(project, user_id)
     member = Membership.objects.get(user=user, project=home)
     if "role" in changes:
-        require_known(changes["role"], [str(one) for one in SERVICE_ROLES], "/role", "a role for a service account")
+        require_known(changes["role"], SERVICE_ROLES, "/role", "a role for a service account")
     before = {"role": str(member.role), "is_active": user.is_active}
     after = {name: changes.get(name, before[name]) for name in before}
     if after == before:

@@ -8,7 +8,7 @@ from flexmarl.controlplane.common.api.serializers import StrictSerializer
 from flexmarl.controlplane.common.scopes import Scope
 
 SCOPES = [str(scope) for scope in Scope]
-SERVICE_CHOICES = [(role.value, role.label) for role in SERVICE_ROLES]
+SERVICE_CHOICES = [(role, word) for role, word in ProjectRole.choices if role in SERVICE_ROLES]
 
 
 class UserSerializer(serializers.Serializer):
@@ -140,7 +140,7 @@ class ServiceAccountSerializer(serializers.Serializer):
 
 class NewServiceAccountSerializer(StrictSerializer):
     name = serializers.CharField(max_length=150)
-    role = serializers.ChoiceField(SERVICE_CHOICES, required=False, default=ProjectRole.EDITOR.value)
+    role = serializers.ChoiceField(SERVICE_CHOICES, required=False, default=str(ProjectRole.EDITOR))
 
 
 class ServiceAccountChangesSerializer(StrictSerializer):
