@@ -49,6 +49,10 @@ class RunsView(ListView):
         made = [parameter for parameter in self.parameters_of("GET") if parameter not in self.parameters]
         return lists.narrow(queries.light(queries.runs(actor_of(request))), (*made, lists.ARCHIVED), self.values)
 
+    def whole(self, request: Request) -> QuerySet[Run]:
+        """Return all runs in reach: a run with its specification is wide."""
+        return queries.light(queries.runs(actor_of(request)))
+
     def row_maker(self, request: Request) -> Callable[[Run], dict[str, Any]]:
         return queries.RowMaker()
 
@@ -78,9 +82,11 @@ class PlanView(ApiView):
         """Say what a specification would become: sizes, warnings, devices; or why it is refused."""
         body = PlanRequestSerializer(data=request.data)
         body.is_valid(raise_exception=True)
-        project = body.validated_data["project"] or DEFAULT_PROJECT
-        if body.validated_data["project"]:
-            actor_of(request).require(Scope.RUNS_READ, project)
+        actor, project = actor_of(request), body.validated_data["project"]
+        if project:
+            actor.require(Scope.RUNS_READ, project)
+        elif actor.may(Scope.RUNS_READ, DEFAULT_PROJECT):
+            project = DEFAULT_PROJECT
         return Response(plans.plan(replace(body.draft(), project=project)))
 
 
