@@ -73,7 +73,7 @@ def seeded(services: Any) -> Iterator[Site]:
     try:
         url = f"http://127.0.0.1:{port}"
         assert wait_until(lambda: _answers(url), 60), "the web process did not answer"
-        yield Site(url, "ada", PASSWORD, keys)
+        yield Site(url, "ada", PASSWORD, keys, environment)
     finally:
         web.terminate()
         web.wait(15)

@@ -17,6 +17,8 @@ class Site:
     username: str
     password: str
     keys: list[str] = field(default_factory=list)
+    environment: dict[str, str] = field(default_factory=dict)
+    """Settings of the web process, for programs that change its rows."""
 
 
 class Visitor:

@@ -1,0 +1,126 @@
+"""Open pages follow what happens: with the socket and without it, and they end up showing what a fresh visit shows.
+
+Changes are made in a random order (from a fixed seed) by another process, as a driver and people make them.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.browser.visitor import Site
+
+pytestmark = [pytest.mark.browser, pytest.mark.services, pytest.mark.slow]
+
+RUNNING = 2
+VIEWS = {
+    "header": ("/runs/{key}", "#run-header"),
+    "summary": ("/runs/{key}", "#run-top"),
+    "runs": ("/runs", "#run-list"),
+    "home": ("/", ".homeg"),
+    "events": ("/runs/{key}/events", "main [data-live]"),
+    "pipeline": ("/runs/{key}/pipeline", "main .pg [data-live]"),
+    "cluster": ("/cluster", "main"),
+    "queue": ("/queue", "main"),
+}
+"""View -> (address, what of it is compared)."""
+WORDS = """selector => document.querySelector(selector).innerText
+  .replace(/[\\d.]+\\s*%/g, '').replace(/\\d+(\\.\\d+)?\\s*(ms|s|min|h|d)\\b( \\d+ (s|min|h))*( ago)?|just now|now|Live|Connecting|Read|,/g, '')
+  .replace(/\\s+/g, ' ').trim()"""
+"""The words of a region without times and shares of time, which move on their own."""
+
+
+@pytest.fixture
+def change(seeded: Site) -> Callable[[int], None]:
+    """Return a function that makes some random changes in another process."""
+
+    def make(seed: int) -> None:
+        command = [sys.executable, "tests/browser/make_changes.py", seeded.keys[RUNNING], str(seed)]
+        done = subprocess.run(
+            command, env={**os.environ, **seeded.environment}, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+
+    return make
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_what_a_page_holds_is_what_a_fresh_visit_shows(seeded: Site, visit: Any, change: Any, view: str) -> None:
+    address, region = (text.format(key=seeded.keys[RUNNING]) for text in VIEWS[view])
+    guest = visit(seeded)
+    guest.sign_in()
+    guest.goto(address)
+    guest.page.locator("[data-live-mark][data-state=live]").first.wait_for()
+    before = guest.page.evaluate(WORDS, region)
+    change(sum(map(ord, view)))
+    fresh = visit(seeded)
+    fresh.sign_in()
+    for _ in range(6):  # figures over a window of time move by themselves: both must agree at one moment
+        fresh.goto(address)
+        fresh.page.wait_for_timeout(800)
+        expected, held = fresh.page.evaluate(WORDS, region), guest.page.evaluate(WORDS, region)
+        if held == expected:
+            break
+    assert held == expected
+    if view in {"header", "summary", "runs"}:
+        assert expected != before, "nothing changed, so nothing was shown"
+    assert guest.complaints == []
+
+
+def test_without_a_socket_a_page_polls(seeded: Site, visit: Any, change: Any) -> None:
+    guest = visit(seeded)
+    guest.page.route_web_socket("**/ws/v1/", lambda socket: socket.close())
+    guest.sign_in()
+    guest.goto(f"/runs/{seeded.keys[RUNNING]}")
+    step = guest.page.locator("#run-line2 b").first.inner_text()
+    change(5)
+    guest.page.wait_for_function(
+        "step => document.querySelector('#run-line2 b').innerText !== step", arg=step, timeout=15_000
+    )
+    guest.page.locator("[data-live-mark][data-state=polled]").first.wait_for()
+    assert guest.page.locator("#offline").is_hidden()
+
+
+def test_a_server_that_is_away_is_said_and_figures_are_dimmed(seeded: Site, visit: Any) -> None:
+    guest = visit(seeded)
+    guest.sign_in()
+    guest.goto(f"/runs/{seeded.keys[RUNNING]}")
+    guest.page.locator("[data-live-mark][data-state=live]").first.wait_for()
+    guest.page.context.set_offline(True)
+    guest.page.evaluate("() => dispatchEvent(new Event('offline'))")
+    guest.page.route("**/*", lambda route: route.abort())
+    guest.page.locator("#offline").wait_for(state="visible", timeout=60_000)
+    assert "old" in guest.page.locator("#offline").inner_text()
+    assert "stale" in (guest.page.locator("body").get_attribute("class") or "")
+
+
+def test_held_figures_stand_still_until_they_are_let_go(seeded: Site, visit: Any, change: Any) -> None:
+    guest = visit(seeded)
+    guest.sign_in()
+    guest.goto(f"/runs/{seeded.keys[RUNNING]}")
+    guest.page.locator("[data-live-mark][data-state=live]").first.wait_for()
+    guest.page.keyboard.press(" ")
+    guest.page.locator("[data-live-mark][data-state=held]").first.wait_for()
+    step = guest.page.locator("#run-line2 b").first.inner_text()
+    change(11)
+    guest.page.wait_for_timeout(1500)
+    assert guest.page.locator("#run-line2 b").first.inner_text() == step
+    guest.page.keyboard.press(" ")
+    guest.page.wait_for_function("step => document.querySelector('#run-line2 b').innerText !== step", arg=step)
+
+
+def test_an_open_menu_and_the_focus_outlive_a_change(seeded: Site, visit: Any, change: Any) -> None:
+    guest = visit(seeded)
+    guest.sign_in()
+    guest.goto(f"/runs/{seeded.keys[RUNNING]}")
+    guest.page.locator("[data-live-mark][data-state=live]").first.wait_for()
+    guest.page.get_by_role("button", name="More verbs").click()
+    step = guest.page.locator("#run-line2 b").first.inner_text()
+    change(13)
+    guest.page.wait_for_function("step => document.querySelector('#run-line2 b').innerText !== step", arg=step)
+    assert guest.page.locator("#menu-verbs").is_visible()
+    guest.page.keyboard.press("Escape")
+    assert guest.page.evaluate("document.activeElement.dataset.menu") == "verbs"
