@@ -237,7 +237,7 @@ def test_the_number_of_queries_does_not_grow_with_rows(api, editor, make_run, dj
     for index in range(12):
         make_run(editor, name=f"run {index}")
     api.get("/api/v1/runs")
-    with django_assert_max_num_queries(4):
+    with django_assert_max_num_queries(5):
         assert len(api.get("/api/v1/runs").json()["results"]) == 12
 
 

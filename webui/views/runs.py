@@ -102,9 +102,10 @@ def _table(request: HttpRequest, query: QueryDict) -> dict[str, Any]:
         "wrong": "",
     }
     try:
-        found = lists.narrowed(_in_project(request), wanted)
+        whole = _in_project(request)
+        found = lists.narrowed(whole, wanted)
         values = {"limit": PAGE, "count": "exact"} | ({"cursor": query["cursor"]} if query.get("cursor") else {})
-        cut = pagination.page(found, lists.ordering(ordering), values, pick_column)
+        cut = pagination.page(found, lists.ordering(ordering), values, pick_column, whole=whole)
     except ValidationProblem as refused:
         hint = refused.errors[0].hint if refused.errors else ""
         return context | {"wrong": f"{refused.detail} {hint}".strip()}

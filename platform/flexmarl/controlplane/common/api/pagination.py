@@ -60,9 +60,18 @@ def decode(text: str, ordering: str) -> Cursor:
 
 
 def page(
-    rows: QuerySet[Any], ordering: str, values: Mapping[str, Any], pick: Callable[[Any, str], Any] = getattr
+    rows: QuerySet[Any],
+    ordering: str,
+    values: Mapping[str, Any],
+    pick: Callable[[Any, str], Any] = getattr,
+    *,
+    whole: QuerySet[Any] | None = None,
 ) -> Page:
-    """Cut one page. `ordering` is e.g. `-created_at,id`; `pick` reads a column of a row."""
+    """Cut one page. `ordering` is e.g. `-created_at,id`; `pick` reads a column of a row.
+
+    With `whole`, all rows without the filters, keys alone are filtered and ordered, and then the rows of the page are
+    read by key: one query more, and far less to sort and to check when rows are wide.
+    """
     limit = values.get("limit", DEFAULT_LIMIT)
     if not 1 <= limit <= MAX_LIMIT:
         detail = f"limit={limit} is not between 1 and {MAX_LIMIT}."
@@ -73,7 +82,8 @@ def page(
     back = cursor is not None and cursor.back
     if cursor is not None:
         rows = rows.filter(_behind(columns, cursor.values, back))
-    found = list(rows.order_by(*(_flip(c) if back else c for c in columns))[: limit + 1])
+    ordered = rows.order_by(*(_flip(c) if back else c for c in columns))
+    found = list(ordered[: limit + 1]) if whole is None else _by_keys(ordered, whole, limit + 1)
     more, found = len(found) > limit, found[:limit]
     if back:
         found.reverse()
@@ -89,6 +99,12 @@ def page(
         previous=cursor_at(found[0], True) if has_previous else None,
         count=count,
     )
+
+
+def _by_keys(ordered: QuerySet[Any], whole: QuerySet[Any], most: int) -> list[Any]:
+    keys = list(ordered.values_list("pk", flat=True)[:most])
+    found = {row.pk: row for row in whole.order_by().filter(pk__in=keys)} if keys else {}
+    return [found[key] for key in keys if key in found]
 
 
 def envelope(request: Request, cut: Page, results: list[Any]) -> dict[str, Any]:

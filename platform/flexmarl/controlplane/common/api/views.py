@@ -97,6 +97,10 @@ class ListView(ApiView):
         """Return all rows the caller may see."""
         raise NotImplementedError(type(self).__name__)
 
+    def whole(self, request: Request) -> QuerySet[Any] | None:
+        """Return all rows in reach without filters, for lists of wide rows: pages are then cut by key."""
+        return None
+
     def row_maker(self, request: Request) -> Callable[[Any], dict[str, Any]]:
         """Return the function that turns a row into JSON values."""
         raise NotImplementedError(type(self).__name__)
@@ -114,7 +118,7 @@ class ListView(ApiView):
         """Answer one page."""
         rows = filters.apply(self.query(request), self.parameters, self.values)
         ordering = self.orderings[self.values.get("ordering", next(iter(self.orderings)))]
-        cut = pagination.page(rows, ordering, self.values, pick_column)
+        cut = pagination.page(rows, ordering, self.values, pick_column, whole=self.whole(request))
         return Response(pagination.envelope(request, cut, self.rows_of(request, cut.rows)))
 
     def rows_of(self, request: Request, found: Sequence[Any]) -> list[dict[str, Any]]:

@@ -36,9 +36,10 @@ class SearchView(ApiView):
         body = SearchSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         given = body.validated_data
-        rows = lists.matching(queries.light(queries.runs(actor_of(request))), given["filters"], "/filters")
+        whole = queries.light(queries.runs(actor_of(request)))
+        rows = lists.matching(whole, given["filters"], "/filters")
         ordering = lists.ORDERINGS[given.get("ordering", next(iter(lists.ORDERINGS)))]
-        cut = pagination.page(rows, ordering, given, pick_column)
+        cut = pagination.page(rows, ordering, given, pick_column, whole=whole)
         made, wanted = queries.run_rows(cut.rows), given.get("fields")
         results = made if wanted is None else [{name: row[name] for name in wanted} for row in made]
         return Response({"results": results, "next": cut.next, "previous": cut.previous, "count": cut.count})
