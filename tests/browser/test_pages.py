@@ -57,21 +57,6 @@ def test_text_of_models_stays_text(seeded: Any, visit: Callable[..., Any]) -> No
     assert guest.page.locator("#conversation img, #conversation script").count() == 0
 
 
-def test_trajectories_are_read_with_the_keyboard(seeded: Any, visit: Callable[..., Any]) -> None:
-    guest = visit(seeded)
-    guest.sign_in()
-    guest.goto(f"/runs/{seeded.keys[FINISHED]}/trajectories")
-    title = guest.page.locator("#t-title")
-    first = title.inner_text()
-    guest.page.keyboard.press("j")
-    guest.page.wait_for_function("text => document.querySelector('#t-title').textContent !== text", arg=first)
-    assert guest.page.url.endswith("959-6-1")
-    guest.page.keyboard.press("t")
-    assert guest.page.locator("[data-tokens=logprob]").get_attribute("aria-pressed") == "true"
-    guest.page.keyboard.press("}")
-    guest.page.wait_for_function("() => document.querySelector('#t-title').textContent.includes('episode 7')")
-
-
 def test_the_form_and_the_yaml_are_one_document(seeded: Any, visit: Callable[..., Any]) -> None:
     guest = visit(seeded)
     guest.sign_in()
