@@ -1,0 +1,135 @@
+"""A run's figures in a browser: every page in both themes and three widths, charts by keyboard, as table and as CSV."""
+
+import csv
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.browser, pytest.mark.services, pytest.mark.slow]
+
+RUNNING, OTHER = 1, 2
+PAGES = {
+    "overview-version": "/runs/{run}?x=version&smooth=2",
+    "metrics": "/runs/{run}/metrics?open=train/entropy&open=reward/team&with={other}",
+    "agents": "/runs/{run}/agents",
+    "agent": "/runs/{run}/agents/solver",
+    "config": "/runs/{run}/config",
+    "config-diff": "/runs/{run}/config?against={other}",
+}
+
+
+def address(site: Any, name: str) -> str:
+    return PAGES[name].format(run=site.keys[RUNNING], other=site.keys[OTHER])
+
+
+def drawn(guest: Any) -> None:
+    """Wait until the charts on the screen are drawn."""
+    guest.settle()
+    guest.page.wait_for_function(
+        "() => [...document.querySelectorAll('[data-series]')].every(box => "
+        "box.getBoundingClientRect().top > innerHeight + 200 || box.querySelector('.uplot, .state'))"
+    )
+
+
+@pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 1440), ("light", 1024), ("dark", 390)])
+def test_pages_are_accessible_and_fit(seeded: Any, visit: Callable[..., Any], theme: str, width: int) -> None:
+    guest = visit(seeded, theme=theme, width=width)
+    guest.sign_in()
+    found: dict[str, Any] = {}
+    for name in PAGES:
+        guest.goto(address(seeded, name))
+        drawn(guest)
+        guest.keep(f"run-{name}-{width}-{theme}")
+        found[name] = (guest.violations(), guest.sideways())
+    assert {name: result for name, result in found.items() if result[0] or result[1] > 0} == {}
+    assert guest.complaints == []
+
+
+def saved(guest: Any, click: Callable[[], None]) -> list[list[str]]:
+    """Download a chart's CSV and return its rows."""
+    with guest.page.expect_download() as download:
+        click()
+    return list(csv.reader(io.StringIO(download.value.path().read_text(encoding="utf-8"))))
+
+
+def test_a_chart_is_read_by_keyboard_as_table_and_as_csv(seeded: Any, visit: Callable[..., Any]) -> None:
+    guest = visit(seeded)
+    guest.sign_in()
+    guest.goto(f"/runs/{seeded.keys[RUNNING]}/metrics?open=train/entropy|solver|mean")
+    drawn(guest)
+    page = guest.page
+    box = page.locator("[data-series='train/entropy|solver|mean']")
+    plot = box.locator(".plot")
+    assert "Arrow keys read the values" in (plot.get_attribute("aria-label") or "")
+    plot.focus()
+    page.keyboard.press("End")
+    page.wait_for_function("() => document.querySelector('#announce').textContent.startsWith('step 137')")
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_function("() => document.querySelector('#announce').textContent.startsWith('step 136')")
+    page.keyboard.press("Home")
+    page.wait_for_function("() => document.querySelector('#announce').textContent.startsWith('step 1 ')")
+    rows = saved(guest, lambda: box.get_by_role("button", name="Download").click())
+    assert rows[0] == ["step", "solver"]
+    assert len(rows) == 138
+    box.get_by_role("button", name="as table").click()
+    assert box.locator("tbody tr").count() == 137
+    assert plot.is_hidden()
+    box.get_by_role("button", name="What Entropy").click()
+    assert "entropy per trained token" in box.locator(".def").inner_text()
+
+
+def test_what_is_open_is_in_the_address(seeded: Any, visit: Callable[..., Any]) -> None:
+    guest = visit(seeded)
+    guest.sign_in()
+    guest.goto(f"/runs/{seeded.keys[RUNNING]}/metrics?q=entropy")
+    page = guest.page
+    page.get_by_role("button", name="Chart of Entropy of solver").click()
+    page.wait_for_url("**open=train**")
+    page.locator("#open-charts .uplot").wait_for()
+    page.locator("[data-choice=x] [data-value=version]").click()
+    page.wait_for_url("**x=version**")
+    page.wait_for_function("() => document.querySelector('#open-charts .plot').getAttribute('aria-label')")
+    page.reload()
+    page.locator("#open-charts .uplot").wait_for()
+    assert page.locator("[data-choice=x] [data-value=version]").get_attribute("aria-pressed") == "true"
+    assert page.get_by_label("Search series").input_value() == "entropy"
+    page.get_by_role("button", name="Close Entropy").click()
+    page.wait_for_function("() => !location.search.includes('open=')")
+
+
+def test_a_zoom_outlives_live_updates_and_the_axis_switches_in_place(seeded: Any, visit: Callable[..., Any]) -> None:
+    guest = visit(seeded)
+    guest.sign_in()
+    guest.goto(f"/runs/{seeded.keys[RUNNING]}")
+    guest.settle()
+    page = guest.page
+    shown = "() => document.querySelector('#team_reward .plot').layout.xaxis.range"
+    page.evaluate("() => Plotly.relayout(document.querySelector('#team_reward .plot'), {'xaxis.range': [20, 40]})")
+    page.evaluate("() => document.dispatchEvent(new CustomEvent('theme'))")  # draws everything anew, as an update does
+    page.wait_for_timeout(500)
+    assert page.evaluate(shown) == [20, 40]
+    page.locator("[data-choice=x] [data-value=samples]").click()
+    page.wait_for_url("**x=samples**")
+    page.wait_for_function(f"() => ({shown})()[1] > 1000")
+    page.locator("#team_reward .plot").focus()
+    page.keyboard.press("End")
+    page.keyboard.press("Enter")
+    link = page.locator("#team_reward .picked a")
+    assert link.inner_text() == "Trajectories of step 137"
+    link.click()
+    page.wait_for_url("**/trajectories?step=137")
+
+
+def test_the_header_says_what_a_run_used_and_where(seeded: Any, visit: Callable[..., Any]) -> None:
+    guest = visit(seeded)
+    guest.sign_in()
+    guest.goto(f"/runs/{seeded.keys[RUNNING]}")
+    line = guest.page.locator("#run-line2")
+    assert "device-h" in line.inner_text()
+    assert "default, 2 devices" in line.inner_text()
+    basis = line.get_by_text("ETA").locator("..").get_attribute("title") or ""
+    assert basis.startswith("263 steps left, at the median of the last 20 steps")
+    guest.page.get_by_role("button", name="Step before").click()
+    assert guest.page.evaluate("() => document.activeElement.querySelector('title').textContent").startswith("step 136")
