@@ -134,7 +134,7 @@ def world(db: None) -> World:
             "device_id": "box.cpu0",
             "operation_id": operation.id, "experiment_id": experiment.id, "agent_id": agent.id,
             "user_id": otto.id, "token_id": token.id, "entry_id": row.id, "project": HOME, "external_id": "job-1",
-            "verb": "pause", "action": "cordon", "view_id": view.id,
+            "verb": "pause", "role": "speaker", "action": "cordon", "view_id": view.id,
         },
         "api-project": {"name": HOME}, "api-members": {"name": HOME}, "api-member": {"name": HOME, "user_id": otto.id},
         "api-service-accounts": {"name": HOME}, "api-service-account": service, "api-service-tokens": service,
@@ -249,7 +249,7 @@ def test_pages_open_for_those_who_may(world: World) -> None:
 
 
 def _page_arguments(world: World, name: str) -> dict[str, Any]:
-    known = {"key": world.run.key, "tid": world.arguments[""]["trajectory_id"], "role": "solver"}
+    known = {"key": world.run.key, "tid": world.arguments[""]["trajectory_id"], "role": "speaker"}
     text = next(str(pattern.pattern) for pattern in pages if pattern.name == name)
     return {part: known[part] for part in re.findall(r"<(?:\w+:)?(\w+)>", text)}
 

@@ -210,6 +210,9 @@ API: dict[str, dict[str, Row]] = {
     "api-run-checkpoints": _read,
     "api-run-versions": _read,
     "api-run-attempts": _read,
+    "api-run-agents": _read,
+    "api-run-agent": _read,
+    "api-run-config-diff": _read,
     "api-run-operations": _read,
     "api-operation": _read,
     "api-run-advisories": _read,
@@ -232,6 +235,7 @@ _cluster_page = R(Of.INSTALLATION, S.CLUSTER_READ)
 _RUN_PAGES = (
     *("run", "figures", "header_part", "summary_part", "timeline", "timeline_part", "events", "events_part"),
     *("config", "checkpoints", "pipeline", "pipeline_part", "attempts"),
+    *("metrics", "agents", "agents_part", "agent", "agent_part", "config_yaml"),
 )
 _TRAJECTORY_PAGES = ["trajectories", "trajectory", "trajectory_rows", "trajectory_part", "trajectory_compare"]
 PAGES: dict[str, Row] = {
