@@ -37,16 +37,6 @@ def drawn(data: Any) -> Any:
     return int(data) if data.is_integer() and abs(data) < 1e15 else float(f"{data:.4g}")
 
 
-def reward_curves(runs: Iterable[Any], points: int = 40) -> dict[int, list[float]]:
-    """Read the team reward of several runs, thinned for sparklines, by run number."""
-    curves: dict[int, list[float]] = {}
-    for run in runs:
-        if run.state.step:
-            found = telemetry.data(run, ["reward/team"], agent="", max_points=points)["series"]
-            curves[run.no] = next((s["y"] for s in found if s["stat"] == "mean"), [])
-    return curves
-
-
 def episodes_of_step(run: Any, step: int) -> list[dict[str, Any]]:
     """Read training episodes that a step was made of; `step` counts the steps before it."""
     wanted = telemetry.EpisodeFilter(cohort=step, status=EpisodeStatus.FINISHED)

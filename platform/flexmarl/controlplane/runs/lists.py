@@ -93,7 +93,7 @@ ORDERINGS = {
 
 _CONFIG = re.compile(r"config((?:\.[A-Za-z0-9-]{1,64}(?:_[A-Za-z0-9-]{1,64}){0,8}){1,8})(?:__(gte|lte|n))?")
 _SCALAR = re.compile(r"true|false|null|-?(0|[1-9]\d{0,30})(\.\d{1,30})?([eE]-?\d{1,2})?")
-"""Text that may also mean a value of JSON."""
+"""Text that means a number, a truth value or nothing; all other text means itself."""
 _METRIC = re.compile(
     r"metric\.([a-z0-9_]{1,40}(?:/[a-z0-9_]{1,40}){0,3})(?:\.([a-z0-9_]{1,20}))?(?:@([A-Za-z0-9_-]{1,64}))?"
     r":last__(gte|lte)"
@@ -178,9 +178,8 @@ def _bound(path: list[str], lookup: str) -> Callable[[float], Q]:
 
 def _equal(path: list[str], differs: bool) -> Callable[[str], Q]:
     def condition(text: str) -> Q:
-        same = Q(spec__contains=_nested(path, text))
-        if _SCALAR.fullmatch(text):
-            same |= Q(spec__contains=_nested(path, json.loads(text)))
+        value = json.loads(text) if _SCALAR.fullmatch(text) else text
+        same = Q(spec__contains=_nested(path, value))
         return ~same if differs else same
 
     return condition
