@@ -39,7 +39,9 @@ def flow(rows: Sequence[Mapping[str, Any]], agents: Mapping[str, Mapping[str, An
     if not moments:
         return None
     end, top = max(*moments, 1e-3), max(max(len(r["ready"]), len(r["gradient"])) for r in rows)
-    lines, used, words = [], [], []
+    lines: list[Line] = []
+    used: list[float] = []
+    words: list[str] = []
     for row in rows:
         agent = agents.get(row["policy"], {})
         for kind in ("ready", "gradient"):

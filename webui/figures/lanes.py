@@ -174,8 +174,8 @@ def _rollout(lane: Lane, row: Mapping[str, Any], scale: Scale, until: float, *, 
             lane.bars.append(Bar(left, y, round(max(1.0, scale.x(until) - left), 2), False, False, "being generated"))
         right = scale.x(max(until, (begun or until) + usual) + i * 0.02 * (scale.end - until))
         if right > scale.x(until) + 2:
-            at = scale.x(until)
-            lane.bars.append(Bar(at, y, round(right - at, 2), False, True, "expected from the median"))
+            now_x = scale.x(until)
+            lane.bars.append(Bar(now_x, y, round(right - now_x, 2), False, True, "expected from the median"))
 
 
 def _gathered(blocks: Sequence[Mapping[str, Any]]) -> list[tuple[float, float, Mapping[str, Any]]]:
@@ -183,7 +183,7 @@ def _gathered(blocks: Sequence[Mapping[str, Any]]) -> list[tuple[float, float, M
     size = -(-len(blocks) // MANY)
     if size <= 1:
         return [(b["started"], b["ready"], b) for b in blocks]
-    out = []
+    out: list[tuple[float, float, Mapping[str, Any]]] = []
     for i in range(0, len(blocks), size):
         part = blocks[i : i + size]
         whole = {"count": len(part), "groups": sum(b["groups"] for b in part), "claimed": None}

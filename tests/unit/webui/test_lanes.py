@@ -38,7 +38,7 @@ def test_what_is_expected_stands_behind_now_and_is_dashed() -> None:
     drawing = lanes.draw(payload([block(1, 0, 10, 12, 20), block(2, 5, 30)], expected=2), AGENTS)
     [lane] = drawing.lanes
     expected = [b for b in lane.blocks if b.kind == "expected"]
-    assert [b.label for b in expected] == ["2", "3"], "one ready and unclaimed, then what is not yet cut, as far as there is room"
+    assert [b.label for b in expected] == ["2", "3"], "one ready and unclaimed, then what is not yet cut"
     assert all(b.x > drawing.now_x for b in expected)
     assert all(b.x >= drawing.now_x for b in lane.bars if b.expected)
     still = lanes.draw(payload([block(1, 0, 10, 12, 20)], live=False), AGENTS)
