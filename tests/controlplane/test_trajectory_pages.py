@@ -39,13 +39,13 @@ def read(browser, run, path, status=200):
 @pytest.mark.parametrize(
     ("path", "most"),
     [
-        ("trajectories", 11),
-        ("trajectories?step=1&reward__gte=0.5&ordering=-reward&label=any", 11),
-        ("trajectories/1-1-1", 11),
-        ("trajectories/1-1-1?view=scores", 11),
-        ("trajectories/compare?draw=1", 8),
+        ("trajectories", 15),
+        ("trajectories?step=1&reward__gte=0.5&ordering=-reward&label=any", 15),
+        ("trajectories/1-1-1", 15),
+        ("trajectories/1-1-1?view=scores", 15),
+        ("trajectories/compare?draw=1", 12),
         ("parts/trajectories?step=1", 8),
-        ("checkpoints", 10),
+        ("checkpoints", 14),
     ],
 )
 def test_the_number_of_queries_of_a_page_is_bounded(browser, run, path, most, django_assert_max_num_queries) -> None:
