@@ -70,9 +70,9 @@ def gpu_load(devices: list[DeviceFacts], listing: str) -> dict[str, dict[str, ob
             }  # fmt: skip
     found = {}
     for device in devices:
-        index = device.facts.get("cuda_index")
-        if isinstance(index, int) and index in by_index:
-            found[device.id] = by_index[index]
+        own = device.facts.get("cuda_index")
+        if isinstance(own, int) and own in by_index:
+            found[device.id] = by_index[own]
     return found
 
 
