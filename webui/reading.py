@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
@@ -15,13 +15,14 @@ from flexmarl.controlplane.agents import queries as agents
 from flexmarl.controlplane.telemetry import queries as telemetry
 from webui.figures.base import SeriesSet
 
+Axis = Literal["step", "time", "samples", "version"]
 POINTS = 400
 """Points per series that a chart gets: more than it has pixels for a mark."""
 STEP_EPISODES = 200
 """Episodes of a step among which the best and the worst are looked for."""
 
 
-def series(run: Any, names: Iterable[str], x: str = "step", strength: float = 1.0) -> SeriesSet:
+def series(run: Any, names: Iterable[str], x: Axis = "step", strength: float = 1.0) -> SeriesSet:
     """Read the points of some series of a run."""
     return SeriesSet(telemetry.data(run, list(names), x=x, max_points=POINTS)["series"], strength)
 
