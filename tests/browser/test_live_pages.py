@@ -28,7 +28,9 @@ VIEWS = {
 }
 """View -> (address, what of it is compared)."""
 WORDS = """selector => document.querySelector(selector).innerText
-  .replace(/[\\d.]+\\s*%/g, '').replace(/\\d+(\\.\\d+)?\\s*(ms|s|min|h|d)\\b( \\d+ (s|min|h))*( ago)?|just now|now|Live|Connecting|Read|,/g, '')
+  .replace(/\\d\\d:\\d\\d(:[\\d.]+)?|\\d+ times|[\\d.]+\\s*%/g, '')
+  .replace(/\\d+(\\.\\d+)?\\s*(ms|s|min|h|d)\\b( \\d+ (s|min|h))*( ago)?/g, '')
+  .replace(/just now|now|Live|Connecting|Read|,/g, '')
   .replace(/\\s+/g, ' ').trim()"""
 """The words of a region without times and shares of time, which move on their own."""
 

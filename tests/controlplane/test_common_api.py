@@ -146,3 +146,17 @@ def test_requests_are_counted_by_route(admin_api, editor, make_run) -> None:
     assert 'route="api-run",status="2xx",le="+Inf"' in shown
     assert 'route="other",status="4xx"' in shown
     assert run.key not in shown
+
+
+def test_every_list_can_be_trimmed(client) -> None:
+    document = client.get("/api/v1/openapi.json").json()
+    without = []
+    for path, methods in document["paths"].items():
+        shapes = methods.get("get", {}).get("responses", {}).get("200", {}).get("content", {})
+        names = [shape["schema"].get("$ref", "").rpartition("/")[2] for shape in shapes.values()]
+        lists = [
+            name for name in names if "results" in document["components"]["schemas"].get(name, {}).get("properties", {})
+        ]
+        known = {parameter["name"] for parameter in methods.get("get", {}).get("parameters", [])}
+        without += [path] if lists and "fields" not in known else []
+    assert without == []

@@ -28,6 +28,7 @@ def seen(request: Request) -> Seen:
 
 
 class PoolsView(ApiView):
+    lists = True
     scopes = {"GET": Scope.CLUSTER_READ, "POST": Scope.CLUSTER_ADMIN}
 
     @extend_schema(operation_id="pools_list", responses=listing(shapes.PoolSerializer))
@@ -70,6 +71,7 @@ class PoolView(ApiView):
 
 
 class QuotasView(ApiView):
+    lists = True
     scopes = {"GET": Scope.CLUSTER_READ}
     parameters = (Parameter("pool", "Name of the pool."), Parameter("project", "Name of the project."))
 
@@ -128,6 +130,7 @@ class ProjectPoolView(ApiView):
 
 
 class NodesView(ApiView):
+    lists = True
     scopes = {"GET": Scope.CLUSTER_READ}
 
     @extend_schema(operation_id="nodes_list", responses=listing(shapes.NodeSerializer))

@@ -40,6 +40,7 @@ class ConfigDiffSerializer(serializers.Serializer):
 
 
 class ConfigDiffView(ApiView):
+    lists = True
     scopes = {"GET": Scope.RUNS_READ}
     parameters = (
         Parameter("against", "Id or key of the other run."),

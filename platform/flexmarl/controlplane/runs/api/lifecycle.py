@@ -91,6 +91,7 @@ class TransitionsView(ApiView):
 
 
 class AttemptsView(ApiView):
+    lists = True
     scopes = {"GET": Scope.RUNS_READ}
 
     @extend_schema(operation_id="runs_attempts", responses=listing(AttemptSerializer))

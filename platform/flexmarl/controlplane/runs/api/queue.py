@@ -21,6 +21,7 @@ from flexmarl.store.cordons import DrainMode, Kind
 
 
 class QueueView(ApiView):
+    lists = True
     scopes = {"GET": Scope.CLUSTER_READ}
     parameters = (
         Parameter("pool", "Pool that is waited for; may be repeated.", many=True),

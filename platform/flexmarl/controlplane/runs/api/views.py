@@ -136,6 +136,7 @@ class OperationView(ApiView):
 
 
 class CheckpointsView(ApiView):
+    lists = True
     scopes = {"GET": Scope.RUNS_READ}
 
     @extend_schema(operation_id="runs_checkpoints", responses=listing(CheckpointSerializer))
@@ -145,6 +146,7 @@ class CheckpointsView(ApiView):
 
 
 class VersionsView(ApiView):
+    lists = True
     scopes = {"GET": Scope.RUNS_READ}
 
     @extend_schema(operation_id="runs_versions", responses=listing(VersionSerializer))

@@ -50,6 +50,7 @@ class AdvisoriesSerializer(serializers.Serializer):
 
 
 class AdvisoriesView(ApiView):
+    lists = True
     scopes = {"GET": Scope.RUNS_READ}
 
     @extend_schema(operation_id="runs_advisories", responses=AdvisoriesSerializer)

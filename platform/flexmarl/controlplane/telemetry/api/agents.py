@@ -48,6 +48,7 @@ class RunAgentDetailSerializer(RunAgentSerializer):
 
 
 class RunAgentsView(ApiView):
+    lists = True
     scopes = {"GET": Scope.RUNS_READ}
 
     @extend_schema(operation_id="runs_agents", responses=listing(RunAgentSerializer))

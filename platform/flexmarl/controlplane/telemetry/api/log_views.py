@@ -76,6 +76,7 @@ def filter_of(values: dict[str, Any]) -> LogFilter:
 
 
 class LogsView(ApiView):
+    lists = True
     scopes = {"GET": Scope.RUNS_READ}
     parameters = (
         *FILTERS,

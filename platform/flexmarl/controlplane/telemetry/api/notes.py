@@ -16,6 +16,7 @@ from flexmarl.controlplane.telemetry.api.serializers import LineSerializer
 
 
 class NotesView(ApiView):
+    lists = True
     scopes = {"GET": Scope.RUNS_READ}
     parameters = (
         Parameter("after", "Only lines of events behind this sequence number.", "integer"),

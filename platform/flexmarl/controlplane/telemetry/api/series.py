@@ -34,6 +34,7 @@ _MEDIA = {"csv": "text/csv; charset=utf-8", "ndjson": "application/x-ndjson"}
 
 
 class SeriesView(ApiView):
+    lists = True
     scopes = {"GET": Scope.RUNS_READ}
 
     @extend_schema(operation_id="runs_series", responses=listing(shapes.SeriesSerializer))

@@ -32,6 +32,7 @@ def _run(request: Request, run_id: str) -> Run:
 
 
 class TrajectoriesView(ApiView):
+    lists = True
     scopes = {"GET": Scope.TRAJECTORIES_READ}
     parameters = (*filters.FILTERS, filters.ORDERING, pagination.LIMIT, pagination.CURSOR)
 
@@ -115,6 +116,7 @@ class TokensView(ApiView):
 
 
 class LabelsView(ApiView):
+    lists = True
     scopes = {"GET": Scope.TRAJECTORIES_READ, "PUT": Scope.RUNS_WRITE, "DELETE": Scope.RUNS_WRITE}
 
     @extend_schema(operation_id="runs_trajectory_labels", responses=listing(shapes.LabelSerializer))

@@ -22,6 +22,7 @@ from flexmarl.controlplane.telemetry.api import serializers as shapes
 
 
 class EventsView(ApiView):
+    lists = True
     scopes = {"GET": Scope.RUNS_READ}
     parameters = (
         Parameter("after", "Sequence number to go on behind.", "integer"),
@@ -54,6 +55,7 @@ STATES = ("ready", "cordoned", "draining", "drained", "lost")
 
 
 class DevicesView(ApiView):
+    lists = True
     scopes = {"GET": Scope.CLUSTER_READ}
     parameters = (
         Parameter("pool", "Pool; may be repeated.", many=True),
