@@ -110,7 +110,9 @@ def figures(request: HttpRequest, key: str) -> HttpResponse:
     return JsonResponse({"seq": row["seq"], "step": row["step"], **drawn})
 
 
-def overview_figures(found: Any, row: dict[str, Any], x: reading.Axis = "step", strength: float = 1.0) -> dict[str, Any]:
+def overview_figures(
+    found: Any, row: dict[str, Any], x: reading.Axis = "step", strength: float = 1.0
+) -> dict[str, Any]:
     """Build every chart of the overview."""
     agents = [Agent.of(agent) for agent in row["agents"]]
     by_step = reading.series(found, (*TEAM_SERIES, *AGENT_SERIES), "step", strength)
