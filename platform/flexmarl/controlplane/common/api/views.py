@@ -72,7 +72,7 @@ class ApiView(APIView):
 
     def finalize_response(self, request: Request, response: Response, *args: Any, **kwargs: Any) -> Response:
         """Trim rows, add rate-limit fields and an entity tag, and store the answer of a POST that carried a key."""
-        if self.lists and "fields" in getattr(self, "values", {}):
+        if isinstance(response, Response) and self.lists and "fields" in getattr(self, "values", {}):
             try:
                 trimming.trim(response, self.values["fields"], self.field_names)
             except ValidationProblem as problem:
