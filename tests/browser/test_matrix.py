@@ -23,6 +23,8 @@ EXAMPLES: dict[str, str] = {
     "help": "/help",
     "components": "/help/components",
     "cluster": "/cluster",
+    "queue": "/queue",
+    "cluster_timeline": "/cluster/timeline",
     "members": "/members",
     "service_accounts": "/service-accounts",
     "projects": "/projects",
@@ -37,13 +39,17 @@ EXAMPLES: dict[str, str] = {
     "trajectory": "/runs/{finished}/trajectories/955-0-1",
     "trajectory_compare": "/runs/{finished}/trajectories/compare?ids=955-0-1,955-1-1",
     "checkpoints": "/runs/{finished}/checkpoints",
+    "metrics": "/runs/{running}/metrics",
+    "agents": "/runs/{running}/agents",
+    "agent": "/runs/{running}/agents/solver",
+    "attempts": "/runs/{paused}/attempts",
     "pipeline": "/runs/{running}/pipeline",
     "timeline": "/runs/{running}/timeline?window=300",
     "events": "/runs/{failed}/events",
     "config": "/runs/{finished}/config",
 }
 """Route name -> an address of it over the seeded rows."""
-NOT_PAGES = {"sign_in", "sign_out", "new_run_text", "figures"}
+NOT_PAGES = {"sign_in", "sign_out", "new_run_text", "figures", "config_yaml"}
 """Answers to forms and scripts; `*_part` and `*_rows` are parts of pages. Signing in has tests of its own."""
 VIEWS = [("light", 1440), ("dark", 1440), ("dark", 1024), ("light", 390)]
 """Each theme in the widest window, and each of the narrower widths once; screenshots of all are kept."""
