@@ -86,7 +86,7 @@ def test_users_are_filtered_in_the_url(team) -> None:
 
 
 def test_the_trail_shows_before_and_after_and_filters_by_request(team) -> None:
-    boss, edith, ada = team
+    _, edith, ada = team
     admin = actor_of_user(ada)
     actions.update_user(admin, edith.id, {"role": "auditor"})
     client = signed_in(ada)

@@ -20,8 +20,8 @@ def busy_devices(window_s: float = NOW_S) -> dict[str, float]:
 def busy_week(now: datetime, devices: dict[str, int]) -> dict[str, list[list[float | None]]]:
     """Return pool -> seven days of 24 busy shares, Monday first, in the time zone of `now`.
 
-    Hours to come, and pools that have never been busy this week, are left out (None, missing). `devices` is how many
-    each pool has.
+    Hours to come and hours before the pool was first busy this week are None; pools that never were are left out.
+    `devices` is how many each pool has.
     """
     monday = (now - timedelta(days=now.weekday())).replace(hour=0, minute=0, second=0, microsecond=0)
     since = monday.timestamp()
@@ -32,18 +32,18 @@ def busy_week(now: datetime, devices: dict[str, int]) -> dict[str, list[list[flo
         cache.set(name, found, _KEEP_S)
     weeks: dict[str, list[list[float | None]]] = {}
     for pool in sorted({pool for pool, _ in found if devices.get(pool)}):
+        busy = {hour: seconds for (name, hour), seconds in found.items() if name == pool}
         weeks[pool] = [
-            [_share(found, pool, monday + timedelta(days=day, hours=hour), now, devices[pool]) for hour in range(24)]
+            [_share(busy, monday + timedelta(days=day, hours=hour), now, devices[pool]) for hour in range(24)]
             for day in range(7)
         ]
     return weeks
 
 
-def _share(
-    found: dict[tuple[str, int], float], pool: str, start: datetime, now: datetime, devices: int
-) -> float | None:
-    if start > now:
+def _share(busy: dict[int, float], start: datetime, now: datetime, devices: int) -> float | None:
+    """Return the busy share of an hour; nothing is known of those to come and of those before the first work."""
+    hour = int(start.timestamp()) // 3600 * 3600
+    if start >= now or hour < min(busy):
         return None
     lasted = min(3600.0, (now - start).total_seconds())
-    hour = int(start.timestamp()) // 3600 * 3600
-    return min(1.0, found.get((pool, hour), 0.0) / (devices * lasted)) if lasted > 0 else None
+    return min(1.0, busy.get(hour, 0.0) / (devices * lasted))

@@ -29,7 +29,7 @@ function build(box, name, matrix) {
   const count = Math.min(4, Math.max(1, matrix.columns.length));
   const grid = el("div", { class: `mx c${count}` }, tools(box), ...matrix.columns.slice(0, count).map((agent) => el("div", { class: "hd" }, el("span", { class: "chip" }, monogram(agent), agent.role))));
   for (const [i, row] of matrix.rows.entries()) {
-    grid.append(el("div", { class: "rowl" }), el("div", { class: "lb" }, el("b", { text: row.title }), el("span", { class: "s11 muted", text: row.unit }), info(row)));
+    grid.append(el("div", { class: "rowl" }), el("div", { class: "lb" }, el("div", { class: "hs g4" }, el("b", { text: row.title }), info(row)), el("span", { class: "s11 muted", text: row.unit })));
     const columns = phone.matches ? [null] : matrix.columns.slice(0, count);
     for (const agent of columns) grid.append(cell(name, matrix, i, agent));
   }
@@ -40,7 +40,7 @@ function build(box, name, matrix) {
 function info(row) {
   if (!row.meaning) return null;
   const button = el("button", { type: "button", class: "ib", title: "What it is", "aria-label": `What ${row.title} is`, "aria-pressed": "false" }, icon("info-circle", "sm"));
-  button.addEventListener("click", () => explain(button.parentElement, row.meaning, button));
+  button.addEventListener("click", () => explain(button.closest(".lb"), row.meaning, button));
   return button;
 }
 
