@@ -11,6 +11,7 @@ from flexmarl.controlplane.telemetry.timeline import coalesce, union
 from flexmarl.store.decisions import MetricPoint, _write_metrics
 from flexmarl.store.intervals import DeviceInterval
 from tests.support.played import STEPS, play
+from tests.support.statements import at_most
 
 pytestmark = pytest.mark.django_db
 
@@ -197,20 +198,21 @@ def test_devices_name_the_run_that_holds_them(api, run, played) -> None:
     assert one["id"] == devices[0]["id"]
 
 
-def test_the_number_of_queries_is_bounded(api, run, played, django_assert_max_num_queries) -> None:
+def test_the_number_of_statements_is_bounded(api, run, played) -> None:
+    """Who asks takes two, the run one; the rest is one read for each thing that the answer tells."""
     base = f"/api/v1/runs/{run.id}"
     for path, most in {
-        base: 4,
+        base: 5,
         f"{base}/series": 4,
-        f"{base}/series/data?names=reward/team": 4,
+        f"{base}/series/data?names=reward/team": 5,
         f"{base}/trajectories": 5,
-        f"{base}/trajectories/1-1-1": 9,
-        f"{base}/timeline": 6,
+        f"{base}/trajectories/1-1-1": 8,
+        f"{base}/timeline": 9,
         f"{base}/events": 5,
-        "/api/v1/devices": 6,
-        "/api/v1/pools": 5,
+        "/api/v1/devices": 7,
+        "/api/v1/pools": 9,
         "/api/v1/nodes": 4,
     }.items():
         api.get(path)
-        with django_assert_max_num_queries(most):
+        with at_most(most, path):
             assert api.get(path).status_code == 200
