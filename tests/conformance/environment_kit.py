@@ -74,6 +74,7 @@ def check_episodes(family: Family, facts: EnvironmentFacts, answer: Answer, epis
     """Asks name known roles and words, turns keep their bounds, scores their range, and the task can be described."""
     words, rng = set(family.vocabulary()), random.Random(3)
     bounds = {role.name: (role.min_turns, role.max_turns) for role in facts.roles}
+    lengths = {role.name: role.reply_tokens for role in facts.roles}
     for number in range(episodes):
         environment = family.make(rng.getrandbits(62), bool(number % 2), random.Random(number))
         assert environment.asks() == environment.asks(), "asking twice changes nothing"
@@ -89,6 +90,8 @@ def check_episodes(family: Family, facts: EnvironmentFacts, answer: Answer, epis
         for ask in asked:
             assert ask.observation
             assert ask.max_tokens >= 1
+            if lengths[ask.role] is not None:
+                assert (ask.max_tokens, ask.stop, bool(ask.allowed)) == (lengths[ask.role], (), True), ask.role
             assert set(ask.allowed) | set(ask.stop) <= words
         check_outcome(outcome, facts, {role: len(asks) for role, asks in turns.items()})
 

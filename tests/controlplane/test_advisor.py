@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from flexmarl.controlplane.common.store import StoreConnection, store_connection
-from flexmarl.controlplane.telemetry import queries
+from flexmarl.controlplane.telemetry import advice, queries
 from flexmarl.controlplane.telemetry.advisor import RULES, THRESHOLDS, Facts, Severity, Verdict, advise, verdict_of
 from flexmarl.controlplane.telemetry.bubble import Cause
 from flexmarl.controlplane.telemetry.limits import LITTLE
@@ -113,8 +113,25 @@ def test_entropy_is_compared_with_its_first_twenty_steps() -> None:
     assert entropy([2.0] * 25 + [0.51] * 5) == []
     [collapsed] = entropy([2.0] * 25 + [0.49] * 5)
     assert (collapsed.rule, collapsed.severity, collapsed.agent) == ("entropy_collapse", Severity.WATCH, "verifier")
-    assert collapsed.text == "Verifier entropy fell to 24 % of its first-20-step median."
+    assert (
+        collapsed.text
+        == "Verifier entropy fell to 24 % of its first-20-step median while the team's reward does not rise."
+    )
     assert entropy([2.0] * 15 + [0.1] * 9) == [], "too few steps"
+
+
+def test_a_team_that_learns_or_has_learned_may_be_sure_of_itself() -> None:
+    def sure(rewards, optimum=2.0):
+        series = ends("train/entropy", [2.0] * 25 + [0.1] * 5, "verifier") | ends("reward/team", rewards)
+        return rules(found(series=series, optimum=optimum))
+
+    fires = {("entropy_collapse", Severity.WATCH)}
+    assert sure([1.0] * 30) == fires
+    assert sure([1.81] * 30) == set(), "solved"
+    assert sure([1.79] * 30) == fires
+    assert sure([1.0] * 20 + [1.041] * 10) == set(), "still rising"
+    assert sure([1.0] * 20 + [1.039] * 10) == fires
+    assert sure([1.81] * 30, optimum=0.0) == fires, "nobody knows what solved means"
 
 
 def test_dead_groups() -> None:
@@ -124,12 +141,31 @@ def test_dead_groups() -> None:
     assert dead(0.49) == set()
     assert dead(0.5) == {("dead_groups", Severity.WATCH)}
     assert dead(0.9, steps=4) == set()
+    shared = ends("groups/useful", [0.1] * 9, stat="share")
+    assert rules(found(series=shared | ends("reward/team", [0.89] * 9), optimum=1.0)) == {
+        ("dead_groups", Severity.WATCH)
+    }
+    assert found(series=shared | ends("reward/team", [0.91] * 9), optimum=1.0) == [], "solved: no group is better"
 
 
 def test_truncation() -> None:
     assert found(truncated={"solver": (24, 100)}) == []
     assert rules(found(truncated={"solver": (25, 100)})) == {("truncation", Severity.WATCH)}
     assert found(truncated={"solver": (31, 31)}) == [], "too few samples"
+    both = {"solver": (50, 100), "planner": (50, 100)}
+    [cut] = found(truncated=both, whole=frozenset({"planner"}))
+    assert cut.agent == "solver", "a planner whose replies have one length is not cut off"
+
+
+def test_replies_are_whole_when_their_one_length_fits_the_limit_of_every_agent_of_the_policy() -> None:
+    def whole(limits, policy=None):
+        agents = {role: {"policy": policy, "sampling": {"max_tokens": most}} for role, most in limits.items()}
+        return advice._whole({"environment": {"type": "reference_game", "message_length": 3}, "agents": agents})
+
+    assert whole({"speaker": 3, "listener": 2}) == {"speaker", "listener"}
+    assert whole({"speaker": 2, "listener": 2}) == {"listener"}, "messages of three words are cut to two"
+    assert whole({"speaker": 3, "listener": 2}, "both") == {"both"}
+    assert whole({"speaker": 2, "listener": 2}, "both") == set()
 
 
 def test_a_starved_trainer_and_skewed_load_are_tips() -> None:

@@ -17,6 +17,8 @@ class RoleFacts:
     min_turns: int
     max_turns: int
     hears: tuple[str, ...] = ()
+    reply_tokens: int | None = None
+    """Exact length of every reply: no word ends it earlier. None where a stop word may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,10 @@ def environment_facts(spec: EnvironmentSpec) -> EnvironmentFacts:
 
 
 def _reference_game(spec: ReferenceGame) -> EnvironmentFacts:
-    roles = (RoleFacts("speaker", 1, 1), RoleFacts("listener", 1, 1, ("speaker",)))
+    roles = (
+        RoleFacts("speaker", 1, 1, reply_tokens=spec.message_length),
+        RoleFacts("listener", 1, 1, ("speaker",), spec.attributes),
+    )
     random_score = 1.0 / (spec.attributes * spec.values)
     return EnvironmentFacts("Reference game", roles, random_score, 1.0, 1.0, "every attribute is right")
 
@@ -59,8 +64,8 @@ def hot_cold_score(guesses: int, used: int) -> float:
 
 def _hot_cold(spec: HotCold) -> EnvironmentFacts:
     roles = (
-        RoleFacts("guesser", 1, spec.guesses, ("hinter",)),
-        RoleFacts("hinter", 0, spec.guesses - 1, ("guesser",)),
+        RoleFacts("guesser", 1, spec.guesses, ("hinter",), 1),
+        RoleFacts("hinter", 0, spec.guesses - 1, ("guesser",), 1),
     )
     random_score, optimum, left = 0.0, 0.0, spec.numbers
     for used in range(1, spec.guesses + 1):
@@ -76,9 +81,9 @@ def _hot_cold(spec: HotCold) -> EnvironmentFacts:
 def _arithmetic(spec: Arithmetic) -> EnvironmentFacts:
     plans, steps = spec.operands - 2, spec.operands - 1
     roles = (
-        RoleFacts("planner", plans, plans, ("solver",)),
-        RoleFacts("solver", steps, steps, ("planner",)),
-        RoleFacts("verifier", steps, steps, ("planner", "solver")),
+        RoleFacts("planner", plans, plans, ("solver",), 3),
+        RoleFacts("solver", steps, steps, ("planner",), 1),
+        RoleFacts("verifier", steps, steps, ("planner", "solver"), 1),
     )
     random_score = 0.5**steps / spec.modulus
     solved = "answer right and every verdict right"
@@ -91,7 +96,8 @@ _RANDOM_DISHES = {(2, 8, 2, 2, 3): 0.24, (3, 8, 2, 2, 3): 0.033, (4, 16, 2, 2, 3
 
 def _kitchen(spec: Kitchen) -> EnvironmentFacts:
     cooks = [f"cook_{i + 1}" for i in range(spec.cooks)]
-    roles = tuple(RoleFacts(c, spec.turns, spec.turns, tuple(x for x in cooks if x != c)) for c in cooks)
+    turns, length = spec.turns, spec.actions_per_turn
+    roles = tuple(RoleFacts(c, turns, turns, tuple(x for x in cooks if x != c), length) for c in cooks)
     settings = (spec.cooks, spec.turns, spec.actions_per_turn, spec.dishes, spec.recipes)
     dishes = float(spec.dishes)
     return EnvironmentFacts("Kitchen", roles, _RANDOM_DISHES.get(settings), dishes, dishes, "all dishes served")

@@ -4,10 +4,16 @@ A verdict never says another word than the advisories of the same moment: both c
 out the rules that need intervals; these only give tips, and tips are no part of a verdict.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import lru_cache
 from typing import Any
 
+from pydantic import TypeAdapter
+
+from flexmarl.contracts.environments import EnvironmentFacts, environment_facts
+from flexmarl.contracts.spec.environment import EnvironmentSpec
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.controlplane.telemetry import bubble
@@ -102,9 +108,29 @@ def _facts(found: Sequence[Run]) -> dict[int, Facts]:
             episodes_per_step=int(run.spec["batch"]["tasks_per_step"]) * int(run.spec["batch"]["episodes_per_task"]),
             lag_bound=int(run.spec["mechanisms"]["lag_policy"]["bound"]),
             truncated=cut[run.no],
+            whole=_whole(run.spec),
+            optimum=_environment(json.dumps(run.spec["environment"], sort_keys=True)).optimum,
         )
         for run in found
     }
+
+
+@lru_cache(maxsize=256)
+def _environment(written: str) -> EnvironmentFacts:
+    """Return the facts of an environment given as JSON."""
+    return environment_facts(TypeAdapter(EnvironmentSpec).validate_json(written))
+
+
+def _whole(spec: dict[str, Any]) -> frozenset[str]:
+    """List the policies whose replies cannot be cut off: they have one length, and their agents' limits allow it."""
+    roles = {role.name: role for role in _environment(json.dumps(spec["environment"], sort_keys=True)).roles}
+    whole: dict[str, bool] = {}
+    for name, agent in spec["agents"].items():
+        length = roles[name].reply_tokens
+        fits = length is not None and length <= agent["sampling"]["max_tokens"]
+        policy = agent["policy"] or name
+        whole[policy] = whole.get(policy, True) and fits
+    return frozenset(policy for policy, every in whole.items() if every)
 
 
 def _with_load(run: Run, facts: Facts) -> Facts:

@@ -31,8 +31,8 @@ THRESHOLDS: dict[str, dict[str, float]] = {
     "staleness": {},
     "mismatch": {"alarm_kl": 0.05, "growth": 5, "growth_above": 0.005, "steps": 30},
     "failed_episodes": {"watch_share": 0.05, "alarm_share": 0.2},
-    "entropy_collapse": {"share": 0.25, "steps": 25},
-    "dead_groups": {"share": 0.5, "steps": 5},
+    "entropy_collapse": {"share": 0.25, "steps": 25, "solved": 0.9, "rise": 0.02},
+    "dead_groups": {"share": 0.5, "steps": 5, "solved": 0.9},
     "truncation": {"share": 0.25, "samples": 32},
     "starved_trainer": {"share": 0.5, "steps": 5},
     "skewed_agents": {"ratio": 3},
@@ -40,7 +40,7 @@ THRESHOLDS: dict[str, dict[str, float]] = {
 }
 NAMES = (
     "time/step", "time/rollout", "time/wait_samples", "episodes/failed", "groups/useful", "train/entropy",
-    "train/kl_engine", "staleness/own_max",
+    "train/kl_engine", "staleness/own_max", "reward/team",
 )  # fmt: skip
 """Series that the rules look at."""
 
@@ -75,6 +75,10 @@ class Facts:
     lag_bound: int = 0
     truncated: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Policy -> (truncated, samples) of the newest episode groups."""
+    whole: frozenset[str] = frozenset()
+    """Policies whose replies always have the length that the environment asks for: none of them is cut off."""
+    optimum: float = 0.0
+    """Highest reachable mean team score of the environment; 0 when it is not known."""
     rollout_s: Mapping[str, float] = field(default_factory=dict)
     """Policy -> engine seconds in the window; empty when intervals were not read."""
     engine_busy: Mapping[str, float] = field(default_factory=dict)
@@ -89,6 +93,16 @@ class Facts:
         """Return the newest values of a team series, newest first."""
         found = self.series.get((name, "", stat))
         return found.newest if found else ()
+
+    def solved(self, share: float) -> bool:
+        """Tell whether the team earns at least this share of what the environment has to give."""
+        earned = self.newest("reward/team")[:5]
+        return bool(earned) and self.optimum > 0 and fmean(earned) >= share * self.optimum
+
+    def rises(self, by: float) -> bool:
+        """Tell whether the team's reward rose by this share of the optimum within the newest 20 steps."""
+        earned = self.newest("reward/team")
+        return len(earned) >= 20 and fmean(earned[:10]) - fmean(earned[10:20]) >= by * self.optimum > 0
 
 
 Rule = Callable[[Facts], Iterator[Advisory]]
@@ -206,8 +220,13 @@ def failed_episodes(facts: Facts) -> Iterator[Advisory]:
 
 
 def entropy_collapse(facts: Facts) -> Iterator[Advisory]:
-    """An agent has stopped exploring."""
+    """An agent has stopped exploring, and the team neither learns any more nor has it solved its task.
+
+    A team that learns becomes sure of itself: falling entropy alone is no failure.
+    """
     limits = THRESHOLDS["entropy_collapse"]
+    if facts.solved(limits["solved"]) or facts.rises(limits["rise"]):
+        return
     for ends in facts.ends("train/entropy"):
         if ends.points < limits["steps"]:
             continue
@@ -217,7 +236,8 @@ def entropy_collapse(facts: Facts) -> Iterator[Advisory]:
                 "entropy_collapse",
                 Severity.WATCH,
                 "Entropy collapsed",
-                f"{name_of(ends.agent)} entropy fell to {percent(now / begun)} of its first-20-step median.",
+                f"{name_of(ends.agent)} entropy fell to {percent(now / begun)} of its first-20-step median "
+                "while the team's reward does not rise.",
                 "Raise the entropy coefficient or lower the learning rate of this policy.",
                 ("metrics", "train/entropy"),
                 "median of the last 5 steps",
@@ -227,9 +247,9 @@ def entropy_collapse(facts: Facts) -> Iterator[Advisory]:
 
 
 def dead_groups(facts: Facts) -> Iterator[Advisory]:
-    """Most groups teach nothing: all their members scored equally."""
+    """Most groups teach nothing: all their members scored equally. A team that solves its task has no better ones."""
     limits, found = THRESHOLDS["dead_groups"], facts.newest("groups/useful", "share")
-    if len(found) < limits["steps"]:
+    if len(found) < limits["steps"] or facts.solved(limits["solved"]):
         return
     dead = 1.0 - fmean(found)
     if dead >= limits["share"] - 1e-9:
@@ -247,10 +267,10 @@ def dead_groups(facts: Facts) -> Iterator[Advisory]:
 
 
 def truncation(facts: Facts) -> Iterator[Advisory]:
-    """Responses end because their length is used up."""
+    """Responses end because their length is used up, though the environment would have let them go on."""
     limits = THRESHOLDS["truncation"]
     for policy, (cut, of) in sorted(facts.truncated.items()):
-        if of >= limits["samples"] and cut / of >= limits["share"]:
+        if policy not in facts.whole and of >= limits["samples"] and cut / of >= limits["share"]:
             yield Advisory(
                 "truncation",
                 Severity.WATCH,
