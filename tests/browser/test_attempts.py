@@ -20,7 +20,10 @@ FROM runs_run r, (VALUES
    '{}')
 ) AS a
 WHERE r.key = %(key)s
-ON CONFLICT DO NOTHING"""
+ON CONFLICT (run_id, no) DO UPDATE SET verb = excluded.verb, began_by = excluded.began_by,
+  began_at = excluded.began_at, first_step = excluded.first_step, ended_at = excluded.ended_at,
+  ended_by = excluded.ended_by, status = excluded.status, reason = excluded.reason, reason_text = excluded.reason_text,
+  last_step = excluded.last_step, versions = excluded.versions"""
 
 
 @pytest.fixture
