@@ -8,6 +8,7 @@ from django.test import Client
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.configuration import config_diff
+from flexmarl.controlplane.runs.queries import attempts
 from flexmarl.controlplane.telemetry import queries as telemetry
 from flexmarl.store.decisions import MetricPoint, _write_metrics
 from tests.support.played import play
@@ -52,12 +53,12 @@ def test_agents_tell_their_last_figures_and_their_devices(api, run) -> None:
 
 
 def test_device_time_is_the_time_of_leases(run) -> None:
-    held = telemetry.held(run)
+    held = telemetry.held(telemetry.leases(run))
     assert (held["leases"], len(held["devices"]), held["pools"]) == (2, 2, ["default"])
     assert held["device_s"] == pytest.approx(80, abs=3)
     query = "UPDATE store.lease SET state = 'ended', ended_at = now() - interval '10 seconds' WHERE run_id = %s"
     store_connection().execute(query, [run.no])
-    ended = telemetry.held(run)
+    ended = telemetry.held(telemetry.leases(run))
     assert ended["device_s"] == pytest.approx(60, abs=3)
     assert ended["devices"] == []
 
@@ -70,10 +71,9 @@ def test_marks_are_checkpoints_and_later_attempts(run) -> None:
             "VALUES (%s, %s, 1, 'x', now(), %s)",
             [run.no, no, first],
         )
-    found = telemetry.marks(run)
+    found = telemetry.marks(run, attempts(run))
     assert found["checkpoints"] == [{"step": 3, "labels": ["best"]}]
     assert found["attempts"] == [{"no": 2, "step": 2, "verb": "x"}]
-    assert found["attempt"] == 2
 
 
 def test_configurations_are_compared_value_by_value(api, editor, make_run, run) -> None:

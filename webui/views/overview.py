@@ -13,6 +13,7 @@ from webui import reading
 from webui.figures import axes, episodes, learning, matrix, pace, steps
 from webui.figures.base import Agent, SeriesSet
 from webui.formats import moment
+from webui.packing import packed
 from webui.views import words
 from webui.views.base import page, show
 from webui.views.run import run_frame
@@ -45,7 +46,7 @@ def overview(request: HttpRequest, key: str) -> HttpResponse:
     return show(
         request,
         "webui/run_overview.html",
-        {**context, **summary(context["found"], context["run"], context["marks"]), **switches(request)},
+        {**context, **summary(context["found"], context["run"], context["leases"]), **switches(request)},
     )
 
 
@@ -55,7 +56,7 @@ def summary_part(request: HttpRequest, key: str) -> HttpResponse:
     found = runs.find_run(actor_of(request), key)
     row = runs.run_detail(found)
     context = {"run": row, "may_edit": runs.may_edit(actor_of(request), found)}
-    return show(request, "webui/parts/run_summary.html", {**context, **summary(found, row, telemetry.marks(found))})
+    return show(request, "webui/parts/run_summary.html", {**context, **summary(found, row, telemetry.leases(found))})
 
 
 def switches(request: HttpRequest) -> dict[str, Any]:
@@ -69,17 +70,17 @@ def switches(request: HttpRequest) -> dict[str, Any]:
     }
 
 
-def summary(found: Any, row: dict[str, Any], marks: dict[str, Any]) -> dict[str, Any]:
+def summary(found: Any, row: dict[str, Any], leases: Any) -> dict[str, Any]:
     """Everything of the overview that is text or small drawings."""
     series = reading.series(found, SUMMARY_SERIES)
     agents = [Agent.of(agent) for agent in row["agents"]]
-    timeline = telemetry.timeline(found, WINDOW_S)
+    devices = telemetry.utilisation(found, leases, WINDOW_S)
     progress = row["progress"]
     rewards = series.get("reward/team")[1]
     last_step = max(0, row["step"] - 1)
     rows = reading.episodes_of_step(found, last_step) if row["step"] else []
     return {
-        "tiles": words.tiles(row, series, timeline),
+        "tiles": words.tiles(row, series, devices),
         "sparks": [
             {
                 "agent": agent,
@@ -90,9 +91,9 @@ def summary(found: Any, row: dict[str, Any], marks: dict[str, Any]) -> dict[str,
             for agent, mark in zip(agents, row["agents"], strict=True)
         ],
         "reward_basis": words.reward_basis(progress, rewards),
-        "bar": steps.step_bar(series, marks=marks),
+        "bar": steps.step_bar(series, marks=telemetry.marks(found, row["attempts"])),
         "micro_batches": [] if row["finished_at"] else steps.micro_batches(progress, agents),
-        "devices": timeline["devices"],
+        "devices": devices["devices"],
         "picked": episodes.pick(rows, seed=last_step),
         "last_step": last_step,
         "changed": words.changed(row),
@@ -106,7 +107,7 @@ def figures(request: HttpRequest, key: str) -> HttpResponse:
     found = runs.find_run(actor_of(request), key)
     row = runs.run_detail(found)
     chosen = switches(request)
-    drawn = reading.drawn(overview_figures(found, row, chosen["x"], float(chosen["smooth"])))
+    drawn = packed(overview_figures(found, row, chosen["x"], float(chosen["smooth"])))
     return JsonResponse({"seq": row["seq"], "step": row["step"], **drawn})
 
 
@@ -121,7 +122,7 @@ def overview_figures(
     axis = axes.axis_of(x, by_step.get("reward/team"), own.get("reward/team"), start.timestamp() if start else None)
     if x == "time":
         own = _elapsed(own, axis, start.timestamp() if start else None)
-    marks = telemetry.marks(found)
+    marks = telemetry.marks(found, row["attempts"])
     drawn = _team_figures(row, by_step, agents)
     made = {figure.name: axes.moved(axes.marked(figure, marks), axis).as_dict() for figure in drawn}
     for name, figure in made.items():

@@ -29,6 +29,7 @@ def run_frame(request: HttpRequest, key: str, tab: str) -> dict[str, Any]:
     """What the header of every tab shows."""
     found = runs.find_run(actor_of(request), key)
     row = runs.run_detail(found)
+    leases = telemetry.leases(found)
     return {
         "nav": "runs",
         "found": found,
@@ -40,8 +41,8 @@ def run_frame(request: HttpRequest, key: str, tab: str) -> dict[str, Any]:
         "pending": verbs.pending(row),
         "notice": verbs.resting(row, timezone.now()) or words.notice(row),
         "verdict": telemetry.verdict(found),
-        "held": telemetry.held(found),
-        "marks": telemetry.marks(found),
+        "held": telemetry.held(leases),
+        "leases": leases,
         "eta_basis": words.eta_basis(row["progress"]),
     }
 

@@ -51,6 +51,14 @@ class LeaseSpan:
     first_busy: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class LeaseHistory:
+    """All leases of a run, and the database's clock when they were read."""
+
+    now: float
+    spans: list[LeaseSpan]
+
+
 def commands_between(
     conn: Connection, run_id: int, since: float, until: float, kinds: Sequence[str] = WORK
 ) -> list[CommandSpan]:
@@ -93,13 +101,30 @@ def pauses(conn: Connection, run_id: int) -> list[tuple[float, float | None]]:
     return found if since is None else [*found, (since, None)]
 
 
+_LEASE = """l.id, l.device_id, d.node, d.kind, d.pool, l.use, l.state, l.run_id,
+  extract(epoch FROM l.granted_at)::float8, extract(epoch FROM l.ended_at)::float8,
+  (SELECT i.t0 FROM store.interval i WHERE i.lease_id = l.id ORDER BY i.incarnation, i.ord LIMIT 1)"""
+
+
+def leases_of(conn: Connection, run_id: int) -> LeaseHistory:
+    """Read all leases that a run has had, by node and device."""
+    rows = conn.execute(
+        f"""
+        SELECT extract(epoch FROM clock_timestamp())::float8, {_LEASE}
+        FROM (VALUES (%s::bigint)) AS r (run_id)
+        LEFT JOIN store.lease l USING (run_id) LEFT JOIN store.device d ON d.id = l.device_id
+        ORDER BY d.node, d.kind, d.ordinal, l.id
+        """,
+        [run_id],
+    ).fetchall()
+    return LeaseHistory(float(rows[0][0]), [LeaseSpan(*row[1:]) for row in rows if row[1] is not None])
+
+
 def leases_between(conn: Connection, run_ids: Sequence[int] | None, since: float, until: float) -> list[LeaseSpan]:
     """List the leases of some runs (None: of all) that touch a window, by node and device."""
     rows = conn.execute(
-        """
-        SELECT l.id, l.device_id, d.node, d.kind, d.pool, l.use, l.state, l.run_id,
-          extract(epoch FROM l.granted_at)::float8, extract(epoch FROM l.ended_at)::float8,
-          (SELECT i.t0 FROM store.interval i WHERE i.lease_id = l.id ORDER BY i.incarnation, i.ord LIMIT 1)
+        f"""
+        SELECT {_LEASE}
         FROM store.lease l JOIN store.device d ON d.id = l.device_id
         WHERE (%(runs)s::bigint[] IS NULL OR l.run_id = ANY(%(runs)s)) AND l.granted_at < to_timestamp(%(until)s)
           AND (l.ended_at IS NULL OR l.ended_at > to_timestamp(%(since)s))

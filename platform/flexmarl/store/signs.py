@@ -1,4 +1,4 @@
-"""What the advisor looks at, for many runs at once: ends of series, open work, truncated samples.
+"""What the advisor looks at, for many runs at once: ends of series, open work, truncated samples, the clock.
 
 Invariant: each function is one query, whatever the number of runs. Values that are no finite numbers are left out.
 """
@@ -40,13 +40,17 @@ class OpenWork:
 
 
 @dataclass(frozen=True, slots=True)
-class Truncated:
-    """Newest training samples of a policy, and how many ended because their length was used up."""
+class Moment:
+    """What a run is at. Times are in seconds since the epoch on the database's clock."""
 
     run_id: int
-    policy: str
-    samples: int
-    truncated: int
+    now: float
+    last_event: float | None
+    """When it last handled a fact."""
+    work: list[OpenWork]
+    """What is asked and not settled, by kind and policy, oldest first."""
+    samples: dict[str, tuple[int, int]]
+    """Policy -> (samples of the newest episode groups that ended because their length was used up, all of them)."""
 
 
 def series_ends(conn: Connection, run_ids: Sequence[int], names: Sequence[str]) -> list[SeriesEnds]:
@@ -67,42 +71,30 @@ def series_ends(conn: Connection, run_ids: Sequence[int], names: Sequence[str]) 
     return [SeriesEnds(row[0], row[1], row[2], row[3], tuple(row[4]), tuple(row[5]), row[6]) for row in rows]
 
 
-def open_work(conn: Connection, run_ids: Sequence[int], kinds: Sequence[str]) -> list[OpenWork]:
-    """List what is asked and not settled, by run, kind and policy."""
+def moments(conn: Connection, run_ids: Sequence[int], kinds: Sequence[str]) -> list[Moment]:
+    """Read what each run is at; `kinds` are the commands that count as work."""
     rows = conn.execute(
         """
-        SELECT run_id, kind, coalesce(body->>'policy', ''), coalesce(body->>'origin', ''), count(*),
-          extract(epoch FROM min(created_at))::float8
-        FROM store.command WHERE run_id = ANY(%s) AND status IN ('open', 'taken') AND kind = ANY(%s)
-        GROUP BY 1, 2, 3, 4 ORDER BY 6
+        SELECT r.run_id, extract(epoch FROM clock_timestamp())::float8,
+          (SELECT extract(epoch FROM e.at)::float8 FROM store.event e WHERE e.run_id = r.run_id
+            ORDER BY seq DESC LIMIT 1),
+          ARRAY(
+            SELECT jsonb_build_array(kind, coalesce(body->>'policy', ''), coalesce(body->>'origin', ''), count(*),
+              extract(epoch FROM min(created_at))::float8)
+            FROM store.command c WHERE c.run_id = r.run_id AND status IN ('open', 'taken') AND kind = ANY(%(kinds)s)
+            GROUP BY kind, body->>'policy', body->>'origin' ORDER BY min(created_at)),
+          ARRAY(
+            SELECT jsonb_build_array(policy, count(*) FILTER (WHERE finish = 'length'), count(*))
+            FROM store.sample s WHERE s.run_id = r.run_id
+              AND s.draw > (SELECT max(draw) FROM store.sample t WHERE t.run_id = r.run_id) - %(draws)s
+            GROUP BY policy)
+        FROM unnest(%(runs)s::bigint[]) AS r (run_id)
         """,
-        [list(run_ids), list(kinds)],
+        {"runs": list(run_ids), "kinds": list(kinds), "draws": DRAWS},
     ).fetchall()
-    return [OpenWork(*row) for row in rows]
-
-
-def last_events(conn: Connection, run_ids: Sequence[int]) -> dict[int, float]:
-    """Return when each run last handled a fact."""
-    rows = conn.execute(
-        """
-        SELECT r.run_id, extract(epoch FROM e.at)::float8 FROM unnest(%s::bigint[]) AS r (run_id)
-        CROSS JOIN LATERAL (SELECT at FROM store.event WHERE run_id = r.run_id ORDER BY seq DESC LIMIT 1) e
-        """,
-        [list(run_ids)],
-    ).fetchall()
-    return {int(run_id): float(at) for run_id, at in rows}
-
-
-def truncated(conn: Connection, run_ids: Sequence[int]) -> list[Truncated]:
-    """Count the truncated among the samples of each run's newest episode groups."""
-    rows = conn.execute(
-        """
-        SELECT r.run_id, s.policy, count(*), count(*) FILTER (WHERE s.finish = 'length')
-        FROM unnest(%s::bigint[]) AS r (run_id)
-        CROSS JOIN LATERAL (SELECT max(draw) AS top FROM store.sample WHERE run_id = r.run_id) t
-        JOIN store.sample s ON s.run_id = r.run_id AND s.draw > t.top - %s
-        GROUP BY r.run_id, s.policy ORDER BY r.run_id, s.policy
-        """,
-        [list(run_ids), DRAWS],
-    ).fetchall()
-    return [Truncated(*row) for row in rows]
+    return [
+        Moment(
+            run_id, now, last, [OpenWork(run_id, *one) for one in work], {p: (cut, every) for p, cut, every in samples}
+        )
+        for run_id, now, last, work, samples in rows
+    ]

@@ -19,7 +19,6 @@ from flexmarl.controlplane.runs.models import Run
 from flexmarl.controlplane.telemetry import bubble
 from flexmarl.controlplane.telemetry.advisor import NAMES, WORKING, Advisory, Facts, Verdict, advise, verdict_of
 from flexmarl.controlplane.telemetry.windows import window_of
-from flexmarl.store import runs as stored_runs
 from flexmarl.store import signs
 from flexmarl.store.activity import WORK
 
@@ -33,7 +32,7 @@ LOOKS = {
 
 
 def verdicts(found: Sequence[Run]) -> dict[int, dict[str, Any]]:
-    """Return run number -> verdict of the runs that work; five queries for any number of them."""
+    """Return run number -> verdict of the runs that work; two queries for any number of them."""
     facts = _facts([run for run in found if run.state.status in WORKING])
     return {run.no: _verdict(run, advise(facts[run.no])) for run in found if run.no in facts}
 
@@ -85,34 +84,29 @@ def _facts(found: Sequence[Run]) -> dict[int, Facts]:
     if not found:
         return {}
     conn, numbers = store_connection(), [run.no for run in found]
-    now = stored_runs.database_now(conn)
     series: dict[int, dict[tuple[str, str, str], signs.SeriesEnds]] = {no: {} for no in numbers}
     for ends in signs.series_ends(conn, numbers, NAMES):
         series[ends.run_id][ends.name, ends.agent, ends.stat] = ends
-    work: dict[int, list[signs.OpenWork]] = {no: [] for no in numbers}
-    for one in signs.open_work(conn, numbers, WORK):
-        work[one.run_id].append(one)
-    cut: dict[int, dict[str, tuple[int, int]]] = {no: {} for no in numbers}
-    for row in signs.truncated(conn, numbers):
-        cut[row.run_id][row.policy] = (row.truncated, row.samples)
-    last = signs.last_events(conn, numbers)
-    return {
-        run.no: Facts(
-            status=run.state.status,
-            now=now,
-            status_since=run.state.status_since.timestamp(),
-            last_event=last.get(run.no, run.state.status_since.timestamp()),
-            waiting_for=str(run.state.progress.get("waiting_for", "")),
-            series=series[run.no],
-            work=work[run.no],
-            episodes_per_step=int(run.spec["batch"]["tasks_per_step"]) * int(run.spec["batch"]["episodes_per_task"]),
-            lag_bound=int(run.spec["mechanisms"]["lag_policy"]["bound"]),
-            truncated=cut[run.no],
-            whole=_whole(run.spec),
-            optimum=_environment(json.dumps(run.spec["environment"], sort_keys=True)).optimum,
-        )
-        for run in found
-    }
+    at = {moment.run_id: moment for moment in signs.moments(conn, numbers, WORK)}
+    return {run.no: _facts_of(run, at[run.no], series[run.no]) for run in found}
+
+
+def _facts_of(run: Run, at: signs.Moment, series: dict[tuple[str, str, str], signs.SeriesEnds]) -> Facts:
+    since = run.state.status_since.timestamp()
+    return Facts(
+        status=run.state.status,
+        now=at.now,
+        status_since=since,
+        last_event=since if at.last_event is None else at.last_event,
+        waiting_for=str(run.state.progress.get("waiting_for", "")),
+        series=series,
+        work=at.work,
+        episodes_per_step=int(run.spec["batch"]["tasks_per_step"]) * int(run.spec["batch"]["episodes_per_task"]),
+        lag_bound=int(run.spec["mechanisms"]["lag_policy"]["bound"]),
+        truncated=at.samples,
+        whole=_whole(run.spec),
+        optimum=_environment(json.dumps(run.spec["environment"], sort_keys=True)).optimum,
+    )
 
 
 @lru_cache(maxsize=256)

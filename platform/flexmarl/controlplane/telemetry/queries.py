@@ -9,7 +9,7 @@ from flexmarl.controlplane.telemetry.definitions import define
 from flexmarl.controlplane.telemetry.episode_groups import compare as trajectory_compare
 from flexmarl.controlplane.telemetry.episode_groups import group as episode_group
 from flexmarl.controlplane.telemetry.feed import consistency, events, notes
-from flexmarl.controlplane.telemetry.held import held, marks
+from flexmarl.controlplane.telemetry.held import held, leases, marks
 from flexmarl.controlplane.telemetry.logbook import COMPONENTS as LOG_COMPONENTS
 from flexmarl.controlplane.telemetry.logbook import feed as log_feed
 from flexmarl.controlplane.telemetry.logbook import log_lines
@@ -55,6 +55,7 @@ __all__ = [
     "gauges",
     "held",
     "labelled",
+    "leases",
     "log_feed",
     "log_lines",
     "log_origins",

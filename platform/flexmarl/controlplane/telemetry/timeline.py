@@ -15,7 +15,8 @@ from flexmarl.controlplane.telemetry import bubble
 from flexmarl.controlplane.telemetry.bubble import DeviceBubble
 from flexmarl.controlplane.telemetry.spans import length
 from flexmarl.controlplane.telemetry.windows import DEFAULT_WINDOW_S, Window, window_of
-from flexmarl.store import activity
+from flexmarl.store import activity, intervals
+from flexmarl.store.activity import LeaseHistory
 from flexmarl.store.intervals import DeviceInterval
 
 _RESOLUTION = 1 / 2000
@@ -106,9 +107,15 @@ def coalesce(own: list[DeviceInterval], gap: float) -> list[Drawn]:
     return drawn
 
 
-def utilisation(run: Run, window_s: float = DEFAULT_WINDOW_S) -> list[dict[str, Any]]:
-    """Return the shares per device without the intervals."""
-    return [
-        {name: value for name, value in row.items() if name != "intervals"}
-        for row in timeline(run, window_s)["devices"]
-    ]
+def utilisation(run: Run, leases: LeaseHistory, window_s: float = DEFAULT_WINDOW_S) -> dict[str, Any]:
+    """Return the busy and bubble shares of the devices of a window, without saying why they were idle.
+
+    `leases` are all of the run's, and the clock by which the window ends.
+    """
+    window = window_of(run, window_s, now=leases.now)
+    found = intervals.between(store_connection(), run.no, window.since, window.until)
+    rows = device_rows(bubble.split(leases.spans, found, [], [], window), found, window)
+    return {"devices": [{name: row[name] for name in _SHARES} for row in rows], "window": [window.since, window.until]}
+
+
+_SHARES = ("device_id", "use", "lease_id", "busy_share", "bubble_share", "tokens")

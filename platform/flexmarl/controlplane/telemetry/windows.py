@@ -31,9 +31,17 @@ class Window:
 
 
 def window_of(
-    run: Run, window_s: float | None = None, *, step: int | None = None, until: float | None = None
+    run: Run,
+    window_s: float | None = None,
+    *,
+    step: int | None = None,
+    until: float | None = None,
+    now: float | None = None,
 ) -> Window:
-    """Return a window of a run: a step, or the seconds before `until`, now or the run's end. Refuses unknown steps."""
+    """Return a window of a run: a step, or the seconds before `until`, now or the run's end. Refuses unknown steps.
+
+    `now` is the database's clock, for those who have just read it.
+    """
     conn = store_connection()
     if step is not None:
         found = activity.step_window(conn, run.no, step)
@@ -43,6 +51,8 @@ def window_of(
             raise ValidationProblem(text, errors=[FieldError("step", "unknown_step", text, hint, "query")])
         return Window(*found, step=step)
     finished = run.state.finished_at
-    newest = finished.timestamp() if finished else runs.database_now(conn)
+    newest = finished.timestamp() if finished else now
+    if newest is None:
+        newest = runs.database_now(conn)
     end = newest if until is None else min(until, newest)
     return Window(end - (window_s or DEFAULT_WINDOW_S), end)
