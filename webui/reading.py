@@ -1,7 +1,6 @@
 """Reads that several pages share, through `queries` alone."""
 
 import json
-import math
 from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any, Literal
@@ -25,17 +24,6 @@ STEP_EPISODES = 200
 def series(run: Any, names: Iterable[str], x: Axis = "step", strength: float = 1.0) -> SeriesSet:
     """Read the points of some series of a run."""
     return SeriesSet(telemetry.data(run, list(names), x=x, max_points=POINTS)["series"], strength)
-
-
-def drawn(data: Any) -> Any:
-    """Keep the digits of figures that a chart can show: chart data then travels in a third of the bytes."""
-    if isinstance(data, dict):
-        return {name: drawn(member) for name, member in data.items()}
-    if isinstance(data, list | tuple):
-        return [drawn(member) for member in data]
-    if not isinstance(data, float) or not math.isfinite(data):
-        return data
-    return int(data) if data.is_integer() and abs(data) < 1e15 else float(f"{data:.4g}")
 
 
 def episodes_of_step(run: Any, step: int) -> list[dict[str, Any]]:

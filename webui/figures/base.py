@@ -6,7 +6,7 @@ the same facts.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 Points = tuple[list[float], list[float]]
@@ -52,8 +52,8 @@ class Figure:
     """Why there is nothing to draw yet, and when there will be."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return asdict(self)
+        """Return plain values for JSON; lists are those of the figure."""
+        return {**{part.name: getattr(self, part.name) for part in fields(self)}, "table": asdict(self.table)}
 
 
 class SeriesSet:
@@ -75,7 +75,7 @@ class SeriesSet:
         """Smooth values as strongly as a person wants."""
         if self.strength <= 0:
             return list(values)
-        return smooth(values, min(0.97, most * self.strength), per=25 / self.strength**2)
+        return Smoothed.by(values, min(0.97, most * self.strength), per=25 / self.strength**2)
 
     def on(self, place: Callable[[float], float]) -> "SeriesSet":
         """Return the same series with every x put elsewhere."""
@@ -88,13 +88,26 @@ class SeriesSet:
         return [key[1] for key in self._by_key if key[0] == name and key[2] == stat]
 
 
+class Smoothed(list[float]):
+    """An exponential moving average that knows its values and how much of the last point each one keeps."""
+
+    of: Sequence[float] = ()
+    keep: float = 0.0
+
+    @classmethod
+    def by(cls, values: Sequence[float], most: float = 0.88, per: float = 25) -> "Smoothed":
+        """Average over about a `per`-th of the values, so that a short curve is not flattened."""
+        keep = round(min(most, 1 - 1 / max(1.0, len(values) / per)), 4)
+        out = cls()
+        for value in values:
+            out.append(value if not out else keep * out[-1] + (1 - keep) * value)
+        out.of, out.keep = values, keep
+        return out
+
+
 def smooth(values: Sequence[float], most: float = 0.88, per: float = 25) -> list[float]:
-    """Exponential moving average over about a 25th of the values, so that a short curve is not flattened."""
-    keep = min(most, 1 - 1 / max(1.0, len(values) / per))
-    out: list[float] = []
-    for value in values:
-        out.append(value if not out else keep * out[-1] + (1 - keep) * value)
-    return out
+    """Return the values smoothed by an exponential moving average."""
+    return Smoothed.by(values, most, per)
 
 
 def layout(**changes: Any) -> dict[str, Any]:

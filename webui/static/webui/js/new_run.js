@@ -30,9 +30,10 @@ async function replan() {
   changes();
   if (state.textErrors.length || state.bad.size) { settle(state.planned, state.textErrors); return; }
   try {
-    const found = await post("/api/v1/runs/plan", draft());
+    const asked = draft();
+    const found = await post("/api/v1/runs/plan", asked);
     if (mine !== state.turn) return;
-    if (!found.errors.length) state.planned = found;
+    if (!found.errors.length) { state.planned = found; state.plannedFor = text(asked); }
     keep(state, data);
     settle(state.planned, found.errors);
   } catch (error) {
@@ -180,13 +181,15 @@ area.addEventListener("input", () => {
 });
 
 async function readYaml() {
+  clearTimeout(typed);
+  typed = null;
   const mine = ++state.turn;
   try {
     const found = await post(textUrl, { yaml: area.value });
     if (mine !== state.turn) return;
     state.textErrors = found.errors;
     if (found.spec) { state.document = found.spec; state.lines = found.lines; state.bad.clear(); }
-    replan();
+    await replan();
   } catch (error) {
     toast(error.message, { tone: "bad", detail: error.requestId });
   }
@@ -247,10 +250,24 @@ $("#discard").addEventListener("click", () => {
   announce("Changes discarded");
 });
 
+/** Plan what was changed a moment ago, so that its run is not refused. False when the plan is then another decision. */
+async function upToDate() {
+  if (typed) await readYaml();
+  if (state.planned && state.plannedFor === text(draft())) return true;
+  const fitted = state.planned?.devices?.fits_now;
+  clearTimeout(timer);
+  await replan();
+  if (!state.valid || state.plannedFor !== text(draft())) return false;
+  if (state.planned.devices?.fits_now === fitted) return true;
+  toast("The devices no longer answer as planned. Look at the plan and press again.");
+  return false;
+}
+
 /** Make the run as it was planned; what changed since is shown and planned again. */
 async function make(button, start) {
   if (!state.valid) { $("[aria-invalid=true]")?.focus(); return; }
   button.disabled = true;
+  if (!await upToDate()) { button.disabled = false; return; }
   const path = data.parent ? `/api/v1/runs/${data.parent.id}/actions/clone` : "/api/v1/runs";
   try {
     const run = await post(path, { ...draft(), ...marks(), start, plan_token: state.planned.plan_token });

@@ -5,6 +5,7 @@ import { $, $$ } from "./dom.js";
 import * as figures from "./figures.js";
 import * as matrix from "./matrix.js";
 import { onChange } from "./live.js";
+import { unpacked } from "./packing.js";
 
 const EVERY_MS = 2000;
 const holder = $("#charts");
@@ -13,7 +14,7 @@ let last = "";
 async function read(force = false) {
   let data;
   try {
-    data = await get(`${holder.dataset.figures}?${chosen()}`);
+    data = unpacked(await get(`${holder.dataset.figures}?${chosen()}`));
   } catch (error) {
     if (!last) for (const box of $$("[data-figure]")) figures.fail(box, error, () => read(true));
     throw error;
