@@ -48,6 +48,8 @@ class Interval(msgspec.Struct):
 class IntervalsRequest(msgspec.Struct, forbid_unknown_fields=True):
     acknowledged: int = -1
     """Highest `ord` the node has stored; the child forgets up to it."""
+    last: bool = False
+    """The child is about to be stopped: the newest interval comes too, though it might have grown."""
 
 
 class IntervalLog:

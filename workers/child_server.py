@@ -75,7 +75,8 @@ def _common_routes(config: ChildConfig, intervals: IntervalLog) -> list[web.Rout
 
     async def drain(request: web.Request) -> web.Response:
         asked = msgspec.json.decode(await request.read() or b"{}", type=IntervalsRequest)
-        return json_response(intervals.drain(asked.acknowledged, time.time()))
+        closed = intervals.drain(asked.acknowledged, time.time())
+        return json_response(intervals.flush() if asked.last else closed)
 
     return [web.get("/health", health), web.post("/intervals", drain)]
 

@@ -26,11 +26,11 @@ from flexmarl.store import commands, leases, nodes, runs
 from flexmarl.store.commands import Taken
 from flexmarl.store.errors import LeaseLost, TokenLost
 from flexmarl.store.leases import Hosting
-from workers import reporting
+from workers import last_intervals, reporting
 from workers.child import ChildConfig
 from workers.children import Child, Ended, Ready, prove_dead
 from workers.database import Pool
-from workers.errors import HostingError
+from workers.errors import ChildUnreachable, HostingError
 from workers.log_tail import LogTail
 from workers.settings import Settings
 
@@ -250,7 +250,7 @@ class Host:
             self._log.warning("lease has another host")
             return False
         if renewal.releasing:
-            life.child.stop()
+            self._stop(life)
             self._end("released")
             return False
         late = life.port is None and time.monotonic() > life.ready_by
@@ -259,7 +259,7 @@ class Host:
         return True
 
     def _publish(self, life: Life) -> None:
-        url = f"http://{self._settings.child_host}:{life.port}"
+        url = self._url(life)
         try:
             self._store(lambda conn: leases.child_ready(conn, self._hosting, life.child.incarnation, url, life.secret))
         except LeaseLost:
@@ -267,8 +267,22 @@ class Host:
         life.published = True
         self._log.info("child ready", incarnation=life.child.incarnation, endpoint=url)
 
-    def _let_go(self, life: Life) -> None:
+    def _stop(self, life: Life) -> None:
+        """Stop the child in order, after it told what it did last."""
+        if life.published:
+            url = self._url(life)
+            try:
+                with self._pool.connection() as conn:
+                    last_intervals.keep(conn, self._hosting, life.child.incarnation, url, life.secret)
+            except (ChildUnreachable, psycopg.Error, PoolTimeout) as error:
+                self._log.warning("last intervals lost", incarnation=life.child.incarnation, error=str(error))
         life.child.stop()
+
+    def _url(self, life: Life) -> str:
+        return f"http://{self._settings.child_host}:{life.port}"
+
+    def _let_go(self, life: Life) -> None:
+        self._stop(life)
         if life.published:
             reason = "its device worker shuts down"
             self._store(lambda conn: leases.child_lost(conn, self._hosting, life.child.incarnation, reason))

@@ -6,7 +6,9 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import Request, urlopen
 
+import msgspec
 import psutil
 import psycopg
 import pytest
@@ -14,6 +16,10 @@ import pytest
 from flexmarl.store import engines, leases
 from tests.support.machine import Machine, alive, wait_for
 from tests.support.store_story import Story
+from workers.children import TERM_S
+from workers.hosting import RENEW_S
+from workers.last_intervals import ANSWER_S
+from workers.rollout.engines.wire import LoadRequest
 
 pytestmark = pytest.mark.services
 
@@ -122,6 +128,38 @@ def test_a_released_lease_ends_after_its_child_even_a_stubborn_one(workers):
     assert leases.free_devices(workers.story.conn)
     status = workers.story.conn.execute("SELECT status FROM store.command WHERE no = %s", [no]).fetchone()
     assert status == ("done",)
+
+
+def load(child) -> None:
+    """Let the child work, so that it closes an interval."""
+    headers = {"Authorization": f"Bearer {child.secret}", "Content-Type": "application/json"}
+    body = msgspec.json.encode(LoadRequest("solver", 1, "d" * 64))
+    with urlopen(Request(child.endpoint + "/load", body, headers), timeout=5) as answer:
+        assert answer.status == 200
+
+
+def test_what_a_child_did_last_is_stored_before_it_is_stopped(workers):
+    """No node agent runs here: its host alone asks the child once more."""
+    workers.start()
+    lease_id, _ = workers.host()
+    child = workers.serving()
+    load(child)
+    leases.request_release(workers.story.conn, 1, lease_id)
+    wait_for(lambda: workers.lease()[0] == "ended", 10)
+    rows = workers.story.conn.execute("SELECT lease_id, incarnation, ord, phase FROM store.interval").fetchall()
+    assert rows == [(lease_id, child.incarnation, 0, "train")]
+
+
+def test_a_child_that_does_not_answer_is_stopped_in_time(workers):
+    workers.start()
+    lease_id, _ = workers.host()
+    load(workers.serving())
+    os.kill(workers.lease()[1], signal.SIGSTOP)
+    leases.request_release(workers.story.conn, 1, lease_id)
+    began = time.monotonic()
+    wait_for(lambda: workers.lease()[0] == "ended", 15)
+    assert time.monotonic() - began < RENEW_S + ANSWER_S + TERM_S + 3
+    assert workers.story.conn.execute("SELECT count(*) FROM store.interval").fetchone() == (0,)
 
 
 def test_a_child_that_dies_again_and_again_ends_the_lease_with_a_reason(workers):
