@@ -32,7 +32,7 @@ THRESHOLDS: dict[str, dict[str, float]] = {
     "mismatch": {"alarm_kl": 0.05, "growth": 5, "growth_above": 0.005, "steps": 30},
     "failed_episodes": {"watch_share": 0.05, "alarm_share": 0.2},
     "entropy_collapse": {"share": 0.25, "steps": 25, "solved": 0.9, "rise": 0.02},
-    "dead_groups": {"share": 0.5, "steps": 5, "solved": 0.9},
+    "dead_groups": {"share": 0.5, "steps": 5, "solved": 0.9, "rise": 0.02},
     "truncation": {"share": 0.25, "samples": 32},
     "starved_trainer": {"share": 0.5, "steps": 5},
     "skewed_agents": {"ratio": 3},
@@ -247,9 +247,9 @@ def entropy_collapse(facts: Facts) -> Iterator[Advisory]:
 
 
 def dead_groups(facts: Facts) -> Iterator[Advisory]:
-    """Most groups teach nothing: all their members scored equally. A team that solves its task has no better ones."""
+    """Most groups teach nothing, and the team does not learn. A solved task has no other groups."""
     limits, found = THRESHOLDS["dead_groups"], facts.newest("groups/useful", "share")
-    if len(found) < limits["steps"] or facts.solved(limits["solved"]):
+    if len(found) < limits["steps"] or facts.solved(limits["solved"]) or facts.rises(limits["rise"]):
         return
     dead = 1.0 - fmean(found)
     if dead >= limits["share"] - 1e-9:
@@ -340,7 +340,7 @@ def skewed_engines(facts: Facts) -> Iterator[Advisory]:
             "Load is skewed between engines",
             f"{high} was busy {percent(facts.engine_busy[high])} of the time, {low} {percent(facts.engine_busy[low])}.",
             "Check that both engines serve all policies, and that no long episodes are pinned to one of them.",
-            ("timeline", "lanes"),
+            ("timeline", "tl-chart"),
             facts.window_words,
             "",
             {"high": facts.engine_busy[high], "low": facts.engine_busy[low]},
