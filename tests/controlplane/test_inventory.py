@@ -38,7 +38,7 @@ def test_a_cordoned_node_gives_no_device_and_stays_cordoned_after_a_registration
     assert (row["state"], row["cordoned"], row["note"]) == ("cordoned", True, "new fan")
     register("i2")
     assert not queries.fit({"engine": ("default", 2)})["fits_now"]
-    assert nodes.free_devices(store_connection(), "default") == []
+    assert nodes.supply(store_connection()).free == []
     back = rule(admin_api, "nodes/box", "enable").json()
     assert (back["state"], back["note"]) == ("ready", "")
     assert queries.fit({"engine": ("default", 2)})["fits_now"]
@@ -70,7 +70,7 @@ def test_a_cordoned_device_is_not_free(admin_api) -> None:
     row = rule(admin_api, "devices/box.cpu0", "cordon").json()
     assert (row["state"], row["free"]) == ("cordoned", False)
     assert admin_api.get("/api/v1/devices?free=true").json()["count"] == 1
-    assert [d.id for d in nodes.free_devices(store_connection(), "default")] == ["box.cpu1"]
+    assert [d.id for d in nodes.supply(store_connection()).free] == ["box.cpu1"]
 
 
 def test_what_does_not_exist_is_not_found(admin_api) -> None:
@@ -103,9 +103,9 @@ def test_a_drain_says_how_far_it_is_and_keeps_devices_from_others(admin_api) -> 
     row = admin_api.get("/api/v1/nodes/box").json()
     assert (row["state"], row["note"], row["drain"]["by"]) == ("drained", "new memory", "ada")
     assert (row["drain"]["mode"], row["drain"]["leases_left"], row["drain"]["done"]) == ("move", 0, True)
-    assert nodes.free_devices(store_connection()) == []
+    assert nodes.supply(store_connection()).free == []
     assert rule(admin_api, "nodes/box", "enable").json()["drain"] is None
-    assert len(nodes.free_devices(store_connection())) == 2
+    assert len(nodes.supply(store_connection()).free) == 2
 
 
 def test_a_drain_with_a_deadline_that_makes_no_sense_is_refused(admin_api) -> None:

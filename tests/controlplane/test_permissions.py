@@ -138,7 +138,7 @@ def world(db: None) -> World:
         },
         "api-project": {"name": HOME}, "api-members": {"name": HOME}, "api-member": {"name": HOME, "user_id": otto.id},
         "api-service-accounts": {"name": HOME}, "api-service-account": service, "api-service-tokens": service,
-        "api-template": {"name": "reference_game"},
+        "api-template": {"name": "reference_game"}, "api-node-drain": {"name": "box"},
     }  # fmt: skip
     return World(run, arguments, callers)
 
@@ -209,6 +209,12 @@ def test_rows_name_the_scope_that_the_view_declares() -> None:
 def test_the_matrix(world: World) -> None:
     wrong = [line for name, method in CASES for line in check(world, name, method, own=False)]
     assert not wrong, "\n".join(wrong)
+
+
+def test_a_drain_is_shown_to_those_who_may_look(world: World) -> None:
+    caller = world.callers[str(Role.MEMBER)]
+    for name in ("api-node-drain", "api-device-drain"):
+        assert status(caller, "POST", address(world, name), API[name]["POST"]) == 200, name
 
 
 def test_the_matrix_on_ones_own(world: World) -> None:

@@ -44,7 +44,7 @@ def test_a_drain_that_waits_keeps_the_run_and_gives_nobody_else_a_device(bench: 
         drain(bench, DrainMode.WAIT)
         step = bench.stored().step
         bench.wait(lambda run: run.step >= step + 5)
-        assert leases.pool_capacity(bench.conn) == {}
+        assert leases.supply(bench.conn).capacity == {}
         assert bench.column("SELECT count(*) FROM store.event WHERE kind = 'lease_recalled'") == [0]
         bench.verb(Verb.KILL)
         bench.finish()
@@ -109,6 +109,6 @@ def test_a_device_rules_before_its_node_and_both_come_back(bench: Bench) -> None
             "box.cpu0": (DrainMode.MOVE, "box.cpu0", "eve"),
             "box.cpu1": (DrainMode.WAIT, "box", "ada"),
         }
-        assert nodes.free_devices(bench.conn) == []
+        assert nodes.supply(bench.conn).free == []
         bench.verb(Verb.KILL)
         bench.finish()

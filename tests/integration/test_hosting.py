@@ -125,7 +125,7 @@ def test_a_released_lease_ends_after_its_child_even_a_stubborn_one(workers):
     leases.request_release(workers.story.conn, 1, lease_id)
     wait_for(lambda: workers.lease()[0] == "ended", 15)
     assert not alive(pid)
-    assert leases.free_devices(workers.story.conn)
+    assert leases.supply(workers.story.conn).free
     status = workers.story.conn.execute("SELECT status FROM store.command WHERE no = %s", [no]).fetchone()
     assert status == ("done",)
 

@@ -43,7 +43,7 @@ class Node(Machine):
         from flexmarl.contracts.commands import RequestDevices
 
         no = self.story.issue(RequestDevices(pool="default", engines=1, trainers=1))
-        free = leases.free_devices(self.story.conn, "default")
+        free = leases.supply(self.story.conn).free
         wanted = [(free[0].id, DeviceUse.ENGINE), (free[1].id, DeviceUse.TRAINER)]
         granted = leases.grant(self.story.conn, self.story.lease, no, wanted)
         for one in granted:
@@ -244,7 +244,7 @@ def test_a_lease_of_an_ended_run_whose_worker_is_gone_is_ended_by_the_agent(node
     node.story.status = RunStatus.KILLED
     node.story.decide()
     node.story.conn.execute("UPDATE store.lease SET expires_at = clock_timestamp() - interval '1 s'")
-    wait_for(lambda: len(leases.free_devices(node.story.conn)) >= 2, 10)
+    wait_for(lambda: len(leases.supply(node.story.conn).free) >= 2, 10)
 
 
 def test_decision_to_started_work_is_quick(node):

@@ -96,6 +96,8 @@ SPEC: dict[str, Any] = {
 
 TWO = "?ids=1-0-1,1-1-1"
 """Two members of one group."""
+LOOK = {"mode": "wait", "dry_run": True}
+"""What a drain would do: asked by those who may not drain, too."""
 
 API: dict[str, dict[str, Row]] = {
     "api-openapi": {"GET": R(Of.PUBLIC)},
@@ -161,8 +163,8 @@ API: dict[str, dict[str, Row]] = {
         "GET": R(Of.ALSO_PROJECT, S.CLUSTER_READ),
         "PUT": R(Of.INSTALLATION, S.CLUSTER_ADMIN, {"pool": "default"}),
     },
-    "api-node-drain": {"POST": R(Of.INSTALLATION, S.CLUSTER_READ, {"preview": True})},
-    "api-device-drain": {"POST": R(Of.INSTALLATION, S.CLUSTER_READ, {"preview": True})},
+    "api-node-drain": {"POST": R(Of.INSTALLATION, S.CLUSTER_READ, LOOK)},
+    "api-device-drain": {"POST": R(Of.INSTALLATION, S.CLUSTER_READ, LOOK)},
     "api-run-priority": {"POST": R(Of.RUN, S.RUNS_ACT_ANY, {"priority": 50})},
     "api-run-move-pool": {"POST": R(Of.OWN_RUN, S.RUNS_ACT, {"pool": "default"})},
     "api-run-series-data": {"GET": R(Of.RUN, S.RUNS_READ, query="?names=reward/team")},

@@ -3,7 +3,7 @@
 The view (nodes or devices), a pool, and what stands in the rail are in the URL.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse
@@ -23,19 +23,29 @@ VIEWS = (("nodes", "Nodes"), ("devices", "Devices"))
 LOG_LINES = 6
 
 
+class Read(NamedTuple):
+    """What the page has read once, for its lists and its rail."""
+
+    nodes: list[dict[str, Any]]
+    devices: list[dict[str, Any]]
+    pools: list[dict[str, Any]]
+    seen: queue.Look
+
+
 @page(Scope.CLUSTER_READ)
 def cluster(request: HttpRequest) -> HttpResponse:
     """Show pools, then nodes with their devices, sick ones first; in the rail what the URL asks for."""
     actor = actor_of(request)
-    devices = marked_devices(actor)
+    devices, seen, every = marked_devices(actor), queue.seen_now(), inventory.nodes()
+    pools = inventory.pools(devices, seen.stored)
     pool = request.GET.get("pool", "")
-    nodes = _nodes(inventory.nodes(), devices, pool)
+    nodes = _nodes(every, devices, pool)
     view = "devices" if request.GET.get("view") == "devices" else "nodes"
     context = {
         "nav": "cluster",
         "view": view,
         "views": [{"word": word, "on": key == view, "url": _with(request, view=key)} for key, word in VIEWS],
-        "pools": _pools(devices, queue.waiting_by_pool()),
+        "pools": _pools(pools, devices, queue.waiting_by_pool(seen)),
         "pool": pool,
         "no_pool_url": _with(request, pool=""),
         "nodes": nodes,
@@ -47,7 +57,7 @@ def cluster(request: HttpRequest) -> HttpResponse:
         "log": changes.latest(LOG_LINES),
         "here": request.get_full_path(),
         "address": request.get_host(),
-        **_rail(request, actor),
+        **_rail(request, actor, Read(every, devices, pools, seen)),
     }
     return show(request, "webui/parts/cluster.html" if is_part(request) else "webui/cluster.html", context)
 
@@ -74,8 +84,7 @@ def _nodes(nodes: list[dict[str, Any]], devices: list[dict[str, Any]], pool: str
     return sorted(shown, key=lambda node: (node["state"] == "ready" and not node["out"], node["name"]))
 
 
-def _pools(devices: list[dict[str, Any]], waiting: dict[str, int]) -> list[dict[str, Any]]:
-    found = inventory.pools()
+def _pools(found: list[dict[str, Any]], devices: list[dict[str, Any]], waiting: dict[str, int]) -> list[dict[str, Any]]:
     weeks = telemetry.busy_week(timezone.localtime(), {pool["name"]: pool["devices"] for pool in found})
     for pool in found:
         own = [device for device in devices if device["pool"] == pool["name"]]
@@ -90,26 +99,30 @@ def _pools(devices: list[dict[str, Any]], waiting: dict[str, int]) -> list[dict[
     return found
 
 
-def _rail(request: HttpRequest, actor: Actor) -> dict[str, Any]:
+def _rail(request: HttpRequest, actor: Actor, read: Read) -> dict[str, Any]:
     """What stands beside the list: a drain before it is pressed, a pool's rules, or how to add a node."""
     asked = request.GET
     if asked.get("drain") or asked.get("drain-device"):
         kind: drains.Kind = "node" if asked.get("drain") else "device"
-        return {"rail": "drain", "drain": _drain(request, actor, kind, asked.get("drain") or asked["drain-device"])}
+        return {
+            "rail": "drain",
+            "drain": _drain(request, actor, kind, asked.get("drain") or asked["drain-device"], read),
+        }
     if asked.get("edit"):
         name = asked["edit"]
-        found = next((pool for pool in inventory.pools() if pool["name"] == name), None)
+        found = next((pool for pool in read.pools if pool["name"] == name), None)
         return {"rail": "pool", "editing": found, "projects_known": project_names(actor), "close_url": _closed(request)}
     if asked.get("add") == "node":
         return {"rail": "add", "close_url": _closed(request)}
     return {"rail": "", "close_url": _closed(request)}
 
 
-def _drain(request: HttpRequest, actor: Actor, kind: drains.Kind, name: str) -> dict[str, Any]:
+def _drain(request: HttpRequest, actor: Actor, kind: drains.Kind, name: str, read: Read) -> dict[str, Any]:
     wanted = request.GET.get("mode", drains.DrainMode.MOVE.value)
     mode = drains.DrainMode(wanted) if wanted in set(drains.DrainMode) else drains.DrainMode.MOVE
-    shown = drains.preview(actor, kind, name, mode)
-    found = inventory.one(inventory.nodes(name) if kind == "node" else inventory.devices(name), kind, name)
+    rows, column = (read.nodes, "name") if kind == "node" else (read.devices, "id")
+    found = inventory.one([row for row in rows if row[column] == name], kind, name)
+    shown = drains.preview(actor, kind, name, mode, drains.Read(found, read.devices, read.seen))
     known = [run for run in shown["runs"] if run["run"]]
     return {
         **shown,

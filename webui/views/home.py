@@ -42,9 +42,10 @@ def home(request: HttpRequest) -> HttpResponse:
     active = [run for run in open_ones if run.state.status in ACTIVE][:MOST_CARDS]
     verdicts = telemetry.verdicts(active)
     sick = sick_runs([(found[run.no], verdicts.get(run.no)) for run in active])
-    pools = inventory.pools() if actor.may(Scope.CLUSTER_READ) else []
+    devices = inventory.devices() if actor.may(Scope.CLUSTER_READ) else []
     needs = [*sick, *needs_me([found[run.no] for run in [*open_ones, *ended]], timezone.localtime())]
-    needs += devices_out(inventory.devices()) if pools else []
+    needs += devices_out(devices)
+    pools = inventory.pools(devices) if actor.may(Scope.CLUSTER_READ) else []
     context = {
         "nav": "home",
         "project_word": project,

@@ -47,7 +47,7 @@ def new_run(request: HttpRequest) -> HttpResponse:
         "nav": "runs",
         "writable": writable,
         "chosen": chosen if chosen in writable else DEFAULT_PROJECT,
-        "pools": [pool["name"] for pool in inventory.pools()],
+        "pools": inventory.pool_names(),
         "base": base,
         "templates": choices,
         "rows": [(row, marks[row.role]) for row in forms.agent_rows(document, schema)],

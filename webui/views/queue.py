@@ -28,7 +28,7 @@ def queue_page(request: HttpRequest) -> HttpResponse:
         "pool": pool,
         "pools": _choices(found, pool),
         "here": request.get_full_path(),
-        "known_pools": [row["name"] for row in inventory.pools()] if any(row["movable"] for row in rows) else [],
+        "known_pools": inventory.pool_names() if any(row["movable"] for row in rows) else [],
     }
     return show(request, "webui/parts/queue.html" if is_part(request) else "webui/queue.html", context)
 

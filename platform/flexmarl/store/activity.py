@@ -62,37 +62,60 @@ class LeaseHistory:
 def commands_between(
     conn: Connection, run_id: int, since: float, until: float, kinds: Sequence[str] = WORK
 ) -> list[CommandSpan]:
-    """List the spans of commands that touch a window, oldest first."""
+    """List the spans of a run's commands that touch a window, oldest first."""
+    return asked_between(conn, [run_id], since, until, kinds)[run_id]
+
+
+def asked_between(
+    conn: Connection, run_ids: Sequence[int], since: float, until: float, kinds: Sequence[str] = WORK
+) -> dict[int, list[CommandSpan]]:
+    """List the spans of commands that touch a window, oldest first, for each of some runs."""
     rows = conn.execute(
         """
-        SELECT no, kind, coalesce(body->>'policy', ''), coalesce(lease_id, 0), coalesce(body->>'origin', ''),
+        SELECT run_id, no, kind, coalesce(body->>'policy', ''), coalesce(lease_id, 0), coalesce(body->>'origin', ''),
           coalesce((body->>'cohort')::int, -1), coalesce((body->>'micro_batch')::int, -1),
           extract(epoch FROM created_at)::float8, extract(epoch FROM taken_at)::float8,
           extract(epoch FROM done_at)::float8, status,
           coalesce((body->>'next_version')::int, (body->>'version')::int, -1)
         FROM store.command
-        WHERE run_id = %(run)s AND created_at > to_timestamp(%(since)s - %(back)s)
+        WHERE run_id = ANY(%(runs)s) AND created_at > to_timestamp(%(since)s - %(back)s)
           AND created_at < to_timestamp(%(until)s) AND (done_at IS NULL OR done_at > to_timestamp(%(since)s))
           AND status <> 'void' AND kind = ANY(%(kinds)s)
-        ORDER BY no
+        ORDER BY run_id, no
         """,
-        {"run": run_id, "since": since, "until": until, "back": LOOK_BACK_S, "kinds": list(kinds)},
+        {"runs": list(run_ids), "since": since, "until": until, "back": LOOK_BACK_S, "kinds": list(kinds)},
     ).fetchall()
-    return [CommandSpan(*row) for row in rows]
+    found: dict[int, list[CommandSpan]] = {run_id: [] for run_id in run_ids}
+    for run_id, *row in rows:
+        found[run_id].append(CommandSpan(*row))
+    return found
 
 
 def pauses(conn: Connection, run_id: int) -> list[tuple[float, float | None]]:
-    """List when people held the run, as (from, to); the last may be open."""
+    """List when people held a run, as (from, to); the last may be open."""
+    return pauses_of(conn, [run_id])[run_id]
+
+
+def pauses_of(conn: Connection, run_ids: Sequence[int]) -> dict[int, list[tuple[float, float | None]]]:
+    """List when people held each of some runs."""
     rows = conn.execute(
         """
-        SELECT body->>'verb', extract(epoch FROM at)::float8 FROM store.event
-        WHERE run_id = %s AND kind = 'run_verb' ORDER BY seq
+        SELECT run_id, body->>'verb', extract(epoch FROM at)::float8 FROM store.event
+        WHERE run_id = ANY(%s) AND kind = 'run_verb' ORDER BY run_id, seq
         """,
-        [run_id],
+        [list(run_ids)],
     ).fetchall()
+    verbs: dict[int, list[tuple[str, float]]] = {run_id: [] for run_id in run_ids}
+    for run_id, verb, at in rows:
+        verbs[run_id].append((verb, at))
+    return {run_id: _held(own) for run_id, own in verbs.items()}
+
+
+def _held(verbs: Sequence[tuple[str, float]]) -> list[tuple[float, float | None]]:
+    """Pair each pause with the verb that ended it."""
     found: list[tuple[float, float | None]] = []
     since: float | None = None
-    for verb, at in rows:
+    for verb, at in verbs:
         if verb == "pause":
             since = at if since is None else since
         elif since is not None:

@@ -24,18 +24,17 @@ from flexmarl.store.nodes import (
     DeviceFacts,
     NodeFacts,
     devices_of,
-    free_devices,
     heartbeat_node,
-    pool_capacity,
     register_node,
+    supply,
 )
 from flexmarl.store.runs import RunLease
 
 __all__ = [
     "ChildEndpoint", "Demand", "Device", "DeviceFacts", "Hosting", "NodeFacts", "Orphan", "Renewal",
     "child_lost", "child_ready", "child_started", "children_of", "devices_of", "end", "end_orphan", "endpoint",
-    "expire", "free_devices", "grant", "heartbeat_node", "let_go", "open_demands", "orphans", "pool_capacity",
-    "register_node", "release_run", "renew", "request_release", "take_hosting",
+    "expire", "grant", "heartbeat_node", "let_go", "open_demands", "orphans", "register_node", "release_run", "renew",
+    "request_release", "supply", "take_hosting",
 ]  # fmt: skip
 
 

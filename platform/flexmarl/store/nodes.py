@@ -5,6 +5,7 @@ Pools and cordons are an administrator's choice and survive a registration. A de
 `lost`, never deleted.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -121,33 +122,31 @@ def processes_of(conn: Connection, node: str) -> list[tuple[str, int]]:
     return [(str(device_id), int(pid)) for device_id, pid in rows]
 
 
-_USABLE = """d.state = 'ready' AND n.state = 'ready'
-  AND n.heartbeat_at > clock_timestamp() - make_interval(secs => %(alive)s)"""
+@dataclass(frozen=True, slots=True)
+class Supply:
+    """What can serve runs at one moment: devices that are ready on nodes that live."""
+
+    free: list[Device]
+    """Those that a lease could have now, in a fixed order."""
+    capacity: dict[str, int]
+    """Pool -> its devices, leased ones included."""
 
 
-def free_devices(conn: Connection, pool: str | None = None) -> list[Device]:
-    """List the devices (of a pool) that a lease could have now, in a fixed order."""
+def supply(conn: Connection) -> Supply:
+    """Read which devices could serve, and which of them nobody holds."""
     rows = conn.execute(
-        f"""
-        SELECT d.id, d.node, d.kind, d.ordinal, d.pool, d.facts::text
+        """
+        SELECT NOT EXISTS (SELECT 1 FROM store.lease l WHERE l.device_id = d.id AND l.state <> 'ended'),
+          d.id, d.node, d.kind, d.ordinal, d.pool, d.facts::text
         FROM store.device d JOIN store.node n ON n.name = d.node
-        WHERE (%(pool)s::text IS NULL OR d.pool = %(pool)s) AND {_USABLE}
-          AND NOT EXISTS (SELECT 1 FROM store.lease l WHERE l.device_id = d.id AND l.state <> 'ended')
+        WHERE d.state = 'ready' AND n.state = 'ready'
+          AND n.heartbeat_at > clock_timestamp() - make_interval(secs => %s)
         ORDER BY d.kind DESC, d.node, d.ordinal
-        """.encode(),
-        {"pool": pool, "alive": ALIVE_S},
+        """,
+        [ALIVE_S],
     ).fetchall()
-    return [_device(*row) for row in rows]
-
-
-def pool_capacity(conn: Connection) -> dict[str, int]:
-    """Count each pool's usable devices, leased ones included."""
-    rows = conn.execute(
-        f"SELECT d.pool, count(*) FROM store.device d JOIN store.node n ON n.name = d.node WHERE {_USABLE} "
-        "GROUP BY d.pool".encode(),
-        {"alive": ALIVE_S},
-    ).fetchall()
-    return dict(rows)
+    usable = [(free, _device(*row)) for free, *row in rows]
+    return Supply([device for free, device in usable if free], dict(Counter(device.pool for _, device in usable)))
 
 
 def devices_of(conn: Connection, node: str) -> list[Device]:

@@ -17,11 +17,38 @@ class Quota:
     version: int
 
 
-def bindings(conn: Connection) -> dict[str, set[str]]:
-    """Return pool -> projects that may use it. A pool that is missing is open to all."""
-    found: dict[str, set[str]] = {}
-    for pool, project in conn.execute("SELECT pool, project FROM store.pool_binding ORDER BY pool, project").fetchall():
-        found.setdefault(pool, set()).add(project)
+@dataclass(frozen=True, slots=True)
+class PoolRules:
+    """Bindings, quotas, and what is held of each pool, all of one moment."""
+
+    bindings: dict[str, set[str]]
+    """Pool -> projects that may use it. A pool that is missing is open to all."""
+    quotas: list[Quota]
+    """By pool and project."""
+    held: dict[tuple[str, str], int]
+    """(project, pool) -> devices held now."""
+
+
+def rules(conn: Connection) -> PoolRules:
+    """Read all that was decided about pools, in one statement."""
+    rows = conn.execute(
+        """
+        SELECT 'bound', pool, project, 0, 0 FROM store.pool_binding
+        UNION ALL SELECT 'quota', pool, project, devices, version FROM store.pool_quota
+        UNION ALL SELECT 'held', d.pool, r.project, count(*), 0
+          FROM store.lease l JOIN store.device d ON d.id = l.device_id JOIN store.run_state r USING (run_id)
+          WHERE l.state <> 'ended' GROUP BY d.pool, r.project
+        ORDER BY 1, 2, 3
+        """
+    ).fetchall()
+    found = PoolRules({}, [], {})
+    for kind, pool, project, devices, version in rows:
+        if kind == "bound":
+            found.bindings.setdefault(pool, set()).add(project)
+        elif kind == "quota":
+            found.quotas.append(Quota(project, pool, devices, version))
+        else:
+            found.held[project, pool] = devices
     return found
 
 
@@ -33,12 +60,6 @@ def bind(conn: Connection, pool: str, projects: set[str]) -> None:
             "INSERT INTO store.pool_binding (pool, project) SELECT %s, unnest(%s::text[]) ON CONFLICT DO NOTHING",
             [pool, sorted(projects)],
         )
-
-
-def quotas(conn: Connection) -> list[Quota]:
-    """List all quotas, by pool and project."""
-    rows = conn.execute("SELECT project, pool, devices, version FROM store.pool_quota ORDER BY pool, project")
-    return [Quota(*row) for row in rows.fetchall()]
 
 
 def quota(conn: Connection, project: str, pool: str) -> Quota | None:
@@ -72,17 +93,6 @@ def forget_pool(conn: Connection, pool: str) -> None:
     with conn.transaction():
         conn.execute("DELETE FROM store.pool_binding WHERE pool = %s", [pool])
         conn.execute("DELETE FROM store.pool_quota WHERE pool = %s", [pool])
-
-
-def held(conn: Connection) -> dict[tuple[str, str], int]:
-    """Count the devices that each project holds of each pool."""
-    rows = conn.execute(
-        """
-        SELECT r.project, d.pool, count(*) FROM store.lease l JOIN store.device d ON d.id = l.device_id
-        JOIN store.run_state r USING (run_id) WHERE l.state <> 'ended' GROUP BY r.project, d.pool
-        """
-    ).fetchall()
-    return {(project, pool): count for project, pool, count in rows}
 
 
 def set_priority(conn: Connection, run_id: int, priority: int) -> int:

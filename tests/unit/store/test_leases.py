@@ -36,7 +36,7 @@ def test_of_many_drivers_one_leases_a_device(store_conn, store_url):
     assert sum(one is not None for one in granted) == 1
     row = store_conn.execute("SELECT count(*), count(DISTINCT run_id) FROM store.lease").fetchone()
     assert row == (2, 1)
-    assert leases.free_devices(store_conn) == []
+    assert leases.supply(store_conn).free == []
 
 
 def test_a_gang_is_granted_whole_or_not_at_all(story):
@@ -61,13 +61,13 @@ def test_a_driver_that_lost_the_run_grants_nothing(story):
 
 def test_devices_of_a_silent_or_cordoned_node_are_not_offered(story):
     story.register()
-    assert leases.pool_capacity(story.conn) == {"default": 2}
+    assert leases.supply(story.conn).capacity == {"default": 2}
     story.conn.execute("UPDATE store.device SET state = 'cordoned' WHERE id = 'box.cpu0'")
-    assert [device.id for device in leases.free_devices(story.conn, "default")] == ["box.cpu1"]
+    assert [device.id for device in leases.supply(story.conn).free] == ["box.cpu1"]
     story.conn.execute("UPDATE store.node SET heartbeat_at = heartbeat_at - interval '1 minute'")
-    assert leases.free_devices(story.conn) == []
+    assert leases.supply(story.conn).free == []
     assert leases.heartbeat_node(story.conn, "box", "life-1")
-    assert leases.pool_capacity(story.conn) == {"default": 1}
+    assert leases.supply(story.conn).capacity == {"default": 1}
 
 
 def test_a_second_agent_of_the_same_name_replaces_the_first(story):
@@ -114,7 +114,7 @@ def test_an_ended_lease_frees_the_device_and_finishes_the_command(story):
     assert leases.renew(story.conn, hosting, 30).releasing
     assert leases.endpoint(story.conn, lease_id) is None
     leases.end(story.conn, taken, hosting, "released")
-    assert [device.id for device in leases.free_devices(story.conn)] == ["box.cpu0"]
+    assert [device.id for device in leases.supply(story.conn).free] == ["box.cpu0"]
     assert story.kinds()[-1] == "lease_ended"
     status = story.conn.execute("SELECT status FROM store.command WHERE no = %s", [taken.no]).fetchone()
     assert status == ("done",)
@@ -156,7 +156,7 @@ def test_an_expired_lease_loses_its_child_and_keeps_its_device(story):
     assert leases.expire(story.conn, 1) == []
     assert story.kinds()[-1] == "child_lost"
     assert leases.renew(story.conn, hosting, 30) == leases.Renewal(True, False, "")  # its host sees it and restarts
-    assert leases.free_devices(story.conn) == []
+    assert leases.supply(story.conn).free == []
 
 
 def test_a_dropped_run_leaves_no_rows_and_may_be_dropped_again(story, another):

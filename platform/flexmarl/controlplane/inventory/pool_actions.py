@@ -163,5 +163,5 @@ def _written(actor: Actor, action: str, pool: Pool, before: dict[str, Any] | Non
 
 
 def _facts(pool: Pool) -> dict[str, Any]:
-    bound = pool_rules.bindings(store_connection()).get(pool.name, set())
+    bound = pool_rules.rules(store_connection()).bindings.get(pool.name, set())
     return {**{member: getattr(pool, member) for member in MEMBERS}, "projects": sorted(bound)}

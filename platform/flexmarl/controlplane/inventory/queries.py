@@ -1,6 +1,6 @@
 """What others read of the hardware: pools, nodes, devices, leases, and whether a demand fits."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -134,22 +134,31 @@ def one(rows: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
     return rows[0]
 
 
-def pools() -> list[dict[str, Any]]:
-    """All pools, described or only named by a device, with counts of their devices, bindings and quotas."""
+def pools(
+    found: Sequence[Mapping[str, Any]] | None = None, rules: pool_rules.PoolRules | None = None
+) -> list[dict[str, Any]]:
+    """All pools, described or only named by a device, with counts of their devices, bindings and quotas.
+
+    Who has read all devices, or the rules, hands them in.
+    """
     described = {pool.name: pool for pool in Pool.objects.prefetch_related("default_of")}
-    found = devices()
-    conn = store_connection()
-    bound, limits = pool_rules.bindings(conn), pool_rules.quotas(conn)
-    held = pool_rules.held(conn)
+    found = devices() if found is None else found
+    rules = rules or pool_rules.rules(store_connection())
     names = sorted({*described, *(device["pool"] for device in found)})
     return [
         {
             **_pool_row(name, described.get(name), [d for d in found if d["pool"] == name]),
-            "projects": sorted(bound.get(name, ())),
-            "quotas": [quota_row(q, held.get((q.project, name), 0)) for q in limits if q.pool == name],
+            "projects": sorted(rules.bindings.get(name, ())),
+            "quotas": [quota_row(q, rules.held.get((q.project, name), 0)) for q in rules.quotas if q.pool == name],
         }
         for name in names
     ]
+
+
+def pool_names() -> list[str]:
+    """Name all pools, described or only named by a device."""
+    described = Pool.objects.order_by().values_list("name", flat=True)
+    return sorted({*described, *Device.objects.order_by().values_list("pool", flat=True).distinct()})
 
 
 def quota_row(quota: pool_rules.Quota, held: int) -> dict[str, Any]:
@@ -166,14 +175,14 @@ def quota_row(quota: pool_rules.Quota, held: int) -> dict[str, Any]:
 
 def quota_of(pool: str, project: str) -> dict[str, Any]:
     """Return one quota. Raises NotFound when there is none."""
-    conn = store_connection()
-    found = [q for q in pool_rules.quotas(conn) if (q.pool, q.project) == (pool, project)]
+    rules = pool_rules.rules(store_connection())
+    found = [q for q in rules.quotas if (q.pool, q.project) == (pool, project)]
     if not found:
         raise NotFound(f"Project {project} has no quota in {pool}.")
-    return quota_row(found[0], pool_rules.held(conn).get((project, pool), 0))
+    return quota_row(found[0], rules.held.get((project, pool), 0))
 
 
-def _pool_row(name: str, pool: Pool | None, own: list[dict[str, Any]]) -> dict[str, Any]:
+def _pool_row(name: str, pool: Pool | None, own: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "id": str(pool.id) if pool else None,
         "name": name,
@@ -202,7 +211,7 @@ def default_pool(project: str) -> str:
 
 def may_use(project: str, pool: str) -> bool:
     """Say whether a project's runs may ask for devices of a pool."""
-    bound = pool_rules.bindings(store_connection()).get(pool)
+    bound = pool_rules.rules(store_connection()).bindings.get(pool)
     return not bound or project in bound
 
 

@@ -3,8 +3,8 @@
 Nothing here is a promise: a run that ends or asks meanwhile changes the answer. Figures that nobody has are left out.
 """
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flexmarl.contracts.events import DeviceUse
@@ -12,10 +12,9 @@ from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.inventory import queries as inventory
-from flexmarl.controlplane.inventory.models import Lease
 from flexmarl.controlplane.runs import queries, queue
 from flexmarl.controlplane.runs.models import Run
-from flexmarl.controlplane.runs.pool_look import Look, look
+from flexmarl.controlplane.runs.pool_look import Look
 from flexmarl.orchestrator.pool_arbiter import Arbitration, Demand, Requirement, Unmet, Waiting, arbitrate
 from flexmarl.orchestrator.pool_words import in_words
 from flexmarl.store import pool_rules
@@ -26,20 +25,36 @@ _FIRST = 1 << 40
 """Command numbers of requests that are only imagined begin here: no run has so many."""
 
 
-def preview(actor: Actor, kind: Kind, key: str, mode: DrainMode) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A lease that a drain would touch."""
+
+    id: int
+    run_no: int
+    use: str
+    device_id: str
+    pool: str
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What a preview starts from, for those who have read it already."""
+
+    found: Mapping[str, Any]
+    """Row of the node or device."""
+    devices: Sequence[Mapping[str, Any]]
+    """Rows of all devices."""
+    look: Look
+
+
+def preview(actor: Actor, kind: Kind, key: str, mode: DrainMode, read: Read | None = None) -> dict[str, Any]:
     """Say which leases a drain of a node or device would touch and what would become of each."""
     actor.require(Scope.CLUSTER_READ)
-    found = inventory.one(inventory.nodes(key) if kind == "node" else inventory.devices(key), kind, key)
-    devices = [row for row in inventory.devices() if row["node" if kind == "node" else "id"] == key]
-    leases = list(
-        Lease.objects.select_related("device")
-        .filter(device_id__in=[row["id"] for row in devices])
-        .exclude(state=inventory.ENDED)
-        .order_by("id")
-    )
-    runs = {run.no: run for run in Run.objects.select_related("state").filter(no__in={x.run_id for x in leases})}
-    now = look(store_connection(), always=True)
-    seen = _without(now, devices)
+    read = read or _read(kind, key)
+    devices = [row for row in read.devices if row["node" if kind == "node" else "id"] == key]
+    leases = _held(devices)
+    runs = {run.no: run for run in Run.objects.select_related("state").filter(no__in={x.run_no for x in leases})}
+    now, seen = read.look, _without(read.look, devices)
     priorities = pool_rules.priorities(store_connection(), list(runs))
     moved = arbitrate([*seen.demands, *_replacements(leases, runs, priorities)], seen.free, seen.rules)
     visible = queries.runs(actor).filter(no__in=runs)
@@ -47,45 +62,57 @@ def preview(actor: Actor, kind: Kind, key: str, mode: DrainMode) -> dict[str, An
     return {
         "kind": kind,
         "name": key,
-        "version": found["version"],
+        "version": read.found["version"],
         "mode": mode.value,
         "leases": [_lease(lease, rows, moved, mode) for lease in leases],
-        "runs": [_run(run.no, rows, [x for x in leases if x.run_id == run.no]) for run in runs.values()],
+        "runs": [_run(run.no, rows, [x for x in leases if x.run_no == run.no]) for run in runs.values()],
         "queue": _queue(actor, now, seen),
         "text": _summary(len(leases), len(runs)),
     }
 
 
-def _without(seen: Look, devices: list[dict[str, Any]]) -> Look:
+def _read(kind: Kind, key: str) -> Read:
+    devices = inventory.devices()
+    rows = inventory.nodes(key) if kind == "node" else [row for row in devices if row["id"] == key]
+    return Read(inventory.one(rows, kind, key), devices, queue.seen_now())
+
+
+def _held(devices: Iterable[Mapping[str, Any]]) -> list[Held]:
+    held = [(row["lease"], row) for row in devices if row["lease"]]
+    found = [Held(lease["id"], lease["run_no"], lease["use"], row["id"], row["pool"]) for lease, row in held]
+    return sorted(found, key=lambda lease: lease.id)
+
+
+def _without(seen: Look, devices: Sequence[Mapping[str, Any]]) -> Look:
     """Take the drained devices out of what is free and of what can serve."""
     gone = {row["id"] for row in devices}
     capacity = dict(seen.rules.capacity)
     for row in devices:
         if row["state"] == "ready" and row["node_state"] == "ready":
-            capacity[row["pool"]] -= 1
+            capacity[row["pool"]] = max(0, capacity.get(row["pool"], 0) - 1)  # the two reads are moments apart
     free = tuple(device for device in seen.free if device.device_id not in gone)
-    return Look(seen.demands, free, replace(seen.rules, capacity=capacity))
+    return replace(seen, free=free, rules=replace(seen.rules, capacity=capacity))
 
 
-def _replacements(leases: Iterable[Lease], runs: dict[int, Run], priorities: dict[int, int]) -> list[Demand]:
+def _replacements(leases: Iterable[Held], runs: dict[int, Run], priorities: dict[int, int]) -> list[Demand]:
     """One request per lease, as the core would make it now: younger than all that wait."""
     found = []
     for lease in leases:
-        run = runs.get(lease.run_id)
+        run = runs.get(lease.run_no)
         engine = lease.use == DeviceUse.ENGINE
-        pool = lease.device.pool
+        pool = lease.pool
         found.append(
             Demand(
-                run_id=lease.run_id, command_no=_FIRST + lease.id, pool=pool, engines=int(engine), trainer_pool=pool,
+                run_id=lease.run_no, command_no=_FIRST + lease.id, pool=pool, engines=int(engine), trainer_pool=pool,
                 trainers=int(not engine), project=run.project_id if run else "",
-                priority=priorities.get(lease.run_id, 0), since=float(_FIRST), running=True, replaces=True,
+                priority=priorities.get(lease.run_no, 0), since=float(_FIRST), running=True, replaces=True,
             )
         )  # fmt: skip
     return found
 
 
-def _lease(lease: Lease, rows: dict[int, dict[str, Any]], moved: Arbitration, mode: DrainMode) -> dict[str, Any]:
-    row = rows.get(lease.run_id)
+def _lease(lease: Held, rows: dict[int, dict[str, Any]], moved: Arbitration, mode: DrainMode) -> dict[str, Any]:
+    row = rows.get(lease.run_no)
     no = _FIRST + lease.id
     to = next((g.placements[0].device_id for g in moved.grants if g.command_no == no), None)
     lack = next((w.requirement for w in moved.waiting if w.command_no == no), None)
@@ -119,7 +146,7 @@ def _fate(mode: DrainMode, to: str | None, lack: Requirement | None) -> str:
     return waits if lack is None or lack.code in _PLAIN else f"{waits}, after those who wait already"
 
 
-def _run(no: int, rows: dict[int, dict[str, Any]], leases: list[Lease]) -> dict[str, Any]:
+def _run(no: int, rows: dict[int, dict[str, Any]], leases: Sequence[Held]) -> dict[str, Any]:
     row = rows.get(no)
     if row is None:
         return {"run": None, "run_text": queue.SOMEBODY, "leases": len(leases)}

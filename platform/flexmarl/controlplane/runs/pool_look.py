@@ -6,6 +6,7 @@ from psycopg import Connection
 
 from flexmarl.orchestrator.pool_arbiter import Demand, FreeDevice, Rules
 from flexmarl.store import leases, pool_rules
+from flexmarl.store.pool_rules import PoolRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +14,8 @@ class Look:
     demands: tuple[Demand, ...]
     free: tuple[FreeDevice, ...]
     rules: Rules
+    stored: PoolRules
+    """Where the rules come from."""
 
 
 def look(conn: Connection, *, always: bool = False) -> Look:
@@ -34,12 +37,8 @@ def look(conn: Connection, *, always: bool = False) -> Look:
         for d in leases.open_demands(conn)
     )
     if not (demands or always):
-        return Look((), (), Rules({}))
-    free = tuple(FreeDevice(device.id, device.node, device.pool) for device in leases.free_devices(conn))
-    rules = Rules(
-        capacity=leases.pool_capacity(conn),
-        bindings=pool_rules.bindings(conn),
-        quotas={(quota.project, quota.pool): quota.devices for quota in pool_rules.quotas(conn)},
-        held=pool_rules.held(conn),
-    )
-    return Look(demands, free, rules)
+        return Look((), (), Rules({}), PoolRules({}, [], {}))
+    supply, stored = leases.supply(conn), pool_rules.rules(conn)
+    free = tuple(FreeDevice(device.id, device.node, device.pool) for device in supply.free)
+    limits = {(quota.project, quota.pool): quota.devices for quota in stored.quotas}
+    return Look(demands, free, Rules(supply.capacity, stored.bindings, limits, stored.held), stored)

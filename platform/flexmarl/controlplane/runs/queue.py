@@ -10,7 +10,7 @@ from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.common.times import rfc3339
 from flexmarl.controlplane.runs.models import Run
-from flexmarl.controlplane.runs.pool_look import look
+from flexmarl.controlplane.runs.pool_look import Look, look
 from flexmarl.orchestrator.pool_arbiter import NEVER, Demand, Waiting, arbitrate, wanted_of
 from flexmarl.orchestrator.pool_words import in_words
 
@@ -30,14 +30,18 @@ def queue(actor: Actor) -> list[dict[str, Any]]:
     ]
 
 
+def seen_now() -> Look:
+    """Look at demands, devices and rules, also while nobody waits: for pages that show more than the queue."""
+    return look(store_connection(), always=True)
+
+
 def queue_of(actor: Actor, run: Run) -> dict[str, Any] | None:
     """The place of one run, None when it waits for nothing."""
     return next((row for row in queue(actor) if row["run_no"] == run.no), None)
 
 
-def waiting_by_pool() -> dict[str, int]:
+def waiting_by_pool(seen: Look) -> dict[str, int]:
     """Count the requests that wait for each pool."""
-    seen = look(store_connection())
     counts: dict[str, int] = {}
     for waiting in arbitrate(seen.demands, seen.free, seen.rules).waiting:
         for pool in waiting.positions:

@@ -78,7 +78,7 @@ def move_pool(actor: Actor, run: Run, rollout_pool: str, training_pool: str) -> 
 
 def _check_pool(project: str, member: str, pool: str) -> None:
     """Refuse a pool that nobody knows or that the project may not use."""
-    known = [row["name"] for row in inventory.pools()]
+    known = inventory.pool_names()
     if pool not in known:
         detail, hint = f"There is no pool {pool}.", f"Pools: {', '.join(known)}."
         raise ValidationProblem(detail, errors=[FieldError(f"/{member}", "unknown_value", detail, hint)])

@@ -17,7 +17,7 @@ from flexmarl.store import activity, intervals
 from flexmarl.store import runs as stored_runs
 
 EXPLAINED_RUNS = 24
-"""Runs whose idle time is split by cause; each costs two queries."""
+"""Runs whose idle time is split by cause; what they asked of their devices is read whole."""
 
 
 def cluster_timeline(
@@ -28,11 +28,8 @@ def cluster_timeline(
     now = stored_runs.database_now(conn)
     end = now if until is None else min(until, now)
     window = Window(end - (window_s or DEFAULT_WINDOW_S), end)
-    machines = [
-        row
-        for row in inventory.devices()
-        if row["pool"] == (pool or row["pool"]) and row["node"] == (node or row["node"])
-    ]
+    every = inventory.devices()
+    machines = [row for row in every if row["pool"] == (pool or row["pool"]) and row["node"] == (node or row["node"])]
     wanted = {row["id"] for row in machines}
     leases = [
         lease for lease in activity.leases_between(conn, None, window.since, window.until) if lease.device_id in wanted
@@ -40,14 +37,16 @@ def cluster_timeline(
     numbers = sorted({lease.run_id for lease in leases})
     known = {row["no"]: row for row in runs.run_rows(runs.runs(actor).filter(no__in=numbers))}
     found = intervals.between(conn, numbers, window.since, window.until) if numbers else []
+    explained = [number for number in numbers[:EXPLAINED_RUNS] if number in known]
+    commands = activity.asked_between(conn, explained, window.since, window.until) if explained else {}
+    pauses = activity.pauses_of(conn, explained) if explained else {}
     devices = []
-    for place, number in enumerate(numbers):
+    for number in numbers:
         own = [lease for lease in leases if lease.run_id == number]
-        explained = number in known and place < EXPLAINED_RUNS
-        commands = activity.commands_between(conn, number, window.since, window.until) if explained else []
-        pauses = activity.pauses(conn, number) if explained else []
         held = {lease.lease_id for lease in own}
-        devices += bubble.split(own, [i for i in found if i.lease_id in held], commands, pauses, window)
+        devices += bubble.split(
+            own, [i for i in found if i.lease_id in held], commands.get(number, []), pauses.get(number, []), window
+        )
     account = bubble.account(devices, window)
     shown = ("no", "id", "key", "name", "web_url", "agents")
     return {
@@ -60,7 +59,7 @@ def cluster_timeline(
         ],
         "runs": [{name: row[name] for name in shown} for _, row in sorted(known.items())],
         "bubble": {**account, "devices": []},
-        "pools": sorted({row["pool"] for row in inventory.devices()}),
+        "pools": sorted({row["pool"] for row in every}),
     }
 
 
