@@ -47,6 +47,11 @@ class OperationSchema(AutoSchema):
             bodies.setdefault("default", {**problem, "description": "Refused: an RFC 9457 problem."})
         return bodies
 
+    def _map_serializer_field(self, field: Any, direction: Any, bypass_extensions: bool = False) -> Any:
+        """A member of any JSON value: null is one, and `oneOf` anything and null would forbid just that."""
+        schema = super()._map_serializer_field(field, direction, bypass_extensions)
+        return {k: v for k, v in schema.items() if (k, v) != ("oneOf", [{}, {"type": "null"}])}
+
     def get_tags(self) -> list[str]:
         """Group operations by the first part of their path."""
         return [self.path.removeprefix("/api/v1/").split("/", maxsplit=1)[0] or "api"]

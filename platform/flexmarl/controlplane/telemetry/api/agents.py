@@ -18,7 +18,7 @@ def _figure(text: str) -> serializers.FloatField:
     return serializers.FloatField(allow_null=True, help_text=text)
 
 
-class RunAgentSerializer(serializers.Serializer):
+class RunAgentFiguresSerializer(serializers.Serializer):
     role = serializers.CharField()
     policy = serializers.CharField()
     trainable = serializers.BooleanField()
@@ -43,7 +43,7 @@ class RunAgentSerializer(serializers.Serializer):
     web_url = serializers.CharField()
 
 
-class RunAgentDetailSerializer(RunAgentSerializer):
+class RunAgentDetailSerializer(RunAgentFiguresSerializer):
     versions = VersionSerializer(many=True, help_text=f"Newest {agents.VERSIONS} versions of its policy.")
 
 
@@ -51,7 +51,7 @@ class RunAgentsView(ApiView):
     lists = True
     scopes = {"GET": Scope.RUNS_READ}
 
-    @extend_schema(operation_id="runs_agents", responses=listing(RunAgentSerializer))
+    @extend_schema(operation_id="runs_agents", responses=listing(RunAgentFiguresSerializer))
     def get(self, request: Request, run_id: str) -> Response:
         """List the agents of a run with their last figures and their devices."""
         rows = agents.agents(find_run(actor_of(request), run_id))

@@ -1,0 +1,169 @@
+"""A client that knows nothing but the OpenAPI document calls every read of the API and finds what was promised."""
+
+import json
+import re
+import time
+
+import jsonschema
+import pytest
+from asgiref.sync import async_to_sync
+
+from flexmarl.contracts.status import RunStatus
+from flexmarl.controlplane.common.store import store_connection
+from flexmarl.store import attempts, logs, nodes
+from flexmarl.store.attempts import BegunAttempt
+from flexmarl.store.decisions import MetricPoint, _write_metrics
+from flexmarl.store.logs import LogLine
+from flexmarl.store.nodes import DeviceFacts, NodeFacts
+from tests.controlplane.test_queue import ask
+from tests.support.controlplane import SPEC, key
+from tests.support.played import play
+
+pytestmark = pytest.mark.django_db
+FORMATS = jsonschema.Draft202012Validator.FORMAT_CHECKER
+STREAMS = {"stream"}
+"""Has no end: what it says is tested with the streams."""
+NEEDED = {
+    "runs_config_diff": {"against": "other"},
+    "runs_trajectory_compare": {"ids": "1-0-1,1-1-1"},
+    "runs_series_data": {"names": "reward/team,reward/agent"},
+    "runs_series_export": {"names": "reward/team"},
+}
+"""Query of reads that answer nothing without one."""
+
+
+class GenericClient:
+    """Builds its calls from the document: an operation's name and its path parameters are all it is told."""
+
+    def __init__(self, document, transport) -> None:
+        self.document, self.transport = document, transport
+        self.reads = {
+            methods["get"]["operationId"]: (path, methods["get"])
+            for path, methods in document["paths"].items()
+            if "get" in methods
+        }
+
+    def parameters(self, name: str) -> list[str]:
+        return re.findall(r"{(\w+)}", self.reads[name][0])
+
+    def call(self, name: str, path: dict[str, str], query: dict[str, str]):
+        """Return what is wrong with the answer, and its body."""
+        template, operation = self.reads[name]
+        known = {one["name"] for one in operation.get("parameters", []) if one["in"] == "query"}
+        assert set(query) <= known, f"{name} does not know {set(query) - known}"
+        answer = self.transport.get(template.format(**path), query_params=query)
+        content = _content(answer)
+        shown = operation["responses"].get(str(answer.status_code))
+        if shown is None:
+            return [f"{name}: {answer.status_code} {content[:200]!r}"], None
+        kind = answer.headers["Content-Type"].partition(";")[0]
+        if kind not in shown["content"]:
+            return [f"{name}: answers {kind}, not {sorted(shown['content'])}"], None
+        schema = {**shown["content"][kind]["schema"], "components": self.document["components"]}
+        if kind == "text/csv":
+            return [], content.decode().splitlines()[1:]
+        if kind == "application/x-ndjson":
+            return [], [json.loads(line) for line in content.splitlines()]
+        body = json.loads(content)
+        found = jsonschema.Draft202012Validator(schema, format_checker=FORMATS).iter_errors(body)
+        return [f"{name} {list(error.absolute_path)}: {error.message[:160]}" for error in found], body
+
+
+def _content(answer) -> bytes:
+    """All that an answer holds, as the server would send it: some are made piece by piece."""
+    if not answer.streaming:
+        return answer.content
+    if not answer.is_async:
+        return b"".join(answer)
+
+    async def read() -> bytes:
+        return b"".join([piece async for piece in answer])
+
+    return async_to_sync(read)()
+
+
+@pytest.fixture
+def asker(client, admin_api) -> GenericClient:
+    return GenericClient(closed(client.get("/api/v1/openapi.json").json()), admin_api)
+
+
+def closed(document):
+    """Let the document promise all: an object with named members has no others."""
+    for schema in document["components"]["schemas"].values():
+        if "properties" in schema:
+            schema.setdefault("additionalProperties", False)
+    return document
+
+
+def made(client, path, body=None, status=201, method="post", **headers):
+    """Change something through the API; return the answer."""
+    headers = {"Idempotency-Key": key(), **headers} if method == "post" else headers
+    answer = getattr(client, method)(f"/api/v1/{path}", body or {}, headers=headers)
+    assert answer.status_code == status, (path, answer.content)
+    return answer.json()
+
+
+@pytest.fixture
+def ids(api, admin_api, editor, make_run, person) -> dict[str, object]:
+    """Make one of everything that can be read; return its ids by `operation.parameter` or by the parameter alone."""
+    agents = {"speaker": {"policy": "solver"}, "listener": {"policy": "solver"}}
+    run = make_run(editor, RunStatus.RUNNING, agents=agents)
+    played = play(run)
+    _add_what_children_told(run)
+    other = made(api, "runs", {"spec": {**SPEC, "seed": 7}})
+    base = f"runs/{run.id}"
+    made(api, f"{base}/trajectories/{played.trajectory}/labels", {"label": "good"}, 200, "put")
+    made(api, "runs/bulk", {"action": "tag", "ids": [run.key], "tags": ["kept"]}, 200)
+    made(admin_api, "projects/default/members", {"username": "ada", "role": "operator"})
+    made(admin_api, "projects/default/members", {"username": person("viewer", "vera", "elsewhere").username})
+    robot = made(admin_api, "projects/default/service-accounts", {"name": "nightly"})
+    service = f"projects/default/service-accounts/{robot['id']}"
+    made(admin_api, f"{service}/tokens", {"name": "t"})
+    made(admin_api, "pools", {"name": "gpu", "projects": ["default"]})
+    made(admin_api, "projects/default/default-pool", {"pool": "gpu"}, 200, "put")
+    made(admin_api, "pools/gpu/quotas/default", {"devices": 2}, 200, "put", **{"If-Match": 'W/"0"'})
+    ask(make_run(editor, RunStatus.QUEUED))
+    token = made(admin_api, "tokens", {"name": "t", "projects": ["default"], "networks": ["127.0.0.0/8"]})
+    operation = made(api, f"{base}/actions/pause", status=202)
+    return {
+        "run_id": run.id, "other": other["id"], "role": "speaker", "draw": 1, "trajectory_id": played.trajectory,
+        "operation_id": operation["id"], "device_id": "box.cpu0", "nodes_read.name": "box", "pools_read.name": "gpu",
+        "quotas_read.name": "gpu", "templates_read.name": "reference_game", "name": "default",
+        "project": "default", "user_id": editor.id, "service_accounts_read.user_id": robot["id"],
+        "service_tokens_list.user_id": robot["id"], "token_id": token["id"],
+        "experiment_id": made(admin_api, "experiments", {"name": "e"})["id"],
+        "agent_id": api.get("/api/v1/agents").json()["results"][0]["id"],
+        "view_id": made(admin_api, "saved-views", {"name": "v", "page": "runs"})["id"],
+        "entry_id": admin_api.get("/api/v1/audit").json()["results"][0]["id"],
+    }  # fmt: skip
+
+
+def nothing_in(name, body) -> list[str]:
+    """Which lists of an answer have no member that could be wrong."""
+    if isinstance(body, list):
+        return [] if body else [name]
+    return [f"{name}.{member}" for member, value in (body or {}).items() if value == []]
+
+
+def _add_what_children_told(run) -> None:
+    """A log line, an attempt, and the times of the step that was trained: what no request can make."""
+    conn, now = store_connection(), time.time()
+    conn.execute("UPDATE store.run_state SET step = 1 WHERE run_id = %s", [run.no])
+    _write_metrics(conn, run.no, [MetricPoint("time/step", 1, 12.0, now - 4)])
+    logs.put(conn, run.no, [LogLine(run.no, 1000.0, "info", "device", "child started", fields={"no": 1})])
+    attempts.write_attempts(conn, run.no, [BegunAttempt(1, 1, "start", "", now - 30, 0)])
+    nodes.register_node(conn, NodeFacts("spare", "127.0.0.1:2", "i1", "0.1"), [DeviceFacts("spare.cpu0", "cpu", 0)])
+
+
+def test_every_read_answers_as_the_document_says(asker, ids) -> None:
+    asked = sorted(set(asker.reads) - STREAMS)
+    assert len(asked) > 60
+    wrong, empty = [], []
+    for name in asked:
+        query = {word: ids.get(value, value) for word, value in NEEDED.get(name, {}).items()}
+        path = {word: str(ids.get(f"{name}.{word}", ids[word])) for word in asker.parameters(name)}
+        found, body = asker.call(name, path, query)
+        wrong += found
+        empty += nothing_in(name, body)
+    assert wrong == [], "\n".join(wrong)
+    assert empty == [], "checked on nothing"
