@@ -100,7 +100,13 @@ HOME = pytest.StashKey[Path]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Announce the addresses and load Django where tests may need it."""
+    """Announce the addresses and load Django where tests may need it.
+
+    With `-n`, each worker is a session with servers of its own; the process that hands out the tests has none, and
+    must not hand its environment on.
+    """
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        return
     home = Path(tempfile.mkdtemp(prefix="flexmarl-tests-"))
     home.chmod(0o711)  # the service account passes through
     config.stash[HOME] = home

@@ -43,29 +43,26 @@ def chromium() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def seeded(services: Any) -> Iterator[Site]:
-    """Serve pages over seeded rows: the web process alone, without driver, node or workers."""
-    name = "browser_pages"
+def seeded_database(services: Any) -> Iterator[tuple[str, list[str]]]:
+    """Return the name of a database with runs in every state, and their keys. Only copied, never served."""
+    name = "browser_seed"
+    environment = _environment(services, services.create_database(name))
+    _manage(environment, "manage.py", "migrate", "-v0")
+    keys = json.loads(_manage(environment, "tests/browser/seed_database.py").strip().splitlines()[-1])
+    yield name, keys
+    services.drop_database(name)
+
+
+@pytest.fixture(scope="module")
+def seeded(services: Any, seeded_database: tuple[str, list[str]], request: pytest.FixtureRequest) -> Iterator[Site]:
+    """Serve pages over a copy of the seeded rows: the web process alone, without driver, node or workers.
+
+    A copy per module: what one module's tests change, another's do not meet, in whatever order they run.
+    """
+    template, keys = seeded_database
+    name = f"browser_{request.module.__name__.rpartition('.')[2]}"
     port = free_port()
-    environment = {
-        **os.environ,
-        "DATABASE_URL": services.create_database(name),
-        "REDIS_URL": services.redis_url,
-        "DJANGO_SETTINGS_MODULE": "flexmarl.controlplane.settings.development",
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "platform")]),
-        "FLEXMARL_SECRET_KEY": "browser-tests",
-        "SEED_PASSWORD": PASSWORD,
-    }
-
-    def run(*arguments: str) -> str:
-        done = subprocess.run(
-            [sys.executable, *arguments], env=environment, cwd=ROOT, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-        return done.stdout
-
-    run("manage.py", "migrate", "-v0")
-    keys = json.loads(run("tests/browser/seed_database.py").strip().splitlines()[-1])
+    environment = _environment(services, services.create_database(name, template))
     serve = ["-m", "uvicorn", "--lifespan", "off", "--port", str(port), "--log-level", "warning"]
     web = subprocess.Popen(
         [sys.executable, *serve, "flexmarl.controlplane.asgi:application"], env=environment, cwd=ROOT
@@ -78,6 +75,26 @@ def seeded(services: Any) -> Iterator[Site]:
         web.terminate()
         web.wait(15)
         services.drop_database(name)
+
+
+def _environment(services: Any, database_url: str) -> dict[str, str]:
+    return {
+        **os.environ,
+        "DATABASE_URL": database_url,
+        "REDIS_URL": services.redis_url,
+        "DJANGO_SETTINGS_MODULE": "flexmarl.controlplane.settings.development",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "platform")]),
+        "FLEXMARL_SECRET_KEY": "browser-tests",
+        "SEED_PASSWORD": PASSWORD,
+    }
+
+
+def _manage(environment: dict[str, str], *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments], env=environment, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
 
 
 def _answers(url: str) -> bool:

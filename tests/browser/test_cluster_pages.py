@@ -7,30 +7,6 @@ import pytest
 
 pytestmark = [pytest.mark.browser, pytest.mark.services, pytest.mark.slow]
 
-PAGES = {
-    "cluster": "/cluster",
-    "cluster-drain": "/cluster?drain=atlas&mode=move",
-    "cluster-stop": "/cluster?drain-device=atlas.cpu0&mode=stop",
-    "cluster-devices": "/cluster?view=devices",
-    "cluster-pool": "/cluster?edit=default",
-    "cluster-add": "/cluster?add=node",
-    "queue": "/queue",
-}
-
-
-@pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 1440), ("light", 1024), ("dark", 390)])
-def test_hardware_pages_are_accessible_and_fit(seeded: Any, visit: Callable[..., Any], theme: str, width: int) -> None:
-    guest = visit(seeded, theme=theme, width=width)
-    guest.sign_in()
-    found = {}
-    for name, path in PAGES.items():
-        guest.goto(path)
-        guest.page.wait_for_timeout(200)
-        guest.keep(f"{name}-{width}-{theme}")
-        found[name] = (guest.violations(), guest.sideways())
-    assert {name: result for name, result in found.items() if result[0] or result[1] > 0} == {}
-    assert guest.complaints == []
-
 
 def test_a_drain_is_shown_then_asked_for_then_taken_back(seeded: Any, visit: Callable[..., Any]) -> None:
     guest = visit(seeded)

@@ -7,45 +7,15 @@ import pytest
 
 pytestmark = [pytest.mark.browser, pytest.mark.services, pytest.mark.slow]
 
-FINISHED, RUNNING, FAILED = 0, 1, 4
-PAGES: dict[str, str] = {
-    "home": "/",
-    "runs": "/runs",
-    "new-run": "/runs/new?from={finished}",
-    "overview": "/runs/{running}",
-    "trajectories": "/runs/{finished}/trajectories",
-    "timeline": "/runs/{running}/timeline?window=300",
-    "events": "/runs/{failed}/events",
-    "config": "/runs/{finished}/config",
-    "devices": "/cluster",
-    "tokens": "/settings/tokens",
-    "profile": "/settings/profile",
-    "not-found": "/no/such/page",
-}
-EXPECTED = ("404 (Not Found)",)
+FINISHED = 0
 
 
-def address(site: Any, template: str) -> str:
-    keys = site.keys
-    return template.format(finished=keys[FINISHED], running=keys[RUNNING], failed=keys[FAILED])
-
-
-@pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 1440), ("light", 1024), ("dark", 390)])
-def test_pages_are_accessible_and_fit(seeded: Any, visit: Callable[..., Any], theme: str, width: int) -> None:
+@pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 390)])
+def test_signing_in_is_accessible_and_fits(seeded: Any, visit: Callable[..., Any], theme: str, width: int) -> None:
     guest = visit(seeded, theme=theme, width=width)
     guest.page.goto(f"{seeded.url}/sign-in")
-    assert guest.violations() == []
-    guest.sign_in()
-    found: dict[str, Any] = {}
-    for name, template in PAGES.items():
-        guest.goto(address(seeded, template))
-        guest.settle()
-        guest.keep(f"{name}-{width}-{theme}")
-        found[name] = (guest.violations(), guest.sideways())
-    assert {name: result for name, result in found.items() if result[0] or result[1] > 0} == {}
-    assert [text for text in guest.complaints if not any(word in text for word in EXPECTED)] == []
-    shown = guest.page.evaluate("document.documentElement.dataset.bsTheme")
-    assert shown == theme
+    assert (guest.violations(), guest.sideways()) == ([], 0)
+    guest.keep(f"sign-in-{width}-{theme}")
 
 
 def test_text_of_models_stays_text(seeded: Any, visit: Callable[..., Any]) -> None:
@@ -120,10 +90,11 @@ def test_a_token_is_shown_once_and_can_be_revoked(seeded: Any, visit: Callable[.
     guest.goto("/settings/tokens")
     guest.page.get_by_label("Name").fill("notebook")
     guest.page.get_by_role("button", name="Create token").click()
-    guest.page.locator("#new-token").wait_for()
-    assert guest.page.locator("#token-text").inner_text().startswith("fmx_")
+    guest.page.locator("#once").wait_for()
+    assert guest.page.locator("#once-text").inner_text().startswith("fmx_")
     guest.page.reload()
-    assert "fmx_" not in guest.page.locator("#new-token").inner_text()
+    assert not guest.page.locator("#once").is_visible()
+    assert guest.page.locator("#once-text").text_content() == ""
     guest.page.get_by_role("button", name="Revoke").first.click()
     guest.page.get_by_role("button", name="Revoke token").click()
     guest.page.get_by_text("revoked").wait_for()

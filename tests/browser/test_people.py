@@ -51,7 +51,7 @@ def furnish(guest: Any) -> None:
             call("POST", made["url"].removeprefix("/api/v1") + "/tokens", body)
 
 
-@pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 1440), ("light", 1024), ("dark", 390)])
+@pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 390)])
 def test_pages_are_accessible_and_fit(seeded: Any, visit: Callable[..., Any], theme: str, width: int) -> None:
     guest = visit(seeded, theme=theme, width=width)
     guest.sign_in()

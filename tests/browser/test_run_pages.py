@@ -9,19 +9,7 @@ import pytest
 
 pytestmark = [pytest.mark.browser, pytest.mark.services, pytest.mark.slow]
 
-RUNNING, OTHER = 1, 2
-PAGES = {
-    "overview-version": "/runs/{run}?x=version&smooth=2",
-    "metrics": "/runs/{run}/metrics?open=train/entropy&open=reward/team&with={other}",
-    "agents": "/runs/{run}/agents",
-    "agent": "/runs/{run}/agents/solver",
-    "config": "/runs/{run}/config",
-    "config-diff": "/runs/{run}/config?against={other}",
-}
-
-
-def address(site: Any, name: str) -> str:
-    return PAGES[name].format(run=site.keys[RUNNING], other=site.keys[OTHER])
+RUNNING = 1
 
 
 def drawn(guest: Any) -> None:
@@ -31,20 +19,6 @@ def drawn(guest: Any) -> None:
         "() => [...document.querySelectorAll('[data-series]')].every(box => "
         "box.getBoundingClientRect().top > innerHeight + 200 || box.querySelector('.uplot, .state'))"
     )
-
-
-@pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 1440), ("light", 1024), ("dark", 390)])
-def test_pages_are_accessible_and_fit(seeded: Any, visit: Callable[..., Any], theme: str, width: int) -> None:
-    guest = visit(seeded, theme=theme, width=width)
-    guest.sign_in()
-    found: dict[str, Any] = {}
-    for name in PAGES:
-        guest.goto(address(seeded, name))
-        drawn(guest)
-        guest.keep(f"run-{name}-{width}-{theme}")
-        found[name] = (guest.violations(), guest.sideways())
-    assert {name: result for name, result in found.items() if result[0] or result[1] > 0} == {}
-    assert guest.complaints == []
 
 
 def saved(guest: Any, click: Callable[[], None]) -> list[list[str]]:

@@ -74,7 +74,7 @@ def test_a_run_from_the_form_to_its_end(site: Site, visit: Callable[..., Any]) -
     page.locator("#conversation .tok .k").first.wait_for()
     guest.keep("story-4-trajectory", full=False)
 
-    page.get_by_role("link", name="Timeline", exact=True).click()
+    page.locator(".tabs").get_by_role("link", name="Timeline", exact=True).click()
     page.locator(".gantt .seg-b").first.wait_for(state="attached")
     guest.keep("story-5-timeline")
 

@@ -253,6 +253,7 @@ $("#discard").addEventListener("click", () => {
 /** Plan what was changed a moment ago, so that its run is not refused. False when the plan is then another decision. */
 async function upToDate() {
   if (typed) await readYaml();
+  if (!state.valid) return false;
   if (state.planned && state.plannedFor === text(draft())) return true;
   const fitted = state.planned?.devices?.fits_now;
   clearTimeout(timer);
