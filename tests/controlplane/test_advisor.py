@@ -146,6 +146,8 @@ def test_dead_groups() -> None:
         ("dead_groups", Severity.WATCH)
     }
     assert found(series=shared | ends("reward/team", [0.91] * 9), optimum=1.0) == [], "solved: no group is better"
+    rewards = ends("reward/team", [0.5] * 20 + [0.53] * 10)
+    assert found(series=shared | rewards, optimum=1.0) == [], "it learns all the same"
 
 
 def test_truncation() -> None:

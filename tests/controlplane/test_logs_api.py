@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import pytest
+from asgiref.sync import async_to_sync
 
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.common.store import store_connection
@@ -69,11 +70,23 @@ def test_wrong_filters_are_refused_by_name(api, run) -> None:
     assert get(api, run, f"?q={'x' * 201}", status=400)["errors"][0]["pointer"] == "q"
 
 
-def test_everything_is_a_download(api, run) -> None:
-    answer = api.get(f"/api/v1/runs/{run.id}/logs/export?level=error")
-    assert answer["Content-Type"] == "application/x-ndjson"
-    rows = [json.loads(line) for line in b"".join(answer.streaming_content).splitlines()]
-    assert [row["text"] for row in rows] == ["command failed"]
+def exported(api, run, query="") -> list[bytes]:
+    """Return the pieces of a download, read as the server does: on the event loop."""
+    answer = api.get(f"/api/v1/runs/{run.id}/logs/export{query}")
+    assert (answer["Content-Type"], answer.is_async) == ("application/x-ndjson", True)
+
+    async def read() -> list[bytes]:
+        return [piece async for piece in answer.streaming_content]
+
+    return async_to_sync(read)()
+
+
+def test_everything_is_a_download_in_pieces(api, run, monkeypatch) -> None:
+    monkeypatch.setattr(logbook, "MAX_LIMIT", 2)
+    pieces = [[json.loads(line)["text"] for line in piece.splitlines()] for piece in exported(api, run)]
+    assert pieces == [["child started", "slow request"], ["command failed"]]
+    [piece] = exported(api, run, "?level=error")
+    assert json.loads(piece)["text"] == "command failed"
     assert api.get(f"/api/v1/runs/{run.id}/logs/export?pattern=(").status_code == 400
 
 

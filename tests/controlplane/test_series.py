@@ -12,6 +12,7 @@ from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.telemetry import ingest, series
 from flexmarl.controlplane.telemetry.definitions import DEFINITIONS, USER_PREFIX
 from flexmarl.store.decisions import MetricPoint, _write_metrics
+from tests.support.statements import at_most
 
 pytestmark = pytest.mark.django_db
 NDJSON = "application/x-ndjson"
@@ -200,7 +201,7 @@ def test_only_who_may_write_in_the_project_adds_series(run, person, client_of) -
     assert send(elsewhere, run, lines).status_code == 403
 
 
-def test_figures_take_few_queries(api, run, django_assert_max_num_queries) -> None:
+def test_figures_take_few_statements(api, run) -> None:
     base = f"/api/v1/runs/{run.key}/series"
     for path, most in {
         base: 5,
@@ -208,5 +209,5 @@ def test_figures_take_few_queries(api, run, django_assert_max_num_queries) -> No
         f"{base}/data?names=reward/agent&x=version&from=2": 8,
     }.items():
         api.get(path)
-        with django_assert_max_num_queries(most):
+        with at_most(most, path):
             assert api.get(path).status_code == 200

@@ -9,6 +9,7 @@ from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.telemetry.decoding import token_texts
 from flexmarl.controlplane.telemetry.episode_groups import MAX_WORDS, Said, aligned, difference
 from tests.support.played import play
+from tests.support.statements import at_most
 from webui.views.checkpoints import TITLES, listed
 from webui.views.comparison import picked
 
@@ -39,18 +40,22 @@ def read(browser, run, path, status=200):
 @pytest.mark.parametrize(
     ("path", "most"),
     [
-        ("trajectories", 15),
-        ("trajectories?step=1&reward__gte=0.5&ordering=-reward&label=any", 15),
-        ("trajectories/1-1-1", 15),
-        ("trajectories/1-1-1?view=scores", 15),
-        ("trajectories/compare?draw=1", 12),
+        ("trajectories", 19),
+        ("trajectories?step=1&reward__gte=0.5&ordering=-reward&label=any", 19),
+        ("trajectories/1-1-1", 19),
+        ("trajectories/1-1-1?view=scores", 21),
+        ("trajectories/compare?draw=1", 17),
         ("parts/trajectories?step=1", 8),
-        ("checkpoints", 14),
+        ("checkpoints", 25),
+        ("pipeline", 32),
+        ("timeline", 16),
+        ("events", 28),
+        ("attempts", 11),
     ],
 )
-def test_the_number_of_queries_of_a_page_is_bounded(browser, run, path, most, django_assert_max_num_queries) -> None:
+def test_the_number_of_statements_of_a_page_is_bounded(browser, run, path, most) -> None:
     read(browser, run, path)
-    with django_assert_max_num_queries(most):
+    with at_most(most):
         read(browser, run, path)
 
 

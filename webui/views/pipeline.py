@@ -21,7 +21,7 @@ STEPS_SHOWN = 1.9
 @page()
 def pipeline(request: HttpRequest, key: str) -> HttpResponse:
     """Show lanes, counts and times of a run's pipeline."""
-    context = run_frame(request, key, "pipeline")
+    context = run_frame(request, key, "pipeline", advised=True)
     return show(request, "webui/run_pipeline.html", {**context, **_read(request, context["found"], context["run"])})
 
 
@@ -30,7 +30,11 @@ def pipeline_part(request: HttpRequest, key: str) -> HttpResponse:
     """The drawings alone, re-read while the run moves."""
     found = runs.find_run(actor_of(request), key)
     row = runs.run_detail(found)
-    return show(request, "webui/parts/pipeline.html", {"run": row, **_read(request, found, row)})
+    return show(
+        request,
+        "webui/parts/pipeline.html",
+        {"run": row, "advice": telemetry.advisories(found), **_read(request, found, row)},
+    )
 
 
 def _read(request: HttpRequest, found: Any, row: dict[str, Any]) -> dict[str, Any]:
@@ -46,7 +50,6 @@ def _read(request: HttpRequest, found: Any, row: dict[str, Any]) -> dict[str, An
     agents = {agent["policy"]: agent for agent in reversed(row["agents"])}
     return {
         "pipe": payload,
-        "advice": telemetry.advisories(found),
         "lanes": lanes.draw(payload, agents),
         "strip": lanes.strip(payload),
         "flow": flow.flow(payload["flow"], agents),

@@ -25,11 +25,12 @@ TABS = (
 )
 
 
-def run_frame(request: HttpRequest, key: str, tab: str) -> dict[str, Any]:
-    """What the header of every tab shows."""
+def run_frame(request: HttpRequest, key: str, tab: str, *, advised: bool = False) -> dict[str, Any]:
+    """What the header of every tab shows; `advised`: with the advisories, which hold the verdict already."""
     found = runs.find_run(actor_of(request), key)
     row = runs.run_detail(found)
     leases = telemetry.leases(found)
+    advice = telemetry.advisories(found) if advised else None
     return {
         "nav": "runs",
         "found": found,
@@ -40,7 +41,8 @@ def run_frame(request: HttpRequest, key: str, tab: str) -> dict[str, Any]:
         "verbs": verbs.verbs(row, may_act=runs.may_act(actor_of(request), found)),
         "pending": verbs.pending(row),
         "notice": verbs.resting(row, timezone.now()) or words.notice(row),
-        "verdict": telemetry.verdict(found),
+        "verdict": telemetry.verdict(found) if advice is None else advice["verdict"],
+        "advice": advice,
         "held": telemetry.held(leases),
         "leases": leases,
         "eta_basis": words.eta_basis(row["progress"]),

@@ -4,7 +4,7 @@ A figure is the last point of the series it names; a device works for an agent w
 What was never measured is null.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from flexmarl.controlplane.common.problems import NotFound
@@ -12,8 +12,8 @@ from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.common.times import rfc3339
 from flexmarl.controlplane.runs.models import PolicyVersion, Run
 from flexmarl.controlplane.runs.queries import run_detail
-from flexmarl.controlplane.telemetry.timeline import timeline
-from flexmarl.store import metrics
+from flexmarl.controlplane.telemetry.windows import window_of
+from flexmarl.store import activity, intervals, metrics
 
 WINDOW_S = 300.0
 VERSIONS = 50
@@ -94,17 +94,17 @@ def _first(run: Run) -> dict[str, Mapping[str, Any]]:
 
 def _busy(run: Run) -> dict[str, dict[str, list[str]]]:
     """Policy -> use -> devices that worked for it inside the window."""
+    conn, window = store_connection(), window_of(run, WINDOW_S)
+    worked: dict[int, set[str]] = {}
+    for interval in intervals.between(conn, run.no, window.since, window.until):
+        worked.setdefault(interval.lease_id, set()).add(interval.policy)
     found: dict[str, dict[str, list[str]]] = {}
-    for device in timeline(run, WINDOW_S)["devices"]:
-        for policy in _policies(device["intervals"]):
-            names = found.setdefault(policy, {}).setdefault(device["use"], [])
-            if device["device_id"] not in names:
-                names.append(device["device_id"])
+    for lease in activity.leases_between(conn, [run.no], window.since, window.until):
+        for policy in worked.get(lease.lease_id, set()) - {""}:
+            names = found.setdefault(policy, {}).setdefault(lease.use, [])
+            if lease.device_id not in names:
+                names.append(lease.device_id)
     return found
-
-
-def _policies(intervals: Iterable[list[Any]]) -> set[str]:
-    return {policy for _, _, _, policy in intervals if policy}
 
 
 def _version(row: PolicyVersion) -> dict[str, Any]:

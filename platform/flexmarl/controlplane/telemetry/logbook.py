@@ -7,11 +7,12 @@ a run stay, and any may be missing. Both are read here; nothing is written.
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import asdict
 from typing import Any
 
 import psycopg
+from asgiref.sync import sync_to_async
 from channels.db import database_sync_to_async
 from django.db import transaction
 
@@ -63,10 +64,11 @@ def origins(run: Run) -> dict[str, list[str]]:
     return {"components": ["history", *known], "agents": sorted(agents), "nodes": sorted(nodes)}
 
 
-def export(run: Run, wanted: LogFilter) -> Iterator[bytes]:
-    """Yield all matching lines of a run as NDJSON, oldest first."""
+async def export(run: Run, wanted: LogFilter) -> AsyncIterator[bytes]:
+    """Yield all matching lines of a run as NDJSON, oldest first, `MAX_LIMIT` at a time."""
+    read = sync_to_async(_page)  # the thread that may use the database
     after = 0
-    while rows := _page(run, wanted, MAX_LIMIT, after=after):
+    while rows := await read(run, wanted, MAX_LIMIT, after=after):
         yield b"".join(_json(_line(row)) for row in rows)
         after = rows[-1].seq
 
