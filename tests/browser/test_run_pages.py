@@ -80,10 +80,17 @@ def test_a_zoom_outlives_live_updates_and_the_axis_switches_in_place(seeded: Any
     guest.settle()
     page = guest.page
     shown = "() => document.querySelector('#team_reward .plot').layout.xaxis.range"
-    page.evaluate("() => Plotly.relayout(document.querySelector('#team_reward .plot'), {'xaxis.range': [20, 40]})")
+    field = page.locator("#team_reward .plot .nsewdrag").bounding_box()
+    across = field["y"] + field["height"] / 2
+    page.mouse.move(field["x"] + field["width"] * 0.2, across)
+    page.mouse.down()
+    page.mouse.move(field["x"] + field["width"] * 0.4, across, steps=5)
+    page.mouse.up()
+    page.wait_for_function(f"() => ({shown})()[1] < 80")
+    zoomed = page.evaluate(shown)
     page.evaluate("() => document.dispatchEvent(new CustomEvent('theme'))")  # draws everything anew, as an update does
     page.wait_for_timeout(500)
-    assert page.evaluate(shown) == [20, 40]
+    assert page.evaluate(shown) == zoomed
     page.locator("[data-choice=x] [data-value=samples]").click()
     page.wait_for_url("**x=samples**")
     page.wait_for_function(f"() => ({shown})()[1] > 1000")

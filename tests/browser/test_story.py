@@ -70,7 +70,7 @@ def test_a_run_from_the_form_to_its_end(site: Site, visit: Callable[..., Any]) -
 
     page.get_by_role("link", name="Trajectories", exact=True).click()
     page.locator("#conversation article").first.wait_for()
-    page.keyboard.press("t")
+    page.get_by_role("button", name="Log-prob").click()
     page.locator("#conversation .tok .k").first.wait_for()
     guest.keep("story-4-trajectory", full=False)
 

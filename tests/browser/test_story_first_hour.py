@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from flexmarl.launcher.processes import wait_until
 from tests.browser.visitor import Site
 from tests.support.system import System
 
@@ -86,6 +87,8 @@ def test_the_first_hour(system: System, visit: Any) -> None:
 
 
 def test_the_same_without_a_mouse(system: System, visit: Any) -> None:
+    free = lambda: system.api().post("/runs/plan", {"template": "reference_game"})["devices"]["fits_now"]  # noqa: E731
+    assert wait_until(free, 60), "the runs of the first hour have ended"
     guest = visit(Site(system.url, "admin", system.password))
     page, keys = guest.page, guest.page.keyboard
     page.goto(f"{system.url}/sign-in")
