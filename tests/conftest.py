@@ -111,6 +111,8 @@ def pytest_configure(config: pytest.Config) -> None:
     home.chmod(0o711)  # the service account passes through
     config.stash[HOME] = home
     services = config.stash[SERVICES] = _make_services(Home(home / "home"))
+    if hasattr(config, "workerinput"):
+        services.ensure()  # at once: the others look for free ports, too
     os.environ["DATABASE_URL"] = services.database_url
     os.environ["REDIS_URL"] = services.redis_url
     os.environ.setdefault("FLEXMARL_HOME", str(home / "home"))

@@ -133,6 +133,7 @@ class LoadProcess:
         order = {"url": site_url, "cookie": cookie, "token": token, "topics": topics, "paths": paths, **orders}
         self._tell(order)
         self.ready = self._hear()["ready"]
+        self.pid = self._process.pid
 
     def cut(self) -> float:
         """Break all connections and connect again; seconds until all listen."""

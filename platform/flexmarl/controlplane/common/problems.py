@@ -138,6 +138,18 @@ class RateLimited(ProblemError):
     title = "Too many requests"
 
 
+class Busy(ProblemError):
+    status = 503
+    code = "busy"
+    title = "The platform is busy"
+
+
+class DatabaseUnavailable(ProblemError):
+    status = 503
+    code = "database_unavailable"
+    title = "The database does not answer"
+
+
 @dataclass(frozen=True, slots=True)
 class Rendered:
     """A problem ready to be sent."""

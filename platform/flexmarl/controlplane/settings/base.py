@@ -52,6 +52,7 @@ MIGRATION_MODULES = {app: f"migrations.{app}" for app in APPS if app != "telemet
 
 MIDDLEWARE = [
     "flexmarl.controlplane.common.middleware.request_id",
+    "flexmarl.controlplane.common.admission.in_line",
     "flexmarl.controlplane.common.compression.compressed",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",

@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import psycopg
 import structlog
 from django.conf import settings
 from django.core.exceptions import PermissionDenied as DjangoPermissionDenied
 from django.core.exceptions import RequestDataTooBig
+from django.db import OperationalError
 from django.http import Http404, HttpRequest, JsonResponse
 from rest_framework import exceptions
 from rest_framework.response import Response
@@ -63,6 +65,11 @@ def _problem_of(error: Exception) -> ProblemError:
             return _other(error)
         case RequestDataTooBig():
             return problems.PayloadTooLarge(f"At most {settings.DATA_UPLOAD_MAX_MEMORY_SIZE} bytes. Send it in parts.")
+        case OperationalError() | psycopg.OperationalError():
+            return problems.DatabaseUnavailable(
+                "Nothing was changed, or all of it: ask again under the same Idempotency-Key.",
+                headers={"Retry-After": "2"},
+            )
         case _:
             return InternalError("Something went wrong here. The request id names the log lines.")
 
