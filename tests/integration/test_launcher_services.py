@@ -113,7 +113,9 @@ def test_a_left_over_valkey_is_stopped_first(home: Home) -> None:
         first.stop()
 
 
-@pytest.mark.parametrize("content", ["", "99999999\n/x\n1\n", f"{os.getpid()}\n/x\n1\n"])
+@pytest.mark.parametrize(
+    "content", ["", "99999999\n/x\n1\n", f"{os.getpid()}\n/x\n1\n"], ids=["empty", "nobody", "somebody else"]
+)
 def test_a_stale_pid_file_is_no_obstacle(home: Home, content: str) -> None:
     postgres = EmbeddedPostgres(home)
     try:
