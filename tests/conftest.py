@@ -124,6 +124,17 @@ def pytest_configure(config: pytest.Config) -> None:
         django.setup()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With `-n`, a worker takes whole files, and one takes all of the control plane's.
+
+    Those share one database, and pytest-django has put the tests that roll back before those that commit.
+    """
+    for item in items:
+        file = item.path.relative_to(ROOT).as_posix()
+        name = "controlplane" if file.startswith("tests/controlplane/") else file
+        item.add_marker(pytest.mark.xdist_group(name))
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     """End the servers and remove their data."""
     if SERVICES in config.stash:

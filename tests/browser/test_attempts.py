@@ -60,11 +60,9 @@ def test_a_failed_run_offers_its_retry_first(guest: Any, seeded: Any) -> None:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, 1024, 390])
-def test_attempts_fit_every_width_in_both_themes(
-    guest: Any, seeded: Any, services: Any, theme: str, width: int
-) -> None:
+def test_attempts_fit_every_width_in_both_themes(guest: Any, seeded: Any, theme: str, width: int) -> None:
     key = seeded.keys[0]
-    with psycopg.connect(services.url_of("browser_pages"), autocommit=True) as conn:
+    with psycopg.connect(seeded.environment["DATABASE_URL"], autocommit=True) as conn:
         conn.execute(CHANGES, {"key": key})
     page = guest.page
     page.emulate_media(color_scheme=theme)

@@ -139,7 +139,8 @@ def test_a_new_user_signs_in_and_changes_the_password(seeded: Any, visit: Callab
     other.page.get_by_label("Current password").fill(password)
     other.page.get_by_role("button", name="Change password").click()
     other.page.get_by_text("other sessions have ended").wait_for()
-    other.page.get_by_role("radio", name="Dense").click()
+    with other.page.expect_response("**/api/v1/me"):
+        other.page.get_by_role("radio", name="Dense").click()
     other.page.wait_for_function("() => document.documentElement.dataset.density === 'dense'")
     other.goto("/settings/profile")
     assert other.page.evaluate("document.documentElement.dataset.density") == "dense"

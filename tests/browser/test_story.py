@@ -52,7 +52,8 @@ def test_a_run_from_the_form_to_its_end(site: Site, visit: Callable[..., Any]) -
     page.locator("#run-name").fill("Story in the browser")
     page.wait_for_function("() => document.querySelector('#change-count').textContent.match(/^[12] change/)")
     page.locator("#start[aria-disabled=false]").wait_for()
-    guest.keep("story-2-new-run")
+    page.evaluate("() => scrollTo(0, 0)")
+    guest.keep("story-2-new-run", full=False)
     page.get_by_role("button", name="Start run").click()
     page.wait_for_url("**/runs/story-in-the-browser-*")
 

@@ -94,6 +94,17 @@ async def test_a_quiet_stream_shows_that_it_lives_and_loses_nothing(run, token, 
         assert json.loads(event["data"])["seq"] == 8
 
 
+async def test_a_hint_that_was_lost_is_made_up_for(run, token, monkeypatch) -> None:
+    monkeypatch.setattr(stream, "HEARTBEAT_S", 0.05)
+    topic = f"run:{run.id}"
+    async with listening(token, topic) as following:
+        assert json.loads((await following())["data"]) == {"topic": topic, "seq": 7}
+        await database_sync_to_async(set_state)(run, seq=9)  # and nobody tells
+        while "data" not in (event := await following()):
+            pass
+        assert json.loads(event["data"]) == {"topic": topic, "seq": 9}
+
+
 async def test_a_stream_ends_when_the_caller_may_no_longer_listen(run, token, editor, monkeypatch) -> None:
     monkeypatch.setattr(stream, "HEARTBEAT_S", 0.05)
     monkeypatch.setattr(stream, "REAUTHORISE_S", 0.0)

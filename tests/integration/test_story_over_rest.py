@@ -4,6 +4,7 @@ connection is cut in the middle of an answer. Nothing happens twice."""
 import http.client
 import json
 import socket
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,8 +107,12 @@ def listen(api: Api, run_id: str, last: str, seen: list[int], events: int) -> st
     connection.request("GET", f"/api/v1/stream?topics=run:{run_id}", headers=headers)
     answer = connection.getresponse()
     assert answer.status == 200
+    deadline = time.monotonic() + 240
     while events:
         line = answer.readline().decode().strip()
+        if time.monotonic() > deadline:
+            run = api.run(run_id)
+            pytest.fail(f"nothing was told any more; the run is {run['status']} at step {run['step']}: {run['reason']}")
         if line.startswith("id: "):
             last = line.removeprefix("id: ")
         if line.startswith("data: "):

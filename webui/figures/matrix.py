@@ -97,5 +97,5 @@ def y_range(values: list[float], floor: float | None) -> list[float]:
     low, high = min(values), max(values)
     if floor is not None:
         low = min(low, floor)
-    pad = (high - low) * 0.08 or max(abs(high) * 0.1, 1e-6)
+    pad = (high - low) * 0.08 or abs(high) * 0.1 or 1.0  # nothing but zeros: a range in which zero can be read
     return [low if floor is not None and low == floor else low - pad, high + pad]

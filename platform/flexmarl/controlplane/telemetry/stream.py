@@ -1,6 +1,6 @@
 """The hints of the live socket as server-sent events, for scripts: `topic T is at sequence n`, then read again.
 
-As with the socket nothing is promised about delivery. An event's id holds the sequences told so far; a client that
+A hint may be lost on its way; what it would have told is told at the next heartbeat. An event's id holds the sequences told so far; a client that
 comes back with it in Last-Event-ID is told only what has moved since. Who may listen is asked again each minute;
 the stream ends when a topic is no longer theirs. `Places` bounds the streams of one caller in this process.
 """
@@ -93,10 +93,14 @@ class Listener:
             while time.monotonic() < end:
                 # The wait is kept across heartbeats: a cancelled one gives the subscription up.
                 await asyncio.wait({waiting}, timeout=HEARTBEAT_S)
-                if time.monotonic() - checked >= REAUTHORISE_S:
+                if not waiting.done() or time.monotonic() - checked >= REAUTHORISE_S:
                     checked = time.monotonic()
-                    if set(await self._newest()) != set(self.seqs):
+                    newest = await self._newest()
+                    if set(newest) != set(self.seqs):
                         return
+                    for topic, seq in newest.items():
+                        if seq > self.told.get(topic, 0):
+                            yield self._event(topic, seq)
                 if not waiting.done():
                     yield b": still here\n\n"
                     continue
