@@ -1,8 +1,9 @@
 """The hints of the live socket as server-sent events, for scripts: `topic T is at sequence n`, then read again.
 
-A hint may be lost on its way; what it would have told is told at the next heartbeat. An event's id holds the sequences told so far; a client that
-comes back with it in Last-Event-ID is told only what has moved since. Who may listen is asked again each minute;
-the stream ends when a topic is no longer theirs. `Places` bounds the streams of one caller in this process.
+A hint may be lost on its way; what it would have told is told at the next heartbeat. An event's id holds the sequences
+told so far; a client that comes back with it in Last-Event-ID is told only what has moved since. Who may listen is
+asked again each minute; the stream ends when a topic is no longer theirs. `Places` bounds the streams of one caller in
+this process.
 """
 
 import asyncio
