@@ -21,7 +21,7 @@ class Slot:
 SLOTS: dict[str, Slot] = {
     "/algorithm/group_key": Slot(("episode_group",), ("agent", "agent_turn")),
     "/algorithm/advantage/type": Slot(
-        ("grpo",), ("dr_grpo", "rloo", "reinforce_pp", "magrpo", "dr_mas", "at_grpo", "gae")
+        ("grpo", "reinforce", "reinforce_pp"), ("dr_grpo", "rloo", "magrpo", "dr_mas", "at_grpo", "gae")
     ),
     "/algorithm/loss/type": Slot(
         ("policy_gradient", "ppo_clip"), ("dapo", "gspo", "cispo", "topr", "decoupled_ppo", "online_dpo")
@@ -39,8 +39,8 @@ SLOTS: dict[str, Slot] = {
     "/mechanisms/redundancy": Slot(("none",), ("extra_groups", "extra_members", "extra_environments")),
     "/mechanisms/router": Slot(("least_loaded",), ("prefix_affinity", "length_aware", "hardware_class")),
     "/mechanisms/mover": Slot(("static",), ("queue_disparity", "repack")),
-    "/mechanisms/publication": Slot(("cohort",), ("wavefront", "delayed")),
-    "/mechanisms/trainer_protocol": Slot(("micro_batch", "batch"), ("mini_batch", "per_group")),
+    "/mechanisms/publication": Slot(("cohort", "wavefront", "delayed"), ()),
+    "/mechanisms/trainer_protocol": Slot(("micro_batch", "batch", "mini_batch", "per_group"), ()),
     "/mechanisms/allocation": Slot(("static",), ("agent_centric", "colocated")),
     "/mechanisms/arbiter": Slot(("fifo",), ("priority", "fair_share")),
     "/environment/type": Slot(

@@ -6,13 +6,15 @@ from flexmarl.contracts.environments import environment_facts
 from flexmarl.contracts.problems import Problem, nearest
 from flexmarl.contracts.spec.environment import HotCold, ReferenceGame
 from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.training_rules import training_rules
 
 TARGET_METRICS = ("eval/solved", "eval/team_score")
 
 
 def broken_rules(spec: ExperimentSpec) -> list[Problem]:
     """Return every broken rule of a specification whose single fields are legal."""
-    return [*_roles(spec), *_policies(spec), *_batch(spec), *_algorithm(spec), *_mechanisms(spec), *_budget(spec)]
+    own = (_roles, _policies, _batch, _algorithm, _mechanisms, training_rules, _budget)
+    return [problem for rules in own for problem in rules(spec)]
 
 
 def warnings(spec: ExperimentSpec) -> list[Problem]:

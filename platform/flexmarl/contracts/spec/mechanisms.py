@@ -20,9 +20,15 @@ class Mechanisms(Strict):
     redundancy: Literal["none"] = "none"
     router: Literal["least_loaded"] = "least_loaded"
     mover: Literal["static"] = "static"
-    publication: Literal["cohort"] = "cohort"
-    trainer_protocol: Literal["micro_batch", "batch"] = "micro_batch"
-    """`micro_batch` accumulates gradients while the rest of the cohort still plays; `batch` waits for all of it."""
+    publication: Literal["cohort", "wavefront", "delayed"] = "cohort"
+    """When the next cohort may start: `cohort` once every policy's new weights are served, `wavefront` once those of
+    its first turns are (a later turn waits for its own policy only), `delayed` on the weights of one step before."""
+    trainer_protocol: Literal["micro_batch", "batch", "mini_batch", "per_group"] = "micro_batch"
+    """`micro_batch` accumulates gradients while the rest of the cohort still plays, `per_group` group by group; `batch`
+    waits for all of it; `mini_batch` takes `batch.mini_batches` optimizer steps per cohort, each as soon as it can."""
+    policy_clock: bool = False
+    """Each policy steps by its own counter, as soon as `batch.min_rows` of its rows are accumulated; rows of the old
+    version that settle later are dropped as overtaken. Off: every policy steps once per cohort."""
     allocation: Literal["static"] = "static"
     arbiter: Literal["fifo"] = "fifo"
     ordered: bool = False
