@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from flexmarl.algorithms.advantages import Advantages
 from flexmarl.algorithms.filters import Signal, signal_of
 from flexmarl.contracts.events import GroupSettled
+from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.status import RunReason
 from flexmarl.contracts.wire import EpisodeOutcome
 from flexmarl.orchestrator.context import Context
@@ -73,20 +74,36 @@ def _keep(ctx: Context, cohort: Cohort, event: GroupSettled, finished: Sequence[
     plan = ctx.plan
     if len(finished) < plan.needed_members:
         cohort.dropped += 1
-        ctx.note(
+        text = (
             f"group {event.draw} dropped: {len(finished)} of {plan.members} episodes finished, "
-            f"{plan.needed_members} are needed{_first_reason(event.episodes)}",
-            NoteLevel.WARNING,
-            target=f"draw:{event.draw}",
+            f"{plan.needed_members} are needed{_first_reason(event.episodes)}"
         )
+        ctx.note(text, NoteLevel.WARNING, target=f"draw:{event.draw}")
+        _rule_out(ctx, RulingKind.GROUP_DROPPED, cohort, event, finished, text)
         return None
     advantages = plan.estimator(plan.spec.algorithm.advantage, plan.group_key, finished)
     signal = signal_of(finished, advantages)
     cohort.tally.signals[signal] = cohort.tally.signals.get(signal, 0) + 1
     if not plan.group_filter(Signal(signal)):
         cohort.refused += 1
+        text = f"group {event.draw} refused: the filter {plan.spec.sampling.group_filter} keeps no {signal} group"
+        _rule_out(ctx, RulingKind.GROUP_REFUSED, cohort, event, finished, text)
         return None
     return PendingGroup(event.draw, _rows(ctx, finished, advantages))
+
+
+def _rule_out(
+    ctx: Context,
+    kind: RulingKind,
+    cohort: Cohort,
+    event: GroupSettled,
+    finished: Sequence[EpisodeOutcome],
+    text: str,
+) -> None:
+    """Tell that a group gives nothing to training, with the rows that stay recorded for it."""
+    trained = ctx.plan.trained_roles
+    rows = sum(sample.role in trained for episode in finished for sample in episode.samples)
+    ctx.rule(kind, text, cohort=cohort.no, target=f"draw:{event.draw}", rows=rows)
 
 
 def _first_reason(episodes: Sequence[EpisodeOutcome]) -> str:
@@ -112,6 +129,8 @@ def _close_if_settled(ctx: Context, cohort: Cohort) -> None:
     if cohort.open:
         return
     cohort.settled_at = ctx.now
+    text = f"every group is settled: {cohort.kept} kept, {cohort.refused} refused, {cohort.dropped} dropped"
+    ctx.rule(RulingKind.COHORT_SETTLED, text, cohort=cohort.no)
     stop_idling(ctx, cohort)
     lost = cohort.kept + cohort.refused == 0
     ctx.state.empty_cohorts = ctx.state.empty_cohorts + 1 if lost else 0

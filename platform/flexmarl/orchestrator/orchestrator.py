@@ -171,6 +171,7 @@ class Orchestrator:
             deadline=_deadline(ctx),
             attempts=ctx.attempts,
             outcomes=ctx.outcomes,
+            rulings=ctx.rulings,
         )
 
 

@@ -9,6 +9,7 @@ same numbers.
 
 from flexmarl.contracts.commands import Accumulate, BindPolicy, OptimizerStep, WriteCheckpoint
 from flexmarl.contracts.events import CheckpointWritten, MicroBatchAccumulated, PolicyBound, StepCommitted
+from flexmarl.contracts.rulings import RulingKind
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.rollout import wire_pins
 from flexmarl.orchestrator.state import Cohort, LeaseState, PolicyCohort, PolicyState, TrainTotals
@@ -70,7 +71,9 @@ def _step(ctx: Context, lease: LeaseState, cohort: Cohort, name: str) -> None:
         return
     if not own.micro_batches:
         own.stepped = own.null_step = True
-        ctx.note(f"{name}: no row to train on in step {cohort.no + 1}, the version stays", target=f"policy:{name}")
+        text = f"{name}: no row to train on in step {cohort.no + 1}, the version stays"
+        ctx.note(text, target=f"policy:{name}")
+        ctx.rule(RulingKind.NULL_STEP, text, policy=name, cohort=cohort.no)
         return
     assert policy.version is not None
     command = OptimizerStep(

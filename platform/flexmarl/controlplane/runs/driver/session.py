@@ -19,7 +19,7 @@ from flexmarl.orchestrator import Decision, Orchestrator
 from flexmarl.orchestrator.types import AttemptBegan, AttemptEnded
 from flexmarl.store import decisions, inbox, runs
 from flexmarl.store.attempts import BegunAttempt, EndedAttempt, VerbOutcome
-from flexmarl.store.decisions import IssuedCommand, LogEntry, MetricPoint, NoteLine, StoredDecision
+from flexmarl.store.decisions import IssuedCommand, LogEntry, MetricPoint, NoteLine, RulingLine, StoredDecision
 from flexmarl.store.runs import RunLease
 
 log = structlog.get_logger(__name__)
@@ -154,7 +154,9 @@ class RunSession:
             progress=self.core.progress(),
             deadline=last.deadline,
             commands=[
-                IssuedCommand(c.no, e.seq, c.epoch, c.command, _cause(e.event)) for e, d in pairs for c in d.commands
+                IssuedCommand(c.no, e.seq, c.epoch, c.command, _cause(e.event), c.reason)
+                for e, d in pairs
+                for c in d.commands
             ],
             void=[number for d in decided for number in d.void],
             metrics=[
@@ -166,6 +168,11 @@ class RunSession:
                 NoteLine(e.seq, n.level.value, n.text, e.at, n.actor, n.target, n.cause)
                 for e, d in pairs
                 for n in d.notes
+            ],
+            rulings=[
+                RulingLine(e.seq, r.kind.value, r.reason, e.at, r.policy, r.cohort, r.target, r.rows, r.cause)
+                for e, d in pairs
+                for r in d.rulings
             ],
             attempts=[_attempt(change, e.at) for e, d in pairs for change in d.attempts],
             outcomes=[
