@@ -121,7 +121,7 @@ def on_lease_ended(ctx: Context, event: LeaseEnded) -> None:
 
 def on_command_failed(ctx: Context, event: CommandFailed) -> None:
     """Repeat what may be repeated, after a back-off; otherwise give up with the cause in words."""
-    key = next((k for k, o in ctx.state.outstanding.items() if o.no == event.command_no), None)
+    key = ctx.state.outstanding.key_of(event.command_no)
     if key is None or ctx.state.status in TERMINAL:
         return
     kind, _, name = key.partition(":")

@@ -6,12 +6,13 @@ between the settlement of their group and the cut of their micro-batch. Times ar
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from flexmarl.contracts.events import DeviceUse, Verb
 from flexmarl.contracts.status import RunReason, RunStatus
+from flexmarl.orchestrator.on_its_way import OnItsWay, Outstanding
 
 STATE_SCHEMA_VERSION = 1
 
@@ -47,18 +48,6 @@ class LeaseState:
     """Why its device is wanted back; empty while nobody wants it."""
     replaces: int = 0
     """Recalled lease it stands by for; it takes over between two cohorts."""
-
-
-@dataclass(slots=True)
-class Outstanding:
-    """A command that was issued and has not been answered."""
-
-    no: int
-    kind: str
-    lease_id: int = 0
-    version: int = -1
-    left: int = 1
-    """Answers still expected: the groups of a rollout command."""
 
 
 @dataclass(slots=True)
@@ -273,7 +262,7 @@ class RunState:
     """Cohorts in a row of which no group was left."""
     leases: dict[int, LeaseState] = field(default_factory=dict)
     policies: dict[str, PolicyState] = field(default_factory=dict)
-    outstanding: dict[str, Outstanding] = field(default_factory=dict)
+    outstanding: OnItsWay = field(default_factory=OnItsWay)
     failures: dict[str, Failure] = field(default_factory=dict)
     cohort: Cohort | None = None
     evaluation: Evaluation | None = None
@@ -318,8 +307,14 @@ class RunState:
         return {name: policy.pin for name, policy in self.policies.items()}
 
 
+def _read_own(kind: type, value: Any) -> Any:
+    """Read the one type that is no plain value."""
+    assert kind is OnItsWay
+    return OnItsWay(msgspec.convert(value, dict[str, Outstanding]))
+
+
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(RunState)
+_decoder = msgspec.json.Decoder(RunState, dec_hook=_read_own)
 
 
 def encode(state: RunState) -> bytes:
