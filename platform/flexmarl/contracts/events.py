@@ -141,6 +141,8 @@ class GroupSettled(Record):
     episodes: tuple[EpisodeOutcome, ...]
     started_at: float
     finished_at: float
+    versions: dict[Name, int] = {}
+    """Policy -> version that the group's command pinned; empty in logs that are older than this field."""
 
 
 class MicroBatchAccumulated(Record):

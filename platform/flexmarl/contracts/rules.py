@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from flexmarl.contracts.environments import environment_facts
+from flexmarl.contracts.lag_rules import broken_lag_rules
 from flexmarl.contracts.problems import Problem, nearest
 from flexmarl.contracts.spec.environment import HotCold, ReferenceGame
 from flexmarl.contracts.spec.experiment import ExperimentSpec
@@ -13,7 +14,7 @@ TARGET_METRICS = ("eval/solved", "eval/team_score")
 
 def broken_rules(spec: ExperimentSpec) -> list[Problem]:
     """Return every broken rule of a specification whose single fields are legal."""
-    own = (_roles, _policies, _batch, _algorithm, _mechanisms, training_rules, _budget)
+    own = (_roles, _policies, _batch, _algorithm, broken_lag_rules, training_rules, _budget)
     return [problem for rules in own for problem in rules(spec)]
 
 
@@ -122,16 +123,6 @@ def _algorithm(spec: ExperimentSpec) -> Iterator[Problem]:
             code="needs_per_turn",
             detail="gamma discounts the reward-to-go of turns and needs per_turn.",
             hint="Set per_turn: true, or gamma: 1.",
-        )
-
-
-def _mechanisms(spec: ExperimentSpec) -> Iterator[Problem]:
-    if spec.mechanisms.lag_policy.bound != 0:
-        yield Problem(
-            pointer="/mechanisms/lag_policy/bound",
-            code="not_available",
-            detail="Bounded staleness is known and not built in this version: cohorts are strictly on-policy.",
-            hint="Set 0.",
         )
 
 

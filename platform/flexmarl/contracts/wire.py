@@ -41,6 +41,8 @@ class SampleRef(Record):
     """Number of response tokens, all of them emitted by the policy."""
     reward: float = 0.0
     """Reward the environment gave for this very turn (0 when it only scores episodes)."""
+    segments: tuple[int, ...] = ()
+    """version, tokens, version, tokens, ... where other versions than the pinned one made tokens; else empty."""
 
 
 class EpisodeOutcome(Record):

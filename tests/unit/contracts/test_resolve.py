@@ -61,7 +61,7 @@ def test_a_changed_environment_type_replaces_the_variant() -> None:
         ({"policies": {"speaker": {"tuning": "lora"}}}, ("/policies/speaker/tuning", "not_available")),
         ({"policies": {"speaker": {"model": {"sizes": "S"}}}}, ("/policies/speaker/model/sizes", "unknown_field")),
         ({"policies": {"talker": {}}}, ("/policies/talker", "unused_policy")),
-        ({"mechanisms": {"lag_policy": {"bound": 2}}}, ("/mechanisms/lag_policy/bound", "not_available")),
+        ({"mechanisms": {"lag_policy": {"bound": 99}}}, ("/mechanisms/lag_policy/bound", "out_of_range")),
         ({"environment": {"type": "chess"}}, ("/environment/type", "unknown_value")),
         ({"environment": {"numbers": 9}}, ("/environment/numbers", "unknown_field")),
         ({"seed": "seven"}, ("/seed", "wrong_type")),
