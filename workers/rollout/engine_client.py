@@ -40,9 +40,11 @@ class TurnRequest:
     temperature: float
     allowed: tuple[int, ...]
     stop: tuple[int, ...]
+    follow: str = ""
+    """Empty: exactly the pinned weights. Else the pinned version is the oldest allowed, see `CompletionRequest`."""
 
     def shape(self) -> tuple[object, ...]:
-        return (self.policy, self.pin, self.max_tokens, self.temperature, self.allowed, self.stop)
+        return (self.policy, self.pin, self.max_tokens, self.temperature, self.allowed, self.stop, self.follow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +169,7 @@ class EngineClient:
             engine.in_flight -= len(turns)
 
     def _pick(self, request: TurnRequest) -> _Engine | None:
-        holding = [e for e in self._engines.values() if e.route.holds.get(request.policy) == request.pin]
+        holding = [e for e in self._engines.values() if _answers(e.route.holds.get(request.policy), request)]
         if not holding:
             return None
         loads = [EngineLoad(e.route.incarnation, waiting=e.queue_depth, in_flight=e.in_flight) for e in holding]
@@ -182,7 +184,8 @@ class EngineClient:
             max_tokens=first.max_tokens,
             seeds=[t.request.seed for t in turns],
             version=first.pin.version,
-            digest=first.pin.digest,
+            digest="" if first.follow else first.pin.digest,
+            follow=first.follow,
             temperature=first.temperature,
             allowed_token_ids=list(first.allowed),
             stop_token_ids=list(first.stop),
@@ -230,6 +233,13 @@ class EngineClient:
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60)
             self._session = aiohttp.ClientSession(connector=connector, timeout=REQUEST_TIMEOUT, read_bufsize=2**20)
         return self._session
+
+
+def _answers(held: PolicyPin | None, request: TurnRequest) -> bool:
+    """Tell whether an engine that holds this may answer a turn."""
+    if held is None or not request.follow:
+        return held == request.pin
+    return held.version >= request.pin.version
 
 
 class _TryElsewhereError(Exception):

@@ -28,6 +28,8 @@ class Seat:
     codec: Codec
     max_tokens: int
     temperature: float
+    follow: str = ""
+    """How a running reply is taken over by newer weights; empty: the pinned ones make it to its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,7 @@ def _request(ask: Ask, seat: Seat, order: EpisodeOrder, turn: int) -> TurnReques
         temperature=seat.temperature,
         allowed=seat.codec.ids_of(ask.allowed),
         stop=seat.codec.ids_of(ask.stop),
+        follow=seat.follow,
     )
 
 

@@ -22,7 +22,8 @@ from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.contracts.wire import EpisodeStatus, Origin
 from flexmarl.store import commands, engines, groups, runs, tokenizers
 from flexmarl.store.commands import Taken
-from flexmarl.store.errors import EpochStale, TokenLost
+from flexmarl.store.errors import EpochStale, StoreFull, TokenLost
+from flexmarl.store.segments import SegmentFolder
 from workers.rollout.engine_client import EngineClient
 from workers.rollout.environments import family_of
 from workers.rollout.environments.base import Family
@@ -35,6 +36,8 @@ log = structlog.get_logger(__name__)
 TTL_S = 5.0
 """A command whose worker says nothing for this long may be taken by another one."""
 EXTEND_EVERY_S = 1.0
+FULL_AGAIN_S = 1.0
+"""Pause before groups that a full disk refused are written again."""
 RUNS_KEPT = 4
 """Runs whose connections a worker keeps open between commands."""
 
@@ -55,8 +58,9 @@ class RunContext:
 class Player:
     """One per rollout worker process: a small connection pool and the contexts of the runs it plays for."""
 
-    def __init__(self, pool: ConnectionPool[psycopg.Connection]) -> None:
+    def __init__(self, pool: ConnectionPool[psycopg.Connection], folder: SegmentFolder | None = None) -> None:
         self._pool = pool
+        self._folder = folder
         self._contexts: dict[int, RunContext] = {}
         self._opening = asyncio.Lock()
 
@@ -114,8 +118,21 @@ class Player:
             batch = [await queue.get()]
             while not queue.empty():
                 batch.append(queue.get_nowait())
-            await self._store(partial(groups.put_groups, taken=taken, groups=batch))
+            await self._put(taken, batch)
             written += len(batch)
+
+    async def _put(self, taken: Taken, batch: list[groups.SettledGroup]) -> None:
+        """Write groups; while a disk is full they wait here, and the command with them, until there is space."""
+        told = False
+        while True:
+            try:
+                await self._store(partial(groups.put_groups, taken=taken, groups=batch, folder=self._folder))
+                return
+            except StoreFull as full:
+                if not told:
+                    log.error("groups wait for space", run_id=taken.run_id, command=taken.no, error=str(full))
+                told = True
+                await asyncio.sleep(FULL_AGAIN_S)
 
     async def _keep(self, taken: Taken, work: "asyncio.Task[None]") -> None:
         """Extend the command while it is played; stop the work once it is not ours any more."""
@@ -176,6 +193,7 @@ def _seats(context: RunContext, order: PlayGroups) -> dict[str, Seat]:
             codec=context.codecs[policy],
             max_tokens=agent.sampling.max_tokens,
             temperature=0.0 if order.greedy else agent.sampling.temperature,
+            follow=order.follows.get(policy, ""),
         )
     return seats
 
