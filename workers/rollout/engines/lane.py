@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from workers.rollout.engines import decoder, layout
+from workers.rollout.engines import decoder, invariant, layout
 from workers.rollout.engines.cache import Cache
 from workers.rollout.engines.decoder import Weights
 from workers.rollout.engines.requests import Finished, Request
@@ -30,13 +30,16 @@ PREFILL_TOKENS = {"cpu": 1024, "cuda": 16_384}
 
 
 class Lane:
-    def __init__(self, weights: Weights, version: int, digest: str, rows: int, device: str) -> None:
+    def __init__(
+        self, weights: Weights, version: int, digest: str, rows: int, device: str, ordered: bool = False
+    ) -> None:
         self.weights = weights
         self.version = version
         self.digest = digest
         self.waiting: deque[Request] = deque()
         self.rows = Rows(rows, weights.vocabulary, device)
         self._device = device
+        self._ordered = ordered
         self._cache = Cache(len(weights.layers), weights.architecture, device)
         self._since_admission = 0
 
@@ -83,10 +86,17 @@ class Lane:
         chosen = [self.waiting.popleft() for _ in range(min(free, len(self.waiting)))]
         chosen.sort(key=lambda request: len(request.prompt), reverse=True)
         longest = max(len(request.prompt) + request.max_tokens for request in chosen)
-        self._cache.reserve(_rounded(self.rows.live + len(chosen), self.rows.capacity), longest, self.rows.live)
+        self._reserve(self.rows.live + len(chosen), longest)
         for part in _prefill_parts(chosen, PREFILL_TOKENS.get(self._device.partition(":")[0], 1024)):
             self._prefill(part)
         self._tidy()
+
+    def _reserve(self, rows: int, longest: int) -> None:
+        """Make room in the cache; fixed shapes reach past the last row and up to the end of its length class."""
+        wanted = _rounded(rows, self.rows.capacity)
+        if self._ordered:
+            wanted, longest = wanted + invariant.BLOCK, int(layout.capacity_of(np.array([longest]))[0])
+        self._cache.reserve(wanted, longest, self.rows.live)
 
     def _prefill(self, requests: list[Request]) -> None:
         """Compute keys and values of all prompt tokens but the last, once per different prompt."""
@@ -97,6 +107,9 @@ class Lane:
         copies = [numbers.setdefault(request.prompt[:-1], len(numbers)) for request in requests]
         length = len(requests[0].prompt) - 1
         if length == 0:
+            return
+        if self._ordered:
+            invariant.prefill(self.weights, self._cache, first, list(numbers), copies)
             return
         padded = np.zeros((len(numbers), length), np.int64)
         for prompt, number in numbers.items():
@@ -109,10 +122,15 @@ class Lane:
         import torch
 
         rows, n = self.rows, self.rows.live
-        parts = layout.segments(rows.position[:n] + 1)
+        if self._ordered and (np.diff(layout.capacity_of(rows.position[:n])) > 0).any():
+            self._tidy()  # rows that grew into a longer class would cut the others into small blocks
         ids = torch.from_numpy(rows.token[:n]).to(self._device)
         positions = torch.from_numpy(rows.position[:n]).to(self._device)
-        logits = decoder.decode(self.weights, self._cache, parts, ids, positions)
+        if self._ordered:
+            logits = invariant.decode(self.weights, self._cache, ids, positions, rows.position[:n])
+        else:
+            parts = layout.segments(rows.position[:n] + 1)
+            logits = decoder.decode(self.weights, self._cache, parts, ids, positions)
         tokens, logprobs = self._draw(rows.restrict(logits))
         rows.append(tokens.cpu().numpy(), logprobs.cpu().numpy())
 
@@ -122,11 +140,12 @@ class Lane:
         rows, n = self.rows, self.rows.live
         uniform = torch.from_numpy(uniforms(rows.seed[:n], rows.made[:n])).to(self._device)
         heat = rows.temperature[:n]
-        if (heat == 1.0).all():
+        if (heat == 1.0).all() and not self._ordered:
             return draw(logits, uniform)
         greedy = torch.from_numpy(heat == 0.0).to(self._device)
         temperature = torch.from_numpy(np.where(heat == 0.0, np.float32(1.0), heat)).to(self._device)
-        return draw(logits, uniform, temperature, greedy)
+        drawing = invariant.draw_in_blocks if self._ordered else draw
+        return drawing(logits, uniform, temperature, greedy)
 
     def _settle(self, ended: "np.ndarray[tuple[int], np.dtype[np.bool_]]", reason: str = "") -> list[Finished]:
         """Take ended rows out and close the gaps."""

@@ -10,7 +10,7 @@ Invariants:
 from typing import TYPE_CHECKING
 
 from workers.models.architecture import Architecture
-from workers.rollout.engines import decoder
+from workers.rollout.engines import decoder, invariant
 from workers.rollout.engines.lane import Lane
 from workers.rollout.engines.requests import BadRequestError, Finished, NotHeldError, Request
 from workers.rollout.engines.wire import Held, Load
@@ -23,11 +23,13 @@ KEPT_VERSIONS = 2
 
 
 class TorchEngine:
-    def __init__(self, device: str = "cpu", rows: int = 256) -> None:
+    def __init__(self, device: str = "cpu", rows: int = 256, ordered: bool = False) -> None:
         self.rows = rows
         self.generated_tokens = 0
         self.prompt_tokens = 0
         self._device = device
+        self._ordered = ordered
+        """Compute a row's bits from the row alone."""
         self._lanes: dict[str, list[Lane]] = {}
         """Per policy, oldest first; the last `KEPT_VERSIONS` take requests, earlier ones only finish."""
         self._spare: dict[str, Lane] = {}
@@ -38,7 +40,10 @@ class TorchEngine:
         import torch
 
         with torch.inference_mode():
-            return decoder.prepare(state, architecture, self._device)
+            weights = decoder.prepare(state, architecture, self._device)
+            if self._ordered:
+                invariant.check(weights, self._device)
+            return weights
 
     def load(self, policy: str, version: int, digest: str, weights: decoder.Weights) -> None:
         """Hold a version from now on. Loading what is held already changes nothing."""
@@ -47,7 +52,7 @@ class TorchEngine:
             return
         lane = self._spare.pop(policy, None)
         if lane is None:
-            lane = Lane(weights, version, digest, self.rows, self._device)
+            lane = Lane(weights, version, digest, self.rows, self._device, self._ordered)
         else:
             lane.rebind(weights, version, digest)
         lanes.append(lane)
