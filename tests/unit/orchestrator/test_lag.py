@@ -68,7 +68,8 @@ def test_nothing_older_than_its_bound_passes_the_sweep(found: list, version: int
     assert sum(counts.start.values()) == sum(counts.done.values()) == len(found)
     assert sum(counts.token.values()) == sum(n for segments in found for _, n in segments)
     if fate == "keep":
-        assert max(counts.start) <= bound and max(counts.token) <= bound
+        assert max(counts.start) <= bound
+        assert max(counts.token) <= bound
 
 
 def test_rows_of_unknown_age_are_never_trained() -> None:
@@ -82,7 +83,8 @@ def test_a_row_without_segments_is_as_old_as_its_pin() -> None:
     assert ages.rows == {3: 1, 2: 1}
     assert ages.tokens == {3: 7, 2: 3, 4: 4}
     assert ages.oldest == 2
-    assert fits(ages, 4, 2) and not fits(ages, 4, 1)
+    assert fits(ages, 4, 2)
+    assert not fits(ages, 4, 1)
 
 
 def test_a_policy_that_waits_is_not_stepped_past_a_playing_group() -> None:
@@ -98,7 +100,8 @@ def test_the_spread_of_lags() -> None:
     assert one is not None
     assert (one.mean, one.p99, one.max) == (0.06, 1.0, 5.0)
     tail = spread({0: 98, 5: 2})
-    assert tail is not None and tail.p99 == 5.0
+    assert tail is not None
+    assert tail.p99 == 5.0
 
 
 def test_the_length_ratio_tells_a_bias_to_short_rows() -> None:

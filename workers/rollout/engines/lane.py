@@ -67,9 +67,36 @@ class Lane:
         """End requests now, with the tokens they have."""
         dropped = [request for request in self.waiting if request.request_id in ids]
         self.waiting = deque(request for request in self.waiting if request.request_id not in ids)
-        settled = [Finished(request, [], [], "abort", self.version) for request in dropped]
+        settled = [
+            Finished(request, list(request.done), list(request.done_logprobs), "abort", self.version)
+            for request in dropped
+        ]
         ended = self.rows.find(ids)
         return settled + (self._settle(ended, "abort") if ended.any() else [])
+
+    def take_over(self, older: "Lane") -> None:
+        """Carry on what runs or waits on older weights and is to follow newer ones; each in its own way."""
+        self.waiting += [request for request in older.waiting if request.follow]
+        older.waiting = deque(request for request in older.waiting if not request.follow)
+        rows = older.rows
+        following = np.fromiter((bool(request.follow) for request in rows.requests), np.bool_, rows.live)
+        for row in np.flatnonzero(following):
+            request = rows.requests[row]
+            so_far = rows.handed_on(int(row), older.version)
+            if request.follow == "continue" and self.rows.live < self.rows.capacity:
+                self._adopt(so_far, older, int(row))
+            else:
+                self.waiting.append(request if request.follow == "restart_turn" else so_far)
+        if following.any():
+            older._tidy(~following)
+            self._tidy()
+
+    def _adopt(self, request: Request, older: "Lane", row: int) -> None:
+        """Take a row over with its attention cache, which the older weights made."""
+        length = len(request.context) - 1
+        self._reserve(self.rows.live + 1, len(request.prompt) + request.max_tokens)
+        own = self.rows.add([request])
+        self._cache.copy_in([own], older._cache, [row], length)
 
     def _may_admit(self) -> bool:
         free = self.rows.capacity - self.rows.live
@@ -84,7 +111,7 @@ class Lane:
         self._since_admission = 0
         free = self.rows.capacity - self.rows.live
         chosen = [self.waiting.popleft() for _ in range(min(free, len(self.waiting)))]
-        chosen.sort(key=lambda request: len(request.prompt), reverse=True)
+        chosen.sort(key=lambda request: len(request.context), reverse=True)
         longest = max(len(request.prompt) + request.max_tokens for request in chosen)
         self._reserve(self.rows.live + len(chosen), longest)
         for part in _prefill_parts(chosen, PREFILL_TOKENS.get(self._device.partition(":")[0], 1024)):
@@ -104,8 +131,8 @@ class Lane:
 
         first = self.rows.add(requests)
         numbers: dict[tuple[int, ...], int] = {}
-        copies = [numbers.setdefault(request.prompt[:-1], len(numbers)) for request in requests]
-        length = len(requests[0].prompt) - 1
+        copies = [numbers.setdefault(request.context[:-1], len(numbers)) for request in requests]
+        length = len(requests[0].context) - 1
         if length == 0:
             return
         if self._ordered:
@@ -172,7 +199,7 @@ def _prefill_parts(requests: list[Request], tokens: int) -> Iterable[list[Reques
     """Cut requests, sorted by descending prompt length, into parts of bounded padded size."""
     part: list[Request] = []
     for request in requests:
-        if part and (len(part) + 1) * len(part[0].prompt) > tokens:
+        if part and (len(part) + 1) * len(part[0].context) > tokens:
             yield part
             part = []
         part.append(request)

@@ -4,7 +4,8 @@ Invariants:
 - A reply is made by exactly the version it names; the last `KEPT_VERSIONS` loaded versions of a policy are held wholly,
   so a group pinned to the older one plays on while newer groups start. Older lanes finish what runs and take no more.
 - Every submitted request is settled exactly once, by `step` or `abort`.
-- `load` swaps nothing under a running request: a new version is a new lane.
+- `load` swaps nothing under a running request: a new version is a new lane. Only requests that ask to follow move to
+  it, with every token, log-probability and version they have so far.
 """
 
 from typing import TYPE_CHECKING
@@ -47,6 +48,8 @@ class TorchEngine:
 
     def load(self, policy: str, version: int, digest: str, weights: decoder.Weights) -> None:
         """Hold a version from now on. Loading what is held already changes nothing."""
+        import torch
+
         lanes = self._lanes.setdefault(policy, [])
         if self.has(policy, version, digest):
             return
@@ -55,6 +58,10 @@ class TorchEngine:
             lane = Lane(weights, version, digest, self.rows, self._device, self._ordered)
         else:
             lane.rebind(weights, version, digest)
+        with torch.inference_mode():
+            for older in lanes:
+                if older.version < version:
+                    lane.take_over(older)
         lanes.append(lane)
         self._retire(policy)
 
@@ -122,6 +129,8 @@ class TorchEngine:
 
     def _lane_of(self, request: Request) -> Lane:
         for lane in reversed(self._open(request.policy)):
+            if request.follow and lane.version >= request.version:
+                return lane
             if request.version in (-1, lane.version) and request.digest in ("", lane.digest):
                 return lane
         wanted = f"{request.policy} version {request.version} {request.digest[:12]}"
