@@ -15,7 +15,7 @@ from flexmarl.store.errors import StoreError
 
 PARTITIONED = ("episode", "sample")
 _BY_RUN = (
-    "inbox", "handled", "event", "note", "attempt", "verb_outcome", "command", "micro_batch",
+    "inbox", "handled", "event", "note", "ruling", "attempt", "verb_outcome", "command", "micro_batch",
     "policy_version", "tokenizer", "checkpoint", "metric", "metric_span", "interval",
 )  # fmt: skip
 _ENDED = [status.value for status in TERMINAL]
