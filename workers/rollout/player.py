@@ -217,7 +217,7 @@ async def _play_member(
 ) -> Attempt:
     """Try an episode until an attempt finishes or the attempts are used up."""
     batch = context.spec.batch
-    attempt = None
+    attempt, breakdowns = None, 0
     for tried in range(1, batch.max_attempts + 1):
         episode = EpisodeOrder(
             draw=group.draw,
@@ -228,10 +228,12 @@ async def _play_member(
             sampling_seed=order.sampling_seed,
             timeout_s=batch.episode_timeout_s,
             latency=context.spec.environment.latency,
+            breakdowns=breakdowns,
         )
         attempt = await play_episode(episode, context.family, seats, context.client)
         if attempt.status is EpisodeStatus.FINISHED:
             return attempt
+        breakdowns += attempt.broke
         log.warning("attempt failed", run_id=taken.run_id, draw=group.draw, member=member, reason=attempt.reason)
     assert attempt is not None
     return attempt
