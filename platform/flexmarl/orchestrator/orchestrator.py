@@ -23,6 +23,7 @@ from flexmarl.contracts.events import (
     MicroBatchAccumulated,
     PolicyBound,
     PoolsChanged,
+    RunGivenUp,
     RunVerb,
     StepCommitted,
     TimerFired,
@@ -70,6 +71,12 @@ def _on_group(ctx: Context, event: GroupSettled) -> None:
         (on_train_group if event.origin is Origin.TRAIN else on_evaluation_group)(ctx, event)
 
 
+def _on_given_up(ctx: Context, event: RunGivenUp) -> None:
+    """End the run because the driver cannot go on with it; one that has ended stays as it is."""
+    if ctx.state.status not in _IDLE:
+        fail(ctx, RunReason(event.cause), event.text)
+
+
 def _on_timer(ctx: Context, event: TimerFired) -> None:
     """Nothing of its own: every call looks at the clock."""
 
@@ -89,6 +96,7 @@ HANDLERS: dict[type[Any], Callable[[Context, Any], None]] = {
     WeightsServed: on_weights_served,
     CheckpointWritten: on_checkpoint_written,
     CommandFailed: on_command_failed,
+    RunGivenUp: _on_given_up,
     TimerFired: _on_timer,
 }
 
@@ -121,14 +129,6 @@ class Orchestrator:
         HANDLERS[type(event)](ctx, event)
         if state.status not in _IDLE:
             self._drive(ctx)
-        return self._decision(ctx)
-
-    def fail(self, text: str, now: float) -> Decision:
-        """End the run because the core itself raised on an event."""
-        self.state.now = max(self.state.now, now)
-        ctx = Context(self.plan, self.state, self.state.now)
-        if self.state.status not in _IDLE:
-            fail(ctx, RunReason.ORCHESTRATOR_ERROR, text)
         return self._decision(ctx)
 
     def progress(self) -> Progress:

@@ -21,7 +21,7 @@ from flexmarl.contracts.commands import (
     Route,
     queue_of,
 )
-from flexmarl.contracts.events import Event, LeaseEnded, RunVerb
+from flexmarl.contracts.events import Event, LeaseEnded, RunGivenUp, RunVerb
 from flexmarl.contracts.live import Progress
 from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus
 from flexmarl.store.attempts import BegunAttempt, EndedAttempt, VerbOutcome, write_attempts, write_outcomes
@@ -182,7 +182,7 @@ def _write_state(conn: Connection, lease: RunLease, decision: StoredDecision) ->
     first = decision.entries[0].seq if decision.entries else None
     last = decision.entries[-1].seq if decision.entries else None
     now = decision.entries[-1].at if decision.entries else None
-    handled_verb = any(isinstance(entry.event, RunVerb) for entry in decision.entries)
+    handled_verb = any(isinstance(entry.event, RunVerb | RunGivenUp) for entry in decision.entries)
     cursor = conn.execute(
         """
         UPDATE store.run_state r SET

@@ -235,7 +235,7 @@ def test_a_checkpoint_that_cannot_be_written_does_not_end_training():
 
 def test_an_error_of_the_core_ends_the_run_only():
     cluster = running()
-    decision = cluster.core.fail("ValueError: x", cluster.now)
+    decision = cluster.core.handle(e.RunGivenUp(cause="orchestrator_error", text="ValueError: x"), cluster.now)
     assert (decision.status, decision.reason) == (RunStatus.FAILED, RunReason.ORCHESTRATOR_ERROR)
     assert {n.command.kind for n in decision.commands} == {"release_lease"}
 

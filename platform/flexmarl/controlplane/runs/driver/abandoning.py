@@ -3,8 +3,9 @@
 import structlog
 from psycopg import Connection
 
+from flexmarl.contracts.events import Event, RunGivenUp, RunVerb
 from flexmarl.contracts.live import Progress
-from flexmarl.contracts.status import RunReason, RunStatus
+from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus
 from flexmarl.store import attempts, decisions, inbox, leases, runs
 from flexmarl.store.decisions import LogEntry, StoredDecision
 from flexmarl.store.runs import RunLease
@@ -19,11 +20,14 @@ def abandon(conn: Connection, lease: RunLease, cause: str) -> None:
         stored = runs.load_run(conn, lease.run_id)
         now = max(runs.database_now(conn), runs.last_event_at(conn, lease.run_id))
         decision = StoredDecision(
-            entries=_left_behind(conn, lease.run_id, stored.seq, now),
+            entries=[
+                LogEntry(stored.seq + 1, now, RunGivenUp(cause="orchestrator_error", text=text)),
+                *_left_behind(conn, lease.run_id, stored.seq + 1, now, text),
+            ],
             status=RunStatus.FAILED,
             reason=RunReason.ORCHESTRATOR_ERROR,
             reason_text=text,
-            epoch=stored.epoch + 1,
+            epoch=stored.epoch + (stored.status not in TERMINAL),
             step=stored.step,
             progress=Progress.model_validate(stored.progress or {}),
             deadline=None,
@@ -36,8 +40,11 @@ def abandon(conn: Connection, lease: RunLease, cause: str) -> None:
     log.error("run_abandoned", run_id=lease.run_id, cause=cause)
 
 
-def _left_behind(conn: Connection, run_id: int, seq: int, at: float) -> list[LogEntry]:
-    """Take what waits, to be written down with the end: nothing else would ever take it."""
+def _left_behind(conn: Connection, run_id: int, seq: int, at: float, text: str) -> list[LogEntry]:
+    """Take what waits, to be written down with the end: nothing else would ever take it.
+
+    A verb had no effect, so it stands in the log as what it met: told to the core later, it must not begin anything.
+    """
     try:
         with conn.transaction():
             waiting = inbox.take_events(conn, run_id)
@@ -46,5 +53,12 @@ def _left_behind(conn: Connection, run_id: int, seq: int, at: float) -> list[Log
         inbox.drop_events(conn, run_id)
         return []
     return [
-        LogEntry(seq + offset, at, taken.event, taken.producer_key) for offset, taken in enumerate(waiting, start=1)
+        LogEntry(seq + offset, at, _without_effect(taken.event, text), taken.producer_key)
+        for offset, taken in enumerate(waiting, start=1)
     ]
+
+
+def _without_effect(event: Event, text: str) -> Event:
+    if not isinstance(event, RunVerb):
+        return event
+    return RunGivenUp(cause="orchestrator_error", text=text, fact=event.model_dump_json())

@@ -15,6 +15,7 @@ from psycopg import Connection
 
 from flexmarl.contracts.commands import Route
 from flexmarl.contracts.status import TERMINAL
+from flexmarl.controlplane.runs.driver import reconciling
 from flexmarl.controlplane.runs.driver.abandoning import abandon
 from flexmarl.controlplane.runs.driver.announcing import Announcer
 from flexmarl.controlplane.runs.driver.arbitration import grant_devices, wants_devices
@@ -53,10 +54,12 @@ class Held:
     look_at: float = 0.0
     push_at: float = 0.0
     errors: int = 0
-    suspect: str | None = None
-    """Producer key of a fact on which the core raised."""
-    repeated: bool = False
-    """It raised again on a state rebuilt from the store: the fact is poison."""
+    raised: dict[str, int] = field(default_factory=dict)
+    """Producer key of a fact on which the core raised -> how often."""
+
+    def poisoned(self) -> set[str]:
+        """Return the facts on which the core raised again on a state rebuilt from the store."""
+        return {key for key, times in self.raised.items() if times > 1}
 
 
 @dataclass(slots=True)
@@ -163,8 +166,7 @@ class Driver:
         except CoreRaised as raised:
             # Once more from the store; a second time the fact ends the run instead.
             held.session, held.look_at = None, 0.0
-            held.repeated = held.suspect == raised.key
-            held.suspect = raised.key
+            held.raised[raised.key] = held.raised.get(raised.key, 0) + 1
         except psycopg.OperationalError:
             raise
         except Exception as error:  # whatever is wrong with one run, the others go on; after some tries it is failed
@@ -174,8 +176,13 @@ class Driver:
         if held.session is None:
             held.session = RunSession.load(conn, held.lease)
             held.push_at = 0.0
-        while (turn := held.session.turn(conn, held.suspect if held.repeated else None)) is not None:
-            held.errors, held.suspect, held.repeated = 0, None, False
+            if held.session.differences:
+                text = reconciling.in_words(held.session.differences)
+                log.error("rows_differ", run_id=held.lease.run_id, differences=held.session.differences)
+                self._after(held, held.session.give_up(conn, "store_differs", text))
+        while (turn := held.session.turn(conn, held.poisoned())) is not None:
+            held.errors = 0
+            held.raised.clear()
             self._after(held, turn)
         if held.session.core.state.status in TERMINAL:
             self._leave(conn, held)
