@@ -18,6 +18,7 @@ from dramatiq.worker import Worker
 
 from flexmarl.store import leases
 from flexmarl.store.errors import SchemaMismatch
+from flexmarl.store.segments import SegmentFolder
 from workers import actors, reporting, settings
 from workers.broker import POLL_MS, Heartbeat, PromptBroker
 from workers.database import Pool, open_pool
@@ -70,7 +71,8 @@ def run_device(config: Settings, pool: Pool, stopping: threading.Event) -> None:
 
 def run_rollout(config: Settings, pool: Pool, stopping: threading.Event) -> None:
     """Play episode groups of a pool."""
-    broker, player = PromptBroker(config.redis_url), Player(pool)
+    folder = SegmentFolder(config.payloads, config.payload_by_value_bytes)
+    broker, player = PromptBroker(config.redis_url), Player(pool, folder)
     actors.register_playing(broker, player)
     limit = config.rollout_commands
     worker = _start(broker, [f"rollout.{config.rollout_pool}"], threads=limit, prefetch=limit)

@@ -47,3 +47,20 @@ class Refused(StoreError):
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(detail)
         self.code = code
+
+
+class PayloadRefused(Refused):
+    """A payload by reference cannot be read.
+
+    Codes: payload_missing, payload_truncated, payload_corrupt, payload_unreachable, payload_retired.
+    """
+
+
+class StoreFull(StoreError):
+    """A disk is full. Nothing was written; the same rows may be put again once there is space."""
+
+    code = "store_full"
+
+    def __init__(self, where: str, cause: str) -> None:
+        super().__init__(f"{where} takes no more samples: {cause}; free some space, or retire samples of ended runs")
+        self.where = where
