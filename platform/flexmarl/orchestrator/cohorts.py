@@ -12,11 +12,13 @@ from flexmarl.algorithms.filters import Signal, signal_of
 from flexmarl.contracts.events import GroupSettled
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.status import RunReason
-from flexmarl.contracts.wire import EpisodeOutcome
+from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.cutting import cut_ready, stop_idling
+from flexmarl.orchestrator.overlapping import adopt_carry
 from flexmarl.orchestrator.rollout import drive_rollout, open_draws, settle_draw
-from flexmarl.orchestrator.state import Cohort, PendingGroup, PolicyCohort, Row
+from flexmarl.orchestrator.staleness import ages_of
+from flexmarl.orchestrator.state import Cohort, PendingGroup, Pin, PolicyCohort, Row
 from flexmarl.orchestrator.tallies import add_episode, count_fates, finished_of
 from flexmarl.orchestrator.types import NoteLevel
 
@@ -24,31 +26,50 @@ EMPTY_COHORTS = 2
 """A run whose cohorts in a row lose every group to failed episodes is given up after so many."""
 
 
-def open_cohort(ctx: Context) -> None:
-    """Propose the next tasks under the committed vector and send them to play."""
+def open_cohort(ctx: Context, pins: dict[str, Pin]) -> None:
+    """Propose the next tasks under a vector and send them to play."""
     state, plan = ctx.state, ctx.plan
     first = state.next_draw
-    state.cohort = Cohort(
+    cohort = Cohort(
         no=state.next_cohort,
         opened_at=ctx.now,
         first_draw=first,
-        pins=state.vector(),
+        pins=pins,
         open=open_draws(ctx, first, plan.groups, plan.spec.batch.rollout_groups),
         policies={name: PolicyCohort() for name in plan.trainable},
-        idle_since=ctx.now,
+        idle_since=None if state.cohorts else ctx.now,
     )
+    state.cohorts.append(cohort)
+    if cohort is state.cohort:
+        adopt_carry(ctx, cohort)
     state.next_draw += plan.groups
     state.next_cohort += 1
     state.train_episodes.proposed += plan.groups * plan.members
     if state.first_cohort_at is None:
         state.first_cohort_at = ctx.now
-    drive_rollout(ctx, state.cohort)
+    drive_rollout(ctx, cohort)
+
+
+def close_cohort(ctx: Context, cohort: Cohort) -> None:
+    """End the oldest cohort: what it carries goes into the next, which is trained from now on."""
+    state = ctx.state
+    state.cohorts.remove(cohort)
+    state.closed_at = ctx.now
+    for name, own in cohort.policies.items():
+        if own.carried:
+            state.policies[name].carry = own
+    following = state.cohort
+    if following is not None:
+        if following.open:
+            following.idle_since = ctx.now
+        adopt_carry(ctx, following)
+        cut_ready(ctx, following)
 
 
 def on_train_group(ctx: Context, event: GroupSettled) -> None:
     """Settle a group of the open cohort: filter, advantages, and whatever can be cut now."""
-    cohort = ctx.state.cohort
-    if cohort is None or event.draw not in cohort.open:
+    cohort = next((own for own in ctx.state.cohorts if event.draw in own.open), None)
+    if cohort is None:
         return
     settle_draw(ctx, cohort, event.draw)
     finished = finished_of(event.episodes)
@@ -65,14 +86,18 @@ def on_train_group(ctx: Context, event: GroupSettled) -> None:
         cohort.kept += 1
         cohort.pending.append(kept)
         ctx.state.samples_recorded += rows - sum(len(own) for own in kept.rows.values())
-    _close_if_settled(ctx, cohort)
-    cut_ready(ctx, cohort)
+    _settle_cohort(ctx, cohort)
+    if cohort is ctx.state.cohort:
+        cut_ready(ctx, cohort)
 
 
 def _keep(ctx: Context, cohort: Cohort, event: GroupSettled, finished: Sequence[EpisodeOutcome]) -> PendingGroup | None:
     """Return the rows a group gives to training, None when it is dropped or refused."""
     plan = ctx.plan
-    if len(finished) < plan.needed_members:
+    ages = ages_of(ctx, cohort, event, finished)
+    if len(finished) < plan.needed_members and plan.spec.batch.incomplete_group == "score" and finished:
+        finished = [*finished, *_scored_failures(ctx, finished)]
+    elif len(finished) < plan.needed_members:
         cohort.dropped += 1
         text = (
             f"group {event.draw} dropped: {len(finished)} of {plan.members} episodes finished, "
@@ -89,7 +114,26 @@ def _keep(ctx: Context, cohort: Cohort, event: GroupSettled, finished: Sequence[
         text = f"group {event.draw} refused: the filter {plan.spec.sampling.group_filter} keeps no {signal} group"
         _rule_out(ctx, RulingKind.GROUP_REFUSED, cohort, event, finished, text)
         return None
-    return PendingGroup(event.draw, _rows(ctx, finished, advantages))
+    return PendingGroup(event.draw, _rows(ctx, finished, advantages), ages)
+
+
+def _scored_failures(ctx: Context, finished: Sequence[EpisodeOutcome]) -> list[EpisodeOutcome]:
+    """Give each member that did not finish the declared score: it is compared with, and has no row to train on."""
+    score = ctx.plan.spec.batch.failed_score
+    present = {episode.member for episode in finished}
+    roles = tuple(ctx.plan.policy_of)
+    return [
+        EpisodeOutcome(
+            member=member,
+            attempt=1,
+            status=EpisodeStatus.FAILED,
+            scores=dict.fromkeys(roles, score),
+            team_score=score,
+            samples=tuple(SampleRef(role=role, turn=0, tokens=0, reward=score) for role in roles),
+        )
+        for member in range(ctx.plan.members)
+        if member not in present
+    ]
 
 
 def _rule_out(
@@ -125,7 +169,7 @@ def _rows(ctx: Context, finished: Sequence[EpisodeOutcome], advantages: Advantag
     return rows
 
 
-def _close_if_settled(ctx: Context, cohort: Cohort) -> None:
+def _settle_cohort(ctx: Context, cohort: Cohort) -> None:
     if cohort.open:
         return
     cohort.settled_at = ctx.now

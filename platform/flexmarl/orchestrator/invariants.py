@@ -12,17 +12,16 @@ def check_invariants(plan: Plan, state: RunState) -> None:
     _check_counts(plan, state)
     _check_commands(state)
     _check_life(state)
+    for cohort in state.cohorts:
+        _check_groups(plan, cohort)
     if state.cohort is not None:
         _check_cohort(plan, state, state.cohort)
     if state.evaluation is not None:
-        for name, pin in state.evaluation.pins.items():
-            version = state.policies[name].version
-            assert version in (pin.version, pin.version + 1), f"{name} ran ahead of an open evaluation"
         assert all(draw >= EVALUATION_DRAWS for draw in state.evaluation.open), "a training draw in an evaluation"
 
 
 def _check_counts(plan: Plan, state: RunState) -> None:
-    playing = 0 if state.cohort is None or state.rest.frozen else len(state.cohort.open) * plan.members
+    playing = 0 if state.rest.frozen else sum(len(cohort.open) for cohort in state.cohorts) * plan.members
     _adds_up("training", state.train_episodes, playing)
     evaluating = 0 if state.evaluation is None or state.rest.frozen else len(state.evaluation.open)
     _adds_up("evaluation", state.eval_episodes, evaluating)
@@ -37,7 +36,7 @@ def _check_commands(state: RunState) -> None:
     numbers = [o.no for o in state.outstanding.values()]
     assert len(set(numbers)) == len(numbers), "two keys share a command"
     assert all(0 < number < state.next_command for number in numbers), "a command number from the future"
-    for parts in (state.cohort, state.evaluation):
+    for parts in (*state.cohorts, state.evaluation):
         if parts is None:
             continue
         for key in set(parts.open.values()):
@@ -81,18 +80,31 @@ def _check_attempts(state: RunState) -> None:
         assert state.status not in (*GOALS[wish.verb], *TERMINAL), f"{wish.verb} has no outcome while {state.status}"
 
 
-def _check_cohort(plan: Plan, state: RunState, cohort: Cohort) -> None:
+def _check_groups(plan: Plan, cohort: Cohort) -> None:
     settled = cohort.kept + cohort.refused + cohort.dropped
     assert settled + len(cohort.open) == plan.groups, "a group of the cohort has no fate"
     assert (cohort.settled_at is not None) == (not cohort.open), "settled and open at once"
+
+
+def _check_cohort(plan: Plan, state: RunState, cohort: Cohort) -> None:
+    """Check the cohort that is trained: later ones are not cut."""
     assert not (cohort.pending and not cohort.open), "rows of a settled cohort were not cut"
+    for later in state.cohorts[1:]:
+        assert cohort.settled_at is not None, "a cohort started before the one before it was settled"
+        for own in later.policies.values():
+            assert not own.micro_batches, "a later cohort is cut"
+    mechanisms = plan.spec.mechanisms
     for name, pin in cohort.pins.items():
         own, version = cohort.policies.get(name), state.policies[name].version
-        ahead = own is not None and own.stepped and bool(own.micro_batches)
-        assert version == pin.version + ahead, f"{name} is at {version}, its cohort pins {pin.version}"
+        assert version is not None
+        ahead = 0 if own is None else own.steps
+        if mechanisms.publication != "delayed":
+            assert version == pin.version + ahead, f"{name} is at {version}, its cohort pins {pin.version}"
         if own is None:
             continue
-        assert own.own_lag == 0, f"{name} would train on rows of older weights"
+        bound = plan.spec.mechanisms.lag_policy.bound
+        assert own.own_lag <= bound, f"{name} would train on rows {own.own_lag} versions old, {bound} are allowed"
         assert own.accumulated == sum(m.accumulated for m in own.micro_batches), f"{name} counts wrongly"
-        assert not own.stepped or cohort.settled_at is not None, f"{name} stepped before its cohort was settled"
+        early = mechanisms.policy_clock and own.closed
+        assert not own.stepped or cohort.settled_at is not None or early, f"{name} stepped too early"
         assert all(m.no < state.policies[name].next_micro_batch for m in own.micro_batches), "an unknown micro-batch"

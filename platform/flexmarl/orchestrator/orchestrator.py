@@ -145,14 +145,14 @@ class Orchestrator:
         drive_moves(ctx)
         if state.failures:
             drive_hosts(ctx)
-            for parts in (state.cohort, state.evaluation):
+            for parts in (*state.cohorts, state.evaluation):
                 if parts is not None and not state.rest.frozen:
                     drive_rollout(ctx, parts)
         drive_trainer(ctx)
         advance(ctx)
         if state.status not in _IDLE and not still(state):
             drive_engines(ctx)
-            if state.checkpoints or state.cohort is not None:
+            if state.checkpoints or state.cohorts:
                 drive_trainer(ctx)
             _explain(ctx)
 

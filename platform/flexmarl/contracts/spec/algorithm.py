@@ -64,8 +64,8 @@ class Batch(Strict):
     min_members: int | None = Field(default=None, ge=2)
     """A group with fewer finished members is not complete; all members are needed when absent."""
     incomplete_group: Literal["drop_group", "score"] = "drop_group"
-    """What happens to a group that is not complete: it is dropped, or the rows of its failed members are trained with
-    `failed_score` as their reward."""
+    """What happens to a group that is not complete: it is dropped, or its failed members are compared with at
+    `failed_score`."""
     failed_score: float = Field(default=0.0, ge=-1e6, le=1e6)
     """Reward of a failed member, every role of it; only with `score`."""
     mini_batches: int = Field(default=4, ge=1, le=4096)
