@@ -1,0 +1,72 @@
+"""The books of a world at the end of a run: what the core says against what the store's rows say."""
+
+from collections import Counter
+
+from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus
+from flexmarl.contracts.wire import EpisodeStatus, Origin
+from tests.support.virtual.store import RowKey
+from tests.support.virtual.world import World
+
+
+def check_end(world: World, asked: list[str]) -> None:
+    """Raise AssertionError naming what does not add up once a run has ended and all is told."""
+    state, store = world.core.state, world.store
+    assert state.status in TERMINAL
+    for counters in (state.train_episodes, state.eval_episodes):
+        settled = counters.finished + counters.failed + counters.cancelled
+        assert counters.proposed == settled, f"episodes do not add up: {counters}"
+    assert state.samples_trained == len(store.ledger.applied), "the core counts other rows as trained than are applied"
+    for name, policy in state.policies.items():
+        known = -1 if policy.version is None else policy.version
+        assert known == len(store.versions.get(name, [])) - 1, f"{name}: the core knows {known}"
+    _check_verbs(world, asked)
+    _check_attempts(world)
+    if not store.ledger.aborted:
+        _check_rows(world)
+    if state.status is RunStatus.COMPLETED and state.reason is RunReason.BUDGET_STEPS:
+        assert state.step == world.spec.budget.train_steps
+
+
+def _check_verbs(world: World, asked: list[str]) -> None:
+    """Every wish that somebody follows ends exactly once."""
+    outcomes = Counter(outcome.operation for decision in world.log.decisions for outcome in decision.outcomes)
+    assert outcomes == Counter(asked), f"outcomes {outcomes} of {asked}"
+
+
+def _check_attempts(world: World) -> None:
+    changes = [change.no for decision in world.log.decisions for change in decision.attempts]
+    assert changes == sorted(changes)
+    assert Counter(changes) == dict.fromkeys(range(1, world.core.state.attempt + 1), 2), "an attempt without an end"
+
+
+def _check_rows(world: World) -> None:
+    """No row is lost: what a kept group gave to training is applied, and everything else is recorded."""
+    state, store = world.core.state, world.store
+    left = [(row.policy, row.no) for row in store.micro_batches.values() if row.status != "applied"]
+    assert not left, f"micro-batches that were cut and never applied: {left}"
+    written = sum(len(ep.samples) for event, _ in store.groups.values() for ep in event.episodes)
+    assert state.samples_trained + state.samples_recorded == written, "rows are neither trained nor recorded"
+    if world.spec.sampling.group_filter == "none":
+        missing = _trainable(world) - store.ledger.applied.keys()
+        assert not missing, f"rows that were lost: {sorted(missing)[:5]}"
+    for origin, counters in ((Origin.TRAIN, state.train_episodes), (Origin.EVAL, state.eval_episodes)):
+        fates = store.fates(origin)
+        assert counters.finished == fates["finished"], f"{origin}: {counters}, rows say {fates}"
+        assert counters.failed == fates["failed"], f"{origin}: {counters}, rows say {fates}"
+
+
+def _trainable(world: World) -> set[RowKey]:
+    """Return the rows that every reading of the specification trains when no filter takes groups out."""
+    batch, agents = world.spec.batch, world.spec.agents
+    needed = batch.min_members or batch.episodes_per_task
+    found: set[RowKey] = set()
+    for event, _ in world.store.groups.values():
+        finished = [ep for ep in event.episodes if ep.status is EpisodeStatus.FINISHED]
+        if event.origin is Origin.TRAIN and len(finished) >= needed:
+            found |= {
+                (event.draw, ep.member, ep.attempt, s.role, s.turn)
+                for ep in finished
+                for s in ep.samples
+                if agents[s.role].trainable and s.tokens
+            }
+    return found
