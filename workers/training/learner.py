@@ -65,11 +65,12 @@ class Learner:
         precision: str = "fp32",
         device: str = "cpu",
         epoch: str = "",
+        ordered: bool = False,
     ) -> None:
         self.parameters = FlatParameters(weights, parameter_order(weights.keys()), precision, device)
         self.decoder = Decoder(self.parameters, architecture)
         self.optimizer = FlatAdamW(self.parameters.master, optimizer)
-        self.accumulator = Accumulator(self.parameters.master, epoch)
+        self.accumulator = Accumulator(self.parameters.master, epoch, ordered)
         self._objective = objective
         self._clip = optimizer.grad_clip_norm
         self._budget = TOKEN_BUDGET.get(device.partition(":")[0], TOKEN_BUDGET["cuda"])

@@ -228,6 +228,7 @@ class Trainer:
             settings.precision,
             self._device,
             self._epoch(version),
+            self._spec.mechanisms.ordered,
         )
 
     def _export(self, policy: str, digest: str) -> Export:
