@@ -37,7 +37,11 @@ def part_complete(ctx: Context, cohort: Cohort, part: int) -> bool:
 
 
 def _normalise(ctx: Context, cohort: Cohort) -> None:
-    """Let a plug-in that compares the whole batch have its say, once, before anything of it is cut."""
+    """Let a plug-in that compares the whole batch have its say, once, before anything of it is cut.
+
+    Its sums run over draw numbers, whatever the order of arrival.
+    """
+    cohort.pending.sort(key=lambda group: group.draw)
     for policy in cohort.policies:
         groups = [group.rows[policy] for group in cohort.pending if policy in group.rows]
         values = iter(ctx.plan.normaliser([row[4] for rows in groups for row in rows]))
