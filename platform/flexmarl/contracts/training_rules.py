@@ -14,6 +14,7 @@ def training_rules(spec: ExperimentSpec) -> Iterator[Problem]:
     """Return what the trainer's side of a specification breaks."""
     yield from _readiness(spec)
     yield from _mini_batches(spec)
+    yield from _lag(spec)
     yield from _clock(spec)
 
 
@@ -50,6 +51,24 @@ def _mini_batches(spec: ExperimentSpec) -> Iterator[Problem]:
         )
 
 
+def _lag(spec: ExperimentSpec) -> Iterator[Problem]:
+    """Several steps on one cohort, and cohorts that start before the last one stepped, train on older rows."""
+    mechanisms, batch = spec.mechanisms, spec.batch
+    steps = batch.mini_batches if mechanisms.trainer_protocol == "mini_batch" else 1
+    needed = steps - 1 + (steps if mechanisms.publication == "delayed" else 0)
+    why = f"publication {mechanisms.publication} with {steps} optimizer steps per cohort"
+    for name in spec.trainable_policies():
+        bound = spec.lag_policy_of(name).bound
+        if bound < needed:
+            own = spec.policies[name].lag_policy is not None
+            yield Problem(
+                pointer=f"/policies/{name}/lag_policy/bound" if own else "/mechanisms/lag_policy/bound",
+                code="needs_bound",
+                detail=f"{why} trains {name} on rows up to {needed} versions old; its bound is {bound}.",
+                hint=f"Set {needed}, or fewer mini_batches, or publication: cohort.",
+            )
+
+
 def _clock(spec: ExperimentSpec) -> Iterator[Problem]:
     mechanisms = spec.mechanisms
     if not mechanisms.policy_clock:
@@ -67,6 +86,13 @@ def _clock(spec: ExperimentSpec) -> Iterator[Problem]:
             code="not_with_policy_clock",
             detail="With a clock per policy, which version serves next is only known when the cohort is settled.",
             hint="Set cohort.",
+        )
+    if spec.batch.min_rows == 1:
+        yield Problem(
+            pointer="/batch/min_rows",
+            code="needs_min_rows",
+            detail="A policy's own clock steps as soon as it has min_rows rows, which is 1 here.",
+            hint="Set the rows of a policy's step, such as half the rows of a cohort.",
         )
     if mechanisms.ordered:
         yield Problem(

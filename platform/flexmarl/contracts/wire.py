@@ -1,6 +1,7 @@
 """Values that several planes name: samples, episode outcomes, version vectors, micro-batches."""
 
 from enum import StrEnum
+from typing import Literal
 
 from pydantic import Field
 
@@ -28,7 +29,8 @@ class PolicyPin(Record):
     """One policy's exact weights: what an engine must hold before it may answer."""
 
     version: int = Field(ge=0)
-    digest: Digest
+    digest: Digest | Literal[""]
+    """Empty while the version is certain and not committed yet: a turn waits until an engine holds it."""
 
 
 class SampleRef(Record):

@@ -102,7 +102,7 @@ def _check_cohort(plan: Plan, state: RunState, cohort: Cohort) -> None:
             assert version == pin.version + ahead, f"{name} is at {version}, its cohort pins {pin.version}"
         if own is None:
             continue
-        bound = plan.spec.mechanisms.lag_policy.bound
+        bound = plan.spec.lag_policy_of(name).bound
         assert own.own_lag <= bound, f"{name} would train on rows {own.own_lag} versions old, {bound} are allowed"
         assert own.accumulated == sum(m.accumulated for m in own.micro_batches), f"{name} counts wrongly"
         early = mechanisms.policy_clock and own.closed

@@ -61,7 +61,9 @@ def _load(ctx: Context, lease: LeaseState, name: str, pins: list[Pin]) -> None:
     if on_its_way is not None and all(pin.version != on_its_way.version for pin in pins):
         ctx.withdraw(key)
     missing = next((pin for pin in pins if not holds(lease, name, pin.version)), None)
-    if missing is not None and ctx.wanted(key):
+    # The version loaded before the last one makes room: not while somebody is served by it.
+    room = all(pin.version != lease.kept.get(name) for pin in pins)
+    if missing is not None and room and ctx.wanted(key):
         command = LoadWeights(lease_id=lease.lease_id, policy=name, version=missing.version, digest=missing.digest)
         ctx.issue(key, command, lease_id=lease.lease_id, version=missing.version)
 

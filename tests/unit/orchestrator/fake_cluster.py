@@ -86,6 +86,7 @@ class FakeCluster:
         self.versions = {}
         self.groups, self.micro_batches = {}, {}
         self.accumulated_ids, self.trained = {}, {}
+        self.lags = set()
         self.metrics, self.notes = {}, []
         self.checkpoints = []
         self.deadline = None
@@ -212,7 +213,7 @@ class FakeCluster:
                 return False
             engines = [self.children[i] for i in self.children if self.uses[i] is e.DeviceUse.ENGINE]
             wanted = {name: pin.version for name, pin in command.pins.items()}
-            return any(all(x.holds.get(n) == v for n, v in wanted.items()) for x in engines)
+            return any(all(v in x.holds.get(n, ()) for n, v in wanted.items()) for x in engines)
         if isinstance(command, c.RequestDevices):
             return self.grants
         if isinstance(command, c.HostLease):
@@ -222,8 +223,10 @@ class FakeCluster:
     def act(self, command, child):
         """Do what the command says to the child itself. Returns an error code, or None."""
         if isinstance(command, c.LoadWeights):
-            # Versions only grow, so an engine never goes back: a late load of an older one changes nothing.
-            child.holds[command.policy] = max(command.version, child.holds.get(command.policy, -1))
+            # The last two that were loaded are served; loading what is held changes nothing.
+            held = child.holds.setdefault(command.policy, [])
+            if command.version not in held:
+                child.holds[command.policy] = [*held, command.version][-2:]
         elif isinstance(command, c.BindPolicy):
             version = 0 if command.version is None else command.version
             child.trains[command.policy] = (f"{version}:{child.incarnation}", [])
@@ -325,7 +328,9 @@ class FakeCluster:
                 key = (s.draw, s.member, s.attempt, s.role, s.turn)
                 assert key not in self.trained, f"{key} trained twice"
                 self.trained[key] = (command.policy, command.next_version)
-                assert self.groups[s.draw].pins[command.policy].version == command.next_version - 1, "stale row"
+                lag = command.next_version - 1 - self.groups[s.draw].pins[command.policy].version
+                assert 0 <= lag <= self.spec.mechanisms.lag_policy.bound, f"row of {lag} versions before"
+                self.lags.add(lag)
         history.append(digest(command.policy, command.next_version))
         committed = e.StepCommitted(
             policy=command.policy,
