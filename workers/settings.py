@@ -34,6 +34,12 @@ class Settings:
     payload_by_value_bytes: int
     """Payloads of samples up to this size stay in their rows; larger ones go to segment files under the home folder."""
     log_dir: Path | None
+    place: str = ""
+    """Name of this machine's one process of each role, empty when there may be several."""
+
+    def holder(self, role: str) -> str:
+        """Return the place that takes commands for a role; a successor in it takes over what was held."""
+        return f"{self.place}/{role}" if self.place else ""
 
     @property
     def payloads(self) -> Path:
@@ -59,6 +65,7 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
         rollout_commands=_positive(env, "FLEXMARL_ROLLOUT_COMMANDS", 16),
         payload_by_value_bytes=_positive(env, "FLEXMARL_PAYLOAD_BY_VALUE_BYTES", BY_VALUE_BYTES),
         log_dir=Path(env["FLEXMARL_LOG_DIR"]) if env.get("FLEXMARL_LOG_DIR") else None,
+        place=env.get("FLEXMARL_PLACE", ""),
     )
 
 

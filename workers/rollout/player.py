@@ -38,6 +38,8 @@ TTL_S = 5.0
 EXTEND_EVERY_S = 1.0
 FULL_AGAIN_S = 1.0
 """Pause before groups that a full disk refused are written again."""
+GIVE_BACK_TRIES = 5
+GIVE_BACK_AGAIN_S = 0.2
 RUNS_KEPT = 4
 """Runs whose connections a worker keeps open between commands."""
 
@@ -58,15 +60,18 @@ class RunContext:
 class Player:
     """One per rollout worker process: a small connection pool and the contexts of the runs it plays for."""
 
-    def __init__(self, pool: ConnectionPool[psycopg.Connection], folder: SegmentFolder | None = None) -> None:
+    def __init__(
+        self, pool: ConnectionPool[psycopg.Connection], folder: SegmentFolder | None = None, holder: str = ""
+    ) -> None:
         self._pool = pool
         self._folder = folder
+        self._holder = holder
         self._contexts: dict[int, RunContext] = {}
         self._opening = asyncio.Lock()
 
     async def play(self, run_id: int, no: int) -> None:
         """Carry out one command; returns when it is done, failed, or no longer ours."""
-        taken = await self._store(lambda conn: commands.take(conn, run_id, no, TTL_S))
+        taken = await self._store(lambda conn: commands.take(conn, run_id, no, TTL_S, self._holder))
         if taken is None:
             return
         bound = log.bind(run_id=run_id, command=no)
@@ -74,19 +79,39 @@ class Player:
         keep = asyncio.create_task(self._keep(taken, work))
         try:
             await work
-        except (TokenLost, EpochStale) as lost:
-            bound.info("command given up", reason=str(lost))
         except asyncio.CancelledError:
             # Not ours any more, or the process ends: giving it back does nothing in the first case.
-            await self._store(lambda conn: commands.reopen(conn, taken))
+            await self._give_back(taken)
             bound.info("command given up", reason="cancelled")
         except Exception as error:  # the command fails with its reason; the worker goes on with others
-            bound.exception("command failed")
-            message = f"{type(error).__name__}: {error}"
-            with contextlib.suppress(TokenLost):
-                await self._store(lambda conn: commands.fail(conn, taken, "rollout_error", message, retryable=True))
+            await self._failed(taken, error)
         finally:
             keep.cancel()
+
+    async def _failed(self, taken: Taken, error: Exception) -> None:
+        """Say why a command was not carried out. A database that was away is no failure of the command."""
+        bound = log.bind(run_id=taken.run_id, command=taken.no)
+        causes = _causes(error)
+        if all(isinstance(cause, TokenLost | EpochStale) for cause in causes):
+            bound.info("command given up", reason=str(causes[0]))
+        elif any(isinstance(cause, psycopg.OperationalError) for cause in causes):
+            bound.warning("command given back", reason="; ".join(map(str, causes)))
+            await self._give_back(taken)
+        else:
+            bound.error("command failed", exc_info=error)
+            message = "; ".join(f"{type(cause).__name__}: {cause}" for cause in causes)
+            with contextlib.suppress(TokenLost):
+                await self._store(lambda conn: commands.fail(conn, taken, "rollout_error", message, retryable=True))
+
+    async def _give_back(self, taken: Taken) -> None:
+        """Give a command back; when the database does not take that, its deadline does it later."""
+        for _ in range(GIVE_BACK_TRIES):
+            try:
+                await self._store(lambda conn: commands.reopen(conn, taken))
+                return
+            except psycopg.OperationalError as error:
+                log.warning("could not give back", run_id=taken.run_id, command=taken.no, error=str(error))
+                await asyncio.sleep(GIVE_BACK_AGAIN_S)
 
     async def close(self) -> None:
         """Drop every connection."""
@@ -180,6 +205,13 @@ class Player:
                 return call(conn)
 
         return await asyncio.to_thread(work)
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """Return what went wrong, taken out of the groups that tasks wrap it in."""
+    if isinstance(error, BaseExceptionGroup):
+        return [cause for inner in error.exceptions for cause in _causes(inner)]
+    return [error]
 
 
 def _seats(context: RunContext, order: PlayGroups) -> dict[str, Seat]:

@@ -162,6 +162,16 @@ def release_runs(conn: Connection, owner: str) -> None:
     conn.execute("UPDATE store.run_state SET owner = '', lease_until = '-infinity' WHERE owner = %s", [owner])
 
 
+def release_place(conn: Connection, place: str) -> None:
+    """Give back the runs of the driver that was in this place before: it is gone, and its fences with the next claim.
+
+    Owners are named `place:unique`, so that one that only stalled finds its runs gone instead of taking them along.
+    """
+    conn.execute(
+        "UPDATE store.run_state SET owner = '', lease_until = '-infinity' WHERE starts_with(owner, %s)", [place + ":"]
+    )
+
+
 def release_run(conn: Connection, lease: RunLease) -> None:
     """Give one run back, so that whatever comes for it later finds a driver at once."""
     conn.execute(

@@ -29,6 +29,8 @@ CSRF_TRUSTED_ORIGINS = env.words("FLEXMARL_TRUSTED_ORIGINS")
 CLUSTER_KEY = env.text("FLEXMARL_CLUSTER_KEY")
 """Bearer key of node command endpoints."""
 BROKER_URL = env.text("REDIS_URL")
+PLACE = env.text("FLEXMARL_PLACE")
+"""Name of the machine's one driver: a new one takes over from the one before at once. Empty: leases have to expire."""
 DEFAULT_PROJECT = "default"
 
 APPS = ("common", "accounts", "inventory", "agents", "experiments", "runs", "telemetry")

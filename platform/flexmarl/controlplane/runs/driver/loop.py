@@ -42,7 +42,7 @@ CHILD_TTL_S = 6.0
 """Longer than a host's lease lives without renewal."""
 MAX_ERRORS = 5
 """Unexpected errors of one run in a row before it is given up."""
-RECONNECT_S = (0.2, 0.5, 1.0, 2.0, 5.0)
+RECONNECT_S = (0.1, 0.2, 0.3, 0.5, 0.5, 1.0, 2.0)
 
 
 @dataclass(slots=True)
