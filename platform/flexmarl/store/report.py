@@ -79,15 +79,24 @@ def consistency_report(conn: Connection, run_id: int) -> list[Check]:
     return checks
 
 
+_RETIRED = "coalesce((SELECT t.seq FROM store.retirement t WHERE t.run_id = %(run)s), 0)"
+"""Samples that events up to this one told of were retired."""
+
 _LOGGED = """
-  SELECT body FROM store.event WHERE run_id = %(run)s AND kind = 'group_settled'
-  UNION ALL SELECT body FROM store.inbox WHERE run_id = %(run)s AND body ->> 'kind' = 'group_settled'"""
+  SELECT seq, body FROM store.event WHERE run_id = %(run)s AND kind = 'group_settled'
+  UNION ALL SELECT 9223372036854775807, body FROM store.inbox WHERE run_id = %(run)s AND body ->> 'kind' = 'group_settled'"""
 
 _APPLIED = """
   SELECT m.policy, m.version, m.no, (k.key ->> 0)::int AS draw, (k.key ->> 1)::int AS member,
     (k.key ->> 2)::int AS attempt, k.key ->> 3 AS role, (k.key ->> 4)::int AS turn
   FROM store.micro_batch m, jsonb_array_elements(m.keys) AS k(key)
   WHERE m.run_id = %(run)s AND m.status = 'applied'"""
+
+_KEPT = f"""
+  SELECT a.* FROM ({_APPLIED}) a WHERE NOT EXISTS (
+    SELECT 1 FROM store.event e WHERE e.run_id = %(run)s AND e.kind = 'group_settled' AND e.seq <= {_RETIRED}
+      AND (e.body ->> 'draw')::int = a.draw)"""
+"""Applied rows whose samples were not retired."""
 
 _ORDERED = """
   SELECT (g ->> 'draw')::int AS draw, max((g ->> 'members')::int) AS members
@@ -125,9 +134,9 @@ _CHECKS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "sample_rows_match_log",
-        "samples told by events, handled or waiting = sample rows",
+        "samples told by events, handled or waiting, and not retired = sample rows",
         f"""SELECT (SELECT coalesce(sum(jsonb_array_length(e -> 'samples')), 0)
-              FROM ({_LOGGED}) l, jsonb_array_elements(l.body -> 'episodes') AS e),
+              FROM ({_LOGGED}) l, jsonb_array_elements(l.body -> 'episodes') AS e WHERE l.seq > {_RETIRED}),
            (SELECT count(*) FROM store.sample WHERE run_id = %(run)s)""",
     ),
     (
@@ -145,7 +154,7 @@ _CHECKS: tuple[tuple[str, str, str], ...] = (
     (
         "trained_samples_exist",
         "rows applied = sample rows behind them, of the same policy",
-        f"""SELECT count(*), count(s.draw) FROM ({_APPLIED}) a LEFT JOIN store.sample s
+        f"""SELECT count(*), count(s.draw) FROM ({_KEPT}) a LEFT JOIN store.sample s
              ON s.run_id = %(run)s AND s.draw = a.draw AND s.member = a.member AND s.attempt = a.attempt
              AND s.role = a.role AND s.turn = a.turn AND s.policy = a.policy""",
     ),
@@ -155,7 +164,7 @@ _CHECKS: tuple[tuple[str, str, str], ...] = (
         f"""SELECT count(*), count(*) FILTER (WHERE a.version - 1 - s.version <= (
              SELECT coalesce((spec #>> '{{mechanisms,lag_policy,bound}}')::int, 0) FROM store.run_state
              WHERE run_id = %(run)s))
-           FROM ({_APPLIED}) a JOIN store.sample s ON s.run_id = %(run)s AND s.draw = a.draw AND s.member = a.member
+           FROM ({_KEPT}) a JOIN store.sample s ON s.run_id = %(run)s AND s.draw = a.draw AND s.member = a.member
              AND s.attempt = a.attempt AND s.role = a.role AND s.turn = a.turn""",
     ),
     (

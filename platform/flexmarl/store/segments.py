@@ -9,9 +9,11 @@ A folder is known by the token in its file PLACE. `fetch` refuses one that this 
 holds another token, before it says that a file is missing.
 """
 
+import contextlib
 import errno
 import hashlib
 import os
+import re
 import secrets
 import socket
 import threading
@@ -28,6 +30,7 @@ BY_VALUE_BYTES = 2048
 DIGEST_BYTES = 16
 _OPEN_SEGMENTS = 8
 _READ_AT_ONCE = 8 << 20
+_HELD = re.compile(r"run-(\d+)/([0-9a-f]{16})\.segment$")
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -104,6 +107,19 @@ class SegmentFolder:
                 "epoch": epoch, "numbers": sorted({one.segment for one in placed}),
             },
         )  # fmt: skip
+
+    def held(self) -> list[tuple[int, int]]:
+        """List the files of the folder, whoever wrote them: (run, number)."""
+        found = (_HELD.search(str(path)) for path in self.root.glob("run-*/*.segment"))
+        return [(int(match[1]), int(match[2], 16)) for match in found if match]
+
+    def remove(self, files: Sequence[tuple[int, int]]) -> None:
+        """Remove files, and folders of runs that are empty then."""
+        for run_id, number in files:
+            (self.root / run_folder(run_id) / segment_file(number)).unlink(missing_ok=True)
+        for run_id in {run_id for run_id, _ in files}:
+            with contextlib.suppress(OSError):  # not empty: other segments of the run stay
+                (self.root / run_folder(run_id)).rmdir()
 
     def close(self) -> None:
         """Close every file; the next append opens new ones."""
