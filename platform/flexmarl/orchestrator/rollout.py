@@ -44,6 +44,7 @@ def _command(ctx: Context, parts: Cohort | Evaluation, draws: list[int], pins: d
         pins=pins,
         sampling_seed=ctx.plan.spec.seed,
         greedy=not training,
+        follows=ctx.plan.follows if training else {},
         cohort=parts.no if isinstance(parts, Cohort) else parts.step,
     )
 
