@@ -23,6 +23,8 @@ from workers.rollout.engines.wire import Choice, CompletionRequest, CompletionRe
 
 RETRY_FIRST_S = 0.02
 RETRY_LAST_S = 0.5
+RETRY_SOON_S = 0.05
+"""Longest pause of a turn that waits for weights to come: nothing is broken, they are being made."""
 REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=None, connect=5.0)
 MAX_PROMPTS = 256
 """Prompts per request: enough to fill any slot pool, small enough to parse without a pause."""
@@ -118,7 +120,7 @@ class EngineClient:
             if time.monotonic() + pause >= deadline:
                 raise TurnTimeoutError(f"no engine holds {request.policy} v{request.pin.version}")
             await asyncio.sleep(pause)
-            pause = min(RETRY_LAST_S, pause * 1.6)
+            pause = min(RETRY_LAST_S if request.pin.digest else RETRY_SOON_S, pause * 1.6)
             await self._refresh()
 
     async def close(self) -> None:
@@ -169,7 +171,7 @@ class EngineClient:
             engine.in_flight -= len(turns)
 
     def _pick(self, request: TurnRequest) -> _Engine | None:
-        holding = [e for e in self._engines.values() if _answers(e.route.holds.get(request.policy), request)]
+        holding = [e for e in self._engines.values() if _answering(e.route, request) is not None]
         if not holding:
             return None
         loads = [EngineLoad(e.route.incarnation, waiting=e.queue_depth, in_flight=e.in_flight) for e in holding]
@@ -184,7 +186,7 @@ class EngineClient:
             max_tokens=first.max_tokens,
             seeds=[t.request.seed for t in turns],
             version=first.pin.version,
-            digest="" if first.follow else first.pin.digest,
+            digest="" if first.follow else _digest(engine.route, first),
             follow=first.follow,
             temperature=first.temperature,
             allowed_token_ids=list(first.allowed),
@@ -235,11 +237,21 @@ class EngineClient:
         return self._session
 
 
-def _answers(held: PolicyPin | None, request: TurnRequest) -> bool:
-    """Tell whether an engine that holds this may answer a turn."""
-    if held is None or not request.follow:
-        return held == request.pin
-    return held.version >= request.pin.version
+def _answering(route: EngineRoute, request: TurnRequest) -> PolicyPin | None:
+    """Return which of the weights an engine holds would answer a turn, None when none may."""
+    newest, former = route.holds.get(request.policy), route.former.get(request.policy)
+    if request.follow:
+        return newest if newest is not None and newest.version >= request.pin.version else None
+    for held in (newest, former):
+        # A pin without a digest named its version before it was committed; a number is never given twice.
+        if held is not None and held.version == request.pin.version and request.pin.digest in ("", held.digest):
+            return held
+    return None
+
+
+def _digest(route: EngineRoute, request: TurnRequest) -> str:
+    held = _answering(route, request)
+    return request.pin.digest if held is None else held.digest
 
 
 class _TryElsewhereError(Exception):
