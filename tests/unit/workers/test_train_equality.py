@@ -70,7 +70,7 @@ def cut_by(protocol: str, ordered: bool = False) -> Cut:
         budget__train_steps=1,
         **changes,
     )
-    cluster = started(spec, seed=5).run()
+    cluster = started(spec, seed=5, turns=1).run()
     batches = {
         cut.ref.no: [row_of(sample.draw, sample.member, sample.turn) for sample in cut.samples]
         for cut in cluster.commands("cut_micro_batch")
@@ -92,7 +92,7 @@ def row_of(draw: int, member: int, turn: int) -> TrainRow:
         allowed=allowed.tobytes(),
         temperature=(1.0, 0.7)[draw % 2],
         advantage=float(rng.standard_normal()) + 0.3 * member,
-        weight=(1.0, 0.5)[turn % 2],
+        weight=(1.0, 0.5)[member % 2],
     )
 
 
