@@ -23,12 +23,13 @@ class Outstanding:
 class OnItsWay(dict[str, Outstanding]):
     """Key -> command. The first word of a key ("load" of "load:7:solver") is its family."""
 
-    __slots__ = ("_families", "_keys")
+    __slots__ = ("_families", "_keys", "_subjects")
 
     def __init__(self, entries: Mapping[str, Outstanding] | None = None) -> None:
         super().__init__()
         self._families: dict[str, dict[str, None]] = {}
         self._keys: dict[int, str] = {}
+        self._subjects: dict[tuple[str, str], int] = {}
         for key, command in (entries or {}).items():
             self[key] = command
 
@@ -38,7 +39,10 @@ class OnItsWay(dict[str, Outstanding]):
             self._keys.pop(former.no, None)
         super().__setitem__(key, command)
         self._keys[command.no] = key
-        family = key.partition(":")[0]
+        family, _, rest = key.partition(":")
+        if former is None:
+            subject = family, rest.rpartition(":")[2]
+            self._subjects[subject] = self._subjects.get(subject, 0) + 1
         members = self._families.get(family)
         if members is None:
             members = self._families[family] = {}
@@ -62,16 +66,27 @@ class OnItsWay(dict[str, Outstanding]):
         super().clear()
         self._families.clear()
         self._keys.clear()
+        self._subjects.clear()
 
     def _forget(self, key: str, command: Outstanding) -> None:
         if self._keys.get(command.no) == key:
             del self._keys[command.no]
-        members = self._families[key.partition(":")[0]]
-        del members[key]
+        family, _, rest = key.partition(":")
+        del self._families[family][key]
+        subject = family, rest.rpartition(":")[2]
+        left = self._subjects[subject] - 1
+        if left:
+            self._subjects[subject] = left
+        else:
+            del self._subjects[subject]
 
     def any_of(self, family: str) -> bool:
         """Tell whether a command of a family is on its way."""
         return bool(self._families.get(family))
+
+    def any_about(self, family: str, subject: str) -> bool:
+        """Tell whether a command of a family is on its way whose key ends with a subject."""
+        return (family, subject) in self._subjects
 
     def keys_of(self, prefix: str) -> Iterator[str]:
         """List the keys that start so, oldest first; the prefix holds a whole family's name."""

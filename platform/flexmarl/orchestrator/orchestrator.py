@@ -35,6 +35,7 @@ from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus
 from flexmarl.contracts.wire import Origin
 from flexmarl.orchestrator import attempts
 from flexmarl.orchestrator import progress as progress_view
+from flexmarl.orchestrator.attention import Attention
 from flexmarl.orchestrator.cohorts import on_train_group
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.evaluation import on_evaluation_group
@@ -109,6 +110,7 @@ class Orchestrator:
     def __init__(self, spec: ExperimentSpec, state: RunState | None = None) -> None:
         self.plan = make_plan(spec)
         self.state = state or RunState(policies={name: PolicyState() for name in self.plan.policies})
+        self._attention = Attention()
 
     @classmethod
     def restore(cls, spec: ExperimentSpec, snapshot: bytes) -> "Orchestrator":
@@ -127,8 +129,9 @@ class Orchestrator:
         state.now = max(state.now, now)
         ctx = Context(self.plan, state, state.now)
         HANDLERS[type(event)](ctx, event)
-        if state.status not in _IDLE:
+        if state.status not in _IDLE and not self._attention.seen_to(ctx, event):
             self._drive(ctx)
+            self._attention.forget()
         return self._decision(ctx)
 
     def progress(self) -> Progress:

@@ -6,7 +6,7 @@ it loaded. Where cohorts do not overlap, newer weights wait until no unsettled g
 and new are served side by side, and a third version waits.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from flexmarl.contracts.commands import LoadWeights
 from flexmarl.contracts.events import DeviceUse, WeightsServed
@@ -45,13 +45,38 @@ def required(ctx: Context, name: str, policy: PolicyState) -> list[Pin]:
 
 def drive_engines(ctx: Context) -> None:
     """Tell each engine to hold what its next requests will name."""
-    wanted = {
-        name: required(ctx, name, policy) for name, policy in ctx.state.policies.items() if policy.version is not None
-    }
+    wanted = _wanted(ctx, ctx.state.policies)
+    settled = _settled_vector(ctx, wanted)
     for lease in ctx.state.of_use(DeviceUse.ENGINE):
-        if lease.incarnation:
+        if lease.incarnation and lease.holds != settled:
             for name, pins in wanted.items():
                 _load(ctx, lease, name, pins)
+
+
+def drive_engine(ctx: Context, lease: LeaseState, names: Iterable[str]) -> None:
+    """Tell one engine what to hold of some policies."""
+    for name, pins in _wanted(ctx, names).items():
+        _load(ctx, lease, name, pins)
+
+
+def drive_policy_engines(ctx: Context, name: str) -> None:
+    """Tell each engine what to hold of one policy."""
+    for own, pins in _wanted(ctx, (name,)).items():
+        for lease in ctx.state.of_use(DeviceUse.ENGINE):
+            if lease.incarnation:
+                _load(ctx, lease, own, pins)
+
+
+def _wanted(ctx: Context, names: Iterable[str]) -> dict[str, list[Pin]]:
+    policies = ctx.state.policies
+    return {name: required(ctx, name, policies[name]) for name in names if policies[name].version is not None}
+
+
+def _settled_vector(ctx: Context, wanted: Mapping[str, list[Pin]]) -> dict[str, int] | None:
+    """Return the vector whose holders have nothing to load and nothing on its way; None when there is no such."""
+    if ctx.state.outstanding.any_of("load") or any(len(pins) != 1 for pins in wanted.values()):
+        return None
+    return {name: pins[0].version for name, pins in wanted.items()}
 
 
 def _load(ctx: Context, lease: LeaseState, name: str, pins: list[Pin]) -> None:
@@ -96,7 +121,9 @@ def served(ctx: Context) -> bool:
 def loaded(ctx: Context) -> bool:
     """Tell whether every engine at work answers and wholly holds what its next requests will name."""
     wanted = {name: required(ctx, name, policy) for name, policy in ctx.state.policies.items()}
-    return all(all_hold(ctx, {name: pin.version}) for name, pins in wanted.items() for pin in pins)
+    deepest = max((len(pins) for pins in wanted.values()), default=0)
+    rounds = ({name: pins[i].version for name, pins in wanted.items() if i < len(pins)} for i in range(deepest))
+    return all(all_hold(ctx, vector) for vector in rounds)
 
 
 def all_hold(ctx: Context, vector: Mapping[str, int | None]) -> bool:
@@ -105,5 +132,7 @@ def all_hold(ctx: Context, vector: Mapping[str, int | None]) -> bool:
     if len(engines) < ctx.plan.spec.resources.rollout_devices:
         return False
     return all(
-        lease.incarnation and holds(lease, name, version) for lease in engines for name, version in vector.items()
+        lease.incarnation
+        and (lease.holds == vector or all(holds(lease, name, version) for name, version in vector.items()))
+        for lease in engines
     )

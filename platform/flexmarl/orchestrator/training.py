@@ -43,11 +43,16 @@ def _train(ctx: Context, lease: LeaseState, cohort: Cohort) -> None:
     """Hand over gradients and steps; in a wavefront, what an episode asks first is finished first."""
     in_turn = ctx.plan.spec.mechanisms.publication == "wavefront" and cohort.settled_at is not None
     for name, own in cohort.policies.items():
-        if not own.stepped and ctx.state.policies[name].accumulator:
-            _accumulate(ctx, lease, cohort, name)
-            _step(ctx, lease, cohort, name)
+        drive_policy(ctx, lease, cohort, name)
         if in_turn and not own.stepped and f"step:{name}" not in ctx.state.outstanding:
             return
+
+
+def drive_policy(ctx: Context, lease: LeaseState, cohort: Cohort, name: str) -> None:
+    """Hand over what one policy can do now."""
+    if not cohort.policies[name].stepped and ctx.state.policies[name].accumulator:
+        _accumulate(ctx, lease, cohort, name)
+        _step(ctx, lease, cohort, name)
 
 
 def _bind(ctx: Context, lease: LeaseState, name: str, policy: PolicyState) -> None:
