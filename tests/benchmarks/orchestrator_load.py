@@ -113,8 +113,6 @@ class Cluster:
                 )
             case c.WriteCheckpoint(label=label, step=step):
                 yield e.CheckpointWritten(label=label, step=step, versions={}, path="/x", bytes=1)
-            case c.ReleaseLease(lease_id=lease_id):
-                yield e.LeaseEnded(lease_id=lease_id, reason="released")
 
     def _digest(self, policy: str, version: int) -> str:
         return hashlib.sha256(f"{policy}:{version}".encode()).hexdigest()

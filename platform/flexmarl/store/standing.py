@@ -48,7 +48,9 @@ def read(conn: Connection, run_id: int) -> Standing:
     numbers = conn.execute(
         "SELECT policy, max(no) + 1 FROM store.micro_batch WHERE run_id = %s GROUP BY policy", [run_id]
     ).fetchall()
-    leases = conn.execute("SELECT id, state FROM store.lease WHERE run_id = %s AND state <> 'ended'", [run_id]).fetchall()
+    leases = conn.execute(
+        "SELECT id, state FROM store.lease WHERE run_id = %s AND state <> 'ended'", [run_id]
+    ).fetchall()
     waiting = conn.execute("SELECT DISTINCT body ->> 'kind' FROM store.inbox WHERE run_id = %s", [run_id]).fetchall()
     assert last is not None
     return Standing(
@@ -67,3 +69,23 @@ def rows_of(conn: Connection, run_id: int, numbers: list[int]) -> dict[int, Comm
         "SELECT no, kind, status FROM store.command WHERE run_id = %s AND no = ANY(%s)", [run_id, numbers]
     ).fetchall()
     return {row[0]: CommandRow(*row) for row in found}
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedCommand:
+    """A command as it was decided."""
+
+    no: int
+    seq: int
+    epoch: int
+    kind: str
+    body: str
+
+
+def decided(conn: Connection, run_id: int, numbers: list[int]) -> dict[int, DecidedCommand]:
+    """Read some commands as they were decided; a number without a row is left out."""
+    found = conn.execute(
+        "SELECT no, seq, epoch, kind, body::text FROM store.command WHERE run_id = %s AND no = ANY(%s)",
+        [run_id, numbers],
+    ).fetchall()
+    return {row[0]: DecidedCommand(*row) for row in found}

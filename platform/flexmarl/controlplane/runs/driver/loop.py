@@ -14,7 +14,7 @@ import structlog
 from psycopg import Connection
 
 from flexmarl.contracts.commands import Route
-from flexmarl.contracts.status import TERMINAL
+from flexmarl.contracts.status import TERMINAL, RunReason
 from flexmarl.controlplane.runs.driver import reconciling
 from flexmarl.controlplane.runs.driver.abandoning import abandon
 from flexmarl.controlplane.runs.driver.announcing import Announcer
@@ -177,9 +177,11 @@ class Driver:
             held.session = RunSession.load(conn, held.lease)
             held.push_at = 0.0
             if held.session.differences:
+                # Its core would go on from rows that are not there: the run ends without it.
                 text = reconciling.in_words(held.session.differences)
-                log.error("rows_differ", run_id=held.lease.run_id, differences=held.session.differences)
-                self._after(held, held.session.give_up(conn, "store_differs", text))
+                self.held.pop(held.lease.run_id)
+                abandon(conn, held.lease, text, RunReason.STORE_DIFFERS)
+                return
         while (turn := held.session.turn(conn, held.poisoned())) is not None:
             held.errors = 0
             held.raised.clear()
@@ -217,7 +219,9 @@ class Driver:
         if held.errors >= MAX_ERRORS:
             self.held.pop(held.lease.run_id, None)
             try:
-                abandon(conn, held.lease, f"{type(error).__name__}: {error}")
+                cause = f"{type(error).__name__}: {error}"[:500]
+                text = f"the orchestrator cannot go on: {cause}; report the log of this run's driver"
+                abandon(conn, held.lease, text)
             except FenceLost as lost:
                 log.warning("run_lost", run_id=held.lease.run_id, reason=str(lost))
 

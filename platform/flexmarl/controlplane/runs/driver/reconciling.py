@@ -68,7 +68,9 @@ def _unknown_commands(known: Mapping[int, str], rows: Standing) -> Iterator[str]
             yield f"command {no} ({kind}) is under way and the log knows nothing of it"
 
 
-def _known_commands(known: Mapping[int, str], found: Mapping[int, CommandRow], waiting: frozenset[str]) -> Iterator[str]:
+def _known_commands(
+    known: Mapping[int, str], found: Mapping[int, CommandRow], waiting: frozenset[str]
+) -> Iterator[str]:
     for no, kind in known.items():
         row = found.get(no)
         if row is None:

@@ -9,7 +9,6 @@ reaches the core is in the log, also that the driver gives a run up: the log alo
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Literal
 
 import structlog
 import zstandard
@@ -92,7 +91,7 @@ class RunSession:
         session._text = stored.reason_text
         session._unsaved_s = time.perf_counter() - began
         if stored.status in TERMINAL and core.state.status not in TERMINAL:
-            # Given up by a driver that did not log it yet: the core learns it here, and the next decision is kept whole.
+            # Given up by a driver that did not log it: the core learns it here, and the next decision is kept whole.
             core.handle(RunGivenUp(cause="orchestrator_error", text=stored.reason_text), now)
             session._snapshot_at = 0.0
         log.info("run_loaded", run_id=lease.run_id, seq=stored.seq, replayed=len(tail), fence=lease.fence)
@@ -112,11 +111,6 @@ class RunSession:
             if not facts:
                 return None
             return self._commit(conn, [(k, _in_place_of(e) if k in poisoned else e) for k, e in facts], now)
-
-    def give_up(self, conn: Connection, cause: Literal["orchestrator_error", "store_differs"], text: str) -> Turn:
-        """End the run in words. Raises as `turn` does."""
-        with conn.transaction():
-            return self._commit(conn, [("", RunGivenUp(cause=cause, text=text))], self._now(conn))
 
     def _now(self, conn: Connection) -> float:
         """Return the time of what is decided next: the database's, unless its clock went back."""
