@@ -40,6 +40,7 @@ def _outcome(attempt: Attempt, seats: dict[str, Seat]) -> EpisodeOutcome:
         attempt=attempt.order.attempt,
         status=attempt.status,
         reason=attempt.reason,
+        by_clock=attempt.status is EpisodeStatus.FAILED and not attempt.broke,
         duration_s=attempt.finished_at - attempt.started_at,
     )
     outcome = attempt.outcome

@@ -55,6 +55,8 @@ class EpisodeOutcome(Record):
     status: EpisodeStatus
     reason: str = ""
     """Boundary and cause when the episode failed, e.g. `environment: step raised ValueError`."""
+    by_clock: bool = False
+    """It failed because time ran out: another try of the same might not."""
     scores: dict[Name, float] = {}
     """Episode reward per role."""
     team_score: float = 0.0

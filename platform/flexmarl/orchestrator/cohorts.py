@@ -15,6 +15,7 @@ from flexmarl.contracts.status import RunReason
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.cutting import cut_ready, stop_idling
+from flexmarl.orchestrator.ordered import watch_the_clock
 from flexmarl.orchestrator.overlapping import adopt_carry
 from flexmarl.orchestrator.rollout import drive_rollout, open_draws, settle_draw
 from flexmarl.orchestrator.staleness import ages_of
@@ -72,6 +73,7 @@ def on_train_group(ctx: Context, event: GroupSettled) -> None:
     if cohort is None:
         return
     settle_draw(ctx, cohort, event.draw)
+    watch_the_clock(ctx, event)
     finished = finished_of(event.episodes)
     count_fates(ctx.state.train_episodes, cohort.tally, event.episodes, len(finished), ctx.plan.members)
     before = cohort.tally.samples, cohort.tally.tokens
