@@ -6,6 +6,7 @@ or follow, as each policy says. How many cohorts are open at once is nobody's se
 
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.lag import Verdict, admit
+from flexmarl.orchestrator.rollout import drive_rollout
 from flexmarl.orchestrator.serving import served
 from flexmarl.orchestrator.state import Cohort, PolicyCohort
 
@@ -36,3 +37,25 @@ def _left(cohort: Cohort, own: PolicyCohort, per_cohort: int) -> int:
     if cohort.settled_at is None or cohort.pending:
         return max(per_cohort - own.steps, 1)
     return len({micro_batch.part for micro_batch in own.micro_batches if not micro_batch.applied})
+
+
+def abandon_older(ctx: Context, policy: str) -> None:
+    """Play anew what plays under older weights of a policy that discards it; what has settled is kept."""
+    state = ctx.state
+    if policy not in ctx.plan.discards:
+        return
+    for cohort in state.cohorts:
+        if not cohort.open or cohort.pins[policy].version >= state.policies[policy].pin.version:
+            continue
+        cohort.pins[policy] = state.policies[policy].pin
+        if state.rest.frozen:
+            continue
+        episodes = len(cohort.open) * ctx.plan.members
+        state.train_episodes.cancelled += episodes
+        state.train_episodes.proposed += episodes
+        for key in set(cohort.open.values()):
+            ctx.withdraw(key)
+        ctx.note(
+            f"{episodes} episodes of cohort {cohort.no} begin anew under version {cohort.pins[policy].version} of {policy}"
+        )
+        drive_rollout(ctx, cohort)

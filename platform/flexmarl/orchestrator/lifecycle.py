@@ -18,7 +18,8 @@ from flexmarl.orchestrator.metrics import publish_metrics, step_metrics
 from flexmarl.orchestrator.moving import hand_over, moving_text
 from flexmarl.orchestrator.overlapping import coming_vector, may_overlap
 from flexmarl.orchestrator.serving import overlaps, served
-from flexmarl.orchestrator.state import Rest, RunState, WantedCheckpoint, forget_carries
+from flexmarl.orchestrator.standing import Rest
+from flexmarl.orchestrator.state import RunState, WantedCheckpoint, forget_carries
 from flexmarl.orchestrator.types import NoteLevel
 
 _EVALUATED_AT_END = (RunReason.BUDGET_STEPS, RunReason.BUDGET_TIME)
@@ -209,10 +210,10 @@ def _after_step(ctx: Context) -> None:
             return
     # Nobody plays with the new weights after a stop on request, so nobody waits for them either.
     leaving = state.status is RunStatus.STOPPING and state.stop_reason is RunReason.USER_REQUEST
-    if (served(ctx) and (state.evaluation is None or overlaps(ctx))) or leaving:
+    if (served(ctx) and (state.evaluation is None or overlaps(ctx))) or leaving or ctx.plan.bounded:
         publish_metrics(ctx, cohort)
         close_cohort(ctx, cohort)
-        if state.cohorts and state.status is RunStatus.RUNNING and evaluation_due(ctx):
+        if state.cohorts and state.status is RunStatus.RUNNING and evaluation_due(ctx) and not ctx.plan.bounded:
             open_evaluation(ctx)
         if state.status is RunStatus.RUNNING:
             _check_budget(ctx)
@@ -231,6 +232,8 @@ def _continue(ctx: Context) -> None:
         # A lease that is to move does so between two cohorts: none may overlap until it has.
         if not moving_text(ctx) and may_overlap(ctx):
             open_cohort(ctx, coming_vector(ctx))
+        if ctx.plan.bounded and evaluation_due(ctx) and served(ctx):
+            open_evaluation(ctx)
         return
     if not (hand_over(ctx) and served(ctx)):
         return

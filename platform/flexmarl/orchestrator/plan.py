@@ -39,6 +39,8 @@ class Plan:
     """Cohorts start as the lag policy admits them: some policy's bound is above 0, and published when committed."""
     follows: dict[str, Follow]
     """Policies whose playing groups go on under newer weights, and how."""
+    discards: frozenset[str]
+    """Policies whose playing groups begin anew under newer weights."""
     ordered: bool
     sampler: TaskSampler
     estimator: AdvantageEstimator
@@ -75,6 +77,7 @@ def make_plan(spec: ExperimentSpec) -> Plan:
         opening=_opening(spec),
         bounded=_bounded(spec),
         follows=_follows(spec),
+        discards=frozenset(n for n in spec.trainable_policies() if spec.lag_policy_of(n).in_flight == "discard"),
         ordered=spec.mechanisms.ordered,
         sampler=TASK_SAMPLERS.get(sampling.task_sampler),
         estimator=ADVANTAGES.get(algorithm.advantage.type),

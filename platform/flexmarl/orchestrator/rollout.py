@@ -40,7 +40,7 @@ def _command(ctx: Context, parts: Cohort | Evaluation, draws: list[int], pins: d
         pool=rollout_pool(ctx),
         epoch=ctx.state.epoch,
         origin=Origin.TRAIN if training else Origin.EVAL,
-        groups=tuple(_train_orders(ctx, draws) if training else _evaluation_orders(ctx, draws)),
+        groups=tuple(_train_orders(ctx, parts, draws) if isinstance(parts, Cohort) else _evaluation_orders(ctx, draws)),
         pins=pins,
         sampling_seed=ctx.plan.spec.seed,
         greedy=not training,
@@ -49,9 +49,9 @@ def _command(ctx: Context, parts: Cohort | Evaluation, draws: list[int], pins: d
     )
 
 
-def _train_orders(ctx: Context, draws: list[int]) -> Iterator[GroupOrder]:
+def _train_orders(ctx: Context, cohort: Cohort, draws: list[int]) -> Iterator[GroupOrder]:
     for draw in draws:
-        seed = ctx.plan.sampler.train(ctx.plan.spec.seed, draw).seed
+        seed = ctx.plan.sampler.train(ctx.plan.spec.seed, cohort.tasks.get(draw, draw)).seed
         yield GroupOrder(draw=draw, task_seed=seed, members=ctx.plan.members)
 
 

@@ -10,10 +10,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from flexmarl.contracts.events import DeviceUse, Verb
+from flexmarl.contracts.events import DeviceUse
 from flexmarl.contracts.status import RunReason, RunStatus
 from flexmarl.orchestrator.lag import Ages, LagCounts
 from flexmarl.orchestrator.on_its_way import OnItsWay, Outstanding
+from flexmarl.orchestrator.standing import History, Rest, Wish
 
 STATE_SCHEMA_VERSION = 2
 
@@ -197,6 +198,8 @@ class Cohort:
     idle_since: float | None = None
     """Since when the trainer waits for samples of this cohort."""
     idle_s: float = 0.0
+    tasks: dict[int, int] = field(default_factory=dict)
+    """Draw -> draw whose task it plays again."""
 
 
 @dataclass(slots=True)
@@ -224,49 +227,6 @@ class WantedCheckpoint:
     label: Literal["best", "last"]
     step: int
     pins: dict[str, Pin]
-
-
-@dataclass(slots=True)
-class History:
-    """What lists and headers show of the past."""
-
-    step_seconds: list[float] = field(default_factory=list)
-    reward: float | None = None
-    reward_first: float | None = None
-    role_reward: dict[str, float] = field(default_factory=dict)
-    eval_last: tuple[float, float] | None = None
-    """Solved share and team score of the last evaluation."""
-    eval_best: tuple[float, float] | None = None
-    """The same of the best evaluated vector."""
-    eval_step: int = -1
-    """Step of the last finished evaluation."""
-    checkpoint_step: int = -1
-    """Step of the last exported last vector."""
-
-
-@dataclass(slots=True)
-class Wish:
-    """The last verb that took effect, and who asked for it; what it leads to is told in their name."""
-
-    verb: Verb
-    operation: str
-    actor: str
-    cause: str
-    open: bool = True
-    """It has not got what it wanted yet."""
-
-
-@dataclass(slots=True)
-class Rest:
-    """A run that does not move: paused, or on its way there or back."""
-
-    frozen: bool = False
-    """Open draws are not played: their episodes are counted as cancelled until they are proposed again."""
-    hold_s: float | None = None
-    since: float | None = None
-    """When the run came to rest; its clocks stand still until it runs again."""
-    release_at: float | None = None
-    """When its devices go back."""
 
 
 @dataclass(slots=True)

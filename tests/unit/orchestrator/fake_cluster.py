@@ -86,7 +86,7 @@ class FakeCluster:
         self.versions = {}
         self.groups, self.micro_batches = {}, {}
         self.accumulated_ids, self.trained = {}, {}
-        self.lags = set()
+        self.lags, self.lags_of = set(), {}
         self.metrics, self.notes = {}, []
         self.checkpoints = []
         self.deadline = None
@@ -213,12 +213,17 @@ class FakeCluster:
                 return False
             engines = [self.children[i] for i in self.children if self.uses[i] is e.DeviceUse.ENGINE]
             wanted = {name: pin.version for name, pin in command.pins.items()}
-            return any(all(v in x.holds.get(n, ()) for n, v in wanted.items()) for x in engines)
+            return any(all(self.answers(command, x, n, v) for n, v in wanted.items()) for x in engines)
         if isinstance(command, c.RequestDevices):
             return self.grants
         if isinstance(command, c.HostLease):
             return True
         return command.lease_id in self.children
+
+    @staticmethod
+    def answers(command, engine, policy, version):
+        held = engine.holds.get(policy, ())
+        return version in held or (policy in command.follows and any(other >= version for other in held))
 
     def act(self, command, child):
         """Do what the command says to the child itself. Returns an error code, or None."""
@@ -329,8 +334,9 @@ class FakeCluster:
                 assert key not in self.trained, f"{key} trained twice"
                 self.trained[key] = (command.policy, command.next_version)
                 lag = command.next_version - 1 - self.groups[s.draw].pins[command.policy].version
-                assert 0 <= lag <= self.spec.mechanisms.lag_policy.bound, f"row of {lag} versions before"
+                assert 0 <= lag <= self.spec.lag_policy_of(command.policy).bound, f"row of {lag} versions before"
                 self.lags.add(lag)
+                self.lags_of.setdefault(command.policy, set()).add(lag)
         history.append(digest(command.policy, command.next_version))
         committed = e.StepCommitted(
             policy=command.policy,
@@ -357,7 +363,7 @@ class FakeCluster:
 
     def settle(self, number, command, group):
         self.now += 0.001
-        episodes = tuple(self.episode(member) for member in range(group.members))
+        episodes = tuple(self.episode(member, command) for member in range(group.members))
         return e.GroupSettled(
             draw=group.draw,
             origin=command.origin,
@@ -366,14 +372,23 @@ class FakeCluster:
             episodes=episodes,
             started_at=self.now,
             finished_at=self.now,
+            versions={name: pin.version for name, pin in command.pins.items()},
         )
 
-    def episode(self, member):
+    def segments(self, command, role):
+        """A policy that follows may be answered by newer weights from some token on."""
+        policy = self.spec.policy_of(role)
+        pinned, newest = command.pins[policy].version, len(self.versions[policy]) - 1
+        if policy not in command.follows or newest == pinned:
+            return ()
+        return (pinned, 1, self.rng.randint(pinned, newest), 2)
+
+    def episode(self, member, command):
         if self.rng.random() < self.faults.episode_failure:
             return EpisodeOutcome(member=member, attempt=3, status=EpisodeStatus.FAILED, reason="environment: step")
         score = self.rng.choice((0.0, 0.5, 1.0))
         samples = tuple(
-            SampleRef(role=role, turn=turn, tokens=3, reward=score)
+            SampleRef(role=role, turn=turn, tokens=3, reward=score, segments=self.segments(command, role))
             for role in self.spec.agents
             for turn in range(self.rng.randint(1, self.turns))
         )
