@@ -9,6 +9,7 @@ pinned to the vector the earlier cohort played under, so own lag grows by one st
 does not depend on it: only the oldest cohort is cut and stepped.
 """
 
+from flexmarl.contracts.status import RunStatus
 from flexmarl.orchestrator.admission import may_start
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.serving import all_hold
@@ -63,7 +64,15 @@ def carries(ctx: Context, own: PolicyCohort) -> bool:
     """Tell whether a policy of a settled cohort has too few rows for a step, and may still wait for more."""
     batch = ctx.plan.spec.batch
     rows = open_rows(own)
-    return 0 < rows < batch.min_rows and own.carries < batch.max_carry
+    return 0 < rows < batch.min_rows and own.carries < batch.max_carry and not _last(ctx)
+
+
+def _last(ctx: Context) -> bool:
+    """Tell whether no cohort follows the one that is trained: what it carried would never be applied."""
+    state = ctx.state
+    if state.cohort is None or len(state.cohorts) > 1:
+        return False
+    return state.cohort.no + 1 >= ctx.plan.spec.budget.train_steps or state.status is RunStatus.STOPPING
 
 
 def open_rows(own: PolicyCohort) -> int:

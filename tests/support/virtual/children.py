@@ -7,12 +7,16 @@ under tokens and leases that may have passed to somebody else), and it keeps the
 import hashlib
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, Origin, SampleRef, TrainStats
 from tests.support.virtual.store import PromiseBroken, Refused, TokenLost
+
+KEPT_VERSIONS = 2
+"""Versions of a policy that an engine serves at once."""
 
 if TYPE_CHECKING:
     from tests.support.virtual.world import World
@@ -116,18 +120,20 @@ class Child(Process):
 class Engine(Child):
     def __init__(self, world: "World", name: str, lease_id: int) -> None:
         super().__init__(world, name, lease_id)
-        self.holds: dict[str, int] = {}
+        self.holds: dict[str, list[int]] = {}
+        """Policy -> the last versions that were loaded, newest last."""
 
     def carry_out(self, no: int, token: int, command: c.Command) -> None:
         assert isinstance(command, c.LoadWeights), f"an engine cannot do {command.kind}"
         self.world.store.guard(no, token)
         if self.world.store.versions[command.policy][command.version] != command.digest:
             raise PromiseBroken(f"{command.policy} {command.version} is asked for under a foreign digest")
-        before = self.holds.get(command.policy)
-        # Versions only grow, so an engine never goes back: a late load of an older one changes nothing.
-        self.holds[command.policy] = max(command.version, -1 if before is None else before)
-        if before is not None and before < command.version:
-            self.world.check_pins(command.policy, before)
+        held = self.holds.setdefault(command.policy, [])
+        if command.version not in held:
+            held.append(command.version)
+            for gone in held[:-KEPT_VERSIONS]:
+                held.remove(gone)
+                self.world.check_pins(command.policy, gone)
         served = e.WeightsServed(
             lease_id=self.lease_id,
             incarnation=self.name,
@@ -226,61 +232,70 @@ class RolloutWorker(Process):
             self._done(no, token)
         for group in left:
             turns = self.world.dice.of("turns", group.draw).randint(1, 3) * len(command.pins)
-            self._turn(no, token, command, group, turns)
+            self._turn(_Playing(no, token, command, group, turns))
 
-    def _turn(self, no: int, token: int, command: c.PlayGroups, group: c.GroupOrder, left: int) -> None:
+    def _turn(self, playing: "_Playing") -> None:
         """Ask an engine for the next turn; without one that holds the weights, ask again."""
-        policies = sorted(command.pins)
-        policy = policies[left % len(policies)]
-        if left and self.world.serves(policy, command.pins[policy].version):
-            left -= 1
-        elif left:
-            self.world.store.ledger.refusals.append(policy)
-        elif self._settle(no, token, command, group):
+        if not playing.left:
+            self._settle(playing)
             return
+        policies = sorted(playing.command.pins)
+        policy = policies[playing.left % len(policies)]
+        version = self._version(playing.command, policy)
+        if self.world.serves(policy, version):
+            playing.used.setdefault(policy, []).append(version)
+            playing.left -= 1
+        else:
+            self.world.store.ledger.refusals.append(policy)
         self.then(
             self.world.dice.took(self.world.dice.durations.turn),
-            lambda: self._turn_if_wanted(no, token, command, group, left),
+            lambda: self._turn_if_wanted(playing),
         )
 
-    def _turn_if_wanted(self, no: int, token: int, command: c.PlayGroups, group: c.GroupOrder, left: int) -> None:
-        try:
-            self.world.store.guard(no, token)
-        except TokenLost:
-            return
-        self._turn(no, token, command, group, left)
+    def _version(self, command: c.PlayGroups, policy: str) -> int:
+        """Return the version that the next turn names: the pinned one, or the newest where replies may follow."""
+        pinned = command.pins[policy].version
+        if policy not in command.follows:
+            return pinned
+        held = [version for engine in self.world.engines() for version in engine.holds.get(policy, [])]
+        return max([pinned, *held])
 
-    def _settle(self, no: int, token: int, command: c.PlayGroups, group: c.GroupOrder) -> bool:
-        now = self.world.clock.now
+    def _turn_if_wanted(self, playing: "_Playing") -> None:
+        with suppress(TokenLost):  # then somebody else plays it, or nobody wants it
+            self.world.store.guard(playing.no, playing.token)
+            self._turn(playing)
+
+    def _settle(self, playing: "_Playing") -> None:
+        command, now = playing.command, self.world.clock.now
         event = e.GroupSettled(
-            draw=group.draw,
+            draw=playing.group.draw,
             origin=command.origin,
             epoch=command.epoch,
-            command_no=no,
-            episodes=tuple(self._episode(command, group, member) for member in range(group.members)),
+            command_no=playing.no,
+            episodes=tuple(self._episode(playing, member) for member in range(playing.group.members)),
             started_at=now,
             finished_at=now,
+            versions={name: pin.version for name, pin in command.pins.items()},
         )
-        try:
-            self.world.store.settle(no, token, event, {name: pin.version for name, pin in command.pins.items()})
-        except TokenLost:
-            return True
-        if all(one.draw in self.world.store.groups for one in command.groups):
-            self._done(no, token)
-        self.world.wake()
-        return True
+        oldest = {name: min(playing.used.get(name, [pin.version])) for name, pin in command.pins.items()}
+        with suppress(TokenLost):  # then the same draw is played by somebody else
+            self.world.store.settle(playing.no, playing.token, event, oldest)
+            if all(one.draw in self.world.store.groups for one in command.groups):
+                self._done(playing.no, playing.token)
+            self.world.wake()
 
     def _done(self, no: int, token: int) -> None:
         self.world.store.finish(no, token)
 
-    def _episode(self, command: c.PlayGroups, group: c.GroupOrder, member: int) -> EpisodeOutcome:
-        dice = self.world.dice.of("episode", group.draw, member)
+    def _episode(self, playing: "_Playing", member: int) -> EpisodeOutcome:
+        command = playing.command
+        dice = self.world.dice.of("episode", playing.group.draw, member)
         fails = self.world.chances.get("episode", 0.0)
         if command.origin is Origin.TRAIN and dice.random() < fails:
             return EpisodeOutcome(member=member, attempt=2, status=EpisodeStatus.FAILED, reason="environment: step")
         score = dice.choice((0.0, 0.5, 1.0))
         samples = tuple(
-            SampleRef(role=role, turn=turn, tokens=dice.randint(1, 9), reward=score)
+            self._sample(playing, role, turn, dice.randint(1, 9), score)
             for role in self.world.spec.agents
             for turn in range(dice.randint(1, 2))
         )
@@ -293,3 +308,29 @@ class RolloutWorker(Process):
             solved=score == 1.0,
             samples=samples,
         )
+
+    def _sample(self, playing: "_Playing", role: str, turn: int, tokens: int, reward: float) -> SampleRef:
+        """Make a row; its tokens are spread over the versions that answered."""
+        policy = self.world.spec.policy_of(role)
+        versions = sorted(set(playing.used.get(policy, [])))
+        segments: tuple[int, ...] = ()
+        if versions and versions != [playing.command.pins[policy].version]:
+            made = versions[:tokens]
+            counts = [1] * (len(made) - 1)
+            counts.append(tokens - len(counts))
+            segments = tuple(n for pair in zip(made, counts, strict=True) for n in pair)
+        return SampleRef(role=role, turn=turn, tokens=tokens, reward=reward, segments=segments)
+
+
+@dataclass
+class _Playing:
+    """A group in a worker's hands."""
+
+    no: int
+    token: int
+    command: c.PlayGroups
+    group: c.GroupOrder
+    left: int
+    """Turns."""
+    used: dict[str, list[int]] = field(default_factory=dict)
+    """Policy -> versions that answered."""

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from flexmarl.contracts.rules import broken_rules
 from flexmarl.contracts.spec import ExperimentSpec
 
 AXES: dict[str, tuple[dict[str, Any], ...]] = {
@@ -13,7 +14,19 @@ AXES: dict[str, tuple[dict[str, Any], ...]] = {
     "protocol": (
         {"mechanisms": {"trainer_protocol": "micro_batch"}},
         {"mechanisms": {"trainer_protocol": "batch"}},
+        {"mechanisms": {"trainer_protocol": "per_group"}},
+        {"mechanisms": {"trainer_protocol": "mini_batch"}, "batch": {"mini_batches": 2}},
+        {"mechanisms": {"policy_clock": True}, "batch": {"min_rows": 12}},
     ),
+    "publication": tuple({"mechanisms": {"publication": name}} for name in ("cohort", "wavefront", "delayed")),
+    "bound": tuple({"mechanisms": {"lag_policy": {"bound": bound}}} for bound in (0, 0, 1, 3)),
+    "admission": tuple({"mechanisms": {"lag_policy": {"at_admission": name}}} for name in ("admit", "wait")),
+    "in_flight": tuple(
+        {"mechanisms": {"lag_policy": {"in_flight": name}}}
+        for name in ("finish", "finish", "continue", "resume", "restart_turn", "discard")
+    ),
+    "at_cut": tuple({"mechanisms": {"lag_policy": {"at_cut": name}}} for name in ("wait", "drop", "refresh")),
+    "carry": ({}, {"batch": {"min_rows": 40, "max_carry": 1}}),
     "order": ({"mechanisms": {"ordered": False}}, {"mechanisms": {"ordered": True}}),
     "filter": ({}, {"sampling": {"group_filter": "drop_zero_variance"}}),
     "members": ({}, {"batch": {"min_members": 2}}),
@@ -37,6 +50,11 @@ def small_spec(*parts: dict[str, Any]) -> ExperimentSpec:
     for part in parts:
         data = _merged(data, part)
     return ExperimentSpec.model_validate(data)
+
+
+def legal(spec: ExperimentSpec) -> bool:
+    """Tell whether a run of it would be accepted."""
+    return not broken_rules(spec)
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

@@ -279,4 +279,4 @@ class VirtualStore:
 
 def bound_of(spec: ExperimentSpec, policy: str) -> int:
     """Return the highest own lag that a policy's rows may have when they are applied."""
-    return spec.mechanisms.lag_policy.bound
+    return spec.lag_policy_of(policy).bound

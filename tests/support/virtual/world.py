@@ -324,7 +324,7 @@ class World:
     def serves(self, policy: str, version: int) -> bool:
         """Tell whether an engine that may be asked wholly holds a version."""
         return any(
-            engine.holds.get(policy) == version and self.store.leases[engine.lease_id].incarnation == engine.name
+            version in engine.holds.get(policy, ()) and self.store.leases[engine.lease_id].incarnation == engine.name
             for engine in self.engines()
         )
 
@@ -336,7 +336,8 @@ class World:
                 continue
             unsettled = [group.draw for group in command.groups if group.draw not in self.store.groups]
             live = row.epoch == self.store.epoch and self.status not in TERMINAL
-            if unsettled and live and command.pins[policy].version == version and not self.serves(policy, version):
+            pinned = command.pins[policy].version == version and policy not in command.follows
+            if unsettled and live and pinned and not self.serves(policy, version):
                 raise PromiseBroken(f"{policy} {version} was let go while draws {unsettled} play with it")
 
     def audit(self) -> None:
@@ -345,8 +346,9 @@ class World:
         for name, policy in state.policies.items():
             if policy.version is not None and policy.digest != store.versions[name][policy.version]:
                 raise PromiseBroken(f"the core knows {name} {policy.version} under a foreign digest")
-        cohort = state.cohort
-        for name, own in ({} if cohort is None else cohort.policies).items():
-            held = [store.micro_batches[name, m.no] for m in own.micro_batches if m.accumulated]
-            if held and own.totals.z != sum(store.z_of(row) for row in held):
-                raise PromiseBroken(f"the core's Z of {name} is not the sum over its accumulated members")
+        for cohort in state.cohorts:
+            for name, own in cohort.policies.items():
+                open_now = [m for m in own.micro_batches if m.accumulated and not m.applied]
+                held = sum(store.z_of(store.micro_batches[name, m.no]) for m in open_now)
+                if own.totals.z != held:
+                    raise PromiseBroken(f"the core's Z of {name} is {own.totals.z}, its members have {held}")

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from flexmarl.contracts.events import PauseMode, Verb
+from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus
 from tests.support.virtual import faults
 from tests.support.virtual.accounts import check_end
-from tests.support.virtual.specs import AXES, small_spec
+from tests.support.virtual.specs import AXES, legal, small_spec
 from tests.support.virtual.world import World
 
 USUAL = 60
@@ -24,7 +25,7 @@ EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", USUAL))
 
 which = st.integers(0, 7)
 absence = st.sampled_from([0.1, 0.8, 2.5, 6.0])
-spec_parts = st.tuples(*(st.sampled_from(options) for options in AXES.values()))
+specs = st.tuples(*(st.sampled_from(options) for options in AXES.values())).map(lambda p: small_spec(*p)).filter(legal)
 chances = st.fixed_dictionaries(
     {
         "refused": st.sampled_from([0.0, 0.0, 0.05]),
@@ -39,9 +40,9 @@ EXHAUSTED = frozenset({RunReason.COMMAND_FAILED, RunReason.CHILDREN_LOST, RunRea
 class Schedules(RuleBasedStateMachine):
     """Everything that may happen to a run, in any order."""
 
-    @initialize(seed=st.integers(0, 1 << 16), parts=spec_parts, chances=chances)
-    def begin(self, seed: int, parts: tuple[dict, ...], chances: dict[str, float]) -> None:
-        self.world = World(small_spec(*parts), seed=seed, chances=chances)
+    @initialize(seed=st.integers(0, 1 << 16), spec=specs, chances=chances)
+    def begin(self, seed: int, spec: ExperimentSpec, chances: dict[str, float]) -> None:
+        self.world = World(spec, seed=seed, chances=chances)
         self.asked = [self.world.ask(Verb.START)]
         self.world.clock.pass_by(0.5)
 

@@ -1,0 +1,20 @@
+"""Broken promises that random schedules found, each as the smallest run that shows it."""
+
+import pytest
+
+from flexmarl.contracts.events import Verb
+from flexmarl.contracts.status import RunStatus
+from tests.support.virtual.accounts import check_end
+from tests.support.virtual.specs import small_spec
+from tests.support.virtual.world import World
+
+
+@pytest.mark.parametrize("protocol", ["micro_batch", "per_group", "batch"])
+def test_what_is_carried_into_the_last_cohort_is_stepped_there(protocol: str) -> None:
+    few = {"batch": {"min_rows": 1000, "max_carry": 9}, "mechanisms": {"trainer_protocol": protocol}}
+    world = World(small_spec(few), seed=1)
+    asked = [world.ask(Verb.START)]
+    world.run()
+    check_end(world, asked)
+    assert world.status is RunStatus.COMPLETED
+    assert {name: policy.version for name, policy in world.core.state.policies.items()} == {"speaker": 1, "listener": 1}
