@@ -67,10 +67,11 @@ class Attention:
         """One engine holds something: whoever waits for the engines waits for the others as well."""
         waiting = ctx.state.outstanding
         missing = waiting.any_about("load", event.policy) if overlaps(ctx) else waiting.any_of("load")
-        lease = ctx.state.leases.get(event.lease_id)
-        if not missing or lease is None or lease.releasing or event.policy not in ctx.state.policies:
+        lease, policy = ctx.state.leases.get(event.lease_id), ctx.state.policies.get(event.policy)
+        if not missing or lease is None or lease.releasing or policy is None:
             return False
-        if lease.incarnation:
+        # What an unsettled group pins was loaded before: behind the committed version nothing is missing.
+        if lease.incarnation and event.version != policy.version:
             drive_engine(ctx, lease, (event.policy,))
         return True
 
