@@ -17,6 +17,7 @@ import aiohttp
 import msgspec
 
 from flexmarl.algorithms.routing import EngineLoad, Router
+from flexmarl.contracts.plane_tokens import TTL_S
 from flexmarl.contracts.wire import PolicyPin
 from flexmarl.store.engines import EngineRoute
 from workers.rollout.engines.wire import Choice, CompletionRequest, CompletionResponse
@@ -94,6 +95,7 @@ class EngineClient:
         self._engines: dict[str, _Engine] = {}
         self._pending: dict[tuple[object, ...], list[_Waiting]] = {}
         self._flushing = False
+        self._read_at = 0.0
         self._refreshing: asyncio.Task[None] | None = None
         self._sending: set[asyncio.Task[None]] = set()
         self._encoder = msgspec.json.Encoder()
@@ -152,6 +154,8 @@ class EngineClient:
         first = turns[0].request
         if not self._engines:
             await self._refresh()
+        elif time.monotonic() - self._read_at > TTL_S / 2:
+            await self._renew_tokens()
         engine = self._pick(first)
         if engine is None:
             _give_back(turns, "not_held")
@@ -193,7 +197,7 @@ class EngineClient:
             stop_token_ids=list(first.stop),
             stream=True,
         )
-        headers = {"Authorization": f"Bearer {engine.route.secret}", "Content-Type": "application/json"}
+        headers = {"Authorization": f"Bearer {engine.route.token}", "Content-Type": "application/json"}
         url = f"{engine.route.endpoint}/v1/completions"
         async with self._open().post(url, data=self._encoder.encode(body), headers=headers) as response:
             if response.status != 200:
@@ -222,10 +226,18 @@ class EngineClient:
             self._refreshing = asyncio.ensure_future(self._read_registry())
         await self._refreshing
 
+    async def _renew_tokens(self) -> None:
+        """Ask for new tokens at half their time; those at hand are good for the other half."""
+        try:
+            await self._refresh()
+        except Exception:  # the registry is out of reach for now, and what is known still answers
+            self.counters.refused["registry_unreachable"] += 1
+
     async def _read_registry(self) -> None:
-        known = self._engines
-        self._engines = {}
-        for route in await self._routes():
+        read_at = time.monotonic()
+        routes = await self._routes()
+        known, self._engines, self._read_at = self._engines, {}, read_at
+        for route in routes:
             engine = known.get(route.incarnation, _Engine(route))
             engine.route = route
             self._engines[route.incarnation] = engine

@@ -12,7 +12,7 @@ from psycopg import Connection, sql
 from flexmarl.contracts.events import Event, event_adapter
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.store import partitions
-from flexmarl.store.errors import StoreError
+from flexmarl.store.errors import StoreError, UnknownRun
 
 _BY_RUN = (
     "inbox", "handled", "event", "note", "ruling", "attempt", "verb_outcome", "command", "micro_batch",
@@ -153,7 +153,7 @@ def release_run(conn: Connection, lease: RunLease) -> None:
 
 
 def load_run(conn: Connection, run_id: int) -> StoredRun:
-    """Read a run's state. Raises StoreError when there is none."""
+    """Read a run's state. Raises UnknownRun when there is none."""
     row = conn.execute(
         """
         SELECT run_id, spec::text, status, reason, reason_text, extract(epoch FROM status_since)::float8, pending_verb,
@@ -165,17 +165,17 @@ def load_run(conn: Connection, run_id: int) -> StoredRun:
         [run_id],
     ).fetchone()
     if row is None:
-        raise StoreError(f"run {run_id} does not exist")
+        raise UnknownRun(run_id)
     values = list(row)
     values[1], values[2], values[10] = orjson.loads(row[1]), RunStatus(row[2]), orjson.loads(row[10])
     return StoredRun(*values)
 
 
 def load_spec(conn: Connection, run_id: int) -> dict[str, object]:
-    """Read a run's resolved specification. Raises StoreError when there is no such run."""
+    """Read a run's resolved specification. Raises UnknownRun when there is no such run."""
     row = conn.execute("SELECT spec::text FROM store.run_state WHERE run_id = %s", [run_id]).fetchone()
     if row is None:
-        raise StoreError(f"run {run_id} does not exist")
+        raise UnknownRun(run_id)
     spec: dict[str, object] = orjson.loads(row[0])
     return spec
 
