@@ -55,4 +55,5 @@ class Mechanisms(Strict):
     allocation: Literal["static"] = "static"
     arbiter: Literal["fifo"] = "fifo"
     ordered: bool = False
-    """Cut micro-batches by draw number instead of by arrival, so that sums are taken in one fixed order."""
+    """Promise bits: micro-batches are fixed slices by draw number, summed in turn, and engines compute a reply from its
+    request alone. Slower; what depends on timing (a bound above 0, redundancy, a clock per policy) is refused."""
