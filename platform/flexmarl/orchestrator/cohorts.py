@@ -16,7 +16,7 @@ from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.cutting import cut_ready, stop_idling
 from flexmarl.orchestrator.ordered import watch_the_clock
-from flexmarl.orchestrator.overlapping import adopt_carry
+from flexmarl.orchestrator.overlapping import begin_training
 from flexmarl.orchestrator.rollout import drive_rollout, open_draws, settle_draw
 from flexmarl.orchestrator.staleness import ages_of
 from flexmarl.orchestrator.state import Cohort, PendingGroup, Pin, PolicyCohort, Row
@@ -42,7 +42,9 @@ def open_cohort(ctx: Context, pins: dict[str, Pin]) -> None:
     )
     state.cohorts.append(cohort)
     if cohort is state.cohort:
-        adopt_carry(ctx, cohort)
+        begin_training(ctx, cohort)
+    cohort.tasks = dict(zip(cohort.open, state.again, strict=False))
+    del state.again[: len(cohort.tasks)]
     state.next_draw += plan.groups
     state.next_cohort += 1
     state.train_episodes.proposed += plan.groups * plan.members
@@ -63,7 +65,7 @@ def close_cohort(ctx: Context, cohort: Cohort) -> None:
     if following is not None:
         if following.open:
             following.idle_since = ctx.now
-        adopt_carry(ctx, following)
+        begin_training(ctx, following)
         cut_ready(ctx, following)
 
 

@@ -5,7 +5,7 @@ Under a lag policy with a bound, admission decides alone. Without one:
 Invariants: at most two cohorts are open, and the later one starts only when every group of the earlier is settled.
 `wavefront`: it is pinned to the vector that the earlier cohort's steps make, so own lag stays what it was; a version
 that is certain and not committed yet is pinned by its number, and turns of its policy wait for it. `delayed`: it is
-pinned to the vector the earlier cohort played under, so own lag grows by one step. What is trained, and in which order,
+pinned to the vector the earlier cohort's steps begin from, so own lag grows by these steps. What is trained, and in which order,
 does not depend on it: only the oldest cohort is cut and stepped.
 """
 
@@ -44,7 +44,7 @@ def coming_vector(ctx: Context) -> dict[str, Pin]:
     if ctx.plan.bounded:
         return state.vector()
     if ctx.plan.spec.mechanisms.publication == "delayed":
-        return {name: Pin(pin.version, pin.digest) for name, pin in head.pins.items()}
+        return dict(head.base)
     vector = state.vector()
     for name, own in head.policies.items():
         ahead = steps_to_come(ctx, own)
@@ -89,8 +89,9 @@ def fill_pins(ctx: Context, policy: str) -> None:
             pin.digest = committed.digest
 
 
-def adopt_carry(ctx: Context, cohort: Cohort) -> None:
-    """Put what policies carry at the beginning of their part of a cohort that is trained from now on."""
+def begin_training(ctx: Context, cohort: Cohort) -> None:
+    """Begin to train a cohort: with what policies carry, and from the committed vector."""
+    cohort.base = ctx.state.vector()
     for name, own in cohort.policies.items():
         policy = ctx.state.policies[name]
         if policy.carry is not None:

@@ -186,6 +186,8 @@ class Cohort:
     open: dict[int, str]
     """Unsettled draw -> key of the rollout command that plays it."""
     policies: dict[str, PolicyCohort]
+    base: dict[str, Pin] = field(default_factory=dict)
+    """Vector that was committed when this cohort became the one that is trained."""
     pending: list[PendingGroup] = field(default_factory=list)
     cut_groups: int = 0
     """Kept groups that are cut; of an ordered run: draws that are cut or were not kept."""

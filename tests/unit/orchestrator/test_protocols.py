@@ -44,6 +44,7 @@ def test_every_protocol_completes_under_every_publication_whatever_breaks(protoc
         own = 3 if protocol == "mini_batch" else 1
         highest = own - 1 + (own if publication == "delayed" else 0)
         assert max(cluster.lags) <= highest
+        assert not cluster.core.state.dropped
         if publication != "delayed":
             assert cluster.lags == set(range(own))
 
@@ -115,7 +116,7 @@ def test_per_group_cuts_each_group_alone():
 def rows(count, score=1.0):
     """One turn of the speaker, `count` of the listener."""
     turns = [("speaker", 0), *(("listener", turn) for turn in range(count))]
-    return lambda member: EpisodeOutcome(
+    return lambda member, command=None: EpisodeOutcome(
         member=member,
         attempt=1,
         status=EpisodeStatus.FINISHED,
@@ -142,13 +143,13 @@ def test_after_max_carry_a_policy_steps_with_what_it_has():
     assert {p: s.version for p, s in cluster.core.state.policies.items()} == {"speaker": 2, "listener": 2}
 
 
-def test_what_is_carried_into_the_end_of_a_run_is_not_counted_as_trained():
+def test_nothing_is_carried_past_the_last_cohort_of_a_run():
     cluster = started(make_spec(batch__min_rows=1000, batch__max_carry=9))
     cluster.episode = rows(1)
     cluster.run()
     assert cluster.status is RunStatus.COMPLETED
-    assert cluster.core.state.samples_trained == 0
-    assert not cluster.trained
+    assert {p: s.version for p, s in cluster.core.state.policies.items()} == {"speaker": 1, "listener": 1}
+    assert cluster.core.state.samples_trained == len(cluster.trained) == 4 * 36
 
 
 def test_a_policy_clock_drops_and_counts_overtaken_rows():
@@ -159,6 +160,7 @@ def test_a_policy_clock_drops_and_counts_overtaken_rows():
     assert cluster.status is RunStatus.COMPLETED
     assert state.policies["listener"].version == 4
     assert state.policies["speaker"].version == 2
+    assert cluster.lags == {0}
     dropped = state.dropped.get("overtaken", 0)
     assert state.samples_trained == len(cluster.trained)
     assert state.samples_trained + dropped == 4 * (18 + 36)
