@@ -55,7 +55,6 @@ def abandon_older(ctx: Context, policy: str) -> None:
         state.train_episodes.proposed += episodes
         for key in set(cohort.open.values()):
             ctx.withdraw(key)
-        ctx.note(
-            f"{episodes} episodes of cohort {cohort.no} begin anew under version {cohort.pins[policy].version} of {policy}"
-        )
+        version = cohort.pins[policy].version
+        ctx.note(f"{episodes} episodes of cohort {cohort.no} begin anew under version {version} of {policy}")
         drive_rollout(ctx, cohort)

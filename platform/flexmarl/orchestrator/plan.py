@@ -95,7 +95,7 @@ def _bounded(spec: ExperimentSpec) -> bool:
 
 def _follows(spec: ExperimentSpec) -> dict[str, Follow]:
     rules = {name: spec.lag_policy_of(name).in_flight for name in spec.trainable_policies()}
-    return {name: cast(Follow, rule) for name, rule in rules.items() if rule in get_args(Follow)}
+    return {name: cast("Follow", rule) for name, rule in rules.items() if rule in get_args(Follow)}
 
 
 def _needed_members(spec: ExperimentSpec) -> int:

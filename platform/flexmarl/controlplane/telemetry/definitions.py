@@ -73,6 +73,30 @@ DEFINITIONS: dict[str, Definition] = {
     "staleness/own_max": _policy(
         "Largest own lag", "versions", "Largest distance between a cut sample's version and the weights it trains."
     ),
+    "staleness/start": _policy(
+        "Own lag from the start",
+        "versions",
+        "Trained version minus the version of a trained row's first token: mean, 99th percentile and largest.",
+    ),
+    "staleness/completion": _policy(
+        "Own lag from completion",
+        "versions",
+        "Trained version minus the version that was committed when a trained row's group settled: mean, 99th "
+        "percentile and largest.",
+    ),
+    "staleness/token": _policy(
+        "Own lag per token",
+        "versions",
+        "Trained version minus the version that made a trained token: mean, 99th percentile and largest.",
+    ),
+    "staleness/dropped": _policy(
+        "Rows dropped as too old", "rows", "Rows of the step that the sweep or the policy's own clock took out."
+    ),
+    "length/trained_ratio": _policy(
+        "Length of trained to generated rows",
+        "",
+        "Mean tokens of the step's trained rows over those of its generated rows; below 1, short rows are favoured.",
+    ),
     "time/step": _team("Step time", "s", "From the step's first task until its new weights are served."),
     "time/rollout": _team("Rollout time", "s", "From the step's first task until its last group settled."),
     "time/train_tail": _team("Training tail", "s", "From the last settled group until the last optimizer step."),
