@@ -224,6 +224,7 @@ API: dict[str, dict[str, Row]] = {
     "api-run-decisions": _read,
     "api-run-lag": _read,
     "api-run-store": _read,
+    "api-run-transitions": _read,
     "api-run-series": _read,
     "api-run-timeline": _read,
     "api-run-events": _read,

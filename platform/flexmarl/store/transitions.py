@@ -5,7 +5,7 @@ what happened: the cut, and the facts of the log. Owners: the driver cuts, a tra
 engine's life serves.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -32,24 +32,16 @@ class Transition:
 
 
 def transitions(
-    conn: Connection, run_id: int, *, policy: str = "", kind: str = "", before: datetime | None = None, limit: int = 100
+    conn: Connection, run_id: int, *, kinds: Sequence[str] = (), policies: Sequence[str] = (), limit: int = 100
 ) -> list[Transition]:
-    """List a run's transitions, newest first, those before a moment."""
+    """List a run's newest transitions, of all kinds and policies where none are named."""
     with conn.cursor(row_factory=class_row(Transition)) as cursor:
         return cursor.execute(
             """
             SELECT kind, policy, at, owner, version, cohort, micro_batch, rows, seq FROM store.transition
-            WHERE run_id = %(run)s AND (%(policy)s = '' OR policy = %(policy)s) AND (%(kind)s = '' OR kind = %(kind)s)
-              AND (%(before)s::timestamptz IS NULL OR at < %(before)s)
-            ORDER BY at DESC, kind, policy, micro_batch LIMIT %(limit)s
+            WHERE run_id = %(run)s AND (%(kinds)s::text[] = '{}' OR kind = ANY(%(kinds)s))
+              AND (%(policies)s::text[] = '{}' OR policy = ANY(%(policies)s))
+            ORDER BY at DESC, seq DESC NULLS LAST, policy, micro_batch DESC LIMIT %(limit)s
             """,
-            {"run": run_id, "policy": policy, "kind": kind, "before": before, "limit": limit},
+            {"run": run_id, "kinds": list(kinds), "policies": list(policies), "limit": limit},
         ).fetchall()
-
-
-def transition_counts(conn: Connection, run_id: int) -> Mapping[tuple[str, str], int]:
-    """Count a run's transitions by (policy, kind)."""
-    rows = conn.execute(
-        "SELECT policy, kind, count(*) FROM store.transition WHERE run_id = %s GROUP BY policy, kind", [run_id]
-    ).fetchall()
-    return {(row[0], row[1]): row[2] for row in rows}

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from flexmarl.controlplane.telemetry.api import advice, joint, log_views, pace, timelines
+from flexmarl.controlplane.telemetry.api import advice, joint, log_views, pace, timelines, transitions
 
 _RUN = "runs/<str:run_id>"
 
@@ -16,6 +16,7 @@ urlpatterns = [
     path(f"{_RUN}/logs/export", log_views.LogExportView.as_view(), name="api-run-logs-export"),
     path(f"{_RUN}/pipeline", pace.PipelineView.as_view(), name="api-run-pipeline"),
     path(f"{_RUN}/store", joint.StoreView.as_view(), name="api-run-store"),
+    path(f"{_RUN}/transitions", transitions.TransitionsView.as_view(), name="api-run-transitions"),
     path(f"{_RUN}/timeline", timelines.TimelineView.as_view(), name="api-run-timeline"),
     path("timeline", timelines.ClusterTimelineView.as_view(), name="api-timeline"),
 ]
