@@ -15,12 +15,15 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeVar
 
 import psutil
 import psycopg
 import redis
 
-from tests.support.system import System
+from tests.support.system import ApiError, System
+
+T = TypeVar("T")
 
 APART = 3.0
 """The next strike comes this many recoveries after the last."""
@@ -174,7 +177,7 @@ class Chaos:
 
     def strike(self, *kinds: Kind) -> Strike:
         """Strike all at once and wait until each of them is back. Raises AssertionError when one is not in time."""
-        step, former = self.store.step(), self.store.children()
+        step, former = patient(self.store.step), patient(self.store.children)
         pids = self.system.processes()
         victims = [self._victim(kind, former) for kind in kinds]
         at = time.monotonic()
@@ -221,7 +224,7 @@ def schedule(rng: random.Random, kills: int) -> Iterator[tuple[Kind, ...]]:
     deck: list[Kind] = []
     spent = 0
     while spent < kills:
-        size = min(rng.choice([1, 1, 1, 1, 1, 3]), kills - spent)
+        size = min(rng.choice([1, 1, 3]), kills - spent)
         while len(deck) < size:
             more = list(Kind)
             rng.shuffle(more)
@@ -230,6 +233,19 @@ def schedule(rng: random.Random, kills: int) -> Iterator[tuple[Kind, ...]]:
         del deck[: len(chosen)]
         spent += len(chosen)
         yield chosen
+
+
+def patient(ask: Callable[[], T], timeout_s: float = 60.0) -> T:
+    """Ask until the answer comes: web or database may be on their way back."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            return ask()
+        except (OSError, psycopg.OperationalError, ApiError) as error:
+            refused = isinstance(error, ApiError) and error.status < 500
+            if refused or time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
 
 
 def percentile(values: list[float], share: float) -> float:

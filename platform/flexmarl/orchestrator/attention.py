@@ -23,7 +23,7 @@ from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.status import RunStatus
 from flexmarl.contracts.wire import Origin
 from flexmarl.orchestrator.context import Context
-from flexmarl.orchestrator.lifecycle import time_limit
+from flexmarl.orchestrator.lifecycle import advance, time_limit
 from flexmarl.orchestrator.serving import drive_engine, drive_policy_engines, overlaps
 from flexmarl.orchestrator.state import LeaseState
 from flexmarl.orchestrator.training import drive_policy, drive_trainer
@@ -104,13 +104,18 @@ class Attention:
         if cohort is None or trainer is None or policy is None or overlaps(ctx) or not policy.accumulator:
             return False
         own = cohort.policies.get(event.policy)
-        if own is None or all(part.stepped for part in cohort.policies.values()):
+        if own is None:
             return False
-        before = own.stepped
+        before = own.stepped, ctx.state.status
         drive_policy(ctx, trainer, cohort, event.policy)
-        if own.stepped is not before:
+        if all(part.stepped for part in cohort.policies.values()):
+            # The books of the step are closed; the cohort itself ends only when the engines hold the new version.
+            advance(ctx)
+        if (own.stepped, ctx.state.status) != before or ctx.state.cohort is not cohort:
             return False
         drive_policy_engines(ctx, event.policy)
+        if ctx.state.checkpoints:
+            drive_trainer(ctx)
         return True
 
     def on_policy_bound(self, ctx: Context, event: PolicyBound) -> bool:

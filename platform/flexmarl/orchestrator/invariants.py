@@ -1,10 +1,16 @@
-"""What must hold between any two calls of the core. Used by every test and scenario; costs too much for production."""
+"""What must hold between any two calls of the core.
 
-from flexmarl.contracts.events import DeviceUse
+The core checks itself on every call: the whole tree where a status, a cohort or an evaluation begins or ends, and in
+between what the fact touched, at a cost that does not grow with the run. Tests check the whole tree after every fact.
+"""
+
+from typing import Any
+
+from flexmarl.contracts.events import DeviceUse, MicroBatchAccumulated, StepCommitted
 from flexmarl.contracts.status import GOALS, TERMINAL, RunStatus
 from flexmarl.contracts.wire import EVALUATION_DRAWS
 from flexmarl.orchestrator.plan import Plan
-from flexmarl.orchestrator.state import Cohort, Counters, RunState
+from flexmarl.orchestrator.state import Cohort, Counters, LeaseState, RunState
 
 
 def check_invariants(plan: Plan, state: RunState) -> None:
@@ -18,6 +24,28 @@ def check_invariants(plan: Plan, state: RunState) -> None:
         _check_cohort(plan, state, state.cohort)
     if state.evaluation is not None:
         assert all(draw >= EVALUATION_DRAWS for draw in state.evaluation.open), "a training draw in an evaluation"
+
+
+def check_touched(plan: Plan, state: RunState, event: Any, issued: list[int]) -> None:
+    """Raise AssertionError naming the rule that a fact and the commands it led to broke."""
+    _check_counts(plan, state)
+    assert state.outstanding.agrees(), "two keys share a command"
+    first = state.next_command - len(issued)
+    assert not issued or (issued[0] == first and issued[-1] == state.next_command - 1), "command numbers have a gap"
+    cohort = state.cohort
+    if cohort is not None:
+        _check_groups(plan, cohort)
+    lease = state.leases.get(getattr(event, "lease_id", 0))
+    if lease is not None:
+        _check_lease(lease)
+    policy = getattr(event, "policy", "")
+    if policy not in state.policies:
+        return
+    known = state.policies[policy]
+    version = known.accumulator.partition(":")[0]
+    assert not version or version == str(known.version), f"{policy} accumulates at {version}, not {known.version}"
+    if cohort is not None and isinstance(event, MicroBatchAccumulated | StepCommitted):
+        _check_part(plan, state, cohort, policy)
 
 
 def _check_counts(plan: Plan, state: RunState) -> None:
@@ -61,13 +89,17 @@ def _check_life(state: RunState) -> None:
         assert all(o.kind in hosts for o in state.outstanding.values()), "an ended run has commands on their way"
         assert all(lease.releasing for lease in state.leases.values()), "an ended run keeps a lease"
     for lease in state.leases.values():
-        assert lease.incarnation or not lease.holds, "a lost child holds weights"
+        _check_lease(lease)
     alive = {lease.incarnation for lease in state.leases.values() if lease.use is DeviceUse.TRAINER}
     for name, policy in state.policies.items():
         version, _, incarnation = policy.accumulator.partition(":")
         if policy.accumulator:
             assert incarnation in alive, f"{name} has an accumulator in a dead trainer"
             assert version == str(policy.version), f"{name} accumulates at {version}, committed is {policy.version}"
+
+
+def _check_lease(lease: LeaseState) -> None:
+    assert lease.incarnation or not lease.holds, "a lost child holds weights"
 
 
 def _check_attempts(state: RunState) -> None:
@@ -93,18 +125,22 @@ def _check_cohort(plan: Plan, state: RunState, cohort: Cohort) -> None:
         assert cohort.settled_at is not None or plan.bounded, "a cohort started before the one before it was settled"
         for own in later.policies.values():
             assert not own.micro_batches, "a later cohort is cut"
-    mechanisms = plan.spec.mechanisms
-    for name, pin in cohort.pins.items():
-        own, version = cohort.policies.get(name), state.policies[name].version
-        assert version is not None
-        ahead = 0 if own is None else own.steps
-        if mechanisms.publication != "delayed" and not plan.bounded:
-            assert version == pin.version + ahead, f"{name} is at {version}, its cohort pins {pin.version}"
-        if own is None:
-            continue
-        bound = plan.spec.lag_policy_of(name).bound
-        assert own.own_lag <= bound, f"{name} would train on rows {own.own_lag} versions old, {bound} are allowed"
-        assert own.accumulated == sum(m.accumulated for m in own.micro_batches), f"{name} counts wrongly"
-        early = mechanisms.policy_clock and own.closed
-        assert not own.stepped or cohort.settled_at is not None or early, f"{name} stepped too early"
-        assert all(m.no < state.policies[name].next_micro_batch for m in own.micro_batches), "an unknown micro-batch"
+    for name in cohort.pins:
+        _check_part(plan, state, cohort, name)
+
+
+def _check_part(plan: Plan, state: RunState, cohort: Cohort, name: str) -> None:
+    mechanisms, pin = plan.spec.mechanisms, cohort.pins[name]
+    own, version = cohort.policies.get(name), state.policies[name].version
+    assert version is not None
+    ahead = 0 if own is None else own.steps
+    if mechanisms.publication != "delayed" and not plan.bounded:
+        assert version == pin.version + ahead, f"{name} is at {version}, its cohort pins {pin.version}"
+    if own is None:
+        return
+    bound = plan.spec.lag_policy_of(name).bound
+    assert own.own_lag <= bound, f"{name} would train on rows {own.own_lag} versions old, {bound} are allowed"
+    assert own.accumulated == sum(m.accumulated for m in own.micro_batches), f"{name} counts wrongly"
+    early = mechanisms.policy_clock and own.closed
+    assert not own.stepped or cohort.settled_at is not None or early, f"{name} stepped too early"
+    assert all(m.no < state.policies[name].next_micro_batch for m in own.micro_batches), "an unknown micro-batch"

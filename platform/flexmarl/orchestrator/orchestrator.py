@@ -39,6 +39,7 @@ from flexmarl.orchestrator.attention import Attention
 from flexmarl.orchestrator.cohorts import on_train_group
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.evaluation import on_evaluation_group
+from flexmarl.orchestrator.invariants import check_invariants, check_touched
 from flexmarl.orchestrator.lifecycle import advance, fail, on_verb, time_limit
 from flexmarl.orchestrator.moving import drive_moves, moving_text, on_lease_recalled
 from flexmarl.orchestrator.pausing import still, take_late_group
@@ -124,14 +125,22 @@ class Orchestrator:
         return encode(self.state)
 
     def handle(self, event: Event, now: float) -> Decision:
-        """Take one fact and decide. `now` never goes back: an earlier one counts as the last."""
+        """Take one fact and decide. `now` never goes back: an earlier one counts as the last.
+
+        Raises AssertionError when what must hold does not hold any more; then this object is of no use.
+        """
         state = self.state
         state.now = max(state.now, now)
         ctx = Context(self.plan, state, state.now)
+        before = _outline(state)
         HANDLERS[type(event)](ctx, event)
         if state.status not in _IDLE and not self._attention.seen_to(ctx, event):
             self._drive(ctx)
             self._attention.forget()
+        if _outline(state) == before:
+            check_touched(self.plan, state, event, [numbered.no for numbered in ctx.commands])
+        else:
+            check_invariants(self.plan, state)
         return self._decision(ctx)
 
     def progress(self) -> Progress:
@@ -176,6 +185,11 @@ class Orchestrator:
             outcomes=ctx.outcomes,
             rulings=ctx.rulings,
         )
+
+
+def _outline(state: RunState) -> tuple[RunStatus, int, int, bool]:
+    """Return what changes where something begins or ends."""
+    return state.status, state.next_cohort, len(state.cohorts), state.evaluation is None
 
 
 def _explain(ctx: Context) -> None:

@@ -83,7 +83,9 @@ def _load(ctx: Context, lease: LeaseState, name: str, pins: list[Pin]) -> None:
     """Load the oldest missing version: the next one follows when it is held."""
     key = f"load:{lease.lease_id}:{name}"
     on_its_way = ctx.state.outstanding.get(key)
-    if on_its_way is not None and all(pin.version != on_its_way.version for pin in pins):
+    if on_its_way is not None:
+        if any(pin.version == on_its_way.version for pin in pins):
+            return
         ctx.withdraw(key)
     missing = next((pin for pin in pins if not holds(lease, name, pin.version)), None)
     # The version loaded before the last one makes room: not while somebody is served by it.
