@@ -7,6 +7,7 @@ command (token lost, run moved on); nothing is kept between commands but connect
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -238,10 +239,54 @@ async def _play_group(
     context: RunContext,
     queue: "asyncio.Queue[groups.SettledGroup]",
 ) -> None:
-    attempts = await asyncio.gather(
-        *(_play_member(taken, order, group, member, seats, context) for member in range(group.members))
+    async with asyncio.TaskGroup() as tasks:
+        playing = [
+            tasks.create_task(_play_member(taken, order, group, member, seats, context))
+            for member in range(group.members)
+        ]
+        if group.enough:
+            await _until_enough(playing, group.enough)
+    attempts = [
+        _cancelled(taken, order, group, member, context) if task.cancelled() else task.result()
+        for member, task in enumerate(playing)
+    ]
+    queue.put_nowait(settled_group(order, taken.no, attempts, seats))
+
+
+async def _until_enough(playing: "list[asyncio.Task[Attempt]]", enough: int) -> None:
+    """Cancel the members that still play once enough of them have finished."""
+    waiting = set(playing)
+    finished = 0
+    while waiting and finished < enough:
+        done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finished += sum(task.result().status is EpisodeStatus.FINISHED for task in done)
+    for task in waiting:
+        task.cancel()
+
+
+def _cancelled(taken: Taken, order: PlayGroups, group: GroupOrder, member: int, context: RunContext) -> Attempt:
+    """Record a member that its group did not need."""
+    now = time.time()
+    reason = f"rollout: {group.enough} members of its group had finished"
+    episode = _episode(taken, order, group, member, context, 1, 0)
+    return Attempt(episode, EpisodeStatus.CANCELLED, reason, started_at=now, finished_at=now)
+
+
+def _episode(
+    taken: Taken, order: PlayGroups, group: GroupOrder, member: int, context: RunContext, tried: int, breakdowns: int
+) -> EpisodeOrder:
+    batch = context.spec.batch
+    return EpisodeOrder(
+        draw=group.draw,
+        member=member,
+        attempt=(taken.takes - 1) * batch.max_attempts + tried,
+        task_seed=group.task_seed,
+        held_out=order.origin is Origin.EVAL,
+        sampling_seed=order.sampling_seed,
+        timeout_s=batch.episode_timeout_s,
+        latency=context.spec.environment.latency,
+        breakdowns=breakdowns,
     )
-    queue.put_nowait(settled_group(order, taken.no, list(attempts), seats))
 
 
 async def _play_member(
@@ -251,17 +296,7 @@ async def _play_member(
     batch = context.spec.batch
     attempt, breakdowns = None, 0
     for tried in range(1, batch.max_attempts + 1):
-        episode = EpisodeOrder(
-            draw=group.draw,
-            member=member,
-            attempt=(taken.takes - 1) * batch.max_attempts + tried,
-            task_seed=group.task_seed,
-            held_out=order.origin is Origin.EVAL,
-            sampling_seed=order.sampling_seed,
-            timeout_s=batch.episode_timeout_s,
-            latency=context.spec.environment.latency,
-            breakdowns=breakdowns,
-        )
+        episode = _episode(taken, order, group, member, context, tried, breakdowns)
         attempt = await play_episode(episode, context.family, seats, context.client)
         if attempt.status is EpisodeStatus.FINISHED:
             return attempt

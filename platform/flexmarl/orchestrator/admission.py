@@ -24,6 +24,14 @@ def may_start(ctx: Context) -> Verdict:
     return verdict
 
 
+def may_start_next(ctx: Context) -> bool:
+    """Tell whether the next cohort may start for the surplus of the oldest one, which needs its groups no more."""
+    state = ctx.state
+    lags = {name: ctx.plan.spec.lag_policy_of(name) for name in ctx.plan.trainable}
+    fits = admit(lags, {name: steps_before(ctx, name) for name in lags}, playing=0).allowed
+    return fits and state.next_cohort < ctx.plan.spec.budget.train_steps and served(ctx)
+
+
 def steps_before(ctx: Context, policy: str) -> int:
     """Count the optimizer steps a policy will take before the rows of a cohort that starts now are all trained."""
     per_cohort = -(-ctx.plan.groups // ctx.plan.part_groups)

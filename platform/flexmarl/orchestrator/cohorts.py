@@ -11,12 +11,14 @@ from flexmarl.algorithms.advantages import Advantages
 from flexmarl.algorithms.filters import Signal, signal_of
 from flexmarl.contracts.events import GroupSettled
 from flexmarl.contracts.rulings import RulingKind
-from flexmarl.contracts.status import RunReason
+from flexmarl.contracts.status import RunReason, RunStatus
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
+from flexmarl.orchestrator.admission import may_start_next
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.cutting import cut_ready, stop_idling
 from flexmarl.orchestrator.ordered import watch_the_clock
 from flexmarl.orchestrator.overlapping import begin_training
+from flexmarl.orchestrator.redundancy import cancel, enough, groups_to_open, hand_on, take_late
 from flexmarl.orchestrator.rollout import drive_rollout, open_draws, settle_draw
 from flexmarl.orchestrator.staleness import ages_of
 from flexmarl.orchestrator.state import Cohort, PendingGroup, Pin, PolicyCohort, Row
@@ -30,14 +32,15 @@ EMPTY_COHORTS = 2
 def open_cohort(ctx: Context, pins: dict[str, Pin]) -> None:
     """Propose the next tasks under a vector and send them to play."""
     state, plan = ctx.state, ctx.plan
-    first = state.next_draw
+    first, groups = state.next_draw, groups_to_open(ctx)
     cohort = Cohort(
         no=state.next_cohort,
         opened_at=ctx.now,
         first_draw=first,
         pins=pins,
-        open=open_draws(ctx, first, plan.groups, plan.spec.batch.rollout_groups),
+        open=open_draws(ctx, first, groups, plan.spec.batch.rollout_groups),
         policies={name: PolicyCohort() for name in plan.trainable},
+        size=groups,
         idle_since=None if state.cohorts else ctx.now,
     )
     state.cohorts.append(cohort)
@@ -45,9 +48,9 @@ def open_cohort(ctx: Context, pins: dict[str, Pin]) -> None:
         begin_training(ctx, cohort)
     cohort.tasks = dict(zip(cohort.open, state.again, strict=False))
     del state.again[: len(cohort.tasks)]
-    state.next_draw += plan.groups
+    state.next_draw += groups
     state.next_cohort += 1
-    state.train_episodes.proposed += plan.groups * plan.members
+    state.train_episodes.proposed += groups * plan.members
     if state.first_cohort_at is None:
         state.first_cohort_at = ctx.now
     drive_rollout(ctx, cohort)
@@ -71,6 +74,7 @@ def close_cohort(ctx: Context, cohort: Cohort) -> None:
 
 def on_train_group(ctx: Context, event: GroupSettled) -> None:
     """Settle a group of the open cohort: filter, advantages, and whatever can be cut now."""
+    take_late(ctx, event)
     cohort = next((own for own in ctx.state.cohorts if event.draw in own.open), None)
     if cohort is None:
         return
@@ -173,11 +177,29 @@ def _rows(ctx: Context, finished: Sequence[EpisodeOutcome], advantages: Advantag
     return rows
 
 
+def settle_with_enough(ctx: Context) -> None:
+    """Settle the oldest cohort once it has enough groups; the others play on for the next, or are cancelled."""
+    cohort, state = ctx.state.cohort, ctx.state
+    if cohort is None or not cohort.open or not enough(ctx, cohort):
+        return
+    if ctx.plan.spec.mechanisms.redundancy.surplus == "continue":
+        if len(state.cohorts) == 1 and state.status is RunStatus.RUNNING and may_start_next(ctx):
+            open_cohort(ctx, state.vector())
+        if len(state.cohorts) > 1:
+            hand_on(ctx, cohort, state.cohorts[1])
+    if cohort.open:
+        cancel(ctx, cohort)
+    _settle_cohort(ctx, cohort)
+    cut_ready(ctx, cohort)
+
+
 def _settle_cohort(ctx: Context, cohort: Cohort) -> None:
     if cohort.open:
         return
     cohort.settled_at = ctx.now
     text = f"every group is settled: {cohort.kept} kept, {cohort.refused} refused, {cohort.dropped} dropped"
+    if cohort.handed_on or cohort.cancelled:
+        text += f"; of the surplus, {cohort.handed_on} play on for the next step and {cohort.cancelled} are cancelled"
     ctx.rule(RulingKind.COHORT_SETTLED, text, cohort=cohort.no)
     stop_idling(ctx, cohort)
     lost = cohort.kept + cohort.refused == 0

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from flexmarl.contracts.events import RunVerb, Verb
 from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus, allowed_verbs, may_move, next_status
 from flexmarl.orchestrator import attempts, pausing, wishes
-from flexmarl.orchestrator.cohorts import close_cohort, open_cohort, starved
+from flexmarl.orchestrator.cohorts import close_cohort, open_cohort, settle_with_enough, starved
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.evaluation import evaluation_due, open_evaluation, target_reached
 from flexmarl.orchestrator.metrics import publish_metrics, step_metrics
@@ -145,6 +145,7 @@ def advance(ctx: Context) -> None:
         pausing.go_on(ctx)
     if state.status is RunStatus.RUNNING:
         _check_budget(ctx)
+    settle_with_enough(ctx)
     _after_step(ctx)
     if state.status is RunStatus.PAUSING:
         _come_to_rest(ctx)

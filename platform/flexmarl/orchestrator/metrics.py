@@ -21,6 +21,9 @@ def step_metrics(ctx: Context, cohort: Cohort) -> None:
     _signals(ctx, tally, step)
     ctx.metric("episodes/failed", float(tally.failed), step, stat="sum")
     ctx.metric("groups/dropped", float(cohort.dropped), step, stat="sum")
+    if ctx.plan.extra_groups:
+        ctx.metric("groups/handed_on", float(cohort.handed_on), step, stat="sum")
+        ctx.metric("groups/cancelled", float(cohort.cancelled), step, stat="sum")
     for name, own in cohort.policies.items():
         _training(ctx, name, own, cohort.no, step)
 

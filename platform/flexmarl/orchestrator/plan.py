@@ -27,6 +27,10 @@ class Plan:
     groups: int
     members: int
     needed_members: int
+    extra_groups: int
+    """Groups proposed beyond those of a step."""
+    enough_members: int
+    """Finished members at which the other members of a group are cancelled; 0: none are."""
     slice_groups: int
     """Episode groups in a micro-batch."""
     streaming: bool
@@ -69,7 +73,9 @@ def make_plan(spec: ExperimentSpec) -> Plan:
         policy_of={role: spec.policy_of(role) for role in spec.agents},
         trained_roles=frozenset(role for role, agent in spec.agents.items() if agent.trainable),
         groups=batch.tasks_per_step,
-        members=batch.episodes_per_task,
+        members=batch.episodes_per_task + _extra(spec, "extra_members"),
+        extra_groups=_extra(spec, "extra_groups"),
+        enough_members=batch.episodes_per_task if _extra(spec, "extra_members") else 0,
         needed_members=_needed_members(spec),
         slice_groups=1 if spec.mechanisms.trainer_protocol == "per_group" else batch.micro_batch_groups,
         streaming=spec.mechanisms.trainer_protocol != "batch",
@@ -86,6 +92,11 @@ def make_plan(spec: ExperimentSpec) -> Plan:
         normaliser=NORMALISERS.get(algorithm.advantage.type),
         aggregation=AGGREGATIONS.get(algorithm.loss.aggregation),
     )
+
+
+def _extra(spec: ExperimentSpec, kind: str) -> int:
+    redundancy = spec.mechanisms.redundancy
+    return redundancy.extra if redundancy.type == kind else 0
 
 
 def _bounded(spec: ExperimentSpec) -> bool:

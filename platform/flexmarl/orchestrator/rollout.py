@@ -52,7 +52,7 @@ def _command(ctx: Context, parts: Cohort | Evaluation, draws: list[int], pins: d
 def _train_orders(ctx: Context, cohort: Cohort, draws: list[int]) -> Iterator[GroupOrder]:
     for draw in draws:
         seed = ctx.plan.sampler.train(ctx.plan.spec.seed, cohort.tasks.get(draw, draw)).seed
-        yield GroupOrder(draw=draw, task_seed=seed, members=ctx.plan.members)
+        yield GroupOrder(draw=draw, task_seed=seed, members=ctx.plan.members, enough=ctx.plan.enough_members)
 
 
 def _evaluation_orders(ctx: Context, draws: list[int]) -> Iterator[GroupOrder]:
@@ -65,6 +65,8 @@ def _evaluation_orders(ctx: Context, draws: list[int]) -> Iterator[GroupOrder]:
 def settle_draw(ctx: Context, parts: Cohort | Evaluation, draw: int) -> None:
     """Close a draw, and its command with the last of its draws."""
     key = parts.open.pop(draw)
+    if isinstance(parts, Cohort):
+        parts.older.pop(draw, None)
     command = ctx.state.outstanding.get(key)
     if command is not None:
         command.left -= 1

@@ -26,6 +26,7 @@ def pinned(ctx: Context, name: str) -> dict[int, Pin]:
     """Return the committed versions of a policy that unsettled groups pin."""
     state = ctx.state
     parts = [cohort.pins for cohort in state.cohorts if cohort.open and name not in ctx.plan.follows]
+    parts += [pins for cohort in state.cohorts for pins in cohort.older.values() if name not in ctx.plan.follows]
     if state.evaluation is not None:
         parts.append(state.evaluation.pins)
     return {pins[name].version: pins[name] for pins in parts if pins[name].digest}

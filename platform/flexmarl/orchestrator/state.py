@@ -200,6 +200,14 @@ class Cohort:
     idle_since: float | None = None
     """Since when the trainer waits for samples of this cohort."""
     idle_s: float = 0.0
+    size: int = 0
+    """Groups that belong to it."""
+    older: dict[int, dict[str, Pin]] = field(default_factory=dict)
+    """Draw that came from an earlier cohort -> the vector it plays under."""
+    handed_on: int = 0
+    """Surplus groups that play on for a later step."""
+    cancelled: int = 0
+    """Surplus groups that were cancelled."""
     tasks: dict[int, int] = field(default_factory=dict)
     """Draw -> draw whose task it plays again."""
 
@@ -251,6 +259,8 @@ class RunState:
     """When the last cohort was closed: cohorts that overlap share the time of a step."""
     dropped: dict[str, int] = field(default_factory=dict)
     """Cause -> rows that left training before a micro-batch was cut; they are recorded."""
+    surplus: dict[int, int] = field(default_factory=dict)
+    """Draw that was cancelled -> its cohort; it may have settled before that reached its worker."""
     again: list[int] = field(default_factory=list)
     """Draws whose tasks the next cohort plays again, since their rows grew too old."""
     first_cohort_at: float | None = None

@@ -11,6 +11,7 @@ from flexmarl.contracts.commands import Accumulate, BindPolicy, OptimizerStep, W
 from flexmarl.contracts.events import CheckpointWritten, MicroBatchAccumulated, PolicyBound, StepCommitted
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.wire import TrainStats
+from flexmarl.orchestrator.admission import abandon_older
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.cutting import part_complete
 from flexmarl.orchestrator.overlapping import carries, fill_pins, open_rows
@@ -249,6 +250,7 @@ def on_step_committed(ctx: Context, event: StepCommitted) -> None:
     own.stepped = own.closed or (cohort.settled_at is not None and not cohort.pending and not _part(own))
     policy.version, policy.digest = event.version, event.digest
     fill_pins(ctx, event.policy)
+    abandon_older(ctx, event.policy)
     ctx.answered(f"step:{event.policy}")
     ctx.state.failures.pop(f"policy:{event.policy}", None)
     if same_life:

@@ -70,6 +70,12 @@ DEFINITIONS: dict[str, Definition] = {
         "Groups that are too hard", "share", "Share of groups whose members did equally without all solving the task."
     ),
     "groups/dropped": _team("Dropped groups", "groups", "Groups of the step that were dropped after members failed."),
+    "groups/handed_on": _team(
+        "Groups handed on", "groups", "Groups that still played when the step had enough and play on for the next one."
+    ),
+    "groups/cancelled": _team(
+        "Surplus groups cancelled", "groups", "Groups that still played when the step had enough and were cancelled."
+    ),
     "staleness/own_max": _policy(
         "Largest own lag", "versions", "Largest distance between a cut sample's version and the weights it trains."
     ),
