@@ -20,7 +20,7 @@ from flexmarl.contracts.events import (
     WeightsServed,
 )
 from flexmarl.contracts.rulings import RulingKind
-from flexmarl.contracts.status import RunStatus
+from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.contracts.wire import Origin
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.lifecycle import advance, time_limit
@@ -106,13 +106,17 @@ class Attention:
         own = cohort.policies.get(event.policy)
         if own is None:
             return False
-        before = own.stepped, ctx.state.status
-        drive_policy(ctx, trainer, cohort, event.policy)
         if all(part.stepped for part in cohort.policies.values()):
+            if ctx.state.status is not RunStatus.RUNNING:
+                return False
             # The books of the step are closed; the cohort itself ends only when the engines hold the new version.
             advance(ctx)
-        if (own.stepped, ctx.state.status) != before or ctx.state.cohort is not cohort:
-            return False
+            if ctx.state.status is not RunStatus.RUNNING or ctx.state.cohort is not cohort:
+                return ctx.state.status in TERMINAL
+        else:
+            drive_policy(ctx, trainer, cohort, event.policy)
+            if all(part.stepped for part in cohort.policies.values()):
+                return False
         drive_policy_engines(ctx, event.policy)
         if ctx.state.checkpoints:
             drive_trainer(ctx)

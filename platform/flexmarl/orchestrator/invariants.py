@@ -4,6 +4,7 @@ The core checks itself on every call: the whole tree where a status, a cohort or
 between what the fact touched, at a cost that does not grow with the run. Tests check the whole tree after every fact.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from flexmarl.contracts.events import DeviceUse, MicroBatchAccumulated, StepCommitted
@@ -11,6 +12,9 @@ from flexmarl.contracts.status import GOALS, TERMINAL, RunStatus
 from flexmarl.contracts.wire import EVALUATION_DRAWS
 from flexmarl.orchestrator.plan import Plan
 from flexmarl.orchestrator.state import Cohort, Counters, LeaseState, RunState
+from flexmarl.orchestrator.types import NumberedCommand
+
+_OF_A_POLICY = (MicroBatchAccumulated, StepCommitted)
 
 
 def check_invariants(plan: Plan, state: RunState) -> None:
@@ -26,12 +30,13 @@ def check_invariants(plan: Plan, state: RunState) -> None:
         assert all(draw >= EVALUATION_DRAWS for draw in state.evaluation.open), "a training draw in an evaluation"
 
 
-def check_touched(plan: Plan, state: RunState, event: Any, issued: list[int]) -> None:
+def check_touched(plan: Plan, state: RunState, event: Any, issued: Sequence[NumberedCommand]) -> None:
     """Raise AssertionError naming the rule that a fact and the commands it led to broke."""
     _check_counts(plan, state)
     assert state.outstanding.agrees(), "two keys share a command"
-    first = state.next_command - len(issued)
-    assert not issued or (issued[0] == first and issued[-1] == state.next_command - 1), "command numbers have a gap"
+    if issued:
+        first, last = state.next_command - len(issued), state.next_command - 1
+        assert (issued[0].no, issued[-1].no) == (first, last), "command numbers have a gap"
     cohort = state.cohort
     if cohort is not None:
         _check_groups(plan, cohort)
@@ -44,14 +49,17 @@ def check_touched(plan: Plan, state: RunState, event: Any, issued: list[int]) ->
     known = state.policies[policy]
     version = known.accumulator.partition(":")[0]
     assert not version or version == str(known.version), f"{policy} accumulates at {version}, not {known.version}"
-    if cohort is not None and isinstance(event, MicroBatchAccumulated | StepCommitted):
+    if cohort is not None and isinstance(event, _OF_A_POLICY):
         _check_part(plan, state, cohort, policy)
 
 
 def _check_counts(plan: Plan, state: RunState) -> None:
-    playing = 0 if state.rest.frozen else sum(len(cohort.open) for cohort in state.cohorts) * plan.members
+    playing = evaluating = 0
+    if not state.rest.frozen:
+        for cohort in state.cohorts:
+            playing += len(cohort.open) * plan.members
+        evaluating = 0 if state.evaluation is None else len(state.evaluation.open)
     _adds_up("training", state.train_episodes, playing)
-    evaluating = 0 if state.evaluation is None or state.rest.frozen else len(state.evaluation.open)
     _adds_up("evaluation", state.eval_episodes, evaluating)
 
 

@@ -138,7 +138,7 @@ class Orchestrator:
             self._drive(ctx)
             self._attention.forget()
         if _outline(state) == before:
-            check_touched(self.plan, state, event, [numbered.no for numbered in ctx.commands])
+            check_touched(self.plan, state, event, ctx.commands)
         else:
             check_invariants(self.plan, state)
         return self._decision(ctx)
