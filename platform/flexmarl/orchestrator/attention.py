@@ -52,6 +52,8 @@ class Attention:
 
     def _calm(self, ctx: Context) -> bool:
         state = ctx.state
+        if ctx.plan.bounded or ctx.plan.extra_groups:
+            return False
         if state.status not in _UNDER_WAY or state.failures or state.rest.frozen:
             return False
         limit = time_limit(ctx)

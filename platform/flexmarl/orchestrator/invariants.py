@@ -122,7 +122,7 @@ def _check_attempts(state: RunState) -> None:
 
 def _check_groups(plan: Plan, cohort: Cohort) -> None:
     settled = cohort.kept + cohort.refused + cohort.dropped
-    assert settled + len(cohort.open) == plan.groups, "a group of the cohort has no fate"
+    assert settled + len(cohort.open) == cohort.size, "a group of the cohort has no fate"
     assert (cohort.settled_at is not None) == (not cohort.open), "settled and open at once"
 
 
