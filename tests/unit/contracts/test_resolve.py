@@ -140,3 +140,15 @@ def test_arithmetic_counts_samples_and_micro_batches() -> None:
     assert hinter.samples == (0, 768)
     assert [p.micro_batches for p in sums.policies] == [4, 4]
     assert sums.total_episodes == 2560
+
+
+def test_arithmetic_follows_the_protocol() -> None:
+    def policy(**mechanisms: object) -> tuple[int, int, int]:
+        batch = {"tasks_per_step": 10, "micro_batch_groups": 4, "mini_batches": 3, "rollout_groups": 5}
+        raw = {**GAME, "batch": batch, "mechanisms": mechanisms, "budget": {"train_steps": 5}}
+        found = arithmetic(resolve(raw).spec).policies[0]
+        return found.micro_batches, found.groups_per_micro_batch, found.train_steps
+
+    assert policy() == (3, 4, 5)
+    assert policy(trainer_protocol="per_group") == (10, 1, 5)
+    assert policy(trainer_protocol="mini_batch", lag_policy={"bound": 2}) == (3, 4, 15)
