@@ -35,5 +35,5 @@ DECISIONS = {
 }
 """Kind of a decision -> what it does."""
 
-DROP_CAUSES = {"group_refused": "refused", "group_dropped": "dropped"}
-"""Cause -> word, where the cause itself is none."""
+DROP_CAUSES = {"group_refused": "refused", "group_dropped": "dropped", "stale": "too old", "overtaken": "overtaken"}
+"""Cause that rows left training for -> word."""

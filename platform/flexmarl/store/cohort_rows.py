@@ -2,6 +2,8 @@
 
 Reads only; every query carries the run and a range of cohort numbers. A cohort is known from the first command that
 plays one of its groups; a group is settled when it has an episode row, since group and rows are written at once.
+A group whose command was withdrawn before it settled is none of the cohort: a resumed or new attempt asks for it, or
+for others, again.
 """
 
 from dataclasses import dataclass
@@ -70,6 +72,8 @@ def groups(conn: Connection, run_id: int, low: int, high: int) -> list[CohortGro
           FROM store.command c CROSS JOIN LATERAL jsonb_array_elements(c.body -> 'groups') g
           WHERE c.run_id = %(run)s AND c.kind = 'play_groups' AND c.body ->> 'origin' <> 'eval'
             AND (c.body ->> 'cohort')::int BETWEEN %(low)s AND %(high)s
+            AND (c.status <> 'void' OR EXISTS (SELECT 1 FROM store.episode e
+              WHERE e.run_id = c.run_id AND e.draw = (g ->> 'draw')::int))
           GROUP BY 1
         ), played AS (
           SELECT cohort, count(DISTINCT draw) AS settled, count(*) AS episodes,

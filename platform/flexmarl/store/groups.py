@@ -14,10 +14,11 @@ import orjson
 from psycopg import Connection
 from psycopg.errors import DiskFull
 
+from flexmarl.contracts.commands import PlayGroups
 from flexmarl.contracts.events import GroupSettled
 from flexmarl.contracts.wire import EpisodeStatus, Origin
 from flexmarl.store.commands import Taken, guard
-from flexmarl.store.errors import StoreFull
+from flexmarl.store.errors import Refused, StoreFull
 from flexmarl.store.inbox import put_events
 from flexmarl.store.payload import Floats, Ints, pack
 from flexmarl.store.segments import Placed, SegmentFolder
@@ -103,13 +104,26 @@ def put_groups(
     """Write settled groups and their events; returns how many were new.
 
     Large payloads go to the folder's segment files, without a folder every payload stays in its row. Raises TokenLost,
-    EpochStale, or StoreFull with nothing written.
+    EpochStale, StoreFull, or Refused for rows that the command does not order, with nothing written.
     """
+    _within(taken, groups)
     stored = _store_payloads(taken, groups, folder)
     try:
         return _put(conn, taken, stored, folder)
     except DiskFull as error:
         raise StoreFull("the database", str(error).strip()) from error
+
+
+def _within(taken: Taken, groups: Sequence[SettledGroup]) -> None:
+    """Raise Refused unless every row belongs to a group that the command orders: a token opens nothing else."""
+    order = taken.command
+    members = {group.draw: group.members for group in order.groups} if isinstance(order, PlayGroups) else {}
+    for group in groups:
+        draw = group.event.draw
+        keys = [(row.draw, row.member) for row in group.episodes] + [(row.draw, row.member) for row in group.samples]
+        if draw not in members or any(key[0] != draw or key[1] >= members[draw] for key in keys):
+            text = f"command {taken.no} of run {taken.run_id} does not order these rows of draw {draw}"
+            raise Refused("outside_command", text)
 
 
 def _put(

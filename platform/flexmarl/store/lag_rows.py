@@ -4,14 +4,14 @@ from psycopg import Connection
 
 FIGURES = {
     ("staleness/own_max", "max"): "own_max",
-    ("staleness/own", "mean"): "own_mean",
-    ("staleness/own", "p99"): "own_p99",
-    ("staleness/end", "mean"): "end_mean",
+    ("staleness/start", "mean"): "own_mean",
+    ("staleness/start", "p99"): "own_p99",
+    ("staleness/completion", "mean"): "completion_mean",
     ("staleness/token", "mean"): "token_mean",
     ("length/trained_ratio", "mean"): "trained_length_ratio",
 }
-"""(series, statistic) -> name of the figure: own lag by generation start, by its end and per token, and the length of
-what was trained over the length of what was generated."""
+"""(series, statistic) -> name of the figure: own lag from a row's first token, from its completion and per
+token, and the length of what was trained over the length of what was generated."""
 
 
 def committed(conn: Connection, run_id: int) -> dict[str, int]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import orjson
 from psycopg import Connection
 
+from flexmarl.contracts.commands import Accumulate
 from flexmarl.contracts.events import MicroBatchAccumulated
 from flexmarl.contracts.wire import TrainStats
 from flexmarl.store.commands import Taken, finish, guard
@@ -95,9 +96,12 @@ def _member(
 def accumulated(conn: Connection, taken: Taken, policy: str, no: int, *, accumulator: str, stats: TrainStats) -> None:
     """Note a micro-batch's gradient, tell the driver and finish the command, in one transaction.
 
-    Raises TokenLost, EpochStale, or Refused when the micro-batch was applied or voided.
+    Raises TokenLost, EpochStale, or Refused when the micro-batch was applied or voided, or is another command's.
     """
     event = MicroBatchAccumulated(policy=policy, micro_batch=no, accumulator=accumulator, stats=stats)
+    order = taken.command
+    if not isinstance(order, Accumulate) or (order.policy, order.micro_batch) != (policy, no):
+        raise Refused("outside_command", f"command {taken.no} of run {taken.run_id} is not for {policy}/{no}")
     with conn.transaction():
         guard(conn, taken)
         cursor = conn.execute(

@@ -19,6 +19,8 @@ class Places:
     written: int
     tokens: int
     payload_bytes: int
+    by_reference: int
+    """Rows whose payload lies in a segment file."""
     evaluation: int
     untrained: int
     """Of seats that are not trained, or without any response token."""
@@ -60,7 +62,8 @@ def places(conn: Connection, run_id: int, untrained_roles: Sequence[str]) -> lis
           SELECT DISTINCT substr(target, 6)::int AS draw FROM store.ruling
           WHERE run_id = %(run)s AND kind IN ('group_refused', 'group_dropped') AND target LIKE 'draw:%%'
         ), sorted AS (
-          SELECT s.policy, s.n_response, octet_length(s.payload) AS bytes,
+          SELECT s.policy, s.n_response, 4 * (s.n_prompt + 2 * s.n_response + s.n_allowed)::bigint AS bytes,
+            s.segment IS NOT NULL AS apart,
             CASE WHEN e.origin = 'eval' THEN 'evaluation'
                  WHEN s.role = ANY(%(untrained)s) OR s.n_response = 0 THEN 'untrained'
                  WHEN e.status <> 'finished' OR o.draw IS NOT NULL THEN 'ruled_out' ELSE '' END AS place
@@ -69,6 +72,7 @@ def places(conn: Connection, run_id: int, untrained_roles: Sequence[str]) -> lis
           WHERE s.run_id = %(run)s
         ), written AS (
           SELECT policy, count(*) AS rows, sum(n_response) AS tokens, coalesce(sum(bytes), 0) AS bytes,
+            count(*) FILTER (WHERE apart) AS apart,
             count(*) FILTER (WHERE place = 'evaluation') AS evaluation,
             count(*) FILTER (WHERE place = 'untrained') AS untrained,
             count(*) FILTER (WHERE place = 'ruled_out') AS ruled_out
@@ -82,7 +86,7 @@ def places(conn: Connection, run_id: int, untrained_roles: Sequence[str]) -> lis
         ), gone AS (
           SELECT policy, sum(rows) AS rows FROM store.ruling WHERE run_id = %(run)s AND kind = 'rows_dropped' GROUP BY 1
         )
-        SELECT w.policy, w.rows, w.tokens::bigint, w.bytes::bigint, w.evaluation, w.untrained, w.ruled_out,
+        SELECT w.policy, w.rows, w.tokens::bigint, w.bytes::bigint, w.apart, w.evaluation, w.untrained, w.ruled_out,
           coalesce(p.cut, 0)::bigint, coalesce(p.accumulated, 0)::bigint, coalesce(p.applied, 0)::bigint,
           coalesce(p.void, 0)::bigint, coalesce(g.rows, 0)::bigint
         FROM written w LEFT JOIN placed p USING (policy) LEFT JOIN gone g USING (policy) ORDER BY 1
@@ -106,12 +110,22 @@ def partitions(conn: Connection, run_id: int) -> list[Partition]:
     return [Partition(*row) for row in rows]
 
 
+def segments(conn: Connection, run_id: int) -> int:
+    """Count the segment files that hold payloads of a run."""
+    row = conn.execute(
+        "SELECT count(*) FROM store.segment WHERE run_id = %s AND retired_at IS NULL", [run_id]
+    ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
 def dropped(conn: Connection, run_id: int) -> list[tuple[str, str, int]]:
     """Count the rows that rulings took out of training, by (policy, cause)."""
     rows = conn.execute(
         """
         SELECT policy, CASE WHEN cause <> '' THEN cause ELSE kind END, sum(rows)::bigint FROM store.ruling
-        WHERE run_id = %s AND rows > 0 GROUP BY 1, 2 ORDER BY 1, 2
+        WHERE run_id = %s AND rows > 0 AND kind IN ('rows_dropped', 'group_refused', 'group_dropped')
+        GROUP BY 1, 2 ORDER BY 1, 2
         """,
         [run_id],
     ).fetchall()

@@ -23,6 +23,8 @@ def store_state(run: Run) -> dict[str, Any]:
         "policies": rows,
         "rows": sum(row["written"] for row in rows),
         "payload_bytes": sum(row["payload_bytes"] for row in rows),
+        "rows_by_reference": sum(row["by_reference"] for row in rows),
+        "segments": places.segments(conn, run.no),
         "tables": tables,
         "size_bytes": sum(table["size_bytes"] for table in tables),
         "accounted": all(row["missing"] == 0 for row in rows),

@@ -81,7 +81,7 @@ class DecisionSerializer(serializers.Serializer):
     target = serializers.CharField(allow_blank=True)
     reason = serializers.CharField(allow_blank=True, help_text="Empty in runs made by older releases.")
     cause = serializers.CharField(allow_blank=True)
-    rows = serializers.IntegerField(allow_null=True, help_text="Rows that leave training by a ruling.")
+    rows = serializers.IntegerField(allow_null=True, help_text="Rows that a ruling is about: taken out, or carried.")
     status = serializers.CharField(allow_blank=True, help_text="Of the command: open, taken, done, failed or void.")
     error = serializers.CharField(allow_blank=True, help_text="Code with which a command failed.")
 
@@ -112,7 +112,9 @@ class LagStepSerializer(serializers.Serializer):
     own_mean = serializers.FloatField(allow_null=True)
     own_p99 = serializers.FloatField(allow_null=True)
     own_max = serializers.FloatField(allow_null=True)
-    end_mean = serializers.FloatField(allow_null=True, help_text="Against the version that ended the reply.")
+    completion_mean = serializers.FloatField(
+        allow_null=True, help_text="From the version that was committed when the row's group settled."
+    )
     token_mean = serializers.FloatField(allow_null=True, help_text="Per token.")
     trained_length_ratio = serializers.FloatField(
         allow_null=True, help_text="Mean length of trained rows over that of generated ones."
@@ -168,6 +170,7 @@ class PlacesSerializer(serializers.Serializer):
     written = serializers.IntegerField()
     tokens = serializers.IntegerField()
     payload_bytes = serializers.IntegerField()
+    by_reference = serializers.IntegerField(help_text="Rows whose payload lies in a segment file.")
     ready = serializers.IntegerField(help_text="Of kept groups, waiting for their cut.")
     cut = serializers.IntegerField()
     accumulated = serializers.IntegerField()
@@ -192,6 +195,8 @@ class StoreStateSerializer(serializers.Serializer):
     policies = PlacesSerializer(many=True)
     rows = serializers.IntegerField()
     payload_bytes = serializers.IntegerField()
+    rows_by_reference = serializers.IntegerField()
+    segments = serializers.IntegerField(help_text="Segment files with payloads of this run.")
     tables = TableSerializer(many=True, help_text="Partitions that hold this run alone.")
     size_bytes = serializers.IntegerField()
     accounted = serializers.BooleanField()
