@@ -5,64 +5,17 @@ accumulator, a version commits only on its parent, a group has one set of rows. 
 some twice. It fails the test when a sample is trained twice or a step holds other micro-batches than the core named.
 """
 
-import hashlib
 import random
-from dataclasses import dataclass, field
 
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
-from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef, TrainStats
 from flexmarl.orchestrator import Orchestrator
 from flexmarl.orchestrator.invariants import check_invariants
+from tests.unit.orchestrator.fake_parts import Child, Faults, digest, make_spec
 
-
-def make_spec(**changes):
-    data = {
-        "seed": 3,
-        "agents": {"speaker": {}, "listener": {}},
-        "environment": {"type": "reference_game"},
-        "batch": {"tasks_per_step": 6, "episodes_per_task": 3, "micro_batch_groups": 2, "rollout_groups": 2},
-        "budget": {"train_steps": 4},
-        "evaluation": {"every_steps": 2, "tasks": 5},
-        "checkpoints": {"every_steps": 3},
-    }
-    for path, value in changes.items():
-        node = data
-        *parents, leaf = path.split("__")
-        for name in parents:
-            node = node.setdefault(name, {})
-        node[leaf] = value
-    return ExperimentSpec.model_validate(data)
-
-
-def digest(*parts):
-    return hashlib.sha256(repr(parts).encode()).hexdigest()
-
-
-@dataclass
-class Faults:
-    """Chances per scheduling step."""
-
-    twice: float = 0.0
-    child_death: float = 0.0
-    lease_end: float = 0.0
-    recall: float = 0.0
-    """An administrator wants a lease's device back, or lets it stay after all."""
-    uncommitted: float = 0.0
-    """A child did the work, but the node died before it wrote it down: the command is done again."""
-    refused: float = 0.0
-    zombie: float = 0.0
-    """A voided command still reaches its child, late and without a transaction."""
-    episode_failure: float = 0.0
-
-
-@dataclass
-class Child:
-    incarnation: str
-    holds: dict = field(default_factory=dict)
-    trains: dict = field(default_factory=dict)
+__all__ = ["FakeCluster", "Faults", "make_spec", "running", "started"]
 
 
 class FakeCluster:
@@ -378,17 +331,21 @@ class FakeCluster:
     def segments(self, command, role):
         """A policy that follows may be answered by newer weights from some token on."""
         policy = self.spec.policy_of(role)
+        if command is None or policy not in command.follows:
+            return ()
         pinned, newest = command.pins[policy].version, len(self.versions[policy]) - 1
-        if policy not in command.follows or newest == pinned:
+        if newest == pinned:
             return ()
         return (pinned, 1, self.rng.randint(pinned, newest), 2)
 
-    def episode(self, member, command):
+    def episode(self, member, command=None):
         if self.rng.random() < self.faults.episode_failure:
             return EpisodeOutcome(member=member, attempt=3, status=EpisodeStatus.FAILED, reason="environment: step")
         score = self.rng.choice((0.0, 0.5, 1.0))
         samples = tuple(
-            SampleRef(role=role, turn=turn, tokens=3, reward=score, segments=self.segments(command, role))
+            SampleRef(
+                role=role, turn=turn, tokens=3, reward=score, segments=self.segments(command, role) if command else ()
+            )
             for role in self.spec.agents
             for turn in range(self.rng.randint(1, self.turns))
         )
