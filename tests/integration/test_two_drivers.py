@@ -95,7 +95,8 @@ def test_a_grant_that_would_exceed_the_quota_is_refused_by_its_own_transaction(s
         runs.create_run(store_conn, run, {**SPEC}, RunStatus.QUEUED, project="math")
         [lease] = runs.claim_runs(store_conn, f"driver-{run}", 30.0)
         store_conn.execute(
-            "INSERT INTO store.command (run_id, no, seq, epoch, kind, route, body) VALUES (%s, 1, 1, 1, 'request_devices', 'driver', "
+            "INSERT INTO store.command (run_id, no, seq, epoch, kind, route, body) "
+            "VALUES (%s, 1, 1, 1, 'request_devices', 'driver', "
             """'{"kind": "request_devices", "pool": "default", "engines": 1, "trainers": 1}')""",
             [run],
         )
