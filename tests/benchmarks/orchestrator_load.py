@@ -14,6 +14,8 @@ from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, Origin, SampleRef, TrainStats
 from flexmarl.orchestrator import Decision
 
+ADMITTED_AGENTS = 16
+
 
 @dataclass(frozen=True)
 class Size:
@@ -36,7 +38,7 @@ def team(size: Size, steps: int) -> ExperimentSpec:
     names = [f"agent{i:02d}" for i in range(size.agents)]
     spec = ExperimentSpec.model_validate(
         {
-            "agents": {name: {} for name in names[:2]},
+            "agents": {name: {} for name in names[:ADMITTED_AGENTS]},
             "environment": {"type": "reference_game"},
             "batch": {
                 "tasks_per_step": size.groups,
@@ -48,6 +50,8 @@ def team(size: Size, steps: int) -> ExperimentSpec:
             "evaluation": {"every_steps": steps + 1, "tasks": 1},
         }
     )
+    if size.agents <= ADMITTED_AGENTS and size.devices == 2:
+        return spec
     agent, policy = spec.agents[names[0]], spec.policies[names[0]]
     return spec.model_copy(
         update={
