@@ -8,6 +8,7 @@ that, in process, the engine alone: seconds for the same requests with and witho
 A ratio above 1 is the price; there is no target.
 """
 
+import argparse
 import statistics
 import tempfile
 import time
@@ -86,8 +87,12 @@ def engine_seconds(ordered: bool, work: tuple[int, int, int]) -> Callable[[], fl
     return run
 
 
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--case", choices=list(CASES), action="append", help="templates to train; all when absent")
+
+
 def main() -> None:
-    report = start("ordered", "step time of ordered runs over that of runs that promise no bits")
+    report = start("ordered", "step time of ordered runs over that of runs that promise no bits", options)
     updates, repeats = (4, 1) if report.quick else (12, 5)
     for name, work in WORKLOADS.items():
         sides = {"ordered": engine_seconds(True, work), "default": engine_seconds(False, work)}
@@ -97,7 +102,7 @@ def main() -> None:
         Path(folder).chmod(0o711)
         api = system.api()
         with psycopg.connect(system.database_url, autocommit=True) as conn:
-            for template in CASES:
+            for template in report.settings["case"] or CASES:
                 times = interleave(
                     {
                         "ordered": lambda name=template: step_seconds(api, conn, name, True, updates),
