@@ -84,7 +84,8 @@ _RETIRED = "coalesce((SELECT t.seq FROM store.retirement t WHERE t.run_id = %(ru
 
 _LOGGED = """
   SELECT seq, body FROM store.event WHERE run_id = %(run)s AND kind = 'group_settled'
-  UNION ALL SELECT 9223372036854775807, body FROM store.inbox WHERE run_id = %(run)s AND body ->> 'kind' = 'group_settled'"""
+  UNION ALL SELECT 9223372036854775807, body FROM store.inbox
+  WHERE run_id = %(run)s AND body ->> 'kind' = 'group_settled'"""
 
 _APPLIED = """
   SELECT m.policy, m.version, m.no, (k.key ->> 0)::int AS draw, (k.key ->> 1)::int AS member,
@@ -157,6 +158,13 @@ _CHECKS: tuple[tuple[str, str, str], ...] = (
         f"""SELECT count(*), count(s.draw) FROM ({_KEPT}) a LEFT JOIN store.sample s
              ON s.run_id = %(run)s AND s.draw = a.draw AND s.member = a.member AND s.attempt = a.attempt
              AND s.role = a.role AND s.turn = a.turn AND s.policy = a.policy""",
+    ),
+    (
+        "payloads_registered",
+        "samples by reference = those whose segment is known and not retired",
+        """SELECT count(*), count(g.id) FROM store.sample s
+           LEFT JOIN store.segment g ON g.id = s.segment AND g.run_id = s.run_id AND g.retired_at IS NULL
+           WHERE s.run_id = %(run)s AND s.segment IS NOT NULL""",
     ),
     (
         "own_lag_within_bound",

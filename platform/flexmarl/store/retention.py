@@ -42,14 +42,17 @@ def janitor(conn: Connection) -> Iterator[bool]:
             conn.execute("SELECT pg_advisory_unlock(%s)", [_JANITOR_LOCK])
 
 
-def due(conn: Connection, ended_for_s: float) -> list[int]:
-    """Find runs that ended so long ago and still have their samples, and those whose retirement was interrupted."""
+def due(conn: Connection, ended_for_s: float | None) -> list[int]:
+    """Find runs that ended so long ago and still have their samples, and those whose retirement was interrupted.
+
+    None: only the interrupted ones.
+    """
     rows = conn.execute(
         """
         SELECT r.run_id FROM store.run_state r LEFT JOIN store.retirement t USING (run_id)
         WHERE t.run_id IS NOT NULL AND t.ended_at IS NULL
           OR r.status = ANY(%(ended)s) AND (t.run_id IS NULL OR t.seq < r.seq)
-            AND r.finished_at < clock_timestamp() - make_interval(secs => %(age)s)
+            AND r.finished_at < clock_timestamp() - make_interval(secs => %(age)s::float8)
         ORDER BY r.run_id
         """,
         {"ended": _ENDED, "age": ended_for_s},

@@ -85,7 +85,8 @@ def test_a_run_that_lives_again_writes_into_new_files_and_keeps_them(ended, fold
     put_groups(ended.conn, taken, [ended.group(1, taken)], folder)
     ended.cut(1, 1)
     assert retention.collect(ended.conn, folder) == 1
-    assert len(files(folder)) == 1 and files(folder) != former
+    assert len(files(folder)) == 1
+    assert files(folder) != former
     assert len(micro_batches.read(ended.conn, 1, "solver", 1).rows) == 2
     assert sample_checks(ended) == set()
     ended.conn.execute("DELETE FROM store.sample WHERE member = 0")

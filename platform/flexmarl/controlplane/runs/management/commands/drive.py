@@ -17,6 +17,7 @@ from flexmarl.controlplane.runs.driver.announcing import AnnouncingThread
 from flexmarl.controlplane.runs.driver.loop import Driver
 from flexmarl.controlplane.runs.driver.pages import Pages
 from flexmarl.controlplane.runs.driver.pushing import Pusher
+from flexmarl.controlplane.runs.retention import Janitor
 from flexmarl.store import runs, schema
 from flexmarl.store.connection import connect
 from flexmarl.store.errors import SchemaMismatch
@@ -68,12 +69,13 @@ class Command(BaseCommand):
             signal.signal(number, on_signal)
         shipper = LogShipper(url, "driver", socket.gethostname(), skip=KEPT_AS_NOTES)
         logs.ship(shipper)
-        shipper.start()
-        pusher.start()
-        announcer.start()
+        janitor = Janitor(url, settings.PAYLOADS, settings.KEEP_SAMPLES_DAYS)
+        for thread in (shipper, pusher, announcer, janitor):
+            thread.start()
         try:
             driver.run()
         finally:
+            janitor.stop()
             announcer.stop()
             pusher.stop()
             shipper.stop()
