@@ -15,6 +15,7 @@ a run is (sync - run) / (sync - ideal). A wavefront hides part of U as well, and
 their shares may exceed 1: the ideal is that of a cohort that is published as a whole.
 """
 
+import argparse
 import statistics
 import tempfile
 from dataclasses import dataclass
@@ -41,7 +42,8 @@ RUNS: dict[str, dict[str, Any]] = {
 }
 """Options of the mechanisms under comparison; `sync` is the baseline. Everything else is equal."""
 
-QUICK = ("sync", "micro_batch", "wavefront")
+ESSENTIAL = ("sync", "micro_batch", "wavefront")
+"""What the two targets compare; always measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +144,18 @@ def phases(conn: psycopg.Connection, run_no: int) -> Phases:
     )
 
 
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--runs", nargs="*", choices=tuple(RUNS), default=None, help="beside the essential ones")
+    parser.add_argument("--repeats", type=int, default=5)
+
+
 def main() -> None:
-    report = start("overlap", "share of the ideal overlap that each trainer protocol and publication reaches")
-    updates, repeats, names = (3, 1, QUICK) if report.quick else (8, 5, tuple(RUNS))
+    about = "share of the ideal overlap that each trainer protocol and publication reaches"
+    report = start("overlap", about, options)
+    chosen, repeats = report.settings.pop("runs"), report.settings.pop("repeats")
+    wanted = () if report.quick else tuple(RUNS) if chosen is None else chosen
+    names = tuple(name for name in RUNS if name in ESSENTIAL or name in wanted)
+    updates, repeats = (3, 1) if report.quick else (5, repeats)
     with tempfile.TemporaryDirectory(prefix="flexmarl-bench-") as folder, System(Path(folder) / "home") as system:
         Path(folder).chmod(0o711)
         api = system.api()
