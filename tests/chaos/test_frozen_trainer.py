@@ -10,11 +10,16 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import psycopg
 import pytest
 
+from flexmarl.contracts.commands import OptimizerStep
 from flexmarl.launcher.processes import wait_until
+from flexmarl.store import steps
+from flexmarl.store.commands import Taken
+from flexmarl.store.errors import LeaseLost, TokenLost
 from tests.chaos.test_kill_points import TRIGGERS, halted
 from tests.chaos.test_random_kills import SPEC, assert_nothing_lost_or_repeated
 from tests.support.chaos import Store
@@ -38,7 +43,7 @@ def start(system: System, name: str) -> tuple[dict, Store]:
     api = system.api()
     spec = {**SPEC, "budget": {"train_steps": STEPS, "target": None}}
     run = api.create_run(name=name, spec=spec)
-    run = api.wait(run["id"], lambda run: run["step"] >= 3, 120)
+    run = api.wait(run["id"], lambda run: run["step"] >= 3, 300)
     return run, Store(system, run["no"])
 
 
@@ -59,15 +64,34 @@ def versions(store: Store) -> dict[str, int]:
     return dict(store.read(rows, store.run_no))
 
 
-def step_in_work(store: Store) -> tuple[str, int]:
-    """Return policy and next version of the step that a node holds, once it does."""
+def step_in_work(store: Store) -> tuple[Taken, OptimizerStep]:
+    """Return the step that a node holds, with its hold, once it does."""
     asked = (
-        "SELECT body ->> 'policy', (body ->> 'next_version')::int FROM store.command "
+        "SELECT run_id, no, token, takes, epoch, body::text FROM store.command "
         "WHERE run_id = %s AND kind = 'optimizer_step' AND status = 'taken'"
     )
     while not (rows := store.read(asked, store.run_no)):
         time.sleep(0.02)
-    return rows[0]
+    order = OptimizerStep.model_validate_json(rows[0][5])
+    return Taken(*rows[0][:5], order), order
+
+
+def assert_old_fence_is_refused(conn: psycopg.Connection, held: Taken, order: OptimizerStep) -> None:
+    """Commit, under the hold and the life of then, the step that the returned trainer made."""
+    step = steps.Step(
+        lease_id=order.lease_id, policy=order.policy, accumulator=order.accumulator,
+        micro_batches=order.micro_batches, version=order.next_version, digest="a" * 64, state="b" * 64,
+        null_step=False, grad_norm=1.0, learning_rate=order.learning_rate, seconds=1.0,
+    )  # fmt: skip
+    with pytest.raises((TokenLost, LeaseLost)):
+        steps.commit_step(conn, held, step)
+
+
+def refusals(log: Path, behind: int) -> list[str]:
+    """Return what a node's log says of commands it did not commit."""
+    lines = [json.loads(line) for line in log.read_bytes()[behind:].splitlines()]
+    names = {"command given up", "command given back", "command withdrawn"}
+    return [f"{line['event']}: {line.get('reason', '')}" for line in lines if line["event"] in names]
 
 
 def test_a_trainer_that_stood_returns_with_an_old_fence_and_changes_nothing(system: System) -> None:
@@ -81,22 +105,21 @@ def test_a_trainer_that_stood_returns_with_an_old_fence_and_changes_nothing(syst
             with halted(conn, "taken:optimizer_step"):
                 returned = frozen.enter_context(ExitStack())
                 returned.enter_context(stopped([trainer]))
-            policy, version = step_in_work(store)
+            held, order = step_in_work(store)
             frozen.enter_context(stopped([processes["node"]]))
             before = versions(store)
-            assert before[policy] == version - 1
+            assert before[order.policy] == order.next_version - 1
             time.sleep(STOP_S)
             assert "trainer" not in store.children(), "its lease has expired, the run counts it as lost"
             returned.close()
             time.sleep(2.0)  # it ends its step now, and its answer waits for the node
             assert versions(store) == before
-        assert wait_until(lambda: b"command given up" in node_log.read_bytes()[said:], 20), "refused by name"
+        assert wait_until(lambda: refusals(node_log, said), 20), "the node tells by name what it does not commit"
+        assert_old_fence_is_refused(conn, held, order)
         assert versions(store) == before, "what the returned trainer answered is no version"
-    lines = [json.loads(line) for line in node_log.read_bytes()[said:].splitlines()]
-    refused = [line["reason"] for line in lines if line["event"] == "command given up"]
-    print(f"stood {STOP_S:.0f} s before version {version} of {policy}; refused: {refused}")
+    print(f"stood {STOP_S:.0f} s before {order.policy} v{order.next_version}; {refusals(node_log, said)}")
     api = system.api()
-    run = api.finish(run["id"], 240)
+    run = api.finish(run["id"], 400)
     assert (run["status"], run["step"]) == ("completed", STEPS), run["reason_text"]
     lives = "SELECT count(*) FROM store.event WHERE run_id = %s AND kind = 'child_lost' AND body ->> 'incarnation' = %s"
     assert store.read(lives, store.run_no, life) == [(1,)]
@@ -110,10 +133,10 @@ def test_a_trainer_that_stood_alone_goes_on_as_if_nothing_was(system: System) ->
         with halted(conn, "taken:optimizer_step"):
             os.kill(trainer, signal.SIGSTOP)
         with stopped([trainer]):
-            policy, version = step_in_work(store)
+            _, order = step_in_work(store)
             time.sleep(STOP_S)
-            assert versions(store)[policy] == version - 1
-    run = (api := system.api()).finish(run["id"], 240)
+            assert versions(store)[order.policy] == order.next_version - 1
+    run = (api := system.api()).finish(run["id"], 400)
     assert (run["status"], run["step"]) == ("completed", STEPS), run["reason_text"]
     assert_nothing_lost_or_repeated(system, api, run)
     lost = "SELECT count(*) FROM store.event WHERE run_id = %s AND kind = 'child_lost'"

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 APART = 3.0
 """The next strike comes this many recoveries after the last."""
-LIMIT_S = 60.0
+LIMIT_S = 240.0
 """A strike that is not recovered by then is a failure, not a slow recovery."""
 LOOK_S = 0.03
 
@@ -73,6 +73,8 @@ class Strike:
     """Seconds after the first strike's beginning."""
     step: int
     recovered_s: float
+    back_step: int
+    """Step of the run when all was back."""
 
 
 class Store:
@@ -189,7 +191,8 @@ class Chaos:
             lost = [watch.kind.value for watch in waiting]
             assert time.monotonic() - at < LIMIT_S, f"{lost} not back {LIMIT_S:.0f} s after a strike on {kinds}"
             time.sleep(LOOK_S)
-        done = Strike(kinds, at - self.began, step, time.monotonic() - at)
+        recovered_s = time.monotonic() - at
+        done = Strike(kinds, at - self.began, step, recovered_s, patient(self.store.step))
         self.strikes.append(done)
         return done
 
@@ -219,12 +222,16 @@ class Chaos:
         return lambda: _send(pid, signal.SIGKILL)
 
 
-def schedule(rng: random.Random, kills: int) -> Iterator[tuple[Kind, ...]]:
-    """Yield strikes until so many kills are spent: every kind equally often, now and then several at once."""
+def schedule(rng: random.Random, kills: int, slow: float = 1.0) -> Iterator[tuple[Kind, ...]]:
+    """Yield strikes until so many kills are spent: every kind equally often, now and then several at once.
+
+    The slower the machine, the larger the bursts, so that the whole takes about as long.
+    """
+    sizes = [1, 1, min(round(3 * slow), len(Kind))]
     deck: list[Kind] = []
     spent = 0
     while spent < kills:
-        size = min(rng.choice([1, 1, 3]), kills - spent)
+        size = min(rng.choice(sizes), kills - spent)
         while len(deck) < size:
             more = list(Kind)
             rng.shuffle(more)
