@@ -33,7 +33,14 @@ def cut_ready(ctx: Context, cohort: Cohort) -> None:
 
 def part_complete(ctx: Context, cohort: Cohort, part: int) -> bool:
     """Tell whether no more rows can come into a part: the groups of one optimizer step."""
-    return cohort.settled_at is not None or cohort.cut_groups >= (part + 1) * ctx.plan.part_groups
+    if cohort.settled_at is not None:
+        return True
+    return part < _last_part(ctx) and cohort.cut_groups >= (part + 1) * ctx.plan.part_groups
+
+
+def _last_part(ctx: Context) -> int:
+    """Return the number of a cohort's last optimizer step: what a cohort has beyond its size belongs to it."""
+    return -(-ctx.plan.groups // ctx.plan.part_groups) - 1
 
 
 def _normalise(ctx: Context, cohort: Cohort) -> None:
@@ -52,7 +59,10 @@ def _normalise(ctx: Context, cohort: Cohort) -> None:
 def _slice(ctx: Context, cohort: Cohort) -> tuple[int, int]:
     """Return the part of the next slice and its full size: no slice reaches into the next part."""
     part, done = divmod(cohort.cut_groups, ctx.plan.part_groups)
-    return part, min(ctx.plan.slice_groups, ctx.plan.part_groups - done)
+    last = _last_part(ctx)
+    if part < last:
+        return part, min(ctx.plan.slice_groups, ctx.plan.part_groups - done)
+    return last, ctx.plan.slice_groups
 
 
 def _next_by_arrival(ctx: Context, cohort: Cohort) -> tuple[int, list[PendingGroup]] | None:

@@ -50,27 +50,34 @@ def _check_rows(world: World) -> None:
     left = [ref for ref, row in store.micro_batches.items() if row.status != "applied" and ref not in carried]
     assert not left, f"micro-batches that were cut and never applied: {left}"
     written = sum(len(ep.samples) for event, _ in store.groups.values() for ep in event.episodes)
+    late = _late(world)
     waiting = sum(len(store.micro_batches[ref].keys) for ref in carried)
     told = state.samples_trained + state.samples_recorded + waiting
     assert told == written, f"{written} rows were written, {told} are trained, recorded or carried"
     if world.spec.sampling.group_filter == "none":
-        missing = _trainable(world) - store.ledger.applied.keys()
+        missing = _trainable(world, late) - store.ledger.applied.keys()
         dropped = sum(state.dropped.values()) + waiting
         assert len(missing) == dropped, f"{dropped} rows were dropped for a reason, not trained are {sorted(missing)}"
     for origin, counters in ((Origin.TRAIN, state.train_episodes), (Origin.EVAL, state.eval_episodes)):
-        fates = store.fates(origin)
+        fates = store.fates(origin, without=late)
         assert counters.finished == fates["finished"], f"{origin}: {counters}, rows say {fates}"
         assert counters.failed == fates["failed"], f"{origin}: {counters}, rows say {fates}"
 
 
-def _trainable(world: World) -> set[RowKey]:
+def _late(world: World) -> set[int]:
+    """Return the draws that settled after they were cancelled and are only recorded; the log says so of each."""
+    notes = [note for decision in world.log.decisions for note in decision.notes]
+    return {int(n.target.removeprefix("draw:")) for n in notes if "settled after it was cancelled" in n.text}
+
+
+def _trainable(world: World, late: set[int]) -> set[RowKey]:
     """Return the rows that every reading of the specification trains when no filter takes groups out."""
     batch, agents = world.spec.batch, world.spec.agents
     needed = batch.min_members or batch.episodes_per_task
     found: set[RowKey] = set()
     for event, _ in world.store.groups.values():
         finished = [ep for ep in event.episodes if ep.status is EpisodeStatus.FINISHED]
-        if event.origin is Origin.TRAIN and len(finished) >= needed:
+        if event.origin is Origin.TRAIN and event.draw not in late and len(finished) >= needed:
             found |= {
                 (event.draw, ep.member, ep.attempt, s.role, s.turn)
                 for ep in finished

@@ -291,6 +291,10 @@ class RolloutWorker(Process):
         command = playing.command
         dice = self.world.dice.of("episode", playing.group.draw, member)
         fails = self.world.chances.get("episode", 0.0)
+        enough = playing.group.enough
+        if enough and member >= enough and dice.random() < 0.8:
+            reason = f"rollout: {enough} members of its group had finished"
+            return EpisodeOutcome(member=member, attempt=1, status=EpisodeStatus.CANCELLED, reason=reason)
         if command.origin is Origin.TRAIN and dice.random() < fails:
             return EpisodeOutcome(member=member, attempt=2, status=EpisodeStatus.FAILED, reason="environment: step")
         score = dice.choice((0.0, 0.5, 1.0))

@@ -26,6 +26,15 @@ AXES: dict[str, tuple[dict[str, Any], ...]] = {
         for name in ("finish", "finish", "continue", "resume", "restart_turn", "discard")
     ),
     "at_cut": tuple({"mechanisms": {"lag_policy": {"at_cut": name}}} for name in ("wait", "drop", "refresh")),
+    "redundancy": (
+        {},
+        {},
+        *(
+            {"mechanisms": {"redundancy": {"type": "extra_groups", "extra": 2, "surplus": name}}}
+            for name in ("join", "keep", "continue", "cancel")
+        ),
+        {"mechanisms": {"redundancy": {"type": "extra_members", "extra": 1}}},
+    ),
     "carry": ({}, {"batch": {"min_rows": 40, "max_carry": 1}}),
     "order": ({"mechanisms": {"ordered": False}}, {"mechanisms": {"ordered": True}}),
     "filter": ({}, {"sampling": {"group_filter": "drop_zero_variance"}}),

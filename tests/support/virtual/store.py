@@ -267,11 +267,11 @@ class VirtualStore:
             tokens += next(s.tokens for s in episode.samples if s.role == role and s.turn == turn)
         return float(tokens)
 
-    def fates(self, origin: Origin) -> dict[str, int]:
+    def fates(self, origin: Origin, without: set[int]) -> dict[str, int]:
         """Count the episodes of settled groups by fate, as their rows say."""
         counts = dict.fromkeys(EPISODES, 0)
         for event, _ in self.groups.values():
-            if event.origin is origin:
+            if event.origin is origin and event.draw not in without:
                 for episode in event.episodes:
                     counts[episode.status.value] += 1
         return counts

@@ -18,3 +18,21 @@ def test_what_is_carried_into_the_last_cohort_is_stepped_there(protocol: str) ->
     check_end(world, asked)
     assert world.status is RunStatus.COMPLETED
     assert {name: policy.version for name, policy in world.core.state.policies.items()} == {"speaker": 1, "listener": 1}
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("surplus", ["join", "keep"])
+def test_groups_beyond_a_cohorts_size_belong_to_its_last_step_and_make_none_of_their_own(
+    surplus: str, seed: int
+) -> None:
+    """A second step of surplus groups, carried, left an accumulator that no step of the next cohort named."""
+    extra = {"type": "extra_groups", "extra": 2, "surplus": surplus}
+    parts = {
+        "mechanisms": {"redundancy": extra, "lag_policy": {"bound": 3}},
+        "batch": {"min_rows": 40, "max_carry": 1},
+    }
+    world = World(small_spec(parts), seed=seed)
+    asked = [world.ask(Verb.START)]
+    world.run()
+    check_end(world, asked)
+    assert all(policy.version is not None and policy.version <= 3 for policy in world.core.state.policies.values())
