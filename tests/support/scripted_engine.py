@@ -50,7 +50,7 @@ class ScriptedEngine:
         assert token.plane is Plane.ROLLOUT
         asked = msgspec.json.decode(await request.read(), type=CompletionRequest)
         held = self.holds.get(asked.model)
-        if held is None or (held.version, held.digest) != (asked.version, asked.digest):
+        if held is None or not _may_answer(held, asked):
             body = msgspec.json.encode(NotHeld("not_held", "other weights", self.holds))
             return web.Response(status=409, body=body, content_type="application/json")
         self.requests.append(asked)
@@ -72,6 +72,12 @@ class ScriptedEngine:
     def _answer(self, asked: CompletionRequest, index: int) -> bytes:
         words = asked.allowed_token_ids or [3]
         ids = [words[asked.seeds[index] % len(words)]] * asked.max_tokens
-        choice = Choice(index, ids, [-1.0] * len(ids), "length", [asked.version, len(ids)])
+        choice = Choice(index, ids, [-1.0] * len(ids), "length", [self.holds[asked.model].version, len(ids)])
         reply = CompletionResponse(asked.model, [choice], Load(1, 0), self.incarnation)
         return msgspec.json.encode(reply)
+
+
+def _may_answer(held: Held, asked: CompletionRequest) -> bool:
+    if asked.follow:
+        return held.version >= asked.version and not asked.digest
+    return (held.version, held.digest) == (asked.version, asked.digest)
