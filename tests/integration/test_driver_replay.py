@@ -14,6 +14,7 @@ from flexmarl.store import inbox, runs
 from flexmarl.store.errors import StoreError
 from flexmarl.store.runs import RunLease
 from tests.integration.test_driver import Bench, bench, make_spec
+from tests.support import scripted_workers
 from tests.support.scripted_workers import ScriptedWorkers
 
 pytestmark = pytest.mark.services
@@ -85,7 +86,10 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("change", "told"), CHANGES, ids=lambda value: str(value)[:40])
-def test_a_run_whose_rows_differ_is_stopped_at_the_next_takeover(bench: Bench, change: str, told: str) -> None:
+def test_a_run_whose_rows_differ_is_stopped_at_the_next_takeover(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, change: str, told: str
+) -> None:
+    monkeypatch.setattr(scripted_workers, "NODE_TTL_S", 60.0)
     spec = make_spec(budget=ENDLESS)
     with ScriptedWorkers(bench.url, bench.pushed, spec):
         driver = bench.driver()

@@ -32,12 +32,16 @@ from flexmarl.store.runs import RunLease
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """An event with the number and time the driver gave it. Empty key: it did not come through the inbox."""
+    """An event with the number and time the driver gave it. Empty key: it did not come through the inbox.
+
+    `logged`: it was moved to the log when it was taken, in this transaction.
+    """
 
     seq: int
     at: float
     event: Event
     producer_key: str = ""
+    logged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +121,7 @@ def append(conn: Connection, lease: RunLease, decision: StoredDecision) -> None:
     """Commit a decision. Raises FenceLost when another driver holds the run or the log moved on."""
     with conn.transaction():
         _write_state(conn, lease, decision)
-        _write_log(conn, lease.run_id, decision.entries)
+        _write_log(conn, lease.run_id, [entry for entry in decision.entries if not entry.logged])
         _write_notes(conn, lease.run_id, decision.notes)
         _write_rulings(conn, lease.run_id, decision.rulings)
         _write_metrics(conn, lease.run_id, decision.metrics)

@@ -104,13 +104,24 @@ class RunSession:
         whose key is among the `poisoned` ends the run instead of reaching the core.
         """
         with conn.transaction():
-            facts = [(taken.producer_key, taken.event) for taken in inbox.take_events(conn, self.lease.run_id, BATCH)]
             now = self._now(conn)
+            entries = self._taken(conn, now, poisoned)
             if self.deadline is not None and now >= self.deadline:
-                facts.append(("", TimerFired()))
-            if not facts:
-                return None
-            return self._commit(conn, [(k, _in_place_of(e) if k in poisoned else e) for k, e in facts], now)
+                timer = _in_place_of(TimerFired()) if "" in poisoned else TimerFired()
+                entries.append(LogEntry(self.seq + len(entries) + 1, now, timer))
+            return self._commit(conn, entries, now) if entries else None
+
+    def _taken(self, conn: Connection, now: float, poisoned: Collection[str]) -> list[LogEntry]:
+        """Take facts: straight to the log, unless one of them is to be replaced there."""
+        run_id = self.lease.run_id
+        if not poisoned:
+            moved = inbox.move_to_log(conn, run_id, self.seq, now, BATCH)
+            return [LogEntry(self.seq + i, now, fact.event, fact.producer_key, True) for i, fact in enumerate(moved, 1)]
+        facts = [(fact.producer_key, fact.event) for fact in inbox.take_events(conn, run_id, BATCH)]
+        return [
+            LogEntry(self.seq + i, now, _in_place_of(event) if key in poisoned else event, key)
+            for i, (key, event) in enumerate(facts, 1)
+        ]
 
     def _now(self, conn: Connection) -> float:
         """Return the time of what is decided next: the database's, unless its clock went back."""
@@ -118,17 +129,16 @@ class RunSession:
         self._clock = database - time.monotonic()
         return round(max(self.core.state.now, database), 6)
 
-    def _commit(self, conn: Connection, facts: list[tuple[str, Event]], now: float) -> Turn:
+    def _commit(self, conn: Connection, entries: list[LogEntry], now: float) -> Turn:
         before = self.core.state.status
         began = time.perf_counter()
-        decided = [self._one(key, event, now) for key, event in facts]
+        decided = [self._one(entry.producer_key, entry.event, now) for entry in entries]
         self._unsaved_s += time.perf_counter() - began
-        entries = [LogEntry(self.seq + offset, now, event, key) for offset, (key, event) in enumerate(facts, start=1)]
         stored = self._stored(entries, decided, now)
         decisions.append(conn, self.lease, stored)
         self._committed(stored, now)
         status = self.core.state.status
-        return Turn(len(facts), sum(len(d.commands) for d in decided), status, status is not before)
+        return Turn(len(entries), sum(len(d.commands) for d in decided), status, status is not before)
 
     def rest_s(self) -> float | None:
         """Return how long there is until the core's deadline, by the database's clock; None without one."""
