@@ -24,8 +24,8 @@ from workers.rollout.engines.wire import Choice, CompletionRequest, CompletionRe
 
 RETRY_FIRST_S = 0.02
 RETRY_LAST_S = 0.5
-RETRY_SOON_S = 0.05
-"""Longest pause of a turn that waits for weights to come: nothing is broken, they are being made."""
+LOOK_EVERY_S = 0.05
+"""Pause of a turn that waits for weights to come: nothing is broken, they are being made."""
 REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=None, connect=5.0)
 MAX_PROMPTS = 256
 """Prompts per request: enough to fill any slot pool, small enough to parse without a pause."""
@@ -122,8 +122,19 @@ class EngineClient:
             if time.monotonic() + pause >= deadline:
                 raise TurnTimeoutError(f"no engine holds {request.policy} v{request.pin.version}")
             await asyncio.sleep(pause)
-            pause = min(RETRY_LAST_S if request.pin.digest else RETRY_SOON_S, pause * 1.6)
+            pause = min(RETRY_LAST_S, pause * 1.6)
             await self._refresh()
+
+    async def until_held(self, request: TurnRequest) -> float:
+        """Wait until weights that are certain and not committed yet are served; returns the seconds it took.
+
+        There is no deadline: they are being made, and whoever withdraws the command ends the wait.
+        """
+        began = time.monotonic()
+        while not request.pin.digest and self._pick(request) is None:
+            await asyncio.sleep(LOOK_EVERY_S)
+            await self._refresh()
+        return time.monotonic() - began
 
     async def close(self) -> None:
         """Drop the connections; turns still waiting fail with the loop that waits for them."""

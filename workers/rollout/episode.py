@@ -111,6 +111,9 @@ async def _play(
     waits = random.Random(derive(order.sampling_seed, "wait", order.draw, order.member, order.attempt))
     while asks := environment.asks():
         requests = [_request(ask, seats[ask.role], order, calls.get(ask.role, 0)) for ask in asks]
+        for request in requests:
+            # Training is not the episode's fault: its time does not run while weights are made.
+            deadline += await client.until_held(request)
         if len(requests) == 1:
             answers = [await client.turn(requests[0], deadline)]
         else:

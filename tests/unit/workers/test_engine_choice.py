@@ -2,9 +2,10 @@
 
 import pytest
 
+from flexmarl.algorithms.routing import ROUTERS
 from flexmarl.contracts.wire import PolicyPin
 from flexmarl.store.engines import EngineRoute
-from workers.rollout.engine_client import TurnRequest, _answering, _digest
+from workers.rollout.engine_client import EngineClient, TurnRequest, _answering, _digest
 
 
 def pin(version, digest=None):
@@ -32,3 +33,17 @@ def test_a_version_that_is_to_come_is_answered_once_it_is_held_and_asked_for_by_
 def test_another_digest_or_version_is_never_answered():
     assert _answering(ROUTE, turn(pin(2, "f" * 64))) is None
     assert _answering(ROUTE, turn(pin(0))) is None
+
+
+async def test_a_turn_waits_for_weights_to_come_and_its_time_stands_still():
+    looks = []
+
+    async def routes():
+        looks.append(1)
+        held = 3 if len(looks) >= 3 else 2
+        return [EngineRoute(1, "http://x", "s", "e1", {"solver": pin(held)})]
+
+    client = EngineClient(routes, ROUTERS.get("least_loaded"))
+    assert await client.until_held(turn(pin(3, ""))) > 0
+    assert len(looks) == 3
+    assert await client.until_held(turn(pin(7))) < 0.05, "a committed version is asked for at once"
