@@ -185,7 +185,8 @@ def settle_with_enough(ctx: Context) -> None:
     if ctx.plan.spec.mechanisms.redundancy.surplus == "continue":
         if len(state.cohorts) == 1 and state.status is RunStatus.RUNNING and may_start_next(ctx):
             open_cohort(ctx, state.vector())
-        if len(state.cohorts) > 1:
+        # A cohort that is settled takes no more groups, and one behind it would train them too late.
+        if len(state.cohorts) > 1 and state.cohorts[1].settled_at is None:
             hand_on(ctx, cohort, state.cohorts[1])
     if cohort.open:
         cancel(ctx, cohort)

@@ -5,6 +5,7 @@ import pytest
 from flexmarl.contracts.events import Verb
 from flexmarl.contracts.status import RunStatus
 from tests.support.virtual.accounts import check_end
+from tests.support.virtual.clock import Durations
 from tests.support.virtual.specs import small_spec
 from tests.support.virtual.world import World
 
@@ -36,3 +37,17 @@ def test_groups_beyond_a_cohorts_size_belong_to_its_last_step_and_make_none_of_t
     world.run()
     check_end(world, asked)
     assert all(policy.version is not None and policy.version <= 3 for policy in world.core.state.policies.values())
+
+
+@pytest.mark.parametrize("publication", ["cohort", "wavefront", "delayed"])
+@pytest.mark.parametrize("seed", range(8))
+def test_surplus_that_plays_on_never_opens_a_settled_cohort_again(publication: str, seed: int) -> None:
+    extra = {"type": "extra_groups", "extra": 2, "surplus": "continue"}
+    world = World(
+        small_spec({"mechanisms": {"redundancy": extra, "lag_policy": {"bound": 3}, "publication": publication}}),
+        seed=seed,
+        durations=Durations(spread=1.5),
+    )
+    asked = [world.ask(Verb.START)]
+    world.run()
+    check_end(world, asked)
