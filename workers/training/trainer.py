@@ -222,11 +222,12 @@ class Trainer:
         )
 
     def _new_learner(self, policy: str, version: int, weights: "Mapping[str, torch.Tensor]") -> Learner:
-        settings = self._spec.policies[policy]
+        settings, algorithm = self._spec.policies[policy], self._spec.algorithm
+        limit = algorithm.importance_limit if algorithm.correction == "truncated_importance" else None
         return Learner(
             weights,
             architecture_of(settings.model),
-            Objective.of(self._spec.algorithm.loss),
+            Objective.of(algorithm.loss, limit),
             settings.optimizer,
             settings.precision,
             self._device,

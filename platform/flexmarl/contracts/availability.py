@@ -27,7 +27,7 @@ SLOTS: dict[str, Slot] = {
         ("policy_gradient", "ppo_clip"), ("dapo", "gspo", "cispo", "topr", "decoupled_ppo", "online_dpo")
     ),
     "/algorithm/correction": Slot(
-        ("none",), ("mask_stale", "truncated_importance", "masked_importance", "decoupled", "sequence_filter")
+        ("none", "truncated_importance"), ("mask_stale", "masked_importance", "decoupled", "sequence_filter")
     ),
     "/sampling/task_sampler": Slot(("uniform",), ("vade",)),
     "/sampling/branch_controller": Slot(("none",), ("at_grpo_tree", "trace", "echo")),

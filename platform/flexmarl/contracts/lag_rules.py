@@ -13,6 +13,7 @@ def broken_lag_rules(spec: ExperimentSpec) -> Iterator[Problem]:
     """Return every broken rule of the lag vector, of redundancy, and of both."""
     for name in spec.policies:
         yield from _policy(spec, name)
+    yield from _correction(spec)
     yield from _ordered(spec)
     yield from _redundancy(spec)
 
@@ -46,6 +47,17 @@ def _policy(spec: ExperimentSpec, name: str) -> Iterator[Problem]:
             code="needs_bound",
             detail=f"At bound 0 no row of {name} is ever older than its step, so there is nothing to {lag.at_cut}.",
             hint="Set wait, or bound: 1.",
+        )
+
+
+def _correction(spec: ExperimentSpec) -> Iterator[Problem]:
+    algorithm = spec.algorithm
+    if algorithm.correction == "truncated_importance" and algorithm.loss.type != "policy_gradient":
+        yield Problem(
+            pointer="/algorithm/correction",
+            code="ratio_counted_twice",
+            detail=f"{algorithm.loss.type} has a ratio of its own; weighing its tokens again would count it twice.",
+            hint="Set none, or loss: {type: policy_gradient}.",
         )
 
 

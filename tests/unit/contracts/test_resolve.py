@@ -182,6 +182,10 @@ LAG = {"bound": 1, "at_admission": "admit", "in_flight": "finish", "at_cut": "wa
             {"mechanisms": {"redundancy": {"type": "extra_members", "extra": 2, "surplus": "join"}}},
             ("/mechanisms/redundancy/surplus", "members_are_cancelled"),
         ),
+        (
+            {"algorithm": {"correction": "truncated_importance", "loss": {"type": "ppo_clip"}}},
+            ("/algorithm/correction", "ratio_counted_twice"),
+        ),
         ({"mechanisms": {"redundancy": {"type": "extra_groups"}}}, ("/mechanisms/redundancy/extra", "out_of_range")),
         (
             {"mechanisms": {"redundancy": {"type": "extra_environments"}}},

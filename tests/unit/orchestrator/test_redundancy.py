@@ -2,6 +2,7 @@
 
 import pytest
 
+from flexmarl.contracts import events as e
 from flexmarl.contracts.status import RunStatus
 from tests.unit.orchestrator.fake_cluster import Faults, make_spec, started
 
@@ -85,3 +86,26 @@ def test_extra_members_are_asked_for_and_enough_of_them_suffice():
     assert cluster.status is RunStatus.COMPLETED
     orders = [g for order in cluster.commands("play_groups") if order.origin == "train" for g in order.groups]
     assert {(group.members, group.enough) for group in orders} == {(5, 3)}
+
+
+@pytest.mark.parametrize("surplus", ["continue", "keep"])
+def test_freezes_and_retries_lose_no_surplus(surplus):
+    for seed in range(3):
+        spec = redundant(surplus, 2, mechanisms__lag_policy__in_flight="discard", budget__train_steps=8)
+        cluster = started(spec, seed=seed, faults=Faults(twice=0.1), round_trip=seed == 2)
+        for step in (1, 3, 5):
+            cluster.run(until=lambda x, step=step: x.core.state.step >= step)
+            verb = e.RunVerb(verb=e.Verb.PAUSE, mode=e.PauseMode.FREEZE, actor="ada")
+            cluster.tell(verb)
+            cluster.run(until=lambda x: x.status is RunStatus.PAUSED)
+            cluster.verb(e.Verb.RESUME)
+        cluster.run(until=lambda x: x.core.state.step >= 6)
+        cluster.verb(e.Verb.KILL)
+        cluster.verb(e.Verb.RETRY)
+        cluster.run()
+        state = cluster.core.state
+        assert cluster.status is RunStatus.COMPLETED, state.reason_text
+        assert state.step == 8
+        episodes = state.train_episodes
+        assert episodes.proposed == episodes.finished + episodes.failed + episodes.cancelled
+        assert max(cluster.lags) <= 2

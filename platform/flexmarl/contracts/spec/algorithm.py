@@ -43,7 +43,10 @@ class AlgorithmSpec(Strict):
     advantage: Advantage = Advantage()
     loss: Loss = Loss()
     entropy: EntropyBonus = EntropyBonus()
-    correction: Literal["none"] = "none"
+    correction: Literal["none", "truncated_importance"] = "none"
+    """Of rows that older weights sampled: none, or each token weighed by min(p / p_behaviour, importance_limit)."""
+    importance_limit: float = Field(default=2.0, ge=1.0, le=1000.0)
+    """Largest weight of a token; only with `truncated_importance`."""
 
 
 class SamplingFamily(Strict):
