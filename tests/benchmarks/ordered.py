@@ -12,14 +12,14 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psycopg
-from harness import interleave, paired_ratios, start
+from harness import Report, interleave, paired_ratios, start
 
 from flexmarl.contracts.spec.team import FactoryModel
 from tests.support.system import Api, System
@@ -87,22 +87,21 @@ def engine_seconds(ordered: bool, work: tuple[int, int, int]) -> Callable[[], fl
     return run
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--case", choices=list(CASES), action="append", help="templates to train; all when absent")
-
-
-def main() -> None:
-    report = start("ordered", "step time of ordered runs over that of runs that promise no bits", options)
-    updates, repeats = (4, 1) if report.quick else (12, 5)
+def measure_engine(report: Report) -> None:
     for name, work in WORKLOADS.items():
         sides = {"ordered": engine_seconds(True, work), "default": engine_seconds(False, work)}
-        times = interleave(sides, 2 if report.quick else 9)
+        times = interleave(sides, 2 if report.quick else 15)
         report.ratio(f"engine_{name}_ratio", paired_ratios(times["ordered"], times["default"]))
+
+
+def measure_steps(report: Report, templates: Sequence[str]) -> None:
+    updates, repeats = (4, 1) if report.quick else (12, 5)
+    report.settings |= {"updates": updates, "repeats": repeats, "cases": {name: CASES[name] for name in templates}}
     with tempfile.TemporaryDirectory(prefix="flexmarl-bench-") as folder, System(Path(folder) / "home") as system:
         Path(folder).chmod(0o711)
         api = system.api()
         with psycopg.connect(system.database_url, autocommit=True) as conn:
-            for template in report.settings["case"] or CASES:
+            for template in templates:
                 times = interleave(
                     {
                         "ordered": lambda name=template: step_seconds(api, conn, name, True, updates),
@@ -113,7 +112,23 @@ def main() -> None:
                 report.ratio(f"{template}_step_ratio", paired_ratios(times["ordered"], times["default"]))
                 report.figures[f"{template}_ordered_step_s"] = statistics.median(times["ordered"])
                 report.figures[f"{template}_default_step_s"] = statistics.median(times["default"])
-    report.settings |= {"updates": updates, "repeats": repeats, "cases": CASES, "workloads": WORKLOADS}
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--case", choices=["engine", *CASES], action="append", help="the engine alone, or a template; all when absent"
+    )
+
+
+def main() -> None:
+    report = start("ordered", "step time of ordered runs over that of runs that promise no bits", options)
+    wanted = report.settings["case"] or ["engine", *CASES]
+    report.settings |= {"workloads": WORKLOADS}
+    if "engine" in wanted:
+        measure_engine(report)
+    templates = [name for name in CASES if name in wanted]
+    if templates:
+        measure_steps(report, templates)
     report.finish()
 
 
