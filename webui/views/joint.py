@@ -1,5 +1,6 @@
 """What the orchestrator and the store hold of a run: cohorts and lag, rows by place, decisions with their reasons."""
 
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
@@ -72,7 +73,7 @@ def joint(request: HttpRequest, found: Any, row: dict[str, Any]) -> dict[str, An
         "cohort_words": [(name, words, _address(request, cohorts=name)) for name, (words, _) in SHOWN.items()],
         "cohorts_shown": word,
         "joint_query": urlencode({"cohorts": word}) if word else "",
-        "lags": [_lag(one, agents.get(one["policy"])) for one in lag["policies"]],
+        "lags": [_lag(one, agents.get(one["policy"])) for one in sorted(lag["policies"], key=_place_of(row))],
         "ruled_out": [(DROP_CAUSES.get(one["cause"], one["cause"]), one["rows"]) for one in lag["groups_ruled_out"]],
     }
 
@@ -135,6 +136,11 @@ def decided(request: HttpRequest, found: Any, row: dict[str, Any]) -> dict[str, 
         "held_back": bool(request.GET.get("cursor")),
         "decision_query": urlencode({name: value for name, value in chosen.items() if value}),
     }
+
+
+def _place_of(row: dict[str, Any]) -> Callable[[dict[str, Any]], int]:
+    order = [agent["policy"] for agent in row["agents"]]
+    return lambda one: order.index(one["policy"]) if one["policy"] in order else len(order)
 
 
 def _agents(row: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -74,10 +74,12 @@ def _row(found: CohortGroups, own: Sequence[CohortBatches], ruled: dict[str, int
         "waits_for": waits_for(found, own) if state in UNDER_WAY else "",
         "opened_at": _moment(found.opened_at),
         "settled_at": _moment(found.settled_at) if found.settled >= found.groups else None,
-        "applied_at": _moment(max((b.done_at or 0.0 for b in own), default=None))
-        if state is CohortState.APPLIED
-        else None,
+        "applied_at": _moment(_applied_at(own)) if state is CohortState.APPLIED else None,
     }
+
+
+def _applied_at(own: Sequence[CohortBatches]) -> float | None:
+    return max((batch.done_at for batch in own if batch.done_at is not None), default=None)
 
 
 def _policy(batch: CohortBatches) -> dict[str, Any]:
