@@ -14,8 +14,8 @@ pytestmark = pytest.mark.services
 
 async def test_a_database_that_was_away_is_no_failure_of_the_command(
     store_conn: psycopg.Connection,
-    player: Player,  # noqa: F811 - the fixture
-    engine: ScriptedEngine,  # noqa: F811 - the fixture
+    player: Player,
+    engine: ScriptedEngine,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     make_run(store_conn)
