@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flexmarl.contracts.rules import broken_rules
+from flexmarl.contracts.rules import broken_rules, warnings
 from flexmarl.contracts.spec import ExperimentSpec
 
 
@@ -49,6 +49,18 @@ def test_one_policys_own_bound_is_refused_where_it_stands():
 )
 def test_on_policy_protocols_and_publications_are_free(protocol: str, publication: str):
     assert problems({"trainer_protocol": protocol, "publication": publication}) == {}
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_plan_tells_what_the_promise_costs(ordered: bool):
+    spec = ExperimentSpec.model_validate(
+        {
+            "agents": {"speaker": {}, "listener": {}},
+            "environment": {"type": "reference_game"},
+            "mechanisms": {"ordered": ordered},
+        }
+    )
+    assert ("ordered_costs" in [problem.code for problem in warnings(spec)]) is ordered
 
 
 @pytest.mark.parametrize("mechanisms", [{"trainer_protocol": "mini_batch"}, {"publication": "delayed"}])
