@@ -269,6 +269,8 @@ class RunState:
     empty_cohorts: int = 0
     """Cohorts in a row of which no group was left."""
     leases: dict[int, LeaseState] = field(default_factory=dict)
+    ended: list[int] = field(default_factory=list)
+    """The last leases whose end was told: a grant that comes later than the end of its lease brings nothing."""
     policies: dict[str, PolicyState] = field(default_factory=dict)
     outstanding: OnItsWay = field(default_factory=OnItsWay)
     failures: dict[str, Failure] = field(default_factory=dict)

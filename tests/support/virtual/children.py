@@ -189,6 +189,7 @@ class Trainer(Child):
         z = self.world.store.z_of(row)
         held[command.micro_batch] = z  # a repetition finds it there and adds nothing
         if self.world.breaks("uncommitted"):
+            self.world.store.reopen(no)  # the gradient is in, and its transaction was lost
             return
         stats = TrainStats(rows=len(row.keys), tokens=int(z), z=z, loss_sum=1.0, entropy_sum=2.0)
         done = e.MicroBatchAccumulated(

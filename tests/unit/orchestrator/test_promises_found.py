@@ -51,3 +51,21 @@ def test_surplus_that_plays_on_never_opens_a_settled_cohort_again(publication: s
     asked = [world.ask(Verb.START)]
     world.run()
     check_end(world, asked)
+
+
+def test_a_lease_whose_end_is_told_before_its_grant_is_asked_for_again() -> None:
+    world = World(small_spec(), seed=0)
+    world.ask(Verb.START)
+    world.run(lambda w: any(key.startswith("granted") for key in w.store.inbox))
+    lease = world.store.leases[2]
+    world.end_lease(lease, "the device is gone")
+    facts = dict(reversed(world.store.inbox.items()))
+    for key, event in facts.items():
+        world.log.entries.append((event, world.clock.now))
+        decision = world.core.handle(event, world.clock.now)
+        world.log.decisions.append(decision)
+        world.store.commit_decision(decision)
+        world.store.handled.add(key)
+    world.store.inbox.clear()
+    world.run()
+    assert world.status is RunStatus.COMPLETED
