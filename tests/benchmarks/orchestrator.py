@@ -2,9 +2,10 @@
 
 One train step of a large team after another: every command is answered by one fact, so the mix of facts is that of a
 run. `core_*`: `handle` alone, invariants and garbage collector on, from the second step on; the start of 3,000 devices
-is reported apart. `core_events_per_cpu_s` counts the seconds this thread ran: what a machine of its own would give. `driver_*`: `RunSession.turn` as the driver calls it - take facts, decide, commit with fsync - on a
-store whose facts were put there before. `recovery_s`: the slowest of several takeovers of a run amid its steps: read
-snapshot and tail, replay, compare with the rows. The server runs on this machine, as with `manage.py up`.
+is reported apart. `core_events_per_cpu_s` counts the seconds this thread ran: what a machine of its own would give.
+`driver_*`: `RunSession.turn` as the driver calls it - take facts, decide, commit with fsync - on a store whose facts
+were put there before. `recovery_s`: the slowest of several takeovers of a run amid its steps: read snapshot and tail,
+replay, compare with the rows. The server runs on this machine, as with `manage.py up`.
 
 `python tests/benchmarks/orchestrator.py [--quick] [--json FILE]`
 """

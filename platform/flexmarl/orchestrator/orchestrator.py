@@ -220,7 +220,7 @@ def _explain(ctx: Context) -> None:
 def _deadline(ctx: Context) -> float | None:
     """Return the earliest time at which something is to be done without a fact."""
     state = ctx.state
-    times = [failure.until for failure in state.failures.values() if failure.until > ctx.now]
+    times = [failure.until for failure in state.failures.values() if failure.until > ctx.now] if state.failures else []
     if state.status is RunStatus.PAUSED and state.rest.release_at is not None:
         times.append(state.rest.release_at)
     if state.status is RunStatus.RUNNING:
