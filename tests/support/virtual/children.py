@@ -195,7 +195,7 @@ class Trainer(Child):
         done = e.MicroBatchAccumulated(
             policy=command.policy, micro_batch=command.micro_batch, accumulator=command.accumulator, stats=stats
         )
-        self.told(no, token, f"accumulated:{command.policy}:{command.micro_batch}:{accumulator}", done)
+        self.told(no, token, f"accumulated:{command.policy}:{command.micro_batch}:{accumulator}:{no}", done)
 
     def _step(self, no: int, token: int, command: c.OptimizerStep) -> None:
         accumulator, held = self.holds.get(command.policy, ("", {}))
