@@ -19,6 +19,17 @@ pytestmark = [pytest.mark.services, pytest.mark.slow]
 STEPS = 45
 PRESETS = ("one_step_off", "bounded_async", "active_partial")
 
+OPTIONS: dict[str, dict[str, Any]] = {
+    "continue": {"lag_policy": {"bound": 2, "in_flight": "continue", "at_cut": "refresh"}},
+    "restart_turn": {"lag_policy": {"bound": 1, "in_flight": "restart_turn"}},
+    "discard": {"lag_policy": {"bound": 2, "in_flight": "discard"}},
+    "extra_members": {"redundancy": {"type": "extra_members", "extra": 2}},
+    "join": {"redundancy": {"type": "extra_groups", "extra": 4, "surplus": "join"}},
+    "cancel": {"redundancy": {"type": "extra_groups", "extra": 4, "surplus": "cancel"}},
+    "keep": {"lag_policy": {"bound": 1}, "redundancy": {"type": "extra_groups", "extra": 4, "surplus": "keep"}},
+}
+"""What no preset picks: each for a few steps."""
+
 
 @pytest.fixture(scope="module")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
@@ -57,6 +68,26 @@ def test_each_lag_preset_trains_within_its_bound_and_learns(system: System) -> N
             rewards = points(conn, run["no"], "reward/team", "mean")
             first, last = sum(rewards[:10]) / 10, sum(rewards[-10:]) / 10
             assert last > first + 0.1, f"{name}: reward went from {first:.3f} to {last:.3f}"
+
+
+def test_every_other_option_runs_and_its_counts_add_up(system: System) -> None:
+    api = system.api()
+    short = {"budget": {"train_steps": 5, "target": None}, "evaluation": {"every_steps": 5, "tasks": 4}}
+    runs = {
+        name: api.create_run(name=name, template="reference_game", spec=spec() | short | {"mechanisms": options})["id"]
+        for name, options in OPTIONS.items()
+    }
+    with psycopg.connect(system.database_url, autocommit=True) as conn:
+        for name, run_id in runs.items():
+            run = api.finish(run_id, 300)
+            assert run["status"] == "completed", f"{name}: {run['reason_text']}"
+            wrong = [check for check in consistency_report(conn, run["no"]) if not check.ok]
+            assert not wrong, f"{name}: {wrong}"
+            found = api.run(run_id)["progress"]
+            fates = [found[f"episodes_{fate}"] for fate in ("finished", "failed", "cancelled")]
+            assert found["episodes_proposed"] == sum(fates), name
+            if name in ("cancel", "keep", "extra_members"):
+                assert found["episodes_cancelled"] > 0, name
 
 
 def points(conn: psycopg.Connection, run_no: int, name: str, stat: str) -> list[float]:
