@@ -37,7 +37,7 @@ def warnings(spec: ExperimentSpec) -> list[Problem]:
             Problem(
                 pointer="/mechanisms/ordered",
                 code="ordered_costs",
-                detail="ordered promises bits and costs time: its engine took 1.5 to 2.7 times as long where that was "
+                detail="ordered promises bits and costs time: its engine took about twice as long where that was "
                 "measured, and gradients wait for their turn.",
                 hint="Set false where the same mathematics is enough.",
             )
