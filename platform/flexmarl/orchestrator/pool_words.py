@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 from flexmarl.orchestrator.pool_arbiter import Ahead, Requirement, Unmet
 
-
 _AHEAD = {
     Ahead.RUNNING: "works already and waits",
     Ahead.OVERDUE: "has waited too long",
