@@ -82,15 +82,18 @@ def main() -> None:
     """Run all sides in turns, then the store at two sizes."""
     report = start("store", __doc__ or "", _options)
     python = str(report.settings["transferqueue"])
-    _refuse_without(python)
+    if report.settings["part"] != "flatness":
+        _refuse_without(python)
     with tempfile.TemporaryDirectory(prefix="flexmarl-store-") as name:
         folder = Path(name)
         folder.chmod(0o711)
         server = EmbeddedPostgres(Home(folder / "home"), settings=SETTINGS)
         server.start()
         try:
-            _compare(report, server, folder, python)
-            _flatness(report, server, folder)
+            if report.settings["part"] != "flatness":
+                _compare(report, server, folder, python)
+            if report.settings["part"] != "ratios":
+                _flatness(report, server, folder)
         finally:
             server.stop()
     report.finish()
@@ -100,6 +103,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--transferqueue", default=sys.executable, metavar="PYTHON", help=f"interpreter that has TransferQueue: {HOW}"
     )
+    parser.add_argument("--part", choices=("all", "ratios", "flatness"), default="all", help="what to measure")
     parser.add_argument("--repeats", type=int, default=7, help="rounds of each side")
     parser.add_argument("--rows", type=int, default=16 * UNIT, help="rows of a round")
     parser.add_argument("--full", type=int, default=200_000, help="rows of the larger database of `flatness`")
@@ -118,7 +122,7 @@ def _refuse_without(python: str) -> None:
 
 def _database(server: EmbeddedPostgres, name: str) -> str:
     with psycopg.connect(server.url, autocommit=True) as admin:
-        admin.execute(f"CREATE DATABASE {name}".encode())
+        admin.execute(f'CREATE DATABASE "{name}"'.encode())
     with psycopg.connect(server.url_of(name), autocommit=True) as conn:
         schema.apply(conn)
     return server.url_of(name)

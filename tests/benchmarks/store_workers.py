@@ -15,7 +15,6 @@ from typing import Any
 import harness  # noqa: F401  (source roots)
 import numpy as np
 import psycopg
-import torch
 from store_rows import AGENTS, BATCH, TOKENS, agents_of, checksum, rows_of
 
 from flexmarl.contracts.commands import Accumulate, OptimizerStep
@@ -64,7 +63,6 @@ class Worker:
 
 
 def _serve(pipe: Pipe, url: str, volatile: bool, handle: Callable[..., Any]) -> None:
-    torch.set_num_threads(1)
     with psycopg.connect(url, autocommit=True) as conn:
         if volatile:
             conn.execute("SET synchronous_commit = off")
@@ -134,6 +132,9 @@ def _group(writer: int, number: int, arrays: list[Any]) -> groups.SettledGroup:
 
 def read(pipe: Pipe, url: str, volatile: bool, number: int) -> None:
     """Serve a reader: `(lease, rows)` carries out the lease's commands until so many rows are applied."""
+    import torch
+
+    torch.set_num_threads(1)
 
     def handle(conn: psycopg.Connection, lease_id: int, rows: int) -> int:
         found, last = 0, rows // len(AGENTS) * len(agents_of(number))
@@ -151,6 +152,8 @@ def read(pipe: Pipe, url: str, volatile: bool, number: int) -> None:
 
 
 def _accumulate(conn: psycopg.Connection, taken: Taken, order: Accumulate) -> int:
+    import torch
+
     batch = micro_batches.read(conn, taken.run_id, order.policy, order.micro_batch)
     arrays = [row.arrays for row in batch.rows]
     ids = torch.from_numpy(np.stack([one.response_ids() for one in arrays]))
