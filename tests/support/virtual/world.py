@@ -13,6 +13,8 @@ from flexmarl.contracts import events as e
 from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.orchestrator import Decision, Orchestrator
+from flexmarl.orchestrator.attention import Attention
+from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.invariants import check_invariants
 from flexmarl.orchestrator.pool_arbiter import Demand, FreeDevice, Rules, arbitrate
 from tests.support.virtual.children import Child, Engine, Process, RolloutWorker, Trainer
@@ -33,6 +35,13 @@ class Node(Process):
         self.hosting: dict[int, tuple[int, int]] = {}
         """Lease -> number and token of its command."""
         self.cordoned = False
+
+
+class _LooksAtEverything(Attention):
+    """A core with it takes no short way."""
+
+    def seen_to(self, ctx: Context, event: object) -> bool:
+        return False
 
 
 @dataclass
@@ -164,6 +173,11 @@ class World:
         """Hold the whole log against a core that starts from nothing."""
         self.log.snapshot, self.log.snapshot_at = None, 0
         self.lose_driver()
+        careful = Orchestrator(self.spec)
+        careful._attention = _LooksAtEverything()
+        for (event, at), decision in zip(self.log.entries, self.log.decisions, strict=True):
+            if careful.handle(event, at) != decision:
+                raise PromiseBroken(f"a short way decided otherwise than a look at everything on {event.kind}")
 
     # -- what looks from time to time -------------------------------------------------------------------------------
     def _poll(self) -> None:
