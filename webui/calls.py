@@ -44,6 +44,7 @@ TRAJECTORY_FILTERS = tuple(
 """The page names them as the API does."""
 TIMELINE_WINDOW = (("window", "window_s"), ("until", "until"))
 LOG_FILTERS = tuple((name, name) for name in ("level", "agent", "node", "q"))
+DECISION_FILTERS = tuple((name, name) for name in ("kind", "policy", "cohort"))
 SERIES = Call("Reward per agent by step", "/runs/{key}/series/data", fixed=REWARDS)
 CALLS: dict[str, tuple[Call, ...]] = {
     "home": (
@@ -78,6 +79,9 @@ CALLS: dict[str, tuple[Call, ...]] = {
     "agent": (RUN, SERIES),
     "pipeline": (
         Call("What passed through the pipeline", "/runs/{key}/pipeline", query=(("step", "step"),)),
+        Call("Cohorts: how far each is, what it waits for", "/runs/{key}/cohorts"),
+        Call("Lag of every trained policy", "/runs/{key}/lag"),
+        Call("Rows of the store by place", "/runs/{key}/store"),
         Call("Idle device time by cause", "/runs/{key}/bubble"),
         Call("What the advisor finds", "/runs/{key}/advisories"),
     ),
@@ -88,6 +92,7 @@ CALLS: dict[str, tuple[Call, ...]] = {
     ),
     "events": (
         Call("The log in order; go on behind next_after", "/runs/{key}/events", fixed=(("limit", "100"),)),
+        Call("Decisions with their reasons, newest first", "/runs/{key}/decisions", query=DECISION_FILTERS),
         Call("Log lines in order; go on behind next_after", "/runs/{key}/logs", query=LOG_FILTERS),
         Call("The promises, checked on the rows", "/runs/{key}/consistency"),
     ),

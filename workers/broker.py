@@ -7,12 +7,14 @@ it lives. An idle worker sleeps until a sender names its queue on the wake chann
 """
 
 import threading
+import time
 from collections.abc import Iterable
 
 import redis
 import structlog
-from dramatiq import Consumer, MessageProxy
+from dramatiq import Consumer, Message, MessageProxy
 from dramatiq.brokers.redis import RedisBroker
+from dramatiq.errors import BrokerConnectionError
 from dramatiq.middleware import AsyncIO
 
 from flexmarl.contracts.commands import WAKE_CHANNEL
@@ -26,6 +28,9 @@ MAINTENANCE_CHANCE = 500_000
 POLL_MS = 500
 """How long an idle queue goes without a look when no hint comes."""
 SUBSCRIBE_AGAIN_S = 0.5
+AWAY_S = 0.2
+"""Pause before a broker that was away is asked again; dramatiq itself would wait for seconds."""
+COMPLAIN_S = 5.0
 
 
 class Hints(threading.Thread):
@@ -75,17 +80,33 @@ class HintedConsumer(Consumer):
 
     def __init__(self, inner: Consumer, hint: threading.Event, timeout_ms: int) -> None:
         self._inner, self._hint, self._timeout_s = inner, hint, timeout_ms / 1000
+        self._quiet_until = 0.0
 
     def __next__(self) -> MessageProxy | None:
         self._hint.clear()  # before the look: a hint that comes during it is kept
-        message: MessageProxy | None = next(self._inner)
+        message: MessageProxy | None = None
+        try:
+            message = next(self._inner)
+        except BrokerConnectionError as error:
+            self._away(error)
+            time.sleep(AWAY_S)
+            return None
         if message is None:
             self._hint.wait(self._timeout_s)
         return message
 
     def ack(self, message: MessageProxy) -> None:
-        self._inner.ack(message)
+        try:
+            self._inner.ack(message)
+        except BrokerConnectionError as error:
+            self._away(error)  # the message may come again: its command is done, so that changes nothing
         self._hint.set()  # there is room for another one
+
+    def _away(self, error: BrokerConnectionError) -> None:
+        now = time.monotonic()
+        if now >= self._quiet_until:
+            self._quiet_until = now + COMPLAIN_S
+            log.warning("broker is away", error=str(error))
 
     def nack(self, message: MessageProxy) -> None:
         self._inner.nack(message)
@@ -111,6 +132,17 @@ class PromptBroker(RedisBroker):
         """Return a consumer of the queue; the inner one never sleeps."""
         inner = super().consume(queue_name, prefetch, timeout=0)
         return HintedConsumer(inner, self.hints.event(queue_name), timeout)
+
+    def push(self, queue_name: str, actor: str, run_id: int, no: int) -> None:
+        """Tell a queue's workers, this one among them, to look at a command. The driver says it too, later."""
+        message: Message[None] = Message(
+            queue_name=queue_name, actor_name=actor, args=(run_id, no), kwargs={}, options={}
+        )
+        try:
+            self.enqueue(message)
+            self.client.publish(WAKE_CHANNEL, queue_name)
+        except (redis.RedisError, BrokerConnectionError) as error:
+            log.warning("broker does not answer", error=str(error))
 
     def declare_queue(self, queue_name: str) -> None:
         """Declare a queue and nothing else."""

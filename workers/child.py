@@ -27,6 +27,17 @@ class ChildConfig(msgspec.Struct, forbid_unknown_fields=True):
     spec: dict[str, object]
     """Resolved ExperimentSpec of the run."""
 
+    @property
+    def ordered(self) -> bool:
+        """Whether the run promises bits: then nothing may depend on the schedule, nor on the size of the device."""
+        mechanisms = self.spec.get("mechanisms")
+        return isinstance(mechanisms, dict) and mechanisms.get("ordered") is True
+
+    @property
+    def own_threads(self) -> int:
+        """Threads to compute with: kernels share sums out among threads, so an ordered run has one everywhere."""
+        return 1 if self.ordered else self.threads
+
 
 class ChildReady(msgspec.Struct):
     port: int

@@ -1,7 +1,8 @@
 """The frame every child process shares: a configuration line in, a ready line out, HTTP with a bearer secret between.
 
 Invariants: the child ends when its parent does (end of file on standard input) and on SIGTERM; nothing but the ready
-line ever reaches standard output, whatever a library prints; a request without the secret touches nothing.
+line ever reaches standard output, whatever a library prints; a request without the secret, or a token that it
+signed for this run and path, touches nothing.
 """
 
 import asyncio
@@ -22,9 +23,12 @@ try:
 except ImportError:  # not on every platform, and only faster
     from asyncio import new_event_loop  # type: ignore[assignment]
 
+from flexmarl.contracts.plane_tokens import Plane, PlaneRefusalCode, PlaneRefused, check
 from workers.child import ChildConfig, ChildReady, IntervalLog, IntervalsRequest
 
 MAX_BODY_BYTES = 256 * 2**20
+OPEN_TO = {Plane.ROLLOUT: frozenset({"/health", "/stats", "/abort", "/v1/completions"})}
+"""Paths that a token of a plane opens; the secret opens all."""
 SHUTDOWN_S = 0.3
 """How long open requests may take to end once the child was told to stop."""
 
@@ -56,7 +60,7 @@ async def serve(config: ChildConfig, routes: Sequence[web.RouteDef], intervals: 
     answer = _take_standard_output()
     stop = asyncio.Event()
     _watch(stop)
-    app = web.Application(middlewares=[_bearer(config.secret)], client_max_size=MAX_BODY_BYTES)
+    app = web.Application(middlewares=[_bearer(config)], client_max_size=MAX_BODY_BYTES)
     app.add_routes([*routes, *_common_routes(config, intervals)])
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_S)
     await runner.setup()
@@ -81,17 +85,28 @@ def _common_routes(config: ChildConfig, intervals: IntervalLog) -> list[web.Rout
     return [web.get("/health", health), web.post("/intervals", drain)]
 
 
-def _bearer(secret: str) -> Middleware:
-    expected = f"Bearer {secret}".encode()
+def _bearer(config: ChildConfig) -> Middleware:
+    expected = f"Bearer {config.secret}".encode()
 
     @web.middleware
-    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        given = request.headers.get("Authorization", "").encode()
-        if not hmac.compare_digest(given, expected):
-            return json_response({"code": "unauthorized", "detail": "the bearer secret is missing or wrong"}, 401)
+    async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
+        given = request.headers.get("Authorization", "")
+        if not hmac.compare_digest(given.encode(), expected):
+            try:
+                _admit(config, given.removeprefix("Bearer "), request.path)
+            except PlaneRefused as refused:
+                status = 403 if refused.code is PlaneRefusalCode.TOKEN_PLANE else 401
+                return json_response({"code": refused.code, "detail": str(refused)}, status)
         return await handler(request)
 
-    return check
+    return answer
+
+
+def _admit(config: ChildConfig, token: str, path: str) -> None:
+    """Raise PlaneRefused unless a token opens a path of this child now."""
+    plane = check(config.secret, token, config.run_id, time.time()).plane
+    if path not in OPEN_TO.get(plane, frozenset()):
+        raise PlaneRefused(PlaneRefusalCode.TOKEN_PLANE, f"a token of the {plane} plane does not open {path}")
 
 
 def _take_standard_output() -> int:

@@ -90,7 +90,7 @@ def host_lease(settings: Settings, pool: Pool, shutdown: Shutdown, run_id: int, 
     if shutdown.requested.is_set():
         return
     with pool.connection() as conn:
-        taken = commands.take(conn, run_id, no, TTL_S)
+        taken = commands.take(conn, run_id, no, TTL_S, settings.holder("device"))
         if taken is None or not isinstance(taken.command, HostLease):
             return
         hosting = leases.take_hosting(conn, taken, TTL_S)

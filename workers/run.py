@@ -16,8 +16,9 @@ import structlog
 from dramatiq.asyncio import get_event_loop_thread
 from dramatiq.worker import Worker
 
-from flexmarl.store import leases
+from flexmarl.store import commands, leases
 from flexmarl.store.errors import SchemaMismatch
+from flexmarl.store.segments import SegmentFolder
 from workers import actors, reporting, settings
 from workers.broker import POLL_MS, Heartbeat, PromptBroker
 from workers.database import Pool, open_pool
@@ -62,6 +63,7 @@ def run_device(config: Settings, pool: Pool, stopping: threading.Event) -> None:
     broker, shutdown = PromptBroker(config.redis_url), Shutdown()
     actors.register_hosting(broker, config, pool, shutdown)
     worker = _start(broker, [f"device.{device}" for device in devices], threads=len(devices), prefetch=1)
+    _take_over(broker, pool, config.holder("device"))
     stopping.wait()
     shutdown.request()
     worker.stop(timeout=int(HOSTING_STOP_S * 1000))
@@ -70,10 +72,12 @@ def run_device(config: Settings, pool: Pool, stopping: threading.Event) -> None:
 
 def run_rollout(config: Settings, pool: Pool, stopping: threading.Event) -> None:
     """Play episode groups of a pool."""
-    broker, player = PromptBroker(config.redis_url), Player(pool)
+    folder = SegmentFolder(config.payloads, config.payload_by_value_bytes)
+    broker, player = PromptBroker(config.redis_url), Player(pool, folder, config.holder("rollout"))
     actors.register_playing(broker, player)
     limit = config.rollout_commands
     worker = _start(broker, [f"rollout.{config.rollout_pool}"], threads=limit, prefetch=limit)
+    _take_over(broker, pool, config.holder("rollout"))
     stopping.wait()
     thread = get_event_loop_thread()
     assert thread is not None
@@ -94,6 +98,18 @@ def _start(broker: PromptBroker, queues: list[str], threads: int, prefetch: int)
     Heartbeat(broker).start()
     log.info("consuming", queues=queues)
     return worker
+
+
+def _take_over(broker: PromptBroker, pool: Pool, holder: str) -> None:
+    """Go on with what the process held that was in this place before."""
+    if not holder:
+        return
+    with pool.connection() as conn:
+        reopened = commands.reopen_of(conn, holder)
+    if reopened:
+        log.info("taken over", holder=holder, commands=[command.no for command in reopened])
+    for command in reopened:
+        broker.push(command.queue, command.kind, command.run_id, command.no)
 
 
 def _await_devices(config: Settings, pool: Pool, stopping: threading.Event) -> list[str]:

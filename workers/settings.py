@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from flexmarl.store.segments import BY_VALUE_BYTES
 from workers.errors import SettingsError
 
 
@@ -30,7 +31,20 @@ class Settings:
     rollout_pool: str
     rollout_commands: int
     """Rollout commands that one worker process plays at a time."""
+    payload_by_value_bytes: int
+    """Payloads of samples up to this size stay in their rows; larger ones go to segment files under the home folder."""
     log_dir: Path | None
+    place: str = ""
+    """Name of this machine's one process of each role, empty when there may be several."""
+
+    def holder(self, role: str) -> str:
+        """Return the place that takes commands for a role; a successor in it takes over what was held."""
+        return f"{self.place}/{role}" if self.place else ""
+
+    @property
+    def payloads(self) -> Path:
+        """Folder of the segment files."""
+        return self.home / "payloads"
 
 
 def load(environment: Mapping[str, str] | None = None) -> Settings:
@@ -49,7 +63,9 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
         child_threads=_positive(env, "FLEXMARL_CHILD_THREADS", 1),
         rollout_pool=env.get("FLEXMARL_ROLLOUT_POOL", "default"),
         rollout_commands=_positive(env, "FLEXMARL_ROLLOUT_COMMANDS", 16),
+        payload_by_value_bytes=_positive(env, "FLEXMARL_PAYLOAD_BY_VALUE_BYTES", BY_VALUE_BYTES),
         log_dir=Path(env["FLEXMARL_LOG_DIR"]) if env.get("FLEXMARL_LOG_DIR") else None,
+        place=env.get("FLEXMARL_PLACE", ""),
     )
 
 

@@ -21,6 +21,7 @@ from flexmarl.controlplane.runs import actions
 from flexmarl.store import decisions, nodes, runs
 from flexmarl.store.decisions import LogEntry, MetricPoint, NoteLine, StoredDecision
 from flexmarl.store.runs import RunLease
+from tests.browser.seeded_decisions import decisions as decided
 from tests.browser.seeded_figures import of_agents, versions
 from tests.browser.seeded_pipeline import lines, pipeline
 from tests.browser.seeded_play import devices, episodes
@@ -107,6 +108,7 @@ def _tell(owner: Any, story: Story, index: int) -> Any:
         episodes(conn, run.no, lease, story, roles, start)
         devices(conn, run.no, story, roles, index, start, end)
         pipeline(conn, run.no, story, roles, start)
+        decided(conn, run.no, roles, story.steps, start)
         lines(conn, run.no, roles, end)
         curves += of_agents(story, roles, start)
         versions(conn, run.no, story, roles, start)

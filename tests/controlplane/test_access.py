@@ -48,18 +48,25 @@ def test_an_unknown_token_is_refused_as_a_problem(db, text) -> None:
     client.credentials(HTTP_AUTHORIZATION=f"Bearer {text}")
     answer = client.get("/api/v1/runs")
     assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
+    assert answer.json()["errors"][0]["code"] == "token_unknown"
     assert answer["WWW-Authenticate"].startswith("Bearer")
+
+
+def refused_for(client) -> str:
+    answer = client.get("/api/v1/me")
+    assert answer.status_code == 401
+    return answer.json()["errors"][0]["code"]
 
 
 def test_a_revoked_or_expired_token_is_refused(editor, client_of) -> None:
     client = client_of(editor)
     token = ApiToken.objects.get()
     ApiToken.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
-    assert client.get("/api/v1/me").status_code == 401
+    assert refused_for(client) == "token_expired"
     ApiToken.objects.update(expires_at=timezone.now() + timedelta(days=1))
     assert client.get("/api/v1/me").status_code == 200
     actions.revoke_token(actor_of_user(editor), token.id)
-    assert client.get("/api/v1/me").status_code == 401
+    assert refused_for(client) == "token_revoked"
 
 
 def test_a_token_of_an_inactive_person_is_refused(editor, client_of) -> None:

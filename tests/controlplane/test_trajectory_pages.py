@@ -47,7 +47,7 @@ def read(browser, run, path, status=200):
         ("trajectories/compare?draw=1", 17),
         ("parts/trajectories?step=1", 8),
         ("checkpoints", 25),
-        ("pipeline", 32),
+        ("pipeline", 57),
         ("timeline", 16),
         ("events", 28),
         ("attempts", 11),

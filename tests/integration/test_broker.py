@@ -1,15 +1,18 @@
 """How soon an idle worker sees a message, hinted or not, and that a full one keeps its messages."""
 
+import threading
 import time
 from collections.abc import Iterator
 
 import dramatiq
 import pytest
 import redis
+from dramatiq import Consumer
+from dramatiq.errors import ConnectionClosed
 from dramatiq.worker import Worker
 
 from flexmarl.contracts.commands import WAKE_CHANNEL
-from workers.broker import HEARTBEAT_MS, POLL_MS, Heartbeat, PromptBroker
+from workers.broker import HEARTBEAT_MS, POLL_MS, Heartbeat, HintedConsumer, PromptBroker
 
 pytestmark = pytest.mark.services
 
@@ -78,6 +81,21 @@ def test_losing_everything_in_redis_leaves_a_working_queue(bench):
     bench.client.flushall()
     bench.client.script_flush()
     bench.delay(1, hint=True)
+
+
+def test_a_broker_that_is_away_stops_no_thread_of_the_worker():
+    """Dramatiq would sleep for seconds on the thread; what is not acknowledged comes again, which is harmless."""
+
+    class Away(Consumer):
+        def __next__(self):
+            raise ConnectionClosed(redis.ConnectionError("refused"))
+
+        def ack(self, message):
+            raise ConnectionClosed(redis.ConnectionError("refused"))
+
+    consumer = HintedConsumer(Away(), threading.Event(), POLL_MS)
+    assert next(consumer) is None
+    consumer.ack(None)
 
 
 def test_a_busy_worker_keeps_its_message_beyond_the_heartbeat(bench, redis_url):

@@ -27,7 +27,7 @@ from flexmarl.launcher.state import (
     record_of,
     write_state,
 )
-from flexmarl.launcher.supervisor import Signals, StopAsked, Supervisor
+from flexmarl.launcher.supervisor import ROUND_S, Signals, StopAsked, Supervisor
 from flexmarl.launcher.up import supervisor_log
 
 LAUNCH = f"test-{os.getpid()}"
@@ -74,6 +74,14 @@ def test_an_ended_process_is_started_again_after_its_back_off(make: object) -> N
     os.kill(first.pid, signal.SIGKILL)
     assert wait_until(lambda: supervisor.round() and supervisor.children[0].record != first, FIRST_WAIT_S + 3)
     assert supervisor.children[0].state is State.RUNNING
+
+
+def test_the_supervisor_sleeps_no_longer_than_until_the_next_start(make: object) -> None:
+    supervisor = make(spec("a", SLEEP))
+    assert supervisor.rest_s() == ROUND_S
+    os.kill(supervisor.children[0].record.pid, signal.SIGKILL)
+    assert wait_until(lambda: supervisor.round() or supervisor.children[0].state is State.WAITING, 3)
+    assert supervisor.rest_s() <= FIRST_WAIT_S < ROUND_S
 
 
 def test_back_off_doubles_and_is_forgotten_after_a_long_life(home: Home) -> None:

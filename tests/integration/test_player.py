@@ -1,7 +1,10 @@
 """The rollout player against the real store and an engine that follows the dialect."""
 
 import asyncio
+import errno
+import os
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -11,7 +14,8 @@ from flexmarl.contracts.commands import GroupOrder, PlayGroups
 from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.status import RunStatus
 from flexmarl.contracts.wire import Origin, PolicyPin
-from flexmarl.store import commands, runs
+from flexmarl.store import commands, runs, trajectories
+from flexmarl.store.segments import SegmentFolder
 from tests.support.scripted_engine import ScriptedEngine
 from workers.models import tokenizer_json
 from workers.rollout.engines.wire import Held
@@ -115,6 +119,42 @@ async def test_groups_are_recorded_whole_and_turns_travel_together(
     assert store_conn.execute("SELECT DISTINCT version FROM store.sample").fetchall() == [(3,)]
 
 
+async def test_groups_wait_for_space_on_a_full_disk_and_are_written_then(
+    store_url: str, store_conn: psycopg.Connection, engine: ScriptedEngine, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    make_run(store_conn)
+    announce(store_conn, engine)
+    folder = SegmentFolder(tmp_path / "payloads", by_value_bytes=0)
+    tried, full = [], [True]
+
+    def write(descriptor: int, content: bytes, offset: int) -> int:
+        tried.append(len(content))
+        if full[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return pwrite(descriptor, content, offset)
+
+    pwrite = os.pwrite
+    monkeypatch.setattr(os, "pwrite", write)
+    monkeypatch.setattr("workers.rollout.player.FULL_AGAIN_S", 0.02)
+    put_command(store_conn, 1, order(10, 11))
+    with ConnectionPool(store_url, min_size=1, max_size=2, kwargs={"autocommit": True}) as pool:
+        player = Player(pool, folder)
+        playing = asyncio.create_task(player.play(RUN, 1))
+        while len(tried) < 3:
+            await asyncio.sleep(0.02)
+        assert not playing.done()
+        assert counts(store_conn) == (0, 0, 0)
+        full[0] = False
+        await asyncio.wait_for(playing, 30)
+        await player.close()
+    folder.close()
+    assert counts(store_conn)[0] == 8
+    kept = store_conn.execute("SELECT count(*) FILTER (WHERE payload IS NULL), count(*) FROM store.sample").fetchone()
+    assert kept[0] == kept[1] > 0, "every payload lies in the segment file"
+    assert len(trajectories.details(store_conn, RUN, [(10, 0, 1)])[0].turns[0].arrays.response_ids()) > 0
+
+
 async def test_a_second_taker_skips_what_is_settled(
     store_conn: psycopg.Connection, player: Player, engine: ScriptedEngine
 ) -> None:
@@ -201,3 +241,39 @@ async def test_without_any_engine_the_episodes_fail_with_the_boundary(
     assert {status for status, _ in rows} == {"failed"}
     assert all(reason.startswith("engine: no engine") for _, reason in rows)
     assert counts(store_conn)[1:] == (0, 1)
+
+
+async def test_members_that_a_group_does_not_need_are_cancelled_and_counted(
+    store_conn: psycopg.Connection, player: Player, engine: ScriptedEngine
+) -> None:
+    make_run(store_conn)
+    announce(store_conn, engine)
+    engine.delay_s = 0.05
+    group = GroupOrder(draw=10, task_seed=10, members=6, enough=2)
+    put_command(store_conn, 1, order(10).model_copy(update={"groups": (group,)}))
+    await player.play(RUN, 1)
+    found = dict(store_conn.execute("SELECT status, count(*) FROM store.episode GROUP BY 1").fetchall())
+    assert found["finished"] >= 2
+    assert found["cancelled"] >= 1
+    assert sum(found.values()) == 6
+    event = store_conn.execute("SELECT body FROM store.inbox").fetchone()[0]
+    assert sorted(episode["member"] for episode in event["episodes"]) == list(range(6))
+    assert all(not episode["samples"] for episode in event["episodes"] if episode["status"] == "cancelled")
+
+
+async def test_a_group_that_follows_is_answered_by_newer_weights_and_says_so(
+    store_conn: psycopg.Connection, player: Player, engine: ScriptedEngine
+) -> None:
+    make_run(store_conn)
+    announce(store_conn, engine)
+    engine.holds["guesser"] = Held(5, "c" * 64)
+    store_conn.execute("UPDATE store.engine_policy SET version = 5, digest = %s WHERE policy = 'guesser'", ["c" * 64])
+    put_command(store_conn, 1, order(10).model_copy(update={"follows": {"guesser": "resume"}}))
+    await player.play(RUN, 1)
+    versions = store_conn.execute("SELECT DISTINCT policy, version FROM store.sample ORDER BY 1").fetchall()
+    assert versions == [("guesser", 5), ("hinter", 3)]
+    event = store_conn.execute("SELECT body FROM store.inbox").fetchone()[0]
+    assert event["versions"] == {"guesser": 3, "hinter": 3}
+    samples = [sample for episode in event["episodes"] for sample in episode["samples"]]
+    assert all(sample["segments"] == [5, sample["tokens"]] for sample in samples if sample["role"] == "guesser")
+    assert all(not sample.get("segments") for sample in samples if sample["role"] == "hinter")

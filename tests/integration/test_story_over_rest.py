@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.services, pytest.mark.slow]
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     folder: Path = tmp_path_factory.mktemp("rest-story")
     folder.chmod(0o711)
-    with System(folder / "home") as running:
+    with System(folder / "home", environment={"FLEXMARL_PAYLOAD_BY_VALUE_BYTES": "1"}) as running:
         yield running
 
 
@@ -85,6 +85,10 @@ def test_a_script_trains_a_team_though_connections_break(system: System) -> None
         api.act(run["id"], "pause")
     assert refused.value.status == 409
     assert api.get(f"/runs/{run['id']}/consistency")["ok"]
+    assert list((system.home / "payloads").glob("run-*/*.segment")), "every payload lay in a segment file"
+    trajectory = api.get(f"/runs/{run['id']}/trajectories?limit=1")["results"][0]["id"]
+    turns = api.get(f"/runs/{run['id']}/trajectories/{trajectory}")["turns"]
+    assert all(turn["response_tokens"] and not turn["unreadable"] for turn in turns)
 
 
 def test_a_stream_that_breaks_goes_on_where_it_was(system: System) -> None:

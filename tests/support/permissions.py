@@ -220,6 +220,11 @@ API: dict[str, dict[str, Row]] = {
     "api-run-advisories": _read,
     "api-run-bubble": _read,
     "api-run-pipeline": _read,
+    "api-run-cohorts": _read,
+    "api-run-decisions": _read,
+    "api-run-lag": _read,
+    "api-run-store": _read,
+    "api-run-transitions": _read,
     "api-run-series": _read,
     "api-run-timeline": _read,
     "api-run-events": _read,
@@ -237,6 +242,7 @@ _cluster_page = R(Of.INSTALLATION, S.CLUSTER_READ)
 _RUN_PAGES = (
     *("run", "figures", "header_part", "summary_part", "timeline", "timeline_part", "events", "events_part"),
     *("config", "checkpoints", "pipeline", "pipeline_part", "attempts"),
+    *("joint_part", "store_part", "decisions_part"),
     *("metrics", "agents", "agents_part", "agent", "agent_part", "config_yaml"),
 )
 _TRAJECTORY_PAGES = ["trajectories", "trajectory", "trajectory_rows", "trajectory_part", "trajectory_compare"]

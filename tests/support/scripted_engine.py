@@ -5,19 +5,24 @@ every token) and can be told to misbehave: refuse, hang up in the middle, answer
 """
 
 import asyncio
+import time
 
 import msgspec
 from aiohttp import web
 
+from flexmarl.contracts.plane_tokens import Plane, check
 from workers.rollout.engines.wire import Choice, CompletionRequest, CompletionResponse, Held, Load, NotHeld
 
 
 class ScriptedEngine:
     """Draws token `allowed[seed % len(allowed)]` for every position."""
 
-    def __init__(self, holds: dict[str, Held], secret: str = "s", incarnation: str = "scripted-1") -> None:
+    def __init__(
+        self, holds: dict[str, Held], secret: str = "s", incarnation: str = "scripted-1", run_id: int = 1
+    ) -> None:
         self.holds = holds
         self.secret = secret
+        self.run_id = run_id
         self.incarnation = incarnation
         self.requests: list[CompletionRequest] = []
         self.hang_up_after: int | None = None
@@ -41,10 +46,11 @@ class ScriptedEngine:
         await self._runner.cleanup()
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
-        assert request.headers["Authorization"] == f"Bearer {self.secret}"
+        token = check(self.secret, request.headers["Authorization"].removeprefix("Bearer "), self.run_id, time.time())
+        assert token.plane is Plane.ROLLOUT
         asked = msgspec.json.decode(await request.read(), type=CompletionRequest)
         held = self.holds.get(asked.model)
-        if held is None or (held.version, held.digest) != (asked.version, asked.digest):
+        if held is None or not _may_answer(held, asked):
             body = msgspec.json.encode(NotHeld("not_held", "other weights", self.holds))
             return web.Response(status=409, body=body, content_type="application/json")
         self.requests.append(asked)
@@ -66,6 +72,12 @@ class ScriptedEngine:
     def _answer(self, asked: CompletionRequest, index: int) -> bytes:
         words = asked.allowed_token_ids or [3]
         ids = [words[asked.seeds[index] % len(words)]] * asked.max_tokens
-        choice = Choice(index, ids, [-1.0] * len(ids), "length", [asked.version, len(ids)])
+        choice = Choice(index, ids, [-1.0] * len(ids), "length", [self.holds[asked.model].version, len(ids)])
         reply = CompletionResponse(asked.model, [choice], Load(1, 0), self.incarnation)
         return msgspec.json.encode(reply)
+
+
+def _may_answer(held: Held, asked: CompletionRequest) -> bool:
+    if asked.follow:
+        return held.version >= asked.version and not asked.digest
+    return (held.version, held.digest) == (asked.version, asked.digest)

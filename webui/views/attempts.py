@@ -19,6 +19,7 @@ ENDED = {
     "command_failed": "A command failed",
     "children_lost": "Children lost",
     "orchestrator_error": "Orchestrator error",
+    "store_differs": "Store differs",
 }
 
 

@@ -9,6 +9,7 @@ from flexmarl.controlplane.runs import queries as runs
 from flexmarl.controlplane.telemetry import queries as telemetry
 from webui.figures import flow, lanes
 from webui.formats import duration
+from webui.views import joint
 from webui.views.base import page, show, whole_number
 from webui.views.run import run_frame
 
@@ -22,7 +23,9 @@ STEPS_SHOWN = 1.9
 def pipeline(request: HttpRequest, key: str) -> HttpResponse:
     """Show lanes, counts and times of a run's pipeline."""
     context = run_frame(request, key, "pipeline", advised=True)
-    return show(request, "webui/run_pipeline.html", {**context, **_read(request, context["found"], context["run"])})
+    found, row = context["found"], context["run"]
+    shown = {**_read(request, found, row), **joint.joint(request, found, row), **joint.store(request, found, row)}
+    return show(request, "webui/run_pipeline.html", {**context, **shown})
 
 
 @page()

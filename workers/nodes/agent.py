@@ -2,7 +2,7 @@
 
 Invariants: pushes are hints; a sweep finds every open command of this node's children within `SWEEP_S`. The agent
 starts and stops no child (device workers do), but ends leases that nobody hosts any more after proving their process
-dead. One agent per node name: the one that registered last stays.
+dead. One agent per node name: the one that registered last stays and gives back what the one before held.
 """
 
 import asyncio
@@ -74,7 +74,9 @@ class NodeAgent:
             address = f"{self._settings.advertise_host}:{port}"
             node = NodeFacts(self._settings.node, address, self._incarnation, version, facts)
             await self._store(lambda conn: leases.register_node(conn, node, self._devices))
-            log.info("registered", node=node.name, address=address, devices=[device.id for device in self._devices])
+            reopened = await self._store(lambda conn: commands.reopen_on_node(conn, node.name))
+            devices = [device.id for device in self._devices]
+            log.info("registered", node=node.name, address=address, devices=devices, reopened=reopened)
             try:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(self._forever(self._heartbeat, HEARTBEAT_S))

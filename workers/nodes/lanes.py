@@ -147,7 +147,9 @@ class Lane:
                     await self._extended(following.taken)
         except ChildRefused as refused:
             return refused
-        except (ChildUnreachable, asyncio.CancelledError):
+        except (ChildUnreachable, asyncio.CancelledError) as lost:
+            reason = str(lost) or "this life of the child is over"
+            self._log.info("command given back", command=prepared.taken.no, reason=reason)
             await asyncio.shield(self._give_back(prepared.taken))
             raise
         finally:

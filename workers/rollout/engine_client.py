@@ -17,12 +17,15 @@ import aiohttp
 import msgspec
 
 from flexmarl.algorithms.routing import EngineLoad, Router
+from flexmarl.contracts.plane_tokens import TTL_S
 from flexmarl.contracts.wire import PolicyPin
 from flexmarl.store.engines import EngineRoute
 from workers.rollout.engines.wire import Choice, CompletionRequest, CompletionResponse
 
 RETRY_FIRST_S = 0.02
 RETRY_LAST_S = 0.5
+LOOK_EVERY_S = 0.05
+"""Pause of a turn that waits for weights to come: nothing is broken, they are being made."""
 REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=None, connect=5.0)
 MAX_PROMPTS = 256
 """Prompts per request: enough to fill any slot pool, small enough to parse without a pause."""
@@ -40,9 +43,11 @@ class TurnRequest:
     temperature: float
     allowed: tuple[int, ...]
     stop: tuple[int, ...]
+    follow: str = ""
+    """Empty: exactly the pinned weights. Else the pinned version is the oldest allowed, see `CompletionRequest`."""
 
     def shape(self) -> tuple[object, ...]:
-        return (self.policy, self.pin, self.max_tokens, self.temperature, self.allowed, self.stop)
+        return (self.policy, self.pin, self.max_tokens, self.temperature, self.allowed, self.stop, self.follow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +95,7 @@ class EngineClient:
         self._engines: dict[str, _Engine] = {}
         self._pending: dict[tuple[object, ...], list[_Waiting]] = {}
         self._flushing = False
+        self._read_at = 0.0
         self._refreshing: asyncio.Task[None] | None = None
         self._sending: set[asyncio.Task[None]] = set()
         self._encoder = msgspec.json.Encoder()
@@ -118,6 +124,17 @@ class EngineClient:
             await asyncio.sleep(pause)
             pause = min(RETRY_LAST_S, pause * 1.6)
             await self._refresh()
+
+    async def until_held(self, request: TurnRequest) -> float:
+        """Wait until weights that are certain and not committed yet are served; returns the seconds it took.
+
+        There is no deadline: they are being made, and whoever withdraws the command ends the wait.
+        """
+        began = time.monotonic()
+        while not request.pin.digest and self._pick(request) is None:
+            await asyncio.sleep(LOOK_EVERY_S)
+            await self._refresh()
+        return time.monotonic() - began
 
     async def close(self) -> None:
         """Drop the connections; turns still waiting fail with the loop that waits for them."""
@@ -148,6 +165,8 @@ class EngineClient:
         first = turns[0].request
         if not self._engines:
             await self._refresh()
+        elif time.monotonic() - self._read_at > TTL_S / 2:
+            await self._renew_tokens()
         engine = self._pick(first)
         if engine is None:
             _give_back(turns, "not_held")
@@ -167,7 +186,7 @@ class EngineClient:
             engine.in_flight -= len(turns)
 
     def _pick(self, request: TurnRequest) -> _Engine | None:
-        holding = [e for e in self._engines.values() if e.route.holds.get(request.policy) == request.pin]
+        holding = [e for e in self._engines.values() if _answering(e.route, request) is not None]
         if not holding:
             return None
         loads = [EngineLoad(e.route.incarnation, waiting=e.queue_depth, in_flight=e.in_flight) for e in holding]
@@ -182,13 +201,14 @@ class EngineClient:
             max_tokens=first.max_tokens,
             seeds=[t.request.seed for t in turns],
             version=first.pin.version,
-            digest=first.pin.digest,
+            digest="" if first.follow else _digest(engine.route, first),
+            follow=first.follow,
             temperature=first.temperature,
             allowed_token_ids=list(first.allowed),
             stop_token_ids=list(first.stop),
             stream=True,
         )
-        headers = {"Authorization": f"Bearer {engine.route.secret}", "Content-Type": "application/json"}
+        headers = {"Authorization": f"Bearer {engine.route.token}", "Content-Type": "application/json"}
         url = f"{engine.route.endpoint}/v1/completions"
         async with self._open().post(url, data=self._encoder.encode(body), headers=headers) as response:
             if response.status != 200:
@@ -217,10 +237,18 @@ class EngineClient:
             self._refreshing = asyncio.ensure_future(self._read_registry())
         await self._refreshing
 
+    async def _renew_tokens(self) -> None:
+        """Ask for new tokens at half their time; those at hand are good for the other half."""
+        try:
+            await self._refresh()
+        except Exception:  # the registry is out of reach for now, and what is known still answers
+            self.counters.refused["registry_unreachable"] += 1
+
     async def _read_registry(self) -> None:
-        known = self._engines
-        self._engines = {}
-        for route in await self._routes():
+        read_at = time.monotonic()
+        routes = await self._routes()
+        known, self._engines, self._read_at = self._engines, {}, read_at
+        for route in routes:
             engine = known.get(route.incarnation, _Engine(route))
             engine.route = route
             self._engines[route.incarnation] = engine
@@ -230,6 +258,23 @@ class EngineClient:
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60)
             self._session = aiohttp.ClientSession(connector=connector, timeout=REQUEST_TIMEOUT, read_bufsize=2**20)
         return self._session
+
+
+def _answering(route: EngineRoute, request: TurnRequest) -> PolicyPin | None:
+    """Return which of the weights an engine holds would answer a turn, None when none may."""
+    newest, former = route.holds.get(request.policy), route.former.get(request.policy)
+    if request.follow:
+        return newest if newest is not None and newest.version >= request.pin.version else None
+    for held in (newest, former):
+        # A pin without a digest named its version before it was committed; a number is never given twice.
+        if held is not None and held.version == request.pin.version and request.pin.digest in ("", held.digest):
+            return held
+    return None
+
+
+def _digest(route: EngineRoute, request: TurnRequest) -> str:
+    held = _answering(route, request)
+    return request.pin.digest if held is None else held.digest
 
 
 class _TryElsewhereError(Exception):

@@ -11,7 +11,7 @@ import random
 import time
 from dataclasses import dataclass, field
 
-from flexmarl.algorithms.seeds import derive, turn_seed
+from flexmarl.algorithms.seeds import derive, episode_seed, turn_seed
 from flexmarl.contracts.spec.environment import Latency
 from flexmarl.contracts.wire import EpisodeStatus, PolicyPin
 from workers.rollout.engine_client import EngineClient, TurnReply, TurnRequest, TurnTimeoutError
@@ -28,6 +28,8 @@ class Seat:
     codec: Codec
     max_tokens: int
     temperature: float
+    follow: str = ""
+    """How a running reply is taken over by newer weights; empty: the pinned ones make it to its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,8 @@ class EpisodeOrder:
     sampling_seed: int
     timeout_s: float
     latency: Latency | None
+    breakdowns: int = 0
+    """Earlier tries that the environment itself broke off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,8 @@ class Attempt:
     order: EpisodeOrder
     status: EpisodeStatus = EpisodeStatus.FAILED
     reason: str = ""
+    broke: bool = False
+    """The environment itself broke off, which playing again as before would only repeat."""
     outcome: Outcome | None = None
     turns: list[Turn] = field(default_factory=list)
     task: dict[str, object] = field(default_factory=dict)
@@ -75,11 +81,11 @@ async def play_episode(order: EpisodeOrder, family: Family, seats: dict[str, Sea
     attempt = Attempt(order, started_at=time.time())
     deadline = time.monotonic() + order.timeout_s
     try:
-        # One generator per attempt: what happens inside an episode never depends on its neighbours.
-        rng = random.Random(derive(order.sampling_seed, "episode", order.draw, order.member, order.attempt))
+        # A generator of its own: what happens inside an episode depends neither on its neighbours nor on lost tries.
+        rng = random.Random(episode_seed(order.sampling_seed, order.draw, order.member, order.breakdowns))
         environment = family.make(order.task_seed, order.held_out, rng)
         attempt.task = environment.describe()
-        await _play(environment, attempt, seats, client, deadline, rng)
+        await _play(environment, attempt, seats, client, deadline)
         attempt.outcome = _checked(environment.outcome(), seats)
         attempt.status = EpisodeStatus.FINISHED
     except TurnTimeoutError as error:
@@ -88,6 +94,7 @@ async def play_episode(order: EpisodeOrder, family: Family, seats: dict[str, Sea
         attempt.reason = f"environment: no end within {order.timeout_s:.0f} s"
     except Exception as error:  # an environment is foreign code: whatever it raises is the attempt's failure
         attempt.reason = f"environment: {type(error).__name__}: {error}"
+        attempt.broke = True
     attempt.finished_at = time.time()
     return attempt
 
@@ -98,11 +105,15 @@ async def _play(
     seats: dict[str, Seat],
     client: EngineClient,
     deadline: float,
-    rng: random.Random,
 ) -> None:
+    order = attempt.order
     calls: dict[str, int] = {}
+    waits = random.Random(derive(order.sampling_seed, "wait", order.draw, order.member, order.attempt))
     while asks := environment.asks():
-        requests = [_request(ask, seats[ask.role], attempt.order, calls.get(ask.role, 0)) for ask in asks]
+        requests = [_request(ask, seats[ask.role], order, calls.get(ask.role, 0)) for ask in asks]
+        for request in requests:
+            # Training is not the episode's fault: its time does not run while weights are made.
+            deadline += await client.until_held(request)
         if len(requests) == 1:
             answers = [await client.turn(requests[0], deadline)]
         else:
@@ -113,9 +124,9 @@ async def _play(
             calls[ask.role] = no + 1
             attempt.turns.append(Turn(ask.role, no, request.prompt, request.allowed, request.temperature, answer))
             replies.append(Reply(ask.role, seats[ask.role].codec.decode(answer.choice.token_ids)))
-        if attempt.order.latency is not None:
+        if order.latency is not None:
             async with asyncio.timeout_at(deadline):
-                await asyncio.sleep(_wait_s(attempt.order.latency, rng))
+                await asyncio.sleep(_wait_s(order.latency, waits))
         environment.act(replies)
 
 
@@ -129,6 +140,7 @@ def _request(ask: Ask, seat: Seat, order: EpisodeOrder, turn: int) -> TurnReques
         temperature=seat.temperature,
         allowed=seat.codec.ids_of(ask.allowed),
         stop=seat.codec.ids_of(ask.stop),
+        follow=seat.follow,
     )
 
 

@@ -7,6 +7,7 @@ command (token lost, run moved on); nothing is kept between commands but connect
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +23,8 @@ from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.contracts.wire import EpisodeStatus, Origin
 from flexmarl.store import commands, engines, groups, runs, tokenizers
 from flexmarl.store.commands import Taken
-from flexmarl.store.errors import EpochStale, TokenLost
+from flexmarl.store.errors import EpochStale, StoreFull, TokenLost
+from flexmarl.store.segments import SegmentFolder
 from workers.rollout.engine_client import EngineClient
 from workers.rollout.environments import family_of
 from workers.rollout.environments.base import Family
@@ -35,6 +37,10 @@ log = structlog.get_logger(__name__)
 TTL_S = 5.0
 """A command whose worker says nothing for this long may be taken by another one."""
 EXTEND_EVERY_S = 1.0
+FULL_AGAIN_S = 1.0
+"""Pause before groups that a full disk refused are written again."""
+GIVE_BACK_TRIES = 5
+GIVE_BACK_AGAIN_S = 0.2
 RUNS_KEPT = 4
 """Runs whose connections a worker keeps open between commands."""
 
@@ -55,14 +61,18 @@ class RunContext:
 class Player:
     """One per rollout worker process: a small connection pool and the contexts of the runs it plays for."""
 
-    def __init__(self, pool: ConnectionPool[psycopg.Connection]) -> None:
+    def __init__(
+        self, pool: ConnectionPool[psycopg.Connection], folder: SegmentFolder | None = None, holder: str = ""
+    ) -> None:
         self._pool = pool
+        self._folder = folder
+        self._holder = holder
         self._contexts: dict[int, RunContext] = {}
         self._opening = asyncio.Lock()
 
     async def play(self, run_id: int, no: int) -> None:
         """Carry out one command; returns when it is done, failed, or no longer ours."""
-        taken = await self._store(lambda conn: commands.take(conn, run_id, no, TTL_S))
+        taken = await self._store(lambda conn: commands.take(conn, run_id, no, TTL_S, self._holder))
         if taken is None:
             return
         bound = log.bind(run_id=run_id, command=no)
@@ -70,19 +80,39 @@ class Player:
         keep = asyncio.create_task(self._keep(taken, work))
         try:
             await work
-        except (TokenLost, EpochStale) as lost:
-            bound.info("command given up", reason=str(lost))
         except asyncio.CancelledError:
             # Not ours any more, or the process ends: giving it back does nothing in the first case.
-            await self._store(lambda conn: commands.reopen(conn, taken))
+            await self._give_back(taken)
             bound.info("command given up", reason="cancelled")
         except Exception as error:  # the command fails with its reason; the worker goes on with others
-            bound.exception("command failed")
-            message = f"{type(error).__name__}: {error}"
-            with contextlib.suppress(TokenLost):
-                await self._store(lambda conn: commands.fail(conn, taken, "rollout_error", message, retryable=True))
+            await self._failed(taken, error)
         finally:
             keep.cancel()
+
+    async def _failed(self, taken: Taken, error: Exception) -> None:
+        """Say why a command was not carried out. A database that was away is no failure of the command."""
+        bound = log.bind(run_id=taken.run_id, command=taken.no)
+        causes = _causes(error)
+        if all(isinstance(cause, TokenLost | EpochStale) for cause in causes):
+            bound.info("command given up", reason=str(causes[0]))
+        elif any(isinstance(cause, psycopg.OperationalError) for cause in causes):
+            bound.warning("command given back", reason="; ".join(map(str, causes)))
+            await self._give_back(taken)
+        else:
+            bound.error("command failed", exc_info=error)
+            message = "; ".join(f"{type(cause).__name__}: {cause}" for cause in causes)
+            with contextlib.suppress(TokenLost):
+                await self._store(lambda conn: commands.fail(conn, taken, "rollout_error", message, retryable=True))
+
+    async def _give_back(self, taken: Taken) -> None:
+        """Give a command back; when the database does not take that, its deadline does it later."""
+        for _ in range(GIVE_BACK_TRIES):
+            try:
+                await self._store(lambda conn: commands.reopen(conn, taken))
+                return
+            except psycopg.OperationalError as error:
+                log.warning("could not give back", run_id=taken.run_id, command=taken.no, error=str(error))
+                await asyncio.sleep(GIVE_BACK_AGAIN_S)
 
     async def close(self) -> None:
         """Drop every connection."""
@@ -114,8 +144,21 @@ class Player:
             batch = [await queue.get()]
             while not queue.empty():
                 batch.append(queue.get_nowait())
-            await self._store(partial(groups.put_groups, taken=taken, groups=batch))
+            await self._put(taken, batch)
             written += len(batch)
+
+    async def _put(self, taken: Taken, batch: list[groups.SettledGroup]) -> None:
+        """Write groups; while a disk is full they wait here, and the command with them, until there is space."""
+        told = False
+        while True:
+            try:
+                await self._store(partial(groups.put_groups, taken=taken, groups=batch, folder=self._folder))
+                return
+            except StoreFull as full:
+                if not told:
+                    log.error("groups wait for space", run_id=taken.run_id, command=taken.no, error=str(full))
+                told = True
+                await asyncio.sleep(FULL_AGAIN_S)
 
     async def _keep(self, taken: Taken, work: "asyncio.Task[None]") -> None:
         """Extend the command while it is played; stop the work once it is not ours any more."""
@@ -165,6 +208,13 @@ class Player:
         return await asyncio.to_thread(work)
 
 
+def _causes(error: BaseException) -> list[BaseException]:
+    """Return what went wrong, taken out of the groups that tasks wrap it in."""
+    if isinstance(error, BaseExceptionGroup):
+        return [cause for inner in error.exceptions for cause in _causes(inner)]
+    return [error]
+
+
 def _seats(context: RunContext, order: PlayGroups) -> dict[str, Seat]:
     """Seat every role with the exact weights that the command pins."""
     spec, seats = context.spec, {}
@@ -176,6 +226,7 @@ def _seats(context: RunContext, order: PlayGroups) -> dict[str, Seat]:
             codec=context.codecs[policy],
             max_tokens=agent.sampling.max_tokens,
             temperature=0.0 if order.greedy else agent.sampling.temperature,
+            follow=order.follows.get(policy, ""),
         )
     return seats
 
@@ -188,10 +239,54 @@ async def _play_group(
     context: RunContext,
     queue: "asyncio.Queue[groups.SettledGroup]",
 ) -> None:
-    attempts = await asyncio.gather(
-        *(_play_member(taken, order, group, member, seats, context) for member in range(group.members))
+    async with asyncio.TaskGroup() as tasks:
+        playing = [
+            tasks.create_task(_play_member(taken, order, group, member, seats, context))
+            for member in range(group.members)
+        ]
+        if group.enough:
+            await _until_enough(playing, group.enough)
+    attempts = [
+        _cancelled(taken, order, group, member, context) if task.cancelled() else task.result()
+        for member, task in enumerate(playing)
+    ]
+    queue.put_nowait(settled_group(order, taken.no, attempts, seats))
+
+
+async def _until_enough(playing: "list[asyncio.Task[Attempt]]", enough: int) -> None:
+    """Cancel the members that still play once enough of them have finished."""
+    waiting = set(playing)
+    finished = 0
+    while waiting and finished < enough:
+        done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finished += sum(task.result().status is EpisodeStatus.FINISHED for task in done)
+    for task in waiting:
+        task.cancel()
+
+
+def _cancelled(taken: Taken, order: PlayGroups, group: GroupOrder, member: int, context: RunContext) -> Attempt:
+    """Record a member that its group did not need."""
+    now = time.time()
+    reason = f"rollout: {group.enough} members of its group had finished"
+    episode = _episode(taken, order, group, member, context, 1, 0)
+    return Attempt(episode, EpisodeStatus.CANCELLED, reason, started_at=now, finished_at=now)
+
+
+def _episode(
+    taken: Taken, order: PlayGroups, group: GroupOrder, member: int, context: RunContext, tried: int, breakdowns: int
+) -> EpisodeOrder:
+    batch = context.spec.batch
+    return EpisodeOrder(
+        draw=group.draw,
+        member=member,
+        attempt=(taken.takes - 1) * batch.max_attempts + tried,
+        task_seed=group.task_seed,
+        held_out=order.origin is Origin.EVAL,
+        sampling_seed=order.sampling_seed,
+        timeout_s=batch.episode_timeout_s,
+        latency=context.spec.environment.latency,
+        breakdowns=breakdowns,
     )
-    queue.put_nowait(settled_group(order, taken.no, list(attempts), seats))
 
 
 async def _play_member(
@@ -199,21 +294,13 @@ async def _play_member(
 ) -> Attempt:
     """Try an episode until an attempt finishes or the attempts are used up."""
     batch = context.spec.batch
-    attempt = None
+    attempt, breakdowns = None, 0
     for tried in range(1, batch.max_attempts + 1):
-        episode = EpisodeOrder(
-            draw=group.draw,
-            member=member,
-            attempt=(taken.takes - 1) * batch.max_attempts + tried,
-            task_seed=group.task_seed,
-            held_out=order.origin is Origin.EVAL,
-            sampling_seed=order.sampling_seed,
-            timeout_s=batch.episode_timeout_s,
-            latency=context.spec.environment.latency,
-        )
+        episode = _episode(taken, order, group, member, context, tried, breakdowns)
         attempt = await play_episode(episode, context.family, seats, context.client)
         if attempt.status is EpisodeStatus.FINISHED:
             return attempt
+        breakdowns += attempt.broke
         log.warning("attempt failed", run_id=taken.run_id, draw=group.draw, member=member, reason=attempt.reason)
     assert attempt is not None
     return attempt

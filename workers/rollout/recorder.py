@@ -21,9 +21,10 @@ def settled_group(order: PlayGroups, command_no: int, attempts: list[Attempt], s
         origin=order.origin,
         epoch=order.epoch,
         command_no=command_no,
-        episodes=tuple(_outcome(attempt) for attempt in attempts),
+        episodes=tuple(_outcome(attempt, seats) for attempt in attempts),
         started_at=min(attempt.started_at for attempt in attempts),
         finished_at=max(attempt.finished_at for attempt in attempts),
+        versions={name: pin.version for name, pin in order.pins.items()},
     )
     finished = [attempt for attempt in attempts if attempt.status is EpisodeStatus.FINISHED]
     return SettledGroup(
@@ -33,12 +34,13 @@ def settled_group(order: PlayGroups, command_no: int, attempts: list[Attempt], s
     )
 
 
-def _outcome(attempt: Attempt) -> EpisodeOutcome:
+def _outcome(attempt: Attempt, seats: dict[str, Seat]) -> EpisodeOutcome:
     unscored = EpisodeOutcome(
         member=attempt.order.member,
         attempt=attempt.order.attempt,
         status=attempt.status,
         reason=attempt.reason,
+        by_clock=attempt.status is EpisodeStatus.FAILED and not attempt.broke,
         duration_s=attempt.finished_at - attempt.started_at,
     )
     outcome = attempt.outcome
@@ -50,6 +52,7 @@ def _outcome(attempt: Attempt) -> EpisodeOutcome:
             turn=turn.turn,
             tokens=len(turn.reply.choice.token_ids),
             reward=outcome.turn_rewards.get((turn.role, turn.turn), 0.0),
+            segments=_unlike_pin(turn.reply.choice.segments, seats[turn.role]),
         )
         for turn in attempt.turns
     )
@@ -61,6 +64,11 @@ def _outcome(attempt: Attempt) -> EpisodeOutcome:
         "facts": outcome.facts,
     }
     return unscored.model_copy(update=account)
+
+
+def _unlike_pin(segments: list[int], seat: Seat) -> tuple[int, ...]:
+    """Return version segments where another version than the pinned one made tokens, else nothing."""
+    return () if all(version == seat.pin.version for version in segments[::2]) else tuple(segments)
 
 
 def _episode_row(order: PlayGroups, attempt: Attempt, seats: dict[str, Seat]) -> EpisodeRow:

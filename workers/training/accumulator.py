@@ -2,7 +2,9 @@
 
 Invariants: it belongs to one epoch (`<version>:<incarnation>`) and takes nothing of another; each micro-batch is in it
 wholly and once, or not at all; it is empty after a step and after a bind. Sums are un-normalised, so neither order nor
-split of the batch matters: Z, the rows' shares of the normaliser, is closed only when the step is taken.
+split of the batch matters: Z, the rows' shares of the normaliser, is closed only when the step is taken. Floating-point
+sums do know their order: an ordered accumulator takes micro-batches by rising number only, so that it ends in the same
+bits whenever it holds the same set.
 """
 
 from typing import TYPE_CHECKING
@@ -15,12 +17,13 @@ if TYPE_CHECKING:
 
 
 class Accumulator:
-    def __init__(self, master: "torch.Tensor", epoch: str) -> None:
+    def __init__(self, master: "torch.Tensor", epoch: str, ordered: bool = False) -> None:
         import torch
 
         self.epoch = epoch
         self.z = 0.0
         self.total = torch.zeros_like(master)
+        self._ordered = ordered
         self._held: dict[int, tuple[bytes, TrainStats]] = {}
 
     @property
@@ -37,11 +40,13 @@ class Accumulator:
     def known(self, epoch: str, micro_batch: int, content: bytes) -> TrainStats | None:
         """Return the figures of a micro-batch that is in already, None when it may be added.
 
-        Raises TrainerRefusal for another epoch, or for another content under a number that is taken.
+        Raises TrainerRefusal for another epoch, another content under a number that is taken, or a number whose turn
+        is over.
         """
         self._check_epoch(epoch)
         held = self._held.get(micro_batch)
         if held is None:
+            self._check_turn(micro_batch)
             return None
         if held[0] != content:
             raise self._refusal(RefusalCode.DUPLICATE, f"micro-batch {micro_batch} is in with other rows")
@@ -64,6 +69,12 @@ class Accumulator:
     def _check_epoch(self, epoch: str) -> None:
         if epoch != self.epoch:
             raise self._refusal(RefusalCode.OTHER_ACCUMULATOR, f"meant for {epoch!r}, this is {self.epoch!r}")
+
+    def _check_turn(self, micro_batch: int) -> None:
+        last = max(self._held, default=micro_batch)
+        if self._ordered and micro_batch < last:
+            detail = f"micro-batch {micro_batch} comes after {last}, and sums of this run are taken in order"
+            raise self._refusal(RefusalCode.OUT_OF_ORDER, detail)
 
     def _refusal(self, code: RefusalCode, detail: str) -> TrainerRefusal:
         return TrainerRefusal(code, detail, self.epoch, self.micro_batches)

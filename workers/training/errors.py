@@ -12,6 +12,8 @@ class RefusalCode(StrEnum):
     """The request is meant for another epoch of the accumulator."""
     DUPLICATE = "duplicate"
     """A micro-batch of this number is in the accumulator with other rows."""
+    OUT_OF_ORDER = "out_of_order"
+    """The run is ordered, and a later micro-batch is in the sum already."""
     OTHER_MICRO_BATCHES = "other_micro_batches"
     """The accumulator does not hold exactly the micro-batches named."""
     OTHER_VERSION = "other_version"
@@ -31,6 +33,7 @@ CONFLICTS = frozenset(
         RefusalCode.NOT_BOUND,
         RefusalCode.OTHER_ACCUMULATOR,
         RefusalCode.DUPLICATE,
+        RefusalCode.OUT_OF_ORDER,
         RefusalCode.OTHER_MICRO_BATCHES,
         RefusalCode.OTHER_VERSION,
     }

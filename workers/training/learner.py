@@ -20,6 +20,7 @@ from workers.training.blocks import blocks_of
 from workers.training.decoder import Decoder, parameter_order
 from workers.training.errors import RefusalCode, TrainerRefusal
 from workers.training.losses import REGISTRY, TokenLoss
+from workers.training.losses.importance import truncated
 from workers.training.objective import Sums, evaluate
 from workers.training.optimizer import FlatAdamW
 from workers.training.packing import pack
@@ -42,8 +43,12 @@ class Objective:
     aggregate: Aggregation
 
     @classmethod
-    def of(cls, settings: Loss) -> "Objective":
-        return cls(REGISTRY.get(settings.type), settings, AGGREGATIONS.get(settings.aggregation))
+    def of(cls, settings: Loss, importance_limit: float | None = None) -> "Objective":
+        """Make the objective of a specification; with a limit, rows are weighed by truncated importance."""
+        loss = REGISTRY.get(settings.type)
+        if importance_limit is not None:
+            loss = truncated(loss, importance_limit)
+        return cls(loss, settings, AGGREGATIONS.get(settings.aggregation))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +70,12 @@ class Learner:
         precision: str = "fp32",
         device: str = "cpu",
         epoch: str = "",
+        ordered: bool = False,
     ) -> None:
         self.parameters = FlatParameters(weights, parameter_order(weights.keys()), precision, device)
         self.decoder = Decoder(self.parameters, architecture)
         self.optimizer = FlatAdamW(self.parameters.master, optimizer)
-        self.accumulator = Accumulator(self.parameters.master, epoch)
+        self.accumulator = Accumulator(self.parameters.master, epoch, ordered)
         self._objective = objective
         self._clip = optimizer.grad_clip_norm
         self._budget = TOKEN_BUDGET.get(device.partition(":")[0], TOKEN_BUDGET["cuda"])

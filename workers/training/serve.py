@@ -102,7 +102,7 @@ async def run(config: ChildConfig) -> None:
 def main() -> None:
     """Read the configuration from standard input and serve."""
     config = child_server.read_config()
-    prepare_torch(config.threads)
+    prepare_torch(config.own_threads)
     child_server.run_loop(run(config))
 
 

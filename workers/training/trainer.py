@@ -98,6 +98,8 @@ class Trainer:
         stats = learner.accumulate(
             asked.accumulator, asked.micro_batch, content_of(asked.rows), asked.rows, asked.entropy_coef
         )
+        pace = self._spec.resources.pace
+        keep_pace(began, pace.micro_batch_s + pace.row_s * len(asked.rows))
         self._intervals.add("train", asked.policy, began, time.time(), stats.tokens)
         return AccumulateReply(stats.model_dump())
 
@@ -114,6 +116,7 @@ class Trainer:
             raise TrainerRefusal(RefusalCode.OTHER_VERSION, detail, learner.accumulator.epoch)
         began = time.time()
         learned = learner.step(asked.learning_rate)
+        keep_pace(began, self._spec.resources.pace.step_s)
         del self._held[asked.policy]  # held again once the new version is stored
         stored = self._shelf(asked.policy).put(learner.parameters.named(), learner.training_state())
         ended = time.time()
@@ -219,15 +222,17 @@ class Trainer:
         )
 
     def _new_learner(self, policy: str, version: int, weights: "Mapping[str, torch.Tensor]") -> Learner:
-        settings = self._spec.policies[policy]
+        settings, algorithm = self._spec.policies[policy], self._spec.algorithm
+        limit = algorithm.importance_limit if algorithm.correction == "truncated_importance" else None
         return Learner(
             weights,
             architecture_of(settings.model),
-            Objective.of(self._spec.algorithm.loss),
+            Objective.of(algorithm.loss, limit),
             settings.optimizer,
             settings.precision,
             self._device,
             self._epoch(version),
+            self._spec.mechanisms.ordered,
         )
 
     def _export(self, policy: str, digest: str) -> Export:
@@ -252,6 +257,13 @@ class Trainer:
 
     def _epoch(self, version: int) -> str:
         return f"{version}:{self._incarnation}"
+
+
+def keep_pace(began: float, seconds: float) -> None:
+    """Wait until a declared service time is over."""
+    left = began + seconds - time.time()
+    if left > 0:
+        time.sleep(left)
 
 
 def content_of(rows: Sequence[TrainRow]) -> bytes:

@@ -81,4 +81,36 @@ def _baseline(spec: Advantage, values: list[float]) -> tuple[float, float]:
     return mean, 1.0 / (sqrt(variance) + STD_EPSILON)
 
 
-ADVANTAGES: Registry[AdvantageEstimator] = Registry("advantage", {"grpo": grpo})
+def reinforce(spec: Advantage, key: GroupKey, episodes: Sequence[EpisodeOutcome]) -> Advantages:
+    """Take the reward itself: a row needs no peer."""
+    rewards = [_row_rewards(spec, episode) for episode in episodes]
+    if not all(isfinite(reward) for row in rewards for reward in row):
+        raise ValueError("a reward is not a finite number")
+    return rewards
+
+
+def keep_rows(values: Sequence[float]) -> list[float]:
+    """Leave the advantages of a batch as their groups made them."""
+    return list(values)
+
+
+def whiten_rows(values: Sequence[float]) -> list[float]:
+    """Subtract the mean over the batch and divide by its standard deviation; equal values give 0."""
+    if not values or max(values) == min(values):
+        return [0.0] * len(values)
+    # Sorted, so that the order of arrival cannot change a bit of the sums.
+    mean = sum(sorted(values)) / len(values)
+    variance = sum(sorted((value - mean) ** 2 for value in values)) / len(values)
+    return [(value - mean) / (sqrt(variance) + STD_EPSILON) for value in values]
+
+
+BatchNormaliser = Callable[[Sequence[float]], list[float]]
+"""Advantages of all rows of a policy in a cohort -> the same in the same order, made comparable over the batch."""
+
+ADVANTAGES: Registry[AdvantageEstimator] = Registry(
+    "advantage", {"grpo": grpo, "reinforce": reinforce, "reinforce_pp": reinforce}
+)
+NORMALISERS: Registry[BatchNormaliser] = Registry(
+    "normaliser", {"grpo": keep_rows, "reinforce": keep_rows, "reinforce_pp": whiten_rows}
+)
+"""What an estimator does once the whole batch is known; only those with readiness `batch` do anything."""

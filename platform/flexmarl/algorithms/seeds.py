@@ -26,6 +26,10 @@ def turn_seed(run_seed: int, draw: int, member: int, role: str, turn: int) -> in
     return derive(run_seed, "turn", draw, member, role, turn)
 
 
-def episode_seed(run_seed: int, draw: int, member: int) -> int:
-    """Return the seed of what happens by chance inside an episode's environment."""
-    return derive(run_seed, "episode", draw, member)
+def episode_seed(run_seed: int, draw: int, member: int, breakdowns: int = 0) -> int:
+    """Return the seed of what happens by chance inside an episode's environment.
+
+    `breakdowns` counts earlier tries that the environment itself broke off: those may not simply be repeated. A try
+    that a machine lost is no part of the key, so it is repeated as it was.
+    """
+    return derive(run_seed, "episode", draw, member, breakdowns)

@@ -79,12 +79,22 @@ def arithmetic(spec: ExperimentSpec) -> Arithmetic:
 def _policy(spec: ExperimentSpec, name: str, agents: tuple[AgentArithmetic, ...]) -> PolicyArithmetic:
     own = [agent for agent in agents if agent.policy == name]
     trainable = name in spec.trainable_policies()
+    protocol = spec.mechanisms.trainer_protocol
+    size = 1 if protocol == "per_group" else spec.batch.micro_batch_groups
+    parts = spec.batch.mini_batches if protocol == "mini_batch" else 1
     return PolicyArithmetic(
         policy=name,
         roles=spec.roles_of(name),
         trainable=trainable,
         samples=(sum(a.samples[0] for a in own), sum(a.samples[1] for a in own)),
-        micro_batches=-(-spec.batch.tasks_per_step // spec.batch.micro_batch_groups) if trainable else 0,
-        groups_per_micro_batch=spec.batch.micro_batch_groups,
-        train_steps=spec.budget.train_steps if trainable else 0,
+        micro_batches=_micro_batches(spec.batch.tasks_per_step, parts, size) if trainable else 0,
+        groups_per_micro_batch=size,
+        train_steps=spec.budget.train_steps * parts if trainable else 0,
     )
+
+
+def _micro_batches(groups: int, parts: int, size: int) -> int:
+    """Count the slices of a cohort: none reaches from one optimizer step's part into the next."""
+    part = -(-groups // parts)
+    whole, rest = divmod(groups, part)
+    return whole * -(-part // size) + -(-rest // size)

@@ -21,26 +21,26 @@ class Slot:
 SLOTS: dict[str, Slot] = {
     "/algorithm/group_key": Slot(("episode_group",), ("agent", "agent_turn")),
     "/algorithm/advantage/type": Slot(
-        ("grpo",), ("dr_grpo", "rloo", "reinforce_pp", "magrpo", "dr_mas", "at_grpo", "gae")
+        ("grpo", "reinforce", "reinforce_pp"), ("dr_grpo", "rloo", "magrpo", "dr_mas", "at_grpo", "gae")
     ),
     "/algorithm/loss/type": Slot(
         ("policy_gradient", "ppo_clip"), ("dapo", "gspo", "cispo", "topr", "decoupled_ppo", "online_dpo")
     ),
     "/algorithm/correction": Slot(
-        ("none",), ("mask_stale", "truncated_importance", "masked_importance", "decoupled", "sequence_filter")
+        ("none", "truncated_importance"), ("mask_stale", "masked_importance", "decoupled", "sequence_filter")
     ),
     "/sampling/task_sampler": Slot(("uniform",), ("vade",)),
     "/sampling/branch_controller": Slot(("none",), ("at_grpo_tree", "trace", "echo")),
     "/sampling/group_filter": Slot(("none", "drop_zero_variance"), ("dynamic_sampling", "pods")),
     "/sampling/replay": Slot(("none",), ("inject", "archive")),
-    "/mechanisms/lag_policy/at_admission": Slot(("admit",), ("wait", "drop", "refresh")),
-    "/mechanisms/lag_policy/in_flight": Slot(("finish",), ("continue", "resume", "restart_turn", "discard")),
-    "/mechanisms/lag_policy/at_cut": Slot(("wait",), ("drop", "refresh")),
-    "/mechanisms/redundancy": Slot(("none",), ("extra_groups", "extra_members", "extra_environments")),
+    "/mechanisms/lag_policy/at_admission": Slot(("admit", "wait"), ()),
+    "/mechanisms/lag_policy/in_flight": Slot(("finish", "continue", "resume", "restart_turn", "discard"), ()),
+    "/mechanisms/lag_policy/at_cut": Slot(("wait", "drop", "refresh"), ()),
+    "/mechanisms/redundancy/type": Slot(("none", "extra_groups", "extra_members"), ("extra_environments",)),
     "/mechanisms/router": Slot(("least_loaded",), ("prefix_affinity", "length_aware", "hardware_class")),
     "/mechanisms/mover": Slot(("static",), ("queue_disparity", "repack")),
-    "/mechanisms/publication": Slot(("cohort",), ("wavefront", "delayed")),
-    "/mechanisms/trainer_protocol": Slot(("micro_batch", "batch"), ("mini_batch", "per_group")),
+    "/mechanisms/publication": Slot(("cohort", "wavefront", "delayed"), ()),
+    "/mechanisms/trainer_protocol": Slot(("micro_batch", "batch", "mini_batch", "per_group"), ()),
     "/mechanisms/allocation": Slot(("static",), ("agent_centric", "colocated")),
     "/mechanisms/arbiter": Slot(("fifo",), ("priority", "fair_share")),
     "/environment/type": Slot(

@@ -59,10 +59,16 @@ class ReleaseLease(Record):
     lease_id: int
 
 
+Follow = Literal["continue", "resume", "restart_turn"]
+"""How newer weights take over a running reply: keeping its attention cache, computing it anew, or from the start."""
+
+
 class GroupOrder(Record):
     draw: int
     task_seed: int
     members: int
+    enough: int = 0
+    """Finished members at which the others are cancelled; 0: all play to their end."""
 
 
 class PlayGroups(Record):
@@ -77,6 +83,8 @@ class PlayGroups(Record):
     """Policy name -> exact weights. An engine that does not wholly hold them refuses."""
     sampling_seed: int
     greedy: bool = False
+    follows: dict[Name, Follow] = {}
+    """Policies whose pinned version is the oldest allowed: an update takes running replies over in this way."""
     cohort: int = -1
     """Train step the groups are played for; evaluation: step after which they are played."""
 

@@ -19,6 +19,8 @@ class RoleFacts:
     hears: tuple[str, ...] = ()
     reply_tokens: int | None = None
     """Exact length of every reply: no word ends it earlier. None where a stop word may."""
+    opens: bool = False
+    """Asked before anybody has spoken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ def environment_facts(spec: EnvironmentSpec) -> EnvironmentFacts:
 
 def _reference_game(spec: ReferenceGame) -> EnvironmentFacts:
     roles = (
-        RoleFacts("speaker", 1, 1, reply_tokens=spec.message_length),
+        RoleFacts("speaker", 1, 1, reply_tokens=spec.message_length, opens=True),
         RoleFacts("listener", 1, 1, ("speaker",), spec.attributes),
     )
     random_score = 1.0 / (spec.attributes * spec.values)
@@ -64,7 +66,7 @@ def hot_cold_score(guesses: int, used: int) -> float:
 
 def _hot_cold(spec: HotCold) -> EnvironmentFacts:
     roles = (
-        RoleFacts("guesser", 1, spec.guesses, ("hinter",), 1),
+        RoleFacts("guesser", 1, spec.guesses, ("hinter",), 1, opens=True),
         RoleFacts("hinter", 0, spec.guesses - 1, ("guesser",), 1),
     )
     random_score, optimum, left = 0.0, 0.0, spec.numbers
@@ -81,8 +83,8 @@ def _hot_cold(spec: HotCold) -> EnvironmentFacts:
 def _arithmetic(spec: Arithmetic) -> EnvironmentFacts:
     plans, steps = spec.operands - 2, spec.operands - 1
     roles = (
-        RoleFacts("planner", plans, plans, ("solver",), 3),
-        RoleFacts("solver", steps, steps, ("planner",), 1),
+        RoleFacts("planner", plans, plans, ("solver",), 3, opens=plans > 0),
+        RoleFacts("solver", steps, steps, ("planner",), 1, opens=plans == 0),
         RoleFacts("verifier", steps, steps, ("planner", "solver"), 1),
     )
     random_score = 0.5**steps / spec.modulus
@@ -97,7 +99,7 @@ _RANDOM_DISHES = {(2, 8, 2, 2, 3): 0.24, (3, 8, 2, 2, 3): 0.033, (4, 16, 2, 2, 3
 def _kitchen(spec: Kitchen) -> EnvironmentFacts:
     cooks = [f"cook_{i + 1}" for i in range(spec.cooks)]
     turns, length = spec.turns, spec.actions_per_turn
-    roles = tuple(RoleFacts(c, turns, turns, tuple(x for x in cooks if x != c), length) for c in cooks)
+    roles = tuple(RoleFacts(c, turns, turns, tuple(x for x in cooks if x != c), length, opens=True) for c in cooks)
     settings = (spec.cooks, spec.turns, spec.actions_per_turn, spec.dishes, spec.recipes)
     dishes = float(spec.dishes)
     return EnvironmentFacts("Kitchen", roles, _RANDOM_DISHES.get(settings), dishes, dishes, "all dishes served")

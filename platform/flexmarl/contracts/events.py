@@ -141,6 +141,8 @@ class GroupSettled(Record):
     episodes: tuple[EpisodeOutcome, ...]
     started_at: float
     finished_at: float
+    versions: dict[Name, int] = {}
+    """Policy -> version that the group's command pinned; empty in logs that are older than this field."""
 
 
 class MicroBatchAccumulated(Record):
@@ -202,6 +204,19 @@ class CommandFailed(Record):
     retryable: bool = False
 
 
+class RunGivenUp(Record):
+    """The driver ends the run: the core raised twice on a fact, its state cannot be rebuilt, or its rows differ.
+
+    It stands in the log where the run ended, so that the log alone still leads to the state and the commands.
+    """
+
+    kind: Literal["run_given_up"] = "run_given_up"
+    cause: Literal["orchestrator_error", "store_differs"]
+    text: str
+    fact: str = ""
+    """The fact in whose place it stands, as JSON; empty when it stands for none."""
+
+
 class TimerFired(Record):
     """The deadline the core returned last has come."""
 
@@ -223,6 +238,7 @@ Event = Annotated[
     | WeightsServed
     | CheckpointWritten
     | CommandFailed
+    | RunGivenUp
     | TimerFired,
     Field(discriminator="kind"),
 ]

@@ -47,6 +47,8 @@ class RunReason(StrEnum):
     CHILDREN_LOST = "children_lost"
     """Engines or trainers died too often for the run to go on."""
     ORCHESTRATOR_ERROR = "orchestrator_error"
+    STORE_DIFFERS = "store_differs"
+    """The rows do not agree with the log: something was lost or changed behind the driver's back."""
 
 
 TERMINAL: frozenset[RunStatus] = frozenset(

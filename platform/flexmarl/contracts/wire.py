@@ -1,6 +1,7 @@
 """Values that several planes name: samples, episode outcomes, version vectors, micro-batches."""
 
 from enum import StrEnum
+from typing import Literal
 
 from pydantic import Field
 
@@ -28,7 +29,8 @@ class PolicyPin(Record):
     """One policy's exact weights: what an engine must hold before it may answer."""
 
     version: int = Field(ge=0)
-    digest: Digest
+    digest: Digest | Literal[""]
+    """Empty while the version is certain and not committed yet: a turn waits until an engine holds it."""
 
 
 class SampleRef(Record):
@@ -41,6 +43,8 @@ class SampleRef(Record):
     """Number of response tokens, all of them emitted by the policy."""
     reward: float = 0.0
     """Reward the environment gave for this very turn (0 when it only scores episodes)."""
+    segments: tuple[int, ...] = ()
+    """version, tokens, version, tokens, ... where other versions than the pinned one made tokens; else empty."""
 
 
 class EpisodeOutcome(Record):
@@ -51,6 +55,8 @@ class EpisodeOutcome(Record):
     status: EpisodeStatus
     reason: str = ""
     """Boundary and cause when the episode failed, e.g. `environment: step raised ValueError`."""
+    by_clock: bool = False
+    """It failed because time ran out: another try of the same might not."""
     scores: dict[Name, float] = {}
     """Episode reward per role."""
     team_score: float = 0.0

@@ -17,9 +17,10 @@ from flexmarl.launcher.home import Home
 from flexmarl.launcher.processes import signal_group, spawn
 from flexmarl.launcher.state import Record, record_of
 
-FIRST_WAIT_S = 0.5
+FIRST_WAIT_S = 0.1
 LONGEST_WAIT_S = 30.0
-STABLE_S = 20.0
+STABLE_S = 6.0
+"""Longer than a broken configuration lets any process live: one that fails at its start keeps its back-off."""
 HEALTH_EVERY_S = 10.0
 HEALTH_TIMEOUT_S = 3.0
 UNHEALTHY_AFTER = 4

@@ -65,6 +65,9 @@ def environment_of(
         "DATABASE_URL": database_url,
         "REDIS_URL": redis_url,
         "FLEXMARL_HOME": str(options.home),
+        # One process of each kind runs here, so that a new one may take over at once what the one before held. Commands
+        # that join the installation from outside do not get it.
+        "FLEXMARL_PLACE": f"{options.node}@{options.home}",
     }
     chosen = {
         "FLEXMARL_ALLOWED_HOSTS": ",".join(allowed_hosts(options.host)),

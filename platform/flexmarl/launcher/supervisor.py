@@ -83,6 +83,12 @@ class Supervisor:
         """Return the lives running now."""
         return [child.record for child in self.children if child.state is State.RUNNING]
 
+    def rest_s(self) -> float:
+        """Return how long to sleep at most: until the next process is due, or a round."""
+        now = time.monotonic()
+        waits = [child.due - now for child in self.children if child.state is State.WAITING]
+        return max(0.0, min([ROUND_S, *waits]))
+
     def round(self) -> bool:
         """Observe, decide, start. Return whether a process was started."""
         now = time.monotonic()

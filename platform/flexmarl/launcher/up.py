@@ -84,7 +84,7 @@ class Up:
                 self._start()
                 signals.interrupting = False
                 while not signals.stop:
-                    signals.sleep(ROUND_S)
+                    signals.sleep(self.supervisor.rest_s() if self.supervisor else ROUND_S)
                     self._round()
             except StopAsked:
                 pass

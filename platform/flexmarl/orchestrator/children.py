@@ -11,6 +11,7 @@ def forget_child(ctx: Context, lease: LeaseState) -> None:
     stood_by = ctx.state.stands_by(lease)
     lease.incarnation = ""
     lease.holds.clear()
+    lease.kept.clear()
     ctx.withdraw_lease(lease.lease_id)
     if lease.use is DeviceUse.TRAINER and not stood_by:
         for name in ctx.state.policies:

@@ -10,12 +10,18 @@ from collections.abc import Sequence
 from flexmarl.algorithms.advantages import Advantages
 from flexmarl.algorithms.filters import Signal, signal_of
 from flexmarl.contracts.events import GroupSettled
-from flexmarl.contracts.status import RunReason
-from flexmarl.contracts.wire import EpisodeOutcome
+from flexmarl.contracts.rulings import RulingKind
+from flexmarl.contracts.status import RunReason, RunStatus
+from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
+from flexmarl.orchestrator.admission import may_start_next
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.cutting import cut_ready, stop_idling
+from flexmarl.orchestrator.ordered import watch_the_clock
+from flexmarl.orchestrator.overlapping import begin_training
+from flexmarl.orchestrator.redundancy import cancel, enough, groups_to_open, hand_on, take_late
 from flexmarl.orchestrator.rollout import drive_rollout, open_draws, settle_draw
-from flexmarl.orchestrator.state import Cohort, PendingGroup, PolicyCohort, Row
+from flexmarl.orchestrator.staleness import ages_of
+from flexmarl.orchestrator.state import Cohort, PendingGroup, Pin, PolicyCohort, Row
 from flexmarl.orchestrator.tallies import add_episode, count_fates, finished_of
 from flexmarl.orchestrator.types import NoteLevel
 
@@ -23,33 +29,57 @@ EMPTY_COHORTS = 2
 """A run whose cohorts in a row lose every group to failed episodes is given up after so many."""
 
 
-def open_cohort(ctx: Context) -> None:
-    """Propose the next tasks under the committed vector and send them to play."""
+def open_cohort(ctx: Context, pins: dict[str, Pin]) -> None:
+    """Propose the next tasks under a vector and send them to play."""
     state, plan = ctx.state, ctx.plan
-    first = state.next_draw
-    state.cohort = Cohort(
+    first, groups = state.next_draw, groups_to_open(ctx)
+    cohort = Cohort(
         no=state.next_cohort,
         opened_at=ctx.now,
         first_draw=first,
-        pins=state.vector(),
-        open=open_draws(ctx, first, plan.groups, plan.spec.batch.rollout_groups),
+        pins=pins,
+        open=open_draws(ctx, first, groups, plan.spec.batch.rollout_groups),
         policies={name: PolicyCohort() for name in plan.trainable},
-        idle_since=ctx.now,
+        size=groups,
+        idle_since=None if state.cohorts else ctx.now,
     )
-    state.next_draw += plan.groups
+    state.cohorts.append(cohort)
+    if cohort is state.cohort:
+        begin_training(ctx, cohort)
+    cohort.tasks = dict(zip(cohort.open, state.again, strict=False))
+    del state.again[: len(cohort.tasks)]
+    state.next_draw += groups
     state.next_cohort += 1
-    state.train_episodes.proposed += plan.groups * plan.members
+    state.train_episodes.proposed += groups * plan.members
     if state.first_cohort_at is None:
         state.first_cohort_at = ctx.now
-    drive_rollout(ctx, state.cohort)
+    drive_rollout(ctx, cohort)
+
+
+def close_cohort(ctx: Context, cohort: Cohort) -> None:
+    """End the oldest cohort: what it carries goes into the next, which is trained from now on."""
+    state = ctx.state
+    state.cohorts.remove(cohort)
+    state.closed_at = ctx.now
+    for name, own in cohort.policies.items():
+        if own.carried:
+            state.policies[name].carry = own
+    following = state.cohort
+    if following is not None:
+        if following.open:
+            following.idle_since = ctx.now
+        begin_training(ctx, following)
+        cut_ready(ctx, following)
 
 
 def on_train_group(ctx: Context, event: GroupSettled) -> None:
     """Settle a group of the open cohort: filter, advantages, and whatever can be cut now."""
-    cohort = ctx.state.cohort
-    if cohort is None or event.draw not in cohort.open:
+    take_late(ctx, event)
+    cohort = next((own for own in ctx.state.cohorts if event.draw in own.open), None)
+    if cohort is None:
         return
     settle_draw(ctx, cohort, event.draw)
+    watch_the_clock(ctx, event)
     finished = finished_of(event.episodes)
     count_fates(ctx.state.train_episodes, cohort.tally, event.episodes, len(finished), ctx.plan.members)
     before = cohort.tally.samples, cohort.tally.tokens
@@ -64,29 +94,68 @@ def on_train_group(ctx: Context, event: GroupSettled) -> None:
         cohort.kept += 1
         cohort.pending.append(kept)
         ctx.state.samples_recorded += rows - sum(len(own) for own in kept.rows.values())
-    _close_if_settled(ctx, cohort)
-    cut_ready(ctx, cohort)
+    _settle_cohort(ctx, cohort)
+    if cohort is ctx.state.cohort:
+        cut_ready(ctx, cohort)
 
 
 def _keep(ctx: Context, cohort: Cohort, event: GroupSettled, finished: Sequence[EpisodeOutcome]) -> PendingGroup | None:
     """Return the rows a group gives to training, None when it is dropped or refused."""
     plan = ctx.plan
-    if len(finished) < plan.needed_members:
+    ages = ages_of(ctx, cohort, event, finished)
+    if len(finished) < plan.needed_members and plan.spec.batch.incomplete_group == "score" and finished:
+        finished = [*finished, *_scored_failures(ctx, finished)]
+    elif len(finished) < plan.needed_members:
         cohort.dropped += 1
-        ctx.note(
+        text = (
             f"group {event.draw} dropped: {len(finished)} of {plan.members} episodes finished, "
-            f"{plan.needed_members} are needed{_first_reason(event.episodes)}",
-            NoteLevel.WARNING,
-            target=f"draw:{event.draw}",
+            f"{plan.needed_members} are needed{_first_reason(event.episodes)}"
         )
+        ctx.note(text, NoteLevel.WARNING, target=f"draw:{event.draw}")
+        _rule_out(ctx, RulingKind.GROUP_DROPPED, cohort, event, finished, text)
         return None
     advantages = plan.estimator(plan.spec.algorithm.advantage, plan.group_key, finished)
     signal = signal_of(finished, advantages)
     cohort.tally.signals[signal] = cohort.tally.signals.get(signal, 0) + 1
     if not plan.group_filter(Signal(signal)):
         cohort.refused += 1
+        text = f"group {event.draw} refused: the filter {plan.spec.sampling.group_filter} keeps no {signal} group"
+        _rule_out(ctx, RulingKind.GROUP_REFUSED, cohort, event, finished, text)
         return None
-    return PendingGroup(event.draw, _rows(ctx, finished, advantages))
+    return PendingGroup(event.draw, _rows(ctx, finished, advantages), ages)
+
+
+def _scored_failures(ctx: Context, finished: Sequence[EpisodeOutcome]) -> list[EpisodeOutcome]:
+    """Give each member that did not finish the declared score: it is compared with, and has no row to train on."""
+    score = ctx.plan.spec.batch.failed_score
+    present = {episode.member for episode in finished}
+    roles = tuple(ctx.plan.policy_of)
+    return [
+        EpisodeOutcome(
+            member=member,
+            attempt=1,
+            status=EpisodeStatus.FAILED,
+            scores=dict.fromkeys(roles, score),
+            team_score=score,
+            samples=tuple(SampleRef(role=role, turn=0, tokens=0, reward=score) for role in roles),
+        )
+        for member in range(ctx.plan.members)
+        if member not in present
+    ]
+
+
+def _rule_out(
+    ctx: Context,
+    kind: RulingKind,
+    cohort: Cohort,
+    event: GroupSettled,
+    finished: Sequence[EpisodeOutcome],
+    text: str,
+) -> None:
+    """Tell that a group gives nothing to training, with the rows that stay recorded for it."""
+    trained = ctx.plan.trained_roles
+    rows = sum(sample.role in trained for episode in finished for sample in episode.samples)
+    ctx.rule(kind, text, cohort=cohort.no, target=f"draw:{event.draw}", rows=rows)
 
 
 def _first_reason(episodes: Sequence[EpisodeOutcome]) -> str:
@@ -108,10 +177,31 @@ def _rows(ctx: Context, finished: Sequence[EpisodeOutcome], advantages: Advantag
     return rows
 
 
-def _close_if_settled(ctx: Context, cohort: Cohort) -> None:
+def settle_with_enough(ctx: Context) -> None:
+    """Settle the oldest cohort once it has enough groups; the others play on for the next, or are cancelled."""
+    cohort, state = ctx.state.cohort, ctx.state
+    if cohort is None or not cohort.open or not enough(ctx, cohort):
+        return
+    if ctx.plan.spec.mechanisms.redundancy.surplus == "continue":
+        if len(state.cohorts) == 1 and state.status is RunStatus.RUNNING and may_start_next(ctx):
+            open_cohort(ctx, state.vector())
+        # A cohort that is settled takes no more groups, and one behind it would train them too late.
+        if len(state.cohorts) > 1 and state.cohorts[1].settled_at is None:
+            hand_on(ctx, cohort, state.cohorts[1])
+    if cohort.open:
+        cancel(ctx, cohort)
+    _settle_cohort(ctx, cohort)
+    cut_ready(ctx, cohort)
+
+
+def _settle_cohort(ctx: Context, cohort: Cohort) -> None:
     if cohort.open:
         return
     cohort.settled_at = ctx.now
+    text = f"every group is settled: {cohort.kept} kept, {cohort.refused} refused, {cohort.dropped} dropped"
+    if cohort.handed_on or cohort.cancelled:
+        text += f"; of the surplus, {cohort.handed_on} play on for the next step and {cohort.cancelled} are cancelled"
+    ctx.rule(RulingKind.COHORT_SETTLED, text, cohort=cohort.no)
     stop_idling(ctx, cohort)
     lost = cohort.kept + cohort.refused == 0
     ctx.state.empty_cohorts = ctx.state.empty_cohorts + 1 if lost else 0

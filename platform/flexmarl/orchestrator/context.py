@@ -7,8 +7,11 @@ parts of the core may state what is wanted on every call instead of remembering 
 from dataclasses import dataclass, field
 
 from flexmarl.contracts.commands import Command
+from flexmarl.contracts.rulings import RulingKind
+from flexmarl.orchestrator.on_its_way import Outstanding
 from flexmarl.orchestrator.plan import Plan
-from flexmarl.orchestrator.state import Failure, Outstanding, RunState
+from flexmarl.orchestrator.reasons import reason_of
+from flexmarl.orchestrator.state import Failure, RunState
 from flexmarl.orchestrator.types import (
     AttemptBegan,
     AttemptEnded,
@@ -17,6 +20,7 @@ from flexmarl.orchestrator.types import (
     NoteLevel,
     NumberedCommand,
     Outcome,
+    Ruling,
 )
 
 BACKOFF_S = (0.5, 1.0, 2.0, 5.0, 10.0)
@@ -34,12 +38,15 @@ class Context:
     notes: list[Note] = field(default_factory=list)
     attempts: list[AttemptBegan | AttemptEnded] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
+    rulings: list[Ruling] = field(default_factory=list)
 
-    def emit(self, command: Command) -> int:
-        """Decide a command that nobody answers; returns its number."""
+    def emit(self, command: Command, *, key: str = "", why: str = "") -> int:
+        """Decide a command that nobody answers; returns its number. `why` replaces the reason it is told with."""
         number = self.state.next_command
         self.state.next_command = number + 1
-        self.commands.append(NumberedCommand(number, self.state.epoch, command))
+        self.commands.append(
+            NumberedCommand(number, self.state.epoch, command, why or reason_of(self.state, command, key))
+        )
         return number
 
     def wanted(self, key: str) -> bool:
@@ -51,7 +58,7 @@ class Context:
 
     def issue(self, key: str, command: Command, *, lease_id: int = 0, version: int = -1, left: int = 1) -> None:
         """Decide a command under a key. Callers ask `wanted` first."""
-        number = self.emit(command)
+        number = self.emit(command, key=key)
         self.state.outstanding[key] = Outstanding(number, command.kind, lease_id, version, left)
 
     def answered(self, key: str) -> None:
@@ -67,7 +74,7 @@ class Context:
 
     def withdraw_prefix(self, prefix: str) -> None:
         """Void the commands of all keys that start so."""
-        for key in [key for key in self.state.outstanding if key.startswith(prefix)]:
+        for key in self.state.outstanding.keys_of(prefix):
             self.withdraw(key)
 
     def withdraw_kind(self, kind: str) -> None:
@@ -93,6 +100,20 @@ class Context:
     ) -> None:
         """Say a line to people."""
         self.notes.append(Note(level, text, actor, target, cause))
+
+    def rule(
+        self,
+        kind: RulingKind,
+        reason: str,
+        *,
+        policy: str = "",
+        cohort: int = -1,
+        target: str = "",
+        rows: int = 0,
+        cause: str = "",
+    ) -> None:
+        """Decide something that is no command: told with its reason, and counted with the rows it takes out."""
+        self.rulings.append(Ruling(kind, reason, policy, cohort, target, rows, cause))
 
     def metric(self, name: str, value: float, step: int, agent: str = "", stat: str = "mean") -> None:
         """Add a point to a series."""

@@ -1,69 +1,128 @@
 """Cutting: settled groups become micro-batches, whose membership and advantages are fixed for good.
 
-Invariants: a row is cut once; a micro-batch holds whole groups; its number is never reused. While a cohort plays,
-every full slice is cut at once (`micro_batch`) or nothing is (`batch`); when the cohort is settled the rest is cut.
-Ordered runs slice by draw number and cut slices in that order, so that sums are always taken in the same order.
+Invariants: a row is cut once; a micro-batch holds whole groups of one optimizer step; its number is never reused. Only
+the oldest cohort is cut, so the weights its rows are trained on are known. While it plays, every full slice is cut at
+once (streaming protocols) or nothing is (`batch`); when it is settled the rest is cut. Ordered runs slice by draw
+number and cut slices in that order, so that sums are always taken in the same order. Rows of a policy that has stepped
+by its own clock are overtaken: dropped, counted, recorded.
 """
 
 from flexmarl.contracts.commands import CutMicroBatch
+from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.wire import CutSample, MicroBatchRef
 from flexmarl.orchestrator.context import Context
-from flexmarl.orchestrator.state import Cohort, MicroBatchState, PendingGroup, Pin
+from flexmarl.orchestrator.staleness import swept
+from flexmarl.orchestrator.state import Cohort, MicroBatchState, PendingGroup, Row
+
+OVERTAKEN = "overtaken"
+"""Cause of rows that settled after their policy had stepped by its own clock."""
 
 
 def cut_ready(ctx: Context, cohort: Cohort) -> None:
     """Cut every slice that is complete now."""
     if not ctx.plan.streaming and cohort.settled_at is None:
         return
+    if not ctx.plan.streaming:
+        _normalise(ctx, cohort)
     take = _next_by_draw if ctx.plan.ordered else _next_by_arrival
-    while (groups := take(ctx, cohort)) is not None:
+    while (found := take(ctx, cohort)) is not None:
+        part, groups = found
         for policy in cohort.policies:
-            _cut(ctx, cohort, policy, groups)
+            _cut(ctx, cohort, policy, part, groups)
 
 
-def _next_by_arrival(ctx: Context, cohort: Cohort) -> list[PendingGroup] | None:
+def part_complete(ctx: Context, cohort: Cohort, part: int) -> bool:
+    """Tell whether no more rows can come into a part: the groups of one optimizer step."""
+    if cohort.settled_at is not None:
+        return True
+    return part < _last_part(ctx) and cohort.cut_groups >= (part + 1) * ctx.plan.part_groups
+
+
+def _last_part(ctx: Context) -> int:
+    """Return the number of a cohort's last optimizer step: what a cohort has beyond its size belongs to it."""
+    return -(-ctx.plan.groups // ctx.plan.part_groups) - 1
+
+
+def _normalise(ctx: Context, cohort: Cohort) -> None:
+    """Let a plug-in that compares the whole batch have its say, once, before anything of it is cut.
+
+    Its sums run over draw numbers, whatever the order of arrival.
+    """
+    cohort.pending.sort(key=lambda group: group.draw)
+    for policy in cohort.policies:
+        groups = [group.rows[policy] for group in cohort.pending if policy in group.rows]
+        values = iter(ctx.plan.normaliser([row[4] for rows in groups for row in rows]))
+        for rows in groups:
+            rows[:] = [(*row[:4], next(values), *row[5:]) for row in rows]
+
+
+def _slice(ctx: Context, cohort: Cohort) -> tuple[int, int]:
+    """Return the part of the next slice and its full size: no slice reaches into the next part."""
+    part, done = divmod(cohort.cut_groups, ctx.plan.part_groups)
+    last = _last_part(ctx)
+    if part < last:
+        return part, min(ctx.plan.slice_groups, ctx.plan.part_groups - done)
+    return last, ctx.plan.slice_groups
+
+
+def _next_by_arrival(ctx: Context, cohort: Cohort) -> tuple[int, list[PendingGroup]] | None:
     """Take the oldest pending groups: a full slice, or the rest of a settled cohort."""
-    size = ctx.plan.slice_groups
+    part, size = _slice(ctx, cohort)
     if not cohort.pending or (len(cohort.pending) < size and cohort.settled_at is None):
         return None
     groups, cohort.pending = cohort.pending[:size], cohort.pending[size:]
-    return groups
+    cohort.cut_groups += len(groups)
+    return part, groups
 
 
-def _next_by_draw(ctx: Context, cohort: Cohort) -> list[PendingGroup] | None:
+def _next_by_draw(ctx: Context, cohort: Cohort) -> tuple[int, list[PendingGroup]] | None:
     """Take the next slice of draw numbers once all its draws are settled, without those that were not kept."""
-    size = ctx.plan.slice_groups
-    start = cohort.first_draw + cohort.next_slice * size
+    part, size = _slice(ctx, cohort)
+    start = cohort.first_draw + cohort.cut_groups
     end = min(start + size, cohort.first_draw + ctx.plan.groups)
     if start >= end or any(draw in cohort.open for draw in range(start, end)):
         return None
-    cohort.next_slice += 1
+    cohort.cut_groups += end - start
     groups = sorted((g for g in cohort.pending if g.draw < end), key=lambda group: group.draw)
     cohort.pending = [group for group in cohort.pending if group.draw >= end]
-    return groups
+    return part, groups
 
 
-def _cut(ctx: Context, cohort: Cohort, policy: str, groups: list[PendingGroup]) -> None:
+def _cut(ctx: Context, cohort: Cohort, policy: str, part: int, groups: list[PendingGroup]) -> None:
     """Fix one policy's micro-batch of a slice; none when the slice has no row of it."""
-    samples = tuple(
-        CutSample(draw=g.draw, member=m, attempt=a, role=role, turn=turn, advantage=advantage, weight=weight)
-        for g in groups
-        for m, a, role, turn, advantage, weight, _ in g.rows.get(policy, ())
-    )
-    if not samples:
-        return
     state, own = ctx.state.policies[policy], cohort.policies[policy]
+    if own.closed or own.stepped:
+        _drop_overtaken(ctx, cohort, policy, sum(len(group.rows.get(policy, ())) for group in groups))
+        return
+    ahead = len({m.part for m in own.micro_batches if not m.applied and m.part < part})
+    fresh = swept(ctx, cohort, policy, groups, ahead)
+    rows = [(group.draw, row) for group in fresh for row in group.rows[policy]]
+    if not rows:
+        return
     ref = MicroBatchRef(policy=policy, no=state.next_micro_batch)
     state.next_micro_batch += 1
-    tokens = sum(row[-1] for group in groups for row in group.rows.get(policy, ()))
-    own.micro_batches.append(MicroBatchState(ref.no, len(samples), tokens))
-    own.own_lag = max(own.own_lag, _lag(state.version, cohort.pins[policy]))
+    tokens = sum(row[-1] for _, row in rows)
+    own.micro_batches.append(MicroBatchState(ref.no, len(rows), tokens, part=part))
+    samples = tuple(_sample(draw, row) for draw, row in rows)
     ctx.emit(CutMicroBatch(ref=ref, cohort=cohort.no, samples=samples))
     stop_idling(ctx, cohort)
 
 
-def _lag(version: int | None, pin: Pin) -> int:
-    return (version or 0) - pin.version
+def _sample(draw: int, row: Row) -> CutSample:
+    member, attempt, role, turn, advantage, weight, _ = row
+    return CutSample(
+        draw=draw, member=member, attempt=attempt, role=role, turn=turn, advantage=advantage, weight=weight
+    )
+
+
+def _drop_overtaken(ctx: Context, cohort: Cohort, policy: str, rows: int) -> None:
+    if not rows:
+        return
+    cohort.policies[policy].overtaken += rows
+    ctx.state.dropped[OVERTAKEN] = ctx.state.dropped.get(OVERTAKEN, 0) + rows
+    ctx.state.samples_recorded += rows
+    text = f"{policy} stepped by its own clock before these rows of cohort {cohort.no} settled"
+    ctx.rule(RulingKind.ROWS_DROPPED, text, policy=policy, cohort=cohort.no, rows=rows, cause=OVERTAKEN)
 
 
 def stop_idling(ctx: Context, cohort: Cohort) -> None:

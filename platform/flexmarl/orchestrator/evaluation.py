@@ -20,7 +20,9 @@ def evaluation_due(ctx: Context, *, final: bool = False) -> bool:
     state = ctx.state
     if state.evaluation is not None or state.history.eval_step == state.step:
         return False
-    return final or state.step % ctx.plan.spec.evaluation.every_steps == 0
+    every = ctx.plan.spec.evaluation.every_steps
+    # Where cohorts overlap, a step may pass before its weights are served: the next one is evaluated in its place.
+    return final or state.step // every > state.history.eval_step // every
 
 
 def open_evaluation(ctx: Context) -> None:

@@ -1,10 +1,20 @@
-"""What must hold between any two calls of the core. Used by every test and scenario; costs too much for production."""
+"""What must hold between any two calls of the core.
 
-from flexmarl.contracts.events import DeviceUse
+The core checks itself on every call: the whole tree where a status, a cohort or an evaluation begins or ends, and in
+between what the fact touched, at a cost that does not grow with the run. Tests check the whole tree after every fact.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from flexmarl.contracts.events import DeviceUse, MicroBatchAccumulated, StepCommitted
 from flexmarl.contracts.status import GOALS, TERMINAL, RunStatus
 from flexmarl.contracts.wire import EVALUATION_DRAWS
 from flexmarl.orchestrator.plan import Plan
-from flexmarl.orchestrator.state import Cohort, Counters, RunState
+from flexmarl.orchestrator.state import Cohort, Counters, LeaseState, RunState
+from flexmarl.orchestrator.types import NumberedCommand
+
+_OF_A_POLICY = (MicroBatchAccumulated, StepCommitted)
 
 
 def check_invariants(plan: Plan, state: RunState) -> None:
@@ -12,19 +22,44 @@ def check_invariants(plan: Plan, state: RunState) -> None:
     _check_counts(plan, state)
     _check_commands(state)
     _check_life(state)
+    for cohort in state.cohorts:
+        _check_groups(plan, cohort)
     if state.cohort is not None:
         _check_cohort(plan, state, state.cohort)
     if state.evaluation is not None:
-        for name, pin in state.evaluation.pins.items():
-            version = state.policies[name].version
-            assert version in (pin.version, pin.version + 1), f"{name} ran ahead of an open evaluation"
         assert all(draw >= EVALUATION_DRAWS for draw in state.evaluation.open), "a training draw in an evaluation"
 
 
+def check_touched(plan: Plan, state: RunState, event: Any, issued: Sequence[NumberedCommand]) -> None:
+    """Raise AssertionError naming the rule that a fact and the commands it led to broke."""
+    _check_counts(plan, state)
+    assert state.outstanding.agrees(), "two keys share a command"
+    if issued:
+        first, last = state.next_command - len(issued), state.next_command - 1
+        assert (issued[0].no, issued[-1].no) == (first, last), "command numbers have a gap"
+    cohort = state.cohort
+    if cohort is not None:
+        _check_groups(plan, cohort)
+    lease = state.leases.get(getattr(event, "lease_id", 0))
+    if lease is not None:
+        _check_lease(lease)
+    policy = getattr(event, "policy", "")
+    if policy not in state.policies:
+        return
+    known = state.policies[policy]
+    version = known.accumulator.partition(":")[0]
+    assert not version or version == str(known.version), f"{policy} accumulates at {version}, not {known.version}"
+    if cohort is not None and isinstance(event, _OF_A_POLICY):
+        _check_part(plan, state, cohort, policy)
+
+
 def _check_counts(plan: Plan, state: RunState) -> None:
-    playing = 0 if state.cohort is None or state.rest.frozen else len(state.cohort.open) * plan.members
+    playing = evaluating = 0
+    if not state.rest.frozen:
+        for cohort in state.cohorts:
+            playing += len(cohort.open) * plan.members
+        evaluating = 0 if state.evaluation is None else len(state.evaluation.open)
     _adds_up("training", state.train_episodes, playing)
-    evaluating = 0 if state.evaluation is None or state.rest.frozen else len(state.evaluation.open)
     _adds_up("evaluation", state.eval_episodes, evaluating)
 
 
@@ -37,7 +72,7 @@ def _check_commands(state: RunState) -> None:
     numbers = [o.no for o in state.outstanding.values()]
     assert len(set(numbers)) == len(numbers), "two keys share a command"
     assert all(0 < number < state.next_command for number in numbers), "a command number from the future"
-    for parts in (state.cohort, state.evaluation):
+    for parts in (*state.cohorts, state.evaluation):
         if parts is None:
             continue
         for key in set(parts.open.values()):
@@ -62,13 +97,17 @@ def _check_life(state: RunState) -> None:
         assert all(o.kind in hosts for o in state.outstanding.values()), "an ended run has commands on their way"
         assert all(lease.releasing for lease in state.leases.values()), "an ended run keeps a lease"
     for lease in state.leases.values():
-        assert lease.incarnation or not lease.holds, "a lost child holds weights"
+        _check_lease(lease)
     alive = {lease.incarnation for lease in state.leases.values() if lease.use is DeviceUse.TRAINER}
     for name, policy in state.policies.items():
         version, _, incarnation = policy.accumulator.partition(":")
         if policy.accumulator:
             assert incarnation in alive, f"{name} has an accumulator in a dead trainer"
             assert version == str(policy.version), f"{name} accumulates at {version}, committed is {policy.version}"
+
+
+def _check_lease(lease: LeaseState) -> None:
+    assert lease.incarnation or not lease.holds, "a lost child holds weights"
 
 
 def _check_attempts(state: RunState) -> None:
@@ -81,18 +120,37 @@ def _check_attempts(state: RunState) -> None:
         assert state.status not in (*GOALS[wish.verb], *TERMINAL), f"{wish.verb} has no outcome while {state.status}"
 
 
-def _check_cohort(plan: Plan, state: RunState, cohort: Cohort) -> None:
+def _check_groups(plan: Plan, cohort: Cohort) -> None:
     settled = cohort.kept + cohort.refused + cohort.dropped
-    assert settled + len(cohort.open) == plan.groups, "a group of the cohort has no fate"
+    assert settled + len(cohort.open) == cohort.size, "a group of the cohort has no fate"
     assert (cohort.settled_at is not None) == (not cohort.open), "settled and open at once"
+
+
+def _check_cohort(plan: Plan, state: RunState, cohort: Cohort) -> None:
+    """Check the cohort that is trained: later ones are not cut."""
     assert not (cohort.pending and not cohort.open), "rows of a settled cohort were not cut"
-    for name, pin in cohort.pins.items():
-        own, version = cohort.policies.get(name), state.policies[name].version
-        ahead = own is not None and own.stepped and bool(own.micro_batches)
+    for later in state.cohorts[1:]:
+        assert cohort.settled_at is not None or plan.bounded, "a cohort started before the one before it was settled"
+        for own in later.policies.values():
+            assert not own.micro_batches, "a later cohort is cut"
+    for name in cohort.pins:
+        _check_part(plan, state, cohort, name)
+
+
+def _check_part(plan: Plan, state: RunState, cohort: Cohort, name: str) -> None:
+    mechanisms, pin = plan.spec.mechanisms, cohort.pins[name]
+    own, version = cohort.policies.get(name), state.policies[name].version
+    assert version is not None
+    ahead = 0 if own is None else own.steps
+    # Surplus that plays on may open the next cohort before the steps that its publication would wait for.
+    early = mechanisms.publication == "delayed" or mechanisms.redundancy.surplus == "continue"
+    if not early and not plan.bounded:
         assert version == pin.version + ahead, f"{name} is at {version}, its cohort pins {pin.version}"
-        if own is None:
-            continue
-        assert own.own_lag == 0, f"{name} would train on rows of older weights"
-        assert own.accumulated == sum(m.accumulated for m in own.micro_batches), f"{name} counts wrongly"
-        assert not own.stepped or cohort.settled_at is not None, f"{name} stepped before its cohort was settled"
-        assert all(m.no < state.policies[name].next_micro_batch for m in own.micro_batches), "an unknown micro-batch"
+    if own is None:
+        return
+    bound = plan.spec.lag_policy_of(name).bound
+    assert own.own_lag <= bound, f"{name} would train on rows {own.own_lag} versions old, {bound} are allowed"
+    assert own.accumulated == sum(m.accumulated for m in own.micro_batches), f"{name} counts wrongly"
+    by_clock = mechanisms.policy_clock and own.closed
+    assert not own.stepped or cohort.settled_at is not None or by_clock, f"{name} stepped too early"
+    assert all(m.no < state.policies[name].next_micro_batch for m in own.micro_batches), "an unknown micro-batch"

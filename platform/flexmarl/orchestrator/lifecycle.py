@@ -11,13 +11,15 @@ from collections.abc import Callable
 from flexmarl.contracts.events import RunVerb, Verb
 from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus, allowed_verbs, may_move, next_status
 from flexmarl.orchestrator import attempts, pausing, wishes
-from flexmarl.orchestrator.cohorts import open_cohort, starved
+from flexmarl.orchestrator.cohorts import close_cohort, open_cohort, settle_with_enough, starved
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.evaluation import evaluation_due, open_evaluation, target_reached
 from flexmarl.orchestrator.metrics import publish_metrics, step_metrics
-from flexmarl.orchestrator.moving import hand_over
-from flexmarl.orchestrator.serving import served
-from flexmarl.orchestrator.state import Rest, RunState, WantedCheckpoint
+from flexmarl.orchestrator.moving import hand_over, moving_text
+from flexmarl.orchestrator.overlapping import coming_vector, may_overlap
+from flexmarl.orchestrator.serving import overlaps, served
+from flexmarl.orchestrator.standing import Rest
+from flexmarl.orchestrator.state import RunState, WantedCheckpoint, forget_carries
 from flexmarl.orchestrator.types import NoteLevel
 
 _EVALUATED_AT_END = (RunReason.BUDGET_STEPS, RunReason.BUDGET_TIME)
@@ -107,7 +109,9 @@ def _abort(ctx: Context, to: RunStatus, reason: RunReason, text: str) -> None:
     state.stepping = _steps_in_doubt(state)
     pausing.freeze(ctx)
     state.rest = Rest(since=ctx.now)
-    state.cohort = state.evaluation = None
+    state.cohorts.clear()
+    state.evaluation = None
+    forget_carries(state)
     pausing.release_all(ctx)
     _enter(ctx, to, reason, text)
 
@@ -122,7 +126,7 @@ def _steps_in_doubt(state: RunState) -> dict[str, int]:
     if state.cohort is None or state.cohort.settled_at is None:
         return {}
     return {
-        name: sum(micro_batch.rows for micro_batch in own.micro_batches)
+        name: sum(micro_batch.rows for micro_batch in own.micro_batches if not micro_batch.applied)
         for name, own in state.cohort.policies.items()
         if own.micro_batches and not own.stepped
     }
@@ -141,14 +145,13 @@ def advance(ctx: Context) -> None:
         pausing.go_on(ctx)
     if state.status is RunStatus.RUNNING:
         _check_budget(ctx)
+    settle_with_enough(ctx)
     _after_step(ctx)
     if state.status is RunStatus.PAUSING:
         _come_to_rest(ctx)
-    if state.cohort is not None:
-        return
     if state.status is RunStatus.RUNNING:
         _continue(ctx)
-    if state.status is RunStatus.STOPPING and state.cohort is None:
+    if state.status is RunStatus.STOPPING and not state.cohorts:
         _finish(ctx)
 
 
@@ -175,7 +178,7 @@ def _check_budget(ctx: Context) -> None:
     limit = time_limit(ctx)
     if found is None and limit is not None and ctx.now >= limit:
         found = RunReason.BUDGET_TIME, f"{budget.seconds:g} s are over"
-    if found is None and state.cohort is None and state.step >= budget.train_steps:
+    if found is None and not state.cohorts and state.step >= budget.train_steps:
         found = RunReason.BUDGET_STEPS, f"all {budget.train_steps} train steps are done"
     if found is not None:
         wishes.forget(ctx)
@@ -208,9 +211,11 @@ def _after_step(ctx: Context) -> None:
             return
     # Nobody plays with the new weights after a stop on request, so nobody waits for them either.
     leaving = state.status is RunStatus.STOPPING and state.stop_reason is RunReason.USER_REQUEST
-    if (served(ctx) and state.evaluation is None) or leaving:
+    if (served(ctx) and (state.evaluation is None or overlaps(ctx))) or leaving or ctx.plan.bounded:
         publish_metrics(ctx, cohort)
-        state.cohort = None
+        close_cohort(ctx, cohort)
+        if state.cohorts and state.status is RunStatus.RUNNING and evaluation_due(ctx) and not ctx.plan.bounded:
+            open_evaluation(ctx)
         if state.status is RunStatus.RUNNING:
             _check_budget(ctx)
 
@@ -222,10 +227,18 @@ def _want_last_checkpoint(ctx: Context) -> None:
 
 
 def _continue(ctx: Context) -> None:
-    """Begin the next cohort, and the evaluation of the same vector beside it. First, what moves takes over."""
+    """Begin the next cohort, and the evaluation of the committed vector beside it. First, what moves takes over."""
+    state = ctx.state
+    if state.cohorts:
+        # A lease that is to move does so between two cohorts: none may overlap until it has.
+        if not moving_text(ctx) and may_overlap(ctx):
+            open_cohort(ctx, coming_vector(ctx))
+        if ctx.plan.bounded and evaluation_due(ctx) and served(ctx):
+            open_evaluation(ctx)
+        return
     if not (hand_over(ctx) and served(ctx)):
         return
-    open_cohort(ctx)
+    open_cohort(ctx, state.vector())
     if evaluation_due(ctx):
         open_evaluation(ctx)
 

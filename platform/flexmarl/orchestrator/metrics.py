@@ -3,6 +3,7 @@ which they were played, from 0."""
 
 from flexmarl.algorithms.filters import Signal
 from flexmarl.orchestrator.context import Context
+from flexmarl.orchestrator.staleness import lag_metrics
 from flexmarl.orchestrator.state import Cohort, PolicyCohort, Tally
 
 POLICY_VERSION = "policy/version"
@@ -20,6 +21,9 @@ def step_metrics(ctx: Context, cohort: Cohort) -> None:
     _signals(ctx, tally, step)
     ctx.metric("episodes/failed", float(tally.failed), step, stat="sum")
     ctx.metric("groups/dropped", float(cohort.dropped), step, stat="sum")
+    if ctx.plan.extra_groups:
+        ctx.metric("groups/handed_on", float(cohort.handed_on), step, stat="sum")
+        ctx.metric("groups/cancelled", float(cohort.cancelled), step, stat="sum")
     for name, own in cohort.policies.items():
         _training(ctx, name, own, cohort.no, step)
 
@@ -58,11 +62,11 @@ def _signals(ctx: Context, tally: Tally, step: int) -> None:
 
 
 def _training(ctx: Context, name: str, own: PolicyCohort, cohort_no: int, step: int) -> None:
-    ctx.metric("staleness/own_max", float(own.own_lag), step, name, stat="max")
+    lag_metrics(ctx, name, own, step)
     version = ctx.state.policies[name].version
     if version is not None:
         ctx.metric(POLICY_VERSION, float(version), step, name, stat="last")
-    totals = own.totals
+    totals = own.trained
     if own.null_step or not totals.tokens:
         return
     if totals.z:
@@ -82,7 +86,8 @@ def publish_metrics(ctx: Context, cohort: Cohort) -> None:
     step, history = ctx.state.step, ctx.state.history
     settled = cohort.settled_at if cohort.settled_at is not None else ctx.now
     stepped = cohort.stepped_at if cohort.stepped_at is not None else ctx.now
-    seconds = ctx.now - cohort.opened_at
+    # Where cohorts overlap, a step lasts from the end of the one before.
+    seconds = ctx.now - max(cohort.opened_at, ctx.state.closed_at or cohort.opened_at)
     ctx.metric("time/step", seconds, step)
     ctx.metric("time/rollout", settled - cohort.opened_at, step)
     ctx.metric("time/train_tail", stepped - settled, step)

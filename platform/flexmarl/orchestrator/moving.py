@@ -45,7 +45,7 @@ def drive_moves(ctx: Context) -> None:
                 replaces=lease.lease_id,
             )
             ctx.issue(key, command)
-    if ctx.state.cohort is None and ctx.state.evaluation is None:
+    if not ctx.state.cohorts and ctx.state.evaluation is None:
         hand_over(ctx)
 
 

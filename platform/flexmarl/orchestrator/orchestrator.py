@@ -23,6 +23,7 @@ from flexmarl.contracts.events import (
     MicroBatchAccumulated,
     PolicyBound,
     PoolsChanged,
+    RunGivenUp,
     RunVerb,
     StepCommitted,
     TimerFired,
@@ -34,9 +35,11 @@ from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus
 from flexmarl.contracts.wire import Origin
 from flexmarl.orchestrator import attempts
 from flexmarl.orchestrator import progress as progress_view
+from flexmarl.orchestrator.attention import Attention
 from flexmarl.orchestrator.cohorts import on_train_group
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.evaluation import on_evaluation_group
+from flexmarl.orchestrator.invariants import check_invariants, check_touched
 from flexmarl.orchestrator.lifecycle import advance, fail, on_verb, time_limit
 from flexmarl.orchestrator.moving import drive_moves, moving_text, on_lease_recalled
 from flexmarl.orchestrator.pausing import still, take_late_group
@@ -70,6 +73,12 @@ def _on_group(ctx: Context, event: GroupSettled) -> None:
         (on_train_group if event.origin is Origin.TRAIN else on_evaluation_group)(ctx, event)
 
 
+def _on_given_up(ctx: Context, event: RunGivenUp) -> None:
+    """End the run because the driver cannot go on with it; one that has ended stays as it is."""
+    if ctx.state.status not in _IDLE:
+        fail(ctx, RunReason(event.cause), event.text)
+
+
 def _on_timer(ctx: Context, event: TimerFired) -> None:
     """Nothing of its own: every call looks at the clock."""
 
@@ -89,6 +98,7 @@ HANDLERS: dict[type[Any], Callable[[Context, Any], None]] = {
     WeightsServed: on_weights_served,
     CheckpointWritten: on_checkpoint_written,
     CommandFailed: on_command_failed,
+    RunGivenUp: _on_given_up,
     TimerFired: _on_timer,
 }
 
@@ -101,6 +111,7 @@ class Orchestrator:
     def __init__(self, spec: ExperimentSpec, state: RunState | None = None) -> None:
         self.plan = make_plan(spec)
         self.state = state or RunState(policies={name: PolicyState() for name in self.plan.policies})
+        self._attention = Attention()
 
     @classmethod
     def restore(cls, spec: ExperimentSpec, snapshot: bytes) -> "Orchestrator":
@@ -114,21 +125,22 @@ class Orchestrator:
         return encode(self.state)
 
     def handle(self, event: Event, now: float) -> Decision:
-        """Take one fact and decide. `now` never goes back: an earlier one counts as the last."""
+        """Take one fact and decide. `now` never goes back: an earlier one counts as the last.
+
+        Raises AssertionError when what must hold does not hold any more; then this object is of no use.
+        """
         state = self.state
         state.now = max(state.now, now)
         ctx = Context(self.plan, state, state.now)
+        before = _outline(state)
         HANDLERS[type(event)](ctx, event)
-        if state.status not in _IDLE:
+        if state.status not in _IDLE and not self._attention.seen_to(ctx, event):
             self._drive(ctx)
-        return self._decision(ctx)
-
-    def fail(self, text: str, now: float) -> Decision:
-        """End the run because the core itself raised on an event."""
-        self.state.now = max(self.state.now, now)
-        ctx = Context(self.plan, self.state, self.state.now)
-        if self.state.status not in _IDLE:
-            fail(ctx, RunReason.ORCHESTRATOR_ERROR, text)
+            self._attention.forget()
+        if _outline(state) == before:
+            check_touched(self.plan, state, event, ctx.commands)
+        else:
+            check_invariants(self.plan, state)
         return self._decision(ctx)
 
     def progress(self) -> Progress:
@@ -145,14 +157,14 @@ class Orchestrator:
         drive_moves(ctx)
         if state.failures:
             drive_hosts(ctx)
-            for parts in (state.cohort, state.evaluation):
+            for parts in (*state.cohorts, state.evaluation):
                 if parts is not None and not state.rest.frozen:
                     drive_rollout(ctx, parts)
         drive_trainer(ctx)
         advance(ctx)
         if state.status not in _IDLE and not still(state):
             drive_engines(ctx)
-            if state.checkpoints or state.cohort is not None:
+            if state.checkpoints or state.cohorts:
                 drive_trainer(ctx)
             _explain(ctx)
 
@@ -171,7 +183,13 @@ class Orchestrator:
             deadline=_deadline(ctx),
             attempts=ctx.attempts,
             outcomes=ctx.outcomes,
+            rulings=ctx.rulings,
         )
+
+
+def _outline(state: RunState) -> tuple[RunStatus, int, int, bool]:
+    """Return what changes where something begins or ends."""
+    return state.status, state.next_cohort, len(state.cohorts), state.evaluation is None
 
 
 def _explain(ctx: Context) -> None:
@@ -202,7 +220,7 @@ def _explain(ctx: Context) -> None:
 def _deadline(ctx: Context) -> float | None:
     """Return the earliest time at which something is to be done without a fact."""
     state = ctx.state
-    times = [failure.until for failure in state.failures.values() if failure.until > ctx.now]
+    times = [failure.until for failure in state.failures.values() if failure.until > ctx.now] if state.failures else []
     if state.status is RunStatus.PAUSED and state.rest.release_at is not None:
         times.append(state.rest.release_at)
     if state.status is RunStatus.RUNNING:

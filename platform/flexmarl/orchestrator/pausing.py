@@ -83,8 +83,8 @@ def go_on(ctx: Context) -> None:
 def _parts(ctx: Context) -> Iterator[tuple[Cohort | Evaluation, Counters, int]]:
     """What is open, with its counters and the episodes of one draw."""
     state = ctx.state
-    if state.cohort is not None:
-        yield state.cohort, state.train_episodes, ctx.plan.members
+    for cohort in state.cohorts:
+        yield cohort, state.train_episodes, ctx.plan.members
     if state.evaluation is not None:
         yield state.evaluation, state.eval_episodes, 1
 
@@ -92,13 +92,13 @@ def _parts(ctx: Context) -> Iterator[tuple[Cohort | Evaluation, Counters, int]]:
 def _shift_clocks(state: RunState, gap: float) -> None:
     if state.first_cohort_at is not None:
         state.first_cohort_at += gap
-    cohort = state.cohort
-    if cohort is None:
-        return
-    cohort.opened_at += gap
-    cohort.settled_at = None if cohort.settled_at is None else cohort.settled_at + gap
-    cohort.stepped_at = None if cohort.stepped_at is None else cohort.stepped_at + gap
-    cohort.idle_since = None if cohort.idle_since is None else cohort.idle_since + gap
+    if state.closed_at is not None:
+        state.closed_at += gap
+    for cohort in state.cohorts:
+        cohort.opened_at += gap
+        cohort.settled_at = None if cohort.settled_at is None else cohort.settled_at + gap
+        cohort.stepped_at = None if cohort.stepped_at is None else cohort.stepped_at + gap
+        cohort.idle_since = None if cohort.idle_since is None else cohort.idle_since + gap
 
 
 def may_rest(ctx: Context) -> bool:
@@ -106,7 +106,7 @@ def may_rest(ctx: Context) -> bool:
     state = ctx.state
     if any(o.kind not in (*_ALWAYS_ON_ITS_WAY, "request_devices") for o in state.outstanding.values()):
         return False
-    return state.rest.frozen or (state.cohort is None and state.evaluation is None and not state.checkpoints)
+    return state.rest.frozen or (not state.cohorts and state.evaluation is None and not state.checkpoints)
 
 
 def ready(ctx: Context) -> bool:
@@ -162,5 +162,5 @@ def needs_devices(state: RunState) -> bool:
     """Tell whether a run should get devices where it lacks some: one that stops without any may have nothing to do."""
     if state.status is not RunStatus.STOPPING or any(not lease.releasing for lease in state.leases.values()):
         return True
-    open_work = state.cohort is not None or state.evaluation is not None or bool(state.checkpoints)
+    open_work = bool(state.cohorts) or state.evaluation is not None or bool(state.checkpoints)
     return open_work or (state.step > 0 and state.history.checkpoint_step != state.step)

@@ -1,13 +1,17 @@
 """What the specification fixes for a whole run, worked out once. Immutable; never part of the state."""
 
 from dataclasses import dataclass
+from typing import cast, get_args
 
-from flexmarl.algorithms.advantages import ADVANTAGES, AdvantageEstimator
+from flexmarl.algorithms.advantages import ADVANTAGES, NORMALISERS, AdvantageEstimator, BatchNormaliser
 from flexmarl.algorithms.aggregation import AGGREGATIONS, Aggregation
 from flexmarl.algorithms.filters import GROUP_FILTERS, GroupFilter
 from flexmarl.algorithms.group_keys import GROUP_KEYS, GroupKey
 from flexmarl.algorithms.schedules import entropy_coefficient, learning_rate
 from flexmarl.algorithms.task_sampler import TASK_SAMPLERS, TaskSampler
+from flexmarl.contracts.commands import Follow
+from flexmarl.contracts.environments import environment_facts
+from flexmarl.contracts.readiness import Readiness, readiness
 from flexmarl.contracts.spec.experiment import ExperimentSpec
 
 
@@ -23,15 +27,30 @@ class Plan:
     groups: int
     members: int
     needed_members: int
+    extra_groups: int
+    """Groups proposed beyond those of a step."""
+    enough_members: int
+    """Finished members at which the other members of a group are cancelled; 0: none are."""
     slice_groups: int
     """Episode groups in a micro-batch."""
     streaming: bool
     """Cut and accumulate while the rest of the cohort plays."""
+    part_groups: int
+    """Episode groups of one optimizer step: all of the cohort, or a mini-batch of it."""
+    opening: frozenset[str]
+    """Policies of the first turns of an episode."""
+    bounded: bool
+    """Cohorts start as the lag policy admits them: some policy's bound is above 0, and published when committed."""
+    follows: dict[str, Follow]
+    """Policies whose playing groups go on under newer weights, and how."""
+    discards: frozenset[str]
+    """Policies whose playing groups begin anew under newer weights."""
     ordered: bool
     sampler: TaskSampler
     estimator: AdvantageEstimator
     group_key: GroupKey
     group_filter: GroupFilter
+    normaliser: BatchNormaliser
     aggregation: Aggregation
 
     def entropy_coefficient(self, step: int) -> float:
@@ -46,21 +65,67 @@ class Plan:
 def make_plan(spec: ExperimentSpec) -> Plan:
     """Resolve a specification's names and sizes. Raises LookupError for a plug-in nobody has."""
     algorithm, sampling, batch = spec.algorithm, spec.sampling, spec.batch
+    parts = batch.mini_batches if spec.mechanisms.trainer_protocol == "mini_batch" else 1
     return Plan(
         spec=spec,
         policies=tuple(spec.policies),
-        trainable=spec.trainable_policies(),
+        trainable=_first_turns_first(spec),
         policy_of={role: spec.policy_of(role) for role in spec.agents},
         trained_roles=frozenset(role for role, agent in spec.agents.items() if agent.trainable),
         groups=batch.tasks_per_step,
-        members=batch.episodes_per_task,
-        needed_members=batch.min_members or batch.episodes_per_task,
-        slice_groups=batch.micro_batch_groups,
-        streaming=spec.mechanisms.trainer_protocol == "micro_batch",
+        members=batch.episodes_per_task + _extra(spec, "extra_members"),
+        extra_groups=_extra(spec, "extra_groups"),
+        enough_members=batch.episodes_per_task if _extra(spec, "extra_members") else 0,
+        needed_members=_needed_members(spec),
+        slice_groups=1 if spec.mechanisms.trainer_protocol == "per_group" else batch.micro_batch_groups,
+        streaming=spec.mechanisms.trainer_protocol != "batch",
+        part_groups=-(-batch.tasks_per_step // parts),
+        opening=_opening(spec),
+        bounded=_bounded(spec),
+        follows=_follows(spec),
+        discards=frozenset(n for n in spec.trainable_policies() if spec.lag_policy_of(n).in_flight == "discard"),
         ordered=spec.mechanisms.ordered,
         sampler=TASK_SAMPLERS.get(sampling.task_sampler),
         estimator=ADVANTAGES.get(algorithm.advantage.type),
         group_key=GROUP_KEYS.get(algorithm.group_key),
         group_filter=GROUP_FILTERS.get(sampling.group_filter),
+        normaliser=NORMALISERS.get(algorithm.advantage.type),
         aggregation=AGGREGATIONS.get(algorithm.loss.aggregation),
     )
+
+
+def _extra(spec: ExperimentSpec, kind: str) -> int:
+    redundancy = spec.mechanisms.redundancy
+    return redundancy.extra if redundancy.type == kind else 0
+
+
+def _bounded(spec: ExperimentSpec) -> bool:
+    lagging = any(spec.lag_policy_of(name).bound > 0 for name in spec.trainable_policies())
+    return lagging and spec.mechanisms.publication == "cohort"
+
+
+def _follows(spec: ExperimentSpec) -> dict[str, Follow]:
+    rules = {name: spec.lag_policy_of(name).in_flight for name in spec.trainable_policies()}
+    return {name: cast("Follow", rule) for name, rule in rules.items() if rule in get_args(Follow)}
+
+
+def _needed_members(spec: ExperimentSpec) -> int:
+    """Return the finished members a group needs: rows that need no peer are ready one episode at a time."""
+    if spec.batch.min_members is not None:
+        return spec.batch.min_members
+    alone = readiness(spec) in (Readiness.ROW, Readiness.EPISODE)
+    return 1 if alone else spec.batch.episodes_per_task
+
+
+def _opening(spec: ExperimentSpec) -> frozenset[str]:
+    """Return the policies an episode may ask before anybody has spoken."""
+    roles = environment_facts(spec.environment).roles
+    return frozenset(spec.policy_of(role.name) for role in roles if role.opens and role.name in spec.agents)
+
+
+def _first_turns_first(spec: ExperimentSpec) -> tuple[str, ...]:
+    """Order the trainable policies so that those an episode asks first are trained first where that matters."""
+    if spec.mechanisms.publication != "wavefront":
+        return spec.trainable_policies()
+    opening = _opening(spec)
+    return tuple(sorted(spec.trainable_policies(), key=lambda name: name not in opening))

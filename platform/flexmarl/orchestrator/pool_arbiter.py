@@ -1,18 +1,28 @@
 """Devices between runs: demands in, grants and reasons out. Pure; the driver carries a grant out in one transaction.
 
-Invariants: a gang gets all its devices or none; the order is priority, then age; nobody overtakes an earlier demand on
-a pool they share, unless that demand can never be met or is held by its own project's quota; no grant takes a project
-above a quota; equal inputs give equal answers. Devices of a gang lie on as few nodes as possible. Every demand that
-gets nothing has its place per pool and the one requirement that is not met, in numbers (`pool_words` writes it).
+Invariants: a gang gets all its devices or none, so no run that waits for its first devices holds any; no grant takes a
+project above a quota; equal inputs give equal answers. Nobody overtakes an earlier demand on a pool they share, unless
+that demand can never be met or is held by its own project's quota; then only its own project may not overtake it.
+
+The order: first runs that hold devices already and lack some, since nobody can count on what they hold before they
+have the rest; then whoever has waited for `PATIENCE_S`, oldest first, so that nobody starves; then priority; within
+one priority the project with the smallest share of what its demand names, each share over its weight; then age. A
+project's share is the largest part that it holds of any of these pools, grants of the same round counted.
+
+Devices of a gang lie on as few nodes as possible. Every demand that gets nothing has its place per pool and the one
+requirement that is not met, in numbers (`pool_words` writes it).
 """
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 
 from flexmarl.contracts.events import DeviceUse
 
 DEFAULT_PRIORITY = 50
+PATIENCE_S = 4 * 3600.0
+"""A demand that has waited so long is served before all younger ones, whatever their priority and share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +39,7 @@ class Demand:
     priority: int = DEFAULT_PRIORITY
     since: float = 0.0
     running: bool = False
-    """The run works already and lost or moves a device: a binding that was taken away does not stop it."""
+    """The run holds devices already: one that lost a device comes first, and no lost binding stops it."""
     replaces: bool = False
     """The device stands in for one that is given back: no quota counts it."""
 
@@ -52,6 +62,10 @@ class Rules:
     """(project, pool) -> devices held at once at most."""
     held: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """(project, pool) -> devices held now."""
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """Project -> its part beside others of the same priority; 1 when absent."""
+    now: float = 0.0
+    """In the clock of `Demand.since`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +99,16 @@ NEVER = frozenset({Unmet.POOL_CLOSED, Unmet.POOL_TOO_SMALL, Unmet.QUOTA_TOO_SMAL
 _BLOCKS = frozenset({Unmet.BEHIND, Unmet.NOT_FREE})
 
 
+class Ahead(StrEnum):
+    """Why another demand is served first."""
+
+    RUNNING = "running"
+    OVERDUE = "overdue"
+    PRIORITY = "priority"
+    SHARE = "share"
+    LONGER = "longer"
+
+
 @dataclass(frozen=True, slots=True)
 class Requirement:
     """What is not met, in numbers. Zero where a number says nothing for the code."""
@@ -98,8 +122,8 @@ class Requirement:
     limit: int = 0
     """Devices of the pool (not_free) or of the quota."""
     behind_run: int = 0
-    behind_priority: bool = False
-    """The run ahead has a higher priority, not only waited longer."""
+    behind_why: Ahead = Ahead.LONGER
+    """What puts the run ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,40 +142,87 @@ class Arbitration:
     """In the order in which they will be served."""
 
 
-def in_order(demands: Sequence[Demand]) -> list[Demand]:
-    """Sort demands as they are served: higher priority first, then the one that waits longer."""
-    return sorted(demands, key=lambda d: (-d.priority, d.since, d.run_id, d.command_no))
+_Held = Mapping[tuple[str, str], int]
+_Rank = tuple[bool, float, int, float, float, int, int]
+
+
+def in_order(demands: Sequence[Demand], rules: Rules, held: _Held | None = None) -> list[Demand]:
+    """Sort demands as they are served when this is held."""
+    holds = rules.held if held is None else held
+    return sorted(demands, key=lambda demand: _rank(demand, rules, holds))
+
+
+def _rank(demand: Demand, rules: Rules, held: _Held) -> _Rank:
+    """Lower is earlier; the places are those of `Ahead`, then the demand's own numbers."""
+    overdue = demand.since if rules.now - demand.since >= PATIENCE_S else inf
+    share = _share(demand, rules, held)
+    lacks = demand.running and not demand.replaces  # who moves a device works on with the old one until then
+    return (not lacks, overdue, -demand.priority, share, demand.since, demand.run_id, demand.command_no)
+
+
+_PLACES = (Ahead.RUNNING, Ahead.OVERDUE, Ahead.PRIORITY, Ahead.SHARE)
+
+
+def _share(demand: Demand, rules: Rules, held: _Held) -> float:
+    parts = [
+        held.get((demand.project, pool), 0) / rules.capacity[pool]
+        for pool in wanted_of(demand)
+        if rules.capacity.get(pool, 0)
+    ]
+    return max(parts, default=0.0) / rules.weights.get(demand.project, 1.0)
+
+
+@dataclass(slots=True)
+class _Round:
+    """What is left and what is known while demands are served one after the other."""
+
+    rules: Rules
+    left: list[FreeDevice]
+    held: dict[tuple[str, str], int]
+    blocked: dict[str, Demand] = field(default_factory=dict)
+    """Pool -> the first demand that waits for devices of it."""
+    blocked_own: dict[tuple[str, str], Demand] = field(default_factory=dict)
+    """(project, pool) -> the first demand that waits for the quota of its project."""
+    places: dict[str, int] = field(default_factory=dict)
 
 
 def arbitrate(demands: Sequence[Demand], free: Sequence[FreeDevice], rules: Rules) -> Arbitration:
     """Serve demands in their order and say of every other one what it lacks."""
-    left = sorted(free, key=lambda device: (device.node, device.device_id))
-    held = dict(rules.held)
+    at = _Round(rules, sorted(free, key=lambda device: (device.node, device.device_id)), dict(rules.held))
     grants: list[Grant] = []
     waiting: list[Waiting] = []
-    blocked: dict[str, Demand] = {}
-    places: dict[str, int] = {}
-    for demand in in_order(demands):
-        wanted = wanted_of(demand)
-        lack = _refused(demand, wanted, rules, held) or _behind(demand, wanted, blocked)
-        placements = None if lack else _place(demand, left)
-        if placements is None:
-            lack = lack or _shortage(wanted, left, rules)
-            for pool in wanted:
-                places[pool] = places.get(pool, 0) + 1
-            positions = {pool: places[pool] for pool in wanted}
-            waiting.append(Waiting(demand.run_id, demand.command_no, positions, lack))
-            if lack.code in _BLOCKS:
-                for pool in wanted:
-                    blocked.setdefault(pool, demand)
+    rest = in_order(demands, rules)
+    while rest:
+        demand, rest = rest[0], rest[1:]
+        found = _serve(at, demand)
+        if isinstance(found, Waiting):
+            waiting.append(found)
             continue
-        taken = {placement.device_id for placement in placements}
-        left = [device for device in left if device.device_id not in taken]
-        if not demand.replaces:
-            for pool, count in wanted.items():
-                held[demand.project, pool] = held.get((demand.project, pool), 0) + count
-        grants.append(Grant(demand.run_id, demand.command_no, placements))
+        grants.append(found)
+        rest = in_order(rest, rules, at.held)  # what was granted is part of its project's share now
     return Arbitration(tuple(grants), tuple(waiting))
+
+
+def _serve(at: _Round, demand: Demand) -> Grant | Waiting:
+    """Give a demand its devices, or its place in the queue."""
+    wanted = wanted_of(demand)
+    lack = _refused(demand, wanted, at.rules, at.held) or _behind(at, demand, wanted)
+    placements = None if lack else _place(demand, at.left)
+    if placements is None:
+        lack = lack or _shortage(wanted, at.left, at.rules)
+        for pool in wanted:
+            at.places[pool] = at.places.get(pool, 0) + 1
+            if lack.code in _BLOCKS:
+                at.blocked.setdefault(pool, demand)
+            elif lack.code is Unmet.QUOTA_REACHED:
+                at.blocked_own.setdefault((demand.project, pool), demand)
+        return Waiting(demand.run_id, demand.command_no, {pool: at.places[pool] for pool in wanted}, lack)
+    taken = {placement.device_id for placement in placements}
+    at.left = [device for device in at.left if device.device_id not in taken]
+    if not demand.replaces:
+        for pool, count in wanted.items():
+            at.held[demand.project, pool] = at.held.get((demand.project, pool), 0) + count
+    return Grant(demand.run_id, demand.command_no, placements)
 
 
 def wanted_of(demand: Demand) -> dict[str, int]:
@@ -189,15 +260,21 @@ def _refused(
     return None
 
 
-def _behind(demand: Demand, wanted: dict[str, int], blocked: dict[str, Demand]) -> Requirement | None:
-    pool = next((pool for pool in wanted if pool in blocked), None)
-    if pool is None:
-        return None
-    ahead = blocked[pool]
-    return Requirement(
-        Unmet.BEHIND, pool, demand.project, wanted[pool],
-        behind_run=ahead.run_id, behind_priority=ahead.priority > demand.priority,
-    )  # fmt: skip
+def _behind(at: _Round, demand: Demand, wanted: dict[str, int]) -> Requirement | None:
+    for pool, count in wanted.items():
+        ahead = at.blocked.get(pool)
+        if ahead is None and not demand.replaces:
+            ahead = at.blocked_own.get((demand.project, pool))
+        if ahead is not None:
+            why = _why(ahead, demand, at)
+            return Requirement(Unmet.BEHIND, pool, demand.project, count, behind_run=ahead.run_id, behind_why=why)
+    return None
+
+
+def _why(ahead: Demand, demand: Demand, at: _Round) -> Ahead:
+    """Say which place of the two ranks decided."""
+    first, second = _rank(ahead, at.rules, at.held), _rank(demand, at.rules, at.held)
+    return next((why for why, a, b in zip(_PLACES, first, second, strict=False) if a < b), Ahead.LONGER)
 
 
 def _shortage(wanted: dict[str, int], free: list[FreeDevice], rules: Rules) -> Requirement:

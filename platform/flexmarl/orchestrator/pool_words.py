@@ -2,7 +2,15 @@
 
 from collections.abc import Callable
 
-from flexmarl.orchestrator.pool_arbiter import Requirement, Unmet
+from flexmarl.orchestrator.pool_arbiter import Ahead, Requirement, Unmet
+
+_AHEAD = {
+    Ahead.RUNNING: "works already and waits",
+    Ahead.OVERDUE: "has waited too long",
+    Ahead.PRIORITY: "has a higher priority",
+    Ahead.SHARE: "belongs to a project that holds less and waits",
+    Ahead.LONGER: "waits longer",
+}
 
 
 def devices(count: int) -> str:
@@ -31,7 +39,6 @@ def in_words(lack: Requirement, name_of: Callable[[int], str] = numbered) -> str
         case Unmet.QUOTA_REACHED:
             return f"Project {lack.project} holds {lack.there} of its {devices(lack.limit)} in {lack.pool}"
         case Unmet.BEHIND:
-            why = "has a higher priority" if lack.behind_priority else "waits longer"
-            return f"Behind {name_of(lack.behind_run)}, which {why} for {lack.pool}"
+            return f"Behind {name_of(lack.behind_run)}, which {_AHEAD[lack.behind_why]} for {lack.pool}"
         case Unmet.NOT_FREE:
             return f"Needs {devices(lack.wanted)} in {lack.pool}, {lack.there} of {lack.limit} {verb} free"

@@ -24,6 +24,8 @@ MENDED_BY_BINDING = frozenset({"version_differs", "version_conflict", "accumulat
 """Refusals of the store that a fresh bind at the committed version mends."""
 REMEMBERED_LIVES = 16
 """Lost lives of a lease that are recognised when their announcement comes late."""
+REMEMBERED_LEASES = 64
+"""Ended leases that are recognised when their grant comes late."""
 MAX_FAILURES = 5
 """Failures of the same work in a row before the run is given up."""
 
@@ -55,7 +57,7 @@ def on_devices_granted(ctx: Context, event: DevicesGranted) -> None:
         return
     ctx.answered(key)
     for granted in event.leases:
-        if granted.lease_id not in ctx.state.leases:
+        if granted.lease_id not in ctx.state.leases and granted.lease_id not in ctx.state.ended:
             own = LeaseState(granted.lease_id, granted.device_id, granted.use, replaces=replaced_by(key))
             ctx.state.leases[own.lease_id] = own
             _host(ctx, own)
@@ -103,6 +105,7 @@ def on_child_lost(ctx: Context, event: ChildLost) -> None:
 def on_lease_ended(ctx: Context, event: LeaseEnded) -> None:
     """A device is free again. If the run still wanted it, another is asked for."""
     lease = ctx.state.leases.get(event.lease_id)
+    ctx.state.ended = [*ctx.state.ended, event.lease_id][-REMEMBERED_LEASES:]
     if lease is None:
         return
     if lease.incarnation:
@@ -121,7 +124,7 @@ def on_lease_ended(ctx: Context, event: LeaseEnded) -> None:
 
 def on_command_failed(ctx: Context, event: CommandFailed) -> None:
     """Repeat what may be repeated, after a back-off; otherwise give up with the cause in words."""
-    key = next((k for k, o in ctx.state.outstanding.items() if o.no == event.command_no), None)
+    key = ctx.state.outstanding.key_of(event.command_no)
     if key is None or ctx.state.status in TERMINAL:
         return
     kind, _, name = key.partition(":")

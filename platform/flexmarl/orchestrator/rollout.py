@@ -40,18 +40,19 @@ def _command(ctx: Context, parts: Cohort | Evaluation, draws: list[int], pins: d
         pool=rollout_pool(ctx),
         epoch=ctx.state.epoch,
         origin=Origin.TRAIN if training else Origin.EVAL,
-        groups=tuple(_train_orders(ctx, draws) if training else _evaluation_orders(ctx, draws)),
+        groups=tuple(_train_orders(ctx, parts, draws) if isinstance(parts, Cohort) else _evaluation_orders(ctx, draws)),
         pins=pins,
         sampling_seed=ctx.plan.spec.seed,
         greedy=not training,
+        follows=ctx.plan.follows if training else {},
         cohort=parts.no if isinstance(parts, Cohort) else parts.step,
     )
 
 
-def _train_orders(ctx: Context, draws: list[int]) -> Iterator[GroupOrder]:
+def _train_orders(ctx: Context, cohort: Cohort, draws: list[int]) -> Iterator[GroupOrder]:
     for draw in draws:
-        seed = ctx.plan.sampler.train(ctx.plan.spec.seed, draw).seed
-        yield GroupOrder(draw=draw, task_seed=seed, members=ctx.plan.members)
+        seed = ctx.plan.sampler.train(ctx.plan.spec.seed, cohort.tasks.get(draw, draw)).seed
+        yield GroupOrder(draw=draw, task_seed=seed, members=ctx.plan.members, enough=ctx.plan.enough_members)
 
 
 def _evaluation_orders(ctx: Context, draws: list[int]) -> Iterator[GroupOrder]:
@@ -64,6 +65,8 @@ def _evaluation_orders(ctx: Context, draws: list[int]) -> Iterator[GroupOrder]:
 def settle_draw(ctx: Context, parts: Cohort | Evaluation, draw: int) -> None:
     """Close a draw, and its command with the last of its draws."""
     key = parts.open.pop(draw)
+    if isinstance(parts, Cohort):
+        parts.older.pop(draw, None)
     command = ctx.state.outstanding.get(key)
     if command is not None:
         command.left -= 1

@@ -1,45 +1,99 @@
 """The engines' side: which weights each engine must hold, and when newer ones may replace them.
 
-Invariant: while any unsettled group pins (policy, version), every engine is told to hold exactly that version; only
-then the committed one. So a group is served by its pinned vector to the end, whoever steps early.
+Invariant: every version that an unsettled group pins is held, or loaded before anything newer, by every engine; so a
+group is served by its pinned vector to the end, whoever steps early. An engine holds the last two versions of a policy
+it loaded. Where cohorts do not overlap, newer weights wait until no unsettled group pins older ones; where they do, old
+and new are served side by side, and a third version waits.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from flexmarl.contracts.commands import LoadWeights
 from flexmarl.contracts.events import DeviceUse, WeightsServed
 from flexmarl.orchestrator.context import Context
-from flexmarl.orchestrator.state import LeaseState, Pin
+from flexmarl.orchestrator.state import LeaseState, Pin, PolicyState
+
+KEPT_VERSIONS = 2
+"""Versions of a policy that an engine serves at once."""
 
 
-def pinned(ctx: Context) -> dict[str, Pin] | None:
-    """Return the vector that unsettled groups pin, None when there are none."""
+def overlaps(ctx: Context) -> bool:
+    """Tell whether groups under different versions may be served side by side."""
+    return ctx.plan.bounded or ctx.plan.spec.mechanisms.publication != "cohort"
+
+
+def pinned(ctx: Context, name: str) -> dict[int, Pin]:
+    """Return the committed versions of a policy that unsettled groups pin."""
     state = ctx.state
-    if state.cohort is not None and state.cohort.open:
-        return state.cohort.pins
+    parts = [cohort.pins for cohort in state.cohorts if cohort.open and name not in ctx.plan.follows]
+    parts += [pins for cohort in state.cohorts for pins in cohort.older.values() if name not in ctx.plan.follows]
     if state.evaluation is not None:
-        return state.evaluation.pins
-    return None
+        parts.append(state.evaluation.pins)
+    return {pins[name].version: pins[name] for pins in parts if pins[name].digest}
+
+
+def required(ctx: Context, name: str, policy: PolicyState) -> list[Pin]:
+    """Return the versions of a policy that every engine must hold now, oldest first."""
+    pins = pinned(ctx, name)
+    head = ctx.state.cohort
+    own = head.policies.get(name) if head is not None else None
+    # A version made on the way through a cohort's mini-batches is never served.
+    finished = own is None or own.stepped or not own.steps
+    if finished and (not pins or overlaps(ctx)):
+        pins[policy.pin.version] = policy.pin
+    return [pins[version] for version in sorted(pins)][:KEPT_VERSIONS]
 
 
 def drive_engines(ctx: Context) -> None:
     """Tell each engine to hold what its next requests will name."""
-    pins = pinned(ctx)
+    wanted = _wanted(ctx, ctx.state.policies)
+    settled = _settled_vector(ctx, wanted)
     for lease in ctx.state.of_use(DeviceUse.ENGINE):
-        if lease.incarnation:
-            for name, policy in ctx.state.policies.items():
-                if policy.version is not None:
-                    _load(ctx, lease, name, pins[name] if pins is not None else policy.pin)
+        if lease.incarnation and lease.holds != settled:
+            for name, pins in wanted.items():
+                _load(ctx, lease, name, pins)
 
 
-def _load(ctx: Context, lease: LeaseState, name: str, pin: Pin) -> None:
+def drive_engine(ctx: Context, lease: LeaseState, names: Iterable[str]) -> None:
+    """Tell one engine what to hold of some policies."""
+    for name, pins in _wanted(ctx, names).items():
+        _load(ctx, lease, name, pins)
+
+
+def drive_policy_engines(ctx: Context, name: str) -> None:
+    """Tell each engine what to hold of one policy."""
+    for own, pins in _wanted(ctx, (name,)).items():
+        for lease in ctx.state.of_use(DeviceUse.ENGINE):
+            if lease.incarnation:
+                _load(ctx, lease, own, pins)
+
+
+def _wanted(ctx: Context, names: Iterable[str]) -> dict[str, list[Pin]]:
+    policies = ctx.state.policies
+    return {name: required(ctx, name, policies[name]) for name in names if policies[name].version is not None}
+
+
+def _settled_vector(ctx: Context, wanted: Mapping[str, list[Pin]]) -> dict[str, int] | None:
+    """Return the vector whose holders have nothing to load and nothing on its way; None when there is no such."""
+    if ctx.state.outstanding.any_of("load") or any(len(pins) != 1 for pins in wanted.values()):
+        return None
+    return {name: pins[0].version for name, pins in wanted.items()}
+
+
+def _load(ctx: Context, lease: LeaseState, name: str, pins: list[Pin]) -> None:
+    """Load the oldest missing version: the next one follows when it is held."""
     key = f"load:{lease.lease_id}:{name}"
     on_its_way = ctx.state.outstanding.get(key)
-    if on_its_way is not None and on_its_way.version != pin.version:
+    if on_its_way is not None:
+        if any(pin.version == on_its_way.version for pin in pins):
+            return
         ctx.withdraw(key)
-    if lease.holds.get(name) != pin.version and ctx.wanted(key):
-        command = LoadWeights(lease_id=lease.lease_id, policy=name, version=pin.version, digest=pin.digest)
-        ctx.issue(key, command, lease_id=lease.lease_id, version=pin.version)
+    missing = next((pin for pin in pins if not holds(lease, name, pin.version)), None)
+    # The version loaded before the last one makes room: not while somebody is served by it.
+    room = all(pin.version != lease.kept.get(name) for pin in pins)
+    if missing is not None and room and ctx.wanted(key):
+        command = LoadWeights(lease_id=lease.lease_id, policy=name, version=missing.version, digest=missing.digest)
+        ctx.issue(key, command, lease_id=lease.lease_id, version=missing.version)
 
 
 def on_weights_served(ctx: Context, event: WeightsServed) -> None:
@@ -47,6 +101,9 @@ def on_weights_served(ctx: Context, event: WeightsServed) -> None:
     lease = ctx.state.leases.get(event.lease_id)
     if lease is None or lease.incarnation != event.incarnation:
         return
+    former = lease.holds.get(event.policy)
+    if former is not None and former != event.version:
+        lease.kept[event.policy] = former
     lease.holds[event.policy] = event.version
     key = f"load:{event.lease_id}:{event.policy}"
     on_its_way = ctx.state.outstanding.get(key)
@@ -54,21 +111,31 @@ def on_weights_served(ctx: Context, event: WeightsServed) -> None:
         ctx.answered(key)
 
 
+def holds(lease: LeaseState, policy: str, version: int | None) -> bool:
+    """Tell whether an engine takes requests for a version."""
+    return version is not None and version in (lease.holds.get(policy), lease.kept.get(policy))
+
+
 def served(ctx: Context) -> bool:
     """Tell whether every engine at work answers and wholly holds the committed vector."""
-    return _all_hold(ctx, {name: policy.version for name, policy in ctx.state.policies.items()})
+    return all_hold(ctx, {name: policy.version for name, policy in ctx.state.policies.items()})
 
 
 def loaded(ctx: Context) -> bool:
     """Tell whether every engine at work answers and wholly holds what its next requests will name."""
-    pins = pinned(ctx)
-    return served(ctx) if pins is None else _all_hold(ctx, {name: pin.version for name, pin in pins.items()})
+    wanted = {name: required(ctx, name, policy) for name, policy in ctx.state.policies.items()}
+    deepest = max((len(pins) for pins in wanted.values()), default=0)
+    rounds = ({name: pins[i].version for name, pins in wanted.items() if i < len(pins)} for i in range(deepest))
+    return all(all_hold(ctx, vector) for vector in rounds)
 
 
-def _all_hold(ctx: Context, vector: Mapping[str, int | None]) -> bool:
+def all_hold(ctx: Context, vector: Mapping[str, int | None]) -> bool:
+    """Tell whether every engine at work answers and wholly holds a vector."""
     engines = ctx.state.at_work(DeviceUse.ENGINE)
     if len(engines) < ctx.plan.spec.resources.rollout_devices:
         return False
     return all(
-        lease.incarnation and lease.holds.get(name) == version for lease in engines for name, version in vector.items()
+        lease.incarnation
+        and (lease.holds == vector or all(holds(lease, name, version) for name, version in vector.items()))
+        for lease in engines
     )

@@ -6,14 +6,17 @@ between the settlement of their group and the cut of their micro-batch. Times ar
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
-from flexmarl.contracts.events import DeviceUse, Verb
+from flexmarl.contracts.events import DeviceUse
 from flexmarl.contracts.status import RunReason, RunStatus
+from flexmarl.orchestrator.lag import Ages, LagCounts
+from flexmarl.orchestrator.on_its_way import OnItsWay, Outstanding
+from flexmarl.orchestrator.standing import History, Rest, Wish
 
-STATE_SCHEMA_VERSION = 1
+STATE_SCHEMA_VERSION = 2
 
 Row = tuple[int, int, str, int, float, float, int]
 """member, attempt, role, turn, advantage, weight, tokens."""
@@ -25,6 +28,7 @@ class Pin:
 
     version: int
     digest: str
+    """Empty while the version is to come: its step is certain and not committed yet."""
 
 
 @dataclass(slots=True)
@@ -42,23 +46,13 @@ class LeaseState:
     losses: int = 0
     releasing: bool = False
     holds: dict[str, int] = field(default_factory=dict)
-    """Engine: policy -> version it wholly holds."""
+    """Engine: policy -> version it wholly holds, the last one loaded."""
+    kept: dict[str, int] = field(default_factory=dict)
+    """Engine: policy -> version it still holds besides, the one loaded before."""
     recalled: str = ""
     """Why its device is wanted back; empty while nobody wants it."""
     replaces: int = 0
     """Recalled lease it stands by for; it takes over between two cohorts."""
-
-
-@dataclass(slots=True)
-class Outstanding:
-    """A command that was issued and has not been answered."""
-
-    no: int
-    kind: str
-    lease_id: int = 0
-    version: int = -1
-    left: int = 1
-    """Answers still expected: the groups of a rollout command."""
 
 
 @dataclass(slots=True)
@@ -76,6 +70,8 @@ class PolicyState:
     accumulator: str = ""
     """Epoch of the live accumulator; empty while no trainer holds the policy."""
     next_micro_batch: int = 0
+    carry: "PolicyCohort | None" = None
+    """Between two cohorts: what the last one carried, in the accumulator and never applied."""
 
     @property
     def pin(self) -> Pin:
@@ -90,6 +86,9 @@ class MicroBatchState:
     rows: int
     tokens: int
     accumulated: bool = False
+    part: int = 0
+    """Optimizer step of its cohort that it belongs to; more than one only with mini-batches."""
+    applied: bool = False
 
 
 @dataclass(slots=True)
@@ -114,10 +113,29 @@ class PolicyCohort:
     micro_batches: list[MicroBatchState] = field(default_factory=list)
     accumulated: int = 0
     totals: TrainTotals = field(default_factory=TrainTotals)
+    """Of the optimizer step that is being gathered."""
+    trained: TrainTotals = field(default_factory=TrainTotals)
+    """Of the optimizer steps taken in this cohort."""
+    steps: int = 0
+    """Optimizer steps taken in this cohort; with mini-batches the next one is of the part with this number."""
     stepped: bool = False
+    """Nothing more is trained for it in this cohort: it stepped, had nothing to step on, or carries its gradient."""
     null_step: bool = False
+    closed: bool = False
+    """By its own clock it takes no more rows in this cohort: its step is asked for."""
+    carries: int = 0
+    """Cohorts before this one whose gradient is carried in it."""
+    carried: bool = False
+    """Too few rows for a step: what is accumulated goes on into the next cohort."""
+    overtaken: int = 0
+    """Rows dropped because the policy had stepped by its own clock before they settled."""
+    stale: int = 0
+    """Rows the sweep took out."""
     own_lag: int = 0
     """Highest version distance between a cut row and the weights it is trained on."""
+    lags: LagCounts = field(default_factory=LagCounts)
+    made_rows: int = 0
+    made_tokens: int = 0
     grad_norm: float = 0.0
     learning_rate: float = 0.0
     step_seconds: float = 0.0
@@ -130,6 +148,7 @@ class PendingGroup:
     draw: int
     rows: dict[str, list[Row]]
     """Policy -> its rows, advantages fixed."""
+    ages: dict[str, Ages] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -167,8 +186,11 @@ class Cohort:
     open: dict[int, str]
     """Unsettled draw -> key of the rollout command that plays it."""
     policies: dict[str, PolicyCohort]
+    base: dict[str, Pin] = field(default_factory=dict)
+    """Vector that was committed when this cohort became the one that is trained."""
     pending: list[PendingGroup] = field(default_factory=list)
-    next_slice: int = 0
+    cut_groups: int = 0
+    """Kept groups that are cut; of an ordered run: draws that are cut or were not kept."""
     kept: int = 0
     refused: int = 0
     dropped: int = 0
@@ -178,6 +200,16 @@ class Cohort:
     idle_since: float | None = None
     """Since when the trainer waits for samples of this cohort."""
     idle_s: float = 0.0
+    size: int = 0
+    """Groups that belong to it."""
+    older: dict[int, dict[str, Pin]] = field(default_factory=dict)
+    """Draw that came from an earlier cohort -> the vector it plays under."""
+    handed_on: int = 0
+    """Surplus groups that play on for a later step."""
+    cancelled: int = 0
+    """Surplus groups that were cancelled."""
+    tasks: dict[int, int] = field(default_factory=dict)
+    """Draw -> draw whose task it plays again."""
 
 
 @dataclass(slots=True)
@@ -208,49 +240,6 @@ class WantedCheckpoint:
 
 
 @dataclass(slots=True)
-class History:
-    """What lists and headers show of the past."""
-
-    step_seconds: list[float] = field(default_factory=list)
-    reward: float | None = None
-    reward_first: float | None = None
-    role_reward: dict[str, float] = field(default_factory=dict)
-    eval_last: tuple[float, float] | None = None
-    """Solved share and team score of the last evaluation."""
-    eval_best: tuple[float, float] | None = None
-    """The same of the best evaluated vector."""
-    eval_step: int = -1
-    """Step of the last finished evaluation."""
-    checkpoint_step: int = -1
-    """Step of the last exported last vector."""
-
-
-@dataclass(slots=True)
-class Wish:
-    """The last verb that took effect, and who asked for it; what it leads to is told in their name."""
-
-    verb: Verb
-    operation: str
-    actor: str
-    cause: str
-    open: bool = True
-    """It has not got what it wanted yet."""
-
-
-@dataclass(slots=True)
-class Rest:
-    """A run that does not move: paused, or on its way there or back."""
-
-    frozen: bool = False
-    """Open draws are not played: their episodes are counted as cancelled until they are proposed again."""
-    hold_s: float | None = None
-    since: float | None = None
-    """When the run came to rest; its clocks stand still until it runs again."""
-    release_at: float | None = None
-    """When its devices go back."""
-
-
-@dataclass(slots=True)
 class RunState:
     schema: int = STATE_SCHEMA_VERSION
     status: RunStatus = RunStatus.DRAFT
@@ -266,16 +255,27 @@ class RunState:
     next_draw: int = 0
     next_evaluation_draw: int = 0
     next_cohort: int = 0
+    closed_at: float | None = None
+    """When the last cohort was closed: cohorts that overlap share the time of a step."""
+    dropped: dict[str, int] = field(default_factory=dict)
+    """Cause -> rows that left training before a micro-batch was cut; they are recorded."""
+    surplus: dict[int, int] = field(default_factory=dict)
+    """Draw that was cancelled -> its cohort; it may have settled before that reached its worker."""
+    again: list[int] = field(default_factory=list)
+    """Draws whose tasks the next cohort plays again, since their rows grew too old."""
     first_cohort_at: float | None = None
     replacements: int = 0
     """Leases replaced since the last finished step."""
     empty_cohorts: int = 0
     """Cohorts in a row of which no group was left."""
     leases: dict[int, LeaseState] = field(default_factory=dict)
+    ended: list[int] = field(default_factory=list)
+    """The last leases whose end was told: a grant that comes later than the end of its lease brings nothing."""
     policies: dict[str, PolicyState] = field(default_factory=dict)
-    outstanding: dict[str, Outstanding] = field(default_factory=dict)
+    outstanding: OnItsWay = field(default_factory=OnItsWay)
     failures: dict[str, Failure] = field(default_factory=dict)
-    cohort: Cohort | None = None
+    cohorts: list[Cohort] = field(default_factory=list)
+    """Oldest first. Only the first is cut, accumulated and stepped; the others play."""
     evaluation: Evaluation | None = None
     checkpoints: dict[str, WantedCheckpoint] = field(default_factory=dict)
     train_episodes: Counters = field(default_factory=Counters)
@@ -295,6 +295,11 @@ class RunState:
     rollout_pool: str = ""
     training_pool: str = ""
     """Pools that somebody chose after the run was made; empty: those of the specification."""
+
+    @property
+    def cohort(self) -> Cohort | None:
+        """Return the cohort that is trained, None between cohorts."""
+        return self.cohorts[0] if self.cohorts else None
 
     def of_use(self, use: DeviceUse) -> list[LeaseState]:
         """List the leases of a use that are not on their way out."""
@@ -318,8 +323,20 @@ class RunState:
         return {name: policy.pin for name, policy in self.policies.items()}
 
 
+def forget_carries(state: RunState) -> None:
+    """Give up what policies carry: nothing of it will be applied."""
+    for policy in state.policies.values():
+        policy.carry = None
+
+
+def _read_own(kind: type, value: Any) -> Any:
+    """Read the one type that is no plain value."""
+    assert kind is OnItsWay
+    return OnItsWay(msgspec.convert(value, dict[str, Outstanding]))
+
+
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(RunState)
+_decoder = msgspec.json.Decoder(RunState, dec_hook=_read_own)
 
 
 def encode(state: RunState) -> bytes:
@@ -327,10 +344,27 @@ def encode(state: RunState) -> bytes:
     return _encoder.encode(state)
 
 
+def _upgraded(raw: bytes) -> bytes:
+    """Bring a state of schema 1, which had one cohort at most, to this one. Ordered slices of it cannot be told."""
+    document = msgspec.json.decode(raw)
+    if not isinstance(document, dict) or document.get("schema") != 1:
+        return raw
+    cohort = document.pop("cohort", None)
+    if cohort is not None:
+        if cohort.pop("next_slice", 0):
+            raise ValueError("an ordered cohort of schema 1 cannot be continued")
+        for own in cohort["policies"].values():
+            if own["stepped"]:
+                own |= {"trained": own.pop("totals"), "steps": int(not own["null_step"])}
+                for micro_batch in own["micro_batches"]:
+                    micro_batch["applied"] = True
+    return msgspec.json.encode(document | {"schema": STATE_SCHEMA_VERSION, "cohorts": [cohort] if cohort else []})
+
+
 def decode(raw: bytes) -> RunState:
-    """Restore a state. Raises ValueError when it was written by another schema."""
+    """Restore a state. Raises ValueError when it was written by a schema this core does not know."""
     try:
-        state = _decoder.decode(raw)
+        state = _decoder.decode(_upgraded(raw))
     except msgspec.ValidationError as error:
         raise ValueError(f"state does not fit schema {STATE_SCHEMA_VERSION}: {error}") from error
     if state.schema != STATE_SCHEMA_VERSION:

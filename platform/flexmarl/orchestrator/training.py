@@ -9,9 +9,21 @@ same numbers.
 
 from flexmarl.contracts.commands import Accumulate, BindPolicy, OptimizerStep, WriteCheckpoint
 from flexmarl.contracts.events import CheckpointWritten, MicroBatchAccumulated, PolicyBound, StepCommitted
+from flexmarl.contracts.rulings import RulingKind
+from flexmarl.contracts.wire import TrainStats
+from flexmarl.orchestrator.admission import abandon_older
 from flexmarl.orchestrator.context import Context
+from flexmarl.orchestrator.cutting import part_complete
+from flexmarl.orchestrator.overlapping import carries, fill_pins, open_rows
 from flexmarl.orchestrator.rollout import wire_pins
-from flexmarl.orchestrator.state import Cohort, LeaseState, PolicyCohort, PolicyState, TrainTotals
+from flexmarl.orchestrator.state import (
+    Cohort,
+    LeaseState,
+    MicroBatchState,
+    PolicyCohort,
+    PolicyState,
+    TrainTotals,
+)
 
 
 def drive_trainer(ctx: Context) -> None:
@@ -22,15 +34,26 @@ def drive_trainer(ctx: Context) -> None:
     for name, policy in ctx.state.policies.items():
         if not policy.accumulator:
             _bind(ctx, lease, name, policy)
-    cohort = ctx.state.cohort
-    if cohort is not None:
-        for name, own in cohort.policies.items():
-            policy = ctx.state.policies[name]
-            if not own.stepped and policy.accumulator:
-                _accumulate(ctx, lease, cohort, name)
-                _step(ctx, lease, cohort, name)
+    if ctx.state.cohort is not None:
+        _train(ctx, lease, ctx.state.cohort)
     if ctx.state.checkpoints:
         _checkpoints(ctx, lease)
+
+
+def _train(ctx: Context, lease: LeaseState, cohort: Cohort) -> None:
+    """Hand over gradients and steps; in a wavefront, what an episode asks first is finished first."""
+    in_turn = ctx.plan.spec.mechanisms.publication == "wavefront" and cohort.settled_at is not None
+    for name, own in cohort.policies.items():
+        drive_policy(ctx, lease, cohort, name)
+        if in_turn and not own.stepped and f"step:{name}" not in ctx.state.outstanding:
+            return
+
+
+def drive_policy(ctx: Context, lease: LeaseState, cohort: Cohort, name: str) -> None:
+    """Hand over what one policy can do now."""
+    if not cohort.policies[name].stepped and ctx.state.policies[name].accumulator:
+        _accumulate(ctx, lease, cohort, name)
+        _step(ctx, lease, cohort, name)
 
 
 def _bind(ctx: Context, lease: LeaseState, name: str, policy: PolicyState) -> None:
@@ -46,7 +69,7 @@ def _accumulate(ctx: Context, lease: LeaseState, cohort: Cohort, name: str) -> N
     own, policy = cohort.policies[name], ctx.state.policies[name]
     if own.accumulated == len(own.micro_batches):
         return
-    for micro_batch in own.micro_batches:
+    for micro_batch in _part(own):
         if micro_batch.accumulated:
             continue
         key = f"accumulate:{name}:{micro_batch.no}"
@@ -63,26 +86,67 @@ def _accumulate(ctx: Context, lease: LeaseState, cohort: Cohort, name: str) -> N
             return
 
 
+def _part(own: PolicyCohort) -> list[MicroBatchState]:
+    """List the micro-batches of the optimizer step that is being gathered."""
+    waiting = [micro_batch for micro_batch in own.micro_batches if not micro_batch.applied]
+    part = min((micro_batch.part for micro_batch in waiting), default=0)
+    return [micro_batch for micro_batch in waiting if micro_batch.part == part]
+
+
 def _step(ctx: Context, lease: LeaseState, cohort: Cohort, name: str) -> None:
     own, policy = cohort.policies[name], ctx.state.policies[name]
-    key = f"step:{name}"
-    if cohort.settled_at is None or own.accumulated < len(own.micro_batches) or not ctx.wanted(key):
+    key, part = f"step:{name}", _part(own)
+    if not (part or cohort.settled_at is not None) or not all(micro_batch.accumulated for micro_batch in part):
         return
-    if not own.micro_batches:
-        own.stepped = own.null_step = True
-        ctx.note(f"{name}: no row to train on in step {cohort.no + 1}, the version stays", target=f"policy:{name}")
+    if not ctx.wanted(key) or not _due(ctx, cohort, own, part):
         return
+    if not part:
+        _nothing_left(ctx, cohort, name, own)
+        return
+    if cohort.settled_at is not None and carries(ctx, own):
+        _carry(ctx, cohort, name, own)
+        return
+    own.closed = own.closed or ctx.plan.spec.mechanisms.policy_clock
     assert policy.version is not None
     command = OptimizerStep(
         lease_id=lease.lease_id,
         policy=name,
         accumulator=policy.accumulator,
-        micro_batches=tuple(micro_batch.no for micro_batch in own.micro_batches),
+        micro_batches=tuple(micro_batch.no for micro_batch in part),
         next_version=policy.version + 1,
         step=cohort.no,
         learning_rate=ctx.plan.learning_rate(name, cohort.no),
     )
     ctx.issue(key, command, lease_id=lease.lease_id)
+
+
+def _due(ctx: Context, cohort: Cohort, own: PolicyCohort, part: list[MicroBatchState]) -> bool:
+    """Tell whether no more rows belong into the next step: its part is complete, or the policy's own clock is full."""
+    if not part or cohort.settled_at is not None or own.closed:
+        return True
+    if ctx.plan.spec.mechanisms.policy_clock:
+        return open_rows(own) >= ctx.plan.spec.batch.min_rows
+    return part_complete(ctx, cohort, part[0].part)
+
+
+def _nothing_left(ctx: Context, cohort: Cohort, name: str, own: PolicyCohort) -> None:
+    """End a policy's part of a settled cohort: with a null step when there was no row at all."""
+    own.stepped = True
+    if own.steps:
+        return
+    own.null_step = True
+    text = f"{name}: no row to train on in step {cohort.no + 1}, the version stays"
+    ctx.note(text, target=f"policy:{name}")
+    ctx.rule(RulingKind.NULL_STEP, text, policy=name, cohort=cohort.no)
+
+
+def _carry(ctx: Context, cohort: Cohort, name: str, own: PolicyCohort) -> None:
+    """Keep a gradient of too few rows for the next cohort: the version stays, and so does the rows' own lag."""
+    own.stepped = own.carried = True
+    least = ctx.plan.spec.batch.min_rows
+    text = f"{name}: {open_rows(own)} rows in step {cohort.no + 1}, {least} are needed; they are carried into the next"
+    ctx.note(text, target=f"policy:{name}")
+    ctx.rule(RulingKind.STEP_CARRIED, text, policy=name, cohort=cohort.no, rows=open_rows(own))
 
 
 def _checkpoints(ctx: Context, lease: LeaseState) -> None:
@@ -104,13 +168,18 @@ def unbind(ctx: Context, name: str) -> None:
     ctx.withdraw(f"bind:{name}")
     ctx.withdraw(f"step:{name}")
     ctx.withdraw_prefix(f"accumulate:{name}:")
-    cohort = ctx.state.cohort
-    own = cohort.policies.get(name) if cohort is not None else None
-    if own is not None and not own.stepped:
-        own.accumulated = 0
+    for own in _gathering(ctx, name):
         own.totals = TrainTotals()
         for micro_batch in own.micro_batches:
-            micro_batch.accumulated = False
+            micro_batch.accumulated = micro_batch.applied
+        own.accumulated = sum(micro_batch.accumulated for micro_batch in own.micro_batches)
+
+
+def _gathering(ctx: Context, name: str) -> list[PolicyCohort]:
+    """List the parts of cohorts whose gradients a policy's accumulator holds."""
+    cohort, carry = ctx.state.cohort, ctx.state.policies[name].carry
+    own = cohort.policies.get(name) if cohort is not None else None
+    return [held for held in (own, carry) if held is not None and (not held.stepped or held.carried)]
 
 
 def on_policy_bound(ctx: Context, event: PolicyBound) -> None:
@@ -142,22 +211,21 @@ def on_accumulated(ctx: Context, event: MicroBatchAccumulated) -> None:
             micro_batch.accumulated = True
             own.accumulated += 1
             ctx.answered(f"accumulate:{event.policy}:{event.micro_batch}")
-            _add_stats(own, event)
+            _add(own.totals, event.stats)
     if cohort.settled_at is None and all(o.accumulated == len(o.micro_batches) for o in cohort.policies.values()):
         cohort.idle_since = ctx.now
 
 
-def _add_stats(own: PolicyCohort, event: MicroBatchAccumulated) -> None:
-    totals, stats = own.totals, event.stats
-    totals.rows += stats.rows
-    totals.tokens += stats.tokens
-    totals.z += stats.z
-    totals.loss_sum += stats.loss_sum
-    totals.entropy_sum += stats.entropy_sum
-    totals.kl_engine_sum += stats.kl_engine_sum
-    totals.logprob_gap_sum += stats.logprob_gap_sum
-    totals.clipped_sum += stats.clipped_sum
-    totals.seconds += stats.seconds
+def _add(totals: TrainTotals, more: TrainStats | TrainTotals) -> None:
+    totals.rows += more.rows
+    totals.tokens += more.tokens
+    totals.z += more.z
+    totals.loss_sum += more.loss_sum
+    totals.entropy_sum += more.entropy_sum
+    totals.kl_engine_sum += more.kl_engine_sum
+    totals.logprob_gap_sum += more.logprob_gap_sum
+    totals.clipped_sum += more.clipped_sum
+    totals.seconds += more.seconds
 
 
 def on_step_committed(ctx: Context, event: StepCommitted) -> None:
@@ -172,20 +240,35 @@ def on_step_committed(ctx: Context, event: StepCommitted) -> None:
     own = cohort.policies.get(event.policy)
     if own is None or own.stepped:
         return
+    part = _part(own)
     same_life = event.accumulator == policy.accumulator
     incarnation = event.accumulator.partition(":")[2]
     if not same_life:
         # The rows are applied: nothing of this cohort may be accumulated again, and the trainer must move up.
         unbind(ctx, event.policy)
-    own.stepped, own.null_step = True, event.null_step
-    own.grad_norm, own.learning_rate = event.grad_norm, event.learning_rate
-    own.step_seconds = event.seconds
-    state.samples_trained += sum(micro_batch.rows for micro_batch in own.micro_batches)
+    state.samples_trained += _applied(own, part, event)
+    own.stepped = own.closed or (cohort.settled_at is not None and not cohort.pending and not _part(own))
     policy.version, policy.digest = event.version, event.digest
+    fill_pins(ctx, event.policy)
+    abandon_older(ctx, event.policy)
     ctx.answered(f"step:{event.policy}")
     ctx.state.failures.pop(f"policy:{event.policy}", None)
     if same_life:
         policy.accumulator = f"{event.version}:{incarnation}"
+
+
+def _applied(own: PolicyCohort, part: list[MicroBatchState], event: StepCommitted) -> int:
+    """Close the books of an optimizer step; returns the rows it was taken on."""
+    for micro_batch in part:
+        micro_batch.accumulated = micro_batch.applied = True
+    own.accumulated = sum(micro_batch.accumulated for micro_batch in own.micro_batches)
+    own.steps += 1
+    own.null_step = event.null_step
+    own.grad_norm, own.learning_rate = event.grad_norm, event.learning_rate
+    own.step_seconds += event.seconds
+    _add(own.trained, own.totals)
+    own.totals = TrainTotals()
+    return sum(micro_batch.rows for micro_batch in part)
 
 
 def _late_step(ctx: Context, event: StepCommitted, policy: PolicyState) -> None:

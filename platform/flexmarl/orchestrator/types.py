@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from flexmarl.contracts.commands import Command
 from flexmarl.contracts.events import Verb
+from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.status import RunReason, RunStatus
 
 
@@ -21,6 +22,8 @@ class NumberedCommand:
     no: int
     epoch: int
     command: Command
+    reason: str = ""
+    """Why it is decided, for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,19 @@ class Note:
     target: str = ""
     cause: str = ""
     """Id of the request that it follows from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """A decision that is no command. `rows` leave training by it; `cause` names why, for programs."""
+
+    kind: RulingKind
+    reason: str
+    policy: str = ""
+    cohort: int = -1
+    target: str = ""
+    rows: int = 0
+    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +119,4 @@ class Decision:
     """When the core wants a `TimerFired`, in the clock of `now`."""
     attempts: list[AttemptBegan | AttemptEnded] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
+    rulings: list[Ruling] = field(default_factory=list)

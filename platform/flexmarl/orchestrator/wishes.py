@@ -7,7 +7,7 @@ exactly one outcome: refused, reached, overtaken by another verb, or missed beca
 from flexmarl.contracts.events import RunVerb
 from flexmarl.contracts.status import GOALS, TERMINAL, RunStatus
 from flexmarl.orchestrator.context import Context
-from flexmarl.orchestrator.state import Wish
+from flexmarl.orchestrator.standing import Wish
 from flexmarl.orchestrator.types import NoteLevel, Outcome
 
 

@@ -2,7 +2,8 @@
 
 Invariants: at most one live token per command; every later write names it and fails with TokenLost when the command
 was taken again, ended or voided. A command of an older run epoch is never taken, except `host_lease`: the lease's own
-state says whether its child may live. `takes` numbers the takers, so that what they make never collides.
+state says whether its child may live. `takes` numbers the takers, so that what they make never collides. What a dead
+process held waits for its deadline, or for a successor in its place that gives it back (`reopen_of`, `reopen_on_node`).
 """
 
 from collections.abc import Sequence
@@ -21,6 +22,8 @@ RESEND_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Back-off of pushes: a push is a hint and may be lost."""
 
 _LIVE = "(c.kind = 'host_lease' OR (c.epoch = r.epoch AND r.status NOT IN ('failed', 'killed')))"
+_GIVEN_BACK = """status = 'open', token = NULL, deadline = NULL, holder = '', sends = 0,
+          next_send = clock_timestamp()"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +61,33 @@ class DueCommand:
     """JSON of the command, for those the driver carries out itself."""
 
 
-def take(conn: Connection, run_id: int, no: int, ttl_s: float) -> Taken | None:
-    """Take an open command, or one whose taker let its deadline pass. None when there is nothing to do."""
+@dataclass(frozen=True, slots=True)
+class Reopened:
+    """A command that the process before held, given back."""
+
+    run_id: int
+    no: int
+    kind: str
+    queue: str
+
+
+def take(conn: Connection, run_id: int, no: int, ttl_s: float, holder: str = "") -> Taken | None:
+    """Take an open command, or one whose taker let its deadline pass. None when there is nothing to do.
+
+    `holder` names the taker's place; empty when nobody will come to the same one.
+    """
     row = conn.execute(
         f"""
         UPDATE store.command c
         SET status = 'taken', token = gen_random_uuid(), takes = c.takes + 1, taken_at = clock_timestamp(),
-          deadline = clock_timestamp() + make_interval(secs => %(ttl)s),
+          deadline = clock_timestamp() + make_interval(secs => %(ttl)s), holder = %(holder)s,
           next_send = clock_timestamp() + make_interval(secs => %(ttl)s), sends = 0
         FROM store.run_state r
         WHERE c.run_id = %(run)s AND c.no = %(no)s AND r.run_id = c.run_id AND {_LIVE}
           AND (c.status = 'open' OR (c.status = 'taken' AND c.deadline < clock_timestamp()))
         RETURNING c.run_id, c.no, c.token, c.takes, c.epoch, c.body::text
         """.encode(),
-        {"run": run_id, "no": no, "ttl": ttl_s},
+        {"run": run_id, "no": no, "ttl": ttl_s, "holder": holder},
     ).fetchone()
     return None if row is None else _taken(*row)
 
@@ -164,6 +180,32 @@ def reopen(conn: Connection, taken: Taken) -> None:
         """,
         [taken.run_id, taken.no, taken.token],
     )
+
+
+def reopen_of(conn: Connection, holder: str) -> list[Reopened]:
+    """Give back what an earlier process in this place still held: it is gone, and its tokens with it."""
+    rows = conn.execute(
+        f"""
+        UPDATE store.command SET {_GIVEN_BACK}
+        WHERE holder = %s AND holder <> '' AND status = 'taken' RETURNING run_id, no, kind, queue
+        """.encode(),
+        [holder],
+    ).fetchall()
+    return [Reopened(*row) for row in sorted(rows)]
+
+
+def reopen_on_node(conn: Connection, node: str) -> int:
+    """Give back what the node's agent before held of its children's commands; returns how many."""
+    cursor = conn.execute(
+        f"""
+        UPDATE store.command SET {_GIVEN_BACK}
+        WHERE route = 'node' AND status = 'taken' AND lease_id IN (
+          SELECT l.id FROM store.lease l JOIN store.device d ON d.id = l.device_id
+          WHERE d.node = %s AND l.state <> 'ended')
+        """.encode(),
+        [node],
+    )
+    return cursor.rowcount
 
 
 def _close(conn: Connection, taken: Taken, status: str, error: str | None) -> None:

@@ -21,7 +21,7 @@ from flexmarl.contracts.commands import (
     Route,
     queue_of,
 )
-from flexmarl.contracts.events import Event, LeaseEnded, RunVerb
+from flexmarl.contracts.events import Event, LeaseEnded, RunGivenUp, RunVerb
 from flexmarl.contracts.live import Progress
 from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus
 from flexmarl.store.attempts import BegunAttempt, EndedAttempt, VerbOutcome, write_attempts, write_outcomes
@@ -32,12 +32,16 @@ from flexmarl.store.runs import RunLease
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """An event with the number and time the driver gave it. Empty key: it did not come through the inbox."""
+    """An event with the number and time the driver gave it. Empty key: it did not come through the inbox.
+
+    `logged`: it was moved to the log when it was taken, in this transaction.
+    """
 
     seq: int
     at: float
     event: Event
     producer_key: str = ""
+    logged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,8 @@ class IssuedCommand:
     command: Command
     cause: str = ""
     """Request that led to it, when a verb did."""
+    reason: str = ""
+    """Why it was decided, for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +82,21 @@ class NoteLine:
 
 
 @dataclass(frozen=True, slots=True)
+class RulingLine:
+    """A decision that is no command; see contracts.rulings."""
+
+    seq: int
+    kind: str
+    reason: str
+    at: float
+    policy: str = ""
+    cohort: int = -1
+    target: str = ""
+    rows: int = 0
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class StoredDecision:
     entries: Sequence[LogEntry]
     status: RunStatus
@@ -91,6 +112,7 @@ class StoredDecision:
     notes: Sequence[NoteLine] = ()
     attempts: Sequence[BegunAttempt | EndedAttempt] = ()
     outcomes: Sequence[VerbOutcome] = ()
+    rulings: Sequence[RulingLine] = ()
     snapshot: bytes | None = None
     """State after the last entry; None keeps the stored one."""
 
@@ -99,8 +121,9 @@ def append(conn: Connection, lease: RunLease, decision: StoredDecision) -> None:
     """Commit a decision. Raises FenceLost when another driver holds the run or the log moved on."""
     with conn.transaction():
         _write_state(conn, lease, decision)
-        _write_log(conn, lease.run_id, decision.entries)
+        _write_log(conn, lease.run_id, [entry for entry in decision.entries if not entry.logged])
         _write_notes(conn, lease.run_id, decision.notes)
+        _write_rulings(conn, lease.run_id, decision.rulings)
         _write_metrics(conn, lease.run_id, decision.metrics)
         write_attempts(conn, lease.run_id, decision.attempts)
         write_outcomes(conn, lease.run_id, decision.outcomes)
@@ -163,7 +186,7 @@ def _write_state(conn: Connection, lease: RunLease, decision: StoredDecision) ->
     first = decision.entries[0].seq if decision.entries else None
     last = decision.entries[-1].seq if decision.entries else None
     now = decision.entries[-1].at if decision.entries else None
-    handled_verb = any(isinstance(entry.event, RunVerb) for entry in decision.entries)
+    handled_verb = any(isinstance(entry.event, RunVerb | RunGivenUp) for entry in decision.entries)
     cursor = conn.execute(
         """
         UPDATE store.run_state r SET
@@ -240,6 +263,26 @@ def _write_notes(conn: Connection, run_id: int, notes: Sequence[NoteLine]) -> No
     )  # fmt: skip
 
 
+def _write_rulings(conn: Connection, run_id: int, rulings: Sequence[RulingLine]) -> None:
+    if not rulings:
+        return
+    conn.execute(
+        """
+        INSERT INTO store.ruling (run_id, seq, ord, kind, cause, policy, cohort, target, rows, reason, at)
+        SELECT %s, r.seq, r.ord, r.kind, r.cause, r.policy, r.cohort, r.target, r.rows, r.reason, to_timestamp(r.at)
+        FROM unnest(%s::bigint[], %s::int[], %s::text[], %s::text[], %s::text[], %s::int[], %s::text[], %s::int[],
+                    %s::text[], %s::float8[])
+          AS r(seq, ord, kind, cause, policy, cohort, target, rows, reason, at)
+        """,
+        [
+            run_id, [r.seq for r in rulings], list(range(len(rulings))), [r.kind for r in rulings],
+            [r.cause for r in rulings], [r.policy for r in rulings], [r.cohort for r in rulings],
+            [r.target for r in rulings], [r.rows for r in rulings], [r.reason for r in rulings],
+            [r.at for r in rulings],
+        ],
+    )  # fmt: skip
+
+
 def _write_metrics(conn: Connection, run_id: int, points: Sequence[MetricPoint]) -> None:
     if not points:
         return
@@ -265,18 +308,20 @@ def _write_commands(conn: Connection, run_id: int, commands: Sequence[IssuedComm
     rows = [_command_row(issued) for issued in commands]
     conn.execute(
         """
-        INSERT INTO store.command (run_id, no, seq, epoch, kind, route, lease_id, queue, body, status, cause, done_at)
+        INSERT INTO store.command (run_id, no, seq, epoch, kind, route, lease_id, queue, body, status, cause, reason,
+          done_at)
         SELECT %s, c.no, c.seq, c.epoch, c.kind, c.route, c.lease_id, c.queue, c.body::jsonb, c.status, c.cause,
+          c.reason,
           CASE WHEN c.status = 'done' THEN clock_timestamp() END
         FROM unnest(%s::bigint[], %s::bigint[], %s::int[], %s::text[], %s::text[], %s::bigint[], %s::text[],
-                    %s::text[], %s::text[], %s::text[])
-          AS c(no, seq, epoch, kind, route, lease_id, queue, body, status, cause)
+                    %s::text[], %s::text[], %s::text[], %s::text[])
+          AS c(no, seq, epoch, kind, route, lease_id, queue, body, status, cause, reason)
         """,
-        [run_id, *([row[i] for row in rows] for i in range(10))],
+        [run_id, *([row[i] for row in rows] for i in range(11))],
     )
 
 
-def _command_row(issued: IssuedCommand) -> tuple[int, int, int, str, str, int | None, str, str, str, str]:
+def _command_row(issued: IssuedCommand) -> tuple[int, int, int, str, str, int | None, str, str, str, str, str]:
     """Render a command. What this very transaction carries out is `done` at once."""
     command = issued.command
     route = ROUTES[command.kind]
@@ -285,7 +330,10 @@ def _command_row(issued: IssuedCommand) -> tuple[int, int, int, str, str, int | 
     body = command.model_dump_json(exclude={"samples"} if isinstance(command, CutMicroBatch) else None)
     lease_id = getattr(command, "lease_id", None) if route is not Route.DRIVER else None
     status = "done" if done else "open"
-    return issued.no, issued.seq, issued.epoch, command.kind, route.value, lease_id, queue, body, status, issued.cause
+    return (
+        issued.no, issued.seq, issued.epoch, command.kind, route.value, lease_id, queue, body, status, issued.cause,
+        issued.reason,
+    )  # fmt: skip
 
 
 def _write_micro_batches(conn: Connection, run_id: int, commands: Sequence[Command]) -> None:

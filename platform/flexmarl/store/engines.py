@@ -3,11 +3,12 @@
 Invariant: a row counts only while its incarnation serves the lease, so a restarted engine holds nothing.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from psycopg import Connection
 
 from flexmarl.contracts.events import WeightsServed
+from flexmarl.contracts.plane_tokens import Plane, sign
 from flexmarl.contracts.wire import PolicyPin
 from flexmarl.store.commands import Taken, finish, guard
 from flexmarl.store.errors import LeaseLost
@@ -18,9 +19,13 @@ from flexmarl.store.inbox import put_event
 class EngineRoute:
     lease_id: int
     endpoint: str
-    secret: str
+    token: str
+    """Opens generation of this run, for `plane_tokens.TTL_S`; the engine's secret stays in the registry."""
     incarnation: str
     holds: dict[str, PolicyPin]
+    """Policy -> version it loaded last."""
+    former: dict[str, PolicyPin] = field(default_factory=dict)
+    """Policy -> version it loaded before, which it still serves."""
 
 
 def served(
@@ -39,6 +44,12 @@ def served(
             SELECT id, incarnation, %s, %s, %s FROM store.lease
             WHERE id = %s AND incarnation = %s AND run_id = %s AND state = 'held'
             ON CONFLICT (lease_id, policy) DO UPDATE SET
+              former_version = CASE WHEN engine_policy.incarnation <> excluded.incarnation THEN NULL
+                WHEN engine_policy.version = excluded.version THEN engine_policy.former_version
+                ELSE engine_policy.version END,
+              former_digest = CASE WHEN engine_policy.incarnation <> excluded.incarnation THEN NULL
+                WHEN engine_policy.version = excluded.version THEN engine_policy.former_digest
+                ELSE engine_policy.digest END,
               incarnation = excluded.incarnation, version = excluded.version, digest = excluded.digest,
               at = clock_timestamp()
             """,
@@ -54,7 +65,8 @@ def routes(conn: Connection, run_id: int) -> list[EngineRoute]:
     """List the living engines of a run with what each holds, in lease order."""
     rows = conn.execute(
         """
-        SELECT l.id, l.endpoint, l.secret, l.incarnation, p.policy, p.version, p.digest
+        SELECT l.id, l.endpoint, l.secret, l.incarnation, extract(epoch FROM clock_timestamp())::float8, p.policy,
+          p.version, p.digest, p.former_version, p.former_digest
         FROM store.lease l LEFT JOIN store.engine_policy p ON p.lease_id = l.id AND p.incarnation = l.incarnation
         WHERE l.run_id = %s AND l.use = 'engine' AND l.state = 'held' AND l.endpoint <> ''
         ORDER BY l.id, p.policy
@@ -62,8 +74,11 @@ def routes(conn: Connection, run_id: int) -> list[EngineRoute]:
         [run_id],
     ).fetchall()
     found: dict[int, EngineRoute] = {}
-    for lease_id, endpoint, secret, incarnation, policy, version, digest in rows:
-        route = found.setdefault(lease_id, EngineRoute(lease_id, endpoint, secret, incarnation, {}))
+    for lease_id, endpoint, secret, incarnation, now, policy, version, digest, former, former_digest in rows:
+        token = sign(secret, run_id, Plane.ROLLOUT, now)
+        route = found.setdefault(lease_id, EngineRoute(lease_id, endpoint, token, incarnation, {}))
         if policy is not None:
             route.holds[policy] = PolicyPin(version=version, digest=digest)
+        if former is not None:
+            route.former[policy] = PolicyPin(version=former, digest=former_digest)
     return list(found.values())

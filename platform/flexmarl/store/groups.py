@@ -2,20 +2,26 @@
 
 Invariants: a group's episodes, samples and `GroupSettled` event appear together or not at all, written by whoever
 holds the command's token in the run's present epoch. A draw that is already settled is left alone, so that a second
-taker, or the same one after a lost acknowledgement, adds nothing.
+taker, or the same one after a lost acknowledgement, adds nothing. Payloads that go to segment files are on the disk
+before the transaction that names them begins.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import orjson
 from psycopg import Connection
+from psycopg.errors import DiskFull
 
+from flexmarl.contracts.commands import PlayGroups
 from flexmarl.contracts.events import GroupSettled
 from flexmarl.contracts.wire import EpisodeStatus, Origin
 from flexmarl.store.commands import Taken, guard
+from flexmarl.store.errors import Refused, StoreFull
 from flexmarl.store.inbox import put_events
 from flexmarl.store.payload import Floats, Ints, pack
+from flexmarl.store.segments import Placed, SegmentFolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,21 +85,81 @@ _SAMPLE = {
     "run_id": "int8", "draw": "int4", "member": "int4", "attempt": "int2", "role": "text", "turn": "int2",
     "policy": "text", "version": "int4", "segments": "int4[]", "n_prompt": "int4", "n_response": "int4",
     "n_allowed": "int4", "finish": "text", "reward": "float4", "temperature": "float4", "engine": "text",
-    "latency_ms": "float4", "payload": "bytea",
+    "latency_ms": "float4", "payload": "bytea", "segment": "int8", "seg_offset": "int8", "digest": "bytea",
 }  # fmt: skip
 
 
-def put_groups(conn: Connection, taken: Taken, groups: Sequence[SettledGroup]) -> int:
-    """Write settled groups and their events; returns how many were new. Raises TokenLost or EpochStale."""
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A sample with its payload, or with the place where its payload lies."""
+
+    row: SampleRow
+    payload: bytes | None
+    placed: Placed | None
+
+
+def put_groups(
+    conn: Connection, taken: Taken, groups: Sequence[SettledGroup], folder: SegmentFolder | None = None
+) -> int:
+    """Write settled groups and their events; returns how many were new.
+
+    Large payloads go to the folder's segment files, without a folder every payload stays in its row. Raises TokenLost,
+    EpochStale, StoreFull, or Refused for rows that the command does not order, with nothing written.
+    """
+    _within(taken, groups)
+    stored = _store_payloads(taken, groups, folder)
+    try:
+        return _put(conn, taken, stored, folder)
+    except DiskFull as error:
+        raise StoreFull("the database", str(error).strip()) from error
+
+
+def _within(taken: Taken, groups: Sequence[SettledGroup]) -> None:
+    """Raise Refused unless every row belongs to a group that the command orders: a token opens nothing else."""
+    order = taken.command
+    members = {group.draw: group.members for group in order.groups} if isinstance(order, PlayGroups) else {}
+    for group in groups:
+        draw = group.event.draw
+        keys = [(row.draw, row.member) for row in group.episodes] + [(row.draw, row.member) for row in group.samples]
+        if draw not in members or any(key[0] != draw or key[1] >= members[draw] for key in keys):
+            text = f"command {taken.no} of run {taken.run_id} does not order these rows of draw {draw}"
+            raise Refused("outside_command", text)
+
+
+def _put(
+    conn: Connection, taken: Taken, stored: Sequence[tuple[SettledGroup, list[_Stored]]], folder: SegmentFolder | None
+) -> int:
     with conn.transaction():
         guard(conn, taken)
-        known = settled_draws(conn, taken.run_id, [group.event.draw for group in groups])
-        fresh = [group for group in groups if group.event.draw not in known]
-        if fresh:
-            _insert_episodes(conn, taken.run_id, [row for group in fresh for row in group.episodes])
-            _copy_samples(conn, taken.run_id, [row for group in fresh for row in group.samples])
-            put_events(conn, taken.run_id, [(f"group:{group.event.draw}", group.event) for group in fresh])
-    return len(fresh)
+        known = settled_draws(conn, taken.run_id, [group.event.draw for group, _ in stored])
+        new = [(group, samples) for group, samples in stored if group.event.draw not in known]
+        if new:
+            _insert_episodes(conn, taken.run_id, [row for group, _ in new for row in group.episodes])
+            samples = [one for _, samples in new for one in samples]
+            placed = [one.placed for one in samples if one.placed is not None]
+            if folder is not None and placed:
+                folder.register(conn, taken.run_id, taken.epoch, placed)
+            _copy_samples(conn, taken.run_id, samples)
+            put_events(conn, taken.run_id, [(f"group:{group.event.draw}", group.event) for group, _ in new])
+    return len(new)
+
+
+def _store_payloads(
+    taken: Taken, groups: Sequence[SettledGroup], folder: SegmentFolder | None
+) -> list[tuple[SettledGroup, list[_Stored]]]:
+    """Pack every payload, and bring the large ones to the disk with one flush."""
+    packed = [[pack(row.prompt, row.response, row.logprobs, row.allowed) for row in group.samples] for group in groups]
+    limit = math.inf if folder is None else folder.by_value_bytes
+    large = [payload for payloads in packed for payload in payloads if len(payload) > limit]
+    placed = iter(folder.append(taken.run_id, taken.epoch, large) if folder is not None and large else ())
+
+    def stored(row: SampleRow, payload: bytes) -> _Stored:
+        return _Stored(row, payload, None) if len(payload) <= limit else _Stored(row, None, next(placed))
+
+    return [
+        (group, [stored(*pair) for pair in zip(group.samples, payloads, strict=True)])
+        for group, payloads in zip(groups, packed, strict=True)
+    ]
 
 
 def settled_draws(conn: Connection, run_id: int, draws: Sequence[int]) -> set[int]:
@@ -130,19 +196,20 @@ def _episode_values(row: EpisodeRow) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _copy_samples(conn: Connection, run_id: int, rows: Sequence[SampleRow]) -> None:
-    if not rows:
+def _copy_samples(conn: Connection, run_id: int, samples: Sequence[_Stored]) -> None:
+    if not samples:
         return
     statement = f"COPY store.sample ({', '.join(_SAMPLE)}) FROM STDIN (FORMAT BINARY)"
     with conn.cursor() as cursor, cursor.copy(statement.encode()) as copy:
         copy.set_types(list(_SAMPLE.values()))
-        for row in rows:
+        for one in samples:
+            row, placed = one.row, one.placed
+            where = (placed.segment, placed.offset, placed.digest) if placed else (None, None, None)
             copy.write_row(
                 (
                     run_id, row.draw, row.member, row.attempt, row.role, row.turn, row.policy, row.version,
                     list(row.segments), len(row.prompt), len(row.response), len(row.allowed), row.finish, row.reward,
-                    row.temperature, row.engine, row.latency_ms,
-                    pack(row.prompt, row.response, row.logprobs, row.allowed),
+                    row.temperature, row.engine, row.latency_ms, one.payload, *where,
                 )
             )  # fmt: skip
 

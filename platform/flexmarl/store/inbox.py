@@ -1,16 +1,17 @@
 """Facts on their way to the driver.
 
 Invariants: a producer key reaches the log once per run. `put_event` refuses a key that is queued or already handled;
-a repetition that slips in while the driver's transaction commits is discarded by `take_events`, which alone sees
-every handled key. No order is promised: only the driver numbers events.
+a repetition that slips in while the driver's transaction commits is discarded by `take_events` and `move_to_log`,
+which alone see every handled key. No order is promised: only the driver numbers events.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from psycopg import Connection
+from psycopg import Connection, errors
 
 from flexmarl.contracts.events import Event, RunVerb, event_adapter
+from flexmarl.store.errors import FenceLost
 
 CHANNEL = "flexmarl_inbox"
 """NOTIFY channel of the drivers; the payload is the run's number."""
@@ -82,6 +83,36 @@ def take_events(conn: Connection, run_id: int, limit: int = 256) -> list[TakenEv
         {"run": run_id, "limit": limit},
     ).fetchall()
     return [TakenEvent(key, event_adapter.validate_json(body), put_at) for key, body, put_at in rows]
+
+
+def move_to_log(conn: Connection, run_id: int, after: int, at: float, limit: int = 256) -> list[TakenEvent]:
+    """Move up to `limit` facts, oldest first, to the log behind event `after`, without sending them to and fro.
+
+    Call inside the transaction that appends what they lead to. Raises FenceLost when the log has gone on meanwhile.
+    """
+    try:
+        rows = conn.execute(_MOVE, {"run": run_id, "after": after, "at": at, "limit": limit}).fetchall()
+    except errors.UniqueViolation as taken:
+        raise FenceLost(run_id, "this driver", 0) from taken
+    return [TakenEvent(key, event_adapter.validate_json(body), put_at) for key, body, put_at in rows]
+
+
+_MOVE = """
+    WITH taken AS (
+      DELETE FROM store.inbox WHERE id IN (
+        SELECT id FROM store.inbox WHERE run_id = %(run)s ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED)
+      RETURNING id, producer_key, body, extract(epoch FROM put_at)::float8 AS put_at
+    ), fresh AS MATERIALIZED (
+      SELECT %(after)s + row_number() OVER (ORDER BY id) AS seq, producer_key, body, put_at FROM taken t
+      WHERE NOT EXISTS (SELECT 1 FROM store.handled h WHERE h.run_id = %(run)s AND h.producer_key = t.producer_key)
+    ), remembered AS (
+      INSERT INTO store.handled (run_id, producer_key, seq) SELECT %(run)s, producer_key, seq FROM fresh
+    ), logged AS (
+      INSERT INTO store.event (run_id, seq, kind, body, at)
+      SELECT %(run)s, seq, body ->> 'kind', body, to_timestamp(%(at)s) FROM fresh
+    )
+    SELECT producer_key, body::text, put_at FROM fresh ORDER BY seq
+"""
 
 
 def drop_events(conn: Connection, run_id: int) -> None:

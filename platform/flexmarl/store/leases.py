@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from psycopg import Connection
-from psycopg.errors import UniqueViolation
 
-from flexmarl.contracts.commands import HostLease, RequestDevices
-from flexmarl.contracts.events import ChildLost, ChildReady, DevicesGranted, DeviceUse, GrantedDevice, LeaseEnded
-from flexmarl.contracts.status import TERMINAL
-from flexmarl.store.commands import Taken, finish_driver, guard
+from flexmarl.contracts.commands import HostLease
+from flexmarl.contracts.events import ChildLost, ChildReady, DeviceUse, LeaseEnded
+from flexmarl.store.commands import Taken, guard
 from flexmarl.store.decisions import release_lease
-from flexmarl.store.errors import FenceLost, LeaseLost
+from flexmarl.store.errors import LeaseLost
+from flexmarl.store.grants import Demand, grant, open_demands
 from flexmarl.store.inbox import put_event
 from flexmarl.store.nodes import (
     Device,
@@ -28,7 +27,6 @@ from flexmarl.store.nodes import (
     register_node,
     supply,
 )
-from flexmarl.store.runs import RunLease
 
 __all__ = [
     "ChildEndpoint", "Demand", "Device", "DeviceFacts", "Hosting", "NodeFacts", "Orphan", "Renewal",
@@ -36,21 +34,6 @@ __all__ = [
     "expire", "grant", "heartbeat_node", "let_go", "open_demands", "orphans", "register_node", "release_run", "renew",
     "request_release", "supply", "take_hosting",
 ]  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """A device request that waits for its answer."""
-
-    run_id: int
-    no: int
-    request: RequestDevices
-    project: str = "default"
-    priority: int = 50
-    since: float = 0.0
-    """When the run began to wait, in seconds since the epoch."""
-    running: bool = False
-    """The run has had its devices already and lost or moves one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,61 +80,6 @@ class Orphan:
     run_id: int
     pid: int | None
     pid_started: float
-
-
-def open_demands(conn: Connection) -> list[Demand]:
-    """List the device requests that wait, over all runs, oldest first."""
-    rows = conn.execute(
-        """
-        SELECT c.run_id, c.no, c.body::text, r.project, r.priority,
-          extract(epoch FROM CASE WHEN r.status IN ('queued', 'resuming') THEN r.status_since
-                                  ELSE c.created_at END)::float8,
-          r.status NOT IN ('queued', 'resuming')
-        FROM store.command c JOIN store.run_state r USING (run_id)
-        WHERE c.kind = 'request_devices' AND c.status = 'open' AND r.status <> ALL(%s)
-        ORDER BY c.created_at, c.run_id
-        """,
-        [[status.value for status in TERMINAL]],
-    ).fetchall()
-    return [
-        Demand(run_id, no, RequestDevices.model_validate_json(body), project, priority, since, running)
-        for run_id, no, body, project, priority, since, running in rows
-    ]
-
-
-def grant(
-    conn: Connection, lease: RunLease, no: int, placements: Sequence[tuple[str, DeviceUse]]
-) -> tuple[GrantedDevice, ...] | None:
-    """Answer a device request with exactly these devices, all or None when one is not free any more.
-
-    Writes the leases and `DevicesGranted`, and finishes the command, in one transaction. Raises FenceLost when the run
-    has another driver.
-    """
-    try:
-        with conn.transaction():
-            held = conn.execute(
-                "SELECT 1 FROM store.run_state WHERE run_id = %s AND owner = %s AND fence = %s FOR SHARE",
-                [lease.run_id, lease.owner, lease.fence],
-            ).fetchone()
-            if held is None:
-                raise FenceLost(lease.run_id, lease.owner, lease.fence)
-            if not finish_driver(conn, lease.run_id, no):
-                return None
-            granted = tuple(_grant_one(conn, lease.run_id, device_id, use) for device_id, use in placements)
-            key = "granted:" + ",".join(str(one.lease_id) for one in granted)
-            put_event(conn, lease.run_id, key, DevicesGranted(leases=granted, command_no=no))
-    except UniqueViolation:
-        return None  # another driver leased one of them between the look and the insert
-    return granted
-
-
-def _grant_one(conn: Connection, run_id: int, device_id: str, use: DeviceUse) -> GrantedDevice:
-    row = conn.execute(
-        "INSERT INTO store.lease (device_id, run_id, use) VALUES (%s, %s, %s) RETURNING id",
-        [device_id, run_id, use.value],
-    ).fetchone()
-    assert row is not None
-    return GrantedDevice(lease_id=row[0], device_id=device_id, use=use)
 
 
 def take_hosting(conn: Connection, taken: Taken, ttl_s: float) -> Hosting | None:

@@ -27,27 +27,31 @@ class PoolRules:
     """By pool and project."""
     held: dict[tuple[str, str], int]
     """(project, pool) -> devices held now."""
+    now: float = 0.0
+    """When this was so, in seconds since the epoch."""
 
 
 def rules(conn: Connection) -> PoolRules:
     """Read all that was decided about pools, in one statement."""
     rows = conn.execute(
         """
-        SELECT 'bound', pool, project, 0, 0 FROM store.pool_binding
-        UNION ALL SELECT 'quota', pool, project, devices, version FROM store.pool_quota
-        UNION ALL SELECT 'held', d.pool, r.project, count(*), 0
+        SELECT 'bound', pool, project, 0, 0, 0::float8 FROM store.pool_binding
+        UNION ALL SELECT 'now', '', '', 0, 0, extract(epoch FROM clock_timestamp())::float8
+        UNION ALL SELECT 'quota', pool, project, devices, version, 0 FROM store.pool_quota
+        UNION ALL SELECT 'held', d.pool, r.project, count(*), 0, 0
           FROM store.lease l JOIN store.device d ON d.id = l.device_id JOIN store.run_state r USING (run_id)
           WHERE l.state <> 'ended' GROUP BY d.pool, r.project
         ORDER BY 1, 2, 3
         """
     ).fetchall()
-    found = PoolRules({}, [], {})
-    for kind, pool, project, devices, version in rows:
+    now = max(row[5] for row in rows)
+    found = PoolRules({}, [], {}, now)
+    for kind, pool, project, devices, version, _ in rows:
         if kind == "bound":
             found.bindings.setdefault(pool, set()).add(project)
         elif kind == "quota":
             found.quotas.append(Quota(project, pool, devices, version))
-        else:
+        elif kind == "held":
             found.held[project, pool] = devices
     return found
 

@@ -79,15 +79,25 @@ def consistency_report(conn: Connection, run_id: int) -> list[Check]:
     return checks
 
 
+_RETIRED = "coalesce((SELECT t.seq FROM store.retirement t WHERE t.run_id = %(run)s), 0)"
+"""Samples that events up to this one told of were retired."""
+
 _LOGGED = """
-  SELECT body FROM store.event WHERE run_id = %(run)s AND kind = 'group_settled'
-  UNION ALL SELECT body FROM store.inbox WHERE run_id = %(run)s AND body ->> 'kind' = 'group_settled'"""
+  SELECT seq, body FROM store.event WHERE run_id = %(run)s AND kind = 'group_settled'
+  UNION ALL SELECT 9223372036854775807, body FROM store.inbox
+  WHERE run_id = %(run)s AND body ->> 'kind' = 'group_settled'"""
 
 _APPLIED = """
   SELECT m.policy, m.version, m.no, (k.key ->> 0)::int AS draw, (k.key ->> 1)::int AS member,
     (k.key ->> 2)::int AS attempt, k.key ->> 3 AS role, (k.key ->> 4)::int AS turn
   FROM store.micro_batch m, jsonb_array_elements(m.keys) AS k(key)
   WHERE m.run_id = %(run)s AND m.status = 'applied'"""
+
+_KEPT = f"""
+  SELECT a.* FROM ({_APPLIED}) a WHERE NOT EXISTS (
+    SELECT 1 FROM store.event e WHERE e.run_id = %(run)s AND e.kind = 'group_settled' AND e.seq <= {_RETIRED}
+      AND (e.body ->> 'draw')::int = a.draw)"""
+"""Applied rows whose samples were not retired."""
 
 _ORDERED = """
   SELECT (g ->> 'draw')::int AS draw, max((g ->> 'members')::int) AS members
@@ -125,9 +135,9 @@ _CHECKS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "sample_rows_match_log",
-        "samples told by events, handled or waiting = sample rows",
+        "samples told by events, handled or waiting, and not retired = sample rows",
         f"""SELECT (SELECT coalesce(sum(jsonb_array_length(e -> 'samples')), 0)
-              FROM ({_LOGGED}) l, jsonb_array_elements(l.body -> 'episodes') AS e),
+              FROM ({_LOGGED}) l, jsonb_array_elements(l.body -> 'episodes') AS e WHERE l.seq > {_RETIRED}),
            (SELECT count(*) FROM store.sample WHERE run_id = %(run)s)""",
     ),
     (
@@ -145,17 +155,25 @@ _CHECKS: tuple[tuple[str, str, str], ...] = (
     (
         "trained_samples_exist",
         "rows applied = sample rows behind them, of the same policy",
-        f"""SELECT count(*), count(s.draw) FROM ({_APPLIED}) a LEFT JOIN store.sample s
+        f"""SELECT count(*), count(s.draw) FROM ({_KEPT}) a LEFT JOIN store.sample s
              ON s.run_id = %(run)s AND s.draw = a.draw AND s.member = a.member AND s.attempt = a.attempt
              AND s.role = a.role AND s.turn = a.turn AND s.policy = a.policy""",
+    ),
+    (
+        "payloads_registered",
+        "samples by reference = those whose segment is known and not retired",
+        """SELECT count(*), count(g.id) FROM store.sample s
+           LEFT JOIN store.segment g ON g.id = s.segment AND g.run_id = s.run_id AND g.retired_at IS NULL
+           WHERE s.run_id = %(run)s AND s.segment IS NOT NULL""",
     ),
     (
         "own_lag_within_bound",
         "rows applied = rows whose own lag is within the bound",
         f"""SELECT count(*), count(*) FILTER (WHERE a.version - 1 - s.version <= (
-             SELECT coalesce((spec #>> '{{mechanisms,lag_policy,bound}}')::int, 0) FROM store.run_state
-             WHERE run_id = %(run)s))
-           FROM ({_APPLIED}) a JOIN store.sample s ON s.run_id = %(run)s AND s.draw = a.draw AND s.member = a.member
+             SELECT coalesce((spec #>> ARRAY['policies', a.policy, 'lag_policy', 'bound'])::int,
+               (spec #>> '{{mechanisms,lag_policy,bound}}')::int, 0)
+             FROM store.run_state WHERE run_id = %(run)s))
+           FROM ({_KEPT}) a JOIN store.sample s ON s.run_id = %(run)s AND s.draw = a.draw AND s.member = a.member
              AND s.attempt = a.attempt AND s.role = a.role AND s.turn = a.turn""",
     ),
     (

@@ -11,15 +11,15 @@ from psycopg import Connection, sql
 
 from flexmarl.contracts.events import Event, event_adapter
 from flexmarl.contracts.status import TERMINAL, RunStatus
-from flexmarl.store.errors import StoreError
+from flexmarl.store import partitions
+from flexmarl.store.errors import StoreError, UnknownRun
 
-PARTITIONED = ("episode", "sample")
 _BY_RUN = (
-    "inbox", "handled", "event", "note", "attempt", "verb_outcome", "command", "micro_batch",
-    "policy_version", "tokenizer", "checkpoint", "metric", "metric_span", "interval",
+    "inbox", "handled", "event", "note", "ruling", "attempt", "verb_outcome", "command", "micro_batch",
+    "policy_version", "tokenizer", "checkpoint", "metric", "metric_span", "interval", "segment",
+    "retirement",
 )  # fmt: skip
 _ENDED = [status.value for status in TERMINAL]
-_LOCK_TIMEOUT = "2s"  # retiring a partition waits for its readers; it must not queue everybody else behind itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +75,8 @@ def create_run(
             "INSERT INTO store.run_state (run_id, spec, status, project, priority) VALUES (%s, %s::jsonb, %s, %s, %s)",
             [run_id, orjson.dumps(spec).decode(), status.value, project, priority],
         )
-        for table in PARTITIONED:
-            names = {
-                "parent": sql.Identifier("store", table),
-                "leaf": sql.Identifier("store", f"{table}_{run_id}"),
-                "run": sql.Literal(run_id),
-            }
-            conn.execute(
-                sql.SQL("CREATE TABLE {leaf} (LIKE {parent} INCLUDING ALL, CHECK (run_id = {run}))").format(**names)
-            )
-            conn.execute(sql.SQL("ALTER TABLE {parent} ATTACH PARTITION {leaf} FOR VALUES IN ({run})").format(**names))
+        for table in partitions.PARTITIONED:
+            partitions.attach(conn, table, run_id)
 
 
 def drop_run(conn: Connection, run_id: int) -> None:
@@ -92,36 +84,15 @@ def drop_run(conn: Connection, run_id: int) -> None:
     row = conn.execute("SELECT status FROM store.run_state WHERE run_id = %s", [run_id]).fetchone()
     if row is not None and row[0] not in [*_ENDED, RunStatus.DRAFT.value]:
         raise StoreError(f"run {run_id} is {row[0]}; only an ended run or a draft can be dropped")
-    conn.execute("SELECT set_config('lock_timeout', %s, false)", [_LOCK_TIMEOUT])
-    try:
-        for table in PARTITIONED:
-            _retire_partition(conn, table, run_id)
-    finally:
-        conn.execute("SELECT set_config('lock_timeout', '0', false)")
+    with partitions.lock_timeout(conn):
+        for table in partitions.PARTITIONED:
+            partitions.detach(conn, table, run_id)
+            partitions.drop(conn, table, run_id)
     with conn.transaction():
         for table in _BY_RUN:
             conn.execute(sql.SQL("DELETE FROM {} WHERE run_id = %s").format(sql.Identifier("store", table)), [run_id])
         conn.execute("DELETE FROM store.lease WHERE run_id = %s AND state = 'ended'", [run_id])
         conn.execute("DELETE FROM store.run_state WHERE run_id = %s", [run_id])
-
-
-def _retire_partition(conn: Connection, table: str, run_id: int) -> None:
-    """Detach without blocking anybody, finishing a detachment that was interrupted, then drop."""
-    leaf = f"{table}_{run_id}"
-    row = conn.execute(
-        """
-        SELECT (SELECT inhdetachpending FROM pg_inherits WHERE inhrelid = c.oid)
-        FROM pg_class c WHERE c.oid = to_regclass(%s)
-        """,
-        [f"store.{leaf}"],
-    ).fetchone()
-    if row is None:
-        return
-    names = {"parent": sql.Identifier("store", table), "leaf": sql.Identifier("store", leaf)}
-    if row[0] is not None:
-        how = sql.SQL("FINALIZE") if row[0] else sql.SQL("CONCURRENTLY")
-        conn.execute(sql.SQL("ALTER TABLE {parent} DETACH PARTITION {leaf} ").format(**names) + how)
-    conn.execute(sql.SQL("DROP TABLE {leaf}").format(**names))
 
 
 def claim_runs(conn: Connection, owner: str, ttl_s: float) -> list[RunLease]:
@@ -162,6 +133,16 @@ def release_runs(conn: Connection, owner: str) -> None:
     conn.execute("UPDATE store.run_state SET owner = '', lease_until = '-infinity' WHERE owner = %s", [owner])
 
 
+def release_place(conn: Connection, place: str) -> None:
+    """Give back the runs of the driver that was in this place before: it is gone, and its fences with the next claim.
+
+    Owners are named `place:unique`, so that one that only stalled finds its runs gone instead of taking them along.
+    """
+    conn.execute(
+        "UPDATE store.run_state SET owner = '', lease_until = '-infinity' WHERE starts_with(owner, %s)", [place + ":"]
+    )
+
+
 def release_run(conn: Connection, lease: RunLease) -> None:
     """Give one run back, so that whatever comes for it later finds a driver at once."""
     conn.execute(
@@ -172,7 +153,7 @@ def release_run(conn: Connection, lease: RunLease) -> None:
 
 
 def load_run(conn: Connection, run_id: int) -> StoredRun:
-    """Read a run's state. Raises StoreError when there is none."""
+    """Read a run's state. Raises UnknownRun when there is none."""
     row = conn.execute(
         """
         SELECT run_id, spec::text, status, reason, reason_text, extract(epoch FROM status_since)::float8, pending_verb,
@@ -184,17 +165,17 @@ def load_run(conn: Connection, run_id: int) -> StoredRun:
         [run_id],
     ).fetchone()
     if row is None:
-        raise StoreError(f"run {run_id} does not exist")
+        raise UnknownRun(run_id)
     values = list(row)
     values[1], values[2], values[10] = orjson.loads(row[1]), RunStatus(row[2]), orjson.loads(row[10])
     return StoredRun(*values)
 
 
 def load_spec(conn: Connection, run_id: int) -> dict[str, object]:
-    """Read a run's resolved specification. Raises StoreError when there is no such run."""
+    """Read a run's resolved specification. Raises UnknownRun when there is no such run."""
     row = conn.execute("SELECT spec::text FROM store.run_state WHERE run_id = %s", [run_id]).fetchone()
     if row is None:
-        raise StoreError(f"run {run_id} does not exist")
+        raise UnknownRun(run_id)
     spec: dict[str, object] = orjson.loads(row[0])
     return spec
 

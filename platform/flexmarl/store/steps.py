@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import orjson
 from psycopg import Connection
 
+from flexmarl.contracts.commands import OptimizerStep
 from flexmarl.contracts.events import PolicyBound, StepCommitted
 from flexmarl.store.commands import Taken, finish, guard
 from flexmarl.store.errors import LeaseLost, Refused
@@ -124,6 +125,10 @@ def commit_step(conn: Connection, taken: Taken, step: Step) -> None:
     Raises TokenLost, EpochStale, LeaseLost, or Refused when the newest version is not the parent or the accumulator
     does not hold exactly these micro-batches.
     """
+    order = taken.command
+    if not isinstance(order, OptimizerStep) or (order.policy, order.next_version) != (step.policy, step.version):
+        text = f"command {taken.no} of run {taken.run_id} is not for v{step.version} of {step.policy}"
+        raise Refused("outside_command", text)
     parent = step.version - 1
     event = StepCommitted(
         policy=step.policy, version=step.version, parent=parent, digest=step.digest, accumulator=step.accumulator,

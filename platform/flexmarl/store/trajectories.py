@@ -11,7 +11,12 @@ import orjson
 from psycopg import Connection
 
 from flexmarl.store.episodes import SUMMARY, EpisodeSummary, Key, summary
-from flexmarl.store.payload import Arrays, unpack
+from flexmarl.store.errors import Refused
+from flexmarl.store.payload import Arrays
+from flexmarl.store.stored_payloads import PAYLOAD, load
+
+_TURN = 13
+"""Columns of a turn before its payload's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,8 @@ class TurnRecord:
     engine: str
     latency_ms: float
     arrays: Arrays
+    unreadable: str
+    """Why the arrays are empty, when the payload cannot be had; else empty itself."""
     cut: Cut | None
 
 
@@ -117,23 +124,34 @@ def _turns(conn: Connection, run_id: int, keys: Sequence[Key]) -> dict[Key, list
     with conn.cursor(binary=True) as cursor:  # binary: payloads come without hexadecimal in between
         rows = cursor.execute(
             f"""
-            SELECT e.draw, e.member, e.attempt, e.role, e.turn, e.policy, e.version, e.segments, e.finish, e.reward,
-              e.temperature, e.engine, e.latency_ms, e.payload, e.n_prompt, e.n_response, e.n_allowed
-            FROM store.sample e {_ASKED} ORDER BY e.role, e.turn
+            SELECT s.draw, s.member, s.attempt, s.role, s.turn, s.policy, s.version, s.segments, s.finish, s.reward,
+              s.temperature, s.engine, s.latency_ms, {PAYLOAD}
+            FROM store.sample s {_ASKED.replace("e.", "s.")} ORDER BY s.role, s.turn
             """.encode(),
             _asked(run_id, keys),
         ).fetchall()
     cuts = advantages(conn, run_id, keys)
     found: dict[Key, list[TurnRecord]] = {}
-    for draw, member, attempt, role, turn, *row in rows:
+    for row, (arrays, unreadable) in zip(rows, _arrays(conn, [row[_TURN:] for row in rows]), strict=True):
+        (draw, member, attempt), (role, turn, policy, version, segments, finish, reward) = row[:3], row[3:10]
+        temperature, engine, latency_ms = row[10:_TURN]
         key = (draw, member, attempt)
-        policy, version, segments, finish, reward, temperature, engine, latency_ms, *payload = row
         record = TurnRecord(
-            role, turn, policy, version, segments, finish, reward, temperature, engine, latency_ms,
-            unpack(*payload), cuts.get(key, {}).get((role, turn)),
+            role, turn, policy, version, segments, finish, reward, temperature, engine, latency_ms, arrays, unreadable,
+            cuts.get(key, {}).get((role, turn)),
         )  # fmt: skip
         found.setdefault(key, []).append(record)
     return found
+
+
+def _arrays(conn: Connection, rows: Sequence[Sequence[object]]) -> list[tuple[Arrays, str]]:
+    """Load payloads; one that cannot be had leaves its turn without tokens, and says why."""
+    try:
+        return [(arrays, "") for arrays in load(conn, rows)]
+    except Refused as refused:
+        if len(rows) == 1:
+            return [(Arrays(b"", b"", b"", b""), f"{refused.code}: {refused}")]
+        return [one for row in rows for one in _arrays(conn, [row])]
 
 
 def _played(turns: list[TurnRecord], transcript: list[object]) -> list[TurnRecord]:

@@ -61,7 +61,7 @@ def test_a_changed_environment_type_replaces_the_variant() -> None:
         ({"policies": {"speaker": {"tuning": "lora"}}}, ("/policies/speaker/tuning", "not_available")),
         ({"policies": {"speaker": {"model": {"sizes": "S"}}}}, ("/policies/speaker/model/sizes", "unknown_field")),
         ({"policies": {"talker": {}}}, ("/policies/talker", "unused_policy")),
-        ({"mechanisms": {"lag_policy": {"bound": 2}}}, ("/mechanisms/lag_policy/bound", "not_available")),
+        ({"mechanisms": {"lag_policy": {"bound": 99}}}, ("/mechanisms/lag_policy/bound", "out_of_range")),
         ({"environment": {"type": "chess"}}, ("/environment/type", "unknown_value")),
         ({"environment": {"numbers": 9}}, ("/environment/numbers", "unknown_field")),
         ({"seed": "seven"}, ("/seed", "wrong_type")),
@@ -140,3 +140,71 @@ def test_arithmetic_counts_samples_and_micro_batches() -> None:
     assert hinter.samples == (0, 768)
     assert [p.micro_batches for p in sums.policies] == [4, 4]
     assert sums.total_episodes == 2560
+
+
+def test_arithmetic_follows_the_protocol() -> None:
+    def policy(**mechanisms: object) -> tuple[int, int, int]:
+        batch = {"tasks_per_step": 10, "micro_batch_groups": 4, "mini_batches": 3, "rollout_groups": 5}
+        raw = {**GAME, "batch": batch, "mechanisms": mechanisms, "budget": {"train_steps": 5}}
+        found = arithmetic(resolve(raw).spec).policies[0]
+        return found.micro_batches, found.groups_per_micro_batch, found.train_steps
+
+    assert policy() == (3, 4, 5)
+    assert policy(trainer_protocol="per_group") == (10, 1, 5)
+    assert policy(trainer_protocol="mini_batch", lag_policy={"bound": 2}) == (3, 4, 15)
+
+
+LAG = {"bound": 1, "at_admission": "admit", "in_flight": "finish", "at_cut": "wait"}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"mechanisms": {"lag_policy": {"in_flight": "resume"}}}, ("/mechanisms/lag_policy/in_flight", "needs_bound")),
+        ({"mechanisms": {"lag_policy": {"at_cut": "drop"}}}, ("/mechanisms/lag_policy/at_cut", "needs_bound")),
+        (
+            {"policies": {"speaker": {"lag_policy": {**LAG, "bound": 0, "in_flight": "discard"}}}},
+            ("/policies/speaker/lag_policy/in_flight", "needs_bound"),
+        ),
+        (
+            {"mechanisms": {"publication": "wavefront", "lag_policy": {**LAG, "in_flight": "continue"}}},
+            ("/mechanisms/lag_policy/in_flight", "not_with_publication"),
+        ),
+        (
+            {"mechanisms": {"ordered": True, "lag_policy": LAG}},
+            ("/mechanisms/lag_policy/bound", "ordered_is_on_policy"),
+        ),
+        (
+            {"mechanisms": {"redundancy": {"type": "extra_groups", "extra": 2, "surplus": "continue"}}},
+            ("/mechanisms/redundancy/surplus", "needs_bound"),
+        ),
+        (
+            {"mechanisms": {"redundancy": {"type": "extra_members", "extra": 2, "surplus": "join"}}},
+            ("/mechanisms/redundancy/surplus", "members_are_cancelled"),
+        ),
+        (
+            {"algorithm": {"correction": "truncated_importance", "loss": {"type": "ppo_clip"}}},
+            ("/algorithm/correction", "ratio_counted_twice"),
+        ),
+        ({"mechanisms": {"redundancy": {"type": "extra_groups"}}}, ("/mechanisms/redundancy/extra", "out_of_range")),
+        (
+            {"mechanisms": {"redundancy": {"type": "extra_environments"}}},
+            ("/mechanisms/redundancy/type", "not_available"),
+        ),
+    ],
+)
+def test_lag_policies_that_cannot_work_are_refused_with_a_legal_value(change: dict, expected: tuple[str, str]) -> None:
+    with pytest.raises(SpecProblems) as caught:
+        resolve({**GAME, **change})
+    found = {(p.pointer, p.code): p.hint for p in caught.value.problems}
+    assert expected in found
+    assert found[expected].startswith(("Set", "Available"))
+
+
+def test_a_stored_specification_may_name_redundancy_by_a_word() -> None:
+    assert resolve({**GAME, "mechanisms": {"redundancy": "none"}}).spec.mechanisms.redundancy.extra == 0
+
+
+def test_a_policy_without_a_lag_policy_has_the_teams() -> None:
+    spec = resolve({**GAME, "mechanisms": {"lag_policy": LAG}, "policies": {"speaker": {"lag_policy": {"bound": 3}}}})
+    assert [spec.spec.lag_policy_of(name).bound for name in ("speaker", "listener")] == [3, 1]

@@ -5,64 +5,17 @@ accumulator, a version commits only on its parent, a group has one set of rows. 
 some twice. It fails the test when a sample is trained twice or a step holds other micro-batches than the core named.
 """
 
-import hashlib
 import random
-from dataclasses import dataclass, field
 
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
-from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef, TrainStats
 from flexmarl.orchestrator import Orchestrator
 from flexmarl.orchestrator.invariants import check_invariants
+from tests.unit.orchestrator.fake_parts import Child, Faults, digest, make_spec
 
-
-def make_spec(**changes):
-    data = {
-        "seed": 3,
-        "agents": {"speaker": {}, "listener": {}},
-        "environment": {"type": "reference_game"},
-        "batch": {"tasks_per_step": 6, "episodes_per_task": 3, "micro_batch_groups": 2, "rollout_groups": 2},
-        "budget": {"train_steps": 4},
-        "evaluation": {"every_steps": 2, "tasks": 5},
-        "checkpoints": {"every_steps": 3},
-    }
-    for path, value in changes.items():
-        node = data
-        *parents, leaf = path.split("__")
-        for name in parents:
-            node = node.setdefault(name, {})
-        node[leaf] = value
-    return ExperimentSpec.model_validate(data)
-
-
-def digest(*parts):
-    return hashlib.sha256(repr(parts).encode()).hexdigest()
-
-
-@dataclass
-class Faults:
-    """Chances per scheduling step."""
-
-    twice: float = 0.0
-    child_death: float = 0.0
-    lease_end: float = 0.0
-    recall: float = 0.0
-    """An administrator wants a lease's device back, or lets it stay after all."""
-    uncommitted: float = 0.0
-    """A child did the work, but the node died before it wrote it down: the command is done again."""
-    refused: float = 0.0
-    zombie: float = 0.0
-    """A voided command still reaches its child, late and without a transaction."""
-    episode_failure: float = 0.0
-
-
-@dataclass
-class Child:
-    incarnation: str
-    holds: dict = field(default_factory=dict)
-    trains: dict = field(default_factory=dict)
+__all__ = ["FakeCluster", "Faults", "make_spec", "running", "started"]
 
 
 class FakeCluster:
@@ -86,6 +39,7 @@ class FakeCluster:
         self.versions = {}
         self.groups, self.micro_batches = {}, {}
         self.accumulated_ids, self.trained = {}, {}
+        self.lags, self.lags_of = set(), {}
         self.metrics, self.notes = {}, []
         self.checkpoints = []
         self.deadline = None
@@ -212,18 +166,25 @@ class FakeCluster:
                 return False
             engines = [self.children[i] for i in self.children if self.uses[i] is e.DeviceUse.ENGINE]
             wanted = {name: pin.version for name, pin in command.pins.items()}
-            return any(all(x.holds.get(n) == v for n, v in wanted.items()) for x in engines)
+            return any(all(self.answers(command, x, n, v) for n, v in wanted.items()) for x in engines)
         if isinstance(command, c.RequestDevices):
             return self.grants
         if isinstance(command, c.HostLease):
             return True
         return command.lease_id in self.children
 
+    @staticmethod
+    def answers(command, engine, policy, version):
+        held = engine.holds.get(policy, ())
+        return version in held or (policy in command.follows and any(other >= version for other in held))
+
     def act(self, command, child):
         """Do what the command says to the child itself. Returns an error code, or None."""
         if isinstance(command, c.LoadWeights):
-            # Versions only grow, so an engine never goes back: a late load of an older one changes nothing.
-            child.holds[command.policy] = max(command.version, child.holds.get(command.policy, -1))
+            # The last two that were loaded are served; loading what is held changes nothing.
+            held = child.holds.setdefault(command.policy, [])
+            if command.version not in held:
+                child.holds[command.policy] = [*held, command.version][-2:]
         elif isinstance(command, c.BindPolicy):
             version = 0 if command.version is None else command.version
             child.trains[command.policy] = (f"{version}:{child.incarnation}", [])
@@ -325,7 +286,10 @@ class FakeCluster:
                 key = (s.draw, s.member, s.attempt, s.role, s.turn)
                 assert key not in self.trained, f"{key} trained twice"
                 self.trained[key] = (command.policy, command.next_version)
-                assert self.groups[s.draw].pins[command.policy].version == command.next_version - 1, "stale row"
+                lag = command.next_version - 1 - self.groups[s.draw].pins[command.policy].version
+                assert 0 <= lag <= self.spec.lag_policy_of(command.policy).bound, f"row of {lag} versions before"
+                self.lags.add(lag)
+                self.lags_of.setdefault(command.policy, set()).add(lag)
         history.append(digest(command.policy, command.next_version))
         committed = e.StepCommitted(
             policy=command.policy,
@@ -352,7 +316,7 @@ class FakeCluster:
 
     def settle(self, number, command, group):
         self.now += 0.001
-        episodes = tuple(self.episode(member) for member in range(group.members))
+        episodes = tuple(self.episode(member, command) for member in range(group.members))
         return e.GroupSettled(
             draw=group.draw,
             origin=command.origin,
@@ -361,14 +325,27 @@ class FakeCluster:
             episodes=episodes,
             started_at=self.now,
             finished_at=self.now,
+            versions={name: pin.version for name, pin in command.pins.items()},
         )
 
-    def episode(self, member):
+    def segments(self, command, role):
+        """A policy that follows may be answered by newer weights from some token on."""
+        policy = self.spec.policy_of(role)
+        if command is None or policy not in command.follows:
+            return ()
+        pinned, newest = command.pins[policy].version, len(self.versions[policy]) - 1
+        if newest == pinned:
+            return ()
+        return (pinned, 1, self.rng.randint(pinned, newest), 2)
+
+    def episode(self, member, command=None):
         if self.rng.random() < self.faults.episode_failure:
             return EpisodeOutcome(member=member, attempt=3, status=EpisodeStatus.FAILED, reason="environment: step")
         score = self.rng.choice((0.0, 0.5, 1.0))
         samples = tuple(
-            SampleRef(role=role, turn=turn, tokens=3, reward=score)
+            SampleRef(
+                role=role, turn=turn, tokens=3, reward=score, segments=self.segments(command, role) if command else ()
+            )
             for role in self.spec.agents
             for turn in range(self.rng.randint(1, self.turns))
         )

@@ -182,7 +182,7 @@ def test_a_run_that_loses_all_episodes_twice_ends_in_words():
 
 def test_a_policy_without_rows_takes_a_null_step_and_keeps_its_version():
     cluster = started(make_spec(sampling__group_filter="drop_zero_variance"))
-    cluster.episode = lambda member: EpisodeOutcome(
+    cluster.episode = lambda member, command=None: EpisodeOutcome(
         member=member, attempt=1, status=EpisodeStatus.FINISHED, team_score=1.0, solved=True
     )
     cluster.run()

@@ -235,7 +235,7 @@ def test_a_checkpoint_that_cannot_be_written_does_not_end_training():
 
 def test_an_error_of_the_core_ends_the_run_only():
     cluster = running()
-    decision = cluster.core.fail("ValueError: x", cluster.now)
+    decision = cluster.core.handle(e.RunGivenUp(cause="orchestrator_error", text="ValueError: x"), cluster.now)
     assert (decision.status, decision.reason) == (RunStatus.FAILED, RunReason.ORCHESTRATOR_ERROR)
     assert {n.command.kind for n in decision.commands} == {"release_lease"}
 
@@ -244,6 +244,6 @@ def test_a_snapshot_of_another_schema_is_refused():
     core = Orchestrator(make_spec())
     raw = core.snapshot()
     with pytest.raises(ValueError, match="schema"):
-        Orchestrator.restore(make_spec(), raw.replace(b'"schema":1', b'"schema":2'))
+        Orchestrator.restore(make_spec(), raw.replace(b'"schema":2', b'"schema":3'))
     with pytest.raises(ValueError, match="does not fit"):
         Orchestrator.restore(make_spec(), raw.replace(b'"draft"', b'"drift"'))

@@ -16,6 +16,14 @@ PRESETS = {
     "ordered": {"mechanisms__ordered": True},
     "ordered_sync": {"mechanisms__ordered": True, "mechanisms__trainer_protocol": "batch"},
     "filtered": {"sampling__group_filter": "drop_zero_variance", "batch__min_members": 2},
+    "wavefront": {"mechanisms__publication": "wavefront", "batch__min_rows": 20},
+    "delayed": {"mechanisms__publication": "delayed", "mechanisms__lag_policy__bound": 1},
+    "mini_batch": {
+        "mechanisms__trainer_protocol": "mini_batch",
+        "batch__mini_batches": 2,
+        "mechanisms__lag_policy__bound": 1,
+    },
+    "policy_clock": {"mechanisms__policy_clock": True, "batch__min_rows": 20, "batch__max_carry": 2},
 }
 SHARED = {
     "agents": {

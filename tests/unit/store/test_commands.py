@@ -107,3 +107,22 @@ def test_node_commands_name_their_node_and_come_in_order(story):
     assert commands.take_next(story.conn, lease_id, 30) is None  # the older one is in work
     commands.finish(story.conn, taken)
     assert commands.take_next(story.conn, lease_id, 30).no == second
+
+
+def test_a_successor_in_the_same_place_gives_back_what_was_held(story):
+    mine, other, done = story.play(0), story.play(1), story.play(2)
+    held = commands.take(story.conn, 1, mine, 30, "here/rollout")
+    commands.take(story.conn, 1, other, 30, "there/rollout")
+    commands.finish(story.conn, commands.take(story.conn, 1, done, 30, "here/rollout"))
+    assert [command.no for command in commands.reopen_of(story.conn, "here/rollout")] == [mine]
+    with pytest.raises(TokenLost):
+        commands.guard(story.conn, held)
+    assert commands.take(story.conn, 1, mine, 30, "here/rollout").takes == 2
+    assert commands.take(story.conn, 1, other, 30) is None
+
+
+def test_nobody_takes_over_from_a_taker_without_a_place(story):
+    no = story.play(0)
+    held = commands.take(story.conn, 1, no, 30)
+    assert commands.reopen_of(story.conn, "") == []
+    commands.finish(story.conn, held)

@@ -144,6 +144,21 @@ def test_an_engine_holds_only_while_its_incarnation_serves(story):
         served(story, lease_id, "e1", 1)
 
 
+def test_an_engine_is_known_by_the_two_versions_it_loaded_last(story):
+    lease_id = story.granted()[DeviceUse.ENGINE]
+    _, hosting = story.hosted(lease_id, DeviceUse.ENGINE, "e1")
+    for version in (0, 1, 1, 2):
+        served(story, lease_id, "e1", version)
+    [route] = engines.routes(story.conn, 1)
+    assert (route.holds["solver"].version, route.former["solver"].version) == (2, 1)
+    assert route.former["solver"].digest == digest(1)
+    leases.child_lost(story.conn, hosting, "e1", "killed")
+    leases.child_ready(story.conn, hosting, "e2", "http://127.0.0.1:8", "secret")
+    served(story, lease_id, "e2", 2)
+    [route] = engines.routes(story.conn, 1)
+    assert (route.holds["solver"].version, route.former) == (2, {})
+
+
 def served(story, lease_id, incarnation, version):
     from flexmarl.contracts.commands import LoadWeights
 

@@ -101,3 +101,16 @@ def test_clipping_comes_after_the_division_by_z():
     clipped.accumulator.z = 100.0
     assert clipped.step(1e-3).grad_norm == pytest.approx(0.3)
     assert clipped.optimizer.first.norm().item() == pytest.approx(0.1 * 0.1, rel=1e-4)
+
+
+@pytest.mark.parametrize(("ratio", "weight", "truncated"), [(1.0, 1.0, False), (0.5, 0.5, False), (3.0, 2.0, True)])
+def test_truncated_importance_weighs_the_policy_gradient(ratio: float, weight: float, truncated: bool):
+    objective = Objective.of(Loss(), 2.0)
+    logprobs = torch.tensor([[-1.0]], dtype=torch.float64, requires_grad=True)
+    terms = objective.loss(
+        logprobs, logprobs.detach() - math.log(ratio), torch.tensor([[1.5]], dtype=torch.float64), Loss()
+    )
+    terms.per_token.sum().backward()
+    assert logprobs.grad.item() == pytest.approx(-1.5 * weight)
+    assert terms.clipped is not None
+    assert bool(terms.clipped) is truncated

@@ -4,6 +4,7 @@ A row's memory is touched only as far as the row is long, so on a CPU capacity c
 memory is zero, never uninitialised: a masked position still enters a product, where a stray NaN would spread.
 """
 
+import copy
 from typing import TYPE_CHECKING
 
 from workers.models.architecture import Architecture
@@ -61,6 +62,24 @@ class Cache:
         to, of = torch.from_numpy(destinations).to(self._device), torch.from_numpy(sources).to(self._device)
         for tensor in (*self.keys, *self.values):
             tensor[to, :length] = tensor[of, :length]
+
+    def copy_in(self, rows: list[int], other: "Cache", sources: list[int], length: int) -> None:
+        """Copy rows of another cache into some of this one's, up to `length` positions."""
+        import torch
+
+        to, of = torch.tensor(rows, device=self._device), torch.tensor(sources, device=self._device)
+        for own, theirs in zip((*self.keys, *self.values), (*other.keys, *other.values), strict=True):
+            own[to, :length] = theirs[of, :length]
+
+    def window(self, start: int, count: int) -> "Cache":
+        """Return neighbouring rows as a cache of their own on the same memory."""
+        part = copy.copy(self)
+        part.keys = [tensor[start : start + count] for tensor in self.keys]
+        part.values = [tensor[start : start + count] for tensor in self.values]
+        part._flat = [
+            (k.view(-1, self._width), v.view(-1, self._width)) for k, v in zip(part.keys, part.values, strict=True)
+        ]
+        return part
 
     def places(self, positions: "torch.Tensor") -> "torch.Tensor":
         """Return the flat index of each live row's current position."""

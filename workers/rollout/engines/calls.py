@@ -24,8 +24,7 @@ class Call:
     def settle(self, ended: Finished) -> None:
         """Take one answer in."""
         index = self.missing.pop(ended.request.request_id)
-        segments = [ended.version, len(ended.token_ids)] if ended.token_ids else []
-        self._arrived.append(Choice(index, ended.token_ids, ended.logprobs, ended.reason, segments))
+        self._arrived.append(Choice(index, ended.token_ids, ended.logprobs, ended.reason, ended.segments))
         self._signal.set()
 
     async def finished(self) -> AsyncIterator[list[Choice]]:
@@ -89,6 +88,7 @@ def _requests(asked: CompletionRequest, ids: list[str]) -> list[Request]:
             stop=stop,
             version=asked.version,
             digest=asked.digest,
+            follow=asked.follow,
         )
         for number, prompt, seed in zip(ids, asked.prompt, asked.seeds, strict=True)
     ]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from workers.rollout.engines import decoder, layout
+from workers.rollout.engines import decoder, invariant, layout
 from workers.rollout.engines.cache import Cache
 from workers.rollout.engines.decoder import Weights
 from workers.rollout.engines.requests import Finished, Request
@@ -30,13 +30,16 @@ PREFILL_TOKENS = {"cpu": 1024, "cuda": 16_384}
 
 
 class Lane:
-    def __init__(self, weights: Weights, version: int, digest: str, rows: int, device: str) -> None:
+    def __init__(
+        self, weights: Weights, version: int, digest: str, rows: int, device: str, ordered: bool = False
+    ) -> None:
         self.weights = weights
         self.version = version
         self.digest = digest
         self.waiting: deque[Request] = deque()
         self.rows = Rows(rows, weights.vocabulary, device)
         self._device = device
+        self._ordered = ordered
         self._cache = Cache(len(weights.layers), weights.architecture, device)
         self._since_admission = 0
 
@@ -64,9 +67,36 @@ class Lane:
         """End requests now, with the tokens they have."""
         dropped = [request for request in self.waiting if request.request_id in ids]
         self.waiting = deque(request for request in self.waiting if request.request_id not in ids)
-        settled = [Finished(request, [], [], "abort", self.version) for request in dropped]
+        settled = [
+            Finished(request, list(request.done), list(request.done_logprobs), "abort", self.version)
+            for request in dropped
+        ]
         ended = self.rows.find(ids)
         return settled + (self._settle(ended, "abort") if ended.any() else [])
+
+    def take_over(self, older: "Lane") -> None:
+        """Carry on what runs or waits on older weights and is to follow newer ones; each in its own way."""
+        self.waiting += [request for request in older.waiting if request.follow]
+        older.waiting = deque(request for request in older.waiting if not request.follow)
+        rows = older.rows
+        following = np.fromiter((bool(request.follow) for request in rows.requests), np.bool_, rows.live)
+        for row in np.flatnonzero(following):
+            request = rows.requests[row]
+            so_far = rows.handed_on(int(row), older.version)
+            if request.follow == "continue" and self.rows.live < self.rows.capacity:
+                self._adopt(so_far, older, int(row))
+            else:
+                self.waiting.append(request if request.follow == "restart_turn" else so_far)
+        if following.any():
+            older._tidy(~following)
+            self._tidy()
+
+    def _adopt(self, request: Request, older: "Lane", row: int) -> None:
+        """Take a row over with its attention cache, which the older weights made."""
+        length = len(request.context) - 1
+        self._reserve(self.rows.live + 1, len(request.prompt) + request.max_tokens)
+        own = self.rows.add([request])
+        self._cache.copy_in([own], older._cache, [row], length)
 
     def _may_admit(self) -> bool:
         free = self.rows.capacity - self.rows.live
@@ -81,12 +111,19 @@ class Lane:
         self._since_admission = 0
         free = self.rows.capacity - self.rows.live
         chosen = [self.waiting.popleft() for _ in range(min(free, len(self.waiting)))]
-        chosen.sort(key=lambda request: len(request.prompt), reverse=True)
+        chosen.sort(key=lambda request: len(request.context), reverse=True)
         longest = max(len(request.prompt) + request.max_tokens for request in chosen)
-        self._cache.reserve(_rounded(self.rows.live + len(chosen), self.rows.capacity), longest, self.rows.live)
+        self._reserve(self.rows.live + len(chosen), longest)
         for part in _prefill_parts(chosen, PREFILL_TOKENS.get(self._device.partition(":")[0], 1024)):
             self._prefill(part)
         self._tidy()
+
+    def _reserve(self, rows: int, longest: int) -> None:
+        """Make room in the cache; fixed shapes reach past the last row and up to the end of its length class."""
+        wanted = _rounded(rows, self.rows.capacity)
+        if self._ordered:
+            wanted, longest = wanted + invariant.BLOCK, int(layout.capacity_of(np.array([longest]))[0])
+        self._cache.reserve(wanted, longest, self.rows.live)
 
     def _prefill(self, requests: list[Request]) -> None:
         """Compute keys and values of all prompt tokens but the last, once per different prompt."""
@@ -94,9 +131,12 @@ class Lane:
 
         first = self.rows.add(requests)
         numbers: dict[tuple[int, ...], int] = {}
-        copies = [numbers.setdefault(request.prompt[:-1], len(numbers)) for request in requests]
-        length = len(requests[0].prompt) - 1
+        copies = [numbers.setdefault(request.context[:-1], len(numbers)) for request in requests]
+        length = len(requests[0].context) - 1
         if length == 0:
+            return
+        if self._ordered:
+            invariant.prefill(self.weights, self._cache, first, list(numbers), copies)
             return
         padded = np.zeros((len(numbers), length), np.int64)
         for prompt, number in numbers.items():
@@ -109,10 +149,15 @@ class Lane:
         import torch
 
         rows, n = self.rows, self.rows.live
-        parts = layout.segments(rows.position[:n] + 1)
+        if self._ordered and (np.diff(layout.capacity_of(rows.position[:n])) > 0).any():
+            self._tidy()  # rows that grew into a longer class would cut the others into small blocks
         ids = torch.from_numpy(rows.token[:n]).to(self._device)
         positions = torch.from_numpy(rows.position[:n]).to(self._device)
-        logits = decoder.decode(self.weights, self._cache, parts, ids, positions)
+        if self._ordered:
+            logits = invariant.decode(self.weights, self._cache, ids, positions, rows.position[:n])
+        else:
+            parts = layout.segments(rows.position[:n] + 1)
+            logits = decoder.decode(self.weights, self._cache, parts, ids, positions)
         tokens, logprobs = self._draw(rows.restrict(logits))
         rows.append(tokens.cpu().numpy(), logprobs.cpu().numpy())
 
@@ -122,11 +167,12 @@ class Lane:
         rows, n = self.rows, self.rows.live
         uniform = torch.from_numpy(uniforms(rows.seed[:n], rows.made[:n])).to(self._device)
         heat = rows.temperature[:n]
-        if (heat == 1.0).all():
+        if (heat == 1.0).all() and not self._ordered:
             return draw(logits, uniform)
         greedy = torch.from_numpy(heat == 0.0).to(self._device)
         temperature = torch.from_numpy(np.where(heat == 0.0, np.float32(1.0), heat)).to(self._device)
-        return draw(logits, uniform, temperature, greedy)
+        drawing = invariant.draw_in_blocks if self._ordered else draw
+        return drawing(logits, uniform, temperature, greedy)
 
     def _settle(self, ended: "np.ndarray[tuple[int], np.dtype[np.bool_]]", reason: str = "") -> list[Finished]:
         """Take ended rows out and close the gaps."""
@@ -153,7 +199,7 @@ def _prefill_parts(requests: list[Request], tokens: int) -> Iterable[list[Reques
     """Cut requests, sorted by descending prompt length, into parts of bounded padded size."""
     part: list[Request] = []
     for request in requests:
-        if part and (len(part) + 1) * len(part[0].prompt) > tokens:
+        if part and (len(part) + 1) * len(part[0].context) > tokens:
             yield part
             part = []
         part.append(request)

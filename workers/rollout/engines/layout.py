@@ -71,5 +71,10 @@ def _waste_of_joining(last: Segment, stop: int, length: int) -> int:
     return (stop - last.stop) * (joined - length) + (last.stop - last.start) * (joined - last.length)
 
 
+def capacity_of(lengths: Ints) -> Ints:
+    """Return the longest length of each row's class."""
+    return np.left_shift(np.int64(1), _class_of(lengths))
+
+
 def _class_of(lengths: Ints) -> Ints:
     return np.ceil(np.log2(np.maximum(lengths, SHORTEST_CLASS))).astype(np.int64)

@@ -18,6 +18,18 @@ class Request:
     version: int = -1
     """-1: the newest held."""
     digest: str = ""
+    follow: str = ""
+    """`continue`, `resume` or `restart_turn`: newer weights take it over, and `version` is the oldest allowed."""
+    done: tuple[int, ...] = ()
+    """Tokens made before newer weights took over."""
+    done_logprobs: tuple[float, ...] = ()
+    done_segments: tuple[int, ...] = ()
+    """version, tokens, version, tokens, ... over `done`."""
+
+    @property
+    def context(self) -> tuple[int, ...]:
+        """Everything the next token depends on."""
+        return self.prompt + self.done
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +42,13 @@ class Finished:
     reason: str
     """`stop`, `length` or `abort`."""
     version: int
+    """That made the last tokens."""
+
+    @property
+    def segments(self) -> list[int]:
+        """version, tokens, version, tokens, ... over `token_ids`."""
+        own = len(self.token_ids) - len(self.request.done)
+        return [*self.request.done_segments, *((self.version, own) if own > 0 else ())]
 
 
 class NotHeldError(Exception):

@@ -1,5 +1,6 @@
 """The state of live rows, as arrays on the host: what each feeds next, what it has made, when it ends."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,14 +39,17 @@ class Rows:
         if first == 0:
             self._rules.forget()
         new = slice(first, first + len(requests))
-        self.position[new] = [len(request.prompt) - 1 for request in requests]
-        self.token[new] = [request.prompt[-1] for request in requests]
-        self.made[new] = 0
+        self.position[new] = [len(request.context) - 1 for request in requests]
+        self.token[new] = [request.context[-1] for request in requests]
+        self.made[new] = [len(request.done) for request in requests]
         self.seed[new] = np.array([request.seed & _SEED_BITS for request in requests], np.uint64)
         self.temperature[new] = [request.temperature for request in requests]
         self._limit[new] = [request.max_tokens for request in requests]
         self._rule[new] = [self._rules.number(request) for request in requests]
         self._output.reserve(max(request.max_tokens for request in requests))
+        for row, request in enumerate(requests, first):
+            if request.done:
+                self._output.begin(row, request.done, request.done_logprobs)
         self.requests += requests
         self.live += len(requests)
         return first
@@ -76,6 +80,16 @@ class Rows:
         request = self.requests[row]
         own = "stop" if ids and ids[-1] in request.stop else "length"
         return Finished(request, ids, logprobs, reason or own, version)
+
+    def handed_on(self, row: int, version: int) -> Request:
+        """Return a row's request with what it has made so far, to be taken over by newer weights."""
+        so_far = self.finished(row, "", version)
+        return replace(
+            so_far.request,
+            done=tuple(so_far.token_ids),
+            done_logprobs=tuple(so_far.logprobs),
+            done_segments=tuple(so_far.segments),
+        )
 
     def move(self, destinations: Ints, sources: Ints, live: int) -> None:
         """Copy rows and keep the first `live`."""
@@ -108,6 +122,10 @@ class _Output:
         rows = self._rows[: len(at)]
         self.arrays[0][rows, at] = tokens
         self.arrays[1][rows, at] = logprobs
+
+    def begin(self, row: int, tokens: tuple[int, ...], logprobs: tuple[float, ...]) -> None:
+        self.arrays[0][row, : len(tokens)] = tokens
+        self.arrays[1][row, : len(tokens)] = logprobs
 
     def get(self, row: int, count: int) -> tuple[list[int], list[float]]:
         return self.arrays[0][row, :count].tolist(), self.arrays[1][row, :count].tolist()

@@ -35,7 +35,7 @@ class StatePlaneSource:
 
 async def run(config: ChildConfig, rows: int) -> None:
     """Serve until told to stop."""
-    engine, intervals = TorchEngine(config.device, rows), IntervalLog()
+    engine, intervals = TorchEngine(config.device, rows, config.ordered), IntervalLog()
     server = EngineServer(engine, StatePlaneSource(engine, config), config.incarnation, intervals)
     generating = asyncio.create_task(server.generate())
     serving = asyncio.create_task(child_server.serve(config, server.routes(), intervals))
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=ROWS, help="requests of one policy version generated at once")
     rows = parser.parse_args().rows
     config = child_server.read_config()
-    prepare_torch(config.threads)
+    prepare_torch(config.own_threads)
     child_server.run_loop(run(config, rows))
 
 

@@ -4,13 +4,14 @@ Invariants:
 - A reply is made by exactly the version it names; the last `KEPT_VERSIONS` loaded versions of a policy are held wholly,
   so a group pinned to the older one plays on while newer groups start. Older lanes finish what runs and take no more.
 - Every submitted request is settled exactly once, by `step` or `abort`.
-- `load` swaps nothing under a running request: a new version is a new lane.
+- `load` swaps nothing under a running request: a new version is a new lane. Only requests that ask to follow move to
+  it, with every token, log-probability and version they have so far.
 """
 
 from typing import TYPE_CHECKING
 
 from workers.models.architecture import Architecture
-from workers.rollout.engines import decoder
+from workers.rollout.engines import decoder, invariant
 from workers.rollout.engines.lane import Lane
 from workers.rollout.engines.requests import BadRequestError, Finished, NotHeldError, Request
 from workers.rollout.engines.wire import Held, Load
@@ -23,11 +24,13 @@ KEPT_VERSIONS = 2
 
 
 class TorchEngine:
-    def __init__(self, device: str = "cpu", rows: int = 256) -> None:
+    def __init__(self, device: str = "cpu", rows: int = 256, ordered: bool = False) -> None:
         self.rows = rows
         self.generated_tokens = 0
         self.prompt_tokens = 0
         self._device = device
+        self._ordered = ordered
+        """Compute a row's bits from the row alone."""
         self._lanes: dict[str, list[Lane]] = {}
         """Per policy, oldest first; the last `KEPT_VERSIONS` take requests, earlier ones only finish."""
         self._spare: dict[str, Lane] = {}
@@ -38,18 +41,27 @@ class TorchEngine:
         import torch
 
         with torch.inference_mode():
-            return decoder.prepare(state, architecture, self._device)
+            weights = decoder.prepare(state, architecture, self._device)
+            if self._ordered:
+                invariant.check(weights, self._device)
+            return weights
 
     def load(self, policy: str, version: int, digest: str, weights: decoder.Weights) -> None:
         """Hold a version from now on. Loading what is held already changes nothing."""
+        import torch
+
         lanes = self._lanes.setdefault(policy, [])
         if self.has(policy, version, digest):
             return
         lane = self._spare.pop(policy, None)
         if lane is None:
-            lane = Lane(weights, version, digest, self.rows, self._device)
+            lane = Lane(weights, version, digest, self.rows, self._device, self._ordered)
         else:
             lane.rebind(weights, version, digest)
+        with torch.inference_mode():
+            for older in lanes:
+                if older.version < version:
+                    lane.take_over(older)
         lanes.append(lane)
         self._retire(policy)
 
@@ -117,6 +129,8 @@ class TorchEngine:
 
     def _lane_of(self, request: Request) -> Lane:
         for lane in reversed(self._open(request.policy)):
+            if request.follow and lane.version >= request.version:
+                return lane
             if request.version in (-1, lane.version) and request.digest in ("", lane.digest):
                 return lane
         wanted = f"{request.policy} version {request.version} {request.digest[:12]}"

@@ -19,6 +19,10 @@ class CompletionRequest(msgspec.Struct, forbid_unknown_fields=True, omit_default
     """One id per prompt, for abort; generated when absent."""
     version: int = -1
     digest: str = ""
+    follow: str = ""
+    """Empty: the named version makes all tokens. Else it is the oldest allowed, the newest held answers, and a load
+    takes running replies over: `continue` keeps the attention cache, `resume` computes it anew from prompt and tokens
+    so far, `restart_turn` begins the reply anew."""
     temperature: float = 1.0
     """0 is greedy."""
     allowed_token_ids: list[int] = []

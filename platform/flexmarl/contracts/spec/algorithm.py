@@ -16,8 +16,9 @@ class EntropyBonus(Strict):
 
 
 class Advantage(Strict):
-    type: Literal["grpo"] = "grpo"
-    """Reward minus the mean of its group."""
+    type: Literal["grpo", "reinforce", "reinforce_pp"] = "grpo"
+    """`grpo`: reward minus the mean of its group; `reinforce`: the reward itself; `reinforce_pp`: the reward normalised
+    over all rows of the policy in the cohort."""
     divide_by_std: bool = False
     """Divide by the group's standard deviation (population, +1e-6); zero-variance groups give 0 either way."""
     per_turn: bool = False
@@ -42,7 +43,10 @@ class AlgorithmSpec(Strict):
     advantage: Advantage = Advantage()
     loss: Loss = Loss()
     entropy: EntropyBonus = EntropyBonus()
-    correction: Literal["none"] = "none"
+    correction: Literal["none", "truncated_importance"] = "none"
+    """Of rows that older weights sampled: none, or each token weighed by min(p / p_behaviour, importance_limit)."""
+    importance_limit: float = Field(default=2.0, ge=1.0, le=1000.0)
+    """Largest weight of a token; only with `truncated_importance`."""
 
 
 class SamplingFamily(Strict):
@@ -61,7 +65,18 @@ class Batch(Strict):
     rollout_groups: int = Field(default=8, ge=1, le=4096)
     """Episode groups in one rollout command, played together on one event loop."""
     min_members: int | None = Field(default=None, ge=2)
-    """A group with fewer finished members is dropped; all members are needed when absent."""
+    """A group with fewer finished members is not complete; all members are needed when absent."""
+    incomplete_group: Literal["drop_group", "score"] = "drop_group"
+    """What happens to a group that is not complete: it is dropped, or its failed members are compared with at
+    `failed_score`."""
+    failed_score: float = Field(default=0.0, ge=-1e6, le=1e6)
+    """Reward of a failed member, every role of it; only with `score`."""
+    mini_batches: int = Field(default=4, ge=1, le=4096)
+    """Optimizer steps per cohort; only with the protocol `mini_batch`."""
+    min_rows: int = Field(default=1, ge=1, le=1_000_000)
+    """A policy with fewer rows does not step: its gradient is carried into the next cohort."""
+    max_carry: int = Field(default=4, ge=0, le=1000)
+    """Cohorts in a row that a policy may carry; then it steps with what it has, or records a null step."""
     max_attempts: int = Field(default=3, ge=1, le=10)
     """Attempts per episode before it counts as failed."""
     episode_timeout_s: float = Field(default=120.0, gt=0.0, le=86_400.0)

@@ -6,7 +6,7 @@ from flexmarl.contracts.base import Strict
 from flexmarl.contracts.ids import Name
 from flexmarl.contracts.spec.algorithm import AlgorithmSpec, Batch, SamplingFamily
 from flexmarl.contracts.spec.environment import EnvironmentSpec
-from flexmarl.contracts.spec.mechanisms import Mechanisms
+from flexmarl.contracts.spec.mechanisms import LagPolicy, Mechanisms
 from flexmarl.contracts.spec.resources import Budget, Checkpoints, Evaluation, Resources
 from flexmarl.contracts.spec.team import AgentSpec, PolicySpec
 
@@ -59,3 +59,8 @@ class ExperimentSpec(Strict):
     def trainable_policies(self) -> tuple[str, ...]:
         """Return the policies with at least one trainable agent, in the order of the specification."""
         return tuple(name for name in self.policies if any(self.agents[r].trainable for r in self.roles_of(name)))
+
+    def lag_policy_of(self, policy: str) -> LagPolicy:
+        """Return the record that rules the lag of a policy's rows."""
+        own = self.policies[policy].lag_policy
+        return self.mechanisms.lag_policy if own is None else own

@@ -2,28 +2,58 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from flexmarl.contracts.base import Strict
 
 
 class LagPolicy(Strict):
+    """How old the weights may be that made a row, and what happens to work that would grow too old."""
+
     bound: int = Field(default=0, ge=0, le=64)
     """Highest allowed own lag in versions; 0 is strictly on-policy on cohorts."""
-    at_admission: Literal["admit"] = "admit"
-    in_flight: Literal["finish"] = "finish"
-    at_cut: Literal["wait"] = "wait"
+    at_admission: Literal["admit", "wait"] = "admit"
+    """Next cohort: `admit` as soon as its steps to come fit the bound; `wait` until older groups settled as well."""
+    in_flight: Literal["finish", "continue", "resume", "restart_turn", "discard"] = "finish"
+    """Running replies at an update: made to the end by the old weights; carried on by the new ones with the old
+    attention cache (`continue`) or with a fresh one (`resume`); the turn or the whole group made anew."""
+    at_cut: Literal["wait", "drop", "refresh"] = "wait"
+    """Groups about to exceed the bound: waited for, or dropped at the cut, or dropped and played again."""
+
+
+class Redundancy(Strict):
+    """More episodes than a step needs, so that it need not wait for the slowest."""
+
+    type: Literal["none", "extra_groups", "extra_members"] = "none"
+    extra: int = Field(default=0, ge=0, le=4096)
+    """Groups beyond `tasks_per_step`, or members beyond `episodes_per_task`."""
+    surplus: Literal["join", "keep", "continue", "cancel"] = "cancel"
+    """Groups left when the step has enough: those that settle until its gradients are done `join` it; what had
+    settled is kept for the next step (`keep`); they play on for the next step (`continue`); or are cancelled."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_word_is_a_type(cls, data: object) -> object:
+        return {"type": data} if isinstance(data, str) else data
 
 
 class Mechanisms(Strict):
     lag_policy: LagPolicy = LagPolicy()
-    redundancy: Literal["none"] = "none"
+    """Of every policy that states none of its own."""
+    redundancy: Redundancy = Redundancy()
     router: Literal["least_loaded"] = "least_loaded"
     mover: Literal["static"] = "static"
-    publication: Literal["cohort"] = "cohort"
-    trainer_protocol: Literal["micro_batch", "batch"] = "micro_batch"
-    """`micro_batch` accumulates gradients while the rest of the cohort still plays; `batch` waits for all of it."""
+    publication: Literal["cohort", "wavefront", "delayed"] = "cohort"
+    """When the next cohort may start: `cohort` once every policy's new weights are served, `wavefront` once those of
+    its first turns are (a later turn waits for its own policy only), `delayed` on the weights of one step before."""
+    trainer_protocol: Literal["micro_batch", "batch", "mini_batch", "per_group"] = "micro_batch"
+    """`micro_batch` accumulates gradients while the rest of the cohort still plays, `per_group` group by group; `batch`
+    waits for all of it; `mini_batch` takes `batch.mini_batches` optimizer steps per cohort, each as soon as it can."""
+    policy_clock: bool = False
+    """Each policy steps by its own counter, as soon as `batch.min_rows` of its rows are accumulated; rows of the old
+    version that settle later are dropped as overtaken. Off: every policy steps once per cohort."""
     allocation: Literal["static"] = "static"
     arbiter: Literal["fifo"] = "fifo"
     ordered: bool = False
-    """Cut micro-batches by draw number instead of by arrival, so that sums are taken in one fixed order."""
+    """Promise bits: micro-batches are fixed slices by draw number, summed in turn, and engines compute a reply from its
+    request alone. Slower; what depends on timing (a bound above 0, redundancy, a clock per policy) is refused."""

@@ -5,6 +5,18 @@ from pydantic import Field
 from flexmarl.contracts.base import Strict
 
 
+class Pace(Strict):
+    """Declared service times of the trainer: one that is faster waits until they are over. It shows what scheduling
+    gains on a machine that is too small for the models it is meant for; gradients and steps are the real ones."""
+
+    micro_batch_s: float = Field(default=0.0, ge=0.0, le=3600.0)
+    """Seconds per micro-batch, beside those of its rows."""
+    row_s: float = Field(default=0.0, ge=0.0, le=60.0)
+    """Seconds per row of a micro-batch."""
+    step_s: float = Field(default=0.0, ge=0.0, le=3600.0)
+    """Seconds per optimizer step."""
+
+
 class Resources(Strict):
     rollout_pool: str = Field(default="default", min_length=1, max_length=64)
     training_pool: str = Field(default="default", min_length=1, max_length=64)
@@ -12,6 +24,7 @@ class Resources(Strict):
     """Engines; each holds one device."""
     training_devices: int = Field(default=1, ge=1, le=1)
     """Ranks of the trainer; each holds one device."""
+    pace: Pace = Pace()
     hold_s: float | None = Field(default=900.0, ge=0.0, le=604_800.0)
     """How long a paused run keeps its devices, unless the pause says otherwise; 0: not at all, null: until resumed."""
 

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from flexmarl.contracts.base import Strict
 from flexmarl.contracts.ids import Name
+from flexmarl.contracts.spec.mechanisms import LagPolicy
 
 
 class Sampling(Strict):
@@ -71,6 +72,8 @@ class PolicySpec(Strict):
     tuning: Literal["full", "lora"] = "full"
     optimizer: AdamW = AdamW()
     warmup: SupervisedWarmup | None = None
+    lag_policy: LagPolicy | None = None
+    """How old its rows may be; as `mechanisms.lag_policy` says when absent. Together: the team's lag vector."""
 
     @model_validator(mode="before")
     @classmethod

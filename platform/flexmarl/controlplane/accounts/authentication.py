@@ -10,7 +10,7 @@ from rest_framework.request import Request
 
 from flexmarl.controlplane.accounts import tokens
 from flexmarl.controlplane.accounts.models import ApiToken, User
-from flexmarl.controlplane.common.problems import Unauthenticated
+from flexmarl.controlplane.common.problems import FieldError, Unauthenticated
 
 log = structlog.get_logger(__name__)
 _USED_RESOLUTION = timedelta(minutes=1)
@@ -54,14 +54,21 @@ def check_token(text: str, address: str) -> ApiToken:
     pair = tokens.split(text)
     token = ApiToken.objects.select_related("owner").filter(key=pair[0]).first() if pair else None
     if pair is None or token is None or not tokens.matches(pair[1], token.secret_hash):
-        raise Unauthenticated("The token is not known.")
+        raise _refused("token_unknown", "The token is not known.")
     if not token.usable or not token.owner.is_active:
-        raise Unauthenticated("The token is expired or revoked. Make a new one.")
+        expired = token.revoked_at is None and token.owner.is_active
+        code = "token_expired" if expired else "token_revoked"
+        raise _refused(code, "The token is expired or revoked. Make a new one.")
     if not token.allows_address(address):
         log.warning("token_from_other_address", key=token.key, address=address)
-        raise Unauthenticated("The token is not legal from this address.")
+        raise _refused("token_address", "The token is not legal from this address.")
     note_use(token)
     return token
+
+
+def _refused(code: str, detail: str) -> Unauthenticated:
+    hint = "Make a token on the page Tokens."
+    return Unauthenticated(detail, errors=[FieldError("Authorization", code, detail, hint, "header")])
 
 
 def note_use(token: ApiToken) -> None:

@@ -32,7 +32,7 @@ def look(conn: Connection, *, always: bool = False) -> Look:
             priority=d.priority,
             since=d.since,
             running=d.running,
-            replaces=d.request.replaces > 0,
+            replaces=d.replaces,
         )
         for d in leases.open_demands(conn)
     )
@@ -41,4 +41,5 @@ def look(conn: Connection, *, always: bool = False) -> Look:
     supply, stored = leases.supply(conn), pool_rules.rules(conn)
     free = tuple(FreeDevice(device.id, device.node, device.pool) for device in supply.free)
     limits = {(quota.project, quota.pool): quota.devices for quota in stored.quotas}
-    return Look(demands, free, Rules(supply.capacity, stored.bindings, limits, stored.held), stored)
+    rules = Rules(supply.capacity, stored.bindings, limits, stored.held, now=stored.now)
+    return Look(demands, free, rules, stored)

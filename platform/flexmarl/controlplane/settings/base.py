@@ -19,6 +19,10 @@ ROOT = Path(__file__).resolve().parents[4]
 """The checkout: the folder of `manage.py`."""
 HOME = env.folder("FLEXMARL_HOME", ROOT / ".flexmarl")
 """Data folder of this installation."""
+PAYLOADS = HOME / "payloads"
+"""Segment files of large payloads, written by this machine's rollout workers."""
+KEEP_SAMPLES_DAYS = env.integer("FLEXMARL_KEEP_SAMPLES_DAYS", 0)
+"""Days after a run's end at which its samples are retired; 0 keeps them for ever."""
 
 DEBUG = False
 SECRET_KEY = env.text("FLEXMARL_SECRET_KEY")
@@ -29,6 +33,8 @@ CSRF_TRUSTED_ORIGINS = env.words("FLEXMARL_TRUSTED_ORIGINS")
 CLUSTER_KEY = env.text("FLEXMARL_CLUSTER_KEY")
 """Bearer key of node command endpoints."""
 BROKER_URL = env.text("REDIS_URL")
+PLACE = env.text("FLEXMARL_PLACE")
+"""Name of the machine's one driver: a new one takes over from the one before at once. Empty: leases have to expire."""
 DEFAULT_PROJECT = "default"
 
 APPS = ("common", "accounts", "inventory", "agents", "experiments", "runs", "telemetry")

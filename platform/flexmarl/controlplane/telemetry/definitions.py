@@ -70,8 +70,38 @@ DEFINITIONS: dict[str, Definition] = {
         "Groups that are too hard", "share", "Share of groups whose members did equally without all solving the task."
     ),
     "groups/dropped": _team("Dropped groups", "groups", "Groups of the step that were dropped after members failed."),
+    "groups/handed_on": _team(
+        "Groups handed on", "groups", "Groups that still played when the step had enough and play on for the next one."
+    ),
+    "groups/cancelled": _team(
+        "Surplus groups cancelled", "groups", "Groups that still played when the step had enough and were cancelled."
+    ),
     "staleness/own_max": _policy(
         "Largest own lag", "versions", "Largest distance between a cut sample's version and the weights it trains."
+    ),
+    "staleness/start": _policy(
+        "Own lag from the start",
+        "versions",
+        "Trained version minus the version of a trained row's first token: mean, 99th percentile and largest.",
+    ),
+    "staleness/completion": _policy(
+        "Own lag from completion",
+        "versions",
+        "Trained version minus the version that was committed when a trained row's group settled: mean, 99th "
+        "percentile and largest.",
+    ),
+    "staleness/token": _policy(
+        "Own lag per token",
+        "versions",
+        "Trained version minus the version that made a trained token: mean, 99th percentile and largest.",
+    ),
+    "staleness/dropped": _policy(
+        "Rows dropped as too old", "rows", "Rows of the step that the sweep or the policy's own clock took out."
+    ),
+    "length/trained_ratio": _policy(
+        "Length of trained to generated rows",
+        "",
+        "Mean tokens of the step's trained rows over those of its generated rows; below 1, short rows are favoured.",
     ),
     "time/step": _team("Step time", "s", "From the step's first task until its new weights are served."),
     "time/rollout": _team("Rollout time", "s", "From the step's first task until its last group settled."),

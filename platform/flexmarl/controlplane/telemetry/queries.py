@@ -5,16 +5,21 @@ from flexmarl.controlplane.telemetry.agents import agent, agents
 from flexmarl.controlplane.telemetry.bubble import bubble
 from flexmarl.controlplane.telemetry.cluster import devices, gauges, prometheus_text
 from flexmarl.controlplane.telemetry.cluster_timeline import cluster_timeline
+from flexmarl.controlplane.telemetry.cohorts import UNDER_WAY, cohorts
+from flexmarl.controlplane.telemetry.decisions import KINDS as DECISION_KINDS
+from flexmarl.controlplane.telemetry.decisions import decisions
 from flexmarl.controlplane.telemetry.definitions import define
 from flexmarl.controlplane.telemetry.episode_groups import compare as trajectory_compare
 from flexmarl.controlplane.telemetry.episode_groups import group as episode_group
 from flexmarl.controlplane.telemetry.feed import consistency, events, notes
 from flexmarl.controlplane.telemetry.held import held, leases, marks
+from flexmarl.controlplane.telemetry.lag import lag
 from flexmarl.controlplane.telemetry.logbook import COMPONENTS as LOG_COMPONENTS
 from flexmarl.controlplane.telemetry.logbook import feed as log_feed
 from flexmarl.controlplane.telemetry.logbook import log_lines
 from flexmarl.controlplane.telemetry.logbook import origins as log_origins
 from flexmarl.controlplane.telemetry.pipeline import pipeline_of as pipeline
+from flexmarl.controlplane.telemetry.places import store_state
 from flexmarl.controlplane.telemetry.pools import busy_devices, busy_week
 from flexmarl.controlplane.telemetry.series import MAX_RUNS, catalogue, data, describe, matching
 from flexmarl.controlplane.telemetry.timeline import timeline, utilisation
@@ -26,13 +31,17 @@ from flexmarl.controlplane.telemetry.trajectories import tokens as trajectory_to
 from flexmarl.controlplane.telemetry.wanted import ORDERINGS as TRAJECTORY_ORDERINGS
 from flexmarl.controlplane.telemetry.wanted import ordering as trajectory_ordering
 from flexmarl.controlplane.telemetry.wanted import wanted as trajectory_filter
+from flexmarl.store.decision_log import Wanted as DecisionFilter
 from flexmarl.store.episodes import EpisodeFilter, Ordering
 from flexmarl.store.logs import LogFilter
 
 __all__ = [
+    "DECISION_KINDS",
     "LOG_COMPONENTS",
     "MAX_RUNS",
     "TRAJECTORY_ORDERINGS",
+    "UNDER_WAY",
+    "DecisionFilter",
     "EpisodeFilter",
     "LogFilter",
     "Ordering",
@@ -45,8 +54,10 @@ __all__ = [
     "catalogue",
     "cluster_timeline",
     "cohort_of",
+    "cohorts",
     "consistency",
     "data",
+    "decisions",
     "define",
     "describe",
     "devices",
@@ -55,6 +66,7 @@ __all__ = [
     "gauges",
     "held",
     "labelled",
+    "lag",
     "leases",
     "log_feed",
     "log_lines",
@@ -65,6 +77,7 @@ __all__ = [
     "parse_id",
     "pipeline",
     "prometheus_text",
+    "store_state",
     "timeline",
     "trajectory",
     "trajectory_compare",

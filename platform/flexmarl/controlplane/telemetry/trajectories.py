@@ -235,6 +235,7 @@ def _turn(run: Run, turn: TurnRecord) -> dict[str, Any]:
         "trained_version": cut.version if cut else None,
         "staleness": cut.version - 1 - turn.version if cut and cut.version is not None else None,
         "in_loss": _in_loss(turn),
+        "unreadable": turn.unreadable,
         "reward": turn.reward,
         "temperature": turn.temperature,
         "latency_ms": turn.latency_ms,

@@ -1,10 +1,11 @@
-"""The end of a run whose core cannot even be rebuilt: its row says so, its devices go back, the driver goes on."""
+"""The end of a run whose core cannot be rebuilt or trusted: its row says so, its devices go back, others go on."""
 
 import structlog
 from psycopg import Connection
 
+from flexmarl.contracts.events import Event, RunGivenUp, RunVerb
 from flexmarl.contracts.live import Progress
-from flexmarl.contracts.status import RunReason, RunStatus
+from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus
 from flexmarl.store import attempts, decisions, inbox, leases, runs
 from flexmarl.store.decisions import LogEntry, StoredDecision
 from flexmarl.store.runs import RunLease
@@ -12,18 +13,20 @@ from flexmarl.store.runs import RunLease
 log = structlog.get_logger(__name__)
 
 
-def abandon(conn: Connection, lease: RunLease, cause: str) -> None:
+def abandon(conn: Connection, lease: RunLease, text: str, reason: RunReason = RunReason.ORCHESTRATOR_ERROR) -> None:
     """Fail a run without its core. Raises FenceLost when another driver holds it."""
-    text = f"the orchestrator cannot go on: {cause[:500]}; report the log of this run's driver"
     with conn.transaction():
         stored = runs.load_run(conn, lease.run_id)
         now = max(runs.database_now(conn), runs.last_event_at(conn, lease.run_id))
         decision = StoredDecision(
-            entries=_left_behind(conn, lease.run_id, stored.seq, now),
+            entries=[
+                LogEntry(stored.seq + 1, now, _given_up(reason, text)),
+                *_left_behind(conn, lease.run_id, stored.seq + 1, now, reason, text),
+            ],
             status=RunStatus.FAILED,
-            reason=RunReason.ORCHESTRATOR_ERROR,
+            reason=reason,
             reason_text=text,
-            epoch=stored.epoch + 1,
+            epoch=stored.epoch + (stored.status not in TERMINAL),
             step=stored.step,
             progress=Progress.model_validate(stored.progress or {}),
             deadline=None,
@@ -33,11 +36,14 @@ def abandon(conn: Connection, lease: RunLease, cause: str) -> None:
         attempts.close(conn, lease.run_id, decision.reason, text, stored.step)
         leases.release_run(conn, lease.run_id)
         runs.release_run(conn, lease)
-    log.error("run_abandoned", run_id=lease.run_id, cause=cause)
+    log.error("run_abandoned", run_id=lease.run_id, reason=reason, text=text)
 
 
-def _left_behind(conn: Connection, run_id: int, seq: int, at: float) -> list[LogEntry]:
-    """Take what waits, to be written down with the end: nothing else would ever take it."""
+def _left_behind(conn: Connection, run_id: int, seq: int, at: float, reason: RunReason, text: str) -> list[LogEntry]:
+    """Take what waits, to be written down with the end: nothing else would ever take it.
+
+    A verb had no effect, so it stands in the log as what it met: told to the core later, it must not begin anything.
+    """
     try:
         with conn.transaction():
             waiting = inbox.take_events(conn, run_id)
@@ -46,5 +52,15 @@ def _left_behind(conn: Connection, run_id: int, seq: int, at: float) -> list[Log
         inbox.drop_events(conn, run_id)
         return []
     return [
-        LogEntry(seq + offset, at, taken.event, taken.producer_key) for offset, taken in enumerate(waiting, start=1)
+        LogEntry(seq + offset, at, _without_effect(taken.event, reason, text), taken.producer_key)
+        for offset, taken in enumerate(waiting, start=1)
     ]
+
+
+def _given_up(reason: RunReason, text: str, fact: str = "") -> RunGivenUp:
+    differs = reason is RunReason.STORE_DIFFERS
+    return RunGivenUp(cause="store_differs" if differs else "orchestrator_error", text=text, fact=fact)
+
+
+def _without_effect(event: Event, reason: RunReason, text: str) -> Event:
+    return _given_up(reason, text, event.model_dump_json()) if isinstance(event, RunVerb) else event

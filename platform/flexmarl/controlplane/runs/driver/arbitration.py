@@ -13,6 +13,7 @@ from flexmarl.controlplane.runs.driver.session import RunSession
 from flexmarl.controlplane.runs.pool_look import look
 from flexmarl.orchestrator.pool_arbiter import arbitrate
 from flexmarl.orchestrator.pool_words import in_words
+from flexmarl.orchestrator.pools import REPLACE
 from flexmarl.store import leases
 
 log = structlog.get_logger(__name__)
@@ -20,7 +21,8 @@ log = structlog.get_logger(__name__)
 
 def wants_devices(session: RunSession) -> bool:
     """Tell whether a run's request for devices is unanswered."""
-    return any(command.kind == "request_devices" for command in session.core.state.outstanding.values())
+    waiting = session.core.state.outstanding
+    return waiting.any_of("devices") or waiting.any_of(REPLACE.removesuffix(":"))
 
 
 def grant_devices(conn: Connection, sessions: Mapping[int, RunSession]) -> tuple[set[int], set[int]]:

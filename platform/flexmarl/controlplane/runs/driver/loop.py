@@ -14,7 +14,8 @@ import structlog
 from psycopg import Connection
 
 from flexmarl.contracts.commands import Route
-from flexmarl.contracts.status import TERMINAL
+from flexmarl.contracts.status import TERMINAL, RunReason
+from flexmarl.controlplane.runs.driver import reconciling
 from flexmarl.controlplane.runs.driver.abandoning import abandon
 from flexmarl.controlplane.runs.driver.announcing import Announcer
 from flexmarl.controlplane.runs.driver.arbitration import grant_devices, wants_devices
@@ -41,7 +42,7 @@ CHILD_TTL_S = 6.0
 """Longer than a host's lease lives without renewal."""
 MAX_ERRORS = 5
 """Unexpected errors of one run in a row before it is given up."""
-RECONNECT_S = (0.2, 0.5, 1.0, 2.0, 5.0)
+RECONNECT_S = (0.1, 0.2, 0.3, 0.5, 0.5, 1.0, 2.0)
 
 
 @dataclass(slots=True)
@@ -53,10 +54,12 @@ class Held:
     look_at: float = 0.0
     push_at: float = 0.0
     errors: int = 0
-    suspect: str | None = None
-    """Producer key of a fact on which the core raised."""
-    repeated: bool = False
-    """It raised again on a state rebuilt from the store: the fact is poison."""
+    raised: dict[str, int] = field(default_factory=dict)
+    """Producer key of a fact on which the core raised -> how often."""
+
+    def poisoned(self) -> set[str]:
+        """Return the facts on which the core raised again on a state rebuilt from the store."""
+        return {key for key, times in self.raised.items() if times > 1}
 
 
 @dataclass(slots=True)
@@ -163,8 +166,7 @@ class Driver:
         except CoreRaised as raised:
             # Once more from the store; a second time the fact ends the run instead.
             held.session, held.look_at = None, 0.0
-            held.repeated = held.suspect == raised.key
-            held.suspect = raised.key
+            held.raised[raised.key] = held.raised.get(raised.key, 0) + 1
         except psycopg.OperationalError:
             raise
         except Exception as error:  # whatever is wrong with one run, the others go on; after some tries it is failed
@@ -174,8 +176,15 @@ class Driver:
         if held.session is None:
             held.session = RunSession.load(conn, held.lease)
             held.push_at = 0.0
-        while (turn := held.session.turn(conn, held.suspect if held.repeated else None)) is not None:
-            held.errors, held.suspect, held.repeated = 0, None, False
+            if held.session.differences:
+                # Its core would go on from rows that are not there: the run ends without it.
+                text = reconciling.in_words(held.session.differences)
+                self.held.pop(held.lease.run_id)
+                abandon(conn, held.lease, text, RunReason.STORE_DIFFERS)
+                return
+        while (turn := held.session.turn(conn, held.poisoned())) is not None:
+            held.errors = 0
+            held.raised.clear()
             self._after(held, turn)
         if held.session.core.state.status in TERMINAL:
             self._leave(conn, held)
@@ -210,7 +219,9 @@ class Driver:
         if held.errors >= MAX_ERRORS:
             self.held.pop(held.lease.run_id, None)
             try:
-                abandon(conn, held.lease, f"{type(error).__name__}: {error}")
+                cause = f"{type(error).__name__}: {error}"[:500]
+                text = f"the orchestrator cannot go on: {cause}; report the log of this run's driver"
+                abandon(conn, held.lease, text)
             except FenceLost as lost:
                 log.warning("run_lost", run_id=held.lease.run_id, reason=str(lost))
 

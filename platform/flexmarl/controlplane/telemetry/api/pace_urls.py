@@ -2,16 +2,21 @@
 
 from django.urls import path
 
-from flexmarl.controlplane.telemetry.api import advice, log_views, pace, timelines
+from flexmarl.controlplane.telemetry.api import advice, joint, log_views, pace, timelines, transitions
 
 _RUN = "runs/<str:run_id>"
 
 urlpatterns = [
     path(f"{_RUN}/advisories", advice.AdvisoriesView.as_view(), name="api-run-advisories"),
     path(f"{_RUN}/bubble", pace.BubbleView.as_view(), name="api-run-bubble"),
+    path(f"{_RUN}/cohorts", joint.CohortsView.as_view(), name="api-run-cohorts"),
+    path(f"{_RUN}/decisions", joint.DecisionsView.as_view(), name="api-run-decisions"),
+    path(f"{_RUN}/lag", joint.LagView.as_view(), name="api-run-lag"),
     path(f"{_RUN}/logs", log_views.LogsView.as_view(), name="api-run-logs"),
     path(f"{_RUN}/logs/export", log_views.LogExportView.as_view(), name="api-run-logs-export"),
     path(f"{_RUN}/pipeline", pace.PipelineView.as_view(), name="api-run-pipeline"),
+    path(f"{_RUN}/store", joint.StoreView.as_view(), name="api-run-store"),
+    path(f"{_RUN}/transitions", transitions.TransitionsView.as_view(), name="api-run-transitions"),
     path(f"{_RUN}/timeline", timelines.TimelineView.as_view(), name="api-run-timeline"),
     path("timeline", timelines.ClusterTimelineView.as_view(), name="api-timeline"),
 ]

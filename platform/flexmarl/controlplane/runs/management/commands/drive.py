@@ -17,7 +17,8 @@ from flexmarl.controlplane.runs.driver.announcing import AnnouncingThread
 from flexmarl.controlplane.runs.driver.loop import Driver
 from flexmarl.controlplane.runs.driver.pages import Pages
 from flexmarl.controlplane.runs.driver.pushing import Pusher
-from flexmarl.store import schema
+from flexmarl.controlplane.runs.retention import Janitor
+from flexmarl.store import runs, schema
 from flexmarl.store.connection import connect
 from flexmarl.store.errors import SchemaMismatch
 from flexmarl.store.log_shipping import LogShipper
@@ -35,6 +36,11 @@ def database_url() -> str:
     return make_conninfo(**values, **extra)
 
 
+def _place() -> str:
+    """Return the place of this machine's one driver; empty when there may be several."""
+    return f"{settings.PLACE}/driver" if settings.PLACE else ""
+
+
 class Command(BaseCommand):
     """Runs until SIGTERM or Ctrl-C."""
 
@@ -46,9 +52,11 @@ class Command(BaseCommand):
         try:
             with connect(url, "flexmarl.driver.check") as conn:
                 schema.check(conn)
+                if _place():
+                    runs.release_place(conn, _place())
         except SchemaMismatch as error:
             raise CommandError(f"{error}; run: manage.py prepare") from error
-        owner = f"{socket.gethostname()}:{uuid.uuid4()}"
+        owner = f"{_place() or socket.gethostname()}:{uuid.uuid4()}"
         structlog.contextvars.bind_contextvars(driver=owner)
         pusher = Pusher(settings.BROKER_URL, settings.CLUSTER_KEY)
         announcer = AnnouncingThread(Pages().tell)
@@ -61,12 +69,13 @@ class Command(BaseCommand):
             signal.signal(number, on_signal)
         shipper = LogShipper(url, "driver", socket.gethostname(), skip=KEPT_AS_NOTES)
         logs.ship(shipper)
-        shipper.start()
-        pusher.start()
-        announcer.start()
+        janitor = Janitor(url, settings.PAYLOADS, settings.KEEP_SAMPLES_DAYS)
+        for thread in (shipper, pusher, announcer, janitor):
+            thread.start()
         try:
             driver.run()
         finally:
+            janitor.stop()
             announcer.stop()
             pusher.stop()
             shipper.stop()

@@ -1,0 +1,108 @@
+"""Which lag policies and redundancies can work together: one refusal per broken rule, with a legal value."""
+
+from collections.abc import Iterator
+
+from flexmarl.contracts.problems import Problem
+from flexmarl.contracts.spec.experiment import ExperimentSpec
+
+CARRIED = frozenset({"keep", "continue"})
+"""Fates of surplus groups that take them into a later step."""
+
+
+def broken_lag_rules(spec: ExperimentSpec) -> Iterator[Problem]:
+    """Return every broken rule of the lag vector, of redundancy, and of both."""
+    for name in spec.policies:
+        yield from _policy(spec, name)
+    yield from _correction(spec)
+    yield from _ordered(spec)
+    yield from _redundancy(spec)
+
+
+def _record(spec: ExperimentSpec, policy: str) -> str:
+    own = spec.policies[policy].lag_policy
+    return "/mechanisms/lag_policy" if own is None else f"/policies/{policy}/lag_policy"
+
+
+def _policy(spec: ExperimentSpec, name: str) -> Iterator[Problem]:
+    lag, where = spec.lag_policy_of(name), _record(spec, name)
+    if lag.bound == 0 and lag.in_flight != "finish":
+        yield Problem(
+            pointer=f"{where}/in_flight",
+            code="needs_bound",
+            detail=f"{lag.in_flight} lets newer weights end what older ones began, which needs a bound of 1 or more; "
+            f"that of {name} is 0.",
+            hint="Set finish, or bound: 1.",
+        )
+    if lag.in_flight != "finish" and spec.mechanisms.publication != "cohort":
+        yield Problem(
+            pointer=f"{where}/in_flight",
+            code="not_with_publication",
+            detail=f"{spec.mechanisms.publication} names the weights of a group before they exist, so its replies "
+            f"cannot follow an update; {name} is to {lag.in_flight}.",
+            hint="Set finish, or publication: cohort.",
+        )
+    if lag.bound == 0 and lag.at_cut != "wait":
+        yield Problem(
+            pointer=f"{where}/at_cut",
+            code="needs_bound",
+            detail=f"At bound 0 no row of {name} is ever older than its step, so there is nothing to {lag.at_cut}.",
+            hint="Set wait, or bound: 1.",
+        )
+
+
+def _correction(spec: ExperimentSpec) -> Iterator[Problem]:
+    algorithm = spec.algorithm
+    if algorithm.correction == "truncated_importance" and algorithm.loss.type != "policy_gradient":
+        yield Problem(
+            pointer="/algorithm/correction",
+            code="ratio_counted_twice",
+            detail=f"{algorithm.loss.type} has a ratio of its own; weighing its tokens again would count it twice.",
+            hint="Set none, or loss: {type: policy_gradient}.",
+        )
+
+
+def _ordered(spec: ExperimentSpec) -> Iterator[Problem]:
+    if not spec.mechanisms.ordered:
+        return
+    for name in spec.trainable_policies():
+        if spec.lag_policy_of(name).bound > 0:
+            yield Problem(
+                pointer=f"{_record(spec, name)}/bound",
+                code="ordered_is_on_policy",
+                detail="An ordered run promises bits; with a bound above 0 the weights of a group depend on timing.",
+                hint="Set 0, or ordered: false.",
+            )
+    if spec.mechanisms.redundancy.type != "none":
+        yield Problem(
+            pointer="/mechanisms/redundancy/type",
+            code="ordered_is_on_policy",
+            detail="An ordered run promises bits; which episodes are surplus depends on timing.",
+            hint="Set none, or ordered: false.",
+        )
+
+
+def _redundancy(spec: ExperimentSpec) -> Iterator[Problem]:
+    redundancy = spec.mechanisms.redundancy
+    if (redundancy.type == "none") != (redundancy.extra == 0):
+        none = redundancy.type == "none"
+        yield Problem(
+            pointer="/mechanisms/redundancy/extra",
+            code="out_of_range",
+            detail=f"{redundancy.type} with extra {redundancy.extra} is contradictory.",
+            hint="Set 0, or type: extra_groups." if none else "Set 1 or more, or type: none.",
+        )
+    if redundancy.type == "extra_members" and redundancy.surplus != "cancel":
+        yield Problem(
+            pointer="/mechanisms/redundancy/surplus",
+            code="members_are_cancelled",
+            detail="A group is compared as a whole, so surplus members cannot outlive it.",
+            hint="Set cancel.",
+        )
+    strict = [name for name in spec.trainable_policies() if spec.lag_policy_of(name).bound == 0]
+    if redundancy.type == "extra_groups" and redundancy.surplus in CARRIED and strict:
+        yield Problem(
+            pointer="/mechanisms/redundancy/surplus",
+            code="needs_bound",
+            detail=f"Surplus that is trained in a later step needs a bound of 1 or more; that of {strict[0]} is 0.",
+            hint=f"Set join or cancel, or bound: 1 in {_record(spec, strict[0])}.",
+        )

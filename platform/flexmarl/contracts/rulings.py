@@ -1,0 +1,22 @@
+"""Decisions of the orchestrator that are no commands: what it ruled on groups, rows, steps and cohorts.
+
+A ruling is written with the event it was made on, like a command; together they are a run's decisions. `kind` and
+`cause` are for programs, `reason` is a sentence for people.
+"""
+
+from enum import StrEnum
+
+
+class RulingKind(StrEnum):
+    COHORT_SETTLED = "cohort_settled"
+    """Every group of a cohort is settled: its barrier is down."""
+    GROUP_REFUSED = "group_refused"
+    """The filter keeps a group's rows out of training; they stay recorded."""
+    GROUP_DROPPED = "group_dropped"
+    """Too few members of a group finished; its rows stay recorded."""
+    ROWS_DROPPED = "rows_dropped"
+    """Rows leave training before a micro-batch is cut; `cause` says why."""
+    NULL_STEP = "null_step"
+    """A policy has nothing to train on in a step; its version stays."""
+    STEP_CARRIED = "step_carried"
+    """A policy has too few rows for a step; its gradient goes on into the next cohort."""

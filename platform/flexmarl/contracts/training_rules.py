@@ -1,0 +1,103 @@
+"""Rules between the trainer's protocol, the publication, the clock and what plug-ins need: refused at submit."""
+
+from collections.abc import Iterator
+
+from flexmarl.contracts.problems import Problem
+from flexmarl.contracts.readiness import Readiness, needs
+from flexmarl.contracts.spec.experiment import ExperimentSpec
+
+STREAMING = ("micro_batch", "mini_batch", "per_group")
+"""Protocols that take gradients while the rest of the cohort still plays."""
+
+
+def training_rules(spec: ExperimentSpec) -> Iterator[Problem]:
+    """Return what the trainer's side of a specification breaks."""
+    yield from _readiness(spec)
+    yield from _mini_batches(spec)
+    yield from _lag(spec)
+    yield from _clock(spec)
+
+
+def _readiness(spec: ExperimentSpec) -> Iterator[Problem]:
+    protocol = spec.mechanisms.trainer_protocol
+    for where, need in needs(spec).items():
+        if need is Readiness.BATCH and protocol in STREAMING:
+            yield Problem(
+                pointer="/mechanisms/trainer_protocol",
+                code="needs_batch",
+                detail=f"{protocol} takes gradients while the cohort still plays, and the plug-in at {where} needs "
+                "the whole batch first.",
+                hint="Set batch, or choose a plug-in that needs no more than the group, such as grpo.",
+            )
+
+
+def _mini_batches(spec: ExperimentSpec) -> Iterator[Problem]:
+    batch = spec.batch
+    if spec.mechanisms.trainer_protocol != "mini_batch":
+        return
+    if batch.mini_batches > batch.tasks_per_step:
+        yield Problem(
+            pointer="/batch/mini_batches",
+            code="out_of_range",
+            detail=f"mini_batches must be at most tasks_per_step, which is {batch.tasks_per_step}.",
+            hint=f"Set {batch.tasks_per_step}.",
+        )
+    if batch.min_rows > 1:
+        yield Problem(
+            pointer="/batch/min_rows",
+            code="not_with_mini_batch",
+            detail="mini_batch steps on every slice of the cohort; nothing is carried into the next one.",
+            hint="Set 1, or the protocol micro_batch.",
+        )
+
+
+def _lag(spec: ExperimentSpec) -> Iterator[Problem]:
+    """Several steps on one cohort, and cohorts that start before the last one stepped, train on older rows."""
+    mechanisms, batch = spec.mechanisms, spec.batch
+    steps = batch.mini_batches if mechanisms.trainer_protocol == "mini_batch" else 1
+    needed = steps - 1 + (steps if mechanisms.publication == "delayed" else 0)
+    why = f"publication {mechanisms.publication} with {steps} optimizer steps per cohort"
+    for name in spec.trainable_policies():
+        bound = spec.lag_policy_of(name).bound
+        if bound < needed:
+            own = spec.policies[name].lag_policy is not None
+            yield Problem(
+                pointer=f"/policies/{name}/lag_policy/bound" if own else "/mechanisms/lag_policy/bound",
+                code="needs_bound",
+                detail=f"{why} trains {name} on rows up to {needed} versions old; its bound is {bound}.",
+                hint=f"Set {needed}, or fewer mini_batches, or publication: cohort.",
+            )
+
+
+def _clock(spec: ExperimentSpec) -> Iterator[Problem]:
+    mechanisms = spec.mechanisms
+    if not mechanisms.policy_clock:
+        return
+    if mechanisms.trainer_protocol not in ("micro_batch", "per_group"):
+        yield Problem(
+            pointer="/mechanisms/trainer_protocol",
+            code="not_with_policy_clock",
+            detail="A policy's own clock counts rows as they are accumulated while the cohort plays.",
+            hint="Set micro_batch or per_group.",
+        )
+    if mechanisms.publication != "cohort":
+        yield Problem(
+            pointer="/mechanisms/publication",
+            code="not_with_policy_clock",
+            detail="With a clock per policy, which version serves next is only known when the cohort is settled.",
+            hint="Set cohort.",
+        )
+    if spec.batch.min_rows == 1:
+        yield Problem(
+            pointer="/batch/min_rows",
+            code="needs_min_rows",
+            detail="A policy's own clock steps as soon as it has min_rows rows, which is 1 here.",
+            hint="Set the rows of a policy's step, such as half the rows of a cohort.",
+        )
+    if mechanisms.ordered:
+        yield Problem(
+            pointer="/mechanisms/ordered",
+            code="not_with_policy_clock",
+            detail="A policy's own clock depends on the order of arrival, which ordered runs exclude.",
+            hint="Set false.",
+        )

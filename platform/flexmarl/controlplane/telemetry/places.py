@@ -1,0 +1,32 @@
+"""What the experience store holds of a run: rows per policy by place, bytes, and the tables they lie in."""
+
+from dataclasses import asdict
+from typing import Any
+
+from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.controlplane.common.store import store_connection
+from flexmarl.controlplane.runs.models import Run
+from flexmarl.store import places
+
+
+def store_state(run: Run) -> dict[str, Any]:
+    """Count a run's rows and bytes. Reads every row's place, so a page of a large run asks for it on demand."""
+    conn = store_connection()
+    spec = ExperimentSpec.model_validate(run.spec)
+    untrained = [role for role, agent in spec.agents.items() if not agent.trainable]
+    rows = [
+        {**asdict(found), "recorded": found.recorded, "ready": max(0, found.ready), "missing": max(0, -found.ready)}
+        for found in places.places(conn, run.no, untrained)
+    ]
+    tables = [asdict(found) for found in places.partitions(conn, run.no)]
+    return {
+        "policies": rows,
+        "rows": sum(row["written"] for row in rows),
+        "payload_bytes": sum(row["payload_bytes"] for row in rows),
+        "rows_by_reference": sum(row["by_reference"] for row in rows),
+        "segments": places.segments(conn, run.no),
+        "tables": tables,
+        "size_bytes": sum(table["size_bytes"] for table in tables),
+        "accounted": all(row["missing"] == 0 for row in rows),
+        "seq": run.state.seq,
+    }

@@ -1,0 +1,102 @@
+"""Commands that were issued and not answered, by key, with what would otherwise take a walk over all of them.
+
+Invariants: it is a dictionary and goes into a snapshot as one; the indexes follow every change and are rebuilt from
+the entries when it is read back; a command's number belongs to one key.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Outstanding:
+    """A command that was issued and has not been answered."""
+
+    no: int
+    kind: str
+    lease_id: int = 0
+    version: int = -1
+    left: int = 1
+    """Answers still expected: the groups of a rollout command."""
+
+
+class OnItsWay(dict[str, Outstanding]):
+    """Key -> command. The first word of a key ("load" of "load:7:solver") is its family."""
+
+    __slots__ = ("_families", "_keys", "_subjects")
+
+    def __init__(self, entries: Mapping[str, Outstanding] | None = None) -> None:
+        super().__init__()
+        self._families: dict[str, dict[str, None]] = {}
+        self._keys: dict[int, str] = {}
+        self._subjects: dict[tuple[str, str], int] = {}
+        for key, command in (entries or {}).items():
+            self[key] = command
+
+    def __setitem__(self, key: str, command: Outstanding) -> None:
+        former = self.get(key)
+        if former is not None:
+            self._keys.pop(former.no, None)
+        super().__setitem__(key, command)
+        self._keys[command.no] = key
+        family, _, rest = key.partition(":")
+        if former is None:
+            subject = family, rest.rpartition(":")[2]
+            self._subjects[subject] = self._subjects.get(subject, 0) + 1
+        members = self._families.get(family)
+        if members is None:
+            members = self._families[family] = {}
+        members[key] = None
+
+    def __delitem__(self, key: str) -> None:
+        command = self[key]
+        super().__delitem__(key)
+        self._forget(key, command)
+
+    def pop(self, key: str, default: Outstanding | None = None) -> Outstanding | None:  # type: ignore[override]
+        """Remove a key; returns its command, `default` when there is none."""
+        command = super().pop(key, None)
+        if command is None:
+            return default
+        self._forget(key, command)
+        return command
+
+    def clear(self) -> None:
+        """Remove everything."""
+        super().clear()
+        self._families.clear()
+        self._keys.clear()
+        self._subjects.clear()
+
+    def _forget(self, key: str, command: Outstanding) -> None:
+        if self._keys.get(command.no) == key:
+            del self._keys[command.no]
+        family, _, rest = key.partition(":")
+        del self._families[family][key]
+        subject = family, rest.rpartition(":")[2]
+        left = self._subjects[subject] - 1
+        if left:
+            self._subjects[subject] = left
+        else:
+            del self._subjects[subject]
+
+    def any_of(self, family: str) -> bool:
+        """Tell whether a command of a family is on its way."""
+        return bool(self._families.get(family))
+
+    def any_about(self, family: str, subject: str) -> bool:
+        """Tell whether a command of a family is on its way whose key ends with a subject."""
+        return (family, subject) in self._subjects
+
+    def keys_of(self, prefix: str) -> Iterator[str]:
+        """List the keys that start so, oldest first; the prefix holds a whole family's name."""
+        family = prefix.partition(":")[0]
+        return (key for key in list(self._families.get(family, ())) if key.startswith(prefix))
+
+    def key_of(self, no: int) -> str | None:
+        """Return the key of a command's number."""
+        return self._keys.get(no)
+
+    def agrees(self) -> bool:
+        """Tell whether every command has a number of its own; costs nothing."""
+        return len(self._keys) == len(self)

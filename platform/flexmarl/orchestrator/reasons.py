@@ -1,0 +1,120 @@
+"""Why a command is decided, in one line for people. Pure and short: it is told with every command.
+
+A part of the core that knows more than the command says gives its own reason instead.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from flexmarl.contracts.commands import (
+    Accumulate,
+    BindPolicy,
+    Command,
+    CutMicroBatch,
+    HostLease,
+    LoadWeights,
+    OptimizerStep,
+    PlayGroups,
+    ReleaseLease,
+    RequestDevices,
+    WriteCheckpoint,
+)
+from flexmarl.contracts.events import DeviceUse
+from flexmarl.contracts.wire import Origin
+from flexmarl.orchestrator.state import RunState
+
+POLICIES_NAMED = 4
+"""Longest version vector that a reason spells out."""
+
+
+def reason_of(state: RunState, command: Command, key: str = "") -> str:
+    """Say why a command is decided now; one that failed before says how often."""
+    text = _REASONS[type(command)](state, command)
+    failure = state.failures.get(key) if key else None
+    return text if failure is None else f"{text}; tried again after {_count(failure.count, 'failure')}"
+
+
+def _request(state: RunState, command: RequestDevices) -> str:
+    if command.replaces:
+        lease = state.leases.get(command.replaces)
+        where = lease.device_id if lease is not None else f"lease {command.replaces}"
+        return f"{where} is wanted back; the run works on with it until another device is ready"
+    missing = [_count(n, use) for n, use in ((command.engines, "engine"), (command.trainers, "trainer")) if n]
+    return f"the run lacks {' and '.join(missing)}, all or none"
+
+
+def _host(state: RunState, command: HostLease) -> str:
+    article = "an" if command.use is DeviceUse.ENGINE else "a"
+    return f"{command.device_id} was granted for {article} {command.use}"
+
+
+def _release(state: RunState, command: ReleaseLease) -> str:
+    lease = state.leases.get(command.lease_id)
+    if lease is not None and lease.recalled:
+        return f"{lease.device_id} is wanted back: {lease.recalled}"
+    if lease is not None and lease.replaces:
+        return f"{lease.device_id} stood by for a lease that may stay or is gone"
+    return f"the run is {state.status} and needs no device of it"
+
+
+def _play(state: RunState, command: PlayGroups) -> str:
+    groups = _count(len(command.groups), "group")
+    if command.origin is Origin.EVAL:
+        return f"evaluation after step {command.cohort}: {groups} under {_vector(command)}"
+    return f"{groups} of cohort {command.cohort} are open, pinned to {_vector(command)}"
+
+
+def _vector(command: PlayGroups) -> str:
+    if len(command.pins) > POLICIES_NAMED:
+        return f"a vector of {len(command.pins)} policies"
+    return ", ".join(f"{name} v{pin.version}" for name, pin in command.pins.items())
+
+
+def _bind(state: RunState, command: BindPolicy) -> str:
+    if command.version is None:
+        return f"{command.policy} has no version yet"
+    return f"no trainer holds {command.policy}: it starts again from v{command.version}, the newest committed one"
+
+
+def _cut(state: RunState, command: CutMicroBatch) -> str:
+    groups = len({sample.draw for sample in command.samples})
+    return f"{_count(groups, 'kept group')} of cohort {command.cohort} give {_count(len(command.samples), 'row')}"
+
+
+def _accumulate(state: RunState, command: Accumulate) -> str:
+    return f"micro-batch {command.micro_batch} is cut and accumulator {command.accumulator} is open"
+
+
+def _step(state: RunState, command: OptimizerStep) -> str:
+    parts = _count(len(command.micro_batches), "micro-batch", "micro-batches")
+    return f"cohort {command.step} is complete for {command.policy}: {parts} accumulated, so v{command.next_version}"
+
+
+def _load(state: RunState, command: LoadWeights) -> str:
+    lease = state.leases.get(command.lease_id)
+    held = None if lease is None else lease.holds.get(command.policy)
+    where = f"lease {command.lease_id}" if lease is None else lease.device_id
+    return f"{where} holds {'no version' if held is None else f'v{held}'}, v{command.version} is to be served"
+
+
+def _checkpoint(state: RunState, command: WriteCheckpoint) -> str:
+    why = {"best": "the best evaluated vector so far", "last": "the newest vector"}.get(command.label, "its interval")
+    return f"{why}, after step {command.step}"
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+_REASONS: dict[type[Any], Callable[[RunState, Any], str]] = {
+    RequestDevices: _request,
+    HostLease: _host,
+    ReleaseLease: _release,
+    PlayGroups: _play,
+    BindPolicy: _bind,
+    CutMicroBatch: _cut,
+    Accumulate: _accumulate,
+    OptimizerStep: _step,
+    LoadWeights: _load,
+    WriteCheckpoint: _checkpoint,
+}

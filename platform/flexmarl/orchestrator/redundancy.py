@@ -1,0 +1,97 @@
+"""More groups than a step needs: when it has enough, and what becomes of the others.
+
+Invariants: a cohort that has enough kept groups is settled, and every group it leaves has one fate: it joined, it plays
+on in the next cohort, or its episodes are counted as cancelled. A group that settles after it was cancelled is counted
+by what is in the store: kept for the next step where the policy says so, else recorded, never trained. Nothing is left
+behind that would grow too old where its policy waits for it.
+"""
+
+from flexmarl.contracts.events import GroupSettled
+from flexmarl.orchestrator.context import Context
+from flexmarl.orchestrator.lag import must_wait
+from flexmarl.orchestrator.state import Cohort
+from flexmarl.orchestrator.tallies import finished_of
+
+REMEMBERED_COHORTS = 2
+"""Cohorts for which a group that settles after it was cancelled is still expected."""
+
+
+def groups_to_open(ctx: Context) -> int:
+    """Return how many groups a new cohort proposes: fewer when the open ones hold surplus already."""
+    plan = ctx.plan
+    held = sum(cohort.size - plan.groups for cohort in ctx.state.cohorts)
+    return plan.groups + max(plan.extra_groups - held, 0)
+
+
+def enough(ctx: Context, cohort: Cohort) -> bool:
+    """Tell whether a cohort may be settled although some of its groups still play."""
+    plan = ctx.plan
+    if not plan.extra_groups or cohort is not ctx.state.cohort or cohort.kept + cohort.refused < plan.groups:
+        return False
+    if plan.spec.mechanisms.redundancy.surplus == "join":
+        # What settles until the gradients are done belongs to the step: it costs nobody a moment.
+        return all(own.accumulated == len(own.micro_batches) for own in cohort.policies.values())
+    return not any(_awaited(ctx, cohort, draw) for draw in cohort.open)
+
+
+def _awaited(ctx: Context, cohort: Cohort, draw: int) -> bool:
+    """Tell whether a playing group must be in this step, since it would be too old for the next."""
+    plan = ctx.plan
+    if plan.spec.mechanisms.redundancy.surplus != "continue":
+        return False
+    pins = cohort.older.get(draw, cohort.pins)
+    return any(
+        must_wait(pins[name].version, ctx.state.policies[name].version or 0, plan.spec.lag_policy_of(name))
+        for name in plan.trainable
+    )
+
+
+def hand_on(ctx: Context, cohort: Cohort, following: Cohort) -> None:
+    """Let the groups that a settled cohort leaves play on for the next one."""
+    for draw, key in cohort.open.items():
+        following.open[draw] = key
+        following.older[draw] = cohort.older.pop(draw, cohort.pins)
+        if draw in cohort.tasks:
+            following.tasks[draw] = cohort.tasks[draw]
+    following.size += len(cohort.open)
+    cohort.handed_on = len(cohort.open)
+    _leave(cohort)
+
+
+def cancel(ctx: Context, cohort: Cohort) -> None:
+    """Cancel the groups that a settled cohort leaves, and count their episodes."""
+    state = ctx.state
+    for draw, key in cohort.open.items():
+        ctx.withdraw(key)
+        state.failures.pop(key, None)
+        state.surplus[draw] = cohort.no
+    if not state.rest.frozen:
+        state.train_episodes.cancelled += len(cohort.open) * ctx.plan.members
+    cohort.tally.cancelled += len(cohort.open) * ctx.plan.members
+    cohort.cancelled = len(cohort.open)
+    for draw in [draw for draw, no in state.surplus.items() if no + REMEMBERED_COHORTS < cohort.no]:
+        del state.surplus[draw]
+    _leave(cohort)
+
+
+def _leave(cohort: Cohort) -> None:
+    cohort.size -= len(cohort.open)
+    cohort.open.clear()
+
+
+def take_late(ctx: Context, event: GroupSettled) -> None:
+    """See to a group that settled after it was cancelled: kept for the step that is gathered now, or recorded."""
+    state = ctx.state
+    if state.surplus.pop(event.draw, None) is None:
+        return
+    gathering = next((cohort for cohort in state.cohorts if cohort.settled_at is None), None)
+    if ctx.plan.spec.mechanisms.redundancy.surplus == "keep" and gathering is not None and not state.rest.frozen:
+        gathering.open[event.draw] = ""
+        gathering.size += 1
+        state.train_episodes.cancelled -= ctx.plan.members
+        return
+    rows = sum(len(episode.samples) for episode in finished_of(event.episodes))
+    state.samples_recorded += rows
+    ctx.note(
+        f"group {event.draw} settled after it was cancelled: {rows} rows are recorded", target=f"draw:{event.draw}"
+    )

@@ -1,0 +1,48 @@
+"""Parts of a run's state that no sample depends on: what lists show of the past, and who asked for what."""
+
+from dataclasses import dataclass, field
+
+from flexmarl.contracts.events import Verb
+
+
+@dataclass(slots=True)
+class History:
+    """What lists and headers show of the past."""
+
+    step_seconds: list[float] = field(default_factory=list)
+    reward: float | None = None
+    reward_first: float | None = None
+    role_reward: dict[str, float] = field(default_factory=dict)
+    eval_last: tuple[float, float] | None = None
+    """Solved share and team score of the last evaluation."""
+    eval_best: tuple[float, float] | None = None
+    """The same of the best evaluated vector."""
+    eval_step: int = -1
+    """Step of the last finished evaluation."""
+    checkpoint_step: int = -1
+    """Step of the last exported last vector."""
+
+
+@dataclass(slots=True)
+class Wish:
+    """The last verb that took effect, and who asked for it; what it leads to is told in their name."""
+
+    verb: Verb
+    operation: str
+    actor: str
+    cause: str
+    open: bool = True
+    """It has not got what it wanted yet."""
+
+
+@dataclass(slots=True)
+class Rest:
+    """A run that does not move: paused, or on its way there or back."""
+
+    frozen: bool = False
+    """Open draws are not played: their episodes are counted as cancelled until they are proposed again."""
+    hold_s: float | None = None
+    since: float | None = None
+    """When the run came to rest; its clocks stand still until it runs again."""
+    release_at: float | None = None
+    """When its devices go back."""

@@ -1,0 +1,23 @@
+"""Payloads of sample rows, wherever they lie: in the row or in a segment file."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from psycopg import Connection
+
+from flexmarl.store.payload import Arrays, unpack
+from flexmarl.store.segments import Placed, Reference, fetch
+
+PAYLOAD = "s.payload, s.segment, s.seg_offset, s.digest, s.n_prompt, s.n_response, s.n_allowed"
+"""Columns of `store.sample s` that `load` reads, in this order."""
+
+
+def load(conn: Connection, rows: Sequence[Sequence[Any]]) -> list[Arrays]:
+    """Return the arrays of rows of `PAYLOAD`. Raises Refused, by name, when one cannot be had whole."""
+    references = [
+        Reference(Placed(segment, offset, digest), 4 * (n_prompt + 2 * n_response + n_allowed))
+        for payload, segment, offset, digest, n_prompt, n_response, n_allowed in rows
+        if payload is None
+    ]
+    fetched = iter(fetch(conn, references) if references else ())
+    return [unpack(next(fetched) if payload is None else payload, *lengths) for payload, _, _, _, *lengths in rows]

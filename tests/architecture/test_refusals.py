@@ -1,0 +1,43 @@
+"""docs/refusals.md lists exactly the codes that processes refuse with."""
+
+import re
+from pathlib import Path
+
+from flexmarl.contracts.plane_tokens import PlaneRefusalCode
+from flexmarl.store import errors
+from workers import errors as worker_errors
+from workers.training.errors import RefusalCode
+from workers.transfer.base import CorruptState, StateError, StateMissing
+
+ROOT = Path(__file__).resolve().parents[2]
+SAID = re.compile(r'(?:Refused|_refusal|Refusal)\(\s*(?:\d+,\s*)?"([a-z_]+)"|fail\(conn, taken, "([a-z_]+)"')
+
+
+def said_in_source() -> set[str]:
+    """Codes that are named where they are raised."""
+    sources = [*(ROOT / "platform/flexmarl/store").glob("*.py"), *(ROOT / "workers").rglob("*.py")]
+    found = [SAID.findall(path.read_text()) for path in sources]
+    return {one or other for pairs in found for one, other in pairs}
+
+
+def codes() -> set[str]:
+    classes = [cls for module in (errors, worker_errors) for cls in vars(module).values() if isinstance(cls, type)]
+    own = {
+        str(cls.__dict__["code"]) for cls in [*classes, StateError, StateMissing, CorruptState] if "code" in vars(cls)
+    }
+    return own | {code.value for code in (*PlaneRefusalCode, *RefusalCode)} | said_in_source()
+
+
+def documented() -> set[str]:
+    rows = [line for line in (ROOT / "docs/refusals.md").read_text().splitlines() if line.startswith("| `")]
+    return {code for row in rows for code in re.findall(r"`([a-z_]+)`", row.split("|")[1])}
+
+
+def test_every_code_is_documented_and_every_documented_code_exists() -> None:
+    assert documented() - codes() == set(), "nothing says these any more"
+    assert codes() - documented() == set(), "say in docs/refusals.md what they mean and what to do"
+
+
+def test_every_row_says_what_to_do() -> None:
+    rows = [line for line in (ROOT / "docs/refusals.md").read_text().splitlines() if line.startswith("| `")]
+    assert [row for row in rows if not row.rstrip("|").split("|")[-1].strip() and "worker_error" not in row] == []

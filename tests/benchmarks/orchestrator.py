@@ -1,0 +1,228 @@
+"""The orchestrator's own speed: the core in memory, and the driver with every decision durable in PostgreSQL.
+
+One train step of a large team after another: every command is answered by one fact, so the mix of facts is that of a
+run. `core_*`: `handle` alone, invariants and garbage collector on, from the second step on; the start of 3,000 devices
+is reported apart. `core_events_per_cpu_s` counts the seconds this thread ran: what a machine of its own would give.
+`driver_*`: `RunSession.turn` as the driver calls it - take facts, decide, commit with fsync - on a store whose facts
+were put there before. `recovery_s`: the slowest of several takeovers of a run amid its steps: read snapshot and tail,
+replay, compare with the rows. The server runs on this machine, as with `manage.py up`.
+
+`python tests/benchmarks/orchestrator.py [--quick] [--json FILE]`
+"""
+
+import logging
+import shutil
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import harness
+import psycopg
+import structlog
+
+from flexmarl.contracts import events as e
+from flexmarl.contracts.status import RunStatus
+from flexmarl.controlplane.runs.driver.session import RunSession
+from flexmarl.launcher.home import Home
+from flexmarl.launcher.postgres import EmbeddedPostgres
+from flexmarl.orchestrator import Decision, Orchestrator
+from flexmarl.store import inbox, runs, schema
+from flexmarl.store.runs import RunLease
+from tests.benchmarks.orchestrator_load import Cluster, Size, team
+
+LARGE = Size()
+QUICK = Size(agents=16, devices=60, groups=48)
+ADMITTED = Size(agents=16, devices=2, groups=784)
+"""What the specification admits: its run is recovered through the driver's own door."""
+OWNER = "bench"
+
+
+def measure_core(report: harness.Report, size: Size, train_steps: int) -> None:
+    """Time every call of the core."""
+    spec = team(size, train_steps)
+    core, cluster = Orchestrator(spec), Cluster(spec, size)
+    taken: dict[str, list[int]] = defaultdict(list)
+    starting: list[int] = []
+    now = 1_000_000.0
+
+    def handle(event: e.Event) -> Decision:
+        nonlocal now
+        now += 1e-4
+        measured = core.state.step > 0 and core.state.status is RunStatus.RUNNING
+        began = time.perf_counter_ns()
+        decision = core.handle(event, now)
+        (taken[event.kind] if measured else starting).append(time.perf_counter_ns() - began)
+        return decision
+
+    events, cpu_s = 0, 0.0
+    wave: list[e.Event] = [e.RunVerb(verb=e.Verb.START)]
+    while wave:
+        measured, began = core.state.step > 0, time.thread_time()
+        decisions = [handle(event) for event in wave]
+        if measured:
+            events, cpu_s = events + len(wave), cpu_s + time.thread_time() - began
+        wave = cluster.answers(decisions)
+    every = sorted(ns for kind in taken.values() for ns in kind)
+    report.figures |= {
+        "core_events_per_s": len(every) / sum(every) * 1e9,
+        "core_events_per_cpu_s": events / cpu_s,
+        "core_p50_ms": every[len(every) // 2] / 1e6,
+        "core_p99_ms": every[int(len(every) * 0.99)] / 1e6,
+        "core_max_ms": every[-1] / 1e6,
+        "core_start_s": sum(starting) / 1e9,
+    }
+    for kind, times in sorted(taken.items()):
+        times.sort()
+        report.figures[f"core_{kind}_p99_ms"] = times[int(len(times) * 0.99)] / 1e6
+    report.settings |= {
+        "agents": size.agents,
+        "devices": size.devices,
+        "samples_in_flight": size.samples_in_flight,
+        "core_events": {kind: len(times) for kind, times in sorted(taken.items())},
+    }
+
+
+@contextmanager
+def database() -> Iterator[psycopg.Connection]:
+    """Run an own durable server with the store's schema."""
+    folder = Path(tempfile.mkdtemp(prefix="flexmarl-bench-"))
+    folder.chmod(0o711)  # the service account passes through
+    server = EmbeddedPostgres(Home(folder / "home"))
+    try:
+        with psycopg.connect(server.start(), autocommit=True) as conn:
+            schema.apply(conn)
+            yield conn
+    finally:
+        server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def held_run(conn: psycopg.Connection, run_id: int, spec: dict[str, object]) -> RunLease:
+    """Make a run and hold it."""
+    runs.create_run(conn, run_id, spec, RunStatus.DRAFT)
+    conn.execute(
+        "UPDATE store.run_state SET owner = %s, fence = 1, lease_until = 'infinity' WHERE run_id = %s", [OWNER, run_id]
+    )
+    return RunLease(run_id, OWNER, 1)
+
+
+class DrivenRun:
+    """A run behind the driver's session; its decisions are seen as they are made."""
+
+    def __init__(self, conn: psycopg.Connection, session: RunSession, cluster: Cluster) -> None:
+        self.conn, self.session, self.cluster = conn, session, cluster
+        self.decided: list[Decision] = []
+        self._put = 0
+        handle = session.core.handle
+
+        def seen(event: e.Event, now: float) -> Decision:
+            self.decided.append(handle(event, now))
+            return self.decided[-1]
+
+        session.core.handle = seen  # type: ignore[method-assign]
+
+    def put(self, wave: Sequence[e.Event]) -> None:
+        """Put facts into the inbox, as workers did before."""
+        for first in range(0, len(wave), 4096):
+            keyed = [(f"{self._put + i}", event) for i, event in enumerate(wave[first : first + 4096])]
+            self._put += len(keyed)
+            inbox.put_events(self.conn, self.session.lease.run_id, keyed)
+        if len(wave) > 1:
+            self.conn.execute("CHECKPOINT")
+
+    def drain(self) -> tuple[int, float]:
+        """Turn until nothing waits; returns the facts handled and the seconds it took."""
+        handled, began = 0, time.perf_counter()
+        while (turn := self.session.turn(self.conn)) is not None:
+            handled += turn.events
+        return handled, time.perf_counter() - began
+
+    def answers(self) -> list[e.Event]:
+        """Carry out what was decided since the last call."""
+        wave = self.cluster.answers(self.decided)
+        self.decided.clear()
+        return wave
+
+
+def driven(conn: psycopg.Connection, run_id: int, size: Size, train_steps: int) -> DrivenRun:
+    """Put a large run, which no specification admits yet, behind a session."""
+    spec = team(size, train_steps)
+    session = RunSession(held_run(conn, run_id, {"agents": {}}), Orchestrator(spec), 0, 0, time.time())
+    return DrivenRun(conn, session, Cluster(spec, size))
+
+
+def measure_batches(report: harness.Report, conn: psycopg.Connection, size: Size, train_steps: int) -> None:
+    """Drive whole train steps in full batches."""
+    run = driven(conn, 1, size, train_steps)
+    wave: list[e.Event] = [e.RunVerb(verb=e.Verb.START)]
+    events, seconds = 0, 0.0
+    rates: dict[str, list[float]] = defaultdict(list)
+    while wave:
+        run.put(wave)
+        measured = run.session.core.state.step > 0
+        handled, taken = run.drain()
+        if measured:
+            events, seconds = events + handled, seconds + taken
+            rates[wave[0].kind].append(handled / taken)
+        wave = run.answers()
+    report.figures["driver_events_per_s"] = events / seconds
+    report.settings["driver_events"] = events
+    report.settings["driver_rates"] = {kind: round(statistics.median(own)) for kind, own in sorted(rates.items())}
+
+
+def measure_single(report: harness.Report, conn: psycopg.Connection, size: Size, decisions: int) -> None:
+    """Drive fact by fact: each is decided and durable before the next is put."""
+    run = driven(conn, 2, size, 1_000_000)
+    wave: list[e.Event] = [e.RunVerb(verb=e.Verb.START)]
+    while run.session.core.state.status is not RunStatus.RUNNING:
+        run.put(wave)
+        run.drain()
+        wave = run.answers()
+    seconds: list[float] = []
+    while len(seconds) < decisions:
+        for event in wave:
+            run.put([event])
+            seconds.append(run.drain()[1])
+        wave = run.answers()
+    report.figures["driver_single_per_s"] = len(seconds) / sum(seconds)
+    report.figures["driver_single_p99_ms"] = sorted(seconds)[int(len(seconds) * 0.99)] * 1e3
+
+
+def measure_recovery(report: harness.Report, conn: psycopg.Connection, train_steps: int) -> None:
+    """Take a run over again and again while it goes on."""
+    spec = team(ADMITTED, train_steps)
+    lease = held_run(conn, 3, spec.model_dump(mode="json"))
+    run = DrivenRun(conn, RunSession.load(conn, lease), Cluster(spec, ADMITTED))
+    wave: list[e.Event] = [e.RunVerb(verb=e.Verb.START)]
+    taken: list[float] = []
+    while wave:
+        run.put(wave)
+        run.drain()
+        began = time.perf_counter()
+        RunSession.load(conn, lease)
+        taken.append(time.perf_counter() - began)
+        wave = run.answers()
+    report.figures |= {"recovery_s": max(taken), "recovery_median_s": statistics.median(taken)}
+    report.figures["recovery_log_events"] = float(run.session.seq)
+
+
+def main() -> None:
+    """Measure the core first: the server is not up yet."""
+    report = harness.start("orchestrator", __doc__ or "")
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    quick = report.quick
+    size = QUICK if quick else LARGE
+    measure_core(report, size, 2 if quick else 3)
+    with database() as conn:
+        measure_batches(report, conn, size, 2)
+        measure_single(report, conn, QUICK, 200 if quick else 2000)
+        measure_recovery(report, conn, 2 if quick else 20)
+    report.finish()
+
+
+if __name__ == "__main__":
+    main()

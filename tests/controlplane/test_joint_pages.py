@@ -1,0 +1,107 @@
+"""Cohorts, lag, store and decisions on the pages of a run: what is there, what is empty, what is asked for."""
+
+import pytest
+from django.test import Client
+
+from flexmarl.contracts.rulings import RulingKind
+from flexmarl.controlplane.common.store import store_connection
+from flexmarl.controlplane.telemetry import queries
+from flexmarl.controlplane.telemetry.cohorts import CohortState
+from flexmarl.store.decisions import RulingLine, _write_rulings
+from tests.support.played import play
+from tests.support.statements import at_most
+from webui.views import joint
+from webui.views.joint_words import COHORT_STATES, DECISIONS
+
+SEATS = {"speaker": {"policy": "solver"}, "listener": {"policy": "solver"}}
+HOSTILE = "<img src=x onerror=alert(1)>"
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def run(editor, make_run):
+    return make_run(editor, "running", agents=SEATS)
+
+
+@pytest.fixture
+def browser(editor) -> Client:
+    client = Client()
+    client.force_login(editor)
+    return client
+
+
+def read(browser, run, path) -> str:
+    answer = browser.get(f"/runs/{run.key}/{path}")
+    assert answer.status_code == 200, answer.content[:500]
+    return answer.content.decode()
+
+
+def test_a_run_without_rows_says_when_the_cards_fill(browser, run) -> None:
+    text = read(browser, run, "pipeline")
+    for words in ("No cohort yet", "No row yet", "Rows are written with the first episode group that settles."):
+        assert words in text
+    assert "Nothing is decided yet" in read(browser, run, "events?view=decisions")
+
+
+def test_cohorts_tell_state_vector_and_what_they_wait_for(browser, run) -> None:
+    played = play(run)
+    text = read(browser, run, "parts/joint")
+    assert "Applied" in text
+    assert "solver v0" in text
+    played.story.play(2, 3)
+    text = read(browser, run, "parts/joint?cohorts=under_way")
+    assert "2 of 4 episode groups" in text
+    assert "v1 is committed, v0 is pinned" in text
+    assert "No cohort is in this state" in read(browser, run, "parts/joint?cohorts=abandoned")
+
+
+def test_the_store_card_counts_rows_by_place_and_names_broken_promises(browser, run) -> None:
+    play(run)
+    text = read(browser, run, "parts/store")
+    assert "promises hold" in text
+    assert "Every row is in one place." in text
+    conn = store_connection()
+    conn.execute("DELETE FROM store.sample WHERE run_id = %s AND draw = 0", [run.no])
+    text = read(browser, run, "parts/store")
+    assert "promises broken" in text
+    assert "More rows were trained than are written" in text
+
+
+def test_a_large_run_is_counted_when_somebody_asks(browser, run, monkeypatch) -> None:
+    play(run)
+    monkeypatch.setattr(joint, "COUNTED_AT_ONCE", -1)
+    assert "Count the rows now" in read(browser, run, "pipeline")
+    assert "Every row is in one place." in read(browser, run, "pipeline?count=1")
+
+
+def test_decisions_are_filtered_and_walked_by_address(browser, run, monkeypatch) -> None:
+    play(run)
+    conn = store_connection()
+    _write_rulings(conn, run.no, [RulingLine(1, "group_refused", HOSTILE, 1.0, "", 0, "draw:9", 2)])
+    text = read(browser, run, "events?view=decisions")
+    assert "Cut a micro-batch" in text
+    assert HOSTILE not in text
+    assert "2 rows out" in text
+    text = read(browser, run, "events?view=decisions&kind=optimizer_step&policy=solver")
+    assert ("Step</td>" in text, "Cut a micro-batch</td>" in text) == (True, False)
+    assert "No decision matches" in read(browser, run, "events?view=decisions&cohort=77")
+    assert "This page cannot be read" in read(browser, run, "events?view=decisions&cursor=abc")
+    monkeypatch.setattr(joint, "LINES", 2)
+    first = read(browser, run, "events?view=decisions")
+    older = first.split('rel="next"')[0].rpartition('href="?')[2].split('"')[0].replace("&amp;", "&")
+    assert "an older page" in read(browser, run, f"events?{older}")
+
+
+def test_every_state_and_kind_has_its_word() -> None:
+    assert set(COHORT_STATES) == set(CohortState)
+    assert set(DECISIONS) == set(queries.DECISION_KINDS) >= set(RulingKind)
+
+
+@pytest.mark.parametrize(
+    ("path", "most"), [("parts/joint", 14), ("parts/store", 24), ("parts/decisions", 9), ("pipeline", 57)]
+)
+def test_the_number_of_statements_of_a_page_is_bounded(browser, run, path, most) -> None:
+    play(run)
+    read(browser, run, path)
+    with at_most(most, path):
+        read(browser, run, path)

@@ -1,0 +1,123 @@
+"""Lag policies train the reference game through the real services, and the team still learns.
+
+The store is asked afterwards: every row that was trained is within its policy's bound, none was trained twice, and
+where replies follow newer weights some rows were made by more than one version, with a log-probability per token.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from flexmarl.store.report import consistency_report
+from tests.support.system import System
+
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
+STEPS = 45
+PRESETS = ("one_step_off", "bounded_async", "active_partial")
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "continue": {"lag_policy": {"bound": 2, "in_flight": "continue", "at_cut": "refresh"}},
+    "restart_turn": {"lag_policy": {"bound": 1, "in_flight": "restart_turn"}},
+    "discard": {"lag_policy": {"bound": 2, "in_flight": "discard"}},
+    "extra_members": {"redundancy": {"type": "extra_members", "extra": 2}},
+    "join": {"redundancy": {"type": "extra_groups", "extra": 4, "surplus": "join"}},
+    "cancel": {"redundancy": {"type": "extra_groups", "extra": 4, "surplus": "cancel"}},
+    "keep": {"lag_policy": {"bound": 1}, "redundancy": {"type": "extra_groups", "extra": 4, "surplus": "keep"}},
+}
+"""What no preset picks: each for a few steps."""
+
+
+@pytest.fixture(scope="module")
+def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    folder: Path = tmp_path_factory.mktemp("lag")
+    folder.chmod(0o711)
+    with System(folder / "home") as running:
+        yield running
+
+
+def spec() -> dict[str, Any]:
+    return {
+        "environment": {"latency": {"scale_s": 0.02, "sigma": 1.0, "cap_s": 0.5}},
+        "batch": {"tasks_per_step": 16, "episodes_per_task": 8, "micro_batch_groups": 4, "rollout_groups": 2},
+        "policies": {role: {"model": {"size": "S"}} for role in ("speaker", "listener")},
+        "budget": {"train_steps": STEPS, "target": None},
+        "evaluation": {"every_steps": 30, "tasks": 16},
+        "checkpoints": {"every_steps": 100},
+    }
+
+
+def test_each_lag_preset_trains_within_its_bound_and_learns(system: System) -> None:
+    api = system.api()
+    runs = {
+        name: api.create_run(name=name, template="reference_game", preset=name, spec=spec())["id"] for name in PRESETS
+    }
+    with psycopg.connect(system.database_url, autocommit=True) as conn:
+        for name, run_id in runs.items():
+            run = api.finish(run_id, 400)
+            assert run["status"] == "completed", f"{name}: {run['reason_text']}"
+            wrong = [check for check in consistency_report(conn, run["no"]) if not check.ok]
+            assert not wrong, f"{name}: {wrong}"
+            check_lags(conn, run["no"], run["spec"]["mechanisms"]["lag_policy"]["bound"])
+            if name == "active_partial":
+                assert sum(points(conn, run["no"], "groups/handed_on", "sum")) > 0
+            assert (newer_than_pinned(conn, run["no"]) > 0) is (name != "one_step_off")
+            rewards = points(conn, run["no"], "reward/team", "mean")
+            first, last = sum(rewards[:10]) / 10, sum(rewards[-10:]) / 10
+            assert last > first + 0.1, f"{name}: reward went from {first:.3f} to {last:.3f}"
+
+
+def test_every_other_option_runs_and_its_counts_add_up(system: System) -> None:
+    api = system.api()
+    short = {"budget": {"train_steps": 5, "target": None}, "evaluation": {"every_steps": 5, "tasks": 4}}
+    runs = {
+        name: api.create_run(name=name, template="reference_game", spec=spec() | short | {"mechanisms": options})["id"]
+        for name, options in OPTIONS.items()
+    }
+    with psycopg.connect(system.database_url, autocommit=True) as conn:
+        for name, run_id in runs.items():
+            run = api.finish(run_id, 300)
+            assert run["status"] == "completed", f"{name}: {run['reason_text']}"
+            wrong = [check for check in consistency_report(conn, run["no"]) if not check.ok]
+            assert not wrong, f"{name}: {wrong}"
+            found = api.run(run_id)["progress"]
+            fates = [found[f"episodes_{fate}"] for fate in ("finished", "failed", "cancelled")]
+            assert found["episodes_proposed"] == sum(fates), name
+            if name in ("cancel", "keep", "extra_members"):
+                assert found["episodes_cancelled"] > 0, name
+
+
+def points(conn: psycopg.Connection, run_no: int, name: str, stat: str) -> list[float]:
+    rows = conn.execute(
+        "SELECT value FROM store.metric WHERE run_id = %s AND name = %s AND stat = %s ORDER BY step, agent",
+        [run_no, name, stat],
+    ).fetchall()
+    return [row[0] for row in rows]
+
+
+def newer_than_pinned(conn: psycopg.Connection, run_no: int) -> int:
+    """Count rows of training that newer weights than those their group pinned had a part in."""
+    row = conn.execute(
+        """
+        SELECT count(*) FROM store.sample s JOIN store.episode e USING (run_id, draw, member, attempt)
+        WHERE s.run_id = %s AND e.origin = 'train' AND EXISTS (
+          SELECT 1 FROM unnest(s.segments) WITH ORDINALITY AS part(version, ord)
+          WHERE part.ord %% 2 = 1 AND part.version > (e.pins ->> s.policy)::int)
+        """,
+        [run_no],
+    ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def check_lags(conn: psycopg.Connection, run_no: int, bound: int) -> None:
+    """The series say that rows lag, and never beyond the bound."""
+    for name in ("staleness/start", "staleness/completion", "staleness/token"):
+        highest = points(conn, run_no, name, "max")
+        assert len(highest) == 2 * STEPS
+        assert max(highest) <= bound
+    assert max(points(conn, run_no, "staleness/start", "max")) >= 1
+    assert max(points(conn, run_no, "staleness/start", "mean")) > 0

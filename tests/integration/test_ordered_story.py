@@ -1,0 +1,123 @@
+"""Ordered runs through the whole system end in the same bits, however their work was scheduled or interrupted."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from tests.support.bits import Bits, bits_of, further_rollout_worker
+from tests.support.system import Api, System
+
+pytestmark = [pytest.mark.slow, pytest.mark.services]
+
+STEPS = 6
+CHILDREN = ("engine", "trainer")
+TEMPLATE = "hot_cold"
+"""A team of two whose episodes have several turns and different lengths, so that batches in the engine do vary."""
+
+
+def overrides(*, ordered: bool, rollout_groups: int, waits: bool) -> dict:
+    waiting = {"environment": {"latency": {"scale_s": 0.01, "sigma": 1.0, "cap_s": 0.2}}} if waits else {}
+    return {
+        "seed": 7,
+        "budget": {"train_steps": STEPS, "target": None},
+        "evaluation": {"every_steps": 3, "tasks": 16},
+        "batch": {
+            "tasks_per_step": 12,
+            "episodes_per_task": 4,
+            "micro_batch_groups": 3,
+            "rollout_groups": rollout_groups,
+        },
+        "mechanisms": {"ordered": ordered},
+        **waiting,
+    }
+
+
+@pytest.fixture(scope="module")
+def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    with System(tmp_path_factory.mktemp("ordered") / "home") as system:
+        yield system
+
+
+@pytest.fixture(scope="module")
+def api(system: System) -> Api:
+    return system.api()
+
+
+def begin(api: Api, name: str, *, ordered: bool = True, rollout_groups: int = 12, waits: bool = False) -> str:
+    spec = overrides(ordered=ordered, rollout_groups=rollout_groups, waits=waits)
+    return api.create_run(name=name, template=TEMPLATE, spec=spec)["id"]
+
+
+def ended(system: System, api: Api, run_id: str) -> Bits:
+    run = api.finish(run_id, 240)
+    assert (run["status"], run["step"]) == ("completed", STEPS), run["reason_text"]
+    return bits_of(system.database_url, run["no"])
+
+
+@pytest.fixture(scope="module")
+def expected(system: System, api: Api) -> Bits:
+    """The bits of an undisturbed run, which plays each cohort with one command."""
+    return ended(system, api, begin(api, "undisturbed"))
+
+
+def kill(system: System, run_no: int, victim: str) -> None:
+    """SIGKILL a process of the installation or a child of the run."""
+    if victim not in CHILDREN:
+        system.kill(victim)
+        return
+    with psycopg.connect(system.database_url) as conn:
+        found = conn.execute(
+            "SELECT pid FROM store.lease WHERE run_id = %s AND use = %s AND state = 'held' AND incarnation <> ''",
+            [run_no, victim],
+        ).fetchone()
+    assert found is not None, f"no {victim} is at work"
+    os.kill(found[0], signal.SIGKILL)
+
+
+def assert_same(found: Bits, expected: Bits) -> None:
+    """Compare from cause to effect, so that the first difference is named."""
+    assert found.samples.keys() == expected.samples.keys()
+    for version in range(STEPS):
+        ours, theirs = (
+            {key: digest for key, (digest, made_by) in bits.samples.items() if made_by == version}
+            for bits in (found, expected)
+        )
+        assert ours == theirs, f"samples of version {version}"
+    assert found.sums == expected.sums
+    assert found.weights == expected.weights
+    assert found.states == expected.states
+    assert len(set(expected.weights.values())) == len(expected.weights), "every step moved the weights"
+
+
+def test_another_schedule_and_a_second_worker_end_in_the_same_bits(
+    system: System, api: Api, expected: Bits, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Groups one by one, with waits that shuffle their arrival, over two workers, beside another run."""
+    with further_rollout_worker(system, tmp_path_factory.mktemp("worker") / "out"):
+        found = ended(system, api, begin(api, "shuffled", rollout_groups=1, waits=True))
+    assert_same(found, expected)
+
+
+@pytest.mark.parametrize(
+    "victims", [("rollout-worker", "driver"), ("device-worker",), ("trainer", "engine", "node")], ids="+".join
+)
+def test_a_run_killed_in_the_middle_ends_in_the_same_bits(
+    system: System, api: Api, expected: Bits, victims: tuple[str, ...]
+) -> None:
+    """Played again or accumulated anew: what is made twice is made the same."""
+    run_id = begin(api, f"killed {'+'.join(victims)}", rollout_groups=2, waits=True)
+    api.wait(run_id, lambda run: run["step"] >= 2, 120, every_s=0.05)
+    for victim in victims:
+        kill(system, api.run(run_id)["no"], victim)
+        time.sleep(0.3)
+    assert_same(ended(system, api, run_id), expected)
+
+
+def test_a_run_that_is_not_ordered_promises_less(system: System, api: Api, expected: Bits) -> None:
+    """Shows that the comparison can fail: sums by arrival and batches by chance end in other bits."""
+    found = ended(system, api, begin(api, "not ordered", ordered=False, rollout_groups=1, waits=True))
+    assert found.weights != expected.weights

@@ -1,0 +1,53 @@
+"""What the cluster in memory is made of: small specifications, chances of faults, children."""
+
+import hashlib
+from dataclasses import dataclass, field
+
+from flexmarl.contracts.spec import ExperimentSpec
+
+
+def make_spec(**changes):
+    data = {
+        "seed": 3,
+        "agents": {"speaker": {}, "listener": {}},
+        "environment": {"type": "reference_game"},
+        "batch": {"tasks_per_step": 6, "episodes_per_task": 3, "micro_batch_groups": 2, "rollout_groups": 2},
+        "budget": {"train_steps": 4},
+        "evaluation": {"every_steps": 2, "tasks": 5},
+        "checkpoints": {"every_steps": 3},
+    }
+    for path, value in changes.items():
+        node = data
+        *parents, leaf = path.split("__")
+        for name in parents:
+            node = node.setdefault(name, {})
+        node[leaf] = value
+    return ExperimentSpec.model_validate(data)
+
+
+def digest(*parts):
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+@dataclass
+class Faults:
+    """Chances per scheduling step."""
+
+    twice: float = 0.0
+    child_death: float = 0.0
+    lease_end: float = 0.0
+    recall: float = 0.0
+    """An administrator wants a lease's device back, or lets it stay after all."""
+    uncommitted: float = 0.0
+    """A child did the work, but the node died before it wrote it down: the command is done again."""
+    refused: float = 0.0
+    zombie: float = 0.0
+    """A voided command still reaches its child, late and without a transaction."""
+    episode_failure: float = 0.0
+
+
+@dataclass
+class Child:
+    incarnation: str
+    holds: dict = field(default_factory=dict)
+    trains: dict = field(default_factory=dict)

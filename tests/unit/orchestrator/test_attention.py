@@ -1,0 +1,75 @@
+"""Short ways decide what looking at everything decides, for every protocol, publication and fault."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from flexmarl.contracts.events import PauseMode, RunVerb, Verb
+from flexmarl.contracts.status import TERMINAL, RunStatus
+from flexmarl.orchestrator import Orchestrator
+from flexmarl.orchestrator.attention import Attention
+from tests.unit.orchestrator.asking import quiet
+from tests.unit.orchestrator.fake_cluster import Faults, make_spec, started
+
+RUNS = {
+    "micro_batch": {},
+    "batch": {"mechanisms__trainer_protocol": "batch"},
+    "mini_batch": {"mechanisms__trainer_protocol": "mini_batch", "batch__mini_batches": 3},
+    "ordered": {"mechanisms__ordered": True},
+    "wavefront": {"mechanisms__publication": "wavefront"},
+    "delayed": {"mechanisms__publication": "delayed", "mechanisms__lag_policy": {"bound": 1}},
+    "filtered": {"sampling__group_filter": "drop_zero_variance", "batch__min_members": 2},
+}
+SHARED = {"agents": {"speaker": {"policy": "both"}, "listener": {"policy": "both"}}}
+TIMED = {"budget": {"train_steps": 4, "seconds": 0.4}}
+
+
+class Thorough(Attention):
+    """Looks at everything, always."""
+
+    def seen_to(self, ctx, event):
+        return False
+
+
+def same_with_short_ways(cluster):
+    """Tell the log to a core without short ways: every decision and the state in the end are the same."""
+    thorough = Orchestrator(cluster.spec)
+    thorough._attention = Thorough()
+    for number, ((event, now), decision) in enumerate(zip(cluster.log, cluster.decisions, strict=True)):
+        assert thorough.handle(event, now) == decision, f"event {number}, {event}"
+    assert thorough.snapshot() == cluster.core.snapshot()
+
+
+@pytest.mark.parametrize("team", [{}, SHARED, TIMED], ids=["own", "shared", "timed"])
+@pytest.mark.parametrize("run", RUNS)
+def test_short_ways_change_no_decision(run, team):
+    faults = Faults(twice=0.2, child_death=0.01, refused=0.01, recall=0.02, zombie=0.1)
+    same_with_short_ways(started(make_spec(**RUNS[run], **team), seed=1, faults=faults).run())
+
+
+verbs = st.builds(
+    RunVerb,
+    verb=st.sampled_from([Verb.PAUSE, Verb.PAUSE, Verb.RESUME, Verb.STOP, Verb.KILL, Verb.RETRY]),
+    mode=st.sampled_from(PauseMode),
+    hold_s=st.sampled_from([None, 0.0, 3.0]),
+)
+
+
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    seed=st.integers(0, 10_000),
+    asked=st.lists(st.tuples(st.integers(0, 120), verbs), max_size=6),
+    run=st.sampled_from(sorted(RUNS)),
+    round_trip=st.booleans(),
+    deaths=st.sampled_from([0.0, 0.02]),
+)
+def test_short_ways_change_no_decision_amid_verbs(seed, asked, run, round_trip, deaths):
+    faults = Faults(twice=0.1, child_death=deaths, lease_end=deaths / 10, recall=deaths, uncommitted=deaths)
+    cluster = started(make_spec(**RUNS[run]), seed=seed, faults=faults, round_trip=round_trip)
+    for wait, verb in asked:
+        for _ in range(wait):
+            if cluster.status in TERMINAL or (cluster.status is RunStatus.PAUSED and quiet(cluster)):
+                break
+            cluster.happen()
+        cluster.tell(verb)
+    same_with_short_ways(cluster)

@@ -1,0 +1,111 @@
+"""Extra groups and members: a step waits for enough of them, and every one it leaves has a fate that is counted."""
+
+import pytest
+
+from flexmarl.contracts import events as e
+from flexmarl.contracts.status import RunStatus
+from tests.unit.orchestrator.fake_cluster import Faults, make_spec, started
+
+
+def redundant(surplus, bound=0, **more):
+    changes = {
+        "mechanisms__redundancy": {"type": "extra_groups", "extra": 3, "surplus": surplus},
+        "mechanisms__lag_policy__bound": bound,
+        "batch__rollout_groups": 1,
+        "batch__min_members": 2,
+        "budget__train_steps": 6,
+    }
+    return make_spec(**(changes | more))
+
+
+def check_counts(cluster):
+    state = cluster.core.state
+    assert cluster.status is RunStatus.COMPLETED, state.reason_text
+    assert state.step == 6
+    episodes = state.train_episodes
+    assert episodes.proposed == episodes.finished + episodes.failed + episodes.cancelled
+    trained = sum(1 for key in cluster.trained if key[0] < 1 << 30)
+    assert trained == state.samples_trained
+
+
+@pytest.mark.parametrize(
+    ("surplus", "bound"), [("cancel", 0), ("join", 0), ("keep", 1), ("continue", 1), ("cancel", 2)]
+)
+def test_every_surplus_is_counted_whatever_breaks(surplus, bound):
+    cancelled = handed_on = 0
+    for seed in range(5):
+        faults = Faults(twice=0.2, child_death=0.01 * (seed % 3), uncommitted=0.02, episode_failure=0.02)
+        cluster = started(redundant(surplus, bound), seed=seed, faults=faults, round_trip=seed == 4).run()
+        check_counts(cluster)
+        assert max(cluster.lags) <= bound
+        cancelled += sum(v for (name, *_), v in cluster.metrics.items() if name == "groups/cancelled")
+        handed_on += sum(v for (name, *_), v in cluster.metrics.items() if name == "groups/handed_on")
+    assert (handed_on > 0) is (surplus == "continue")
+    assert cancelled > 0
+
+
+def test_continued_groups_are_trained_in_a_later_step():
+    """The surplus of a step plays on: no episode of it is cancelled before the last steps."""
+    for seed in range(3):
+        cluster = started(redundant("continue", 1), seed=seed).run()
+        check_counts(cluster)
+        cohort_of = {s.draw: mb.cohort for mb in cluster.commands("cut_micro_batch") for s in mb.samples}
+        opened = {g.draw: order.cohort for order in cluster.commands("play_groups") for g in order.groups}
+        later = [draw for draw, cohort in cohort_of.items() if cohort > opened[draw]]
+        assert later
+        assert all(cohort_of[draw] == opened[draw] + 1 for draw in later)
+
+
+def test_a_group_that_must_be_in_this_step_is_waited_for():
+    spec = redundant("continue", 1)
+    cluster = started(spec, seed=1)
+    cluster.held_draws = {0}
+    cluster.run(until=lambda x: x.core.state.step == 1)
+    head = cluster.core.state.cohort
+    assert 0 in head.open
+    for _ in range(400):
+        if not [n for n, x in cluster.open.items() if cluster.possible(x.command)] and not cluster.inbox:
+            break
+        cluster.happen()
+    assert cluster.core.state.step == 1, "a group at its bound was left behind"
+    cluster.held_draws = set()
+    check_counts(cluster.run())
+
+
+def test_a_cohort_with_extra_groups_does_not_wait_for_its_slowest():
+    cluster = started(redundant("cancel"), seed=2)
+    cluster.held_draws = {0, 1, 2}
+    cluster.run(until=lambda x: x.core.state.step == 1)
+    assert cluster.core.state.train_episodes.cancelled == 9
+    assert not any(key[0] in (0, 1, 2) for key in cluster.trained)
+
+
+def test_extra_members_are_asked_for_and_enough_of_them_suffice():
+    spec = make_spec(mechanisms__redundancy={"type": "extra_members", "extra": 2}, batch__episodes_per_task=3)
+    cluster = started(spec, seed=1).run()
+    assert cluster.status is RunStatus.COMPLETED
+    orders = [g for order in cluster.commands("play_groups") if order.origin == "train" for g in order.groups]
+    assert {(group.members, group.enough) for group in orders} == {(5, 3)}
+
+
+@pytest.mark.parametrize("surplus", ["continue", "keep"])
+def test_freezes_and_retries_lose_no_surplus(surplus):
+    for seed in range(3):
+        spec = redundant(surplus, 2, mechanisms__lag_policy__in_flight="discard", budget__train_steps=8)
+        cluster = started(spec, seed=seed, faults=Faults(twice=0.1), round_trip=seed == 2)
+        for step in (1, 3, 5):
+            cluster.run(until=lambda x, step=step: x.core.state.step >= step)
+            verb = e.RunVerb(verb=e.Verb.PAUSE, mode=e.PauseMode.FREEZE, actor="ada")
+            cluster.tell(verb)
+            cluster.run(until=lambda x: x.status is RunStatus.PAUSED)
+            cluster.verb(e.Verb.RESUME)
+        cluster.run(until=lambda x: x.core.state.step >= 6)
+        cluster.verb(e.Verb.KILL)
+        cluster.verb(e.Verb.RETRY)
+        cluster.run()
+        state = cluster.core.state
+        assert cluster.status is RunStatus.COMPLETED, state.reason_text
+        assert state.step == 8
+        episodes = state.train_episodes
+        assert episodes.proposed == episodes.finished + episodes.failed + episodes.cancelled
+        assert max(cluster.lags) <= 2

@@ -1,0 +1,152 @@
+"""Retirement of samples: only of ended runs, without blocking others, finished after any interruption."""
+
+import psycopg
+import pytest
+
+from flexmarl.contracts.status import RunStatus
+from flexmarl.store import micro_batches, partitions, report, retention, runs, trajectories
+from flexmarl.store.errors import Refused
+from flexmarl.store.groups import put_groups
+from flexmarl.store.segments import SegmentFolder
+from tests.support.store_story import Story
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = SegmentFolder(tmp_path / "payloads", by_value_bytes=0)
+    yield folder
+    folder.close()
+
+
+@pytest.fixture
+def ended(story, folder):
+    """A run that trained on one group and ended, with its payloads in a segment."""
+    lease_id = story.trainer("t1")
+    taken = story.take(story.play(0))
+    put_groups(story.conn, taken, [story.group(0, taken)], folder)
+    story.cut(0, 0)
+    story.accumulate(lease_id, 0, "0:t1")
+    story.step(lease_id, "0:t1", (0,), 1)
+    end(story)
+    return story
+
+
+def end(story):
+    story.conn.execute("UPDATE store.lease SET state = 'releasing'")
+    story.status = RunStatus.COMPLETED
+    story.decide()
+    age(story)
+
+
+def age(story):
+    story.conn.execute("UPDATE store.run_state SET finished_at = now() - interval '2 days'")
+
+
+def files(folder):
+    return sorted(path.name for path in folder.root.glob("run-*/*.segment"))
+
+
+def sample_checks(story):
+    checks = report.consistency_report(story.conn, 1)
+    return {check.name for check in checks if not check.ok and "sample" in check.name}
+
+
+def test_samples_of_an_ended_run_leave_and_the_rest_stays(ended, folder):
+    conn = ended.conn
+    assert retention.due(conn, 3 * 86_400) == []
+    assert retention.due(conn, 86_400) == [1]
+    assert retention.collect(conn, folder) == 0
+    assert retention.retire_samples(conn, 1).samples == 2
+    assert (ended.count("sample"), ended.count("episode"), ended.count("policy_version")) == (0, 2, 2)
+    assert (retention.collect(conn, folder), files(folder)) == (1, [])
+    assert retention.due(conn, 0) == []
+    assert sample_checks(ended) == set(), "what was retired is not missing"
+    assert trajectories.episode(conn, 1, (0, 0, 1)).turns == []
+    with pytest.raises(Refused) as refused:
+        micro_batches.read(conn, 1, "solver", 0)
+    assert refused.value.code == "missing_sample"
+
+
+def test_a_living_run_keeps_its_samples(story, folder):
+    story.settle(0)
+    with pytest.raises(Refused, match="has not ended"):
+        retention.retire_samples(story.conn, 1)
+    assert story.count("sample") == 2
+
+
+def test_a_run_that_lives_again_writes_into_new_files_and_keeps_them(ended, folder):
+    former = files(folder)
+    retention.retire_samples(ended.conn, 1)
+    ended.status, ended.epoch = RunStatus.RUNNING, 2
+    ended.decide()
+    taken = ended.take(ended.play(1))
+    put_groups(ended.conn, taken, [ended.group(1, taken)], folder)
+    ended.cut(1, 1)
+    assert retention.collect(ended.conn, folder) == 1
+    assert len(files(folder)) == 1
+    assert files(folder) != former
+    assert len(micro_batches.read(ended.conn, 1, "solver", 1).rows) == 2
+    assert sample_checks(ended) == set()
+    ended.conn.execute("DELETE FROM store.sample WHERE member = 0")
+    assert sample_checks(ended) == {"sample_rows_match_log"}
+
+
+def test_a_run_that_lives_again_between_two_steps_takes_its_samples_back(ended, folder, monkeypatch):
+    detach = partitions.detach
+
+    def detach_and_resume(conn, table, run_id):
+        detach(conn, table, run_id)
+        ended.status, ended.epoch = RunStatus.RUNNING, 2
+        ended.decide()
+
+    monkeypatch.setattr(partitions, "detach", detach_and_resume)
+    with pytest.raises(Refused, match="has not ended"):
+        retention.retire_samples(ended.conn, 1)
+    assert (ended.count("sample"), ended.count("retirement"), len(files(folder))) == (2, 0, 1)
+    monkeypatch.undo()
+    ended.epoch = 2
+    ended.settle(1)
+    assert ended.count("sample") == 4
+
+
+@pytest.mark.parametrize("step", ["detach", "drop", "attach"])
+def test_what_was_interrupted_is_finished_by_the_next_janitor(ended, folder, monkeypatch, step):
+    def killed(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(partitions, step, killed)
+    with pytest.raises(KeyboardInterrupt):
+        retention.retire_samples(ended.conn, 1)
+    monkeypatch.undo()
+    assert retention.due(ended.conn, 3 * 86_400) == [1], "an interrupted one is due at any age"
+    assert retention.retire_samples(ended.conn, 1).samples == 2
+    assert (ended.count("sample"), retention.collect(ended.conn, folder)) == (0, 1)
+
+
+def test_a_reader_that_keeps_the_samples_stops_the_janitor_and_nobody_else(ended, another, store_conn):
+    other = Story(store_conn, run_id=2, owner="driver-2").start()
+    reader = another()
+    with reader.transaction():
+        reader.execute("SELECT count(*) FROM store.sample WHERE run_id = 1")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            retention.retire_samples(ended.conn, 1)
+        other.settle(0)
+        assert reader.execute("SELECT count(*) FROM store.sample WHERE run_id = 2").fetchone() == (2,)
+    assert retention.retire_samples(ended.conn, 1).samples == 2
+
+
+def test_one_janitor_works_at_a_time(store_conn, another):
+    with retention.janitor(store_conn) as first, retention.janitor(another()) as second:
+        assert (first, second) == (True, False)
+    with retention.janitor(another()) as third:
+        assert third
+
+
+def test_files_of_a_dropped_run_are_collected_and_those_not_yet_named_stay(ended, folder):
+    folder.append(1, 7, [b"its rows are about to be written"])
+    assert retention.collect(ended.conn, folder) == 0
+    runs.drop_run(ended.conn, 1)
+    assert (retention.collect(ended.conn, folder), files(folder)) == (2, [])
+    assert list(folder.root.glob("run-*")) == []

@@ -1,0 +1,158 @@
+"""What the orchestrator and the store hold of a run: cohorts and lag, rows by place, decisions with their reasons."""
+
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlencode
+
+from django.http import HttpRequest, HttpResponse
+
+from flexmarl.controlplane.accounts.queries import actor_of
+from flexmarl.controlplane.common.problems import ValidationProblem
+from flexmarl.controlplane.runs import queries as runs
+from flexmarl.controlplane.telemetry import queries as telemetry
+from webui.figures.steps import spark
+from webui.views.base import page, show, whole_number
+from webui.views.checkpoints import TITLES
+from webui.views.joint_words import COHORT_STATES, DECISIONS, DROP_CAUSES
+
+SHOWN = {
+    "": ("All", None),
+    "under_way": ("Under way", sorted(telemetry.UNDER_WAY)),
+    "applied": ("Applied", ["applied"]),
+    "abandoned": ("Abandoned", ["abandoned"]),
+}
+"""Word in the address -> (words, states) of the cohorts that are listed."""
+COHORTS = 8
+"""Newest cohorts on the page; the API has all of them."""
+COUNTED_AT_ONCE = 2_000
+"""Episodes up to which the page counts and checks a run's rows by itself; above, a person asks for it."""
+LINES = 60
+"""Decisions on a page."""
+LARGEST = 2**31
+
+
+@page()
+def joint_part(request: HttpRequest, key: str) -> HttpResponse:
+    """Cohorts and lag, re-read while the run moves."""
+    found = runs.find_run(actor_of(request), key)
+    row = runs.run_detail(found)
+    return show(request, "webui/parts/joint.html", {"run": row, **joint(request, found, row)})
+
+
+@page()
+def store_part(request: HttpRequest, key: str) -> HttpResponse:
+    """Rows by place and the promises checked on them."""
+    found = runs.find_run(actor_of(request), key)
+    row = runs.run_detail(found)
+    return show(request, "webui/parts/store.html", {"run": row, **store(request, found, row)})
+
+
+@page()
+def decisions_part(request: HttpRequest, key: str) -> HttpResponse:
+    """The list of decisions alone."""
+    found = runs.find_run(actor_of(request), key)
+    row = runs.run_detail(found)
+    return show(request, "webui/parts/decisions.html", {"run": row, **decided(request, found, row)})
+
+
+def joint(request: HttpRequest, found: Any, row: dict[str, Any]) -> dict[str, Any]:
+    """What the cohorts' and the lag's card show."""
+    word = request.GET.get("cohorts", "")
+    word = word if word in SHOWN else ""
+    whole = telemetry.cohorts(found)
+    lag = telemetry.lag(found, shown=whole)
+    agents = _agents(row)
+    states = SHOWN[word][1]
+    shown = [one for one in whole["results"] if states is None or one["state"] in states]
+    return {
+        "cohorts": [
+            {**one, "look": COHORT_STATES[one["state"]], "pinned": sorted(one["pins"].items())}
+            for one in shown[:COHORTS]
+        ],
+        "cohorts_known": bool(whole["results"]),
+        "cohort_words": [(name, words, _address(request, cohorts=name)) for name, (words, _) in SHOWN.items()],
+        "cohorts_shown": word,
+        "joint_query": urlencode({"cohorts": word}) if word else "",
+        "lags": [_lag(one, agents.get(one["policy"])) for one in sorted(lag["policies"], key=_place_of(row))],
+        "ruled_out": [(DROP_CAUSES.get(one["cause"], one["cause"]), one["rows"]) for one in lag["groups_ruled_out"]],
+    }
+
+
+def _lag(one: dict[str, Any], agent: dict[str, Any] | None) -> dict[str, Any]:
+    values = [step["own_max"] for step in one["steps"] if step["own_max"] is not None]
+    last = one["steps"][-1] if one["steps"] else {}
+    worst = max([one["own_now"] or 0, *values])
+    return {
+        **one,
+        "agent": agent,
+        "last": last,
+        "drawn": spark([0.0, *values]) if len(values) > 1 and max(values) > 0 else None,
+        "beyond": worst > one["bound"],
+        "gone": sum(row["rows"] for row in one["dropped"]),
+        "causes": [(DROP_CAUSES.get(row["cause"], row["cause"]), row["rows"]) for row in one["dropped"]],
+    }
+
+
+def store(request: HttpRequest, found: Any, row: dict[str, Any]) -> dict[str, Any]:
+    """What the store's card shows: all of it on a small run or when asked, else only that it may be asked for."""
+    small = row["progress"]["episodes_finished"] <= COUNTED_AT_ONCE
+    if not (small or request.GET.get("count") == "1"):
+        return {"store": None, "checks": [], "broken": 0, "count_address": _address(request, count="1")}
+    agents, report = _agents(row), telemetry.consistency(found)
+    state = telemetry.store_state(found)
+    return {
+        "store": state,
+        "places": [{**one, "agent": agents.get(one["policy"])} for one in state["policies"]],
+        "checks": [{**check, "title": TITLES.get(check["name"], check["name"])} for check in report["checks"]],
+        "broken": sum(not check["ok"] for check in report["checks"]),
+        "store_query": "count=1" if not small else "",
+    }
+
+
+def decided(request: HttpRequest, found: Any, row: dict[str, Any]) -> dict[str, Any]:
+    """A page of decisions with the filters that chose it."""
+    kind, policy = request.GET.get("kind", ""), request.GET.get("policy", "")
+    kind = kind if kind in telemetry.DECISION_KINDS else ""
+    cohort = whole_number(request, "cohort")
+    cohort = cohort if cohort is not None and 0 <= cohort < LARGEST else None
+    wanted = telemetry.DecisionFilter([kind] if kind else None, [policy] if policy else None, cohort)
+    try:
+        shown, refused = telemetry.decisions(found, wanted, request.GET.get("cursor") or None, LINES), ""
+    except ValidationProblem as problem:
+        shown, refused = {"results": [], "next": None}, problem.detail
+    agents = _agents(row)
+    chosen = {"kind": kind, "policy": policy, "cohort": "" if cohort is None else str(cohort)}
+    return {
+        "decisions": [
+            {**one, "word": DECISIONS.get(one["kind"], one["kind"]), "agent": agents.get(one["policy"])}
+            for one in shown["results"]
+        ],
+        "decisions_refused": refused,
+        "decision_kinds": [(name, DECISIONS[name]) for name in telemetry.DECISION_KINDS],
+        "decision_policies": sorted(agents),
+        "wanted": chosen,
+        "wanted_any": any(chosen.values()),
+        "older": _address(request, cursor=shown["next"]) if shown["next"] else "",
+        "held_back": bool(request.GET.get("cursor")),
+        "decision_query": urlencode({name: value for name, value in chosen.items() if value}),
+    }
+
+
+def _place_of(row: dict[str, Any]) -> Callable[[dict[str, Any]], int]:
+    order = [agent["policy"] for agent in row["agents"]]
+    return lambda one: order.index(one["policy"]) if one["policy"] in order else len(order)
+
+
+def _agents(row: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {agent["policy"]: agent for agent in reversed(row["agents"])}
+
+
+def _address(request: HttpRequest, **changes: str) -> str:
+    """Return the query of this page with parameters changed; empty values leave."""
+    query = request.GET.copy()
+    for name, value in changes.items():
+        if value:
+            query[name] = value
+        else:
+            query.pop(name, None)
+    return query.urlencode()

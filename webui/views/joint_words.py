@@ -1,0 +1,39 @@
+"""Names of what the orchestrator decides and of how far a cohort is, as pages say them."""
+
+COHORT_STATES = {
+    "open": ("muted", "circle-dashed", "Open", "No worker has taken a part of it yet"),
+    "playing": (
+        "",
+        "player-play",
+        "Playing",
+        "Its episode groups are played; those that settled may be trained already",
+    ),
+    "settled": ("", "list-check", "Settled", "Every group is settled; its rows wait for their cut"),
+    "cut": ("", "stack-2", "Cut", "Its rows are in micro-batches that a step has not applied yet"),
+    "applied": ("ok", "circle-check", "Applied", "Every policy has stepped on it"),
+    "abandoned": ("muted", "ban", "Abandoned", "Its run ended before its step; its rows are never trained"),
+}
+"""State -> (tone, icon, word, meaning)."""
+
+DECISIONS = {
+    "request_devices": "Ask for devices",
+    "release_lease": "Give a device back",
+    "cut_micro_batch": "Cut a micro-batch",
+    "host_lease": "Start a child",
+    "play_groups": "Play groups",
+    "bind_policy": "Bind a policy",
+    "accumulate": "Accumulate",
+    "optimizer_step": "Step",
+    "load_weights": "Serve weights",
+    "write_checkpoint": "Write a checkpoint",
+    "cohort_settled": "Cohort settled",
+    "group_refused": "Refuse a group",
+    "group_dropped": "Drop a group",
+    "rows_dropped": "Drop rows",
+    "null_step": "No step",
+    "step_carried": "Carry a gradient",
+}
+"""Kind of a decision -> what it does."""
+
+DROP_CAUSES = {"group_refused": "refused", "group_dropped": "dropped", "stale": "too old", "overtaken": "overtaken"}
+"""Cause that rows left training for -> word."""
