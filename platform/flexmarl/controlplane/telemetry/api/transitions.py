@@ -14,7 +14,7 @@ from flexmarl.controlplane.runs.queries import find_run
 from flexmarl.controlplane.telemetry import transitions
 
 
-class TransitionSerializer(serializers.Serializer):
+class PolicyTransitionSerializer(serializers.Serializer):
     kind = serializers.ChoiceField(list(transitions.KINDS))
     policy = serializers.CharField()
     at = serializers.DateTimeField()
@@ -28,8 +28,8 @@ class TransitionSerializer(serializers.Serializer):
     event = serializers.IntegerField(allow_null=True, help_text="Its place in the run's event log; null of a cut.")
 
 
-class TransitionsSerializer(serializers.Serializer):
-    results = TransitionSerializer(many=True)
+class PolicyTransitionsSerializer(serializers.Serializer):
+    results = PolicyTransitionSerializer(many=True)
     seq = serializers.IntegerField()
 
 
@@ -42,7 +42,7 @@ class TransitionsView(ApiView):
         Parameter("limit", f"Newest transitions to list, 1 to {transitions.MAX_LIMIT}.", "integer"),
     )
 
-    @extend_schema(operation_id="runs_transitions", responses=TransitionsSerializer)
+    @extend_schema(operation_id="runs_transitions", responses=PolicyTransitionsSerializer)
     def get(self, request: Request, run_id: str) -> Response:
         """List when rows became ready, gradients were taken, the optimizer stepped and weights were served."""
         values = self.values
