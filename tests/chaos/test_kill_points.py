@@ -18,7 +18,7 @@ from flexmarl.launcher.processes import wait_until
 from tests.chaos.test_random_kills import SPEC, assert_nothing_lost_or_repeated
 from tests.support.system import System
 
-pytestmark = [pytest.mark.slow, pytest.mark.services]
+pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(1500)]
 
 POINTS = (
     "event:group_settled",

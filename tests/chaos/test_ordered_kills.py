@@ -10,7 +10,7 @@ from tests.support.bits import bits_of
 from tests.support.chaos import patient
 from tests.support.system import System
 
-pytestmark = [pytest.mark.slow, pytest.mark.services]
+pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(1500)]
 
 KILLS = int(os.environ.get("FLEXMARL_CHAOS_ORDERED_KILLS", "10"))
 SEED = int(os.environ.get("FLEXMARL_CHAOS_SEED", "20"))

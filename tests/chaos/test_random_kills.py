@@ -22,7 +22,7 @@ import pytest
 from tests.support.chaos import Chaos, Kind, Store, Strike, patient, percentile, schedule
 from tests.support.system import ROOT, Api, System
 
-pytestmark = [pytest.mark.slow, pytest.mark.services]
+pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(1500)]
 
 KILLS = int(os.environ.get("FLEXMARL_CHAOS_KILLS", "50"))
 SEED = int(os.environ.get("FLEXMARL_CHAOS_SEED", "20"))

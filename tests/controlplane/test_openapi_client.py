@@ -8,16 +8,18 @@ import jsonschema
 import pytest
 from asgiref.sync import async_to_sync
 
+from flexmarl.contracts.live import Progress
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.common.store import store_connection
-from flexmarl.store import attempts, logs, nodes
+from flexmarl.store import attempts, logs, nodes, runs
 from flexmarl.store.attempts import BegunAttempt
-from flexmarl.store.decisions import MetricPoint, _write_metrics
+from flexmarl.store.decisions import MetricPoint, RulingLine, _write_metrics, _write_rulings
 from flexmarl.store.logs import LogLine
 from flexmarl.store.nodes import DeviceFacts, NodeFacts
 from tests.controlplane.test_queue import ask
 from tests.support.controlplane import SPEC, key
 from tests.support.played import play
+from tests.support.store_story import Story
 
 pytestmark = pytest.mark.django_db
 FORMATS = jsonschema.Draft202012Validator.FORMAT_CHECKER
@@ -110,6 +112,8 @@ def ids(api, admin_api, editor, make_run, person) -> dict[str, object]:
     run = make_run(editor, RunStatus.RUNNING, agents=agents)
     played = play(run)
     _add_what_children_told(run)
+    lagging = make_run(editor, RunStatus.RUNNING, agents=agents)
+    _add_a_cohort_under_way(lagging)
     other = made(api, "runs", {"spec": {**SPEC, "seed": 7}})
     base = f"runs/{run.id}"
     made(api, f"{base}/trajectories/{played.trajectory}/labels", {"label": "good"}, 200, "put")
@@ -126,7 +130,8 @@ def ids(api, admin_api, editor, make_run, person) -> dict[str, object]:
     token = made(admin_api, "tokens", {"name": "t", "projects": ["default"], "networks": ["127.0.0.0/8"]})
     operation = made(api, f"{base}/actions/pause", status=202)
     return {
-        "run_id": run.id, "other": other["id"], "role": "speaker", "draw": 1, "trajectory_id": played.trajectory,
+        "run_id": run.id, "runs_lag.run_id": lagging.id,
+        "other": other["id"], "role": "speaker", "draw": 1, "trajectory_id": played.trajectory,
         "operation_id": operation["id"], "device_id": "box.cpu0", "nodes_read.name": "box", "pools_read.name": "gpu",
         "quotas_read.name": "gpu", "templates_read.name": "reference_game", "name": "default",
         "project": "default", "user_id": editor.id, "service_accounts_read.user_id": robot["id"],
@@ -153,6 +158,15 @@ def _add_what_children_told(run) -> None:
     logs.put(conn, run.no, [LogLine(run.no, 1000.0, "info", "device", "child started", fields={"no": 1})])
     attempts.write_attempts(conn, run.no, [BegunAttempt(1, 1, "start", "", now - 30, 0)])
     nodes.register_node(conn, NodeFacts("spare", "127.0.0.1:2", "i1", "0.1"), [DeviceFacts("spare.cpu0", "cpu", 0)])
+
+
+def _add_a_cohort_under_way(run) -> None:
+    """Order groups that nobody has played yet, and rule one out."""
+    conn = store_connection()
+    story = Story(conn, run_id=run.no, progress=Progress(max_steps=4))
+    [story.lease] = [held for held in runs.claim_runs(conn, story.owner, 60.0) if held.run_id == run.no]
+    story.play(2, 3)
+    _write_rulings(conn, run.no, [RulingLine(9, "group_refused", "no signal", 1.0, "", 0, "draw:3", 2)])
 
 
 def test_every_read_answers_as_the_document_says(asker, ids) -> None:

@@ -14,7 +14,7 @@ import pytest
 from flexmarl.store.report import consistency_report
 from tests.support.system import System
 
-pytestmark = [pytest.mark.services, pytest.mark.slow]
+pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 STEPS = 45
 PRESETS = ("one_step_off", "bounded_async", "active_partial")

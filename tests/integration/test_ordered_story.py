@@ -11,7 +11,7 @@ import pytest
 from tests.support.bits import Bits, bits_of, further_rollout_worker
 from tests.support.system import Api, System
 
-pytestmark = [pytest.mark.slow, pytest.mark.services]
+pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(1500)]
 
 STEPS = 6
 CHILDREN = ("engine", "trainer")

@@ -16,7 +16,7 @@ from flexmarl.store.report import consistency_report
 from flexmarl.store.transitions import transitions
 from tests.support.system import System
 
-pytestmark = [pytest.mark.services, pytest.mark.slow]
+pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 STEPS = 6
 MICRO_BATCHES = 4
