@@ -46,10 +46,10 @@ def read(browser, run, path, status=200):
         ("trajectories/1-1-1?view=scores", 21),
         ("trajectories/compare?draw=1", 17),
         ("parts/trajectories?step=1", 8),
-        ("checkpoints", 25),
+        ("checkpoints", 26),
         ("pipeline", 57),
         ("timeline", 16),
-        ("events", 28),
+        ("events", 29),
         ("attempts", 11),
     ],
 )

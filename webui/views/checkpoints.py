@@ -17,6 +17,7 @@ TITLES = {
     "groups_complete": "Groups are whole",
     "none_trained_twice": "No sample is trained twice",
     "trained_samples_exist": "What was trained exists",
+    "payloads_registered": "Every payload lies in a file that is known",
     "own_lag_within_bound": "Staleness keeps its bound",
     "steps_match_log": "Every step is a version",
     "versions_chain": "Versions form a chain",
