@@ -131,7 +131,7 @@ class System:
     def log(self) -> Path:
         return self.home / "up.out"
 
-    def start(self, timeout_s: float = 90.0) -> None:
+    def start(self, timeout_s: float = 240.0) -> None:
         """Start and wait until the page answers."""
         self.home.mkdir(parents=True, exist_ok=True)
         started = time.monotonic()
