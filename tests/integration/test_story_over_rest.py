@@ -104,7 +104,8 @@ def test_a_script_trains_a_team_though_connections_break(system: System) -> None
 
 def test_a_stream_that_breaks_goes_on_where_it_was(system: System) -> None:
     api = system.api()
-    run = api.create_run(template="reference_game", name="streamed")
+    endless = {"budget": {"train_steps": 100_000, "target": None}}
+    run = api.create_run(template="reference_game", name="streamed", overrides=endless)
     seen: list[int] = []
     last = ""
     for _ in range(3):
