@@ -13,7 +13,9 @@ import psutil
 import psycopg
 import pytest
 
+from flexmarl.contracts.plane_tokens import Plane, PlaneRefused, check
 from flexmarl.store import engines, leases
+from flexmarl.store.engines import EngineRoute
 from tests.support.machine import Machine, alive, wait_for
 from tests.support.store_story import Story
 from workers.children import TERM_S
@@ -35,13 +37,16 @@ def test_a_killed_child_is_replaced_within_a_second(workers):
     workers.start()
     workers.host()
     first = workers.serving()
+    first_secret = workers.secret()
     pid = workers.lease()[1]
     os.kill(pid, signal.SIGKILL)
     began = time.monotonic()
     second = workers.serving(first.incarnation)
     assert time.monotonic() - began < 5
     assert second.endpoint != first.endpoint
-    assert second.secret != first.secret
+    assert check(first_secret, first.token, 1, time.time()).plane is Plane.ROLLOUT
+    with pytest.raises(PlaneRefused):
+        check(first_secret, second.token, 1, time.time())
     assert workers.story.kinds() == ["devices_granted", "child_ready", "child_lost", "child_ready"]
 
 
@@ -106,10 +111,10 @@ def test_sigterm_leaves_the_lease_to_the_next_worker(workers):
     assert time.monotonic() - began < 5
     assert not alive(pid)
     assert workers.lease()[0] == "held"
+    free = "SELECT l.expires_at <= clock_timestamp(), c.status FROM store.lease l JOIN store.command c USING (run_id)"
+    assert workers.story.conn.execute(free).fetchone() == (True, "open"), "no time-out has to pass"
     workers.start()
-    began = time.monotonic()
     workers.serving(first.incarnation)
-    assert time.monotonic() - began < 4  # no time-out had to pass
 
 
 def test_a_released_lease_ends_after_its_child_even_a_stubborn_one(workers):
@@ -130,20 +135,21 @@ def test_a_released_lease_ends_after_its_child_even_a_stubborn_one(workers):
     assert status == ("done",)
 
 
-def load(child) -> None:
-    """Let the child work, so that it closes an interval."""
-    headers = {"Authorization": f"Bearer {child.secret}", "Content-Type": "application/json"}
+def load(workers: Machine) -> EngineRoute:
+    """Let the child work, so that it closes an interval; only its host's secret opens that."""
+    child = workers.serving()
+    headers = {"Authorization": f"Bearer {workers.secret()}", "Content-Type": "application/json"}
     body = msgspec.json.encode(LoadRequest("solver", 1, "d" * 64))
     with urlopen(Request(child.endpoint + "/load", body, headers), timeout=5) as answer:
         assert answer.status == 200
+    return child
 
 
 def test_what_a_child_did_last_is_stored_before_it_is_stopped(workers):
     """No node agent runs here: its host alone asks the child once more."""
     workers.start()
     lease_id, _ = workers.host()
-    child = workers.serving()
-    load(child)
+    child = load(workers)
     leases.request_release(workers.story.conn, 1, lease_id)
     wait_for(lambda: workers.lease()[0] == "ended", 10)
     rows = workers.story.conn.execute("SELECT lease_id, incarnation, ord, phase FROM store.interval").fetchall()
@@ -153,7 +159,7 @@ def test_what_a_child_did_last_is_stored_before_it_is_stopped(workers):
 def test_a_child_that_does_not_answer_is_stopped_in_time(workers):
     workers.start()
     lease_id, _ = workers.host()
-    load(workers.serving())
+    load(workers)
     os.kill(workers.lease()[1], signal.SIGSTOP)
     leases.request_release(workers.story.conn, 1, lease_id)
     began = time.monotonic()
