@@ -4,7 +4,7 @@ Work is named by a key ("load:7:solver"). `issue` gives a command to a key at mo
 parts of the core may state what is wanted on every call instead of remembering what they asked for.
 """
 
-from dataclasses import dataclass, field
+import msgspec
 
 from flexmarl.contracts.commands import Command
 from flexmarl.contracts.rulings import RulingKind
@@ -27,18 +27,17 @@ BACKOFF_S = (0.5, 1.0, 2.0, 5.0, 10.0)
 """Wait after the n-th failure of the same work in a row."""
 
 
-@dataclass(slots=True)
-class Context:
+class Context(msgspec.Struct, gc=False):
     plan: Plan
     state: RunState
     now: float
-    commands: list[NumberedCommand] = field(default_factory=list)
-    void: list[int] = field(default_factory=list)
-    metrics: list[Metric] = field(default_factory=list)
-    notes: list[Note] = field(default_factory=list)
-    attempts: list[AttemptBegan | AttemptEnded] = field(default_factory=list)
-    outcomes: list[Outcome] = field(default_factory=list)
-    rulings: list[Ruling] = field(default_factory=list)
+    commands: list[NumberedCommand] = []
+    void: list[int] = []
+    metrics: list[Metric] = []
+    notes: list[Note] = []
+    attempts: list[AttemptBegan | AttemptEnded] = []
+    outcomes: list[Outcome] = []
+    rulings: list[Ruling] = []
 
     def emit(self, command: Command, *, key: str = "", why: str = "") -> int:
         """Decide a command that nobody answers; returns its number. `why` replaces the reason it is told with."""
@@ -84,9 +83,10 @@ class Context:
 
     def withdraw_lease(self, lease_id: int) -> None:
         """Void what a lease's child was asked for, except to live: that the lease itself decides."""
-        keys = [key for key, o in self.state.outstanding.items() if o.lease_id == lease_id and o.kind != "host_lease"]
-        for key in keys:
-            self.withdraw(key)
+        outstanding = self.state.outstanding
+        for key in outstanding.of_lease(lease_id, self.state.policies):
+            if outstanding[key].kind != "host_lease":
+                self.withdraw(key)
 
     def failed(self, key: str) -> int:
         """Note one more failure of a key's work and hold it back; returns how often it failed in a row."""

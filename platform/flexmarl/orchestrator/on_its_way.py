@@ -1,16 +1,20 @@
 """Commands that were issued and not answered, by key, with what would otherwise take a walk over all of them.
 
 Invariants: it is a dictionary and goes into a snapshot as one; the indexes follow every change and are rebuilt from
-the entries when it is read back; a command's number belongs to one key.
+the entries when it is read back; a command's number belongs to one key; entries stand in the order of their numbers.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+_NONE: dict[str, None] = {}
+_NOT_OF_A_LEASE = frozenset({"load", "play"})
+"""Families that are not looked through for a lease: large ones, whose keys name the lease, or that have none."""
 
 
-@dataclass(slots=True)
-class Outstanding:
-    """A command that was issued and has not been answered."""
+class Outstanding(msgspec.Struct, gc=False):
+    """A command that was issued and has not been answered. A leaf: there are as many as engines times policies."""
 
     no: int
     kind: str
@@ -35,14 +39,15 @@ class OnItsWay(dict[str, Outstanding]):
 
     def __setitem__(self, key: str, command: Outstanding) -> None:
         former = self.get(key)
+        dict.__setitem__(self, key, command)
         if former is not None:
             self._keys.pop(former.no, None)
-        super().__setitem__(key, command)
         self._keys[command.no] = key
+        if former is not None:
+            return
         family, _, rest = key.partition(":")
-        if former is None:
-            subject = family, rest.rpartition(":")[2]
-            self._subjects[subject] = self._subjects.get(subject, 0) + 1
+        subject = family, rest.rpartition(":")[2]
+        self._subjects[subject] = self._subjects.get(subject, 0) + 1
         members = self._families.get(family)
         if members is None:
             members = self._families[family] = {}
@@ -50,12 +55,12 @@ class OnItsWay(dict[str, Outstanding]):
 
     def __delitem__(self, key: str) -> None:
         command = self[key]
-        super().__delitem__(key)
+        dict.__delitem__(self, key)
         self._forget(key, command)
 
     def pop(self, key: str, default: Outstanding | None = None) -> Outstanding | None:  # type: ignore[override]
         """Remove a key; returns its command, `default` when there is none."""
-        command = super().pop(key, None)
+        command = dict.pop(self, key, None)
         if command is None:
             return default
         self._forget(key, command)
@@ -63,7 +68,7 @@ class OnItsWay(dict[str, Outstanding]):
 
     def clear(self) -> None:
         """Remove everything."""
-        super().clear()
+        dict.clear(self)
         self._families.clear()
         self._keys.clear()
         self._subjects.clear()
@@ -92,6 +97,23 @@ class OnItsWay(dict[str, Outstanding]):
         """List the keys that start so, oldest first; the prefix holds a whole family's name."""
         family = prefix.partition(":")[0]
         return (key for key in list(self._families.get(family, ())) if key.startswith(prefix))
+
+    def newest_of(self, family: str) -> tuple[str, Outstanding] | None:
+        """Return the command of a family that was issued last."""
+        key = next(reversed(self._families.get(family, _NONE)), None)
+        return None if key is None else (key, self[key])
+
+    def of_lease(self, lease_id: int, policies: Iterable[str]) -> list[str]:
+        """List the keys of what a lease was asked for, oldest first; of loads only those of the policies named.
+
+        An engine's loads are found by their names: there are as many of others as the run has engines.
+        """
+        loads = self._families.get("load", _NONE)
+        found = [key for name in policies if (key := f"load:{lease_id}:{name}") in loads]
+        for family, members in self._families.items():
+            if family not in _NOT_OF_A_LEASE:
+                found += [key for key in members if self[key].lease_id == lease_id]
+        return sorted(found, key=lambda key: self[key].no)
 
     def key_of(self, no: int) -> str | None:
         """Return the key of a command's number."""

@@ -1,7 +1,13 @@
-"""What one call of the core returns. Plain values: writing them down is the driver's part."""
+"""What one call of the core returns. Plain values: writing them down is the driver's part.
 
-from dataclasses import dataclass, field
+A large run makes millions of them, and none can be part of a cycle: they are hidden from the garbage collector, which
+would otherwise walk all that a driver holds until its commit, again and again. What is empty is the empty tuple.
+"""
+
+from collections.abc import Sequence
 from enum import StrEnum
+
+import msgspec
 
 from flexmarl.contracts.commands import Command
 from flexmarl.contracts.events import Verb
@@ -15,8 +21,7 @@ class NoteLevel(StrEnum):
     ERROR = "error"
 
 
-@dataclass(frozen=True, slots=True)
-class NumberedCommand:
+class NumberedCommand(msgspec.Struct, frozen=True, gc=False):
     """A decision with the number that names it for good, and the run epoch it belongs to."""
 
     no: int
@@ -26,8 +31,7 @@ class NumberedCommand:
     """Why it is decided, for people."""
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(msgspec.Struct, frozen=True, gc=False):
     """One point of a series. `agent` empty is the team; `samples` trained so far is an x axis."""
 
     name: str
@@ -38,8 +42,7 @@ class Metric:
     samples: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(msgspec.Struct, frozen=True, gc=False):
     """One line for people."""
 
     level: NoteLevel
@@ -50,8 +53,7 @@ class Note:
     """Id of the request that it follows from."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ruling:
+class Ruling(msgspec.Struct, frozen=True, gc=False):
     """A decision that is no command. `rows` leave training by it; `cause` names why, for programs."""
 
     kind: RulingKind
@@ -63,8 +65,7 @@ class Ruling:
     cause: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptBegan:
+class AttemptBegan(msgspec.Struct, frozen=True, gc=False):
     """A continuous stretch of the run began: it asks for devices."""
 
     no: int
@@ -76,8 +77,7 @@ class AttemptBegan:
     """Train steps done before it."""
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptEnded:
+class AttemptEnded(msgspec.Struct, frozen=True, gc=False):
     """A stretch ended: the run is over, or it gave its devices back."""
 
     no: int
@@ -91,8 +91,7 @@ class AttemptEnded:
     """Policy -> committed version; policies without any are left out."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True, gc=False):
     """How a verb that somebody follows ended."""
 
     operation: str
@@ -101,15 +100,14 @@ class Outcome:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True, gc=False):
     """Everything an event led to, and where the run stands after it."""
 
-    commands: list[NumberedCommand]
-    void: list[int]
+    commands: Sequence[NumberedCommand]
+    void: Sequence[int]
     """Numbers of commands that nobody must carry out any more."""
-    metrics: list[Metric]
-    notes: list[Note]
+    metrics: Sequence[Metric]
+    notes: Sequence[Note]
     status: RunStatus
     reason: RunReason
     reason_text: str
@@ -117,6 +115,6 @@ class Decision:
     step: int
     deadline: float | None
     """When the core wants a `TimerFired`, in the clock of `now`."""
-    attempts: list[AttemptBegan | AttemptEnded] = field(default_factory=list)
-    outcomes: list[Outcome] = field(default_factory=list)
-    rulings: list[Ruling] = field(default_factory=list)
+    attempts: Sequence[AttemptBegan | AttemptEnded] = ()
+    outcomes: Sequence[Outcome] = ()
+    rulings: Sequence[Ruling] = ()

@@ -38,7 +38,7 @@ def test_start_asks_for_a_gang_and_hosts_what_it_gets():
 def test_an_illegal_verb_is_named_with_the_legal_ones_and_changes_nothing(verb):
     cluster = started()
     decision = cluster.verb(verb)
-    assert (decision.status, decision.commands) == (RunStatus.QUEUED, [])
+    assert (decision.status, list(decision.commands)) == (RunStatus.QUEUED, [])
     assert "allows stop, kill" in decision.notes[0].text
 
 
@@ -202,7 +202,7 @@ def test_a_lease_that_ended_is_replaced_a_bounded_number_of_times():
 def test_a_failed_command_is_repeated_after_a_back_off():
     cluster = running()
     decision = fail_next(cluster, "play_groups")
-    assert decision.commands == []
+    assert not decision.commands
     assert decision.deadline == pytest.approx(cluster.now + 0.5)
     key, failure = next(iter(cluster.core.state.failures.items()))
     open_draws = [d for d, k in cluster.core.state.cohort.open.items() if k == key]
