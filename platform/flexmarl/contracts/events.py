@@ -106,6 +106,15 @@ class LeaseRecalled(Record):
     withdrawn: bool = False
 
 
+class GangRecalled(Record):
+    """The pool arbiter wants back all that the run holds: it lacks a part, and others could go on with what it has."""
+
+    kind: Literal["gang_recalled"] = "gang_recalled"
+    command_no: int
+    """The request for the missing part; void when it was answered or withdrawn meanwhile."""
+    reason: str
+
+
 class PoolsChanged(Record):
     """A run that holds no device shall ask for them in other pools. Too late once it has been granted any."""
 
@@ -232,6 +241,7 @@ Event = Annotated[
     | LeaseRecalled
     | PoolsChanged
     | PolicyBound
+    | GangRecalled
     | GroupSettled
     | MicroBatchAccumulated
     | StepCommitted

@@ -23,6 +23,8 @@ from flexmarl.orchestrator.state import RunState, WantedCheckpoint, forget_carri
 from flexmarl.orchestrator.types import NoteLevel
 
 _EVALUATED_AT_END = (RunReason.BUDGET_STEPS, RunReason.BUDGET_TIME)
+_GOES_ON = frozenset({RunStatus.RUNNING, RunStatus.STOPPING})
+"""Where a run that froze goes on by itself, as soon as it has what it needs."""
 """A run that reached its target has been evaluated; one stopped on request should end soon."""
 
 
@@ -141,7 +143,7 @@ def advance(ctx: Context) -> None:
     if state.status in (RunStatus.STARTING, RunStatus.RESUMING) and pausing.ready(ctx):
         move(ctx, RunStatus.RUNNING)
         pausing.go_on(ctx)
-    elif state.status is RunStatus.STOPPING and state.rest.frozen and pausing.ready(ctx):
+    elif state.status in _GOES_ON and state.rest.frozen and pausing.ready(ctx):
         pausing.go_on(ctx)
     if state.status is RunStatus.RUNNING:
         _check_budget(ctx)
@@ -236,7 +238,7 @@ def _continue(ctx: Context) -> None:
         if ctx.plan.bounded and evaluation_due(ctx) and served(ctx):
             open_evaluation(ctx)
         return
-    if not (hand_over(ctx) and served(ctx)):
+    if state.rest.frozen or not (hand_over(ctx) and served(ctx)):
         return
     open_cohort(ctx, state.vector())
     if evaluation_due(ctx):

@@ -17,6 +17,7 @@ from flexmarl.contracts.events import (
     DevicesGranted,
     DeviceUse,
     Event,
+    GangRecalled,
     GroupSettled,
     LeaseEnded,
     LeaseRecalled,
@@ -42,7 +43,7 @@ from flexmarl.orchestrator.evaluation import on_evaluation_group
 from flexmarl.orchestrator.invariants import check_invariants, check_touched
 from flexmarl.orchestrator.lifecycle import advance, fail, on_verb, time_limit
 from flexmarl.orchestrator.moving import drive_moves, moving_text, on_lease_recalled
-from flexmarl.orchestrator.pausing import still, take_late_group
+from flexmarl.orchestrator.pausing import on_gang_recalled, still, take_late_group
 from flexmarl.orchestrator.plan import make_plan
 from flexmarl.orchestrator.pools import on_pools_changed
 from flexmarl.orchestrator.recovery import (
@@ -90,6 +91,7 @@ HANDLERS: dict[type[Any], Callable[[Context, Any], None]] = {
     ChildLost: on_child_lost,
     LeaseEnded: on_lease_ended,
     LeaseRecalled: on_lease_recalled,
+    GangRecalled: on_gang_recalled,
     PoolsChanged: on_pools_changed,
     PolicyBound: on_policy_bound,
     GroupSettled: _on_group,
@@ -210,7 +212,8 @@ def _explain(ctx: Context) -> None:
         state.reason = RunReason.RECOVERING_ENGINE if engine else RunReason.RECOVERING_TRAINER
         state.reason_text = f"{gone.use} on {gone.device_id} starts again"
     elif "devices" in state.outstanding:
-        state.reason, state.reason_text = RunReason.WAITING_FOR_DEVICES, "waiting for a device to replace a lost one"
+        text = "waiting for a device to replace a lost one" if working else "waiting for devices again"
+        state.reason, state.reason_text = RunReason.WAITING_FOR_DEVICES, text
     elif text := moving_text(ctx):
         state.reason, state.reason_text = RunReason.MOVING, text
     elif state.reason is not RunReason.NONE:

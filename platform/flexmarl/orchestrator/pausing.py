@@ -5,21 +5,24 @@ back. A frozen run keeps its open cohort: settled groups, cut micro-batches and,
 accumulated gradients; episodes of unsettled groups count as cancelled and are proposed again, under the same draws,
 when it goes on. A group that had settled before the freeze reached its worker is taken after all. Gradients of a
 trainer that was given back are accumulated again from the same micro-batches, so nothing is trained twice and nothing
-is lost. The clocks of the run stand still while it rests.
+is lost. The clocks of the run stand still while it rests. A run whose part of a gang is recalled freezes in the same
+way, without a pause: it goes on by itself when it has a whole gang again.
 """
 
 from collections.abc import Iterator
 
 from flexmarl.contracts.commands import ReleaseLease
-from flexmarl.contracts.events import GroupSettled, PauseMode, RunVerb
+from flexmarl.contracts.events import GangRecalled, GroupSettled, PauseMode, RunVerb
 from flexmarl.contracts.status import RunReason, RunStatus
 from flexmarl.contracts.wire import Origin
 from flexmarl.orchestrator import attempts, wishes
 from flexmarl.orchestrator.children import forget_child
 from flexmarl.orchestrator.context import Context
+from flexmarl.orchestrator.pools import GANG
 from flexmarl.orchestrator.rollout import drive_rollout
 from flexmarl.orchestrator.serving import loaded
 from flexmarl.orchestrator.state import Cohort, Counters, Evaluation, RunState
+from flexmarl.orchestrator.types import NoteLevel
 
 _ALWAYS_ON_ITS_WAY = frozenset({"host_lease"})
 
@@ -55,6 +58,19 @@ def freeze(ctx: Context) -> int:
     for key in [key for key in state.failures if key.startswith("play:")]:
         del state.failures[key]
     return abandoned
+
+
+def on_gang_recalled(ctx: Context, event: GangRecalled) -> None:
+    """Give back what is held of a gang that cannot be completed; all of it is asked for again, as one gang."""
+    waiting = ctx.state.outstanding.get(GANG)
+    if waiting is None or waiting.no != event.command_no:
+        return
+    abandoned = freeze(ctx)
+    again = f"; {abandoned} running episodes are played again" if abandoned else ""
+    ctx.note(f"the run gives all its devices back: {event.reason}{again}", NoteLevel.WARNING, target="run")
+    ctx.withdraw(GANG)
+    ctx.withdraw_kind("request_devices")
+    release_all(ctx)
 
 
 def take_late_group(ctx: Context, event: GroupSettled) -> None:

@@ -4,10 +4,14 @@ Invariants: a gang gets all its devices or none, so no run that waits for its fi
 project above a quota; equal inputs give equal answers. Nobody overtakes an earlier demand on a pool they share, unless
 that demand can never be met or is held by its own project's quota; then only its own project may not overtake it.
 
-The order: first runs that hold devices already and lack some, since nobody can count on what they hold before they
-have the rest; then whoever has waited for `PATIENCE_S`, oldest first, so that nobody starves; then priority; within
-one priority the project with the smallest share of what its demand names, each share over its weight; then age. A
-project's share is the largest part that it holds of any of these pools, grants of the same round counted.
+A quota counts gangs whole, from the grant of the first device to the end of the last: what a run has lost of its gang
+and a device that moves are its seats as before. So a run that lacks a part never waits for its own project's quota.
+
+The order: first runs that hold a part of their devices and lack the rest, since nobody can count on what they hold
+before they have it; then runs that were at work and lost everything; then whoever has waited for `PATIENCE_S`, oldest
+first, so that nobody starves; then priority; within one priority the project with the smallest share of what its
+demand names, each share over its weight; then age. A project's share is the largest part that it has of any of these
+pools, grants of the same round counted. `pool_recalls` says what happens when such runs wait for each other.
 
 Devices of a gang lie on as few nodes as possible. Every demand that gets nothing has its place per pool and the one
 requirement that is not met, in numbers (`pool_words` writes it).
@@ -39,9 +43,18 @@ class Demand:
     priority: int = DEFAULT_PRIORITY
     since: float = 0.0
     running: bool = False
-    """The run holds devices already: one that lost a device comes first, and no lost binding stops it."""
+    """The run is at work: no lost binding stops it, and it comes before those that have not begun."""
     replaces: bool = False
-    """The device stands in for one that is given back: no quota counts it."""
+    """The device stands in for one that is given back: the seat is counted already."""
+    holds: Mapping[str, int] | None = None
+    """Of a run that lost a part of its gang: pool -> devices in service that it still holds. None: it holds none."""
+    stalled: bool = False
+    """What it holds is of no use without the rest: no engine is left, or no trainer."""
+
+    @property
+    def lacks(self) -> bool:
+        """Tell whether the run holds a part of its gang and asks for the rest; its quota counts the whole."""
+        return self.holds is not None and not self.replaces
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +74,7 @@ class Rules:
     quotas: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """(project, pool) -> devices held at once at most."""
     held: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """(project, pool) -> devices held now."""
+    """(project, pool) -> seats taken now: gangs whole, also where a part is lost or on the move."""
     weights: Mapping[str, float] = field(default_factory=dict)
     """Project -> its part beside others of the same priority; 1 when absent."""
     now: float = 0.0
@@ -102,6 +115,8 @@ _BLOCKS = frozenset({Unmet.BEHIND, Unmet.NOT_FREE})
 class Ahead(StrEnum):
     """Why another demand is served first."""
 
+    PART = "part"
+    """It holds a part of its devices."""
     RUNNING = "running"
     OVERDUE = "overdue"
     PRIORITY = "priority"
@@ -143,7 +158,7 @@ class Arbitration:
 
 
 _Held = Mapping[tuple[str, str], int]
-_Rank = tuple[bool, float, int, float, float, int, int]
+_Rank = tuple[bool, bool, float, int, float, float, int, int]
 
 
 def in_order(demands: Sequence[Demand], rules: Rules, held: _Held | None = None) -> list[Demand]:
@@ -156,11 +171,12 @@ def _rank(demand: Demand, rules: Rules, held: _Held) -> _Rank:
     """Lower is earlier; the places are those of `Ahead`, then the demand's own numbers."""
     overdue = demand.since if rules.now - demand.since >= PATIENCE_S else inf
     share = _share(demand, rules, held)
-    lacks = demand.running and not demand.replaces  # who moves a device works on with the old one until then
-    return (not lacks, overdue, -demand.priority, share, demand.since, demand.run_id, demand.command_no)
+    urgent = demand.running and not demand.replaces  # who moves a device works on with the old one until then
+    began = (demand.since, demand.run_id, demand.command_no)
+    return (not demand.lacks, not urgent, overdue, -demand.priority, share, *began)
 
 
-_PLACES = (Ahead.RUNNING, Ahead.OVERDUE, Ahead.PRIORITY, Ahead.SHARE)
+_PLACES = (Ahead.PART, Ahead.RUNNING, Ahead.OVERDUE, Ahead.PRIORITY, Ahead.SHARE)
 
 
 def _share(demand: Demand, rules: Rules, held: _Held) -> float:
@@ -219,7 +235,7 @@ def _serve(at: _Round, demand: Demand) -> Grant | Waiting:
         return Waiting(demand.run_id, demand.command_no, {pool: at.places[pool] for pool in wanted}, lack)
     taken = {placement.device_id for placement in placements}
     at.left = [device for device in at.left if device.device_id not in taken]
-    if not demand.replaces:
+    if not (demand.replaces or demand.lacks):  # else its seats are counted already
         for pool, count in wanted.items():
             at.held[demand.project, pool] = at.held.get((demand.project, pool), 0) + count
     return Grant(demand.run_id, demand.command_no, placements)
@@ -243,10 +259,12 @@ def _refused(
         bound = rules.bindings.get(pool)
         if bound and project not in bound and not demand.running:
             return Requirement(Unmet.POOL_CLOSED, pool, project)
+    holds = demand.holds if demand.holds is not None and demand.lacks else {}
     for pool, count in wanted.items():
-        if rules.capacity.get(pool, 0) < count:
-            return Requirement(Unmet.POOL_TOO_SMALL, pool, project, count, rules.capacity.get(pool, 0))
-    if demand.replaces:
+        whole = count + holds.get(pool, 0)
+        if rules.capacity.get(pool, 0) < whole:
+            return Requirement(Unmet.POOL_TOO_SMALL, pool, project, whole, rules.capacity.get(pool, 0))
+    if demand.replaces or demand.lacks:
         return None
     for pool, count in wanted.items():
         quota = rules.quotas.get((project, pool))
@@ -263,7 +281,7 @@ def _refused(
 def _behind(at: _Round, demand: Demand, wanted: dict[str, int]) -> Requirement | None:
     for pool, count in wanted.items():
         ahead = at.blocked.get(pool)
-        if ahead is None and not demand.replaces:
+        if ahead is None and not (demand.replaces or demand.lacks):
             ahead = at.blocked_own.get((demand.project, pool))
         if ahead is not None:
             why = _why(ahead, demand, at)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from flexmarl.orchestrator.pool_arbiter import Ahead, Requirement, Unmet
 
 _AHEAD = {
+    Ahead.PART: "holds a part of its devices and waits",
     Ahead.RUNNING: "works already and waits",
     Ahead.OVERDUE: "has waited too long",
     Ahead.PRIORITY: "has a higher priority",

@@ -20,8 +20,9 @@ from flexmarl.contracts.commands import (
     WriteCheckpoint,
 )
 from flexmarl.contracts.events import DeviceUse
+from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.contracts.wire import Origin
-from flexmarl.orchestrator.state import RunState
+from flexmarl.orchestrator.state import LeaseState, RunState
 
 POLICIES_NAMED = 4
 """Longest version vector that a reason spells out."""
@@ -54,7 +55,13 @@ def _release(state: RunState, command: ReleaseLease) -> str:
         return f"{lease.device_id} is wanted back: {lease.recalled}"
     if lease is not None and lease.replaces:
         return f"{lease.device_id} stood by for a lease that may stay or is gone"
+    if state.rest.frozen and state.status not in TERMINAL | {RunStatus.PAUSED, RunStatus.PAUSING}:
+        return f"a part of the run's devices is lost for good, and others can go on with {_where(lease)}"
     return f"the run is {state.status} and needs no device of it"
+
+
+def _where(lease: LeaseState | None) -> str:
+    return "it" if lease is None else lease.device_id
 
 
 def _play(state: RunState, command: PlayGroups) -> str:

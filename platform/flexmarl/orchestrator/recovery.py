@@ -13,7 +13,7 @@ from flexmarl.orchestrator.children import forget_child
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.lifecycle import fail, move
 from flexmarl.orchestrator.pausing import needs_devices
-from flexmarl.orchestrator.pools import replaced_by, request_of, rollout_pool, training_pool
+from flexmarl.orchestrator.pools import GANG, replaced_by, request_of, rollout_pool, training_pool
 from flexmarl.orchestrator.state import LeaseState
 from flexmarl.orchestrator.training import unbind
 from flexmarl.orchestrator.types import NoteLevel
@@ -120,6 +120,8 @@ def on_lease_ended(ctx: Context, event: LeaseEnded) -> None:
     if ctx.state.replacements > MAX_REPLACEMENTS:
         text = f"{ctx.state.replacements} leases ended without a finished step between them, the last: {why}"
         fail(ctx, RunReason.CHILDREN_LOST, f"{text}; read the log of {lease.device_id}'s node")
+        return
+    ctx.withdraw(GANG)  # a request on its way asks for less than the run lacks now, and a gang is asked for whole
 
 
 def on_command_failed(ctx: Context, event: CommandFailed) -> None:

@@ -1,11 +1,11 @@
 """Device requests that wait, and their answers: a gang's leases in one transaction.
 
-Invariants: one lease that is not ended per device (a unique index, so two drivers cannot both win); a grant counts its
-project's leases under the lock of its quota, so two drivers cannot exceed it together; grants take devices in one
-order, so two of them never wait for each other. Nothing is held while a gang waits.
+Invariants: one lease that is not ended per device (a unique index, so two drivers cannot both win); a grant of a gang
+counts its project's seats under the lock of its quota, so two drivers cannot exceed it together; grants take devices,
+then quotas, each in one order, so two of them never wait for each other. Nothing is held while a first gang waits.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from psycopg import Connection
@@ -17,6 +17,7 @@ from flexmarl.contracts.status import TERMINAL
 from flexmarl.store.commands import finish_driver
 from flexmarl.store.errors import FenceLost
 from flexmarl.store.inbox import put_event
+from flexmarl.store.nodes import ALIVE_S
 from flexmarl.store.runs import RunLease
 
 
@@ -35,6 +36,10 @@ class Demand:
     """The run holds devices, or had all of them and lost or moves one."""
     replaces: bool = False
     """The device asked for stands in for one that the run still holds."""
+    holds: Mapping[str, int] | None = None
+    """Pool -> devices in service that the run holds; None when it holds none at all."""
+    stalled: bool = False
+    """The run holds no engine or no trainer, and asks for one."""
 
 
 def open_demands(conn: Connection) -> list[Demand]:
@@ -47,17 +52,35 @@ def open_demands(conn: Connection) -> list[Demand]:
           r.status NOT IN ('queued', 'resuming')
             OR EXISTS (SELECT 1 FROM store.lease l WHERE l.run_id = c.run_id AND l.state = 'held'),
           EXISTS (SELECT 1 FROM store.lease l WHERE l.run_id = c.run_id AND l.state = 'held'
-                  AND l.id = (c.body ->> 'replaces')::bigint)
+                  AND l.id = (c.body ->> 'replaces')::bigint),
+          own.holds, own.uses
         FROM store.command c JOIN store.run_state r USING (run_id)
-        WHERE c.kind = 'request_devices' AND c.status = 'open' AND r.status <> ALL(%s)
+        LEFT JOIN LATERAL (
+          SELECT jsonb_object_agg(x.pool, x.in_service) AS holds, array_agg(DISTINCT used) AS uses
+          FROM (
+            SELECT d.pool, array_agg(DISTINCT l.use) AS uses, count(*) FILTER (
+              WHERE d.state = 'ready' AND n.state = 'ready'
+                AND n.heartbeat_at > clock_timestamp() - make_interval(secs => %(alive)s)) AS in_service
+            FROM store.lease l JOIN store.device d ON d.id = l.device_id JOIN store.node n ON n.name = d.node
+            WHERE l.run_id = c.run_id AND l.state = 'held' GROUP BY d.pool
+          ) x, unnest(x.uses) AS used
+        ) own ON true
+        WHERE c.kind = 'request_devices' AND c.status = 'open' AND r.status <> ALL(%(ended)s)
         ORDER BY c.created_at, c.run_id
         """,
-        [[status.value for status in TERMINAL]],
+        {"alive": ALIVE_S, "ended": [status.value for status in TERMINAL]},
     ).fetchall()
-    return [
-        Demand(run_id, no, RequestDevices.model_validate_json(body), project, priority, since, running, replaces)
-        for run_id, no, body, project, priority, since, running, replaces in rows
-    ]
+    return [_demand(*row) for row in rows]
+
+
+def _demand(
+    run_id: int, no: int, body: str, project: str, priority: int, since: float, running: bool, replaces: bool,
+    holds: Mapping[str, int] | None, uses: Sequence[str] | None,
+) -> Demand:  # fmt: skip
+    request = RequestDevices.model_validate_json(body)
+    wanted = {DeviceUse.ENGINE.value: request.engines, DeviceUse.TRAINER.value: request.trainers}
+    stalled = any(count and use not in (uses or ()) for use, count in wanted.items())
+    return Demand(run_id, no, request, project, priority, since, running, replaces, holds, stalled)
 
 
 def grant(
@@ -71,7 +94,8 @@ def grant(
     try:
         with conn.transaction():
             held = conn.execute(
-                "SELECT 1 FROM store.run_state WHERE run_id = %s AND owner = %s AND fence = %s FOR SHARE",
+                "SELECT EXISTS (SELECT 1 FROM store.lease l WHERE l.run_id = r.run_id AND l.state = 'held') "
+                "FROM store.run_state r WHERE run_id = %s AND owner = %s AND fence = %s FOR SHARE OF r",
                 [lease.run_id, lease.owner, lease.fence],
             ).fetchone()
             if held is None:
@@ -79,8 +103,9 @@ def grant(
             if not finish_driver(conn, lease.run_id, no):
                 return None
             order = sorted(placements)
-            leased = {device_id: _grant_one(conn, lease.run_id, device_id, use) for device_id, use in order}
-            _hold_quota(conn, lease.run_id, no, [device_id for device_id, _ in order])
+            leased = {device_id: _grant_one(conn, lease.run_id, no, device_id, use) for device_id, use in order}
+            if not held[0]:  # else its gang is counted already, and no quota that was lowered splits it
+                _hold_quota(conn, lease.run_id, [device_id for device_id, _ in order])
             granted = tuple(leased[device_id] for device_id, _ in placements)
             key = "granted:" + ",".join(str(one.lease_id) for one in granted)
             put_event(conn, lease.run_id, key, DevicesGranted(leases=granted, command_no=no))
@@ -93,41 +118,36 @@ class _QuotaFull(Exception):
     """A grant would take its project above a quota."""
 
 
-def _hold_quota(conn: Connection, run_id: int, no: int, devices: Sequence[str]) -> None:
-    """Raise _QuotaFull when a project holds more of a pool than it may, its new leases counted.
+def _hold_quota(conn: Connection, run_id: int, devices: Sequence[str]) -> None:
+    """Raise _QuotaFull when a project has more seats of a pool than it may, a new gang counted.
 
-    Whoever grants to the same project waits here for the other's commit. A device that stands in for one that the run
-    still holds is not counted: that one is given back.
+    Whoever grants to the same project waits here for the other's commit.
     """
     quotas = conn.execute(
         """
         SELECT q.project, q.pool, q.devices FROM store.pool_quota q
         WHERE q.project = (SELECT project FROM store.run_state WHERE run_id = %(run)s)
           AND q.pool IN (SELECT pool FROM store.device WHERE id = ANY(%(devices)s))
-          AND NOT EXISTS (SELECT 1 FROM store.command c JOIN store.lease l ON l.run_id = c.run_id
-                          AND l.id = (c.body ->> 'replaces')::bigint AND l.state = 'held'
-                          WHERE c.run_id = %(run)s AND c.no = %(no)s)
         ORDER BY q.pool FOR UPDATE OF q
         """,
-        {"run": run_id, "no": no, "devices": list(devices)},
+        {"run": run_id, "devices": list(devices)},
     ).fetchall()
     for project, pool, limit in quotas:
         row = conn.execute(
-            """
-            SELECT count(*) FROM store.lease l JOIN store.device d ON d.id = l.device_id
-            JOIN store.run_state r USING (run_id)
-            WHERE l.state <> 'ended' AND d.pool = %s AND r.project = %s
-            """,
-            [pool, project],
+            "SELECT coalesce(sum(devices), 0) FROM store.seat WHERE pool = %s AND project = %s", [pool, project]
         ).fetchone()
         if row is not None and row[0] > limit:
             raise _QuotaFull
 
 
-def _grant_one(conn: Connection, run_id: int, device_id: str, use: DeviceUse) -> GrantedDevice:
+def _grant_one(conn: Connection, run_id: int, no: int, device_id: str, use: DeviceUse) -> GrantedDevice:
     row = conn.execute(
-        "INSERT INTO store.lease (device_id, run_id, use) VALUES (%s, %s, %s) RETURNING id",
-        [device_id, run_id, use.value],
+        """
+        INSERT INTO store.lease (device_id, run_id, use, replaces)
+        SELECT %s, run_id, %s, coalesce((body ->> 'replaces')::bigint, 0) FROM store.command
+        WHERE run_id = %s AND no = %s RETURNING id
+        """,
+        [device_id, use.value, run_id, no],
     ).fetchone()
     assert row is not None
     return GrantedDevice(lease_id=row[0], device_id=device_id, use=use)

@@ -1,9 +1,10 @@
 """What administrators decided about pools, and what the arbiter needs to follow it.
 
-Invariant: the control plane alone writes bindings and quotas; drivers only read them, at every arbitration.
+Invariant: the control plane alone writes bindings, quotas and weights; drivers only read them, at every arbitration. A
+quota counts seats: a gang whole from its first device to its last, also while a part is lost or moves.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from psycopg import Connection
 
@@ -19,16 +20,18 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class PoolRules:
-    """Bindings, quotas, and what is held of each pool, all of one moment."""
+    """Bindings, quotas, weights, and what is held of each pool, all of one moment."""
 
     bindings: dict[str, set[str]]
     """Pool -> projects that may use it. A pool that is missing is open to all."""
     quotas: list[Quota]
     """By pool and project."""
     held: dict[tuple[str, str], int]
-    """(project, pool) -> devices held now."""
+    """(project, pool) -> seats taken now."""
     now: float = 0.0
     """When this was so, in seconds since the epoch."""
+    weights: dict[str, float] = field(default_factory=dict)
+    """Project -> its weight; 1 when absent."""
 
 
 def rules(conn: Connection) -> PoolRules:
@@ -38,21 +41,21 @@ def rules(conn: Connection) -> PoolRules:
         SELECT 'bound', pool, project, 0, 0, 0::float8 FROM store.pool_binding
         UNION ALL SELECT 'now', '', '', 0, 0, extract(epoch FROM clock_timestamp())::float8
         UNION ALL SELECT 'quota', pool, project, devices, version, 0 FROM store.pool_quota
-        UNION ALL SELECT 'held', d.pool, r.project, count(*), 0, 0
-          FROM store.lease l JOIN store.device d ON d.id = l.device_id JOIN store.run_state r USING (run_id)
-          WHERE l.state <> 'ended' GROUP BY d.pool, r.project
+        UNION ALL SELECT 'weight', '', project, 0, 0, weight FROM store.project_weight
+        UNION ALL SELECT 'held', pool, project, sum(devices), 0, 0 FROM store.seat GROUP BY pool, project
         ORDER BY 1, 2, 3
         """
     ).fetchall()
-    now = max(row[5] for row in rows)
-    found = PoolRules({}, [], {}, now)
-    for kind, pool, project, devices, version, _ in rows:
+    found = PoolRules({}, [], {}, max(number for kind, *_, number in rows if kind == "now"))
+    for kind, pool, project, devices, version, number in rows:
         if kind == "bound":
             found.bindings.setdefault(pool, set()).add(project)
         elif kind == "quota":
             found.quotas.append(Quota(project, pool, devices, version))
         elif kind == "held":
             found.held[project, pool] = devices
+        elif kind == "weight":
+            found.weights[project] = number
     return found
 
 
@@ -90,6 +93,25 @@ def set_quota(conn: Connection, project: str, pool: str, devices: int) -> None:
 def drop_quota(conn: Connection, project: str, pool: str) -> None:
     """Lift a limit."""
     conn.execute("DELETE FROM store.pool_quota WHERE project = %s AND pool = %s", [project, pool])
+
+
+def set_weight(conn: Connection, project: str, weight: float) -> None:
+    """Say how much a project weighs beside others of the same priority."""
+    conn.execute(
+        """
+        INSERT INTO store.project_weight (project, weight) VALUES (%s, %s)
+        ON CONFLICT (project) DO UPDATE SET weight = excluded.weight
+        """,
+        [project, weight],
+    )
+
+
+def forget_project(conn: Connection, project: str) -> None:
+    """Drop what was decided about a project that is deleted."""
+    with conn.transaction():
+        conn.execute("DELETE FROM store.project_weight WHERE project = %s", [project])
+        conn.execute("DELETE FROM store.pool_binding WHERE project = %s", [project])
+        conn.execute("DELETE FROM store.pool_quota WHERE project = %s", [project])
 
 
 def forget_pool(conn: Connection, pool: str) -> None:

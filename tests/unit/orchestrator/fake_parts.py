@@ -38,6 +38,8 @@ class Faults:
     lease_end: float = 0.0
     recall: float = 0.0
     """An administrator wants a lease's device back, or lets it stay after all."""
+    gang_recall: float = 0.0
+    """The arbiter wants back all that a run holds which lacks a part."""
     uncommitted: float = 0.0
     """A child did the work, but the node died before it wrote it down: the command is done again."""
     refused: float = 0.0
@@ -50,4 +52,6 @@ class Faults:
 class Child:
     incarnation: str
     holds: dict = field(default_factory=dict)
+    orders: dict = field(default_factory=dict)
+    """Policy -> number of the last load."""
     trains: dict = field(default_factory=dict)

@@ -1,11 +1,13 @@
-"""The arbiter over time: runs come, get gangs, lose and move devices, and end, in any order.
+"""The arbiter over time: runs come, get gangs, lose and move devices, and end, in any order; devices break for good.
 
-At every moment: gangs are whole, quotas hold while leases move, nobody who waits for first devices holds any. In the
-end everybody who can be served was, although younger and more urgent demands never stopped coming.
+At every moment: gangs are whole, quotas hold whole gangs while leases move and are lost, nobody who waits for first
+devices holds any. In the end everybody whom the pools can still hold was served, those too that each hold a part of
+what another lacks, although younger and more urgent demands never stopped coming.
 """
 
 import os
 from collections import Counter
+from dataclasses import replace
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -22,6 +24,7 @@ from flexmarl.orchestrator.pool_arbiter import (
     arbitrate,
     wanted_of,
 )
+from flexmarl.orchestrator.pool_recalls import recalls
 
 USUAL = 80
 EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", USUAL))
@@ -47,20 +50,35 @@ class Pool(RuleBasedStateMachine):
         self.project: dict[int, str] = {}
         self.moving: dict[int, str] = {}
         """Run -> device that it gives back when its replacement is there."""
+        self.gang: dict[int, Demand] = {}
+        self.broken: set[str] = set()
 
     def known(self):
-        return Rules(dict(CAPACITY), {}, self.quotas, self.held(), self.weights, self.now)
+        gone = Counter(pool_of(device) for device in self.broken)
+        return Rules(dict(CAPACITY - gone), {}, self.quotas, self.seats(), self.weights, self.now)
 
-    def held(self):
-        """Count what projects hold: a device and the one that replaces it are one seat."""
+    def seats(self):
+        """Count gangs whole: a device and the one that replaces it are one seat, and so is one that was lost."""
         counts = Counter()
         for run, devices in self.holds.items():
             counts.update((self.project[run], pool_of(device)) for device in devices)
+            if devices and run in self.waiting and run not in self.moving:
+                counts.update({(self.project[run], p): n for p, n in wanted_of(self.waiting[run]).items()})
         return counts
 
     def free(self):
-        taken = {device for devices in self.holds.values() for device in devices}
+        taken = {device for devices in self.holds.values() for device in devices} | self.broken
         return [device for device in DEVICES if device.device_id not in taken]
+
+    def recall(self, result):
+        """Let runs that cannot be completed give their part back; tells whether one did."""
+        back = recalls(list(self.waiting.values()), result, self.free(), self.known())
+        for one in back:
+            assert self.holds[one.run_id], "who holds nothing gives nothing"
+            del self.holds[one.run_id]
+            gang = self.gang[one.run_id]
+            self.waiting[one.run_id] = replace(gang, command_no=3, since=self.now, running=True)
+        return bool(back)
 
     def ask(self, project, priority, engines, trainers, pools):
         self.runs += 1
@@ -69,6 +87,7 @@ class Pool(RuleBasedStateMachine):
         self.waiting[run] = Demand(
             run, 1, pools[0], engines, pools[1], trainers, project, priority, self.now, running=False
         )
+        self.gang[run] = self.waiting[run]
         return run
 
     def serve(self):
@@ -109,8 +128,8 @@ class Pool(RuleBasedStateMachine):
         if there:
             self.holds.pop(there[which % len(there)])
 
-    @rule(which=st.integers(0, 9), keeps=st.booleans())
-    def a_device_is_wanted_back_or_lost(self, which, keeps):
+    @rule(which=st.integers(0, 9), keeps=st.booleans(), breaks=st.booleans())
+    def a_device_is_wanted_back_or_lost(self, which, keeps, breaks):
         there = sorted(run for run in self.holds if run not in self.waiting and self.holds[run])
         if not there:
             return
@@ -120,14 +139,23 @@ class Pool(RuleBasedStateMachine):
             self.moving[run] = device
         else:
             self.holds[run].remove(device)
+            self.broken.update({device} if breaks else ())
+        left = Counter(map(pool_of, self.holds[run]))
         self.waiting[run] = Demand(
-            run, 2, pool_of(device), 1, pool_of(device), 0, self.project[run], 50, self.now, True, keeps
-        )
+            run, 2, pool_of(device), 1, pool_of(device), 0, self.project[run], self.gang[run].priority, self.now, True,
+            keeps, dict(left) if left else None, not keeps,
+        )  # fmt: skip
+
+    @rule()
+    def a_driver_looks_for_parts(self):
+        result = self.serve()
+        if not result.grants:
+            self.recall(result)
 
     @invariant()
     def quotas_hold_while_leases_move(self):
         if hasattr(self, "quotas"):
-            held = self.held()
+            held = self.seats()
             assert all(held[key] <= limit for key, limit in self.quotas.items()), held
 
     @invariant()
@@ -143,17 +171,16 @@ class Pool(RuleBasedStateMachine):
         for _ in range(8 * len(asked) + 8):
             self.now += PATIENCE_S / 2
             result = self.serve()
-            for run in [run for run in self.holds if run not in self.waiting]:
-                del self.holds[run]
+            if not result.grants:
+                self.recall(result)
+            for run in [run for run in self.holds if run not in self.waiting or run in self.moving]:
+                del self.holds[run]  # a run that moves a device works meanwhile, and ends
+                self.waiting.pop(run, None)
             self.ask("game", 99, 1, 1, ("p", "q"))
             never = {w.run_id for w in result.waiting if w.requirement.code in NEVER}
-            if self.waiting.keys().isdisjoint(set(asked) - never - self.stuck()):
+            if self.waiting.keys().isdisjoint(set(asked) - never):
                 return
         raise AssertionError(f"still waiting: {sorted(set(asked) & self.waiting.keys())}")
-
-    def stuck(self):
-        """Name the runs that hold a part of their devices and could only be served out of each other's."""
-        return {run for run, demand in self.waiting.items() if demand.running}
 
 
 def pool_of(device_id):
@@ -216,6 +243,8 @@ def test_who_has_waited_too_long_comes_first():
 
 def test_a_run_that_lacks_a_part_of_its_devices_comes_before_those_that_have_none():
     """Otherwise the one ahead would wait for devices that only the other one could give back."""
-    granted, waiting = served([demand(1, count=4), demand(2, count=1, running=True)], FOUR[:1], held={("math", "p"): 3})
+    part = demand(2, count=1, running=True, holds={"p": 3})
+    lost_all = demand(1, count=4, running=True)
+    granted, waiting = served([lost_all, part], FOUR[:1], held={("math", "p"): 4})
     assert granted == [2]
     assert waiting[1].code is Unmet.NOT_FREE

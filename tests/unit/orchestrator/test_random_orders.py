@@ -61,6 +61,7 @@ faults = st.builds(
     child_death=st.sampled_from([0.0, 0.005, 0.02]),
     lease_end=st.sampled_from([0.0, 0.002]),
     recall=st.sampled_from([0.0, 0.01, 0.05]),
+    gang_recall=st.sampled_from([0.0, 0.3]),
     uncommitted=chances,
     refused=st.sampled_from([0.0, 0.02]),
     zombie=st.sampled_from([0.0, 0.2]),

@@ -126,6 +126,7 @@ def project_row(project: Project, actor: Actor) -> dict[str, Any]:
         "id": str(project.id),
         "name": project.name,
         "description": project.description,
+        "weight": project.weight,
         "member_count": getattr(project, "member_count", 0),
         "service_account_count": getattr(project, "service_account_count", 0),
         "scopes": sorted(str(scope) for scope in held),

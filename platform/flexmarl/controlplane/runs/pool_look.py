@@ -33,6 +33,8 @@ def look(conn: Connection, *, always: bool = False) -> Look:
             since=d.since,
             running=d.running,
             replaces=d.replaces,
+            holds=d.holds,
+            stalled=d.stalled,
         )
         for d in leases.open_demands(conn)
     )
@@ -41,5 +43,5 @@ def look(conn: Connection, *, always: bool = False) -> Look:
     supply, stored = leases.supply(conn), pool_rules.rules(conn)
     free = tuple(FreeDevice(device.id, device.node, device.pool) for device in supply.free)
     limits = {(quota.project, quota.pool): quota.devices for quota in stored.quotas}
-    rules = Rules(supply.capacity, stored.bindings, limits, stored.held, now=stored.now)
+    rules = Rules(supply.capacity, stored.bindings, limits, stored.held, stored.weights, now=stored.now)
     return Look(demands, free, rules, stored)

@@ -74,13 +74,21 @@ document.addEventListener("submit", async (event) => {
   }
 });
 
+/** Every field of the object is about its new version now. */
+function versioned(node, version) {
+  node.dataset.version = version;
+  for (const field of document.querySelectorAll("[data-patch]")) {
+    if (field.dataset.patch === node.dataset.patch) field.dataset.version = version;
+  }
+}
+
 /** One call from a select or a button; what was refused goes back to what it was. */
 async function one(node, method, url, body) {
   node.setAttribute("aria-busy", "true");
   try {
     const answer = await (method === "PATCH" ? patch(url, body, node.dataset.version) : SEND[method](url, body));
     if (answer && showOnce(answer)) return true;
-    if (node.dataset.said) { toast(node.dataset.said, { tone: "ok", seconds: 4 }); if (answer?.version) node.dataset.version = answer.version; } else location.reload();
+    if (node.dataset.said) { toast(node.dataset.said, { tone: "ok", seconds: 4 }); if (answer?.version) versioned(node, answer.version); } else location.reload();
     return true;
   } catch (error) {
     toast(error.errors[0]?.detail || error.message, { tone: "bad", detail: error.requestId });

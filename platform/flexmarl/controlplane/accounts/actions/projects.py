@@ -4,6 +4,7 @@ A project is deleted only when nothing belongs to it. Its admins cannot leave it
 people of the whole installation can, since they can also repair it.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -18,9 +19,13 @@ from flexmarl.controlplane.common.actions import record
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.problems import Conflict, DuplicateName, NotFound
 from flexmarl.controlplane.common.scopes import Scope
+from flexmarl.controlplane.common.store import store_connection
+from flexmarl.store import pool_rules
 
 RESERVED = ("all",)
 """Names that mean something else in the address of a page."""
+WEIGHTS = (0.1, 100.0)
+"""Legal weights, both ends included: a project of the least weight still gets a thousandth of the largest one's part."""
 
 
 @transaction.atomic
@@ -41,16 +46,32 @@ def create_project(actor: Actor, name: str, description: str = "") -> Project:
 
 
 @transaction.atomic
-def update_project(actor: Actor, name: str, description: str) -> Project:
-    """Change a project's description."""
+def update_project(actor: Actor, name: str, changes: Mapping[str, Any]) -> Project:
+    """Change a project's `description` or `weight`. The weight concerns other projects too: cluster admins set it."""
     project = locked_project(actor, name)
-    before = {"description": project.description}
-    if description != project.description:
-        project.description, project.version = description, project.version + 1
-        project.save(update_fields=["description", "version", "updated_at"])
-        after = {"description": description}
-        record(actor, "project.update", "project", project.id, name, project=name, before=before, after=after)
+    if "weight" in changes:
+        actor.require(Scope.CLUSTER_ADMIN)
+        _require_weight(changes["weight"])
+    before = {field: getattr(project, field) for field in changes}
+    after = {field: value for field, value in changes.items() if value != before[field]}
+    if not after:
+        return project
+    for field, value in after.items():
+        setattr(project, field, value)
+    project.version += 1
+    project.save(update_fields=[*after, "version", "updated_at"])
+    if "weight" in after:
+        pool_rules.set_weight(store_connection(), name, project.weight)
+    before = {field: before[field] for field in after}
+    record(actor, "project.update", "project", project.id, name, project=name, before=before, after=after)
     return project
+
+
+def _require_weight(weight: float) -> None:
+    least, most = WEIGHTS
+    if not least <= weight <= most:  # no number compares as outside too
+        detail = f"weight must lie between {least:g} and {most:g}, {weight:g} does not."
+        raise bad("/weight", "out_of_range", detail, "1 is what a project has that nobody gave another.")
 
 
 @transaction.atomic
@@ -66,6 +87,7 @@ def delete_project(actor: Actor, name: str) -> None:
     except ProtectedError as error:
         kinds = sorted({str(row._meta.verbose_name_plural) for row in error.protected_objects})  # type: ignore[attr-defined]
         raise Conflict(f"The project still has {', '.join(kinds)}.") from None
+    pool_rules.forget_project(store_connection(), name)
     record(actor, "project.delete", "project", project.id, name, project=name, before=before)
 
 

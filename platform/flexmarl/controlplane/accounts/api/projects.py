@@ -67,10 +67,10 @@ class ProjectView(ApiView):
 
     @extend_schema(operation_id="projects_update", request=ProjectChangesSerializer, responses=ProjectSerializer)
     def patch(self, request: Request, name: str) -> Response:
-        """Change a project's description."""
+        """Change a project's description, or, as a cluster admin, its weight between projects."""
         actor = queries.actor_of(request)
         check_if_match(request, queries.find_project(actor, name).version)
-        actions.update_project(actor, name, **read(ProjectChangesSerializer, request))
+        actions.update_project(actor, name, read(ProjectChangesSerializer, request))
         return self._answer(request, name)
 
     @extend_schema(operation_id="projects_delete", responses={204: None})

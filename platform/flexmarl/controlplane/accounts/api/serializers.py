@@ -83,6 +83,10 @@ class ProjectSerializer(serializers.Serializer):
     id = serializers.UUIDField()
     name = serializers.CharField()
     description = serializers.CharField(allow_blank=True)
+    weight = serializers.FloatField(
+        help_text="Its part of pools beside projects whose runs wait with the same priority: twice the weight, twice "
+        "the devices before the other one is served first."
+    )
     member_count = serializers.IntegerField()
     service_account_count = serializers.IntegerField()
     scopes = serializers.ListField(child=serializers.ChoiceField(SCOPES), help_text="What the caller may do in it.")
@@ -99,7 +103,12 @@ class NewProjectSerializer(StrictSerializer):
 
 
 class ProjectChangesSerializer(StrictSerializer):
-    description = serializers.CharField(max_length=300, allow_blank=True)
+    description = serializers.CharField(max_length=300, required=False, allow_blank=True)
+    weight = serializers.FloatField(
+        required=False,
+        help_text="0.1 to 100; by cluster admins.",
+        error_messages={"invalid": "weight must be a number between 0.1 and 100."},
+    )
 
 
 class MemberSerializer(serializers.Serializer):

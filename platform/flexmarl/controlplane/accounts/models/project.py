@@ -14,9 +14,12 @@ class Project(Entity):
 
     name = models.SlugField(max_length=64, unique=True)
     description = models.CharField(max_length=300, blank=True)
+    weight = models.FloatField(default=1.0)
+    """Its part of pools beside other projects whose runs wait with the same priority; drivers read the store's copy."""
 
     class Meta:
         ordering = ["name"]
+        constraints = [models.CheckConstraint(condition=models.Q(weight__gt=0), name="project_weight_positive")]
 
     def __str__(self) -> str:
         return self.name

@@ -1,7 +1,8 @@
-"""Devices between runs: every driver computes the same answer and carries out the grants of its own runs.
+"""Devices between runs: every driver computes the same answer and carries out what concerns its own runs.
 
 Invariant: a grant is one transaction under the run's fence; a unique index decides when two drivers saw the same free
-device, and the loser looks again. Priorities, quotas and bindings are read from the store at every look.
+device, and the loser looks again. Priorities, quotas, weights and bindings are read from the store at every look. A
+recall is a fact in the run's inbox under a key made of the request that was not met, so it is told once, whoever looks.
 """
 
 from collections.abc import Mapping
@@ -9,12 +10,14 @@ from collections.abc import Mapping
 import structlog
 from psycopg import Connection
 
+from flexmarl.contracts.events import GangRecalled
 from flexmarl.controlplane.runs.driver.session import RunSession
-from flexmarl.controlplane.runs.pool_look import look
-from flexmarl.orchestrator.pool_arbiter import arbitrate
+from flexmarl.controlplane.runs.pool_look import Look, look
+from flexmarl.orchestrator import pool_recalls
+from flexmarl.orchestrator.pool_arbiter import Arbitration, arbitrate
 from flexmarl.orchestrator.pool_words import in_words
 from flexmarl.orchestrator.pools import REPLACE
-from flexmarl.store import leases
+from flexmarl.store import inbox, leases
 
 log = structlog.get_logger(__name__)
 
@@ -26,7 +29,7 @@ def wants_devices(session: RunSession) -> bool:
 
 
 def grant_devices(conn: Connection, sessions: Mapping[int, RunSession]) -> tuple[set[int], set[int]]:
-    """Serve the waiting runs; returns the runs that got devices, and those whose explanation changed."""
+    """Serve the waiting runs; returns the runs that have a new fact, and those whose explanation changed."""
     seen = look(conn)
     if not seen.demands:
         return set(), set()
@@ -40,8 +43,23 @@ def grant_devices(conn: Connection, sessions: Mapping[int, RunSession]) -> tuple
         if leases.grant(conn, session.lease, grant.command_no, placements) is not None:
             granted.add(grant.run_id)
             log.info("devices_granted", run_id=grant.run_id, devices=[device for device, _ in placements])
+    if not granted:
+        granted = _recall(conn, sessions, seen, result)
     for waiting in result.waiting:
         session = sessions.get(waiting.run_id)
         if session is not None and session.explain(conn, in_words(waiting.requirement)):
             explained.add(waiting.run_id)
     return granted, explained
+
+
+def _recall(conn: Connection, sessions: Mapping[int, RunSession], seen: Look, result: Arbitration) -> set[int]:
+    """Tell runs of this driver to give a part of a gang back; returns those that were told."""
+    told = set()
+    for recall in pool_recalls.recalls(seen.demands, result, seen.free, seen.rules):
+        if recall.run_id not in sessions:
+            continue
+        event = GangRecalled(command_no=recall.command_no, reason=pool_recalls.in_words(recall))
+        if inbox.put_event(conn, recall.run_id, f"gang-recalled:{recall.command_no}", event):
+            told.add(recall.run_id)
+            log.info("gang_recalled", run_id=recall.run_id, for_run=recall.for_run, pool=recall.pool)
+    return told
