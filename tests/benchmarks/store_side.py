@@ -13,7 +13,7 @@ from pathlib import Path
 import psycopg
 from harness import ROOT  # noqa: F401  (source roots)
 from store_rows import AGENTS, BATCH, READERS, WRITERS, agents_of
-from store_workers import DRAWS_PER_WRITER, EMPTY_S, MEMBERS, Worker, read, tidy, write
+from store_workers import DRAWS_PER_WRITER, MEMBERS, POLL_S, Worker, read, tidy, write
 
 from flexmarl.contracts.commands import Accumulate, Command, CutMicroBatch, GroupOrder, OptimizerStep, PlayGroups
 from flexmarl.contracts.events import Event, GroupSettled, MicroBatchAccumulated, StepCommitted
@@ -103,7 +103,8 @@ class StoreSide:
     """The store in one configuration, its processes kept between rounds."""
 
     def __init__(self, url: str, folder: Path | None, first_run: int, *, volatile: bool = False) -> None:
-        self.conn = psycopg.connect(url, autocommit=True)
+        self.conn, self.ear = psycopg.connect(url, autocommit=True), psycopg.connect(url, autocommit=True)
+        self.ear.execute(f"LISTEN {inbox.CHANNEL}")
         if volatile:
             self.conn.execute("SET synchronous_commit = off")
         self.writers = [Worker(write, url, volatile, folder, number) for number in range(WRITERS)]
@@ -117,6 +118,7 @@ class StoreSide:
         for worker in (*self.writers, *self.readers, self.janitor):
             worker.stop()
         self.conn.close()
+        self.ear.close()
 
     def round(self, rows: int) -> float:
         """Put, consume and apply rows, retiring those of the round before; returns rows per second."""
@@ -173,19 +175,20 @@ class StoreSide:
     def _decide(self, run_id: int, lease: runs.RunLease, progression: Progression) -> None:
         while progression.applied < progression.rows:
             if not self._append(run_id, lease, progression, [], RunStatus.RUNNING):
-                time.sleep(EMPTY_S)
+                for _ in self.ear.notifies(timeout=POLL_S, stop_after=1):
+                    pass
 
     def _append(
         self, run_id: int, lease: runs.RunLease, at: Progression, issue: list[PlayGroups], status: RunStatus
     ) -> int:
         """Handle up to 256 facts in one decision; returns how many there were."""
         with self.conn.transaction():
-            taken = inbox.take_events(self.conn, run_id)
+            now = time.time()
+            taken = inbox.move_to_log(self.conn, run_id, at.seq, now)
             if not taken and not issue and status is RunStatus.RUNNING:
                 return 0
-            now = time.time()
             entries = [
-                decisions.LogEntry(at.seq + 1 + index, now, one.event, one.producer_key)
+                decisions.LogEntry(at.seq + 1 + index, now, one.event, one.producer_key, logged=True)
                 for index, one in enumerate(taken)
             ]
             follow = [*issue, *(command for one in taken for command in at.follow(one.event))]
@@ -199,6 +202,9 @@ class StoreSide:
             progress = Progress(episodes_proposed=episodes, episodes_finished=episodes)
             decision = decisions.StoredDecision(entries, status, RunReason.NONE, "", 1, 0, progress, None, issued)
             decisions.append(self.conn, lease, decision)
+        for number, reader in enumerate(self.readers):
+            if any(getattr(one, "policy", "") in agents_of(number) for one in follow):
+                reader.wake()
         return len(taken)
 
     def _end(self, run_id: int, lease: runs.RunLease, at: Progression, *, whole: bool) -> None:

@@ -2,13 +2,14 @@
 
 They call the functions that rollout workers, nodes and the driver call: groups are put with the event that settles
 them under a command's token, micro-batches are read and their gradients noted, steps apply them. A reader stacks the
-arrays of a micro-batch to tensors and checksums every byte before it notes anything.
+arrays of a micro-batch to tensors and checksums every byte before it notes anything. As a node is pushed by the
+driver, it is woken when there are commands for it.
 """
 
 import multiprocessing
-import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection as Pipe
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ MEMBERS = 16
 """Episodes of a group; each has one turn of every agent."""
 GROUPS_PER_PUT = BATCH // (MEMBERS * len(AGENTS))
 DRAWS_PER_WRITER = 1_000_000
-EMPTY_S = 0.001
+POLL_S = 0.5
+"""A wake-up is a hint: who rests looks again after so long."""
 TTL_S = 600.0
 
 
@@ -38,7 +40,8 @@ class Worker:
     def __init__(self, serve: Callable[..., None], *arguments: Any) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=serve, args=(theirs, *arguments), daemon=True)
+        self._hint = context.Event()
+        self._process = context.Process(target=serve, args=(theirs, self._hint, *arguments), daemon=True)
         self._process.start()
 
     def ask(self, *request: Any) -> None:
@@ -52,9 +55,9 @@ class Worker:
             raise answer
         return answer
 
-    def answered(self) -> bool:
-        """Tell whether an answer waits."""
-        return self._pipe.poll()
+    def wake(self) -> None:
+        """Hint that there is something to do."""
+        self._hint.set()
 
     def stop(self) -> None:
         """End the process."""
@@ -73,7 +76,7 @@ def _serve(pipe: Pipe, url: str, volatile: bool, handle: Callable[..., Any]) -> 
                 pipe.send(error)
 
 
-def write(pipe: Pipe, url: str, volatile: bool, folder: Path | None, number: int) -> None:
+def write(pipe: Pipe, hint: Event, url: str, volatile: bool, folder: Path | None, number: int) -> None:
     """Serve a writer: `("prepare", rows)` makes its groups, `("put", run)` puts them."""
     segments = None if folder is None else SegmentFolder(folder, durable=not volatile)
     made: dict[int, tuple[list[groups.SettledGroup], int]] = {}
@@ -130,7 +133,7 @@ def _group(writer: int, number: int, arrays: list[Any]) -> groups.SettledGroup:
     return groups.SettledGroup(event, episodes, samples)
 
 
-def read(pipe: Pipe, url: str, volatile: bool, number: int) -> None:
+def read(pipe: Pipe, hint: Event, url: str, volatile: bool, number: int) -> None:
     """Serve a reader: `(lease, rows)` carries out the lease's commands until so many rows are applied."""
     import torch
 
@@ -139,9 +142,10 @@ def read(pipe: Pipe, url: str, volatile: bool, number: int) -> None:
     def handle(conn: psycopg.Connection, lease_id: int, rows: int) -> int:
         found, last = 0, rows // len(AGENTS) * len(agents_of(number))
         while last:
+            hint.clear()
             taken = commands.take_next(conn, lease_id, TTL_S)
             if taken is None:
-                time.sleep(EMPTY_S)
+                hint.wait(POLL_S)
             elif isinstance(taken.command, Accumulate):
                 found += _accumulate(conn, taken, taken.command)
             elif isinstance(taken.command, OptimizerStep):
@@ -181,7 +185,7 @@ def _step(conn: psycopg.Connection, taken: Taken, order: OptimizerStep) -> int:
     return int(row[0])
 
 
-def tidy(pipe: Pipe, url: str, volatile: bool, folder: Path | None) -> None:
+def tidy(pipe: Pipe, hint: Event, url: str, volatile: bool, folder: Path | None) -> None:
     """Serve the janitor: `(run,)` retires the run's samples and removes the files of their payloads."""
     segments = None if folder is None else SegmentFolder(folder)
 

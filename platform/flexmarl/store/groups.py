@@ -9,6 +9,7 @@ before the transaction that names them begins.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import orjson
 from psycopg import Connection
@@ -17,6 +18,7 @@ from psycopg.errors import DiskFull
 from flexmarl.contracts.commands import PlayGroups
 from flexmarl.contracts.events import GroupSettled
 from flexmarl.contracts.wire import EpisodeStatus, Origin
+from flexmarl.store import sample_copy
 from flexmarl.store.commands import Taken, guard
 from flexmarl.store.errors import Refused, StoreFull
 from flexmarl.store.inbox import put_events
@@ -81,12 +83,6 @@ _EPISODE = (
     "run_id", "draw", "member", "attempt", "origin", "status", "reason", "cohort", "scores", "team_score", "solved",
     "turns", "tokens", "pins", "task", "transcript", "started_at", "finished_at",
 )  # fmt: skip
-_SAMPLE = {
-    "run_id": "int8", "draw": "int4", "member": "int4", "attempt": "int2", "role": "text", "turn": "int2",
-    "policy": "text", "version": "int4", "segments": "int4[]", "n_prompt": "int4", "n_response": "int4",
-    "n_allowed": "int4", "finish": "text", "reward": "float4", "temperature": "float4", "engine": "text",
-    "latency_ms": "float4", "payload": "bytea", "segment": "int8", "seg_offset": "int8", "digest": "bytea",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,18 +144,20 @@ def _store_payloads(
     taken: Taken, groups: Sequence[SettledGroup], folder: SegmentFolder | None
 ) -> list[tuple[SettledGroup, list[_Stored]]]:
     """Pack every payload, and bring the large ones to the disk with one flush."""
-    packed = [[pack(row.prompt, row.response, row.logprobs, row.allowed) for row in group.samples] for group in groups]
+    rows = [row for group in groups for row in group.samples]
+    packed = [pack(row.prompt, row.response, row.logprobs, row.allowed) for row in rows]
     limit = math.inf if folder is None else folder.by_value_bytes
-    large = [payload for payloads in packed for payload in payloads if len(payload) > limit]
-    placed = iter(folder.append(taken.run_id, taken.epoch, large) if folder is not None and large else ())
-
-    def stored(row: SampleRow, payload: bytes) -> _Stored:
-        return _Stored(row, payload, None) if len(payload) <= limit else _Stored(row, None, next(placed))
-
-    return [
-        (group, [stored(*pair) for pair in zip(group.samples, payloads, strict=True)])
-        for group, payloads in zip(groups, packed, strict=True)
-    ]
+    large = [index for index, payload in enumerate(packed) if len(payload) > limit]
+    large.sort(key=lambda index: rows[index].policy)  # a micro-batch has one policy's rows: one read has them together
+    placed: dict[int, Placed] = {}
+    if folder is not None and large:
+        found = folder.append(taken.run_id, taken.epoch, [packed[index] for index in large])
+        placed = dict(zip(large, found, strict=True))
+    stored = iter(
+        _Stored(row, None if index in placed else payload, placed.get(index))
+        for index, (row, payload) in enumerate(zip(rows, packed, strict=True))
+    )
+    return [(group, list(islice(stored, len(group.samples)))) for group in groups]
 
 
 def settled_draws(conn: Connection, run_id: int, draws: Sequence[int]) -> set[int]:
@@ -178,9 +176,9 @@ def _insert_episodes(conn: Connection, run_id: int, rows: Sequence[EpisodeRow]) 
         SELECT %s, e.draw, e.member, e.attempt, e.origin, e.status, e.reason, e.cohort, e.scores::jsonb, e.team_score,
           e.solved, e.turns, e.tokens, e.pins::jsonb, e.task::jsonb, e.transcript::jsonb,
           to_timestamp(e.started_at), to_timestamp(e.finished_at)
-        FROM unnest(%s::int[], %s::int[], %s::int[], %s::text[], %s::text[], %s::text[], %s::int[], %s::text[],
-          %s::float4[], %s::bool[], %s::int[], %s::int[], %s::text[], %s::text[], %s::text[], %s::float8[],
-          %s::float8[])
+        FROM unnest(%b::int[], %b::int[], %b::int[], %b::text[], %b::text[], %b::text[], %b::int[], %b::text[],
+          %b::float4[], %b::bool[], %b::int[], %b::int[], %b::text[], %b::text[], %b::text[], %b::float8[],
+          %b::float8[])
           AS e(draw, member, attempt, origin, status, reason, cohort, scores, team_score, solved, turns, tokens, pins,
                task, transcript, started_at, finished_at)
         """,
@@ -191,27 +189,27 @@ def _insert_episodes(conn: Connection, run_id: int, rows: Sequence[EpisodeRow]) 
 def _episode_values(row: EpisodeRow) -> tuple[object, ...]:
     return (
         row.draw, row.member, row.attempt, row.origin.value, row.status.value, row.reason, row.cohort,
-        _json(row.scores), row.team_score, row.solved, row.turns, row.tokens, _json(row.pins), _json(row.task),
-        _json(row.transcript), row.started_at, row.finished_at,
+        _json(row.scores), float(row.team_score), bool(row.solved), row.turns, row.tokens, _json(row.pins),
+        _json(row.task), _json(row.transcript), float(row.started_at), float(row.finished_at),
     )  # fmt: skip
 
 
 def _copy_samples(conn: Connection, run_id: int, samples: Sequence[_Stored]) -> None:
     if not samples:
         return
-    statement = f"COPY store.sample ({', '.join(_SAMPLE)}) FROM STDIN (FORMAT BINARY)"
+    statement = f"COPY store.sample ({', '.join(sample_copy.COLUMNS)}) FROM STDIN (FORMAT BINARY)"
     with conn.cursor() as cursor, cursor.copy(statement.encode()) as copy:
-        copy.set_types(list(_SAMPLE.values()))
-        for one in samples:
-            row, placed = one.row, one.placed
-            where = (placed.segment, placed.offset, placed.digest) if placed else (None, None, None)
-            copy.write_row(
-                (
-                    run_id, row.draw, row.member, row.attempt, row.role, row.turn, row.policy, row.version,
-                    list(row.segments), len(row.prompt), len(row.response), len(row.allowed), row.finish, row.reward,
-                    row.temperature, row.engine, row.latency_ms, one.payload, *where,
-                )
-            )  # fmt: skip
+        copy.write(b"".join((sample_copy.BEGIN, *(_copied(run_id, one) for one in samples), sample_copy.END)))
+
+
+def _copied(run_id: int, one: _Stored) -> bytes:
+    row, placed = one.row, one.placed
+    numbers = (
+        run_id, row.draw, row.member, row.attempt, row.turn, row.version, len(row.prompt), len(row.response),
+        len(row.allowed), row.reward, row.temperature, row.latency_ms,
+    )  # fmt: skip
+    place = None if placed is None else (placed.segment, placed.offset, placed.digest)
+    return sample_copy.row(numbers, (row.role, row.policy, row.finish, row.engine), row.segments, one.payload, place)
 
 
 def _json(value: object) -> str:

@@ -7,7 +7,6 @@ micro-batch never.
 
 from dataclasses import dataclass
 
-import orjson
 from psycopg import Connection
 
 from flexmarl.contracts.commands import Accumulate
@@ -21,6 +20,19 @@ from flexmarl.store.stored_payloads import PAYLOAD, load
 
 _MEMBER = 9
 """Columns of a member before its payload's."""
+MEMBERS = f"""
+SELECT s.draw, s.member, s.attempt, s.role, s.turn, s.version, s.temperature, m.advantages[k.ord], m.weights[k.ord],
+  {PAYLOAD}
+FROM store.micro_batch m, jsonb_array_elements(m.keys) WITH ORDINALITY AS k(key, ord),
+  LATERAL (
+    SELECT * FROM store.sample s
+    WHERE s.run_id = %(run)s AND s.draw = (k.key ->> 0)::int AND s.member = (k.key ->> 1)::int
+      AND s.attempt = (k.key ->> 2)::int AND s.role = k.key ->> 3 AND s.turn = (k.key ->> 4)::int
+    LIMIT 1
+  ) s
+WHERE m.run_id = %(run)s AND m.policy = %(policy)s AND m.no = %(no)s
+ORDER BY k.ord"""
+"""Members of a micro-batch. LIMIT makes each a look into the primary key: a join would scan the whole run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,40 +62,22 @@ class MicroBatch:
 
 def read(conn: Connection, run_id: int, policy: str, no: int) -> MicroBatch:
     """Read a micro-batch with its samples, in the order of its keys. Raises Refused when one cannot be had whole."""
+    which = {"run": run_id, "policy": policy, "no": no}
     head = conn.execute(
-        "SELECT cohort, status, keys::text FROM store.micro_batch WHERE run_id = %s AND policy = %s AND no = %s",
-        [run_id, policy, no],
+        "SELECT cohort, status, jsonb_array_length(keys) FROM store.micro_batch"
+        " WHERE run_id = %(run)s AND policy = %(policy)s AND no = %(no)s",
+        which,
     ).fetchone()
     if head is None:
         raise Refused("no_micro_batch", f"micro-batch {policy}/{no} of run {run_id} does not exist")
-    keys = orjson.loads(head[2])
+    cohort, status, members = head
     with conn.cursor(binary=True) as cursor:  # binary: payloads come without hexadecimal in between
-        found = cursor.execute(
-            f"""
-            SELECT s.draw, s.member, s.attempt, s.role, s.turn, s.version, s.temperature, k.advantage, k.weight,
-              {PAYLOAD}
-            FROM (
-              SELECT key.*, m.advantages[key.ord] AS advantage, m.weights[key.ord] AS weight
-              FROM store.micro_batch m,
-                unnest(%(draws)s::int[], %(members)s::int[], %(attempts)s::int[], %(roles)s::text[], %(turns)s::int[])
-                  WITH ORDINALITY AS key(draw, member, attempt, role, turn, ord)
-              WHERE m.run_id = %(run)s AND m.policy = %(policy)s AND m.no = %(no)s
-            ) k
-            JOIN store.sample s ON s.run_id = %(run)s AND s.draw = k.draw AND s.member = k.member
-              AND s.attempt = k.attempt AND s.role = k.role AND s.turn = k.turn
-            ORDER BY k.ord
-            """.encode(),
-            {
-                "run": run_id, "policy": policy, "no": no,
-                "draws": [k[0] for k in keys], "members": [k[1] for k in keys], "attempts": [k[2] for k in keys],
-                "roles": [k[3] for k in keys], "turns": [k[4] for k in keys],
-            },
-        ).fetchall()  # fmt: skip
-    if len(found) != len(keys):
-        raise Refused("missing_sample", f"micro-batch {policy}/{no}: {len(found)} of {len(keys)} samples exist")
+        found = cursor.execute(MEMBERS.encode(), which).fetchall()
+    if len(found) != members:
+        raise Refused("missing_sample", f"micro-batch {policy}/{no}: {len(found)} of {members} samples exist")
     arrays = load(conn, [row[_MEMBER:] for row in found])
     rows = [_member(loaded, *row[:_MEMBER]) for row, loaded in zip(found, arrays, strict=True)]
-    return MicroBatch(policy, no, head[0], head[1], rows)
+    return MicroBatch(policy, no, cohort, status, rows)
 
 
 def _member(

@@ -163,9 +163,9 @@ class SegmentFolder:
         segment.end = position
 
 
-def fetch(conn: Connection, references: Sequence[Reference]) -> list[bytes]:
+def fetch(conn: Connection, references: Sequence[Reference]) -> list[bytes | memoryview]:
     """Read payloads in the order asked for, each compared with its digest. Raises PayloadRefused."""
-    found: list[bytes] = [b""] * len(references)
+    found: list[bytes | memoryview] = [b""] * len(references)
     by_segment: dict[int, list[int]] = {}
     for index, reference in enumerate(references):
         by_segment.setdefault(reference.placed.segment, []).append(index)
@@ -180,7 +180,7 @@ def fetch(conn: Connection, references: Sequence[Reference]) -> list[bytes]:
     return found
 
 
-def digest_of(payload: bytes) -> bytes:
+def digest_of(payload: bytes | memoryview) -> bytes:
     """Return the digest that a row keeps of its payload."""
     return hashlib.sha256(payload).digest()[:DIGEST_BYTES]
 
@@ -245,12 +245,16 @@ def _stretches(references: Sequence[Reference]) -> list[tuple[int, int]]:
 
 
 def _read_stretch(
-    descriptor: int, path: Path, references: Sequence[Reference], indexes: Sequence[int], found: list[bytes]
+    descriptor: int,
+    path: Path,
+    references: Sequence[Reference],
+    indexes: Sequence[int],
+    found: list[bytes | memoryview],
 ) -> None:
     first, last = references[indexes[0]], references[indexes[-1]]
     begin = first.placed.offset
     end = last.placed.offset + last.size
-    content = _pread(descriptor, begin, end - begin)
+    content = memoryview(_pread(descriptor, begin, end - begin))
     for index in indexes:
         reference = references[index]
         at = reference.placed.offset - begin

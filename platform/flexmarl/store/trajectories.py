@@ -150,7 +150,7 @@ def _arrays(conn: Connection, rows: Sequence[Sequence[object]]) -> list[tuple[Ar
         return [(arrays, "") for arrays in load(conn, rows)]
     except Refused as refused:
         if len(rows) == 1:
-            return [(Arrays(b"", b"", b"", b""), f"{refused.code}: {refused}")]
+            return [(Arrays(b""), f"{refused.code}: {refused}")]
         return [one for row in rows for one in _arrays(conn, [row])]
 
 
