@@ -94,7 +94,7 @@ def _cut(ctx: Context, cohort: Cohort, policy: str, part: int, groups: list[Pend
     if own.closed or own.stepped:
         _drop_overtaken(ctx, cohort, policy, sum(len(group.rows.get(policy, ())) for group in groups))
         return
-    ahead = len({m.part for m in own.micro_batches if not m.applied and m.part < part})
+    ahead = len({m.part for m in own.micro_batches if not m.applied and m.part < part}) if part else 0
     fresh = swept(ctx, cohort, policy, groups, ahead)
     rows = [(group.draw, row) for group in fresh for row in group.rows[policy]]
     if not rows:

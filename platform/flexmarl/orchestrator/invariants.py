@@ -11,7 +11,7 @@ from flexmarl.contracts.events import DeviceUse, MicroBatchAccumulated, StepComm
 from flexmarl.contracts.status import GOALS, TERMINAL, RunStatus
 from flexmarl.contracts.wire import EVALUATION_DRAWS
 from flexmarl.orchestrator.plan import Plan
-from flexmarl.orchestrator.state import Cohort, Counters, LeaseState, RunState
+from flexmarl.orchestrator.state import Cohort, Counters, LeaseState, PolicyCohort, RunState
 from flexmarl.orchestrator.types import NumberedCommand
 
 _OF_A_POLICY = (MicroBatchAccumulated, StepCommitted)
@@ -135,6 +135,16 @@ def _check_cohort(plan: Plan, state: RunState, cohort: Cohort) -> None:
             assert not own.micro_batches, "a later cohort is cut"
     for name in cohort.pins:
         _check_part(plan, state, cohort, name)
+    for name, own in cohort.policies.items():
+        _check_numbers(name, own)
+
+
+def _check_numbers(name: str, own: PolicyCohort) -> None:
+    """Check each micro-batch of a policy: the counters, which a single fact moves, are about these."""
+    assert own.accumulated == sum(m.accumulated for m in own.micro_batches), f"{name} counts wrongly"
+    assert all(m.accumulated for m in own.micro_batches if m.applied), f"{name} stepped on what it does not hold"
+    numbers = [m.no for m in own.micro_batches]
+    assert numbers == sorted(set(numbers)), f"{name} has micro-batches out of order"
 
 
 def _check_part(plan: Plan, state: RunState, cohort: Cohort, name: str) -> None:
@@ -150,7 +160,8 @@ def _check_part(plan: Plan, state: RunState, cohort: Cohort, name: str) -> None:
         return
     bound = plan.spec.lag_policy_of(name).bound
     assert own.own_lag <= bound, f"{name} would train on rows {own.own_lag} versions old, {bound} are allowed"
-    assert own.accumulated == sum(m.accumulated for m in own.micro_batches), f"{name} counts wrongly"
+    assert 0 <= own.accumulated <= len(own.micro_batches), f"{name} counts wrongly"
     by_clock = mechanisms.policy_clock and own.closed
     assert not own.stepped or cohort.settled_at is not None or by_clock, f"{name} stepped too early"
-    assert all(m.no < state.policies[name].next_micro_batch for m in own.micro_batches), "an unknown micro-batch"
+    last = own.micro_batches[-1].no if own.micro_batches else -1
+    assert last < state.policies[name].next_micro_batch, "an unknown micro-batch"

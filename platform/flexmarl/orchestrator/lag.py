@@ -58,7 +58,11 @@ class Ages:
 
 def add_row(ages: Ages, pinned: int, tokens: int, segments: tuple[int, ...]) -> None:
     """Count a row. Without segments the pinned version made all of it."""
-    pairs = list(zip(segments[::2], segments[1::2], strict=True)) or [(pinned, tokens)]
+    if not segments:
+        ages.rows[pinned] = ages.rows.get(pinned, 0) + 1
+        ages.tokens[pinned] = ages.tokens.get(pinned, 0) + tokens
+        return
+    pairs = list(zip(segments[::2], segments[1::2], strict=True))
     first = min(version for version, _ in pairs)
     ages.rows[first] = ages.rows.get(first, 0) + 1
     for version, count in pairs:

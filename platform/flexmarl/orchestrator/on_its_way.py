@@ -13,6 +13,12 @@ _NOT_OF_A_LEASE = frozenset({"load", "play"})
 """Families that are not looked through for a lease: large ones, whose keys name the lease, or that have none."""
 
 
+def _about(key: str) -> tuple[str, str]:
+    """Return a key's family and subject: the last word, but the policy where a micro-batch's number follows it."""
+    family, _, rest = key.partition(":")
+    return family, rest.partition(":")[0] if family == "accumulate" else rest.rpartition(":")[2]
+
+
 class Outstanding(msgspec.Struct, gc=False):
     """A command that was issued and has not been answered. A leaf: there are as many as engines times policies."""
 
@@ -25,7 +31,7 @@ class Outstanding(msgspec.Struct, gc=False):
 
 
 class OnItsWay(dict[str, Outstanding]):
-    """Key -> command. The first word of a key ("load" of "load:7:solver") is its family."""
+    """Key -> command. The first word of a key is its family ("load" of "load:7:solver"), another one its subject."""
 
     __slots__ = ("_families", "_keys", "_subjects")
 
@@ -45,12 +51,11 @@ class OnItsWay(dict[str, Outstanding]):
         self._keys[command.no] = key
         if former is not None:
             return
-        family, _, rest = key.partition(":")
-        subject = family, rest.rpartition(":")[2]
-        self._subjects[subject] = self._subjects.get(subject, 0) + 1
-        members = self._families.get(family)
+        about = _about(key)
+        self._subjects[about] = self._subjects.get(about, 0) + 1
+        members = self._families.get(about[0])
         if members is None:
-            members = self._families[family] = {}
+            members = self._families[about[0]] = {}
         members[key] = None
 
     def __delitem__(self, key: str) -> None:
@@ -76,22 +81,25 @@ class OnItsWay(dict[str, Outstanding]):
     def _forget(self, key: str, command: Outstanding) -> None:
         if self._keys.get(command.no) == key:
             del self._keys[command.no]
-        family, _, rest = key.partition(":")
-        del self._families[family][key]
-        subject = family, rest.rpartition(":")[2]
-        left = self._subjects[subject] - 1
+        about = _about(key)
+        del self._families[about[0]][key]
+        left = self._subjects[about] - 1
         if left:
-            self._subjects[subject] = left
+            self._subjects[about] = left
         else:
-            del self._subjects[subject]
+            del self._subjects[about]
 
     def any_of(self, family: str) -> bool:
         """Tell whether a command of a family is on its way."""
         return bool(self._families.get(family))
 
     def any_about(self, family: str, subject: str) -> bool:
-        """Tell whether a command of a family is on its way whose key ends with a subject."""
+        """Tell whether a command of a family is on its way that concerns a subject."""
         return (family, subject) in self._subjects
+
+    def count_about(self, family: str, subject: str) -> int:
+        """Count the commands of a family on their way that concern a subject."""
+        return self._subjects.get((family, subject), 0)
 
     def keys_of(self, prefix: str) -> Iterator[str]:
         """List the keys that start so, oldest first; the prefix holds a whole family's name."""

@@ -37,6 +37,8 @@ class Plan:
     """Cut and accumulate while the rest of the cohort plays."""
     part_groups: int
     """Episode groups of one optimizer step: all of the cohort, or a mini-batch of it."""
+    one_part: bool
+    """A cohort is one optimizer step of each policy."""
     opening: frozenset[str]
     """Policies of the first turns of an episode."""
     bounded: bool
@@ -80,6 +82,7 @@ def make_plan(spec: ExperimentSpec) -> Plan:
         slice_groups=1 if spec.mechanisms.trainer_protocol == "per_group" else batch.micro_batch_groups,
         streaming=spec.mechanisms.trainer_protocol != "batch",
         part_groups=-(-batch.tasks_per_step // parts),
+        one_part=parts == 1,
         opening=_opening(spec),
         bounded=_bounded(spec),
         follows=_follows(spec),

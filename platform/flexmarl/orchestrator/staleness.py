@@ -21,11 +21,13 @@ def ages_of(
 ) -> dict[str, lag.Ages]:
     """Return the versions that made a group's trainable rows, by policy; and count what was generated."""
     plan, state = ctx.plan, ctx.state
-    ages = {name: lag.Ages(done=state.policies[name].version or 0) for name in cohort.policies}
+    ages: dict[str, lag.Ages] = {}
     for episode in finished:
         for sample in episode.samples:
             if sample.tokens and sample.role in plan.trained_roles:
                 name = plan.policy_of[sample.role]
+                if name not in ages:
+                    ages[name] = lag.Ages(done=state.policies[name].version or 0)
                 pinned = event.versions.get(name, cohort.pins[name].version)
                 lag.add_row(ages[name], pinned, sample.tokens, sample.segments)
                 own = cohort.policies[name]

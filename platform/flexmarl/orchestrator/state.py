@@ -80,8 +80,9 @@ class PolicyState:
         return Pin(self.version, self.digest)
 
 
-@dataclass(slots=True)
-class MicroBatchState:
+class MicroBatchState(msgspec.Struct, gc=False):
+    """One micro-batch. A leaf, of which a large run holds thousands."""
+
     no: int
     rows: int
     tokens: int

@@ -65,13 +65,13 @@ def _bind(ctx: Context, lease: LeaseState, name: str, policy: PolicyState) -> No
 
 
 def _accumulate(ctx: Context, lease: LeaseState, cohort: Cohort, name: str) -> None:
-    """Hand over the cut micro-batches; an ordered run hands over one at a time, so that sums keep their order."""
+    """Hand over the cut micro-batches."""
     own, policy = cohort.policies[name], ctx.state.policies[name]
-    if own.accumulated == len(own.micro_batches):
+    asked = ctx.state.outstanding.count_about("accumulate", name)
+    number = len(own.micro_batches) - own.accumulated - asked
+    if not number:
         return
-    for micro_batch in _part(own):
-        if micro_batch.accumulated:
-            continue
+    for micro_batch in _unasked(ctx, name, own, number):
         key = f"accumulate:{name}:{micro_batch.no}"
         if ctx.wanted(key):
             command = Accumulate(
@@ -82,11 +82,27 @@ def _accumulate(ctx: Context, lease: LeaseState, cohort: Cohort, name: str) -> N
                 entropy_coef=ctx.plan.entropy_coefficient(cohort.no),
             )
             ctx.issue(key, command, lease_id=lease.lease_id)
-        if ctx.plan.ordered:
-            return
 
 
-def _part(own: PolicyCohort) -> list[MicroBatchState]:
+def _unasked(ctx: Context, name: str, own: PolicyCohort, number: int) -> list[MicroBatchState]:
+    """List what is cut and may be handed over, oldest first.
+
+    An ordered run hands over one at a time, so that sums keep their order. Where a cohort is one optimizer step, what
+    is new stands at the end, and is looked for from there: the others are on their way.
+    """
+    if ctx.plan.ordered or not ctx.plan.one_part:
+        left = [micro_batch for micro_batch in gathered(own) if not micro_batch.accumulated]
+        return left[:1] if ctx.plan.ordered else left
+    found: list[MicroBatchState] = []
+    for micro_batch in reversed(own.micro_batches):
+        if not micro_batch.accumulated and f"accumulate:{name}:{micro_batch.no}" not in ctx.state.outstanding:
+            found.append(micro_batch)
+            if len(found) == number:
+                break
+    return found[::-1]
+
+
+def gathered(own: PolicyCohort) -> list[MicroBatchState]:
     """List the micro-batches of the optimizer step that is being gathered."""
     waiting = [micro_batch for micro_batch in own.micro_batches if not micro_batch.applied]
     part = min((micro_batch.part for micro_batch in waiting), default=0)
@@ -95,7 +111,9 @@ def _part(own: PolicyCohort) -> list[MicroBatchState]:
 
 def _step(ctx: Context, lease: LeaseState, cohort: Cohort, name: str) -> None:
     own, policy = cohort.policies[name], ctx.state.policies[name]
-    key, part = f"step:{name}", _part(own)
+    if _gathers_on(ctx, cohort, own):
+        return
+    key, part = f"step:{name}", gathered(own)
     if not (part or cohort.settled_at is not None) or not all(micro_batch.accumulated for micro_batch in part):
         return
     if not ctx.wanted(key) or not _due(ctx, cohort, own, part):
@@ -118,6 +136,14 @@ def _step(ctx: Context, lease: LeaseState, cohort: Cohort, name: str) -> None:
         learning_rate=ctx.plan.learning_rate(name, cohort.no),
     )
     ctx.issue(key, command, lease_id=lease.lease_id)
+
+
+def _gathers_on(ctx: Context, cohort: Cohort, own: PolicyCohort) -> bool:
+    """Tell by its counters alone that a policy's step is not due; only where a cohort is one optimizer step."""
+    if not ctx.plan.one_part or own.closed:
+        return False
+    waits = cohort.settled_at is None and not ctx.plan.spec.mechanisms.policy_clock
+    return waits or own.accumulated < len(own.micro_batches)
 
 
 def _due(ctx: Context, cohort: Cohort, own: PolicyCohort, part: list[MicroBatchState]) -> bool:
@@ -206,14 +232,24 @@ def on_accumulated(ctx: Context, event: MicroBatchAccumulated) -> None:
     own = cohort.policies.get(event.policy) if cohort is not None else None
     if cohort is None or own is None or policy is None or own.stepped or event.accumulator != policy.accumulator:
         return
-    for micro_batch in own.micro_batches:
-        if micro_batch.no == event.micro_batch and not micro_batch.accumulated:
-            micro_batch.accumulated = True
-            own.accumulated += 1
-            ctx.answered(f"accumulate:{event.policy}:{event.micro_batch}")
-            _add(own.totals, event.stats)
-    if cohort.settled_at is None and all(o.accumulated == len(o.micro_batches) for o in cohort.policies.values()):
+    micro_batch = _numbered(own, event.micro_batch)
+    if micro_batch is not None and not micro_batch.accumulated:
+        micro_batch.accumulated = True
+        own.accumulated += 1
+        ctx.answered(f"accumulate:{event.policy}:{event.micro_batch}")
+        _add(own.totals, event.stats)
+    if cohort.settled_at is not None or own.accumulated < len(own.micro_batches):
+        return
+    if all(o.accumulated == len(o.micro_batches) for o in cohort.policies.values()):
         cohort.idle_since = ctx.now
+
+
+def _numbered(own: PolicyCohort, no: int) -> MicroBatchState | None:
+    """Find a micro-batch: a policy's are numbered without a gap, so it stands where its number says."""
+    place = no - own.micro_batches[0].no if own.micro_batches else -1
+    if not 0 <= place < len(own.micro_batches) or own.micro_batches[place].no != no:
+        return next((micro_batch for micro_batch in own.micro_batches if micro_batch.no == no), None)
+    return own.micro_batches[place]
 
 
 def _add(totals: TrainTotals, more: TrainStats | TrainTotals) -> None:
@@ -240,14 +276,14 @@ def on_step_committed(ctx: Context, event: StepCommitted) -> None:
     own = cohort.policies.get(event.policy)
     if own is None or own.stepped:
         return
-    part = _part(own)
+    part = gathered(own)
     same_life = event.accumulator == policy.accumulator
     incarnation = event.accumulator.partition(":")[2]
     if not same_life:
         # The rows are applied: nothing of this cohort may be accumulated again, and the trainer must move up.
         unbind(ctx, event.policy)
     state.samples_trained += _applied(own, part, event)
-    own.stepped = own.closed or (cohort.settled_at is not None and not cohort.pending and not _part(own))
+    own.stepped = own.closed or (cohort.settled_at is not None and not cohort.pending and not gathered(own))
     policy.version, policy.digest = event.version, event.digest
     fill_pins(ctx, event.policy)
     abandon_older(ctx, event.policy)
