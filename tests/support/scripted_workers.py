@@ -202,7 +202,7 @@ class ScriptedWorkers:
                 child.holds[policy] = max(version, child.holds.get(policy, -1))
                 engines.served(
                     conn, taken, child.lease_id, child.incarnation,
-                    policy=policy, version=version, digest=command.digest,
+                    policy=policy, version=version, digest=command.digest, keeps=command.keeps,
                 )  # fmt: skip
             case c.WriteCheckpoint() as command:
                 versions = {name: pin.version for name, pin in command.pins.items()}

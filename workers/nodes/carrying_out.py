@@ -65,7 +65,7 @@ def prepare(conn: psycopg.Connection, taken: Taken) -> Prepared:
                 StepRequest(order.policy, order.accumulator, numbers, order.next_version, order.learning_rate),
             )
         case LoadWeights() as order:
-            return Prepared(taken, LoadRequest(order.policy, order.version, order.digest))
+            return Prepared(taken, LoadRequest(order.policy, order.version, order.digest, list(order.keeps), taken.no))
         case WriteCheckpoint() as order:
             versions = {policy: pin.version for policy, pin in order.pins.items()}
             digests = {policy: pin.digest for policy, pin in order.pins.items()}
@@ -134,8 +134,9 @@ def _commit_step(taken: Taken, command: OptimizerStep, reply: StepReply) -> Comm
 def _commit_load(client: ChildClient, taken: Taken, command: LoadWeights) -> Commit:
     lease_id, incarnation = command.lease_id, client.child.incarnation
     return lambda conn: engines.served(
-        conn, taken, lease_id, incarnation, policy=command.policy, version=command.version, digest=command.digest
-    )
+        conn, taken, lease_id, incarnation, policy=command.policy, version=command.version, digest=command.digest,
+        keeps=command.keeps,
+    )  # fmt: skip
 
 
 def _commit_checkpoint(taken: Taken, command: WriteCheckpoint, reply: CheckpointReply) -> Commit:

@@ -141,6 +141,8 @@ class LoadWeights(Record):
     policy: Name
     version: int
     digest: Digest
+    keeps: tuple[int, ...] = ()
+    """Versions it goes on serving besides; empty: the one it loaded before."""
 
 
 class WriteCheckpoint(Record):

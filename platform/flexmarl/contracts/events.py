@@ -189,6 +189,8 @@ class WeightsServed(Record):
     policy: Name
     version: int
     digest: Digest
+    keeps: tuple[int, ...] = ()
+    """Versions its load was told to keep; empty: the one loaded before."""
 
 
 class CheckpointWritten(Record):
@@ -239,9 +241,9 @@ Event = Annotated[
     | ChildLost
     | LeaseEnded
     | LeaseRecalled
+    | GangRecalled
     | PoolsChanged
     | PolicyBound
-    | GangRecalled
     | GroupSettled
     | MicroBatchAccumulated
     | StepCommitted

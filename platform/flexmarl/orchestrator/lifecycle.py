@@ -20,11 +20,12 @@ from flexmarl.orchestrator.overlapping import coming_vector, may_overlap
 from flexmarl.orchestrator.serving import overlaps, served
 from flexmarl.orchestrator.standing import Rest
 from flexmarl.orchestrator.state import RunState, WantedCheckpoint, forget_carries
+from flexmarl.orchestrator.training import gathered
 from flexmarl.orchestrator.types import NoteLevel
 
-_EVALUATED_AT_END = (RunReason.BUDGET_STEPS, RunReason.BUDGET_TIME)
 _GOES_ON = frozenset({RunStatus.RUNNING, RunStatus.STOPPING})
 """Where a run that froze goes on by itself, as soon as it has what it needs."""
+_EVALUATED_AT_END = (RunReason.BUDGET_STEPS, RunReason.BUDGET_TIME)
 """A run that reached its target has been evaluated; one stopped on request should end soon."""
 
 
@@ -124,13 +125,13 @@ def _withdraw_all(ctx: Context) -> None:
 
 
 def _steps_in_doubt(state: RunState) -> dict[str, int]:
-    """Rows of the steps whose commit may be on its way here, by policy."""
-    if state.cohort is None or state.cohort.settled_at is None:
+    """Rows of the steps whose commit may be on its way here, by policy: of every step that may have been asked for."""
+    if state.cohort is None:
         return {}
     return {
-        name: sum(micro_batch.rows for micro_batch in own.micro_batches if not micro_batch.applied)
+        name: sum(micro_batch.rows for micro_batch in gathered(own))
         for name, own in state.cohort.policies.items()
-        if own.micro_batches and not own.stepped
+        if not own.stepped and gathered(own)
     }
 
 

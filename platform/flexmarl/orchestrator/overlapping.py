@@ -64,11 +64,11 @@ def carries(ctx: Context, own: PolicyCohort) -> bool:
     """Tell whether a policy of a settled cohort has too few rows for a step, and may still wait for more."""
     batch = ctx.plan.spec.batch
     rows = open_rows(own)
-    return 0 < rows < batch.min_rows and own.carries < batch.max_carry and not _last(ctx)
+    return 0 < rows < batch.min_rows and own.carries < batch.max_carry and not is_last(ctx)
 
 
-def _last(ctx: Context) -> bool:
-    """Tell whether no cohort follows the one that is trained: what it carried would never be applied."""
+def is_last(ctx: Context) -> bool:
+    """Tell whether no cohort follows the one that is trained: what it leaves would never be applied."""
     state = ctx.state
     if state.cohort is None or len(state.cohorts) > 1:
         return False

@@ -9,6 +9,7 @@ behind that would grow too old where its policy waits for it.
 from flexmarl.contracts.events import GroupSettled
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.lag import must_wait
+from flexmarl.orchestrator.overlapping import is_last
 from flexmarl.orchestrator.state import Cohort
 from flexmarl.orchestrator.tallies import finished_of
 
@@ -35,9 +36,12 @@ def enough(ctx: Context, cohort: Cohort) -> bool:
 
 
 def _awaited(ctx: Context, cohort: Cohort, draw: int) -> bool:
-    """Tell whether a playing group must be in this step, since it would be too old for the next."""
+    """Tell whether a playing group must be in this step, since it would be too old for the next.
+
+    Behind the last step there is none to be too old for: what is left then is surplus, and nobody waits for it.
+    """
     plan = ctx.plan
-    if plan.spec.mechanisms.redundancy.surplus != "continue":
+    if plan.spec.mechanisms.redundancy.surplus != "continue" or is_last(ctx):
         return False
     pins = cohort.older.get(draw, cohort.pins)
     return any(
@@ -76,6 +80,9 @@ def cancel(ctx: Context, cohort: Cohort) -> None:
 
 def _leave(cohort: Cohort) -> None:
     cohort.size -= len(cohort.open)
+    for draw in cohort.open:
+        # Nobody is served by the vector it played under any more: engines need not keep it.
+        cohort.older.pop(draw, None)
     cohort.open.clear()
 
 

@@ -1,9 +1,10 @@
 """The engines' side: which weights each engine must hold, and when newer ones may replace them.
 
 Invariant: every version that an unsettled group pins is held, or loaded before anything newer, by every engine; so a
-group is served by its pinned vector to the end, whoever steps early. An engine holds the last two versions of a policy
-it loaded. Where cohorts do not overlap, newer weights wait until no unsettled group pins older ones; where they do, old
-and new are served side by side, and a third version waits.
+group is served by its pinned vector to the end, whoever steps early. An engine holds two versions of a policy: the one
+it loaded last, and of those before it the one that its load was told to keep. Where cohorts do not overlap, newer
+weights wait until no unsettled group pins older ones; where they do, old and new are served side by side, and a third
+version waits.
 """
 
 from collections.abc import Iterable, Mapping
@@ -89,10 +90,14 @@ def _load(ctx: Context, lease: LeaseState, name: str, pins: list[Pin]) -> None:
             return
         ctx.withdraw(key)
     missing = next((pin for pin in pins if not holds(lease, name, pin.version)), None)
-    # The version loaded before the last one makes room: not while somebody is served by it.
-    room = all(pin.version != lease.kept.get(name) for pin in pins)
-    if missing is not None and room and ctx.wanted(key):
-        command = LoadWeights(lease_id=lease.lease_id, policy=name, version=missing.version, digest=missing.digest)
+    if missing is not None and ctx.wanted(key):
+        command = LoadWeights(
+            lease_id=lease.lease_id,
+            policy=name,
+            version=missing.version,
+            digest=missing.digest,
+            keeps=tuple(pin.version for pin in pins if pin.version != missing.version),
+        )
         ctx.issue(key, command, lease_id=lease.lease_id, version=missing.version)
 
 
@@ -101,8 +106,10 @@ def on_weights_served(ctx: Context, event: WeightsServed) -> None:
     lease = ctx.state.leases.get(event.lease_id)
     if lease is None or lease.incarnation != event.incarnation:
         return
-    former = lease.holds.get(event.policy)
-    if former is not None and former != event.version:
+    former, kept = lease.holds.get(event.policy), lease.kept.get(event.policy)
+    # What nobody is served by makes room: the version loaded before, unless the one before that is to be kept.
+    stays = kept in event.keeps and former not in event.keeps
+    if former is not None and former != event.version and not stays:
         lease.kept[event.policy] = former
     lease.holds[event.policy] = event.version
     key = f"load:{event.lease_id}:{event.policy}"

@@ -3,6 +3,7 @@
 Invariant: a row counts only while its incarnation serves the lease, so a restarted engine holds nothing.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from psycopg import Connection
@@ -29,31 +30,55 @@ class EngineRoute:
 
 
 def served(
-    conn: Connection, taken: Taken, lease_id: int, incarnation: str, *, policy: str, version: int, digest: str
+    conn: Connection,
+    taken: Taken,
+    lease_id: int,
+    incarnation: str,
+    *,
+    policy: str,
+    version: int,
+    digest: str,
+    keeps: Sequence[int] = (),
 ) -> None:
     """Note what an engine holds, tell the driver and finish the command, in one transaction.
 
+    The version loaded before stays served, unless the one before that is among `keeps` and it is not.
+
     Raises TokenLost, EpochStale, or LeaseLost when another incarnation serves the lease by now.
     """
-    event = WeightsServed(lease_id=lease_id, incarnation=incarnation, policy=policy, version=version, digest=digest)
+    event = WeightsServed(
+        lease_id=lease_id, incarnation=incarnation, policy=policy, version=version, digest=digest, keeps=tuple(keeps)
+    )
     with conn.transaction():
         guard(conn, taken)
         cursor = conn.execute(
             """
             INSERT INTO store.engine_policy (lease_id, incarnation, policy, version, digest)
-            SELECT id, incarnation, %s, %s, %s FROM store.lease
-            WHERE id = %s AND incarnation = %s AND run_id = %s AND state = 'held'
+            SELECT id, incarnation, %(policy)s, %(version)s, %(digest)s FROM store.lease
+            WHERE id = %(lease)s AND incarnation = %(incarnation)s AND run_id = %(run)s AND state = 'held'
             ON CONFLICT (lease_id, policy) DO UPDATE SET
               former_version = CASE WHEN engine_policy.incarnation <> excluded.incarnation THEN NULL
-                WHEN engine_policy.version = excluded.version THEN engine_policy.former_version
+                WHEN engine_policy.version = excluded.version OR (
+                  engine_policy.former_version = ANY(%(keeps)s) AND engine_policy.version <> ALL(%(keeps)s)
+                ) THEN engine_policy.former_version
                 ELSE engine_policy.version END,
               former_digest = CASE WHEN engine_policy.incarnation <> excluded.incarnation THEN NULL
-                WHEN engine_policy.version = excluded.version THEN engine_policy.former_digest
+                WHEN engine_policy.version = excluded.version OR (
+                  engine_policy.former_version = ANY(%(keeps)s) AND engine_policy.version <> ALL(%(keeps)s)
+                ) THEN engine_policy.former_digest
                 ELSE engine_policy.digest END,
               incarnation = excluded.incarnation, version = excluded.version, digest = excluded.digest,
               at = clock_timestamp()
             """,
-            [policy, version, digest, lease_id, incarnation, taken.run_id],
+            {
+                "policy": policy,
+                "version": version,
+                "digest": digest,
+                "lease": lease_id,
+                "incarnation": incarnation,
+                "run": taken.run_id,
+                "keeps": list(keeps),
+            },
         )
         if cursor.rowcount != 1:
             raise LeaseLost(lease_id, f"not served by incarnation {incarnation} any more")

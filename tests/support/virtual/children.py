@@ -130,6 +130,8 @@ class Engine(Child):
             raise PromiseBroken(f"{command.policy} {command.version} is asked for under a foreign digest")
         held = self.holds.setdefault(command.policy, [])
         if command.version not in held:
+            stays = [version for version in held if version in command.keeps][-1:]
+            held[:] = [version for version in held if version not in stays] + stays
             held.append(command.version)
             for gone in held[:-KEPT_VERSIONS]:
                 held.remove(gone)
@@ -140,6 +142,7 @@ class Engine(Child):
             policy=command.policy,
             version=command.version,
             digest=command.digest,
+            keeps=command.keeps,
         )
         self.told(no, token, f"served:{no}:{token}", served)
 

@@ -146,10 +146,10 @@ class FakeCluster:
             number = self.core.state.outstanding["devices"].no
             self.put(f"gang-recalled:{number}", e.GangRecalled(command_no=number, reason="others can go on"))
         if self.voided and rng.random() < faults.zombie:
-            _, numbered = self.voided.pop(rng.randrange(len(self.voided)))
+            number, numbered = self.voided.pop(rng.randrange(len(self.voided)))
             child = self.children.get(getattr(numbered.command, "lease_id", -1))
             if child is not None:
-                self.act(numbered.command, child)
+                self.act(numbered.command, child, number)
 
     def recall(self, lease_id, withdrawn=False):
         self.recalls += 1
@@ -181,13 +181,21 @@ class FakeCluster:
         held = engine.holds.get(policy, ())
         return version in held or (policy in command.follows and any(other >= version for other in held))
 
-    def act(self, command, child):
+    def load(self, command, child, number):
+        """Serve a version beside the one that is to be kept; what is held changes nothing, what is late is refused."""
+        if number < child.orders.get(command.policy, 0):
+            return "superseded"
+        child.orders[command.policy] = number
+        held = child.holds.setdefault(command.policy, [])
+        if command.version not in held:
+            stay = [version for version in held if version in command.keeps] or held
+            child.holds[command.policy] = [*stay[-1:], command.version]
+        return None
+
+    def act(self, command, child, number=0):
         """Do what the command says to the child itself. Returns an error code, or None."""
         if isinstance(command, c.LoadWeights):
-            # The last two that were loaded are served; loading what is held changes nothing.
-            held = child.holds.setdefault(command.policy, [])
-            if command.version not in held:
-                child.holds[command.policy] = [*held, command.version][-2:]
+            return self.load(command, child, number)
         elif isinstance(command, c.BindPolicy):
             version = 0 if command.version is None else command.version
             child.trains[command.policy] = (f"{version}:{child.incarnation}", [])
@@ -221,7 +229,7 @@ class FakeCluster:
         child = self.children[command.lease_id]
         if self.rng.random() < self.faults.refused:
             return self.fail(number, command, "busy")
-        error = self.act(command, child)
+        error = self.act(command, child, number)
         if error:
             return self.fail(number, command, error)
         if self.rng.random() < self.faults.uncommitted:
@@ -252,7 +260,8 @@ class FakeCluster:
         del self.open[number]
         common = {"lease_id": command.lease_id, "incarnation": child.incarnation}
         if isinstance(command, c.LoadWeights):
-            event = e.WeightsServed(**common, policy=command.policy, version=command.version, digest=command.digest)
+            what = {"policy": command.policy, "version": command.version, "digest": command.digest}
+            event = e.WeightsServed(**common, **what, keeps=command.keeps)
         elif isinstance(command, c.BindPolicy):
             history = self.versions.setdefault(command.policy, [digest(command.policy, 0)])
             version = command.version or 0

@@ -159,9 +159,21 @@ def test_an_engine_is_known_by_the_two_versions_it_loaded_last(story):
     assert (route.holds["solver"].version, route.former) == (2, {})
 
 
-def served(story, lease_id, incarnation, version):
+def test_an_engine_is_known_by_the_version_that_its_load_kept(story):
+    lease_id = story.granted()[DeviceUse.ENGINE]
+    story.hosted(lease_id, DeviceUse.ENGINE, "e1")
+    for version, keeps, former in ((0, (), None), (1, (), 0), (2, (0,), 0), (3, (0, 2), 2), (4, (9,), 3)):
+        served(story, lease_id, "e1", version, keeps)
+        [route] = engines.routes(story.conn, 1)
+        assert route.holds["solver"].version == version
+        assert (route.former["solver"].version if route.former else None) == former
+        assert former is None or route.former["solver"].digest == digest(former)
+
+
+def served(story, lease_id, incarnation, version, keeps=()):
     from flexmarl.contracts.commands import LoadWeights
 
-    order = LoadWeights(lease_id=lease_id, policy="solver", version=version, digest=digest(version))
+    order = LoadWeights(lease_id=lease_id, policy="solver", version=version, digest=digest(version), keeps=keeps)
     taken = story.take(story.issue(order))
-    engines.served(story.conn, taken, lease_id, incarnation, policy="solver", version=version, digest=digest(version))
+    what = {"policy": "solver", "version": version, "digest": digest(version), "keeps": keeps}
+    engines.served(story.conn, taken, lease_id, incarnation, **what)

@@ -214,6 +214,17 @@ def test_versions_before_the_kept_ones_are_refused_but_finish_what_runs() -> Non
     assert len(engine._lanes["p"]) == 2
 
 
+def test_a_load_keeps_the_version_that_it_names_whatever_was_loaded_between() -> None:
+    engine = small()
+    weights = engine.prepare(build_model(FactoryModel(), WORDS, 9).state_dict(), architecture_of(FactoryModel()))
+    engine.load("p", 1, "d1", weights)
+    engine.load("p", 2, "d2", weights, keeps=[0])
+    assert [engine.has("p", version, f"d{version}") for version in (0, 1, 2)] == [True, False, True]
+    engine.load("p", 3, "d3", weights, keeps=[7])
+    assert [engine.has("p", version, f"d{version}") for version in (0, 2, 3)] == [False, True, True]
+    assert engine.holds()["p"].version == 3
+
+
 def test_policies_of_different_sizes_are_served_side_by_side() -> None:
     engine = small()
     large = build_model(FactoryModel(size="M"), WORDS[:20], 4)

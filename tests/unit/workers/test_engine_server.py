@@ -167,6 +167,15 @@ async def test_a_new_version_answers_and_the_old_one_stays_for_groups_that_pin_i
     assert (await stats_of(child)).holds["speaker"].version == 1
 
 
+async def test_a_load_that_arrives_behind_a_later_one_is_refused(child: RunningChild) -> None:
+    order = {"policy": "speaker", "digest": child.digests[0], "version": 0}
+    assert (await ask(child, "/load", order | {"order": 7}))[0] == 200
+    status, body = await ask(child, "/load", order | {"version": 9, "order": 6})
+    assert (status, msgspec.json.decode(body, type=NotHeld).code) == (409, "superseded")
+    assert (await ask(child, "/load", order | {"order": 7}))[0] == 200
+    assert (await stats_of(child)).holds["speaker"].version != 9
+
+
 def endless(child: RunningChild, name: str) -> dict[str, object]:
     return completion(child, prompt=[[1, 3]], seeds=[1], max_tokens=4000, request_ids=[name])
 

@@ -45,6 +45,8 @@ class EngineServer:
         self._intervals = intervals
         self._busy_time = BusyTime(intervals)
         self._calls = Calls()
+        self._orders: dict[str, int] = {}
+        """Policy -> number of the last load command; an older one that arrives late is refused."""
         self._device = asyncio.Lock()
         """Held by whoever computes: generation or a load."""
         self._wake = asyncio.Event()
@@ -105,12 +107,16 @@ class EngineServer:
         """Hold a version from now on; answers when it is served."""
         asked = msgspec.json.decode(await request.read(), type=LoadRequest)
         async with self._device:
+            if asked.order:
+                if asked.order < self._orders.get(asked.policy, 0):
+                    return self._refusal(409, "superseded", f"{asked.policy}: a later load was asked for already")
+                self._orders[asked.policy] = asked.order
             if self._engine.has(asked.policy, asked.version, asked.digest):
                 return json_response(Held(asked.version, asked.digest))
             self._busy_time.close()
             started = time.time()
             weights = await asyncio.to_thread(self._fetch, asked.policy, asked.digest)
-            self._engine.load(asked.policy, asked.version, asked.digest, weights)
+            self._engine.load(asked.policy, asked.version, asked.digest, weights, asked.keeps)
             self._intervals.add("load", asked.policy, started, time.time())
         return json_response(Held(asked.version, asked.digest))
 
@@ -150,5 +156,5 @@ class EngineServer:
 
         return answer
 
-    def _refusal(self, status: int, code: str, problem: Exception) -> web.Response:
+    def _refusal(self, status: int, code: str, problem: Exception | str) -> web.Response:
         return json_response(NotHeld(code, str(problem), self._engine.holds()), status)

@@ -1,13 +1,15 @@
 """The torch engine: continuous batching for a set of policies in one process, without threads or I/O of its own.
 
 Invariants:
-- A reply is made by exactly the version it names; the last `KEPT_VERSIONS` loaded versions of a policy are held wholly,
-  so a group pinned to the older one plays on while newer groups start. Older lanes finish what runs and take no more.
+- A reply is made by exactly the version it names; `KEPT_VERSIONS` loaded versions of a policy are held wholly: the last
+  one, and of those before it the one that its load names, so a group pinned to that plays on while newer groups start.
+  Other lanes finish what runs and take no more.
 - Every submitted request is settled exactly once, by `step` or `abort`.
 - `load` swaps nothing under a running request: a new version is a new lane. Only requests that ask to follow move to
   it, with every token, log-probability and version they have so far.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from workers.models.architecture import Architecture
@@ -32,7 +34,7 @@ class TorchEngine:
         self._ordered = ordered
         """Compute a row's bits from the row alone."""
         self._lanes: dict[str, list[Lane]] = {}
-        """Per policy, oldest first; the last `KEPT_VERSIONS` take requests, earlier ones only finish."""
+        """Per policy; the last `KEPT_VERSIONS` take requests, earlier ones only finish."""
         self._spare: dict[str, Lane] = {}
         """Per policy, an emptied lane whose memory the next version takes over."""
 
@@ -46,8 +48,8 @@ class TorchEngine:
                 invariant.check(weights, self._device)
             return weights
 
-    def load(self, policy: str, version: int, digest: str, weights: decoder.Weights) -> None:
-        """Hold a version from now on. Loading what is held already changes nothing."""
+    def load(self, policy: str, version: int, digest: str, weights: decoder.Weights, keeps: Sequence[int] = ()) -> None:
+        """Hold a version from now on, beside one of `keeps`. Loading what is held already changes nothing."""
         import torch
 
         lanes = self._lanes.setdefault(policy, [])
@@ -62,6 +64,7 @@ class TorchEngine:
             for older in lanes:
                 if older.version < version:
                     lane.take_over(older)
+        _stay_open(lanes, keeps)
         lanes.append(lane)
         self._retire(policy)
 
@@ -143,6 +146,14 @@ class TorchEngine:
         running = [lane for lane in lanes[:-KEPT_VERSIONS] if lane.busy]
         self._spare.update((policy, lane) for lane in lanes[:-KEPT_VERSIONS] if not lane.busy)
         self._lanes[policy] = running + kept
+
+
+def _stay_open(lanes: list[Lane], keeps: Sequence[int]) -> None:
+    """Put the lane that is to take requests beside the next one last."""
+    wanted = [lane for lane in lanes[-KEPT_VERSIONS:] if lane.version in keeps]
+    if wanted:
+        lanes.remove(wanted[-1])
+        lanes.append(wanted[-1])
 
 
 def _check(request: Request, lane: Lane) -> None:

@@ -75,6 +75,10 @@ class LoadRequest(msgspec.Struct, forbid_unknown_fields=True):
     policy: str
     version: int
     digest: str
+    keeps: list[int] = []
+    """Versions that go on being served besides; none of them held: the one loaded last."""
+    order: int = 0
+    """Number of the command, if it has one: behind a later one of its policy it is refused, however late it comes."""
 
 
 class AbortRequest(msgspec.Struct, forbid_unknown_fields=True):
