@@ -61,6 +61,10 @@ class TurnTimeoutError(TimeoutError):
     """No engine answered a turn before its deadline."""
 
 
+class WeightsTimeoutError(TimeoutError):
+    """Weights that were certain when a turn was asked for did not come in time."""
+
+
 @dataclass(slots=True)
 class _Waiting:
     request: TurnRequest
@@ -125,13 +129,16 @@ class EngineClient:
             pause = min(RETRY_LAST_S, pause * 1.6)
             await self._refresh()
 
-    async def until_held(self, request: TurnRequest) -> float:
+    async def until_held(self, request: TurnRequest, at_most_s: float) -> float:
         """Wait until weights that are certain and not committed yet are served; returns the seconds it took.
 
-        There is no deadline: they are being made, and whoever withdraws the command ends the wait.
+        Raises WeightsTimeoutError after `at_most_s`; whoever withdraws the command ends the wait before.
         """
         began = time.monotonic()
         while not request.pin.digest and self._pick(request) is None:
+            if time.monotonic() - began >= at_most_s:
+                what = f"version {request.pin.version} of {request.policy}"
+                raise WeightsTimeoutError(f"no engine served {what} within {at_most_s:g} s")
             await asyncio.sleep(LOOK_EVERY_S)
             await self._refresh()
         return time.monotonic() - began

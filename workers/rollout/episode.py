@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from flexmarl.algorithms.seeds import derive, episode_seed, turn_seed
 from flexmarl.contracts.spec.environment import Latency
 from flexmarl.contracts.wire import EpisodeStatus, PolicyPin
-from workers.rollout.engine_client import EngineClient, TurnReply, TurnRequest, TurnTimeoutError
+from workers.rollout.engine_client import EngineClient, TurnReply, TurnRequest, TurnTimeoutError, WeightsTimeoutError
 from workers.rollout.environments.base import Ask, Environment, Family, Outcome, Reply
 from workers.vocabulary import Codec
 
@@ -43,6 +43,8 @@ class EpisodeOrder:
     held_out: bool
     sampling_seed: int
     timeout_s: float
+    weights_timeout_s: float
+    """How long a turn waits for weights to come, beside `timeout_s`."""
     latency: Latency | None
     breakdowns: int = 0
     """Earlier tries that the environment itself broke off."""
@@ -90,6 +92,8 @@ async def play_episode(order: EpisodeOrder, family: Family, seats: dict[str, Sea
         attempt.status = EpisodeStatus.FINISHED
     except TurnTimeoutError as error:
         attempt.reason = f"engine: {error}"
+    except WeightsTimeoutError as error:
+        attempt.reason = f"weights: {error}"
     except TimeoutError:
         attempt.reason = f"environment: no end within {order.timeout_s:.0f} s"
     except Exception as error:  # an environment is foreign code: whatever it raises is the attempt's failure
@@ -113,7 +117,7 @@ async def _play(
         requests = [_request(ask, seats[ask.role], order, calls.get(ask.role, 0)) for ask in asks]
         for request in requests:
             # Training is not the episode's fault: its time does not run while weights are made.
-            deadline += await client.until_held(request)
+            deadline += await client.until_held(request, order.weights_timeout_s)
         if len(requests) == 1:
             answers = [await client.turn(requests[0], deadline)]
         else:

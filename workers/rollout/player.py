@@ -284,6 +284,7 @@ def _episode(
         held_out=order.origin is Origin.EVAL,
         sampling_seed=order.sampling_seed,
         timeout_s=batch.episode_timeout_s,
+        weights_timeout_s=batch.weights_timeout_s,
         latency=context.spec.environment.latency,
         breakdowns=breakdowns,
     )

@@ -5,7 +5,7 @@ import pytest
 from flexmarl.algorithms.routing import ROUTERS
 from flexmarl.contracts.wire import PolicyPin
 from flexmarl.store.engines import EngineRoute
-from workers.rollout.engine_client import EngineClient, TurnRequest, _answering, _digest
+from workers.rollout.engine_client import EngineClient, TurnRequest, WeightsTimeoutError, _answering, _digest
 
 
 def pin(version, digest=None):
@@ -44,6 +44,15 @@ async def test_a_turn_waits_for_weights_to_come_and_its_time_stands_still():
         return [EngineRoute(1, "http://x", "s", "e1", {"solver": pin(held)})]
 
     client = EngineClient(routes, ROUTERS.get("least_loaded"))
-    assert await client.until_held(turn(pin(3, ""))) > 0
+    assert await client.until_held(turn(pin(3, "")), 60.0) > 0
     assert len(looks) == 3
-    assert await client.until_held(turn(pin(7))) < 0.05, "a committed version is asked for at once"
+    assert await client.until_held(turn(pin(7)), 60.0) < 0.05, "a committed version is asked for at once"
+
+
+async def test_a_turn_never_waits_for_ever_for_weights_to_come():
+    async def routes():
+        return [ROUTE]
+
+    client = EngineClient(routes, ROUTERS.get("least_loaded"))
+    with pytest.raises(WeightsTimeoutError, match="no engine served version 9 of solver within"):
+        await client.until_held(turn(pin(9, "")), 0.1)

@@ -80,3 +80,6 @@ class Batch(Strict):
     max_attempts: int = Field(default=3, ge=1, le=10)
     """Attempts per episode before it counts as failed."""
     episode_timeout_s: float = Field(default=120.0, gt=0.0, le=86_400.0)
+    weights_timeout_s: float = Field(default=3600.0, gt=0.0, le=604_800.0)
+    """How long a turn waits for weights that are certain and not served yet, before its episode counts as failed; this
+    wait is no part of `episode_timeout_s`."""
