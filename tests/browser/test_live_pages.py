@@ -126,3 +126,19 @@ def test_an_open_menu_and_the_focus_outlive_a_change(seeded: Site, visit: Any, c
     assert guest.page.locator("#menu-verbs").is_visible()
     guest.page.keyboard.press("Escape")
     assert guest.page.evaluate("document.activeElement.dataset.menu") == "verbs"
+
+
+def test_a_press_that_spans_a_change_is_a_click(seeded: Site, visit: Any, change: Any) -> None:
+    """The header is put in anew with every step; the button under a finger stays until the finger is up."""
+    guest = visit(seeded)
+    page, key = guest.page, seeded.keys[RUNNING]
+    guest.sign_in()
+    guest.goto(f"/runs/{key}")
+    page.locator("[data-live-mark][data-state=live]").first.wait_for()
+    page.get_by_role("button", name="Stop", exact=True).hover()
+    page.mouse.down()
+    step = page.locator("#run-line2 b").first.inner_text()
+    change(17)
+    page.wait_for_function("step => document.querySelector('#run-line2 b').innerText !== step", arg=step)
+    page.mouse.up()
+    page.locator("#confirm[open]").wait_for(timeout=5_000)

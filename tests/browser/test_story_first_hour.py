@@ -53,6 +53,7 @@ def test_the_first_hour(system: System, visit: Any) -> None:
 
     page.get_by_role("link", name="Trajectories", exact=True).click()
     page.locator("#conversation article").first.wait_for()
+    page.wait_for_load_state()  # a press before the page's scripts are there does nothing
 
     page.get_by_role("button", name="Pause", exact=True).first.click()
     page.locator("#run-head .pill", has_text="Paused").first.wait_for(timeout=90_000)

@@ -1,14 +1,19 @@
 // Parts of a page that the server renders and that are re-read while something runs. `data-live="<url>"` on an element
 // names its part ("" is the page's own address); `data-every` is the shortest time between two reads, in seconds. What
-// a person is at is kept: focus, an open menu, the field being typed into, the rows under the pointer, sideways scroll.
+// a person is at is kept: focus, an open menu, the field being typed into, the rows under the pointer, sideways scroll,
+// and the button being pressed: a press that began on an element that is gone at its end would be no click at all.
 import { part } from "./api.js";
 import { $, $$, el, icon } from "./dom.js";
 import { onChange } from "./live.js";
 
 const waiting = new WeakMap();
 const arriving = new WeakMap();
+let pressed = null;
 
 export function start() {
+  document.addEventListener("pointerdown", (event) => { pressed = event.target; }, true);
+  const released = () => setTimeout(() => { pressed = null; }); // the click itself comes right after the pointer is up
+  for (const kind of ["pointerup", "pointercancel"]) document.addEventListener(kind, released, true);
   for (const region of $$("[data-live]")) onChange(() => reread(region), Number(region.dataset.every || 0) * 1000);
 }
 
@@ -38,17 +43,19 @@ function fail(region, error) {
 export function patch(region, html) {
   const holder = document.createElement("template");
   holder.innerHTML = html;
-  if ($(".menu:not([hidden]), :popover-open", region)) return wait(region, html);
+  if (inUse(region)) return wait(region, html);
   waiting.delete(region);
   replace(region, holder.content);
   return undefined;
 }
 
-/** A menu is open: the step line follows, the rest is put in when the menu has closed. */
+const inUse = (region) => (pressed && region.contains(pressed)) || $(".menu:not([hidden]), :popover-open", region);
+
+/** A menu is open or a button is down: the step line follows, the rest is put in when it has closed or come up. */
 function wait(region, html) {
   if (!waiting.has(region)) {
     const timer = setInterval(() => {
-      if (waiting.has(region) && $(".menu:not([hidden]), :popover-open", region)) return;
+      if (waiting.has(region) && inUse(region)) return;
       clearInterval(timer);
       if (waiting.has(region)) patch(region, waiting.get(region));
     }, 250);
@@ -58,7 +65,7 @@ function wait(region, html) {
   holder.innerHTML = html;
   const line = $("#run-line2", region);
   const fresh = $("#run-line2", holder.content);
-  if (line && fresh && line.innerHTML !== fresh.innerHTML) line.innerHTML = fresh.innerHTML;
+  if (line && fresh && !line.contains(pressed) && line.innerHTML !== fresh.innerHTML) line.innerHTML = fresh.innerHTML;
 }
 
 function replace(old, fresh) {
