@@ -42,34 +42,30 @@ def required(ctx: Context, name: str, policy: PolicyState) -> list[Pin]:
     finished = own is None or own.stepped or not own.steps
     if finished and (not pins or overlaps(ctx)):
         pins[policy.pin.version] = policy.pin
+    elif not finished and head is not None and name in ctx.plan.follows:
+        # Groups that follow pin nothing: an engine that starts meanwhile answers them with what the others serve.
+        pins[head.base[name].version] = head.base[name]
     return [pins[version] for version in sorted(pins)][:KEPT_VERSIONS]
 
 
 def drive_engines(ctx: Context) -> None:
     """Tell each engine to hold what its next requests will name."""
-    wanted = _wanted(ctx, ctx.state.policies)
+    wanted = required_versions(ctx, ctx.state.policies)
     settled = _settled_vector(ctx, wanted)
     for lease in ctx.state.of_use(DeviceUse.ENGINE):
         if lease.incarnation and lease.holds != settled:
             for name, pins in wanted.items():
-                _load(ctx, lease, name, pins)
+                load(ctx, lease, name, pins)
 
 
 def drive_engine(ctx: Context, lease: LeaseState, names: Iterable[str]) -> None:
     """Tell one engine what to hold of some policies."""
-    for name, pins in _wanted(ctx, names).items():
-        _load(ctx, lease, name, pins)
+    for name, pins in required_versions(ctx, names).items():
+        load(ctx, lease, name, pins)
 
 
-def drive_policy_engines(ctx: Context, name: str) -> None:
-    """Tell each engine what to hold of one policy."""
-    for own, pins in _wanted(ctx, (name,)).items():
-        for lease in ctx.state.of_use(DeviceUse.ENGINE):
-            if lease.incarnation:
-                _load(ctx, lease, own, pins)
-
-
-def _wanted(ctx: Context, names: Iterable[str]) -> dict[str, list[Pin]]:
+def required_versions(ctx: Context, names: Iterable[str]) -> dict[str, list[Pin]]:
+    """Return what every engine must hold now of some policies: those that have a version."""
     policies = ctx.state.policies
     return {name: required(ctx, name, policies[name]) for name in names if policies[name].version is not None}
 
@@ -81,7 +77,7 @@ def _settled_vector(ctx: Context, wanted: Mapping[str, list[Pin]]) -> dict[str, 
     return {name: pins[0].version for name, pins in wanted.items()}
 
 
-def _load(ctx: Context, lease: LeaseState, name: str, pins: list[Pin]) -> None:
+def load(ctx: Context, lease: LeaseState, name: str, pins: list[Pin]) -> None:
     """Load the oldest missing version: the next one follows when it is held."""
     key = f"load:{lease.lease_id}:{name}"
     on_its_way = ctx.state.outstanding.get(key)
@@ -138,6 +134,8 @@ def loaded(ctx: Context) -> bool:
 
 def all_hold(ctx: Context, vector: Mapping[str, int | None]) -> bool:
     """Tell whether every engine at work answers and wholly holds a vector."""
+    if _awaits(ctx, vector):
+        return False
     engines = ctx.state.at_work(DeviceUse.ENGINE)
     if len(engines) < ctx.plan.spec.resources.rollout_devices:
         return False
@@ -146,3 +144,15 @@ def all_hold(ctx: Context, vector: Mapping[str, int | None]) -> bool:
         and (lease.holds == vector or all(holds(lease, name, version) for name, version in vector.items()))
         for lease in engines
     )
+
+
+def _awaits(ctx: Context, vector: Mapping[str, int | None]) -> bool:
+    """Tell by the newest load alone that an engine lacks a part of a vector. False says nothing."""
+    newest = ctx.state.outstanding.newest_of("load")
+    if newest is None:
+        return False
+    name, command = newest[0].rpartition(":")[2], newest[1]
+    lease = ctx.state.leases.get(command.lease_id)
+    if lease is None or lease.releasing or ctx.state.stands_by(lease):
+        return False
+    return vector.get(name) == command.version and not holds(lease, name, command.version)

@@ -113,3 +113,25 @@ def test_nobody_waits_for_surplus_behind_the_last_step():
     until(cluster, RunStatus.COMPLETED)
     assert cluster.metrics["groups/cancelled", "", "sum", 1] == 2
     account(cluster)
+
+
+@pytest.mark.parametrize("follow", ["continue", "resume", "restart_turn"])
+def test_an_engine_that_starts_between_two_steps_of_a_cohort_serves_groups_that_follow(follow):
+    """Groups that follow pin no version, and one made on the way is not served: a new engine was given none."""
+    spec = make_spec(
+        mechanisms__trainer_protocol="mini_batch",
+        batch__mini_batches=2,
+        mechanisms__lag_policy__bound=3,
+        mechanisms__lag_policy__in_flight=follow,
+    )
+    cluster = started(spec, seed=1)
+    cluster.held_draws = {5}
+    cluster.run(until=lambda x: x.core.state.cohort is not None and x.core.state.cohort.policies["speaker"].steps)
+    lease_id = engine_of(cluster).lease_id
+    lost = e.ChildLost(lease_id=lease_id, incarnation=cluster.children[lease_id].incarnation, reason="killed")
+    cluster.put("lost", lost)
+    cluster.start_child(lease_id)
+    deliver_all(cluster)
+    cluster.held_draws = set()
+    assert until(cluster, RunStatus.COMPLETED).core.state.step == 4
+    account(cluster)
