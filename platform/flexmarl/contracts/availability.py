@@ -37,12 +37,13 @@ SLOTS: dict[str, Slot] = {
     "/mechanisms/lag_policy/in_flight": Slot(("finish", "continue", "resume", "restart_turn", "discard"), ()),
     "/mechanisms/lag_policy/at_cut": Slot(("wait", "drop", "refresh"), ()),
     "/mechanisms/redundancy/type": Slot(("none", "extra_groups", "extra_members"), ("extra_environments",)),
+    "/mechanisms/redundancy/surplus": Slot(("join", "keep", "continue", "cancel"), ()),
     "/mechanisms/router": Slot(("least_loaded",), ("prefix_affinity", "length_aware", "hardware_class")),
     "/mechanisms/mover": Slot(("static",), ("queue_disparity", "repack")),
     "/mechanisms/publication": Slot(("cohort", "wavefront", "delayed"), ()),
     "/mechanisms/trainer_protocol": Slot(("micro_batch", "batch", "mini_batch", "per_group"), ()),
     "/mechanisms/allocation": Slot(("static",), ("agent_centric", "colocated")),
-    "/mechanisms/arbiter": Slot(("fifo",), ("priority", "fair_share")),
+    "/mechanisms/arbiter": Slot(("fair_share",), ()),
     "/environment/type": Slot(
         ("reference_game", "hot_cold", "arithmetic", "kitchen"), ("pettingzoo", "textarena", "mcp")
     ),

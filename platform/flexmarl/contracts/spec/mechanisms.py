@@ -1,8 +1,8 @@
 """One slot per mechanism of the orchestrator. A preset picks one option each: a published system is a preset."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from flexmarl.contracts.base import Strict
 
@@ -37,6 +37,11 @@ class Redundancy(Strict):
         return {"type": data} if isinstance(data, str) else data
 
 
+def _present(word: object) -> object:
+    """Read the word by which earlier specifications name the one arbiter."""
+    return "fair_share" if word == "fifo" else word
+
+
 class Mechanisms(Strict):
     lag_policy: LagPolicy = LagPolicy()
     """Of every policy that states none of its own."""
@@ -53,7 +58,9 @@ class Mechanisms(Strict):
     """Each policy steps by its own counter, as soon as `batch.min_rows` of its rows are accumulated; rows of the old
     version that settle later are dropped as overtaken. Off: every policy steps once per cohort."""
     allocation: Literal["static"] = "static"
-    arbiter: Literal["fifo"] = "fifo"
+    arbiter: Annotated[Literal["fair_share"], BeforeValidator(_present)] = "fair_share"
+    """Order in which runs that share a pool get devices: priority, then the project's share over its weight, then age.
+    All runs of a pool share one arbiter; `fifo` is what specifications of before called it."""
     ordered: bool = False
     """Promise bits: micro-batches are fixed slices by draw number, summed in turn, and engines compute a reply from its
     request alone. Slower; what depends on timing (a bound above 0, redundancy, a clock per policy) is refused."""

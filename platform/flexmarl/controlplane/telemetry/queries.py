@@ -28,12 +28,14 @@ from flexmarl.controlplane.telemetry.trajectories import detail as trajectory
 from flexmarl.controlplane.telemetry.trajectories import facets as trajectory_facets
 from flexmarl.controlplane.telemetry.trajectories import page as trajectory_page
 from flexmarl.controlplane.telemetry.trajectories import tokens as trajectory_tokens
+from flexmarl.controlplane.telemetry.transitions import transitions
 from flexmarl.controlplane.telemetry.wanted import ORDERINGS as TRAJECTORY_ORDERINGS
 from flexmarl.controlplane.telemetry.wanted import ordering as trajectory_ordering
 from flexmarl.controlplane.telemetry.wanted import wanted as trajectory_filter
 from flexmarl.store.decision_log import Wanted as DecisionFilter
 from flexmarl.store.episodes import EpisodeFilter, Ordering
 from flexmarl.store.logs import LogFilter
+from flexmarl.store.transitions import Wanted as TransitionFilter
 
 __all__ = [
     "DECISION_KINDS",
@@ -45,6 +47,7 @@ __all__ = [
     "EpisodeFilter",
     "LogFilter",
     "Ordering",
+    "TransitionFilter",
     "advisories",
     "agent",
     "agents",
@@ -86,6 +89,7 @@ __all__ = [
     "trajectory_ordering",
     "trajectory_page",
     "trajectory_tokens",
+    "transitions",
     "utilisation",
     "verdict",
     "verdicts",

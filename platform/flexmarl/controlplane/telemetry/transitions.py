@@ -1,23 +1,40 @@
 """The four events that move a policy's data, newest first: ready, backward, step, publish, with time and owner."""
 
-from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
+from flexmarl.controlplane.common.api.pagination import Cursor, decode
+from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.common.times import rfc3339
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.store import transitions as store
-from flexmarl.store.transitions import Transition
+from flexmarl.store.transitions import Position, Transition, Wanted
 
 KINDS = store.KINDS
-DEFAULT_LIMIT = 100
-MAX_LIMIT = 1000
+DEFAULT_LIMIT = 50
+MAX_LIMIT = 500
+_ORDERING = "-seq,-cut_at,-policy,-no"
 
 
-def transitions(run: Run, kinds: Sequence[str], policies: Sequence[str], limit: int = DEFAULT_LIMIT) -> dict[str, Any]:
-    """Return the newest transitions, of all kinds and policies where none are named."""
-    found = store.transitions(store_connection(), run.no, kinds=kinds, policies=policies, limit=limit)
-    return {"results": [_row(row) for row in found], "seq": run.state.seq}
+def transitions(run: Run, wanted: Wanted, cursor: str | None = None, limit: int = DEFAULT_LIMIT) -> dict[str, Any]:
+    """Return a page. Raises ValidationProblem on a cursor that is not one."""
+    before = Position() if cursor is None else _position(cursor)
+    found = store.page(store_connection(), run.no, wanted, before, limit + 1)
+    shown = found[:limit]
+    after = store.behind(shown, before)
+    following = Cursor(_ORDERING, False, [after.seq, after.cut_at, after.policy, after.no]).encode()
+    return {"results": [_row(row) for row in shown], "next": following if len(found) > limit else None}
+
+
+def _position(cursor: str) -> Position:
+    seq, cut_at, policy, no = decode(cursor, _ORDERING).values
+    legal = isinstance(seq, int) and isinstance(cut_at, datetime) and isinstance(policy, str) and isinstance(no, int)
+    if not (legal and 0 <= seq <= Position().seq and 0 <= no < 2**31):
+        detail = "The cursor is not legal here."
+        hint = "Leave it out to begin with the newest transitions."
+        raise ValidationProblem(detail, errors=[FieldError("cursor", "not_a_cursor", detail, hint, "query")])
+    return Position(seq, cut_at, policy, no)
 
 
 def _row(row: Transition) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from flexmarl.store import pool_rules
 RESERVED = ("all",)
 """Names that mean something else in the address of a page."""
 WEIGHTS = (0.1, 100.0)
-"""Legal weights, both ends included: a project of the least weight still gets a thousandth of the largest one's part."""
+"""Both ends are legal: a project of the least weight still gets a thousandth of the largest one's part."""
 
 
 @transaction.atomic

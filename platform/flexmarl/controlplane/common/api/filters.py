@@ -49,6 +49,14 @@ class Parameter:
         return ValidationProblem(detail, errors=[FieldError(self.name, code, detail, hint, "query")])
 
 
+def within(name: str, value: int, most: int) -> int:
+    """Return a number between 1 and `most`; anything else is refused with both ends."""
+    if not 1 <= value <= most:
+        detail = f"{name}={value} is not between 1 and {most}."
+        raise ValidationProblem(detail, errors=[FieldError(name, "out_of_range", detail, f"Set {most}.", "query")])
+    return value
+
+
 def _boolean(text: str) -> bool:
     if text.lower() in {"true", "1"}:
         return True

@@ -6,11 +6,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from flexmarl.controlplane.accounts.queries import actor_of
-from flexmarl.controlplane.common.api.filters import Parameter
+from flexmarl.controlplane.common.api.filters import Parameter, within
 from flexmarl.controlplane.common.api.pagination import CURSOR, Page, envelope
 from flexmarl.controlplane.common.api.serializers import listing
 from flexmarl.controlplane.common.api.views import ApiView
-from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.runs.queries import find_run
 from flexmarl.controlplane.telemetry import cohorts, decisions, lag, queries
@@ -64,7 +63,7 @@ class CohortsView(ApiView):
     @extend_schema(operation_id="runs_cohorts", responses=CohortsSerializer)
     def get(self, request: Request, run_id: str) -> Response:
         """List cohorts, newest first: how far each is, what it pins and what it waits for."""
-        limit = _within("limit", self.values.get("limit", cohorts.DEFAULT_LIMIT), cohorts.MAX_LIMIT)
+        limit = within("limit", self.values.get("limit", cohorts.DEFAULT_LIMIT), cohorts.MAX_LIMIT)
         run = find_run(actor_of(request), run_id)
         return Response(queries.cohorts(run, self.values.get("before"), limit, self.values.get("state")))
 
@@ -101,7 +100,7 @@ class DecisionsView(ApiView):
     def get(self, request: Request, run_id: str) -> Response:
         """List what was decided, newest first: each with its reason and the event it was made on."""
         values = self.values
-        limit = _within("limit", values.get("limit", decisions.DEFAULT_LIMIT), decisions.MAX_LIMIT)
+        limit = within("limit", values.get("limit", decisions.DEFAULT_LIMIT), decisions.MAX_LIMIT)
         wanted = queries.DecisionFilter(values.get("kind"), values.get("policy"), values.get("cohort"))
         found = queries.decisions(find_run(actor_of(request), run_id), wanted, values.get("cursor"), limit)
         return Response(envelope(request, Page(found["results"], found["next"], None, None), found["results"]))
@@ -161,7 +160,7 @@ class LagView(ApiView):
     @extend_schema(operation_id="runs_lag", responses=LagSerializer)
     def get(self, request: Request, run_id: str) -> Response:
         """Read the lag of every trained policy: its bound, where it stands now, per step, and what was dropped."""
-        steps = _within("steps", self.values.get("steps", lag.DEFAULT_STEPS), lag.MAX_STEPS)
+        steps = within("steps", self.values.get("steps", lag.DEFAULT_STEPS), lag.MAX_STEPS)
         return Response(queries.lag(find_run(actor_of(request), run_id), steps))
 
 
@@ -210,11 +209,3 @@ class StoreView(ApiView):
     def get(self, request: Request, run_id: str) -> Response:
         """Count the run's rows by policy and place, and what they take. Reads every row: not for polling."""
         return Response(queries.store_state(find_run(actor_of(request), run_id)))
-
-
-def _within(name: str, value: int, most: int) -> int:
-    """Return a number between 1 and `most`; anything else is refused."""
-    if not 1 <= value <= most:
-        detail = f"{name}={value} is not between 1 and {most}."
-        raise ValidationProblem(detail, errors=[FieldError(name, "out_of_range", detail, f"Set {most}.", "query")])
-    return value

@@ -6,12 +6,13 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from flexmarl.controlplane.accounts.queries import actor_of
-from flexmarl.controlplane.common.api.filters import Parameter
+from flexmarl.controlplane.common.api.filters import Parameter, within
+from flexmarl.controlplane.common.api.pagination import CURSOR, Page, envelope
+from flexmarl.controlplane.common.api.serializers import listing
 from flexmarl.controlplane.common.api.views import ApiView
-from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.runs.queries import find_run
-from flexmarl.controlplane.telemetry import transitions
+from flexmarl.controlplane.telemetry import queries, transitions
 
 
 class PolicyTransitionSerializer(serializers.Serializer):
@@ -22,15 +23,10 @@ class PolicyTransitionSerializer(serializers.Serializer):
     version = serializers.IntegerField(
         allow_null=True, help_text="Version the gradient is taken at, the step makes, or the engine serves."
     )
-    cohort = serializers.IntegerField(allow_null=True)
+    cohort = serializers.IntegerField(allow_null=True, help_text="Null of a publication, which is of no cohort.")
     micro_batch = serializers.IntegerField(allow_null=True)
     rows = serializers.IntegerField(allow_null=True)
     event = serializers.IntegerField(allow_null=True, help_text="Its place in the run's event log; null of a cut.")
-
-
-class PolicyTransitionsSerializer(serializers.Serializer):
-    results = PolicyTransitionSerializer(many=True)
-    seq = serializers.IntegerField()
 
 
 class TransitionsView(ApiView):
@@ -39,17 +35,16 @@ class TransitionsView(ApiView):
     parameters = (
         Parameter("kind", "Kind of transition; may be repeated.", choices=transitions.KINDS, many=True),
         Parameter("policy", "Policy; may be repeated.", many=True),
-        Parameter("limit", f"Newest transitions to list, 1 to {transitions.MAX_LIMIT}.", "integer"),
+        Parameter("cohort", "Cohort; publications are of none.", "integer"),
+        Parameter("limit", f"Transitions per page, 1 to {transitions.MAX_LIMIT}.", "integer"),
+        CURSOR,
     )
 
-    @extend_schema(operation_id="runs_transitions", responses=PolicyTransitionsSerializer)
+    @extend_schema(operation_id="runs_transitions", responses=listing(PolicyTransitionSerializer))
     def get(self, request: Request, run_id: str) -> Response:
         """List when rows became ready, gradients were taken, the optimizer stepped and weights were served."""
         values = self.values
-        limit = values.get("limit", transitions.DEFAULT_LIMIT)
-        if not 1 <= limit <= transitions.MAX_LIMIT:
-            detail = f"limit={limit} is not between 1 and {transitions.MAX_LIMIT}."
-            hint = f"Set {transitions.MAX_LIMIT}."
-            raise ValidationProblem(detail, errors=[FieldError("limit", "out_of_range", detail, hint, "query")])
-        run = find_run(actor_of(request), run_id)
-        return Response(transitions.transitions(run, values.get("kind") or (), values.get("policy") or (), limit))
+        limit = within("limit", values.get("limit", transitions.DEFAULT_LIMIT), transitions.MAX_LIMIT)
+        wanted = queries.TransitionFilter(values.get("kind") or (), values.get("policy") or (), values.get("cohort"))
+        found = queries.transitions(find_run(actor_of(request), run_id), wanted, values.get("cursor"), limit)
+        return Response(envelope(request, Page(found["results"], found["next"], None, None), found["results"]))
