@@ -4,32 +4,38 @@ The same tasks and number of updates through the real services (processes, HTTP,
 Scheduling is what is measured, so turns and training are paced: an episode's turns wait for a log-normal time, and the
 trainer declares what a micro-batch and a step take and waits until that is over; gradients and weights are real.
 
-The ideal comes from the synchronous run's own phases: with rollout time R, total backward phase W (from the first
-gradient asked for to the last accumulated, hops included) over M micro-batches per policy, first group after F and the
-rest of an update U (step, publication),
+All runs have one seed, so the episodes of a cohort wait equally long in each of them, and a step is compared with the
+synchronous run's step of the same cohort. The ideal of a step comes from that step's own phases: with rollout time R,
+total backward phase W (from the first gradient asked for to the last accumulated, hops included) over M micro-batches
+per policy, first group after F and the rest of an update U (step, publication),
 
     ideal = max(R + W / M, F + W) + U
 
-where R + W / M is "all rollout, then the last micro-batch" and F + W "the first group, then all training". The share of
-a run is (sync - run) / (sync - ideal). A wavefront hides part of U as well, and delayed publication most of W and U, so
-their shares may exceed 1: the ideal is that of a cohort that is published as a whole.
+where R + W / M is "all rollout, then the last micro-batch" and F + W "the first group, then all training". The share
+of a step is (sync - run) / (sync - ideal). A wavefront hides part of U as well, and delayed publication most of W and
+U, so their shares may exceed 1: the ideal is that of a cohort that is published as a whole.
+
+Rollout and training are sized to balance: W is about what is left of R after the first group, the most that an overlap
+can hide. A larger W makes the trainer alone decide how long a step takes; then nothing is left to schedule.
 """
 
 import argparse
 import statistics
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import psycopg
-from harness import interleave, paired_ratios, start
+from harness import Report, interleave, paired_ratios, start
 
 from tests.support.system import Api, System
 
 WARM_STEPS = 2
 """First steps are left out: children, caches and connections warm up in them."""
+TIMEOUT_S = 600.0
 
 RUNS: dict[str, dict[str, Any]] = {
     "sync": {"trainer_protocol": "batch"},
@@ -47,8 +53,8 @@ ESSENTIAL = ("sync", "micro_batch", "wavefront")
 
 
 @dataclass(frozen=True, slots=True)
-class Phases:
-    """Medians over the steps of one run, in seconds."""
+class Step:
+    """Phases of one step, in seconds."""
 
     step: float
     rollout: float
@@ -70,7 +76,7 @@ class Phases:
 def spec(run: str, updates: int) -> dict[str, Any]:
     policy = {"model": {"type": "factory", "size": "S"}, "warmup": None}
     return {
-        "environment": {"latency": {"scale_s": 0.25, "sigma": 0.6, "cap_s": 1.5}},
+        "environment": {"latency": {"scale_s": 0.4, "sigma": 0.6, "cap_s": 2.4}},
         "policies": dict.fromkeys(("planner", "solver", "verifier"), policy),
         "batch": {
             "tasks_per_step": 16, "episodes_per_task": 4, "micro_batch_groups": 2, "rollout_groups": 8,
@@ -78,23 +84,24 @@ def spec(run: str, updates: int) -> dict[str, Any]:
         },
         "mechanisms": RUNS[run],
         # Per row, so that the protocols do the same work however they slice it.
-        "resources": {"pace": {"micro_batch_s": 0.02, "row_s": 0.004, "step_s": 0.25}},
+        "resources": {"pace": {"micro_batch_s": 0.02, "row_s": 0.0025, "step_s": 0.25}},
+        "seed": 7,
         "budget": {"train_steps": updates + WARM_STEPS, "target": None},
         "evaluation": {"every_steps": 10_000, "tasks": 1},
         "checkpoints": {"every_steps": 10_000},
     }  # fmt: skip
 
 
-def measure(api: Api, conn: psycopg.Connection, name: str, updates: int) -> Phases:
+def measure(api: Api, conn: psycopg.Connection, name: str, updates: int) -> list[Step]:
     run = api.create_run(name=f"overlap {name}", template="arithmetic", spec=spec(name, updates))
-    done = api.finish(run["id"], 600)
+    done = api.finish(run["id"], TIMEOUT_S)
     if done["status"] != "completed":
         raise RuntimeError(f"{name} run {done['status']}: {done['reason_text']}")
-    return phases(conn, done["no"])
+    return steps_of(conn, done["no"])
 
 
-def phases(conn: psycopg.Connection, run_no: int) -> Phases:
-    """Read a run's phases from its rows: settle records, commands of the trainer, times of its last steps.
+def steps_of(conn: psycopg.Connection, run_no: int) -> list[Step]:
+    """Read the phases of a run's steps from its rows: settle records, commands of the trainer, times of its last steps.
 
     A step lasts from the commit of one cohort's last optimizer step to that of the next, which holds for cohorts that
     overlap as well.
@@ -134,49 +141,53 @@ def phases(conn: psycopg.Connection, run_no: int) -> Phases:
     ).fetchone()
     assert cuts is not None
     steps = [later[0] - sooner[0] for sooner, later in pairwise(ends)]
-    kept = range(WARM_STEPS, len(rollout))
-    return Phases(
-        step=statistics.median(steps[WARM_STEPS - 1 :]),
-        rollout=statistics.median(rollout[i][1] for i in kept),
-        backward=statistics.median(training[rollout[i][0]] for i in kept),
-        micro_batches=cuts[0],
-        first_group=statistics.median(rollout[i][2] for i in kept),
-    )
+    return [
+        Step(steps[i - 1], rollout[i][1], training[rollout[i][0]], cuts[0], rollout[i][2])
+        for i in range(WARM_STEPS, len(rollout))
+    ]
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", nargs="*", choices=tuple(RUNS), default=None, help="beside the essential ones")
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--updates", type=int, default=4, help="steps of a run that count")
+    parser.add_argument("--repeats", type=int, default=3)
+
+
+def _report(report: Report, found: Mapping[str, list[Step]]) -> None:
+    """Compare every run's steps with the synchronous ones of the same cohorts."""
+    syncs, times = found["sync"], {name: [step.step for step in steps] for name, steps in found.items()}
+    for name in found:
+        if name != "sync":
+            shares = [(s.step - f.step) / (s.step - s.ideal) for s, f in zip(syncs, found[name], strict=True)]
+            report.ratio(f"{name}_share_of_ideal_overlap", shares)
+            report.ratio(f"{name}_speedup", paired_ratios(times["sync"], times[name]))
+    report.ratio("wavefront_over_micro_batch", paired_ratios(times["micro_batch"], times["wavefront"]))
+    for name in found:
+        report.figures[f"{name}_step_s"] = statistics.median(times[name])
+    for part in ("ideal", "rollout", "backward", "rest", "first_group"):
+        report.figures[f"sync_{part}_s"] = statistics.median(getattr(step, part) for step in syncs)
 
 
 def main() -> None:
     about = "share of the ideal overlap that each trainer protocol and publication reaches"
     report = start("overlap", about, options)
-    chosen, repeats = report.settings.pop("runs"), report.settings.pop("repeats")
+    chosen, repeats, updates = (report.settings.pop(name) for name in ("runs", "repeats", "updates"))
     wanted = () if report.quick else tuple(RUNS) if chosen is None else chosen
     names = tuple(name for name in RUNS if name in ESSENTIAL or name in wanted)
-    updates, repeats = (3, 1) if report.quick else (5, repeats)
+    updates, repeats = (2, 1) if report.quick else (updates, repeats)
     with tempfile.TemporaryDirectory(prefix="flexmarl-bench-") as folder, System(Path(folder) / "home") as system:
         Path(folder).chmod(0o711)
         api = system.api()
         with psycopg.connect(system.database_url, autocommit=True) as conn:
-            found: dict[str, list[Phases]] = {name: [] for name in names}
+            found: dict[str, list[Step]] = {name: [] for name in names}
 
             def run(name: str) -> float:
-                found[name].append(measure(api, conn, name, updates))
-                return found[name][-1].step
+                steps = measure(api, conn, name, updates)
+                found[name] += steps
+                return statistics.median(step.step for step in steps)
 
-            times = interleave({name: (lambda name=name: run(name)) for name in names}, repeats)
-    syncs = found["sync"]
-    for name in names[1:]:
-        shares = [(s.step - f.step) / (s.step - s.ideal) for s, f in zip(syncs, found[name], strict=True)]
-        report.ratio(f"{name}_share_of_ideal_overlap", shares)
-        report.ratio(f"{name}_speedup", paired_ratios(times["sync"], times[name]))
-    report.ratio("wavefront_over_micro_batch", paired_ratios(times["micro_batch"], times["wavefront"]))
-    for name in names:
-        report.figures[f"{name}_step_s"] = statistics.median(times[name])
-    for part in ("ideal", "rollout", "backward", "rest", "first_group"):
-        report.figures[f"sync_{part}_s"] = statistics.median(getattr(phase, part) for phase in syncs)
+            interleave({name: (lambda name=name: run(name)) for name in names}, repeats)
+    _report(report, found)
     report.settings |= {"updates": updates, "repeats": repeats, "runs": RUNS, "spec": spec("micro_batch", updates)}
     report.finish()
 
