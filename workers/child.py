@@ -6,6 +6,10 @@ line (`ChildReady`) on standard output; everything else it says goes to standard
 ask for `Authorization: Bearer <secret>`. Both kinds of child answer `GET /health` and `POST /intervals`.
 """
 
+import contextlib
+import itertools
+from collections.abc import Iterator
+
 import msgspec
 
 
@@ -44,6 +48,44 @@ class ChildReady(msgspec.Struct):
     incarnation: str
 
 
+class ChildHealth(msgspec.Struct):
+    """Answer of `GET /health`: by it the host tells a long piece of work from one that hangs."""
+
+    use: str
+    incarnation: str
+    lease_id: int
+    working: bool
+    """Something was asked for that is not done yet."""
+    beats: int
+    """Another number after each piece of work: a decode step, a forward and backward pass, a version brought in."""
+
+
+class Progress:
+    """Work that is open and pieces of it that were done. Any thread may beat; work is opened on the event loop."""
+
+    def __init__(self) -> None:
+        self.beats = 0
+        self._open = 0
+        self._count = itertools.count(1)
+
+    @property
+    def working(self) -> bool:
+        return self._open > 0
+
+    def beat(self) -> None:
+        """Say that a piece of work is done."""
+        self.beats = next(self._count)
+
+    @contextlib.contextmanager
+    def work(self) -> Iterator[None]:
+        """Count what was asked for as open, until the block ends."""
+        self._open += 1
+        try:
+            yield
+        finally:
+            self._open -= 1
+
+
 class Interval(msgspec.Struct):
     """A closed busy interval of the child's device. `ord` is gapless per incarnation."""
 
@@ -75,11 +117,13 @@ class IntervalLog:
     """Merging stops here: a longer interval is closed and shown."""
 
     def __init__(self) -> None:
+        self.progress = Progress()
         self._next = 0
         self._closed: list[Interval] = []
 
     def add(self, phase: str, policy: str, t0: float, t1: float, tokens: int = 0) -> None:
         """Record one busy stretch, `t0 <= t1` in seconds since the epoch."""
+        self.progress.beat()
         last = self._closed[-1] if self._closed else None
         if (
             last is not None

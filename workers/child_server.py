@@ -6,6 +6,7 @@ signed for this run and path, touches nothing.
 """
 
 import asyncio
+import faulthandler
 import hmac
 import os
 import signal
@@ -24,7 +25,7 @@ except ImportError:  # not on every platform, and only faster
     from asyncio import new_event_loop  # type: ignore[assignment]
 
 from flexmarl.contracts.plane_tokens import Plane, PlaneRefusalCode, PlaneRefused, check
-from workers.child import ChildConfig, ChildReady, IntervalLog, IntervalsRequest
+from workers.child import ChildConfig, ChildHealth, ChildReady, IntervalLog, IntervalsRequest
 
 MAX_BODY_BYTES = 256 * 2**20
 OPEN_TO = {Plane.ROLLOUT: frozenset({"/health", "/stats", "/abort", "/v1/completions"})}
@@ -57,6 +58,7 @@ def json_response(body: object, status: int = 200) -> web.Response:
 
 async def serve(config: ChildConfig, routes: Sequence[web.RouteDef], intervals: IntervalLog) -> None:
     """Serve routes until the parent is gone or asks to stop. The ready line goes out once the port is bound."""
+    faulthandler.enable()  # a host that finds this process hanging asks for its stacks with SIGABRT
     answer = _take_standard_output()
     stop = asyncio.Event()
     _watch(stop)
@@ -75,7 +77,8 @@ async def serve(config: ChildConfig, routes: Sequence[web.RouteDef], intervals: 
 
 def _common_routes(config: ChildConfig, intervals: IntervalLog) -> list[web.RouteDef]:
     async def health(_: web.Request) -> web.Response:
-        return json_response({"use": config.use, "incarnation": config.incarnation, "lease_id": config.lease_id})
+        done = intervals.progress
+        return json_response(ChildHealth(config.use, config.incarnation, config.lease_id, done.working, done.beats))
 
     async def drain(request: web.Request) -> web.Response:
         asked = msgspec.json.decode(await request.read() or b"{}", type=IntervalsRequest)

@@ -30,6 +30,8 @@ CREDENTIALS = ("DATABASE_URL", "REDIS_URL", "FLEXMARL_CLUSTER_KEY", "FLEXMARL_SE
 TERM_S = 2.0
 """How long a child may take to leave after it was asked to."""
 KILL_S = 5.0
+ABORT_S = 1.0
+"""How long a child that hangs may take to write its stacks to its log."""
 _SAME_START_S = 0.05
 
 
@@ -85,6 +87,14 @@ class Child:
             log.warning("child did not leave, killing it", pid=self.pid, incarnation=self.incarnation)
         self._signal(signal.SIGKILL)  # whatever it started goes with it
         self._process.wait(KILL_S)
+
+    def abort(self) -> None:
+        """Kill a child that hangs; its stacks go to its log. Returns when it is dead."""
+        self._signal(signal.SIGABRT)
+        self._signal(signal.SIGCONT)  # one that was stopped wakes up to that signal and nothing else
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(ABORT_S)
+        self.stop(0.0)
 
     def _watch(self, report: Report) -> None:
         stdout = self._process.stdout

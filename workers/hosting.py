@@ -4,14 +4,14 @@ Invariants, and who guarantees them. Only the holder of the command's token host
 proves the former one dead (here), so a device never has two. A child's end is told once per incarnation (store). The
 lease ends only after its child is dead (here). A worker that shuts down leaves the lease held and the command open, so
 that its successor goes on. A database that does not answer stops nothing: the child runs on, and the token decides
-when it is back.
+when it is back. A child that lives and hangs is found by `vigil`, leaves its stacks in its log and is replaced like a
+dead one.
 """
 
 import queue
 import secrets
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,8 +31,10 @@ from workers.child import ChildConfig
 from workers.children import Child, Ended, Ready, prove_dead
 from workers.database import Pool
 from workers.errors import ChildUnreachable, HostingError
+from workers.lives import Lives
 from workers.log_tail import LogTail
 from workers.settings import Settings
+from workers.vigil import Hangs, Watchman
 
 log = structlog.get_logger(__name__)
 
@@ -42,11 +44,8 @@ TTL_S = 5.0
 RENEW_S = 1.0
 READY_S = 180.0
 """A child that has not answered by then counts as lost; loading a large model takes minutes."""
-LOSSES = 5
-LOSS_WINDOW_S = 60.0
-"""So many losses within the window end the lease: something is broken that a restart does not mend."""
-BACKOFF_S = 0.2
 RETRY_S = 0.5
+HUNG_NEXT = "killed, its successor starts by itself; the child's log has its stacks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ class Stop:
     """The worker shuts down."""
 
 
-Signal = Ready | Ended | Stop
+Signal = Ready | Ended | Hangs | Stop
 
 
 @dataclass
@@ -118,6 +117,17 @@ class Life:
     port: int | None = None
     published: bool = False
     tail: LogTail | None = None
+    watchman: Watchman | None = None
+    hung: str = ""
+    """Why it was killed, when it hung."""
+
+    def end(self) -> None:
+        """Stop the child, if it lives, and whoever watches it."""
+        if self.watchman is not None:
+            self.watchman.stop()
+        self.child.stop()
+        if self.tail is not None:
+            self.tail.stop()
 
 
 class Host:
@@ -136,7 +146,7 @@ class Host:
         self._settings, self._pool, self._taken, self._hosting = settings, pool, taken, hosting
         self._spec, self._device = spec, device
         self._lives = 0
-        self._losses: deque[float] = deque(maxlen=LOSSES)
+        self._lost = Lives()
         self._log = log.bind(run_id=hosting.run_id, lease_id=hosting.lease_id, device=hosting.device_id)
 
     def run(self) -> None:
@@ -161,22 +171,20 @@ class Host:
         try:
             code = self._keep(life)
         finally:
-            life.child.stop()
-            if life.tail is not None:
-                life.tail.stop()
+            life.end()
         if code is None:
             return False
         now = time.monotonic()
-        self._losses.append(now)
-        reason = f"the child ended with code {code}"
-        self._log.warning("child lost", incarnation=life.child.incarnation, code=code)
+        reason = life.hung or f"the child ended with code {code}"
+        self._log.warning("child lost", incarnation=life.child.incarnation, code=code, reason=reason)
+        often = self._lost.lost(now, hung=bool(life.hung))
         if life.published:
-            self._store(lambda conn: leases.child_lost(conn, self._hosting, life.child.incarnation, reason))
-        recent = [moment for moment in self._losses if now - moment < LOSS_WINDOW_S]
-        if len(recent) >= LOSSES:
-            self._end(f"{reason}, {len(recent)} times in {LOSS_WINDOW_S:.0f} s")
+            then = f"; {HUNG_NEXT}" if life.hung and not often else ""
+            self._store(lambda conn: leases.child_lost(conn, self._hosting, life.child.incarnation, reason + then))
+        if often:
+            self._end(f"{reason}, {often}")
             return False
-        return self._pause(BACKOFF_S * 2 ** (len(recent) - 1))
+        return self._pause(self._lost.pause_s(now))
 
     def _start(self) -> Life:
         self._lives += 1
@@ -234,6 +242,12 @@ class Host:
                     self._publish(life)
                 case Ended(code):
                     return code
+                case Hangs(incarnation, reason) if incarnation == life.child.incarnation:
+                    life.hung = reason
+                    self._log.error("child hangs", incarnation=incarnation, reason=reason)
+                    life.child.abort()  # its end arrives as a signal
+                case Hangs():
+                    pass  # spoken of a life that ended meanwhile
                 case Stop():
                     self._let_go(life)
                     return None
@@ -265,6 +279,9 @@ class Host:
         except LeaseLost:
             return  # released meanwhile: the next renewal says what to do
         life.published = True
+        life.watchman = Watchman(
+            life.child.incarnation, life.child.pid, url, life.secret, self._settings.child_stuck_s, self.signals.put
+        )
         self._log.info("child ready", incarnation=life.child.incarnation, endpoint=url)
 
     def _stop(self, life: Life) -> None:
@@ -295,12 +312,16 @@ class Host:
 
     def _pause(self, seconds: float) -> bool:
         """Wait before the next life; False when the worker shuts down meanwhile."""
-        try:
-            self.signals.get(timeout=seconds)
-        except queue.Empty:
-            return True
-        self._store(lambda conn: leases.let_go(conn, self._hosting))
-        return False
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            try:
+                signal = self.signals.get(timeout=left)
+            except queue.Empty:
+                break
+            if isinstance(signal, Stop):
+                self._store(lambda conn: leases.let_go(conn, self._hosting))
+                return False
+        return True
 
     def _store(self, call: Callable[[psycopg.Connection], None]) -> None:
         """Write to the store, waiting out a database that does not answer."""

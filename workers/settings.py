@@ -28,6 +28,8 @@ class Settings:
     """Address the children bind."""
     child_threads: int
     """Threads of a child on a CPU share. One is fastest for tiny models: several contend for the same cores."""
+    child_stuck_s: int
+    """A child with open work that has done no piece of it for so many seconds hangs."""
     rollout_pool: str
     rollout_commands: int
     """Rollout commands that one worker process plays at a time."""
@@ -61,6 +63,7 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
         advertise_host=env.get("FLEXMARL_ADVERTISE_HOST", child_host),
         child_host=child_host,
         child_threads=_positive(env, "FLEXMARL_CHILD_THREADS", 1),
+        child_stuck_s=_positive(env, "FLEXMARL_CHILD_STUCK_S", 600),
         rollout_pool=env.get("FLEXMARL_ROLLOUT_POOL", "default"),
         rollout_commands=_positive(env, "FLEXMARL_ROLLOUT_COMMANDS", 16),
         payload_by_value_bytes=_positive(env, "FLEXMARL_PAYLOAD_BY_VALUE_BYTES", BY_VALUE_BYTES),

@@ -21,7 +21,9 @@ from tests.support.store_story import Story
 from workers.children import TERM_S
 from workers.hosting import RENEW_S
 from workers.last_intervals import ANSWER_S
+from workers.lives import HANGS
 from workers.rollout.engines.wire import LoadRequest
+from workers.vigil import SILENT_PROBES
 
 pytestmark = pytest.mark.services
 
@@ -168,6 +170,48 @@ def test_a_child_that_does_not_answer_is_stopped_in_time(workers):
     wait_for(lambda: workers.lease()[0] == "ended", 15)
     assert time.monotonic() - began < RENEW_S + ANSWER_S + TERM_S + 3
     assert workers.story.conn.execute("SELECT count(*) FROM store.interval").fetchone() == (0,)
+
+
+def test_a_child_that_stands_alone_is_found_killed_and_replaced(workers, tmp_path):
+    """Its worker lives and renews the lease: only what the child does tells."""
+    workers.environment["FLEXMARL_LOG_DIR"] = str(tmp_path)
+    workers.start()
+    lease_id, _ = workers.host()
+    first = workers.serving()
+    pid = workers.lease()[1]
+    os.kill(pid, signal.SIGSTOP)
+    second = workers.serving(first.incarnation, 60)
+    assert not alive(pid)
+    assert workers.lease()[3] == 1, "the same host"
+    assert second.endpoint != first.endpoint
+    workers.story.decide()
+    why = [event.reason for event in workers.story.handled if event.kind == "child_lost"]
+    assert len(why) == 1
+    assert why[0].startswith(f"it hung: {SILENT_PROBES} probes")
+    assert "its successor starts by itself" in why[0]
+    assert "Fatal Python error: Aborted" in (tmp_path / f"engine-{lease_id}.log").read_text()
+
+
+def test_work_of_which_nothing_gets_done_is_a_hang_and_the_third_ends_the_lease(workers):
+    workers.environment |= {"FAKE_CHILD_WORK": "stuck", "FLEXMARL_CHILD_STUCK_S": "2"}
+    workers.start()
+    workers.host()
+    workers.push()
+    wait_for(lambda: workers.lease()[0] == "ended", 90)
+    assert workers.story.kinds().count("child_lost") == HANGS
+    assert workers.story.handled[-1].kind == "lease_ended"
+    assert (
+        f"no progress of its work for 2 s, using no processor time, {HANGS} times" in workers.story.handled[-1].reason
+    )
+
+
+def test_slow_work_is_left_alone(workers):
+    workers.environment |= {"FAKE_CHILD_WORK": "slow", "FLEXMARL_CHILD_STUCK_S": "2"}
+    workers.start()
+    workers.host()
+    first = workers.serving()
+    time.sleep(6.0)
+    assert [route.incarnation for route in engines.routes(workers.story.conn, 1)] == [first.incarnation]
 
 
 def test_a_child_that_dies_again_and_again_ends_the_lease_with_a_reason(workers):

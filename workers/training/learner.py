@@ -6,7 +6,7 @@ the sum once by Z, then clips, then moves the weights. A Z of 0 makes a null ste
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -71,13 +71,16 @@ class Learner:
         device: str = "cpu",
         epoch: str = "",
         ordered: bool = False,
+        beat: Callable[[], object] = lambda: None,
     ) -> None:
+        """`beat` is called after each forward and backward pass."""
         self.parameters = FlatParameters(weights, parameter_order(weights.keys()), precision, device)
         self.decoder = Decoder(self.parameters, architecture)
         self.optimizer = FlatAdamW(self.parameters.master, optimizer)
         self.accumulator = Accumulator(self.parameters.master, epoch, ordered)
         self._objective = objective
         self._clip = optimizer.grad_clip_norm
+        self._beat = beat
         self._budget = TOKEN_BUDGET.get(device.partition(":")[0], TOKEN_BUDGET["cuda"])
 
     def accumulate(
@@ -108,6 +111,7 @@ class Learner:
             value, figures = evaluate(self.decoder, batch, objective.loss, objective.settings, entropy_coef)
             value.backward()  # type: ignore[no-untyped-call]
             sums = sums.plus(figures)
+            self._beat()
             if gradient is not fresh:
                 gradient.add_(fresh)
                 fresh.zero_()

@@ -17,7 +17,7 @@ from aiohttp.typedefs import Handler
 
 from flexmarl.contracts.spec.experiment import ExperimentSpec
 from workers import child_server
-from workers.child import ChildConfig, IntervalLog
+from workers.child import ChildConfig, IntervalLog, Progress
 from workers.training.errors import CONFLICTS, TrainerRefusal
 from workers.training.trainer import Trainer
 from workers.training.wire import AccumulateRequest, BindRequest, CheckpointRequest, Refusal, StepRequest
@@ -31,9 +31,10 @@ log = structlog.get_logger(__name__)
 class TrainerServer:
     """The HTTP face of a trainer."""
 
-    def __init__(self, trainer: Trainer, thread: ThreadPoolExecutor) -> None:
+    def __init__(self, trainer: Trainer, thread: ThreadPoolExecutor, progress: Progress) -> None:
         self._trainer = trainer
         self._thread = thread
+        self._progress = progress
 
     def routes(self) -> list[web.RouteDef]:
         """Return what the child serves besides health and intervals."""
@@ -49,7 +50,8 @@ class TrainerServer:
             try:
                 asked = msgspec.msgpack.decode(await request.read(), type=kind)
                 loop = asyncio.get_running_loop()
-                return _packed(await loop.run_in_executor(self._thread, do, asked))
+                with self._progress.work():
+                    return _packed(await loop.run_in_executor(self._thread, do, asked))
             except TrainerRefusal as refused:
                 log.warning("refused", verb=request.path, code=refused.code, detail=refused.detail)
                 body = Refusal(refused.code, refused.detail, refused.accumulator, list(refused.micro_batches))
@@ -93,7 +95,8 @@ async def run(config: ChildConfig) -> None:
     intervals = IntervalLog()
     thread = ThreadPoolExecutor(1, thread_name_prefix="trainer", initializer=_prepare_thread)
     try:
-        await child_server.serve(config, TrainerServer(make_trainer(config, intervals), thread).routes(), intervals)
+        server = TrainerServer(make_trainer(config, intervals), thread, intervals.progress)
+        await child_server.serve(config, server.routes(), intervals)
     finally:
         with contextlib.suppress(RuntimeError):
             thread.shutdown(wait=False, cancel_futures=True)

@@ -233,6 +233,7 @@ class Trainer:
             self._device,
             self._epoch(version),
             self._spec.mechanisms.ordered,
+            self._intervals.progress.beat,
         )
 
     def _export(self, policy: str, digest: str) -> Export:

@@ -1,10 +1,12 @@
 """A child that keeps the contract of `workers.child` without a model: for tests of hosting and of the node.
 
 `FAKE_CHILD_LIFE_S` ends it by itself; `FAKE_CHILD_STUBBORN` makes it ignore end of input and SIGTERM; what it is told
-is appended to `FAKE_CHILD_LOG`, one JSON line each.
+is appended to `FAKE_CHILD_LOG`, one JSON line each. With `FAKE_CHILD_WORK` it has work open from the beginning: `stuck`
+never gets a piece of it done, `slow` does one every 0.3 s.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import os
@@ -97,6 +99,23 @@ def reply_refuses(reply):
     return isinstance(reply, wire.Refusal)
 
 
+async def serve(config):
+    child = FakeChild(config)
+    with contextlib.ExitStack() as work:
+        if how := os.environ.get("FAKE_CHILD_WORK"):
+            work.enter_context(child.intervals.progress.work())
+        slowly = asyncio.create_task(beat(child.intervals.progress)) if how == "slow" else None
+        await child_server.serve(config, child.routes(), child.intervals)
+        if slowly is not None:
+            slowly.cancel()
+
+
+async def beat(progress):
+    while True:
+        await asyncio.sleep(0.3)
+        progress.beat()
+
+
 def main():
     config = child_server.read_config()
     if life := float(os.environ.get("FAKE_CHILD_LIFE_S", "0")):
@@ -105,8 +124,7 @@ def main():
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
         threading.Event().wait()
-    child = FakeChild(config)
-    asyncio.run(child_server.serve(config, child.routes(), child.intervals))
+    asyncio.run(serve(config))
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ class BusyTime:
 
     def add(self, policy: str, t0: float, t1: float, tokens: int) -> None:
         """Count one decode step, `t0 <= t1` in seconds since the epoch."""
+        self._log.progress.beat()
         if self._shares and (t0 - self._end > IntervalLog.MERGE_GAP_S or t1 - self._start > STRETCH_S):
             self.close()
         if not self._shares:

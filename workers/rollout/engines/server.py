@@ -65,11 +65,12 @@ class EngineServer:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while self._engine.busy:
-                async with self._device:
-                    for policy in self._engine.busy_policies():
-                        self._step(policy)
-                await asyncio.sleep(0)
+            with self._intervals.progress.work():
+                while self._engine.busy:
+                    async with self._device:
+                        for policy in self._engine.busy_policies():
+                            self._step(policy)
+                    await asyncio.sleep(0)
             self._busy_time.close()
 
     def _step(self, policy: str) -> None:
@@ -115,8 +116,9 @@ class EngineServer:
                 return json_response(Held(asked.version, asked.digest))
             self._busy_time.close()
             started = time.time()
-            weights = await asyncio.to_thread(self._fetch, asked.policy, asked.digest)
-            self._engine.load(asked.policy, asked.version, asked.digest, weights, asked.keeps)
+            with self._intervals.progress.work():
+                weights = await asyncio.to_thread(self._fetch, asked.policy, asked.digest)
+                self._engine.load(asked.policy, asked.version, asked.digest, weights, asked.keeps)
             self._intervals.add("load", asked.policy, started, time.time())
         return json_response(Held(asked.version, asked.digest))
 
