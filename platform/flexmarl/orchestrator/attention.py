@@ -1,34 +1,53 @@
 """Which parts of the core a fact can concern. Most facts of a large run concern one engine or one policy.
 
-Invariants: a short way decides exactly what looking at everything would decide; whether one is taken follows from the
-state and the fact alone, so a core restored from a snapshot takes the same. Every rule names what its fact changes and
-who could want something because of it. A run that is not calm - work held back by a failure, a lease on the move,
-a rest - and a fact that no rule speaks of have everything looked at. What is remembered between two calls is read off
-the leases, which no short way changes.
+Invariants: a short way decides exactly what looking at everything would decide, so a core that remembers nothing - one
+restored from a snapshot - decides the same. Every rule names what its fact changes and who could want something because
+of it. A run that is not calm - work held back by a failure, a lease on the move, a rest, a cohort or an evaluation that
+may begin or end - and a fact that no rule speaks of have everything looked at. What is remembered between two calls is
+read off the state after such a look, and no short way changes it.
 """
 
 from collections.abc import Callable
 from typing import Any
 
 from flexmarl.contracts.events import (
+    CheckpointWritten,
+    ChildLost,
     ChildReady,
     DeviceUse,
+    Event,
     GroupSettled,
     MicroBatchAccumulated,
     PolicyBound,
     StepCommitted,
+    TimerFired,
     WeightsServed,
 )
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.contracts.wire import Origin
+from flexmarl.orchestrator.admission import may_start
 from flexmarl.orchestrator.context import Context
+from flexmarl.orchestrator.evaluation import evaluation_due
 from flexmarl.orchestrator.lifecycle import advance, time_limit
-from flexmarl.orchestrator.serving import drive_engine, drive_policy_engines, overlaps
-from flexmarl.orchestrator.state import LeaseState
+from flexmarl.orchestrator.redundancy import enough
+from flexmarl.orchestrator.serving import drive_engine, drive_engines, overlaps, served
+from flexmarl.orchestrator.state import Cohort, LeaseState
+from flexmarl.orchestrator.telling import Told
 from flexmarl.orchestrator.training import drive_policy, drive_trainer
 
 _UNDER_WAY = frozenset({RunStatus.STARTING, RunStatus.RUNNING, RunStatus.STOPPING})
+_OF_ONE_ENGINE = (
+    WeightsServed,
+    ChildReady,
+    ChildLost,
+    GroupSettled,
+    MicroBatchAccumulated,
+    StepCommitted,
+    CheckpointWritten,
+    TimerFired,
+)
+"""Facts after which what engines were told still holds, but for the lease that the fact names."""
 
 
 class Attention:
@@ -37,23 +56,34 @@ class Attention:
     def __init__(self) -> None:
         self._looked = False
         self._moving = False
+        self._begins = False
         self._trainer: LeaseState | None = None
+        self._told = Told()
+        self._trusts_told = False
 
     def forget(self) -> None:
-        """The leases may have changed."""
+        """The leases may have changed, and what may begin."""
         self._looked = False
 
-    def seen_to(self, ctx: Context, event: Any) -> bool:
+    def seen_to(self, ctx: Context, event: Event) -> bool:
         """Do what the fact leads to, if that is certain to be all. False: look at everything."""
+        self._trusts_told = isinstance(event, _OF_ONE_ENGINE) and not ctx.state.failures
+        if not self._trusts_told:
+            self._told.forget()
         rule = _RULES.get(type(event))
         if rule is None or not self._calm(ctx):
             return False
         return rule(self, ctx, event)
 
+    def drive_engines(self, ctx: Context, event: Event) -> None:
+        """Tell each engine what to hold: all of it, or what is new since they were told last."""
+        if self._trusts_told:
+            self._told.all(ctx, getattr(event, "lease_id", 0))
+        else:
+            drive_engines(ctx)
+
     def _calm(self, ctx: Context) -> bool:
         state = ctx.state
-        if ctx.plan.bounded or ctx.plan.extra_groups:
-            return False
         if state.status not in _UNDER_WAY or state.failures or state.rest.frozen:
             return False
         limit = time_limit(ctx)
@@ -61,9 +91,12 @@ class Attention:
             return False
         if not self._looked:
             self._looked = True
-            self._moving = any(lease.recalled or lease.replaces for lease in state.leases.values())
+            self._moving = any(
+                lease.recalled or (lease.replaces and state.stands_by(lease)) for lease in state.leases.values()
+            )
             self._trainer = state.trainer()
-        return not self._moving
+            self._begins = _may_begin(ctx)
+        return not (self._moving or self._begins)
 
     def on_weights_served(self, ctx: Context, event: WeightsServed) -> bool:
         """One engine holds something: whoever waits for the engines waits for the others as well."""
@@ -78,51 +111,68 @@ class Attention:
         return True
 
     def on_accumulated(self, ctx: Context, event: MicroBatchAccumulated) -> bool:
-        """One policy's gradient grew: its own next micro-batch or step may be due."""
-        cohort, trainer = ctx.state.cohort, self._trainer
-        if cohort is None or trainer is None or overlaps(ctx):
+        """One policy's gradient grew: its own next micro-batch or step may be due, or surplus may join no more."""
+        cohort = ctx.state.cohort
+        if cohort is None or self._trainer is None or _has_enough(ctx, cohort):
             return False
         own = cohort.policies.get(event.policy)
         if own is None or own.stepped:
             return False
-        drive_policy(ctx, trainer, cohort, event.policy)
-        return not own.stepped
+        return self._train_on(ctx, self._trainer, cohort, event.policy)
+
+    def _train_on(self, ctx: Context, trainer: LeaseState, cohort: Cohort, name: str) -> bool:
+        """Hand over what one policy can do now. False: a policy had nothing to step on, which others may wait for."""
+        before = _stepped(cohort)
+        # In a wavefront the policies take turns: what one has done is what the next waits for.
+        if ctx.plan.spec.mechanisms.publication == "wavefront":
+            drive_trainer(ctx)
+        else:
+            drive_policy(ctx, trainer, cohort, name)
+        return _stepped(cohort) == before
 
     def on_group_settled(self, ctx: Context, event: GroupSettled) -> bool:
         """One more group of a cohort that plays on: only what was cut of it concerns the trainer."""
+        if event.origin is not Origin.TRAIN:
+            return ctx.state.evaluation is not None
         head = ctx.state.cohort
-        plain = ctx.plan.spec.mechanisms.redundancy.type == "none" and not overlaps(ctx)
-        if event.origin is not Origin.TRAIN or not plain or head is None or head.settled_at is not None:
+        if head is None or _has_enough(ctx, head):
             return False
         if any(ruling.kind is RulingKind.COHORT_SETTLED for ruling in ctx.rulings):
             return False
         if ctx.commands or ctx.rulings:
             drive_trainer(ctx)
+        if ctx.plan.spec.mechanisms.redundancy.surplus == "continue":
+            # It may have been the last that played under an older vector, which the engines then need not keep.
+            self.drive_engines(ctx, event)
         return True
 
     def on_step_committed(self, ctx: Context, event: StepCommitted) -> bool:
         """One policy has a new version: its engines and its own next gradients."""
         cohort, trainer, policy = ctx.state.cohort, self._trainer, ctx.state.policies.get(event.policy)
-        if cohort is None or trainer is None or policy is None or overlaps(ctx) or not policy.accumulator:
+        if cohort is None or trainer is None or policy is None or not policy.accumulator:
             return False
         own = cohort.policies.get(event.policy)
         if own is None:
             return False
-        if all(part.stepped for part in cohort.policies.values()):
-            if ctx.state.status is not RunStatus.RUNNING:
+        if _stepped(cohort) < len(cohort.policies):
+            if not self._train_on(ctx, trainer, cohort, event.policy) or _has_enough(ctx, cohort):
                 return False
-            # The books of the step are closed; the cohort itself ends only when the engines hold the new version.
-            advance(ctx)
-            if ctx.state.status is not RunStatus.RUNNING or ctx.state.cohort is not cohort:
-                return ctx.state.status in TERMINAL
-        else:
-            drive_policy(ctx, trainer, cohort, event.policy)
-            if all(part.stepped for part in cohort.policies.values()):
-                return False
-        drive_policy_engines(ctx, event.policy)
+        elif not self._books_closed(ctx, cohort):
+            return False
+        if ctx.state.status in TERMINAL:
+            return True
+        self._told.policy(ctx, event.policy)
         if ctx.state.checkpoints:
             drive_trainer(ctx)
         return True
+
+    def _books_closed(self, ctx: Context, cohort: Cohort) -> bool:
+        """Close the books of a step; the cohort itself ends only when the engines hold the new version."""
+        if ctx.state.status is not RunStatus.RUNNING or overlaps(ctx):
+            return False
+        advance(ctx)
+        going_on = ctx.state.status is RunStatus.RUNNING and ctx.state.cohort is cohort
+        return going_on or ctx.state.status in TERMINAL
 
     def on_policy_bound(self, ctx: Context, event: PolicyBound) -> bool:
         """While others are not bound, a run that starts waits for them."""
@@ -130,7 +180,7 @@ class Attention:
         starting = ctx.state.status is RunStatus.STARTING and not ctx.state.cohorts and ctx.state.evaluation is None
         if policy is None or not policy.accumulator or not starting or not ctx.state.outstanding.any_of("bind"):
             return False
-        drive_policy_engines(ctx, event.policy)
+        self._told.policy(ctx, event.policy)
         return True
 
     def on_child_ready(self, ctx: Context, event: ChildReady) -> bool:
@@ -144,6 +194,37 @@ class Attention:
         drive_engine(ctx, lease, tuple(name for name, own in ctx.state.policies.items() if own.version is not None))
         return True
 
+    def on_checkpoint_written(self, ctx: Context, event: CheckpointWritten) -> bool:
+        """A newer vector of the same label may be wanted already; only a run that ends waits for the last of them."""
+        if ctx.state.status is not RunStatus.RUNNING:
+            return False
+        drive_trainer(ctx)
+        return True
+
+
+def _may_begin(ctx: Context) -> bool:
+    """Tell whether a cohort could be settled with what it has, or one or an evaluation be opened under a bound.
+
+    If not, the run waits for steps, for groups or for engines; no short way brings the last of them.
+    """
+    head = ctx.state.cohort
+    if head is None:
+        return False
+    if _has_enough(ctx, head):
+        return True
+    if not ctx.plan.bounded or ctx.state.status is not RunStatus.RUNNING:
+        return False
+    return may_start(ctx).allowed or (evaluation_due(ctx) and served(ctx))
+
+
+def _has_enough(ctx: Context, cohort: Cohort) -> bool:
+    """Tell whether a cohort may be settled although groups of it still play."""
+    return bool(ctx.plan.extra_groups and cohort.open) and enough(ctx, cohort)
+
+
+def _stepped(cohort: Cohort) -> int:
+    return sum(part.stepped for part in cohort.policies.values())
+
 
 _RULES: dict[type[Any], Callable[[Attention, Context, Any], bool]] = {
     WeightsServed: Attention.on_weights_served,
@@ -152,4 +233,5 @@ _RULES: dict[type[Any], Callable[[Attention, Context, Any], bool]] = {
     StepCommitted: Attention.on_step_committed,
     PolicyBound: Attention.on_policy_bound,
     ChildReady: Attention.on_child_ready,
+    CheckpointWritten: Attention.on_checkpoint_written,
 }

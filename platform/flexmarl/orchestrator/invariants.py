@@ -1,9 +1,11 @@
 """What must hold between any two calls of the core.
 
-The core checks itself on every call: the whole tree where a status, a cohort or an evaluation begins or ends, and in
-between what the fact touched, at a cost that does not grow with the run. Tests check the whole tree after every fact.
+The core checks itself on every call: what the fact touched, at a cost that does not grow with the run, and where a
+status, a cohort or an evaluation begins or ends the run as a whole, by its counters. Tests check the whole tree after
+every fact: that the counters are those of the things counted, one by one.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +20,18 @@ _OF_A_POLICY = (MicroBatchAccumulated, StepCommitted)
 
 
 def check_invariants(plan: Plan, state: RunState) -> None:
-    """Raise AssertionError naming the broken rule."""
+    """Raise AssertionError naming the rule that anything in the tree breaks."""
+    check_turn(plan, state)
+    numbers = [o.no for o in state.outstanding.values()]
+    assert numbers == sorted(set(numbers)), "commands on their way are out of order, or two keys share one"
+    assert state.outstanding.indexed(), "an index of the commands on their way is wrong"
+    for cohort in state.cohorts:
+        for name, own in cohort.policies.items():
+            _check_numbers(name, own)
+
+
+def check_turn(plan: Plan, state: RunState) -> None:
+    """Raise AssertionError naming the rule that the run as a whole breaks."""
     _check_counts(plan, state)
     _check_commands(state)
     _check_life(state)
@@ -69,14 +82,13 @@ def _adds_up(what: str, counters: Counters, playing: int) -> None:
 
 
 def _check_commands(state: RunState) -> None:
-    numbers = [o.no for o in state.outstanding.values()]
-    assert len(set(numbers)) == len(numbers), "two keys share a command"
-    assert all(0 < number < state.next_command for number in numbers), "a command number from the future"
+    assert state.outstanding.agrees(), "two keys share a command"
+    newest = next(reversed(state.outstanding.values()), None)
+    assert newest is None or 0 < newest.no < state.next_command, "a command number from the future"
     for parts in (*state.cohorts, state.evaluation):
         if parts is None:
             continue
-        for key in set(parts.open.values()):
-            waiting = sum(1 for own in parts.open.values() if own == key)
+        for key, waiting in Counter(parts.open.values()).items():
             command = state.outstanding.get(key)
             if state.rest.frozen:
                 assert command is None, f"{key} is played while the run is frozen"
@@ -135,8 +147,6 @@ def _check_cohort(plan: Plan, state: RunState, cohort: Cohort) -> None:
             assert not own.micro_batches, "a later cohort is cut"
     for name in cohort.pins:
         _check_part(plan, state, cohort, name)
-    for name, own in cohort.policies.items():
-        _check_numbers(name, own)
 
 
 def _check_numbers(name: str, own: PolicyCohort) -> None:

@@ -127,6 +127,13 @@ class OnItsWay(dict[str, Outstanding]):
         """Return the key of a command's number."""
         return self._keys.get(no)
 
+    def indexed(self) -> bool:
+        """Tell whether the indexes are those of the entries, by making them anew."""
+        anew = OnItsWay(self)
+        families = {family: list(members) for family, members in self._families.items() if members}
+        same = families == {family: list(members) for family, members in anew._families.items()}
+        return same and self._keys == anew._keys and self._subjects == anew._subjects
+
     def agrees(self) -> bool:
         """Tell whether every command has a number of its own; costs nothing."""
         return len(self._keys) == len(self)

@@ -40,7 +40,7 @@ from flexmarl.orchestrator.attention import Attention
 from flexmarl.orchestrator.cohorts import on_train_group
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.evaluation import on_evaluation_group
-from flexmarl.orchestrator.invariants import check_invariants, check_touched
+from flexmarl.orchestrator.invariants import check_touched, check_turn
 from flexmarl.orchestrator.lifecycle import advance, fail, on_verb, time_limit
 from flexmarl.orchestrator.moving import drive_moves, moving_text, on_lease_recalled
 from flexmarl.orchestrator.pausing import on_gang_recalled, still, take_late_group
@@ -56,7 +56,7 @@ from flexmarl.orchestrator.recovery import (
     on_lease_ended,
 )
 from flexmarl.orchestrator.rollout import drive_rollout
-from flexmarl.orchestrator.serving import drive_engines, on_weights_served
+from flexmarl.orchestrator.serving import on_weights_served
 from flexmarl.orchestrator.state import PolicyState, RunState, decode, encode
 from flexmarl.orchestrator.training import (
     drive_trainer,
@@ -137,19 +137,18 @@ class Orchestrator:
         before = _outline(state)
         HANDLERS[type(event)](ctx, event)
         if state.status not in _IDLE and not self._attention.seen_to(ctx, event):
-            self._drive(ctx)
+            self._drive(ctx, event)
             self._attention.forget()
-        if _outline(state) == before:
-            check_touched(self.plan, state, event, ctx.commands)
-        else:
-            check_invariants(self.plan, state)
+        check_touched(self.plan, state, event, ctx.commands)
+        if _outline(state) != before:
+            check_turn(self.plan, state)
         return self._decision(ctx)
 
     def progress(self) -> Progress:
         """Read the figures for pages."""
         return progress_view.progress(self.plan, self.state)
 
-    def _drive(self, ctx: Context) -> None:
+    def _drive(self, ctx: Context, event: Event) -> None:
         """Let every part ask for what it wants now. `advance` may open new work, so the parts after it see that."""
         state = self.state
         if still(state):
@@ -165,7 +164,7 @@ class Orchestrator:
         drive_trainer(ctx)
         advance(ctx)
         if state.status not in _IDLE and not still(state):
-            drive_engines(ctx)
+            self._attention.drive_engines(ctx, event)
             if state.checkpoints or state.cohorts:
                 drive_trainer(ctx)
             _explain(ctx)
@@ -173,19 +172,19 @@ class Orchestrator:
     def _decision(self, ctx: Context) -> Decision:
         state = self.state
         return Decision(
-            commands=ctx.commands,
-            void=ctx.void,
-            metrics=ctx.metrics,
-            notes=ctx.notes,
+            commands=ctx.commands or (),
+            void=ctx.void or (),
+            metrics=ctx.metrics or (),
+            notes=ctx.notes or (),
             status=state.status,
             reason=state.reason,
             reason_text=state.reason_text,
             epoch=state.epoch,
             step=state.step,
             deadline=_deadline(ctx),
-            attempts=ctx.attempts,
-            outcomes=ctx.outcomes,
-            rulings=ctx.rulings,
+            attempts=ctx.attempts or (),
+            outcomes=ctx.outcomes or (),
+            rulings=ctx.rulings or (),
         )
 
 
@@ -223,11 +222,18 @@ def _explain(ctx: Context) -> None:
 def _deadline(ctx: Context) -> float | None:
     """Return the earliest time at which something is to be done without a fact."""
     state = ctx.state
-    times = [failure.until for failure in state.failures.values() if failure.until > ctx.now] if state.failures else []
-    if state.status is RunStatus.PAUSED and state.rest.release_at is not None:
-        times.append(state.rest.release_at)
-    if state.status is RunStatus.RUNNING:
-        limit = time_limit(ctx)
-        if limit is not None:
-            times.append(max(limit, ctx.now))
-    return min(times, default=None)
+    found: float | None = None
+    if state.failures:
+        found = min((failure.until for failure in state.failures.values() if failure.until > ctx.now), default=None)
+    if state.status is RunStatus.PAUSED:
+        return _earlier(found, state.rest.release_at)
+    if state.status is not RunStatus.RUNNING:
+        return found
+    limit = time_limit(ctx)
+    return found if limit is None else _earlier(found, max(limit, ctx.now))
+
+
+def _earlier(one: float | None, other: float | None) -> float | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)

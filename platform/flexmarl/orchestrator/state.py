@@ -313,11 +313,16 @@ class RunState:
 
     def at_work(self, use: DeviceUse) -> list[LeaseState]:
         """List the leases of a use that the run counts on now: those that stand by are not among them."""
-        return [lease for lease in self.of_use(use) if not self.stands_by(lease)]
+        held = self.of_use(use)
+        return [lease for lease in held if not (lease.replaces and self.stands_by(lease))]
 
     def trainer(self) -> LeaseState | None:
         """Return the lease of the trainer whose child answers."""
-        return next((lease for lease in self.at_work(DeviceUse.TRAINER) if lease.incarnation), None)
+        for lease in self.leases.values():
+            answers = lease.use is DeviceUse.TRAINER and lease.incarnation and not lease.releasing
+            if answers and not self.stands_by(lease):
+                return lease
+        return None
 
     def vector(self) -> dict[str, Pin]:
         """Return the committed version vector. Only after every policy has version 0."""

@@ -11,6 +11,19 @@ from flexmarl.orchestrator.attention import Attention
 from tests.unit.orchestrator.asking import quiet
 from tests.unit.orchestrator.fake_cluster import Faults, make_spec, started
 
+SURPLUS = {"cancel": 0, "join": 0, "keep": 1, "continue": 2}
+
+
+def surplus_of(surplus, bound):
+    return {
+        "mechanisms__redundancy": {"type": "extra_groups", "extra": 3, "surplus": surplus},
+        "mechanisms__lag_policy": {"bound": bound},
+        "batch__rollout_groups": 1,
+        "batch__min_members": 2,
+        "budget__train_steps": 6,
+    }
+
+
 RUNS = {
     "micro_batch": {},
     "batch": {"mechanisms__trainer_protocol": "batch"},
@@ -19,6 +32,19 @@ RUNS = {
     "wavefront": {"mechanisms__publication": "wavefront"},
     "delayed": {"mechanisms__publication": "delayed", "mechanisms__lag_policy": {"bound": 1}},
     "filtered": {"sampling__group_filter": "drop_zero_variance", "batch__min_members": 2},
+    "clock": {"mechanisms__policy_clock": True, "batch__min_rows": 9},
+    "carry": {"batch__min_rows": 40, "batch__max_carry": 2, "budget__train_steps": 6},
+    "bounded": {"mechanisms__lag_policy": {"bound": 2}, "budget__train_steps": 6},
+    "waits": {"mechanisms__lag_policy": {"bound": 1, "at_admission": "wait"}, "budget__train_steps": 6},
+    "follows": {"mechanisms__lag_policy": {"bound": 2, "in_flight": "continue"}, "budget__train_steps": 6},
+    "discards": {"mechanisms__lag_policy": {"bound": 2, "in_flight": "discard"}, "budget__train_steps": 6},
+    "bounded_mini_batch": {
+        "mechanisms__lag_policy": {"bound": 4},
+        "mechanisms__trainer_protocol": "mini_batch",
+        "batch__mini_batches": 3,
+        "budget__train_steps": 6,
+    },
+    **{f"surplus_{surplus}": surplus_of(surplus, bound) for surplus, bound in SURPLUS.items()},
 }
 SHARED = {"agents": {"speaker": {"policy": "both"}, "listener": {"policy": "both"}}}
 TIMED = {"budget": {"train_steps": 4, "seconds": 0.4}}
