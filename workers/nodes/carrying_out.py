@@ -27,6 +27,8 @@ from workers.training.wire import (
     BindRequest,
     CheckpointReply,
     CheckpointRequest,
+    RedoBatch,
+    RedoStep,
     StepReply,
     StepRequest,
     TrainRow,
@@ -49,8 +51,7 @@ def prepare(conn: psycopg.Connection, taken: Taken) -> Prepared:
         case BindPolicy(policy=policy, version=None):
             return Prepared(taken, BindRequest(policy))
         case BindPolicy(policy=policy, version=int(version)):
-            stored = steps.version_of(conn, taken.run_id, policy, version)
-            return Prepared(taken, BindRequest(policy, version, stored.digest, stored.state))
+            return Prepared(taken, _bind_request(conn, taken.run_id, policy, version))
         case Accumulate() as order:
             batch = micro_batches.read(conn, taken.run_id, order.policy, order.micro_batch)
             rows = [_train_row(row) for row in batch.rows]
@@ -96,6 +97,21 @@ async def perform(client: ChildClient, prepared: Prepared) -> Commit:
             raise ChildRefused("unknown_command", f"a node does not carry out {other.kind}")
 
 
+def _bind_request(conn: psycopg.Connection, run_id: int, policy: str, version: int) -> BindRequest:
+    """Read what restores a version: its training state, or the last one before it and the steps from there."""
+    base, behind = steps.steps_behind_state(conn, run_id, policy, version)
+    if not behind:
+        return BindRequest(policy, version, base.digest, base.state)
+    redo = [
+        RedoStep(step.version, step.digest, step.learning_rate, [
+            RedoBatch(no, entropy, [_train_row(row) for row in micro_batches.read(conn, run_id, policy, no).rows])
+            for no, entropy in step.micro_batches.items()
+        ])
+        for step in behind
+    ]  # fmt: skip
+    return BindRequest(policy, version, behind[-1].digest, base.state, base.digest, redo)
+
+
 def _train_row(row: micro_batches.MicroBatchRow) -> TrainRow:
     arrays = row.arrays
     return TrainRow(
@@ -126,7 +142,7 @@ def _commit_step(taken: Taken, command: OptimizerStep, reply: StepReply) -> Comm
         lease_id=command.lease_id, policy=command.policy, accumulator=command.accumulator,
         micro_batches=command.micro_batches, version=reply.version, digest=reply.digest, state=reply.state,
         null_step=reply.null_step, grad_norm=reply.grad_norm, learning_rate=command.learning_rate,
-        seconds=reply.seconds,
+        seconds=reply.seconds, durable=reply.durable,
     )  # fmt: skip
     return lambda conn: steps.commit_step(conn, taken, step)
 

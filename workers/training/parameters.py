@@ -52,6 +52,11 @@ class FlatParameters:
         if self.compute is not self.master:
             self.compute.copy_(self.master)
 
+    def take(self, weights: "Mapping[str, torch.Tensor]") -> None:
+        """Compute with given weights from now on; masters of another precision stay, being nearer to the truth."""
+        for name, shape in self._shapes.items():
+            self._slice(self.compute, name).view(shape).copy_(weights[name])
+
     def named(self) -> "dict[str, torch.Tensor]":
         """Return the compute weights by name, as views."""
         return {name: self._slice(self.compute, name).view(shape) for name, shape in self._shapes.items()}

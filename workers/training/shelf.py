@@ -2,7 +2,8 @@
 
 Invariants: the newest versions stay restorable (weights and training state); weights stay longer, because evaluations
 and engines speak of older ones; what a checkpoint names stays until the next checkpoint of its label. Claims lie on
-disk, so a new life of the trainer knows what the last one kept.
+disk, so a new life of the trainer knows what the last one kept. Weights behind the newest training state stay, since
+steps are redone up to them.
 """
 
 from collections.abc import Mapping
@@ -52,6 +53,8 @@ class Shelf:
         """Weights digest -> bytes, oldest first."""
         self._beside = ThreadPoolExecutor(1, thread_name_prefix=f"shelf-{policy}")
         self._evicting: Future[None] | None = None
+        self._storing: Future[object] | None = None
+        """A training state that is written beside the next step."""
         self._recall()
 
     def put(self, weights: "Weights", state: "Weights") -> Stored:
@@ -63,15 +66,28 @@ class Shelf:
         manifest = self._tier.store(published)
         storing.result()
         self._note_weights(manifest.digest, manifest.bytes)
-        self._states.pop(restorable.digest, None)
-        self._states[restorable.digest] = published.digest
+        self._note_state(restorable.digest, published.digest)
+        self._evicting = self._beside.submit(self._evict, self._let_go())
+        return Stored(published.digest, restorable.digest)
+
+    def put_behind(self, weights: "Weights", state: "Weights") -> Stored:
+        """Store a version whose training state is on disk only when `settle` has returned."""
+        published = encode(weights, {"kind": _WEIGHTS})
+        restorable = encode(state, {"kind": _STATE, "weights": published.digest})
+        self.settle()
+        manifest = self._tier.store(published)
+        self._note_weights(manifest.digest, manifest.bytes)
+        self._storing = self._beside.submit(self._tier.store, restorable)
+        self._note_state(restorable.digest, published.digest)
         self._evicting = self._beside.submit(self._evict, self._let_go())
         return Stored(published.digest, restorable.digest)
 
     def put_weights(self, weights: "Weights") -> str:
-        """Store the weights of a policy that nobody trains."""
+        """Store the weights of a version without its training state."""
+        self.settle()
         manifest = self._tier.put(weights, {"kind": _WEIGHTS})
         self._note_weights(manifest.digest, manifest.bytes)
+        self._evicting = self._beside.submit(self._evict, self._let_go())
         return manifest.digest
 
     def weights(self, digest: str) -> "dict[str, torch.Tensor]":
@@ -93,10 +109,20 @@ class Shelf:
         holder.collect(kept, GRACE_S)
 
     def settle(self) -> None:
-        """Wait for the last eviction, so that it can never meet a put of the same content."""
+        """Wait for what is written beside, and for the last eviction, so that it never meets a put of the same content.
+
+        Raises what kept a training state from being written.
+        """
+        storing, self._storing = self._storing, None
         evicting, self._evicting = self._evicting, None
         if evicting is not None:
             evicting.result()
+        if storing is not None:
+            storing.result()
+
+    def _note_state(self, state: str, weights: str) -> None:
+        self._states.pop(state, None)
+        self._states[state] = weights
 
     def _note_weights(self, digest: str, size: int) -> None:
         self._weights.pop(digest, None)
@@ -109,7 +135,7 @@ class Shelf:
             oldest = next(iter(self._states))
             del self._states[oldest]
             gone.append(oldest)
-        needed = set(self._states.values())
+        needed = set(self._states.values()) | self._behind_newest_state()
         for digest in list(self._weights):
             if len(self._weights) <= WEIGHTS_COUNT and sum(self._weights.values()) <= WEIGHTS_BYTES:
                 break
@@ -117,6 +143,12 @@ class Shelf:
                 del self._weights[digest]
                 gone.append(digest)
         return gone
+
+    def _behind_newest_state(self) -> set[str]:
+        """Return the weights of versions that follow the newest one whose training state is kept."""
+        newest = next(reversed(self._states.values()), "")
+        order = list(self._weights)
+        return set(order[order.index(newest) :]) if newest in self._weights else set()
 
     def _evict(self, digests: list[str]) -> None:
         for digest in digests:

@@ -1,6 +1,8 @@
 """The verbs of a trainer process, for all policies of a run: bind, accumulate, step, checkpoint. Synchronous.
 
-Invariants. A version a reply names is durable in the state plane before the reply exists. Each verb may be asked again
+Invariants. The weights of a version a reply names are durable in the state plane before the reply exists, and so is the
+training state that it names; a version without one is restored by redoing the committed steps behind the last that has
+one, which makes no version anew. Each verb may be asked again
 with the same words and answers the same without doing it twice. When storing a step fails, the policy is no longer
 held: memory is never ahead of what the platform can restore. Accumulator epochs are `<version>:<incarnation>`, so
 nothing meant for an earlier life or version is ever taken in.
@@ -34,6 +36,7 @@ from workers.training.wire import (
     BindRequest,
     CheckpointReply,
     CheckpointRequest,
+    RedoStep,
     StepReply,
     StepRequest,
     TrainRow,
@@ -76,6 +79,8 @@ class Trainer:
         self._family = family_of(spec.environment)
         self._held: dict[str, Held] = {}
         self._shelves: dict[str, Shelf] = {}
+        self._behind: dict[str, dict[int, str]] = {}
+        """Policy -> version whose training state is being written, with its digest."""
 
     def bind(self, asked: BindRequest) -> BindReply:
         """Hold a policy: made new, restored, or as it is; its accumulator is empty afterwards."""
@@ -118,7 +123,11 @@ class Trainer:
         learned = learner.step(asked.learning_rate)
         keep_pace(began, self._spec.resources.pace.step_s)
         del self._held[asked.policy]  # held again once the new version is stored
-        stored = self._shelf(asked.policy).put(learner.parameters.named(), learner.training_state())
+        stored = self._keep(asked.policy, asked.next_version, learner)
+        durable = {}
+        if self._spec.mechanisms.durability.type == "async":
+            durable, self._behind[asked.policy] = self._behind.get(asked.policy, {}), {asked.next_version: stored.state}
+            stored = Stored(stored.weights, "")
         ended = time.time()
         reply = StepReply(
             version=asked.next_version,
@@ -127,11 +136,22 @@ class Trainer:
             null_step=learned.null_step,
             grad_norm=learned.grad_norm,
             seconds=ended - began,
+            durable=durable,
         )
         learner.accumulator.open(self._epoch(asked.next_version))
         self._held[asked.policy] = Held(asked.next_version, stored, held.tokenizer, learner, stepped={key: reply})
         self._intervals.add("step", asked.policy, began, ended)
         return reply
+
+    def _keep(self, policy: str, version: int, learner: Learner) -> Stored:
+        """Store what a step made, as durably as the specification says."""
+        durability, shelf = self._spec.mechanisms.durability, self._shelf(policy)
+        weights = learner.parameters.named()
+        if durability.type == "async":
+            return shelf.put_behind(weights, learner.training_state())
+        if version % durability.every:
+            return Stored(shelf.put_weights(weights), "")
+        return shelf.put(weights, learner.training_state())
 
     def checkpoint(self, asked: CheckpointRequest) -> CheckpointReply:
         """Export the named versions, which need not be the newest."""
@@ -182,14 +202,20 @@ class Trainer:
             self._empty(held)
             return self._bound(asked.policy, held)
         shelf = self._shelf(asked.policy)
-        weights = shelf.weights(asked.digest)
-        state = shelf.state(asked.state, asked.digest) if asked.state else None
+        shelf.settle()
+        self._behind.pop(asked.policy, None)
+        base = asked.base or asked.digest
+        weights = shelf.weights(base)
+        state = shelf.state(asked.state, base) if asked.state else None
         if asked.state and state is None:
-            detail = f"training state {asked.state} does not belong to weights {asked.digest}"
+            detail = f"training state {asked.state} does not belong to weights {base}"
             raise TrainerRefusal(RefusalCode.STATE, detail)
         learner = self._new_learner(asked.policy, asked.version, weights)
         if state is not None:
             learner.restore(state)
+        for step in asked.redo:
+            redo(learner, step, shelf)
+        self._empty_of(learner, asked.version)
         tokenizer = tokenizer_of(self._spec.policies[asked.policy].model, self._family.vocabulary())
         return self._bound(asked.policy, self._hold(asked.policy, asked.version, tokenizer, learner))
 
@@ -206,7 +232,10 @@ class Trainer:
 
     def _empty(self, held: Held) -> None:
         if held.learner is not None:
-            held.learner.accumulator.open(self._epoch(held.version))
+            self._empty_of(held.learner, held.version)
+
+    def _empty_of(self, learner: Learner, version: int) -> None:
+        learner.accumulator.open(self._epoch(version))
 
     def _bound(
         self, policy: str, held: Held, created: bool = False, facts: dict[str, float] | None = None
@@ -258,6 +287,19 @@ class Trainer:
 
     def _epoch(self, version: int) -> str:
         return f"{version}:{self._incarnation}"
+
+
+def redo(learner: Learner, step: RedoStep, shelf: Shelf) -> None:
+    """Take a committed step again: the optimizer's state is made anew, the weights are the committed ones.
+
+    Raises StateError when those weights are not on the shelf.
+    """
+    accumulator = learner.accumulator
+    accumulator.open(f"redo:{step.version}")
+    for batch in sorted(step.batches, key=lambda own: own.micro_batch):
+        learner.accumulate(accumulator.epoch, batch.micro_batch, content_of(batch.rows), batch.rows, batch.entropy_coef)
+    learner.step(step.learning_rate)
+    learner.parameters.take(shelf.weights(step.digest))
 
 
 def keep_pace(began: float, seconds: float) -> None:

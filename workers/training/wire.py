@@ -8,15 +8,6 @@ another one (409), so a command of an earlier life can never touch this one's gr
 import msgspec
 
 
-class BindRequest(msgspec.Struct, forbid_unknown_fields=True):
-    policy: str
-    version: int = -1
-    """-1: create version 0."""
-    digest: str = ""
-    state: str = ""
-    """Digest of the training state (optimizer) to restore; empty starts a fresh optimizer."""
-
-
 class BindReply(msgspec.Struct):
     policy: str
     version: int
@@ -42,6 +33,38 @@ class TrainRow(msgspec.Struct):
     temperature: float
     advantage: float
     weight: float
+
+
+class RedoBatch(msgspec.Struct, forbid_unknown_fields=True):
+    """A micro-batch that was applied, with what its gradient depends on besides the weights."""
+
+    micro_batch: int
+    entropy_coef: float
+    rows: list[TrainRow]
+
+
+class RedoStep(msgspec.Struct, forbid_unknown_fields=True):
+    """An optimizer step that was committed, to be taken again in memory: nothing of it counts a second time."""
+
+    version: int
+    """The version it made."""
+    digest: str
+    """That version's weights."""
+    learning_rate: float
+    batches: list[RedoBatch]
+
+
+class BindRequest(msgspec.Struct, forbid_unknown_fields=True):
+    policy: str
+    version: int = -1
+    """-1: create version 0."""
+    digest: str = ""
+    state: str = ""
+    """Digest of the training state (optimizer) to restore; empty starts a fresh optimizer."""
+    base: str = ""
+    """Where steps are redone: digest of the weights that the training state belongs to."""
+    redo: list[RedoStep] = []
+    """Committed steps behind the training state, oldest first; the last one made the version asked for."""
 
 
 class AccumulateRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -70,9 +93,12 @@ class StepReply(msgspec.Struct):
     version: int
     digest: str
     state: str
+    """Digest of its training state; empty while that is not on disk."""
     null_step: bool
     grad_norm: float
     seconds: float
+    durable: dict[int, str] = {}
+    """Earlier versions whose training state is on disk by now, with its digest."""
 
 
 class CheckpointRequest(msgspec.Struct, forbid_unknown_fields=True):

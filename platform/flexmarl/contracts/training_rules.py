@@ -16,6 +16,7 @@ def training_rules(spec: ExperimentSpec) -> Iterator[Problem]:
     yield from _mini_batches(spec)
     yield from _lag(spec)
     yield from _clock(spec)
+    yield from _durability(spec)
 
 
 def _readiness(spec: ExperimentSpec) -> Iterator[Problem]:
@@ -101,3 +102,16 @@ def _clock(spec: ExperimentSpec) -> Iterator[Problem]:
             detail="A policy's own clock depends on the order of arrival, which ordered runs exclude.",
             hint="Set false.",
         )
+
+
+def _durability(spec: ExperimentSpec) -> Iterator[Problem]:
+    durability = spec.mechanisms.durability
+    if (durability.type == "every_k") == (durability.every > 1):
+        return
+    by_steps = durability.type == "every_k"
+    yield Problem(
+        pointer="/mechanisms/durability/every",
+        code="out_of_range",
+        detail=f"{durability.type} with every {durability.every} is contradictory.",
+        hint="Set 2 or more, or type: every_step." if by_steps else "Set 1, or type: every_k.",
+    )

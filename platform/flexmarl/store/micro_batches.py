@@ -101,10 +101,11 @@ def accumulated(conn: Connection, taken: Taken, policy: str, no: int, *, accumul
         cursor = conn.execute(
             """
             UPDATE store.micro_batch
-            SET status = 'accumulated', accumulator = %s, stats = %s::jsonb, done_at = clock_timestamp()
+            SET status = 'accumulated', accumulator = %s, done_at = clock_timestamp(),
+              stats = %s::jsonb || jsonb_build_object('entropy_coef', %s::float8)
             WHERE run_id = %s AND policy = %s AND no = %s AND status IN ('cut', 'accumulated')
             """,
-            [accumulator, stats.model_dump_json(), taken.run_id, policy, no],
+            [accumulator, stats.model_dump_json(), order.entropy_coef, taken.run_id, policy, no],
         )
         if cursor.rowcount != 1:
             raise Refused("micro_batch_closed", f"micro-batch {policy}/{no} is applied, void or absent")

@@ -3,6 +3,8 @@
 Invariants: versions of a policy form a chain: a step's parent is the newest version, and its number is one more. A
 number is never reused. Rows become `applied` in the transaction that makes the version, and only when exactly these
 micro-batches were accumulated in the accumulator that stepped. The trainer's incarnation must still serve the lease.
+A version is committed when its row is there, durable when the row names its training state, served where an engine says
+so. What it takes to redo a step is recorded with it: its micro-batches, their entropy coefficients, its learning rate.
 """
 
 from collections.abc import Mapping, Sequence
@@ -58,6 +60,8 @@ class Step:
     grad_norm: float
     learning_rate: float
     seconds: float
+    durable: Mapping[int, str] = field(default_factory=dict)
+    """Earlier versions whose training state is durable by now, with its digest."""
 
     @property
     def incarnation(self) -> str:
@@ -75,6 +79,47 @@ def version_of(conn: Connection, run_id: int, policy: str, version: int) -> Poli
     if row is None:
         raise Refused("no_version", f"{policy} has no version {version} in run {run_id}")
     return PolicyVersion(*row)
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A committed step: what it was taken on, and how."""
+
+    version: int
+    digest: str
+    learning_rate: float
+    micro_batches: dict[int, float]
+    """Number -> entropy coefficient of its gradient."""
+
+
+def steps_behind_state(conn: Connection, run_id: int, policy: str, version: int) -> tuple[PolicyVersion, list[Applied]]:
+    """Return the last version up to one whose training state is durable, and the steps from there, oldest first.
+
+    A policy that nobody trains never has such a state: then it is the version itself, without steps.
+    """
+    wanted = version_of(conn, run_id, policy, version)
+    base = conn.execute(
+        "SELECT policy, version, parent, digest, state FROM store.policy_version WHERE run_id = %s AND policy = %s "
+        "AND version <= %s AND state <> '' ORDER BY version DESC LIMIT 1",
+        [run_id, policy, version],
+    ).fetchone()
+    if base is None:
+        return wanted, []
+    rows = conn.execute(
+        """
+        SELECT v.version, v.digest, (v.facts ->> 'learning_rate')::float8,
+          (SELECT jsonb_object_agg(m.no, m.stats -> 'entropy_coef') FROM store.micro_batch m
+           WHERE m.run_id = v.run_id AND m.policy = v.policy AND m.version = v.version AND m.status = 'applied')
+        FROM store.policy_version v
+        WHERE v.run_id = %s AND v.policy = %s AND v.version > %s AND v.version <= %s ORDER BY v.version
+        """,
+        [run_id, policy, base[1], version],
+    ).fetchall()
+    steps = [
+        Applied(no, digest, rate, {int(n): float(c) for n, c in (parts or {}).items()})
+        for no, digest, rate, parts in rows
+    ]
+    return PolicyVersion(*base), steps
 
 
 def newest_versions(conn: Connection, run_id: int) -> dict[str, PolicyVersion]:
@@ -110,6 +155,8 @@ def commit_bind(conn: Connection, taken: Taken, bind: Bind) -> None:
         stored = newest_versions(conn, taken.run_id).get(bind.policy)
         if stored is None or (stored.version, stored.digest) != (bind.version, bind.digest):
             raise Refused("version_differs", f"{bind.policy}: bound {bind.version}, committed {stored}")
+        if bind.state:
+            _now_durable(conn, taken.run_id, bind.policy, {bind.version: bind.state})
         if bind.tokenizer:
             conn.execute(
                 "INSERT INTO store.tokenizer (run_id, policy, body) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING",
@@ -139,6 +186,7 @@ def commit_step(conn: Connection, taken: Taken, step: Step) -> None:
         _serving(conn, taken.run_id, step.lease_id, step.incarnation)
         _apply(conn, taken.run_id, step)
         facts = {"null_step": step.null_step, "grad_norm": step.grad_norm, "seconds": step.seconds}
+        facts["learning_rate"] = step.learning_rate
         cursor = conn.execute(
             """
             INSERT INTO store.policy_version (run_id, policy, version, parent, digest, state, facts)
@@ -154,8 +202,19 @@ def commit_step(conn: Connection, taken: Taken, step: Step) -> None:
         )  # fmt: skip
         if cursor.rowcount != 1:
             raise Refused("version_conflict", f"{step.policy}: version {parent} is not the newest one")
+        _now_durable(conn, taken.run_id, step.policy, step.durable)
         put_event(conn, taken.run_id, f"step:{step.policy}:{step.version}", event)
         finish(conn, taken)
+
+
+def _now_durable(conn: Connection, run_id: int, policy: str, states: Mapping[int, str]) -> None:
+    """Mark versions as durable whose training state is on disk by now; a mark is never taken back."""
+    for version, state in states.items():
+        conn.execute(
+            "UPDATE store.policy_version SET state = %s WHERE run_id = %s AND policy = %s AND version = %s "
+            "AND state = ''",
+            [state, run_id, policy, version],
+        )
 
 
 def _apply(conn: Connection, run_id: int, step: Step) -> None:

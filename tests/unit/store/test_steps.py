@@ -1,5 +1,7 @@
 """Micro-batches keep their members, versions form a chain, rows are applied once."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -177,3 +179,40 @@ def served(story, lease_id, incarnation, version, keeps=()):
     taken = story.take(story.issue(order))
     what = {"policy": "solver", "version": version, "digest": digest(version), "keeps": keeps}
     engines.served(story.conn, taken, lease_id, incarnation, **what)
+
+
+def test_steps_behind_the_last_durable_version_are_told_with_all_it_takes_to_redo_them(story, trained):
+    story.settle(4, 5)
+    story.cut(2, 4, 5)
+    taken = story.take_step(trained, "0:t1", (0, 1), 1)
+    steps.commit_step(story.conn, taken, replace(story.step_of(trained, "0:t1", (0, 1), 1), state=""))
+    story.accumulate(trained, 2, "1:t1")
+    taken = story.take_step(trained, "1:t1", (2,), 2)
+    steps.commit_step(story.conn, taken, replace(story.step_of(trained, "1:t1", (2,), 2), state=""))
+    base, behind = steps.steps_behind_state(story.conn, 1, "solver", 2)
+    assert (base.version, base.digest) == (0, digest(0))
+    assert base.state
+    assert [(step.version, step.digest, sorted(step.micro_batches)) for step in behind] == [
+        (1, digest(1), [0, 1]), (2, digest(2), [2]),
+    ]  # fmt: skip
+    assert {step.learning_rate for step in behind} == {story.step_of(trained, "0:t1", (0, 1), 1).learning_rate}
+    assert all(isinstance(entropy, float) for step in behind for entropy in step.micro_batches.values())
+    assert steps.steps_behind_state(story.conn, 1, "solver", 1)[1] == behind[:1]
+
+
+def test_a_version_becomes_durable_once_and_stays_so(story, trained):
+    taken = story.take_step(trained, "0:t1", (0, 1), 1)
+    steps.commit_step(story.conn, taken, replace(story.step_of(trained, "0:t1", (0, 1), 1), state=""))
+    story.settle(4)
+    story.cut(2, 4)
+    story.accumulate(trained, 2, "1:t1")
+    taken = story.take_step(trained, "1:t1", (2,), 2)
+    later = replace(story.step_of(trained, "1:t1", (2,), 2), state="", durable={1: "late-1", 0: "other"})
+    first = steps.version_of(story.conn, 1, "solver", 0).state
+    steps.commit_step(story.conn, taken, later)
+    assert steps.version_of(story.conn, 1, "solver", 1).state == "late-1"
+    assert steps.version_of(story.conn, 1, "solver", 0).state == first
+    assert steps.steps_behind_state(story.conn, 1, "solver", 2)[0].version == 1
+    # Whoever redid the steps has the training state of the newest version on disk, and says so.
+    story.bind(trained, "t1", 2)
+    assert steps.steps_behind_state(story.conn, 1, "solver", 2)[1] == []

@@ -42,6 +42,22 @@ def _present(word: object) -> object:
     return "fair_share" if word == "fifo" else word
 
 
+class Durability(Strict):
+    """Which versions can be restored at once. Weights of every version are on disk before it counts; a version without
+    its training state (the optimizer's) is restored from the last one that has it, by the recorded micro-batches."""
+
+    type: Literal["every_step", "every_k", "async"] = "every_step"
+    """Training state is on disk before a version counts: of each (`every_step`), of each `every`-th (`every_k`); or it
+    is written beside the next step (`async`)."""
+    every: int = Field(default=1, ge=1, le=1000)
+    """Steps from one restorable version to the next; only with `every_k`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_word_is_a_type(cls, data: object) -> object:
+        return {"type": data} if isinstance(data, str) else data
+
+
 class Mechanisms(Strict):
     lag_policy: LagPolicy = LagPolicy()
     """Of every policy that states none of its own."""
@@ -54,6 +70,7 @@ class Mechanisms(Strict):
     trainer_protocol: Literal["micro_batch", "batch", "mini_batch", "per_group"] = "micro_batch"
     """`micro_batch` accumulates gradients while the rest of the cohort still plays, `per_group` group by group; `batch`
     waits for all of it; `mini_batch` takes `batch.mini_batches` optimizer steps per cohort, each as soon as it can."""
+    durability: Durability = Durability()
     policy_clock: bool = False
     """Each policy steps by its own counter, as soon as `batch.min_rows` of its rows are accumulated; rows of the old
     version that settle later are dropped as overtaken. Off: every policy steps once per cohort."""

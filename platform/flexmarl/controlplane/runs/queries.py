@@ -278,6 +278,7 @@ def versions(run: Run) -> list[dict[str, Any]]:
             "version": row.version,
             "parent": row.parent,
             "digest": row.digest,
+            "durable": bool(row.state),
             "facts": row.facts,
             "created_at": rfc3339(row.at),
         }

@@ -113,6 +113,7 @@ def _version(row: PolicyVersion) -> dict[str, Any]:
         "version": row.version,
         "parent": row.parent,
         "digest": row.digest,
+        "durable": bool(row.state),
         "facts": row.facts,
         "created_at": rfc3339(row.at),
     }

@@ -326,5 +326,6 @@ class VersionSerializer(serializers.Serializer):
     version = serializers.IntegerField()
     parent = serializers.IntegerField(allow_null=True)
     digest = serializers.CharField()
+    durable = serializers.BooleanField(help_text="Its training state is on disk: restored without redoing a step.")
     facts = serializers.JSONField()
     created_at = serializers.DateTimeField()

@@ -79,6 +79,7 @@ class PolicyVersion(models.Model):
     version = models.IntegerField()
     parent = models.IntegerField(null=True)
     digest = models.TextField()
+    state = models.TextField()
     facts = models.JSONField()
     at = models.DateTimeField()
 
