@@ -23,7 +23,7 @@ from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.contracts.wire import EpisodeStatus, Origin
 from flexmarl.store import commands, engines, groups, runs, tokenizers
 from flexmarl.store.commands import Taken
-from flexmarl.store.errors import EpochStale, StoreFull, TokenLost
+from flexmarl.store.errors import EpochStale, SamplesAway, StoreFull, TokenLost
 from flexmarl.store.segments import SegmentFolder
 from workers.rollout.engine_client import EngineClient
 from workers.rollout.environments import family_of
@@ -148,15 +148,15 @@ class Player:
             written += len(batch)
 
     async def _put(self, taken: Taken, batch: list[groups.SettledGroup]) -> None:
-        """Write groups; while a disk is full they wait here, and the command with them, until there is space."""
+        """Write groups; while the store takes none they wait here, and the command with them, until it does."""
         told = False
         while True:
             try:
                 await self._store(partial(groups.put_groups, taken=taken, groups=batch, folder=self._folder))
                 return
-            except StoreFull as full:
+            except (StoreFull, SamplesAway) as refused:
                 if not told:
-                    log.error("groups wait for space", run_id=taken.run_id, command=taken.no, error=str(full))
+                    log.error("groups wait for the store", run_id=taken.run_id, command=taken.no, error=str(refused))
                 told = True
                 await asyncio.sleep(FULL_AGAIN_S)
 

@@ -78,6 +78,16 @@ class PayloadRefused(Refused):
     """
 
 
+class SamplesAway(StoreError):
+    """A retirement has detached the run's samples and not yet ended. Nothing was written; put the same rows again."""
+
+    code = "samples_away"
+
+    def __init__(self, run_id: int) -> None:
+        super().__init__(f"the samples of run {run_id} are being retired or taken back; it takes its rows in a moment")
+        self.run_id = run_id
+
+
 class StoreFull(StoreError):
     """A disk is full. Nothing was written; the same rows may be put again once there is space."""
 

@@ -13,14 +13,14 @@ from itertools import islice
 
 import orjson
 from psycopg import Connection
-from psycopg.errors import DiskFull
+from psycopg.errors import CheckViolation, DiskFull
 
 from flexmarl.contracts.commands import PlayGroups
 from flexmarl.contracts.events import GroupSettled
 from flexmarl.contracts.wire import EpisodeStatus, Origin
 from flexmarl.store import sample_copy
 from flexmarl.store.commands import Taken, guard
-from flexmarl.store.errors import Refused, StoreFull
+from flexmarl.store.errors import Refused, SamplesAway, StoreFull
 from flexmarl.store.inbox import put_events
 from flexmarl.store.payload import Floats, Ints, pack
 from flexmarl.store.segments import Placed, SegmentFolder
@@ -100,7 +100,7 @@ def put_groups(
     """Write settled groups and their events; returns how many were new.
 
     Large payloads go to the folder's segment files, without a folder every payload stays in its row. Raises TokenLost,
-    EpochStale, StoreFull, or Refused for rows that the command does not order, with nothing written.
+    EpochStale, StoreFull, SamplesAway, or Refused for rows that the command does not order, with nothing written.
     """
     _within(taken, groups)
     stored = _store_payloads(taken, groups, folder)
@@ -108,6 +108,10 @@ def put_groups(
         return _put(conn, taken, stored, folder)
     except DiskFull as error:
         raise StoreFull("the database", str(error).strip()) from error
+    except CheckViolation as error:
+        if error.diag.constraint_name is None:  # no table of the run takes the row
+            raise SamplesAway(taken.run_id) from error
+        raise
 
 
 def _within(taken: Taken, groups: Sequence[SettledGroup]) -> None:

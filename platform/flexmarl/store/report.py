@@ -79,8 +79,11 @@ def consistency_report(conn: Connection, run_id: int) -> list[Check]:
     return checks
 
 
-_RETIRED = "coalesce((SELECT t.seq FROM store.retirement t WHERE t.run_id = %(run)s), 0)"
-"""Samples that events up to this one told of were retired."""
+_RETIRED = """coalesce((
+    SELECT CASE WHEN c.relispartition THEN t.gone_seq ELSE t.seq END
+    FROM store.retirement t LEFT JOIN pg_class c ON c.oid = to_regclass('store.sample_' || t.run_id)
+    WHERE t.run_id = %(run)s), 0)"""
+"""Samples that events up to this one told of were retired, or stand apart because a retirement is under way."""
 
 _LOGGED = """
   SELECT seq, body FROM store.event WHERE run_id = %(run)s AND kind = 'group_settled'
@@ -94,10 +97,10 @@ _APPLIED = """
   WHERE m.run_id = %(run)s AND m.status = 'applied'"""
 
 _KEPT = f"""
-  SELECT a.* FROM ({_APPLIED}) a WHERE NOT EXISTS (
-    SELECT 1 FROM store.event e WHERE e.run_id = %(run)s AND e.kind = 'group_settled' AND e.seq <= {_RETIRED}
-      AND (e.body ->> 'draw')::int = a.draw)"""
-"""Applied rows whose samples were not retired."""
+  SELECT a.* FROM ({_APPLIED}) a WHERE a.draw NOT IN (
+    SELECT (e.body ->> 'draw')::int FROM store.event e
+    WHERE e.run_id = %(run)s AND e.kind = 'group_settled' AND e.seq <= {_RETIRED})"""
+"""Applied rows whose samples were not retired. NOT IN hashes the draws once; NOT EXISTS may read all for each row."""
 
 _ORDERED = """
   SELECT (g ->> 'draw')::int AS draw, max((g ->> 'members')::int) AS members

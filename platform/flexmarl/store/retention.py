@@ -2,9 +2,11 @@
 
 Invariants. One janitor works at a time (an advisory lock of its session). A retirement is a row that begins before
 anything goes and ends after everything went, so whoever comes next finishes what was interrupted. Only rows of an
-ended run go: a run that came to life again meanwhile takes its detached table back. Files of retired segments are
-removed by whoever reaches their folder, after their rows are gone; a segment belongs to one epoch of its run, so no
-writer of a later life ever adds to one.
+ended run go, none of which its log has still to tell of: a run that came to life again meanwhile takes its detached
+table back, and its row is held still from that look until everything went, so that no decision comes in between.
+Whoever writes while the table is away is refused by name and writes later. Files of retired segments are removed by
+whoever reaches their folder, after their rows are gone; a segment belongs to one epoch of its run, so no writer of a
+later life ever adds to one.
 """
 
 from collections.abc import Iterator
@@ -69,19 +71,12 @@ def retire_samples(conn: Connection, run_id: int) -> Retirement:
     with partitions.lock_timeout(conn):
         if retirement is not None:
             partitions.detach(conn, _SAMPLE, run_id)
-        if retirement is None or not _still_ended(conn, retirement):
-            _take_back(conn, run_id)
-            raise Refused("run_lives", f"run {run_id} has not ended; only an ended run's samples are retired")
         with conn.transaction():
-            partitions.drop(conn, _SAMPLE, run_id)
-            partitions.attach(conn, _SAMPLE, run_id)
-            conn.execute(
-                "UPDATE store.segment SET retired_at = clock_timestamp() "
-                "WHERE run_id = %s AND epoch <= %s AND retired_at IS NULL",
-                [run_id, retirement.epoch],
-            )
-            conn.execute("UPDATE store.retirement SET ended_at = clock_timestamp() WHERE run_id = %s", [run_id])
-    return retirement
+            if retirement is not None and _still_ended(conn, retirement):
+                _remove(conn, retirement)
+                return retirement
+            _take_back(conn, run_id)
+    raise Refused("run_lives", f"run {run_id} has not ended; only an ended run's samples are retired")
 
 
 def collect(conn: Connection, folder: SegmentFolder) -> int:
@@ -105,18 +100,22 @@ def collect(conn: Connection, folder: SegmentFolder) -> int:
 
 
 def _begin(conn: Connection, run_id: int) -> Retirement | None:
-    """Note what is about to go; None unless the run has ended. An interrupted retirement goes on as it was begun."""
+    """Note what is about to go; None unless the run has ended. An interrupted retirement goes on as it was begun.
+
+    A run has not ended as long as a group waits to be told in its log.
+    """
     row = conn.execute(
         """
         INSERT INTO store.retirement AS t (run_id, epoch, seq, samples)
         SELECT r.run_id, r.epoch, r.seq,
           CASE WHEN to_regclass('store.sample_' || r.run_id) IS NULL THEN 0
           ELSE (SELECT count(*) FROM store.sample s WHERE s.run_id = r.run_id) END
-        FROM store.run_state r WHERE r.run_id = %(run)s AND r.status = ANY(%(ended)s)
+        FROM store.run_state r WHERE r.run_id = %(run)s AND r.status = ANY(%(ended)s) AND NOT EXISTS (
+          SELECT 1 FROM store.inbox i WHERE i.run_id = r.run_id AND i.body ->> 'kind' = 'group_settled')
         ON CONFLICT (run_id) DO UPDATE SET
           epoch = excluded.epoch, seq = excluded.seq, began_at = now(), ended_at = NULL,
-          samples = CASE WHEN t.ended_at IS NULL THEN greatest(t.samples, excluded.samples)
-                    ELSE t.samples + excluded.samples END
+          samples = CASE WHEN t.ended_at IS NULL THEN greatest(t.samples, t.gone_samples + excluded.samples)
+                    ELSE t.gone_samples + excluded.samples END
         RETURNING run_id, epoch, samples
         """,
         {"run": run_id, "ended": _ENDED},
@@ -124,14 +123,38 @@ def _begin(conn: Connection, run_id: int) -> Retirement | None:
     return None if row is None else Retirement(*row)
 
 
+def _remove(conn: Connection, retirement: Retirement) -> None:
+    """Drop a detached table, with an empty one in its place."""
+    run_id = retirement.run_id
+    partitions.drop(conn, _SAMPLE, run_id)
+    partitions.attach(conn, _SAMPLE, run_id)
+    conn.execute(
+        "UPDATE store.segment SET retired_at = clock_timestamp() "
+        "WHERE run_id = %s AND epoch <= %s AND retired_at IS NULL",
+        [run_id, retirement.epoch],
+    )
+    conn.execute(
+        "UPDATE store.retirement SET ended_at = clock_timestamp(), gone_seq = seq, gone_samples = samples "
+        "WHERE run_id = %s",
+        [run_id],
+    )
+
+
 def _take_back(conn: Connection, run_id: int) -> None:
-    """Attach what a retirement detached: its run lives again."""
-    with conn.transaction():
-        gone = conn.execute("DELETE FROM store.retirement WHERE run_id = %s AND ended_at IS NULL", [run_id])
-        if gone.rowcount and partitions.is_detached(conn, _SAMPLE, run_id):
-            partitions.attach_again(conn, _SAMPLE, run_id)
+    """Attach what a retirement detached: its run lives again. What earlier ones removed stays told."""
+    begun = conn.execute(
+        "UPDATE store.retirement SET ended_at = clock_timestamp(), seq = gone_seq, samples = gone_samples "
+        "WHERE run_id = %s AND ended_at IS NULL",
+        [run_id],
+    )
+    conn.execute("DELETE FROM store.retirement WHERE run_id = %s AND gone_seq = 0", [run_id])
+    if begun.rowcount and partitions.is_detached(conn, _SAMPLE, run_id):
+        partitions.attach_again(conn, _SAMPLE, run_id)
 
 
 def _still_ended(conn: Connection, retirement: Retirement) -> bool:
-    row = conn.execute("SELECT epoch, status FROM store.run_state WHERE run_id = %s", [retirement.run_id]).fetchone()
+    """Look again, and let nobody decide anything about the run until the transaction ends."""
+    row = conn.execute(
+        "SELECT epoch, status FROM store.run_state WHERE run_id = %s FOR UPDATE", [retirement.run_id]
+    ).fetchone()
     return row is not None and row[0] == retirement.epoch and row[1] in _ENDED

@@ -5,7 +5,7 @@ import pytest
 
 from flexmarl.contracts.status import RunStatus
 from flexmarl.store import micro_batches, partitions, report, retention, runs, trajectories
-from flexmarl.store.errors import Refused
+from flexmarl.store.errors import Refused, SamplesAway
 from flexmarl.store.groups import put_groups
 from flexmarl.store.segments import SegmentFolder
 from tests.support.store_story import Story
@@ -109,6 +109,84 @@ def test_a_run_that_lives_again_between_two_steps_takes_its_samples_back(ended, 
     ended.epoch = 2
     ended.settle(1)
     assert ended.count("sample") == 4
+
+
+def live_again(story):
+    story.status, story.epoch = RunStatus.RUNNING, story.epoch + 1
+    story.decide()
+
+
+def test_a_table_taken_back_does_not_bring_back_what_went_before(ended, monkeypatch):
+    retention.retire_samples(ended.conn, 1)
+    live_again(ended)
+    ended.settle(1)
+    end(ended)
+    detach = partitions.detach
+
+    def detach_and_resume(conn, table, run_id):
+        detach(conn, table, run_id)
+        live_again(ended)
+
+    monkeypatch.setattr(partitions, "detach", detach_and_resume)
+    with pytest.raises(Refused, match="has not ended"):
+        retention.retire_samples(ended.conn, 1)
+    monkeypatch.undo()
+    assert ended.count("sample") == 2
+    assert sample_checks(ended) == set(), "the first retirement's samples are not missed"
+    end(ended)
+    assert retention.due(ended.conn, 86_400) == [1]
+    assert retention.retire_samples(ended.conn, 1).samples == 4
+    assert sample_checks(ended) == set()
+
+
+def test_nothing_is_decided_about_a_run_between_the_last_look_and_the_end(ended, another, monkeypatch):
+    driver, drop, refused = another(), partitions.drop, []
+
+    def decide_and_drop(conn, table, run_id):
+        driver.execute("SET lock_timeout = '100ms'")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            driver.execute("UPDATE store.run_state SET epoch = 2, status = 'running' WHERE run_id = 1")
+        refused.append(True)
+        drop(conn, table, run_id)
+
+    monkeypatch.setattr(partitions, "drop", decide_and_drop)
+    retention.retire_samples(ended.conn, 1)
+    assert refused == [True]
+
+
+def test_whoever_writes_while_the_table_is_away_is_told_so_and_writes_later(ended, folder, monkeypatch):
+    with monkeypatch.context() as broken:
+        broken.setattr(partitions, "drop", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            retention.retire_samples(ended.conn, 1)
+    assert sample_checks(ended) == set(), "what stands apart is not missing"
+    live_again(ended)
+    taken = ended.take(ended.play(1))
+    for payloads in (folder, None):
+        with pytest.raises(SamplesAway):
+            put_groups(ended.conn, taken, [ended.group(1, taken)], payloads)
+    assert (ended.count("episode"), ended.count("inbox")) == (2, 0)
+    assert retention.due(ended.conn, None) == [1]
+    with pytest.raises(Refused, match="has not ended"):
+        retention.retire_samples(ended.conn, 1)
+    assert put_groups(ended.conn, taken, [ended.group(1, taken)], folder) == 1
+    assert ended.count("sample") == 4
+    assert sample_checks(ended) == set()
+
+
+def test_a_group_that_is_still_to_be_told_keeps_the_samples(story, folder):
+    taken = story.take(story.play(0))
+    put_groups(story.conn, taken, [story.group(0, taken)], folder)
+    story.conn.execute("UPDATE store.run_state SET status = 'killed', finished_at = now()")
+    with pytest.raises(Refused, match="has not ended"):
+        retention.retire_samples(story.conn, 1)
+    assert story.count("sample") == 2
+
+
+def test_what_was_retired_is_looked_up_once_however_long_the_run(ended):
+    retention.retire_samples(ended.conn, 1)
+    plan = "\n".join(row[0] for row in ended.conn.execute(f"EXPLAIN {report._KEPT}".encode(), {"run": 1}).fetchall())
+    assert "hashed SubPlan" in plan, plan
 
 
 @pytest.mark.parametrize("step", ["detach", "drop", "attach"])

@@ -5,6 +5,7 @@ next round and stops no other one.
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ log = structlog.get_logger(__name__)
 
 DAY_S = 86_400.0
 FIRST_S = 60.0
+"""First round after a start, and every look for what was interrupted."""
 EVERY_S = 3600.0
 
 
@@ -50,7 +52,10 @@ def retire(conn: Connection, run_numbers: list[int]) -> Iterator[Outcome]:
 
 
 class Janitor:
-    """Housekeeping of a driver process: retires what is due and removes files whose rows are gone, once an hour."""
+    """Housekeeping of a driver process: retires what is due and removes files whose rows are gone, once an hour.
+
+    What was interrupted is looked for every minute: a run that lives again may be without its table.
+    """
 
     def __init__(self, url: str, payloads: Path, keep_days: int, every_s: float = EVERY_S) -> None:
         self._url, self._payloads, self._keep_days, self._every_s = url, payloads, keep_days, every_s
@@ -76,10 +81,17 @@ class Janitor:
             log.info("payload_files_removed", files=removed)
         return done
 
+    def mend(self, conn: Connection) -> list[Outcome]:
+        """Finish or take back what was interrupted."""
+        return list(retire(conn, retention.due(conn, None)))
+
     def _run(self) -> None:
-        pause_s = min(FIRST_S, self._every_s)
-        while not self._stop.wait(pause_s):
-            pause_s = self._every_s
+        full_at = 0.0
+        while not self._stop.wait(min(FIRST_S, self._every_s)):
+            if time.monotonic() < full_at:
+                self._guarded(self.mend)
+                continue
+            full_at = time.monotonic() + self._every_s
             self._guarded(self.tidy)
 
     def _guarded(self, round_: Callable[[Connection], object]) -> None:
