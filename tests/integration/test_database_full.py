@@ -16,6 +16,7 @@ import pytest
 from flexmarl.launcher.home import Home
 from flexmarl.launcher.postgres import EmbeddedPostgres
 from flexmarl.store import commands, report, schema
+from flexmarl.store.commands import Taken
 from flexmarl.store.errors import StoreFull
 from flexmarl.store.groups import SettledGroup, put_groups
 from tests.support.store_story import Story
@@ -87,6 +88,22 @@ def told(draws: list[int]) -> list[tuple[int, int, int]]:
     return [(draw, 2, 2 * size) for draw in draws]
 
 
+def put_until_refused(conn: psycopg.Connection, taken: Taken, groups: list[SettledGroup]) -> tuple[int, StoreFull]:
+    """Put one group after the other, the first of which is there; return how many are, and the refusal."""
+    for number in range(1, len(groups)):
+        try:
+            put_groups(conn, taken, groups[number : number + 1])
+        except StoreFull as full:
+            return number, full
+    raise AssertionError("everything found space")
+
+
+def write_log(conn: psycopg.Connection) -> None:
+    """Let the server's log need further files."""
+    for _ in range(200):
+        conn.execute("SELECT pg_logical_emit_message(true, 'filler', repeat('x', 1000000))")
+
+
 def test_rows_that_find_no_space_are_refused_by_name_and_go_in_later(disk, server):
     with psycopg.connect(server.url, autocommit=True) as conn:
         schema.apply(conn)
@@ -97,13 +114,10 @@ def test_rows_that_find_no_space_are_refused_by_name_and_go_in_later(disk, serve
         conn.execute("CHECKPOINT")
         conn.execute("SELECT pg_switch_wal()")  # a log segment with room: the tables are what grows
         filler = fill(disk, LEFT)
-        acknowledged = 1
-        with pytest.raises(StoreFull, match="No space left on device") as full:
-            while acknowledged < DRAWS:
-                put_groups(conn, taken, groups[acknowledged : acknowledged + 1])
-                acknowledged += 1
-        assert (full.value.code, full.value.where) == ("store_full", "the database")
-        assert held(server.url) == told(list(range(acknowledged))), "whole groups, and only those that were acknowledged"
+        acknowledged, full = put_until_refused(conn, taken, groups)
+        assert (full.code, full.where) == ("store_full", "the database")
+        assert "No space left on device" in str(full)
+        assert held(server.url) == told(list(range(acknowledged))), "whole groups, only those that were acknowledged"
         assert story.count("inbox") == acknowledged
         filler.unlink()
         assert put_groups(conn, taken, groups) == DRAWS - acknowledged
@@ -122,8 +136,7 @@ def test_a_server_that_finds_no_space_for_its_own_log_keeps_what_it_acknowledged
         put_groups(conn, taken, groups[:1])
         filler = fill(disk, 0)
         with pytest.raises(psycopg.OperationalError):
-            for _ in range(200):  # until the log needs another file
-                conn.execute("SELECT pg_logical_emit_message(true, 'filler', repeat('x', 1000000))")
+            write_log(conn)
         with pytest.raises((psycopg.OperationalError, StoreFull)):
             put_groups(conn, taken, groups[1:])
     filler.unlink()
