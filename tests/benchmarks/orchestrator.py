@@ -27,6 +27,7 @@ import structlog
 from flexmarl.contracts import events as e
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.runs.driver.session import RunSession
+from flexmarl.controlplane.runs.driver.turning import turns
 from flexmarl.launcher.home import Home
 from flexmarl.launcher.postgres import EmbeddedPostgres
 from flexmarl.orchestrator import Decision, Orchestrator
@@ -137,7 +138,7 @@ class DrivenRun:
     def drain(self) -> tuple[int, float]:
         """Turn until nothing waits; returns the facts handled and the seconds it took."""
         handled, began = 0, time.perf_counter()
-        while (turn := self.session.turn(self.conn)) is not None:
+        for turn in turns(self.session, self.conn):
             handled += turn.events
         return handled, time.perf_counter() - began
 

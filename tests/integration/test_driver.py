@@ -16,6 +16,7 @@ from flexmarl.controlplane.runs.driver import loop, session
 from flexmarl.controlplane.runs.driver.announcing import Silence
 from flexmarl.controlplane.runs.driver.loop import Driver
 from flexmarl.controlplane.runs.driver.session import RunSession
+from flexmarl.controlplane.runs.driver.turning import turns
 from flexmarl.orchestrator import Orchestrator
 from flexmarl.store import inbox, report, runs
 from flexmarl.store.errors import FenceLost
@@ -183,7 +184,7 @@ def test_another_driver_takes_over_from_one_that_died(bench: Bench) -> None:
 def _decide_again(dead: RunSession, bench: Bench) -> None:
     """Let a driver that was cut off try to commit a fact."""
     inbox.put_verb(bench.conn, 1, f"verb:{uuid.uuid4()}", RunVerb(verb=Verb.RESUME))
-    while dead.turn(bench.conn) is None:
+    while not list(turns(dead, bench.conn)):
         inbox.put_verb(bench.conn, 1, f"verb:{uuid.uuid4()}", RunVerb(verb=Verb.RESUME))
 
 

@@ -1,16 +1,18 @@
 """The log explains everything that is stored; the rest is told, and stops a run at the next takeover."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from psycopg import Cursor
 
 from flexmarl.contracts.events import Verb
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.runs.driver.replaying import replay
 from flexmarl.controlplane.runs.driver.session import RunSession
 from flexmarl.orchestrator import Orchestrator
-from flexmarl.store import inbox, runs
+from flexmarl.store import inbox
 from flexmarl.store.errors import StoreError
 from flexmarl.store.runs import RunLease
 from tests.integration.test_driver import Bench, bench, make_spec
@@ -153,8 +155,13 @@ def test_two_facts_the_core_cannot_handle_end_one_run_once(bench: Bench, monkeyp
 
 def test_the_clock_of_the_database_may_go_back(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Time stands still until the clock has caught up; the log stays in order and replays to the same."""
-    real, gap = runs.database_now, [0.0]
-    monkeypatch.setattr(runs, "database_now", lambda conn: real(conn) - gap[0])
+    real, gap = inbox.heard, [0.0]
+
+    def heard(answer: Cursor[Any]) -> inbox.Waiting:
+        waiting = real(answer)
+        return replace(waiting, now=waiting.now - gap[0])
+
+    monkeypatch.setattr(inbox, "heard", heard)
     spec = make_spec(budget={"train_steps": 8})
     with ScriptedWorkers(bench.url, bench.pushed, spec):
         bench.driver()

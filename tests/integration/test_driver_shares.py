@@ -14,6 +14,7 @@ from flexmarl.contracts.events import RunVerb, Verb
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.runs.driver.replaying import replay
 from flexmarl.controlplane.runs.driver.session import RunSession
+from flexmarl.controlplane.runs.driver.turning import turns
 from flexmarl.store import inbox, runs
 from flexmarl.store.errors import FenceLost
 from flexmarl.store.runs import RunLease
@@ -74,7 +75,7 @@ def test_drivers_share_runs_and_a_stale_one_writes_nothing(
         stale = RunSession.load(store_conn, RunLease(run_id, owner, fence))
         inbox.put_verb(store_conn, run_id, f"late:{uuid.uuid4()}", RunVerb(verb=Verb.RESUME))
         with pytest.raises(FenceLost):
-            stale.turn(store_conn)
+            list(turns(stale, store_conn))
     # It wakes up with its old fences: nothing it does is taken, and all runs end in the hands of whoever holds them.
     os.kill(drivers[holder].pid, signal.SIGCONT)
     for run_id in RUNS:

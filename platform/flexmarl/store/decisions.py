@@ -1,32 +1,26 @@
 """The driver's one write: everything that a batch of events led to, in one transaction, under (owner, fence).
 
-Invariants: `append` writes all of a decision or nothing; the log stays gapless because the run's row must still be at
-the sequence the decision was made on; a producer key is remembered with the event it brought. Whoever lost the run
-gets FenceLost and has written nothing. Call it inside the transaction that took the events.
+Invariants: a decision is written whole or not at all; the log stays gapless because the run's row must still be at the
+sequence the decision was made on; a producer key is remembered with the event it brought. Whoever lost the run gets
+FenceLost and has written nothing: the server refuses by itself, so a decision may be sent without waiting for answers.
+The run's own row comes last, so that a driver that stalls half-way holds up no takeover.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-import orjson
-from psycopg import Connection
+from psycopg import Connection, DatabaseError
+from psycopg.pq import TransactionStatus
 
-from flexmarl.contracts.commands import (
-    ROUTES,
-    Command,
-    CutMicroBatch,
-    HostLease,
-    PlayGroups,
-    ReleaseLease,
-    Route,
-    queue_of,
-)
+from flexmarl.contracts.commands import ReleaseLease
 from flexmarl.contracts.events import Event, LeaseEnded, RunGivenUp, RunVerb
 from flexmarl.contracts.live import Progress
 from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus
+from flexmarl.store import inbox
 from flexmarl.store.attempts import BegunAttempt, EndedAttempt, VerbOutcome, write_attempts, write_outcomes
+from flexmarl.store.command_rows import IssuedCommand, write_commands, write_micro_batches
 from flexmarl.store.errors import FenceLost
-from flexmarl.store.inbox import put_event
 from flexmarl.store.runs import RunLease
 
 
@@ -34,7 +28,8 @@ from flexmarl.store.runs import RunLease
 class LogEntry:
     """An event with the number and time the driver gave it. Empty key: it did not come through the inbox.
 
-    `logged`: it was moved to the log when it was taken, in this transaction.
+    `logged`: it was moved to the log when it was taken, in this transaction. `fact`: it waits in the inbox under this
+    id and is moved to the log with the decision.
     """
 
     seq: int
@@ -42,18 +37,7 @@ class LogEntry:
     event: Event
     producer_key: str = ""
     logged: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class IssuedCommand:
-    no: int
-    seq: int
-    epoch: int
-    command: Command
-    cause: str = ""
-    """Request that led to it, when a verb did."""
-    reason: str = ""
-    """Why it was decided, for people."""
+    fact: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +88,8 @@ class StoredDecision:
     reason_text: str
     epoch: int
     step: int
-    progress: Progress
+    progress: Progress | None
+    """None keeps the stored one."""
     deadline: float | None
     commands: Sequence[IssuedCommand] = ()
     void: Sequence[int] = ()
@@ -117,25 +102,76 @@ class StoredDecision:
     """State after the last entry; None keeps the stored one."""
 
 
+_REFUSED = "FX001"
+"""SQLSTATE of store.insist."""
+_NOT_WAITED_FOR = "55P03"
+_LOG_KEYS = frozenset({"event_pkey", "handled_pkey"})
+
+
+@contextmanager
+def refusals(lease: RunLease) -> Iterator[None]:
+    """Raise FenceLost where the server refuses a decision, whenever its answer is read."""
+    try:
+        yield
+    except DatabaseError as error:
+        if error.sqlstate in (_REFUSED, _NOT_WAITED_FOR) or error.diag.constraint_name in _LOG_KEYS:
+            raise FenceLost(lease.run_id, lease.owner, lease.fence) from error
+        raise
+
+
+@contextmanager
+def sending(conn: Connection, lease: RunLease) -> Iterator[None]:
+    """Send statements without waiting for their answers. A transaction that was refused or cut short is rolled back."""
+    try:
+        with refusals(lease), conn.pipeline():
+            yield
+    finally:
+        if not conn.closed and conn.info.transaction_status is not TransactionStatus.IDLE:
+            conn.rollback()
+
+
 def append(conn: Connection, lease: RunLease, decision: StoredDecision) -> None:
-    """Commit a decision. Raises FenceLost when another driver holds the run or the log moved on."""
-    with conn.transaction():
-        _write_state(conn, lease, decision)
-        _write_log(conn, lease.run_id, [entry for entry in decision.entries if not entry.logged])
-        _write_notes(conn, lease.run_id, decision.notes)
-        _write_rulings(conn, lease.run_id, decision.rulings)
-        _write_metrics(conn, lease.run_id, decision.metrics)
-        write_attempts(conn, lease.run_id, decision.attempts)
-        write_outcomes(conn, lease.run_id, decision.outcomes)
-        _write_commands(conn, lease.run_id, decision.commands)
-        # After the insert: a later event of the same batch may withdraw what an earlier one decided.
-        void_commands(conn, lease.run_id, decision.void)
-        _write_micro_batches(conn, lease.run_id, [c.command for c in decision.commands])
-        for issued in decision.commands:
-            if isinstance(issued.command, ReleaseLease):
-                release_lease(conn, lease.run_id, issued.command.lease_id)
-        if decision.status in TERMINAL:
-            _void_micro_batches(conn, lease.run_id, decision.status)
+    """Write a decision. Raises FenceLost when another driver holds the run or the log moved on."""
+    with refusals(lease), conn.transaction():
+        write(conn, lease, decision)
+
+
+def commit(conn: Connection, lease: RunLease, decision: StoredDecision, discarded: Sequence[int] = ()) -> None:
+    """Write a decision in a transaction of its own, in as few round trips as can be. Raises FenceLost."""
+    if _only_moves_facts(decision):
+        with refusals(lease):
+            _write_state(conn, lease, decision, decision.entries)
+        return
+    with sending(conn, lease):
+        conn.execute("BEGIN")
+        write(conn, lease, decision, discarded)
+        conn.execute("COMMIT")
+
+
+def write(conn: Connection, lease: RunLease, decision: StoredDecision, discarded: Sequence[int] = ()) -> None:
+    """Write a decision in the caller's transaction, under its `refusals`.
+
+    `discarded`: facts of the inbox that do not reach the log as they are.
+    """
+    run_id = lease.run_id
+    inbox.move(conn, run_id, *_moves(decision.entries))
+    _write_log(conn, run_id, [entry for entry in decision.entries if not (entry.logged or entry.fact)])
+    inbox.discard(conn, run_id, discarded)
+    _write_notes(conn, run_id, decision.notes)
+    _write_rulings(conn, run_id, decision.rulings)
+    _write_metrics(conn, run_id, decision.metrics)
+    write_attempts(conn, run_id, decision.attempts)
+    write_outcomes(conn, run_id, decision.outcomes)
+    write_commands(conn, run_id, decision.commands)
+    # After the insert: a later event of the same batch may withdraw what an earlier one decided.
+    void_commands(conn, run_id, decision.void)
+    write_micro_batches(conn, run_id, [c.command for c in decision.commands])
+    for issued in decision.commands:
+        if isinstance(issued.command, ReleaseLease):
+            release_lease(conn, run_id, issued.command.lease_id)
+    if decision.status in TERMINAL:
+        _void_micro_batches(conn, run_id, decision.status)
+    _write_state(conn, lease, decision)
 
 
 def explain_waiting(conn: Connection, lease: RunLease, text: str) -> None:
@@ -179,21 +215,24 @@ def release_lease(conn: Connection, run_id: int, lease_id: int) -> None:
         [lease_id, run_id],
     ).fetchone()
     if row is not None and row[0] == "ended":
-        put_event(conn, run_id, f"ended:{lease_id}", LeaseEnded(lease_id=lease_id, reason="never hosted"))
+        inbox.put_event(conn, run_id, f"ended:{lease_id}", LeaseEnded(lease_id=lease_id, reason="never hosted"))
 
 
-def _write_state(conn: Connection, lease: RunLease, decision: StoredDecision) -> None:
+def _write_state(conn: Connection, lease: RunLease, decision: StoredDecision, moving: Sequence[LogEntry] = ()) -> None:
+    """Write the run's row, and move facts with it."""
+    ids, seqs, moment = _moves(moving)
     first = decision.entries[0].seq if decision.entries else None
     last = decision.entries[-1].seq if decision.entries else None
     now = decision.entries[-1].at if decision.entries else None
     handled_verb = any(isinstance(entry.event, RunVerb | RunGivenUp) for entry in decision.entries)
-    cursor = conn.execute(
+    conn.execute(
         """
+        WITH kept AS (
         UPDATE store.run_state r SET
           status_since = CASE WHEN r.status = %(status)s THEN r.status_since
                               ELSE coalesce(to_timestamp(%(now)s), clock_timestamp()) END,
           status = %(status)s, reason = %(reason)s, reason_text = %(text)s, epoch = %(epoch)s,
-          seq = coalesce(%(last)s, r.seq), step = %(step)s, progress = %(progress)s::jsonb,
+          seq = coalesce(%(last)s, r.seq), step = %(step)s, progress = coalesce(%(progress)s::jsonb, r.progress),
           deadline = to_timestamp(%(deadline)s),
           started_at = CASE WHEN r.started_at IS NULL AND %(status)s = 'running'
                             THEN coalesce(to_timestamp(%(now)s), clock_timestamp()) ELSE r.started_at END,
@@ -207,17 +246,35 @@ def _write_state(conn: Connection, lease: RunLease, decision: StoredDecision) ->
           snapshot_seq = CASE WHEN %(snapshot)s::bytea IS NULL THEN r.snapshot_seq ELSE coalesce(%(last)s, r.seq) END
         WHERE r.run_id = %(run)s AND r.owner = %(owner)s AND r.fence = %(fence)s
           AND (%(first)s::bigint IS NULL OR r.seq = %(first)s - 1)
+        RETURNING 1)
+        SELECT store.insist(EXISTS (SELECT 1 FROM kept), 'the run is held by somebody else'),
+          store.move_facts(%(run)s::bigint, %(ids)b::bigint[], %(seqs)b::bigint[], to_timestamp(%(moment)s))
         """,
         {
             "run": lease.run_id, "owner": lease.owner, "fence": lease.fence,
             "status": decision.status.value, "reason": decision.reason.value, "text": decision.reason_text,
-            "epoch": decision.epoch, "step": decision.step, "progress": decision.progress.model_dump_json(),
-            "deadline": decision.deadline, "snapshot": decision.snapshot, "handled_verb": handled_verb,
+            "epoch": decision.epoch, "step": decision.step, "deadline": decision.deadline,
+            "progress": None if decision.progress is None else decision.progress.model_dump_json(),
+            "snapshot": decision.snapshot, "handled_verb": handled_verb,
             "first": first, "last": last, "now": now, "ended": decision.status in TERMINAL,
+            "ids": ids, "seqs": seqs, "moment": moment,
         },
     )  # fmt: skip
-    if cursor.rowcount != 1:
-        raise FenceLost(lease.run_id, lease.owner, lease.fence)
+
+
+def _moves(entries: Sequence[LogEntry]) -> tuple[list[int], list[int], float]:
+    """Return the facts to be moved to the log, their places there and their time."""
+    moved = [entry for entry in entries if entry.fact]
+    return [entry.fact for entry in moved], [entry.seq for entry in moved], moved[-1].at if moved else 0.0
+
+
+def _only_moves_facts(decision: StoredDecision) -> bool:
+    """Tell whether facts led to nothing but another state, as most do."""
+    rows = (
+        decision.commands, decision.void, decision.metrics, decision.notes, decision.attempts, decision.outcomes,
+        decision.rulings,
+    )  # fmt: skip
+    return not any(rows) and decision.status not in TERMINAL and all(entry.fact for entry in decision.entries)
 
 
 def _write_log(conn: Connection, run_id: int, entries: Sequence[LogEntry]) -> None:
@@ -226,8 +283,8 @@ def _write_log(conn: Connection, run_id: int, entries: Sequence[LogEntry]) -> No
     conn.execute(
         """
         WITH entry AS (
-          SELECT * FROM unnest(%(seqs)s::bigint[], %(kinds)s::text[], %(bodies)s::text[], %(ats)s::float8[],
-                               %(keys)s::text[]) AS e(seq, kind, body, at, key)
+          SELECT * FROM unnest(%(seqs)b::bigint[], %(kinds)b::text[], %(bodies)b::text[], %(ats)b::float8[],
+                               %(keys)b::text[]) AS e(seq, kind, body, at, key)
         ), remembered AS (
           INSERT INTO store.handled (run_id, producer_key, seq) SELECT %(run)s, key, seq FROM entry WHERE key <> ''
         )
@@ -270,8 +327,8 @@ def _write_rulings(conn: Connection, run_id: int, rulings: Sequence[RulingLine])
         """
         INSERT INTO store.ruling (run_id, seq, ord, kind, cause, policy, cohort, target, rows, reason, at)
         SELECT %s, r.seq, r.ord, r.kind, r.cause, r.policy, r.cohort, r.target, r.rows, r.reason, to_timestamp(r.at)
-        FROM unnest(%s::bigint[], %s::int[], %s::text[], %s::text[], %s::text[], %s::int[], %s::text[], %s::int[],
-                    %s::text[], %s::float8[])
+        FROM unnest(%b::bigint[], %b::int[], %b::text[], %b::text[], %b::text[], %b::int[], %b::text[], %b::int[],
+                    %b::text[], %b::float8[])
           AS r(seq, ord, kind, cause, policy, cohort, target, rows, reason, at)
         """,
         [
@@ -290,67 +347,17 @@ def _write_metrics(conn: Connection, run_id: int, points: Sequence[MetricPoint])
         """
         INSERT INTO store.metric (run_id, name, agent, stat, step, value, at, samples)
         SELECT %s, p.name, p.agent, p.stat, p.step, p.value, to_timestamp(p.at), p.samples
-        FROM unnest(%s::text[], %s::text[], %s::text[], %s::int[], %s::float8[], %s::float8[], %s::bigint[])
+        FROM unnest(%b::text[], %b::text[], %b::text[], %b::int[], %b::float8[], %b::float8[], %b::bigint[])
           AS p(name, agent, stat, step, value, at, samples)
         ON CONFLICT (run_id, name, agent, stat, step)
         DO UPDATE SET value = excluded.value, at = excluded.at, samples = excluded.samples
         """,
         [
             run_id, [p.name for p in points], [p.agent for p in points], [p.stat for p in points],
-            [p.step for p in points], [p.value for p in points], [p.at for p in points], [p.samples for p in points],
+            [p.step for p in points], [float(p.value) for p in points], [p.at for p in points],
+            [p.samples for p in points],
         ],
     )  # fmt: skip
-
-
-def _write_commands(conn: Connection, run_id: int, commands: Sequence[IssuedCommand]) -> None:
-    if not commands:
-        return
-    rows = [_command_row(issued) for issued in commands]
-    conn.execute(
-        """
-        INSERT INTO store.command (run_id, no, seq, epoch, kind, route, lease_id, queue, body, status, cause, reason,
-          done_at)
-        SELECT %s, c.no, c.seq, c.epoch, c.kind, c.route, c.lease_id, c.queue, c.body::jsonb, c.status, c.cause,
-          c.reason,
-          CASE WHEN c.status = 'done' THEN clock_timestamp() END
-        FROM unnest(%s::bigint[], %s::bigint[], %s::int[], %s::text[], %s::text[], %s::bigint[], %s::text[],
-                    %s::text[], %s::text[], %s::text[], %s::text[])
-          AS c(no, seq, epoch, kind, route, lease_id, queue, body, status, cause, reason)
-        """,
-        [run_id, *([row[i] for row in rows] for i in range(11))],
-    )
-
-
-def _command_row(issued: IssuedCommand) -> tuple[int, int, int, str, str, int | None, str, str, str, str, str]:
-    """Render a command. What this very transaction carries out is `done` at once."""
-    command = issued.command
-    route = ROUTES[command.kind]
-    queue = queue_of(command) if isinstance(command, HostLease | PlayGroups) else ""
-    done = isinstance(command, CutMicroBatch | ReleaseLease)
-    body = command.model_dump_json(exclude={"samples"} if isinstance(command, CutMicroBatch) else None)
-    lease_id = getattr(command, "lease_id", None) if route is not Route.DRIVER else None
-    status = "done" if done else "open"
-    return (
-        issued.no, issued.seq, issued.epoch, command.kind, route.value, lease_id, queue, body, status, issued.cause,
-        issued.reason,
-    )  # fmt: skip
-
-
-def _write_micro_batches(conn: Connection, run_id: int, commands: Sequence[Command]) -> None:
-    """Fix membership and advantages. The samples live here only, not in the command's row as well."""
-    for cut in commands:
-        if isinstance(cut, CutMicroBatch):
-            keys = [[s.draw, s.member, s.attempt, s.role, s.turn] for s in cut.samples]
-            conn.execute(
-                """
-                INSERT INTO store.micro_batch (run_id, policy, no, cohort, keys, advantages, weights)
-                VALUES (%s, %s, %s, %s, %s::jsonb, %s::float4[], %s::float4[])
-                """,
-                [
-                    run_id, cut.ref.policy, cut.ref.no, cut.cohort, orjson.dumps(keys).decode(),
-                    [s.advantage for s in cut.samples], [s.weight for s in cut.samples],
-                ],
-            )  # fmt: skip
 
 
 def _void_micro_batches(conn: Connection, run_id: int, status: RunStatus) -> None:

@@ -1,14 +1,16 @@
 """Facts on their way to the driver.
 
 Invariants: a producer key reaches the log once per run. `put_event` refuses a key that is queued or already handled;
-a repetition that slips in while the driver's transaction commits is discarded by `take_events` and `move_to_log`,
-which alone see every handled key. No order is promised: only the driver numbers events.
+a repetition that slips in while the driver's transaction commits is told apart by whoever reads the inbox after that.
+No order is promised: only the driver numbers events. Facts are read ahead (`ask`, `heard`) and leave with `move`, in
+the transaction of what they led to, which fails when one of them is not there any more.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from psycopg import Connection, errors
+from psycopg import Connection, Cursor, errors
 
 from flexmarl.contracts.events import Event, RunVerb, event_adapter
 from flexmarl.store.errors import FenceLost
@@ -24,6 +26,23 @@ class TakenEvent:
     put_at: float
 
 
+@dataclass(frozen=True, slots=True)
+class WaitingFact:
+    id: int
+    producer_key: str
+    body: str
+    known: bool
+    """A repetition of what is handled; it leaves without reaching the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Facts that waited at a time of the database's clock."""
+
+    now: float
+    facts: Sequence[WaitingFact]
+
+
 def put_event(conn: Connection, run_id: int, producer_key: str, event: Event) -> bool:
     """Queue one fact, in the caller's transaction. False when its key is known already."""
     return put_events(conn, run_id, [(producer_key, event)]) == 1
@@ -36,7 +55,7 @@ def put_events(conn: Connection, run_id: int, events: Sequence[tuple[str, Event]
         WITH put AS (
           INSERT INTO store.inbox (run_id, producer_key, body)
           SELECT %(run)s, e.key, e.body::jsonb
-          FROM unnest(%(keys)s::text[], %(bodies)s::text[]) WITH ORDINALITY AS e(key, body, ord)
+          FROM unnest(%(keys)b::text[], %(bodies)b::text[]) WITH ORDINALITY AS e(key, body, ord)
           WHERE NOT EXISTS (SELECT 1 FROM store.handled h WHERE h.run_id = %(run)s AND h.producer_key = e.key)
           ORDER BY e.ord
           ON CONFLICT (run_id, producer_key) DO NOTHING
@@ -83,6 +102,42 @@ def take_events(conn: Connection, run_id: int, limit: int = 256) -> list[TakenEv
         {"run": run_id, "limit": limit},
     ).fetchall()
     return [TakenEvent(key, event_adapter.validate_json(body), put_at) for key, body, put_at in rows]
+
+
+def ask(conn: Connection, run_id: int, behind: int, besides: Sequence[int], at_most: int) -> Cursor[Any]:
+    """Ask for facts with numbers behind one, oldest first; in a pipeline, for `heard` to read later.
+
+    Numbers become visible out of order: whoever has read everything behind one must look from the start again.
+    """
+    return conn.cursor(binary=True).execute(
+        """
+        SELECT extract(epoch FROM clock_timestamp())::float8, f.id, f.producer_key, f.body, f.known
+        FROM (VALUES (1)) AS always(one) LEFT JOIN
+          store.facts_waiting(%(run)s::bigint, %(behind)s::bigint, %(besides)b::bigint[], %(most)s::int) f ON true
+        """,
+        {"run": run_id, "behind": behind, "besides": list(besides), "most": at_most},
+    )
+
+
+def heard(answer: Cursor[Any]) -> Waiting:
+    """Read the answer to `ask`. Whatever a pipeline sent before it has succeeded then, or its error is raised."""
+    rows = answer.fetchall()
+    return Waiting(rows[0][0], [WaitingFact(*row) for _, *row in rows if row[0] is not None])
+
+
+def move(conn: Connection, run_id: int, ids: Sequence[int], seqs: Sequence[int], at: float) -> None:
+    """Move facts to their places in the log, without sending them to and fro. Fails when one is not there."""
+    if ids:
+        conn.execute(
+            "SELECT store.move_facts(%(run)s::bigint, %(ids)b::bigint[], %(seqs)b::bigint[], to_timestamp(%(at)s))",
+            {"run": run_id, "ids": list(ids), "seqs": list(seqs), "at": at},
+        )
+
+
+def discard(conn: Connection, run_id: int, ids: Sequence[int]) -> None:
+    """Remove facts that do not reach the log as they are."""
+    if ids:
+        conn.execute("DELETE FROM store.inbox WHERE run_id = %s AND id = ANY(%s)", [run_id, list(ids)])
 
 
 def move_to_log(conn: Connection, run_id: int, after: int, at: float, limit: int = 256) -> list[TakenEvent]:

@@ -22,6 +22,7 @@ from flexmarl.controlplane.runs.driver.arbitration import grant_devices, wants_d
 from flexmarl.controlplane.runs.driver.draining import tell_drains
 from flexmarl.controlplane.runs.driver.pushing import BrokerPush, NodePush, Pushes
 from flexmarl.controlplane.runs.driver.session import CoreRaised, RunSession, Turn
+from flexmarl.controlplane.runs.driver.turning import turns
 from flexmarl.store import commands, inbox, leases, runs
 from flexmarl.store.connection import connect
 from flexmarl.store.errors import FenceLost
@@ -182,7 +183,7 @@ class Driver:
                 self.held.pop(held.lease.run_id)
                 abandon(conn, held.lease, text, RunReason.STORE_DIFFERS)
                 return
-        while (turn := held.session.turn(conn, held.poisoned())) is not None:
+        for turn in turns(held.session, conn, held.poisoned()):
             held.errors = 0
             held.raised.clear()
             self._after(held, turn)
@@ -197,7 +198,7 @@ class Driver:
             held.push_at = 0.0
         if wants_devices(held.session):
             self._schedule.arbitrate = 0.0
-        self._announcer.changed(held.lease.run_id, held.session.seq, moved=turn.moved)
+        self._announcer.changed(held.lease.run_id, turn.seq, moved=turn.moved)
 
     def _leave(self, conn: Connection, held: Held) -> None:
         """Let an ended run go, with every device that was granted behind its back. A late fact brings it here again."""

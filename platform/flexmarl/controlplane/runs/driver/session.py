@@ -1,12 +1,14 @@
-"""One run in this driver's hands: its core, where its log stands, and the three verbs of a turn.
+"""One run in this driver's hands: its core, where its log stands, and what a batch of facts leads to.
 
-Invariants: what `turn` decides is committed with the facts it was decided on, or not at all; whenever a commit fails
-or the core raises, the state in memory is thrown away and rebuilt from the store (snapshot and tail). `now` is the
-database's clock, never going back, in whole microseconds, so that a replay hands the core the same numbers. Whatever
-reaches the core is in the log, also that the driver gives a run up: the log alone leads to the state and the commands.
+Invariants: what is decided is committed with the facts it was decided on, or not at all (see `turning`); whenever a
+commit fails or the core raises, the state in memory is thrown away and rebuilt from the store (snapshot and tail).
+`now` is the database's clock, never going back, in whole microseconds, so that a replay hands the core the same
+numbers. Whatever reaches the core is in the log, also that the driver gives a run up: the log alone leads to the state
+and the commands.
 """
 
 import time
+from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -14,21 +16,26 @@ import structlog
 import zstandard
 from psycopg import Connection
 
-from flexmarl.contracts.events import Event, RunGivenUp, RunVerb, TimerFired
+from flexmarl.contracts.events import Event, RunGivenUp, RunVerb, TimerFired, event_adapter
+from flexmarl.contracts.live import Progress
 from flexmarl.contracts.spec.experiment import ExperimentSpec
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.controlplane.runs.driver import reconciling
 from flexmarl.orchestrator import Decision, Orchestrator
 from flexmarl.orchestrator.types import AttemptBegan, AttemptEnded
-from flexmarl.store import decisions, inbox, runs, standing
+from flexmarl.store import decisions, runs, standing
 from flexmarl.store.attempts import BegunAttempt, EndedAttempt, VerbOutcome
-from flexmarl.store.decisions import IssuedCommand, LogEntry, MetricPoint, NoteLine, RulingLine, StoredDecision
+from flexmarl.store.command_rows import IssuedCommand
+from flexmarl.store.decisions import LogEntry, MetricPoint, NoteLine, RulingLine, StoredDecision
+from flexmarl.store.inbox import WaitingFact
 from flexmarl.store.runs import RunLease, StoredRun
 
 log = structlog.get_logger(__name__)
 
 BATCH = 256
 """Facts handled and committed together at most."""
+COMMANDS = 4096
+"""A batch ends early where it has led to so many."""
 SNAPSHOT_EVENTS = 10_000
 SNAPSHOT_WORK_S = 0.3
 """A tail that took so long to decide is replayed in about that time, whatever the size of the run."""
@@ -48,10 +55,22 @@ class Turn:
     """What a committed turn means for the rest of the driver."""
 
     events: int
+    seq: int
+    """Last event of the log."""
     issued: int
     status: RunStatus
     moved: bool
     """The status is another than before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What is to be written, and what it will mean when it is."""
+
+    stored: StoredDecision
+    turn: Turn
+    replaced: list[int]
+    """Facts of the inbox in whose place something else is logged."""
 
 
 class RunSession:
@@ -68,6 +87,8 @@ class RunSession:
         self._snapshot_at = at
         self._unsaved_s = 0.0
         self._text = ""
+        self._progress: Progress | None = None
+        """As the run's row holds it; None: unknown."""
         self._clock = at - time.monotonic()
         self._log = log.bind(run_id=lease.run_id)
 
@@ -97,48 +118,42 @@ class RunSession:
         log.info("run_loaded", run_id=lease.run_id, seq=stored.seq, replayed=len(tail), fence=lease.fence)
         return session
 
-    def turn(self, conn: Connection, poisoned: Collection[str] = ()) -> Turn | None:
-        """Take a batch of facts, decide, commit. None when there is nothing to do.
+    def due(self, waiting: Collection[WaitingFact], now: float) -> bool:
+        """Tell whether there is anything to decide on, by the database's clock."""
+        return bool(waiting) or (self.deadline is not None and max(now, self.core.state.now) >= self.deadline)
 
-        Raises CoreRaised when the core raises; then and on any other error this object is of no use any more. A fact
-        whose key is among the `poisoned` ends the run instead of reaching the core.
+    def decide(self, waiting: deque[WaitingFact], database_now: float, poisoned: Collection[str]) -> Decided:
+        """Take facts that wait, a batch at most, and let the core decide on them.
+
+        Raises CoreRaised when the core raises; then this object is of no use any more. A fact whose key is among the
+        `poisoned` ends the run instead of reaching the core.
         """
-        with conn.transaction():
-            now = self._now(conn)
-            entries = self._taken(conn, now, poisoned)
-            if self.deadline is not None and now >= self.deadline:
-                timer = _in_place_of(TimerFired()) if "" in poisoned else TimerFired()
-                entries.append(LogEntry(self.seq + len(entries) + 1, now, timer))
-            return self._commit(conn, entries, now) if entries else None
-
-    def _taken(self, conn: Connection, now: float, poisoned: Collection[str]) -> list[LogEntry]:
-        """Take facts: straight to the log, unless one of them is to be replaced there."""
-        run_id = self.lease.run_id
-        if not poisoned:
-            moved = inbox.move_to_log(conn, run_id, self.seq, now, BATCH)
-            return [LogEntry(self.seq + i, now, fact.event, fact.producer_key, True) for i, fact in enumerate(moved, 1)]
-        facts = [(fact.producer_key, fact.event) for fact in inbox.take_events(conn, run_id, BATCH)]
-        return [
-            LogEntry(self.seq + i, now, _in_place_of(event) if key in poisoned else event, key)
-            for i, (key, event) in enumerate(facts, 1)
-        ]
-
-    def _now(self, conn: Connection) -> float:
-        """Return the time of what is decided next: the database's, unless its clock went back."""
-        database = runs.database_now(conn)
-        self._clock = database - time.monotonic()
-        return round(max(self.core.state.now, database), 6)
-
-    def _commit(self, conn: Connection, entries: list[LogEntry], now: float) -> Turn:
+        self._clock = database_now - time.monotonic()
+        now = round(max(self.core.state.now, database_now), 6)
         before = self.core.state.status
+        entries: list[LogEntry] = []
+        decided: list[Decision] = []
+        replaced: list[int] = []
+        issued = 0
         began = time.perf_counter()
-        decided = [self._one(entry.producer_key, entry.event, now) for entry in entries]
+        while waiting and len(entries) < BATCH and issued < COMMANDS:
+            fact = waiting.popleft()
+            event, ours = event_adapter.validate_json(fact.body), fact.id
+            if fact.producer_key in poisoned:
+                event, ours = _in_place_of(event), 0
+                replaced.append(fact.id)
+            entries.append(LogEntry(self.seq + len(entries) + 1, now, event, fact.producer_key, fact=ours))
+            decided.append(self._one(fact.producer_key, event, now))
+            issued += len(decided[-1].commands)
+        if self.deadline is not None and now >= self.deadline:
+            timer = _in_place_of(TimerFired()) if "" in poisoned else TimerFired()
+            entries.append(LogEntry(self.seq + len(entries) + 1, now, timer))
+            decided.append(self._one("", timer, now))
         self._unsaved_s += time.perf_counter() - began
         stored = self._stored(entries, decided, now)
-        decisions.append(conn, self.lease, stored)
-        self._committed(stored, now)
-        status = self.core.state.status
-        return Turn(len(entries), sum(len(d.commands) for d in decided), status, status is not before)
+        self._go_on(stored, now)
+        turn = Turn(len(entries), self.seq, len(stored.commands), stored.status, stored.status is not before)
+        return Decided(stored, turn, replaced)
 
     def rest_s(self) -> float | None:
         """Return how long there is until the core's deadline, by the database's clock; None without one."""
@@ -155,6 +170,7 @@ class RunSession:
         last = decided[-1]
         pairs = list(zip(entries, decided, strict=True))
         snapshot = last.status in TERMINAL or self._snapshot_due(entries[-1].seq, now)
+        progress = self.core.progress()
         return StoredDecision(
             entries=entries,
             status=last.status,
@@ -162,7 +178,7 @@ class RunSession:
             reason_text=last.reason_text,
             epoch=last.epoch,
             step=last.step,
-            progress=self.core.progress(),
+            progress=None if progress == self._progress else progress,
             deadline=last.deadline,
             commands=[
                 IssuedCommand(c.no, e.seq, c.epoch, c.command, _cause(e.event), c.reason)
@@ -199,12 +215,17 @@ class RunSession:
             or now - self._snapshot_at >= SNAPSHOT_S
         )
 
-    def _committed(self, stored: StoredDecision, now: float) -> None:
+    def _go_on(self, stored: StoredDecision, now: float) -> None:
+        """Count on a decision: if it is not written, this object is of no use any more."""
         self.seq = stored.entries[-1].seq
         self.deadline = stored.deadline
         self._text = stored.reason_text
+        self._progress = stored.progress or self._progress
         if stored.snapshot is not None:
             self._snapshot_seq, self._snapshot_at, self._unsaved_s = self.seq, now, 0.0
+
+    def tell(self, stored: StoredDecision) -> None:
+        """Log what people may look for, once it is durable."""
         for note in stored.notes:
             self._log.info(
                 "note", seq=note.seq, level_for_people=note.level, text=note.text, actor=note.actor, cause=note.cause
@@ -229,7 +250,7 @@ class RunSession:
             deadline=self.deadline,
         )
         decisions.append(conn, self.lease, stored)
-        self._text = text
+        self._text, self._progress = text, None
         return True
 
 

@@ -1,0 +1,123 @@
+"""The loop of a run's turns: facts are read ahead, and the core decides while the decision before is being written.
+
+Invariants: decisions reach the database in the order in which they were made, each as one transaction with the facts it
+was made on; a turn is told only when its transaction is durable. A decision on a state that turns out not to be durable
+is refused by the server (its place in the log is not free), and the session is of no use then.
+"""
+
+from collections import deque
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import Connection, Cursor
+
+from flexmarl.controlplane.runs.driver.session import BATCH, CoreRaised, Decided, RunSession, Turn
+from flexmarl.store import decisions, inbox
+from flexmarl.store.inbox import WaitingFact
+
+LOOK_BACK = 16
+"""Numbers of facts become visible out of order: every so many answers are asked for from the first number on."""
+
+
+class Ahead:
+    """The oldest facts of a run's inbox, up to two batches of them, and the time at which they waited."""
+
+    def __init__(self, run_id: int) -> None:
+        self.facts: deque[WaitingFact] = deque()
+        self.now = 0.0
+        self.more = False
+        """The last answer was full: there may be more."""
+        self._run_id = run_id
+        self._repeated: list[int] = []
+        self._behind = 0
+        self._asked = 0
+        self._room = 0
+
+    def ask(self, conn: Connection) -> Cursor[Any]:
+        """Ask for as many facts as there is room for, besides those that are here."""
+        self._room = 2 * BATCH - len(self.facts)
+        self._asked += 1
+        if self._asked % LOOK_BACK == 0:
+            self._behind = 0
+        besides = [] if self._behind else [*(fact.id for fact in self.facts), *self._repeated]
+        return inbox.ask(conn, self._run_id, self._behind, besides, self._room)
+
+    def hear(self, answer: Cursor[Any]) -> None:
+        """Take the answer in. Raises what went wrong with anything that was sent before it."""
+        waiting = inbox.heard(answer)
+        self.now = waiting.now
+        # A full answer goes on behind its last fact. Whoever has seen everything looks at everything again.
+        self.more = len(waiting.facts) == self._room
+        self._behind = waiting.facts[-1].id if self.more else 0
+        self._repeated += [fact.id for fact in waiting.facts if fact.known]
+        self.facts += [fact for fact in waiting.facts if not fact.known]
+
+    def repeated(self) -> list[int]:
+        """Hand over the repetitions that are to be discarded."""
+        gone, self._repeated = self._repeated, []
+        return gone
+
+
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """A decision that was sent and whose answer nobody has read yet."""
+
+    decided: Decided
+    answer: Cursor[Any]
+    """To the question for facts that was sent with it."""
+    commit: Cursor[Any]
+
+
+def turns(session: RunSession, conn: Connection, poisoned: Collection[str] = ()) -> Iterator[Turn]:
+    """Take batches of facts, decide and commit until nothing is left to do. What comes meanwhile has its own hint.
+
+    Raises CoreRaised when the core raises; then and on any other error the session is of no use any more.
+    """
+    ahead = Ahead(session.lease.run_id)
+    ahead.hear(ahead.ask(conn))
+    if ahead.more or len(ahead.facts) > BATCH:
+        with decisions.sending(conn, session.lease):
+            yield from _overlapped(session, conn, ahead, poisoned)
+    while session.due(ahead.facts, ahead.now):
+        decided = session.decide(ahead.facts, ahead.now, poisoned)
+        decisions.commit(conn, session.lease, decided.stored, decided.replaced)
+        session.tell(decided.stored)
+        yield decided.turn
+    inbox.discard(conn, session.lease.run_id, ahead.repeated())
+
+
+def _overlapped(session: RunSession, conn: Connection, ahead: Ahead, poisoned: Collection[str]) -> Iterator[Turn]:
+    """Decide on a batch while the server writes what the batch before led to."""
+    under_way: UnderWay | None = None
+    while under_way is not None or session.due(ahead.facts, ahead.now):
+        decided, raised = None, None
+        if session.due(ahead.facts, ahead.now):
+            try:
+                decided = session.decide(ahead.facts, ahead.now, poisoned)
+            except CoreRaised as error:
+                raised = error
+        if under_way is not None:
+            yield _told(session, ahead, under_way)
+            under_way = None
+        if raised is not None:
+            raise raised
+        if decided is not None:
+            under_way = _sent(session, conn, ahead, decided)
+
+
+def _sent(session: RunSession, conn: Connection, ahead: Ahead, decided: Decided) -> UnderWay:
+    """Send a decision as one transaction, with the question for more facts; wait for no answer."""
+    conn.execute("BEGIN")
+    decisions.write(conn, session.lease, decided.stored, [*decided.replaced, *ahead.repeated()])
+    answer = ahead.ask(conn)
+    return UnderWay(decided, answer, conn.execute("COMMIT"))
+
+
+def _told(session: RunSession, ahead: Ahead, sent: UnderWay) -> Turn:
+    """Wait until a decision is durable."""
+    ahead.hear(sent.answer)
+    if sent.commit.statusmessage != "COMMIT":
+        raise RuntimeError(f"the decision ended in {sent.commit.statusmessage}")
+    session.tell(sent.decided.stored)
+    return sent.decided.turn

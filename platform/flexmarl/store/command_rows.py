@@ -1,0 +1,114 @@
+"""Rows of commands and micro-batches, as the driver's decision writes them: each kind with one statement.
+
+Arrays travel in binary: rendering and parsing their text would cost more than writing the rows.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import orjson
+from psycopg import Connection
+
+from flexmarl.contracts.commands import (
+    ROUTES,
+    Command,
+    CutMicroBatch,
+    HostLease,
+    PlayGroups,
+    ReleaseLease,
+    Route,
+    queue_of,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedCommand:
+    no: int
+    seq: int
+    epoch: int
+    command: Command
+    cause: str = ""
+    """Request that led to it, when a verb did."""
+    reason: str = ""
+    """Why it was decided, for people."""
+
+
+def write_commands(conn: Connection, run_id: int, commands: Sequence[IssuedCommand]) -> None:
+    """Write commands. What this very transaction carries out is `done` at once."""
+    if not commands:
+        return
+    conn.execute(
+        """
+        INSERT INTO store.command (run_id, no, seq, epoch, kind, route, lease_id, queue, body, status, cause, reason,
+          done_at)
+        SELECT %(run)s, c.no, c.seq, c.epoch, c.kind, c.route, c.lease_id, c.queue, c.body::jsonb, c.status, c.cause,
+          c.reason,
+          CASE WHEN c.status = 'done' THEN clock_timestamp() END
+        FROM unnest(%(nos)b::bigint[], %(seqs)b::bigint[], %(epochs)b::int[], %(kinds)b::text[], %(routes)b::text[],
+                    %(leases)b::bigint[], %(queues)b::text[], %(bodies)b::text[], %(statuses)b::text[],
+                    %(causes)b::text[], %(reasons)b::text[])
+          AS c(no, seq, epoch, kind, route, lease_id, queue, body, status, cause, reason)
+        """,
+        {
+            "run": run_id,
+            "nos": [issued.no for issued in commands],
+            "seqs": [issued.seq for issued in commands],
+            "epochs": [issued.epoch for issued in commands],
+            "kinds": [issued.command.kind for issued in commands],
+            "routes": [ROUTES[issued.command.kind].value for issued in commands],
+            "leases": [_lease_of(issued.command) for issued in commands],
+            "queues": [_queue_of(issued.command) for issued in commands],
+            "bodies": [_body_of(issued.command) for issued in commands],
+            "statuses": [_status_of(issued.command) for issued in commands],
+            "causes": [issued.cause for issued in commands],
+            "reasons": [issued.reason for issued in commands],
+        },
+    )
+
+
+def write_micro_batches(conn: Connection, run_id: int, commands: Sequence[Command]) -> None:
+    """Fix membership and advantages. The samples live here only, not in the command's row as well."""
+    cuts = [command for command in commands if isinstance(command, CutMicroBatch)]
+    if not cuts:
+        return
+    keys = [[[s.draw, s.member, s.attempt, s.role, s.turn] for s in cut.samples] for cut in cuts]
+    conn.execute(
+        """
+        INSERT INTO store.micro_batch (run_id, policy, no, cohort, keys, advantages, weights)
+        SELECT %(run)s, m.policy, m.no, m.cohort, m.keys::jsonb, m.advantages::float8[]::float4[],
+          m.weights::float8[]::float4[]
+        FROM unnest(%(policies)b::text[], %(nos)b::int[], %(cohorts)b::int[], %(keys)b::text[], %(advantages)b::text[],
+                    %(weights)b::text[]) AS m(policy, no, cohort, keys, advantages, weights)
+        """,
+        {
+            "run": run_id,
+            "policies": [cut.ref.policy for cut in cuts],
+            "nos": [cut.ref.no for cut in cuts],
+            "cohorts": [cut.cohort for cut in cuts],
+            "keys": [orjson.dumps(one).decode() for one in keys],
+            "advantages": [_array(s.advantage for s in cut.samples) for cut in cuts],
+            "weights": [_array(s.weight for s in cut.samples) for cut in cuts],
+        },
+    )
+
+
+def _lease_of(command: Command) -> int | None:
+    return None if ROUTES[command.kind] is Route.DRIVER else getattr(command, "lease_id", None)
+
+
+def _queue_of(command: Command) -> str:
+    return queue_of(command) if isinstance(command, HostLease | PlayGroups) else ""
+
+
+def _body_of(command: Command) -> str:
+    cut = isinstance(command, CutMicroBatch)
+    return command.model_dump_json(exclude={"samples"} if cut else None)
+
+
+def _status_of(command: Command) -> str:
+    return "done" if isinstance(command, CutMicroBatch | ReleaseLease) else "open"
+
+
+def _array(values: Iterable[float]) -> str:
+    """Render an array inside an array of arrays of different lengths, which no array type of the server can be."""
+    return "{" + ",".join(map(repr, values)) + "}"
