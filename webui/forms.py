@@ -81,7 +81,7 @@ _GROUPS = (
     ("environment", "Environment", ("/environment",), ("/environment/type", "/environment/latency")),
     ("batch", "Batch", ("/batch",), ()),
     ("algorithm", "Algorithm", ("/algorithm", "/sampling"), ()),
-    ("pipeline", "Pipeline", ("/mechanisms",), ("/mechanisms/trainer_protocol",)),
+    ("pipeline", "Pipeline", ("/mechanisms",), ()),
     ("resources", "Resources", ("/resources",), ()),
     (
         "budget",
@@ -96,7 +96,23 @@ _LABELS_AT = {
     "/sampling/group_filter": "Group filter",
     "/evaluation/every_steps": "Evaluate every",
     "/checkpoints/every_steps": "Checkpoint every",
+    "/algorithm/advantage/type": "Advantage",
+    "/batch/min_members": "Least members",
+    "/batch/min_rows": "Least rows",
+    "/batch/mini_batches": "Mini-batches",
+    "/batch/max_carry": "Most carries",
+    "/batch/max_attempts": "Most attempts",
+    "/batch/weights_timeout_s": "Weights limit, s",
+    "/mechanisms/lag_policy/at_cut": "At the cut",
+    "/mechanisms/redundancy/type": "Redundancy",
+    "/mechanisms/redundancy/extra": "Extra of these",
+    "/mechanisms/durability/type": "Durability",
+    "/mechanisms/durability/every": "Durable every",
     "/mechanisms/ordered": "Ordered sums",
+    "/resources/pace/micro_batch_s": "Pace, s a batch",
+    "/resources/pace/row_s": "Pace, s a row",
+    "/resources/pace/step_s": "Pace, s a step",
+    "/resources/hold_s": "Hold devices, s",
 }
 _OPTIONAL = {"/budget/target": "/budget/target/value"}
 """An object that may be absent -> the one field that stands for it."""

@@ -40,7 +40,7 @@ def test_from_a_cohort_to_its_decisions_and_their_events(seeded: Any, visit: Cal
     assert "No sample is trained twice" in store.inner_text()
     assert "too old" in guest.page.locator("#lag").inner_text()
     guest.page.locator("#cohorts tbody a.link").last.click()
-    guest.page.wait_for_url("**view=decisions&cohort=*")
+    guest.page.wait_for_url("**view=decisions&step=*")
     rows = guest.page.locator("#decisions tbody tr")
     assert rows.filter(has_text="Refuse a group").count() == 1
     guest.page.get_by_label("Kind").select_option("rows_dropped")

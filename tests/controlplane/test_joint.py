@@ -2,13 +2,16 @@
 
 import pytest
 
-from flexmarl.contracts.commands import ROUTES
+from flexmarl.contracts.commands import ROUTES, GroupOrder, PlayGroups, WriteCheckpoint
+from flexmarl.contracts.events import DeviceUse
+from flexmarl.contracts.wire import Origin, PolicyPin
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.telemetry import cohorts
 from flexmarl.controlplane.telemetry.cohorts import CohortState, state_of, waits_for
 from flexmarl.orchestrator.reasons import _REASONS
 from flexmarl.store.cohort_rows import CohortBatches, CohortGroups
 from flexmarl.store.decisions import RulingLine, _write_rulings
+from tests.support.controlplane import set_state
 from tests.support.played import play
 from tests.support.statements import at_most
 
@@ -92,7 +95,19 @@ def test_every_row_is_in_one_place(api, run, played) -> None:
     assert found["accounted"]
     assert min(found["payload_bytes"], found["size_bytes"]) > 0
     assert {table["attached"] for table in found["tables"]} == {True}
+    played.story.settle(4)
+    rule(run, RulingLine(10, "group_surplus", "settled after it was cancelled", 1.0, "", 0, "draw:4", 2))
+    played.story.settle(5)
+    [places] = read(api, run, "store")["policies"]
+    assert (places["written"], places["ready"], places["ruled_out"], places["left"]) == (12, 2, 4, 0)
+    set_state(run, status="completed")
+    [places] = read(api, run, "store")["policies"]
+    assert (places["ready"], places["left"], places["recorded"]) == (0, 2, 6), "nothing waits in a run that ended"
+    assert read(api, run, "cohorts")["results"][0]["groups_surplus"] == 1
     store_connection().execute("DELETE FROM store.sample WHERE run_id = %s AND draw = 0", [run.no])
+    found = read(api, run, "store")
+    assert (found["accounted"], found["policies"][0]["missing"]) == (True, 0), "the row that was left hides it"
+    store_connection().execute("DELETE FROM store.sample WHERE run_id = %s AND draw = 1", [run.no])
     found = read(api, run, "store")
     assert (found["accounted"], found["policies"][0]["missing"]) == (False, 2)
 
@@ -110,6 +125,25 @@ def test_decisions_are_listed_newest_first_with_event_and_reason(api, run, playe
     [step] = read(api, run, "decisions?kind=optimizer_step&policy=solver")["results"]
     assert (step["command"] is not None, step["status"]) == (True, "done")
     assert read(api, run, "decisions?policy=other")["results"] == []
+
+
+@pytest.mark.django_db
+def test_each_decision_is_of_the_cohort_whose_step_it_is_about(api, run, played) -> None:
+    """A gradient is of its micro-batch's cohort; an evaluation and a checkpoint of the step that they follow."""
+    pins = {"solver": PolicyPin(version=1, digest="0" * 64)}
+    order = GroupOrder(draw=2**30, task_seed=1, members=1)
+    played.story.issue(
+        PlayGroups(pool="default", epoch=1, origin=Origin.EVAL, groups=(order,), pins=pins, sampling_seed=1, cohort=1)
+    )
+    trainer = played.leases[DeviceUse.TRAINER]
+    played.story.issue(WriteCheckpoint(lease_id=trainer, label="last", step=1, pins=pins))
+    of_first = read(api, run, "decisions?cohort=0&limit=100")["results"]
+    assert {row["kind"] for row in of_first} >= {"play_groups", "cut_micro_batch", "accumulate", "write_checkpoint"}
+    assert sum(row["kind"] == "play_groups" for row in of_first) == 2
+    everything = read(api, run, "decisions?limit=100")["results"]
+    assert {row["kind"]: row["cohort"] for row in everything if row["kind"] in ("bind_policy", "host_lease")} == {
+        "bind_policy": None, "host_lease": None,
+    }  # fmt: skip
 
 
 @pytest.mark.django_db
@@ -159,13 +193,15 @@ def batches(cut=0, accumulated=0, applied=0, void=0):
         (groups(4), [batches(0, 2)], {}, False, "cut", "the optimizer step of solver"),
         (groups(4), [batches(applied=2)], {}, False, "applied", ""),
         (groups(4), [], {"group_refused": 3, "group_dropped": 1}, False, "applied", "its rows to be cut"),
+        (groups(3), [batches(applied=2)], {"cohort_settled": 1}, False, "applied", ""),
+        (groups(3), [], {"cohort_settled": 1}, False, "settled", "its rows to be cut"),
         (groups(2), [batches(void=1)], {}, True, "abandoned", "2 of 4 episode groups"),
         (groups(4), [batches(void=1, applied=1)], {}, True, "applied", ""),
     ],
 )
 def test_a_cohort_is_in_one_state(found, own, ruled, ended, expected, waits) -> None:
     assert state_of(found, own, ruled, ended=ended) is CohortState(expected)
-    assert waits_for(found, own) == waits
+    assert waits_for(found, own, ruled) == waits
     assert set(CohortState) - cohorts.UNDER_WAY == {CohortState.APPLIED, CohortState.ABANDONED}
 
 

@@ -84,7 +84,7 @@ def test_decisions_are_filtered_and_walked_by_address(browser, run, monkeypatch)
     assert "2 rows out" in text
     text = read(browser, run, "events?view=decisions&kind=optimizer_step&policy=solver")
     assert ("Step</td>" in text, "Cut a micro-batch</td>" in text) == (True, False)
-    assert "No decision matches" in read(browser, run, "events?view=decisions&cohort=77")
+    assert "No decision matches" in read(browser, run, "events?view=decisions&step=77")
     assert "This page cannot be read" in read(browser, run, "events?view=decisions&cursor=abc")
     monkeypatch.setattr(joint, "LINES", 2)
     first = read(browser, run, "events?view=decisions")

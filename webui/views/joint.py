@@ -61,19 +61,27 @@ def joint(request: HttpRequest, found: Any, row: dict[str, Any]) -> dict[str, An
     word = word if word in SHOWN else ""
     whole = telemetry.cohorts(found)
     lag = telemetry.lag(found, shown=whole)
-    agents = _agents(row)
+    agents, place = _agents(row), _place_of(row)
     states = SHOWN[word][1]
     shown = [one for one in whole["results"] if states is None or one["state"] in states]
     return {
         "cohorts": [
-            {**one, "look": COHORT_STATES[one["state"]], "pinned": sorted(one["pins"].items())}
+            {
+                **one,
+                "look": COHORT_STATES[one["state"]],
+                "pinned": sorted(one["pins"].items(), key=lambda pin: place(pin[0])),
+                "policies": sorted(one["policies"], key=lambda own: place(own["policy"])),
+                "out": _groups_out(one),
+            }
             for one in shown[:COHORTS]
         ],
         "cohorts_known": bool(whole["results"]),
         "cohort_words": [(name, words, _address(request, cohorts=name)) for name, (words, _) in SHOWN.items()],
         "cohorts_shown": word,
         "joint_query": urlencode({"cohorts": word}) if word else "",
-        "lags": [_lag(one, agents.get(one["policy"])) for one in sorted(lag["policies"], key=_place_of(row))],
+        "lags": sorted(
+            (_lag(one, agents.get(one["policy"])) for one in lag["policies"]), key=lambda own: place(own["policy"])
+        ),
         "ruled_out": [(DROP_CAUSES.get(one["cause"], one["cause"]), one["rows"]) for one in lag["groups_ruled_out"]],
     }
 
@@ -98,11 +106,14 @@ def store(request: HttpRequest, found: Any, row: dict[str, Any]) -> dict[str, An
     small = row["progress"]["episodes_finished"] <= COUNTED_AT_ONCE
     if not (small or request.GET.get("count") == "1"):
         return {"store": None, "checks": [], "broken": 0, "count_address": _address(request, count="1")}
-    agents, report = _agents(row), telemetry.consistency(found)
+    agents, place, report = _agents(row), _place_of(row), telemetry.consistency(found)
     state = telemetry.store_state(found)
     return {
         "store": state,
-        "places": [{**one, "agent": agents.get(one["policy"])} for one in state["policies"]],
+        "places": [
+            {**one, "agent": agents.get(one["policy"]), "recorded_as": _recorded_as(one)}
+            for one in sorted(state["policies"], key=lambda own: place(own["policy"]))
+        ],
         "checks": [{**check, "title": TITLES.get(check["name"], check["name"])} for check in report["checks"]],
         "broken": sum(not check["ok"] for check in report["checks"]),
         "store_query": "count=1" if not small else "",
@@ -113,15 +124,16 @@ def decided(request: HttpRequest, found: Any, row: dict[str, Any]) -> dict[str, 
     """A page of decisions with the filters that chose it."""
     kind, policy = request.GET.get("kind", ""), request.GET.get("policy", "")
     kind = kind if kind in telemetry.DECISION_KINDS else ""
-    cohort = whole_number(request, "cohort")
-    cohort = cohort if cohort is not None and 0 <= cohort < LARGEST else None
+    step = whole_number(request, "step")
+    step = step if step is not None and 1 <= step < LARGEST else None
+    cohort = None if step is None else step - 1
     wanted = telemetry.DecisionFilter([kind] if kind else None, [policy] if policy else None, cohort)
     try:
         shown, refused = telemetry.decisions(found, wanted, request.GET.get("cursor") or None, LINES), ""
     except ValidationProblem as problem:
         shown, refused = {"results": [], "next": None}, problem.detail
     agents = _agents(row)
-    chosen = {"kind": kind, "policy": policy, "cohort": "" if cohort is None else str(cohort)}
+    chosen = {"kind": kind, "policy": policy, "step": "" if step is None else str(step)}
     return {
         "decisions": [
             {**one, "word": DECISIONS.get(one["kind"], one["kind"]), "agent": agents.get(one["policy"])}
@@ -138,9 +150,27 @@ def decided(request: HttpRequest, found: Any, row: dict[str, Any]) -> dict[str, 
     }
 
 
-def _place_of(row: dict[str, Any]) -> Callable[[dict[str, Any]], int]:
+def _groups_out(cohort: dict[str, Any]) -> str:
+    """Say which groups of a cohort give nothing to training."""
+    counts = {word: cohort[f"groups_{word}"] for word in ("refused", "dropped", "surplus")}
+    return ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+
+
+def _recorded_as(place: dict[str, Any]) -> str:
+    """Say why rows are kept and never trained."""
+    parts = {
+        "of evaluation": place["evaluation"],
+        "of seats that are not trained": place["untrained"],
+        "ruled out or surplus": place["ruled_out"],
+        "left when the run ended": place["left"],
+    }
+    return ", ".join(f"{count} {word}" for word, count in parts.items() if count) or "None"
+
+
+def _place_of(row: dict[str, Any]) -> Callable[[str], int]:
+    """Return the place of a policy among those of the team."""
     order = [agent["policy"] for agent in row["agents"]]
-    return lambda one: order.index(one["policy"]) if one["policy"] in order else len(order)
+    return lambda policy: order.index(policy) if policy in order else len(order)
 
 
 def _agents(row: dict[str, Any]) -> dict[str, dict[str, Any]]:

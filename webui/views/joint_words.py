@@ -29,11 +29,18 @@ DECISIONS = {
     "cohort_settled": "Cohort settled",
     "group_refused": "Refuse a group",
     "group_dropped": "Drop a group",
+    "group_surplus": "Leave surplus out",
     "rows_dropped": "Drop rows",
     "null_step": "No step",
     "step_carried": "Carry a gradient",
 }
 """Kind of a decision -> what it does."""
 
-DROP_CAUSES = {"group_refused": "refused", "group_dropped": "dropped", "stale": "too old", "overtaken": "overtaken"}
+DROP_CAUSES = {
+    "group_refused": "refused",
+    "group_dropped": "dropped",
+    "group_surplus": "surplus",
+    "stale": "too old",
+    "overtaken": "overtaken",
+}
 """Cause that rows left training for -> word."""

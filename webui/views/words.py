@@ -20,7 +20,8 @@ def notice(run: Mapping[str, Any]) -> dict[str, str] | None:
     if status == "queued":
         return {"tone": "wn", "icon": "clock", "word": "Waiting", "text": text or "Waits for free devices."}
     if run["reason"].startswith("recovering"):
-        return {"tone": "wn", "icon": "refresh", "word": "Recovering", "text": text}
+        next_ = "Nothing is lost and nothing is to be done; Events say why it went."
+        return {"tone": "wn", "icon": "refresh", "word": "Recovering", "text": f"{text}. {next_}"}
     if status in ("running", "starting", "resuming") and text:
         return {"tone": "", "icon": "info-circle", "word": "Now", "text": text}
     return None

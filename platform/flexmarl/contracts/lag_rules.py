@@ -11,8 +11,11 @@ CARRIED = frozenset({"keep", "continue"})
 
 def broken_lag_rules(spec: ExperimentSpec) -> Iterator[Problem]:
     """Return every broken rule of the lag vector, of redundancy, and of both."""
+    records: set[str] = set()
     for name in spec.policies:
-        yield from _policy(spec, name)
+        if _record(spec, name) not in records:  # one refusal of a record, however many policies share it
+            records.add(_record(spec, name))
+            yield from _policy(spec, name)
     yield from _correction(spec)
     yield from _ordered(spec)
     yield from _redundancy(spec)

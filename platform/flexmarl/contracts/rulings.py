@@ -14,6 +14,8 @@ class RulingKind(StrEnum):
     """The filter keeps a group's rows out of training; they stay recorded."""
     GROUP_DROPPED = "group_dropped"
     """Too few members of a group finished; its rows stay recorded."""
+    GROUP_SURPLUS = "group_surplus"
+    """A group settled after it was cancelled as surplus; its rows stay recorded."""
     ROWS_DROPPED = "rows_dropped"
     """Rows leave training before a micro-batch is cut; `cause` says why."""
     NULL_STEP = "null_step"

@@ -64,5 +64,5 @@ def abandon_older(ctx: Context, policy: str) -> None:
         for key in set(cohort.open.values()):
             ctx.withdraw(key)
         version = cohort.pins[policy].version
-        ctx.note(f"{episodes} episodes of cohort {cohort.no} begin anew under version {version} of {policy}")
+        ctx.note(f"{episodes} episodes of step {cohort.no + 1} begin anew under version {version} of {policy}")
         drive_rollout(ctx, cohort)

@@ -121,7 +121,7 @@ def _drop_overtaken(ctx: Context, cohort: Cohort, policy: str, rows: int) -> Non
     cohort.policies[policy].overtaken += rows
     ctx.state.dropped[OVERTAKEN] = ctx.state.dropped.get(OVERTAKEN, 0) + rows
     ctx.state.samples_recorded += rows
-    text = f"{policy} stepped by its own clock before these rows of cohort {cohort.no} settled"
+    text = f"{policy} stepped by its own clock before these rows of step {cohort.no + 1} settled"
     ctx.rule(RulingKind.ROWS_DROPPED, text, policy=policy, cohort=cohort.no, rows=rows, cause=OVERTAKEN)
 
 

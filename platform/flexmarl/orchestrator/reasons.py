@@ -68,7 +68,7 @@ def _play(state: RunState, command: PlayGroups) -> str:
     groups = _count(len(command.groups), "group")
     if command.origin is Origin.EVAL:
         return f"evaluation after step {command.cohort}: {groups} under {_vector(command)}"
-    return f"{groups} of cohort {command.cohort} are open, pinned to {_vector(command)}"
+    return f"{groups} of step {command.cohort + 1} are open, pinned to {_vector(command)}"
 
 
 def _vector(command: PlayGroups) -> str:
@@ -85,7 +85,7 @@ def _bind(state: RunState, command: BindPolicy) -> str:
 
 def _cut(state: RunState, command: CutMicroBatch) -> str:
     groups = len({sample.draw for sample in command.samples})
-    return f"{_count(groups, 'kept group')} of cohort {command.cohort} give {_count(len(command.samples), 'row')}"
+    return f"{_count(groups, 'kept group')} of step {command.cohort + 1} give {_count(len(command.samples), 'row')}"
 
 
 def _accumulate(state: RunState, command: Accumulate) -> str:
@@ -94,7 +94,7 @@ def _accumulate(state: RunState, command: Accumulate) -> str:
 
 def _step(state: RunState, command: OptimizerStep) -> str:
     parts = _count(len(command.micro_batches), "micro-batch", "micro-batches")
-    return f"cohort {command.step} is complete for {command.policy}: {parts} accumulated, so v{command.next_version}"
+    return f"step {command.step + 1} is complete for {command.policy}: {parts} accumulated, so v{command.next_version}"
 
 
 def _load(state: RunState, command: LoadWeights) -> str:

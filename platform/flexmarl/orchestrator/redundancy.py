@@ -7,6 +7,7 @@ behind that would grow too old where its policy waits for it.
 """
 
 from flexmarl.contracts.events import GroupSettled
+from flexmarl.contracts.rulings import RulingKind
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.lag import must_wait
 from flexmarl.orchestrator.overlapping import is_last
@@ -89,7 +90,8 @@ def _leave(cohort: Cohort) -> None:
 def take_late(ctx: Context, event: GroupSettled) -> None:
     """See to a group that settled after it was cancelled: kept for the step that is gathered now, or recorded."""
     state = ctx.state
-    if state.surplus.pop(event.draw, None) is None:
+    cohort = state.surplus.pop(event.draw, None)
+    if cohort is None:
         return
     gathering = next((cohort for cohort in state.cohorts if cohort.settled_at is None), None)
     if ctx.plan.spec.mechanisms.redundancy.surplus == "keep" and gathering is not None and not state.rest.frozen:
@@ -97,8 +99,9 @@ def take_late(ctx: Context, event: GroupSettled) -> None:
         gathering.size += 1
         state.train_episodes.cancelled -= ctx.plan.members
         return
-    rows = sum(len(episode.samples) for episode in finished_of(event.episodes))
-    state.samples_recorded += rows
-    ctx.note(
-        f"group {event.draw} settled after it was cancelled: {rows} rows are recorded", target=f"draw:{event.draw}"
-    )
+    samples = [sample for episode in finished_of(event.episodes) for sample in episode.samples]
+    state.samples_recorded += len(samples)
+    text = f"group {event.draw} settled after it was cancelled: {len(samples)} rows are recorded"
+    ctx.note(text, target=f"draw:{event.draw}")
+    rows = sum(sample.role in ctx.plan.trained_roles for sample in samples)
+    ctx.rule(RulingKind.GROUP_SURPLUS, text, cohort=cohort, target=f"draw:{event.draw}", rows=rows)

@@ -71,19 +71,25 @@ def behind(rows: Sequence[DecisionRow], before: Position) -> Position:
     return Position(min(commands, default=before.command), seq, place)
 
 
+# A checkpoint and an evaluation are of the cohort whose step they follow; a gradient is of its micro-batch's.
 _COMMANDS = b"""
 SELECT c.seq, c.no, true, c.kind, coalesce(e.kind, ''), extract(epoch FROM coalesce(e.at, c.created_at))::float8,
-  coalesce(c.body ->> 'policy', c.body #>> '{ref,policy}', ''),
-  coalesce((c.body ->> 'cohort')::int, (c.body ->> 'step')::int),
+  coalesce(c.body ->> 'policy', c.body #>> '{ref,policy}', ''), o.cohort,
   CASE WHEN c.body ? 'micro_batch' THEN 'micro-batch ' || (c.body ->> 'micro_batch')
        WHEN c.body ? 'ref' THEN 'micro-batch ' || (c.body #>> '{ref,no}')
        WHEN c.lease_id IS NOT NULL THEN 'lease ' || c.lease_id ELSE '' END,
   c.reason, c.cause, NULL::int, c.status, coalesce(c.error ->> 'code', '')
 FROM store.command c LEFT JOIN store.event e ON e.run_id = c.run_id AND e.seq = c.seq
+  LEFT JOIN store.micro_batch m ON c.kind = 'accumulate' AND m.run_id = c.run_id
+    AND m.policy = c.body ->> 'policy' AND m.no = (c.body ->> 'micro_batch')::int
+  CROSS JOIN LATERAL (SELECT CASE
+    WHEN c.kind = 'write_checkpoint' THEN nullif((c.body ->> 'step')::int - 1, -1)
+    WHEN c.body ->> 'origin' = 'eval' THEN nullif((c.body ->> 'cohort')::int - 1, -1)
+    ELSE coalesce((c.body ->> 'cohort')::int, (c.body ->> 'step')::int, m.cohort) END AS cohort) o
 WHERE c.run_id = %(run)s AND c.no < %(no)s
   AND (%(kinds)s::text[] IS NULL OR c.kind = ANY(%(kinds)s))
   AND (%(policies)s::text[] IS NULL OR coalesce(c.body ->> 'policy', c.body #>> '{ref,policy}') = ANY(%(policies)s))
-  AND (%(cohort)s::int IS NULL OR coalesce((c.body ->> 'cohort')::int, (c.body ->> 'step')::int) = %(cohort)s)
+  AND (%(cohort)s::int IS NULL OR o.cohort = %(cohort)s)
 ORDER BY c.no DESC LIMIT %(limit)s
 """
 

@@ -1,8 +1,9 @@
 """Where a run's sample rows are: every written row is in exactly one place, or the sum tells.
 
 Invariant: no place is a counter kept beside the rows. Rows of a policy are written; those of evaluation, of seats that
-are not trained and of members or groups that were ruled out stay recorded; those in a micro-batch are cut, accumulated,
-applied or void; those that a ruling took out are dropped; what is left is ready for its cut.
+are not trained and of members or groups that were ruled out, or cancelled as surplus, stay recorded; those in a
+micro-batch are cut, accumulated, applied or void; those that a ruling took out are dropped; what is left is ready for
+its cut.
 """
 
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ class Places:
     untrained: int
     """Of seats that are not trained, or without any response token."""
     ruled_out: int
-    """Of members that failed and of groups that were refused or dropped."""
+    """Of members that failed and of groups that were refused, dropped, or cancelled before they settled."""
     cut: int
     accumulated: int
     applied: int
@@ -60,7 +61,8 @@ def places(conn: Connection, run_id: int, untrained_roles: Sequence[str]) -> lis
         """
         WITH out AS (
           SELECT DISTINCT substr(target, 6)::int AS draw FROM store.ruling
-          WHERE run_id = %(run)s AND kind IN ('group_refused', 'group_dropped') AND target LIKE 'draw:%%'
+          WHERE run_id = %(run)s AND target LIKE 'draw:%%'
+            AND kind IN ('group_refused', 'group_dropped', 'group_surplus')
         ), sorted AS (
           SELECT s.policy, s.n_response, 4 * (s.n_prompt + 2 * s.n_response + s.n_allowed)::bigint AS bytes,
             s.segment IS NOT NULL AS apart,
@@ -124,7 +126,7 @@ def dropped(conn: Connection, run_id: int) -> list[tuple[str, str, int]]:
     rows = conn.execute(
         """
         SELECT policy, CASE WHEN cause <> '' THEN cause ELSE kind END, sum(rows)::bigint FROM store.ruling
-        WHERE run_id = %s AND rows > 0 AND kind IN ('rows_dropped', 'group_refused', 'group_dropped')
+        WHERE run_id = %s AND rows > 0 AND kind IN ('rows_dropped', 'group_refused', 'group_dropped', 'group_surplus')
         GROUP BY 1, 2 ORDER BY 1, 2
         """,
         [run_id],

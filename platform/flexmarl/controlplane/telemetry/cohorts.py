@@ -30,6 +30,7 @@ class CohortState(StrEnum):
     ABANDONED = "abandoned"
 
 
+_RULED_OUT = (RulingKind.GROUP_REFUSED, RulingKind.GROUP_DROPPED, RulingKind.GROUP_SURPLUS)
 UNDER_WAY = frozenset({CohortState.OPEN, CohortState.PLAYING, CohortState.SETTLED, CohortState.CUT})
 
 
@@ -68,10 +69,11 @@ def _row(found: CohortGroups, own: Sequence[CohortBatches], ruled: dict[str, int
         "groups_open": max(0, found.groups - found.settled),
         "groups_refused": ruled.get(RulingKind.GROUP_REFUSED, 0),
         "groups_dropped": ruled.get(RulingKind.GROUP_DROPPED, 0),
+        "groups_surplus": ruled.get(RulingKind.GROUP_SURPLUS, 0),
         "episodes": found.episodes,
         "episodes_failed": found.failed,
         "policies": [_policy(batch) for batch in own],
-        "waits_for": waits_for(found, own) if state in UNDER_WAY else "",
+        "waits_for": waits_for(found, own, ruled) if state in UNDER_WAY else "",
         "opened_at": _moment(found.opened_at),
         "settled_at": _moment(found.settled_at) if found.settled >= found.groups else None,
         "applied_at": _moment(_applied_at(own)) if state is CohortState.APPLIED else None,
@@ -99,10 +101,10 @@ def state_of(
     found: CohortGroups, own: Sequence[CohortBatches], ruled: dict[str, int], *, ended: bool = False
 ) -> CohortState:
     """Tell how far a cohort is. A settled one whose every group was ruled out has nothing to train: it is applied."""
-    open_groups = found.settled < found.groups
+    open_groups = _is_open(found, ruled)
     waiting = any(batch.cut or batch.accumulated for batch in own)
     done = any(batch.applied for batch in own) and not waiting
-    out = ruled.get(RulingKind.GROUP_REFUSED, 0) + ruled.get(RulingKind.GROUP_DROPPED, 0)
+    out = sum(ruled.get(kind, 0) for kind in _RULED_OUT)
     if not open_groups and (done or out >= found.groups):
         return CohortState.APPLIED
     if ended:
@@ -112,9 +114,14 @@ def state_of(
     return CohortState.CUT if waiting else CohortState.SETTLED
 
 
-def waits_for(found: CohortGroups, own: Sequence[CohortBatches]) -> str:
+def _is_open(found: CohortGroups, ruled: dict[str, int]) -> bool:
+    """Tell whether groups are waited for. One that settled with enough waits for none: its surplus plays on."""
+    return found.settled < found.groups and not ruled.get(RulingKind.COHORT_SETTLED, 0)
+
+
+def waits_for(found: CohortGroups, own: Sequence[CohortBatches], ruled: dict[str, int]) -> str:
     """Say what a cohort under way waits for first, as the pipeline goes: groups, gradients, steps."""
-    if found.settled < found.groups:
+    if _is_open(found, ruled):
         return f"{found.groups - found.settled} of {found.groups} episode groups"
     for batch in own:
         if batch.cut:

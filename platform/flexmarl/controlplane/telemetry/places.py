@@ -4,9 +4,11 @@ from dataclasses import asdict
 from typing import Any
 
 from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.store import places
+from flexmarl.store.places import Places
 
 
 def store_state(run: Run) -> dict[str, Any]:
@@ -14,10 +16,8 @@ def store_state(run: Run) -> dict[str, Any]:
     conn = store_connection()
     spec = ExperimentSpec.model_validate(run.spec)
     untrained = [role for role, agent in spec.agents.items() if not agent.trainable]
-    rows = [
-        {**asdict(found), "recorded": found.recorded, "ready": max(0, found.ready), "missing": max(0, -found.ready)}
-        for found in places.places(conn, run.no, untrained)
-    ]
+    ended = RunStatus(run.state.status) in TERMINAL
+    rows = [_row(found, ended) for found in places.places(conn, run.no, untrained)]
     tables = [asdict(found) for found in places.partitions(conn, run.no)]
     return {
         "policies": rows,
@@ -29,4 +29,16 @@ def store_state(run: Run) -> dict[str, Any]:
         "size_bytes": sum(table["size_bytes"] for table in tables),
         "accounted": all(row["missing"] == 0 for row in rows),
         "seq": run.state.seq,
+    }
+
+
+def _row(found: Places, ended: bool) -> dict[str, Any]:
+    """Return one policy's rows. Nothing waits for its cut in a run that has ended: it was left, and stays recorded."""
+    waiting = max(0, found.ready)
+    return {
+        **asdict(found),
+        "ready": 0 if ended else waiting,
+        "left": waiting if ended else 0,
+        "recorded": found.recorded + (waiting if ended else 0),
+        "missing": max(0, -found.ready),
     }

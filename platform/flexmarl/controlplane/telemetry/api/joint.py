@@ -36,6 +36,7 @@ class CohortSerializer(serializers.Serializer):
     groups_open = serializers.IntegerField()
     groups_refused = serializers.IntegerField(help_text="By the filter.")
     groups_dropped = serializers.IntegerField(help_text="With too few finished members.")
+    groups_surplus = serializers.IntegerField(help_text="Settled after they were cancelled as surplus.")
     episodes = serializers.IntegerField()
     episodes_failed = serializers.IntegerField()
     policies = CohortPolicySerializer(many=True)
@@ -176,10 +177,13 @@ class PlacesSerializer(serializers.Serializer):
     applied = serializers.IntegerField()
     void = serializers.IntegerField(help_text="In micro-batches that a stop or a new attempt gave up.")
     dropped = serializers.IntegerField(help_text="Taken out by a ruling before their cut.")
-    recorded = serializers.IntegerField(help_text="Kept and never trained: the next three.")
+    recorded = serializers.IntegerField(help_text="Kept and never trained: the next four.")
     evaluation = serializers.IntegerField()
     untrained = serializers.IntegerField(help_text="Of seats that are not trained, or empty.")
-    ruled_out = serializers.IntegerField(help_text="Of failed members and of groups refused or dropped.")
+    ruled_out = serializers.IntegerField(
+        help_text="Of failed members and of groups refused, dropped, or cancelled as surplus."
+    )
+    left = serializers.IntegerField(help_text="Waiting for their cut when the run ended.")
     missing = serializers.IntegerField(help_text="Taken and not written: 0, or rows are lost.")
 
 
