@@ -31,7 +31,7 @@ from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.evaluation import evaluation_due
 from flexmarl.orchestrator.lifecycle import advance, time_limit
 from flexmarl.orchestrator.redundancy import enough
-from flexmarl.orchestrator.serving import drive_engine, drive_engines, overlaps, served
+from flexmarl.orchestrator.serving import drive_engines, overlaps, served
 from flexmarl.orchestrator.state import Cohort, LeaseState
 from flexmarl.orchestrator.telling import Told
 from flexmarl.orchestrator.training import drive_policy, drive_trainer
@@ -105,9 +105,7 @@ class Attention:
         lease, policy = ctx.state.leases.get(event.lease_id), ctx.state.policies.get(event.policy)
         if not missing or lease is None or lease.releasing or policy is None:
             return False
-        # What an unsettled group pins was loaded before: behind the committed version nothing is missing.
-        if lease.incarnation and event.version != policy.version:
-            drive_engine(ctx, lease, (event.policy,))
+        self._told.served(ctx, event.lease_id, event.policy)
         return True
 
     def on_accumulated(self, ctx: Context, event: MicroBatchAccumulated) -> bool:
@@ -191,7 +189,7 @@ class Attention:
             return False
         if lease is None or lease.use is not DeviceUse.ENGINE or not lease.incarnation or lease.releasing:
             return False
-        drive_engine(ctx, lease, tuple(name for name, own in ctx.state.policies.items() if own.version is not None))
+        self._told.all(ctx, event.lease_id)
         return True
 
     def on_checkpoint_written(self, ctx: Context, event: CheckpointWritten) -> bool:

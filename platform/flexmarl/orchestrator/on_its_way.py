@@ -39,7 +39,7 @@ class OnItsWay(dict[str, Outstanding]):
         super().__init__()
         self._families: dict[str, dict[str, None]] = {}
         self._keys: dict[int, str] = {}
-        self._subjects: dict[tuple[str, str], int] = {}
+        self._subjects: dict[tuple[str, str], dict[str, None]] = {}
         for key, command in (entries or {}).items():
             self[key] = command
 
@@ -52,7 +52,10 @@ class OnItsWay(dict[str, Outstanding]):
         if former is not None:
             return
         about = _about(key)
-        self._subjects[about] = self._subjects.get(about, 0) + 1
+        members = self._subjects.get(about)
+        if members is None:
+            members = self._subjects[about] = {}
+        members[key] = None
         members = self._families.get(about[0])
         if members is None:
             members = self._families[about[0]] = {}
@@ -83,10 +86,9 @@ class OnItsWay(dict[str, Outstanding]):
             del self._keys[command.no]
         about = _about(key)
         del self._families[about[0]][key]
-        left = self._subjects[about] - 1
-        if left:
-            self._subjects[about] = left
-        else:
+        members = self._subjects[about]
+        del members[key]
+        if not members:
             del self._subjects[about]
 
     def any_of(self, family: str) -> bool:
@@ -99,7 +101,11 @@ class OnItsWay(dict[str, Outstanding]):
 
     def count_about(self, family: str, subject: str) -> int:
         """Count the commands of a family on their way that concern a subject."""
-        return self._subjects.get((family, subject), 0)
+        return len(self._subjects.get((family, subject), _NONE))
+
+    def keys_about(self, family: str, subject: str) -> list[str]:
+        """List the keys of a family that concern a subject, oldest first."""
+        return list(self._subjects.get((family, subject), _NONE))
 
     def keys_of(self, prefix: str) -> Iterator[str]:
         """List the keys that start so, oldest first; the prefix holds a whole family's name."""

@@ -7,7 +7,7 @@ weights wait until no unsettled group pins older ones; where they do, old and ne
 version waits.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from flexmarl.contracts.commands import LoadWeights
 from flexmarl.contracts.events import DeviceUse, WeightsServed
@@ -16,6 +16,12 @@ from flexmarl.orchestrator.state import LeaseState, Pin, PolicyState
 
 KEPT_VERSIONS = 2
 """Versions of a policy that an engine serves at once."""
+LOADS_AT_ONCE = 128
+"""Engines that load one policy at the same time; the next one is told when one of them holds it.
+
+So no single fact leads to a command for each of thousands of engines, they do not all pull the same weights at once,
+and what is on its way does not grow with the fleet.
+"""
 
 
 def overlaps(ctx: Context) -> bool:
@@ -50,18 +56,10 @@ def required(ctx: Context, name: str, policy: PolicyState) -> list[Pin]:
 
 def drive_engines(ctx: Context) -> None:
     """Tell each engine to hold what its next requests will name."""
-    wanted = required_versions(ctx, ctx.state.policies)
-    settled = _settled_vector(ctx, wanted)
-    for lease in ctx.state.of_use(DeviceUse.ENGINE):
-        if lease.incarnation and lease.holds != settled:
-            for name, pins in wanted.items():
-                load(ctx, lease, name, pins)
-
-
-def drive_engine(ctx: Context, lease: LeaseState, names: Iterable[str]) -> None:
-    """Tell one engine what to hold of some policies."""
-    for name, pins in required_versions(ctx, names).items():
-        load(ctx, lease, name, pins)
+    engines = ctx.state.of_use(DeviceUse.ENGINE)
+    for name, pins in required_versions(ctx, ctx.state.policies).items():
+        withdraw_others(ctx, name, pins)
+        tell(ctx, engines, name, pins)
 
 
 def required_versions(ctx: Context, names: Iterable[str]) -> dict[str, list[Pin]]:
@@ -70,31 +68,46 @@ def required_versions(ctx: Context, names: Iterable[str]) -> dict[str, list[Pin]
     return {name: required(ctx, name, policies[name]) for name in names if policies[name].version is not None}
 
 
-def _settled_vector(ctx: Context, wanted: Mapping[str, list[Pin]]) -> dict[str, int] | None:
-    """Return the vector whose holders have nothing to load and nothing on its way; None when there is no such."""
-    if ctx.state.outstanding.any_of("load") or any(len(pins) != 1 for pins in wanted.values()):
-        return None
-    return {name: pins[0].version for name, pins in wanted.items()}
+def withdraw_others(ctx: Context, name: str, pins: Sequence[Pin]) -> None:
+    """Withdraw the loads of a policy's versions that are needed no more."""
+    outstanding = ctx.state.outstanding
+    for key in outstanding.keys_about("load", name):
+        if all(pin.version != outstanding[key].version for pin in pins):
+            ctx.withdraw(key)
 
 
-def load(ctx: Context, lease: LeaseState, name: str, pins: list[Pin]) -> None:
-    """Load the oldest missing version: the next one follows when it is held."""
-    key = f"load:{lease.lease_id}:{name}"
-    on_its_way = ctx.state.outstanding.get(key)
-    if on_its_way is not None:
-        if any(pin.version == on_its_way.version for pin in pins):
-            return
-        ctx.withdraw(key)
-    missing = next((pin for pin in pins if not holds(lease, name, pin.version)), None)
-    if missing is not None and ctx.wanted(key):
-        command = LoadWeights(
-            lease_id=lease.lease_id,
-            policy=name,
-            version=missing.version,
-            digest=missing.digest,
-            keeps=tuple(pin.version for pin in pins if pin.version != missing.version),
-        )
-        ctx.issue(key, command, lease_id=lease.lease_id, version=missing.version)
+def tell(ctx: Context, engines: Sequence[LeaseState], name: str, pins: Sequence[Pin], first: int = 0) -> int:
+    """Ask engines for what they lack of a policy, in their order, until as many load it as may at once.
+
+    Returns the place of the first one that has not been looked at.
+    """
+    room = LOADS_AT_ONCE - ctx.state.outstanding.count_about("load", name)
+    for place in range(first, len(engines)):
+        if room <= 0:
+            return place
+        lease = engines[place]
+        missing = lacks(lease, name, pins) if lease.incarnation else None
+        key = f"load:{lease.lease_id}:{name}"
+        if missing is not None and ctx.wanted(key):
+            command = LoadWeights(
+                lease_id=lease.lease_id,
+                policy=name,
+                version=missing.version,
+                digest=missing.digest,
+                keeps=tuple(pin.version for pin in pins if pin is not missing),
+            )
+            ctx.issue(key, command, lease_id=lease.lease_id, version=missing.version)
+            room -= 1
+    return len(engines)
+
+
+def lacks(lease: LeaseState, name: str, pins: Sequence[Pin]) -> Pin | None:
+    """Return the oldest version of a policy that an engine lacks: the next one follows when it is held."""
+    held, kept = lease.holds.get(name), lease.kept.get(name)
+    for pin in pins:
+        if pin.version not in (held, kept):
+            return pin
+    return None
 
 
 def on_weights_served(ctx: Context, event: WeightsServed) -> None:

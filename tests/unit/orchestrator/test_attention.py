@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from flexmarl.contracts.events import PauseMode, RunVerb, Verb
 from flexmarl.contracts.status import TERMINAL, RunStatus
-from flexmarl.orchestrator import Orchestrator
+from flexmarl.orchestrator import Orchestrator, serving
 from flexmarl.orchestrator.attention import Attention
 from tests.unit.orchestrator.asking import quiet
 from tests.unit.orchestrator.fake_cluster import Faults, make_spec, started
@@ -71,6 +71,22 @@ def same_with_short_ways(cluster):
 def test_short_ways_change_no_decision(run, team):
     faults = Faults(twice=0.2, child_death=0.01, refused=0.01, recall=0.02, zombie=0.1)
     same_with_short_ways(started(make_spec(**RUNS[run], **team), seed=1, faults=faults).run())
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_engines_are_told_in_turns_whoever_remembers_how_far(run, monkeypatch):
+    monkeypatch.setattr(serving, "LOADS_AT_ONCE", 2)
+    one = make_spec(**RUNS[run])
+    spec = one.model_copy(update={"resources": one.resources.model_copy(update={"rollout_devices": 5})})
+    cluster = started(spec, seed=2, faults=Faults(twice=0.2, child_death=0.01, recall=0.01, zombie=0.1))
+    most = 0
+    while cluster.status not in TERMINAL:
+        cluster.happen()
+        waiting = cluster.core.state.outstanding
+        most = max(most, *(waiting.count_about("load", name) for name in spec.policies))
+    assert cluster.status is RunStatus.COMPLETED, cluster.core.state.reason_text
+    assert most == 2
+    same_with_short_ways(cluster)
 
 
 verbs = st.builds(
