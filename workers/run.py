@@ -24,6 +24,7 @@ from workers.broker import POLL_MS, Heartbeat, PromptBroker
 from workers.database import Pool, open_pool
 from workers.errors import SettingsError
 from workers.hosting import Shutdown
+from workers.rollout.external import ExternalAccess
 from workers.rollout.player import Player
 from workers.settings import Settings
 
@@ -73,7 +74,8 @@ def run_device(config: Settings, pool: Pool, stopping: threading.Event) -> None:
 def run_rollout(config: Settings, pool: Pool, stopping: threading.Event) -> None:
     """Play episode groups of a pool."""
     folder = SegmentFolder(config.payloads, config.payload_by_value_bytes)
-    broker, player = PromptBroker(config.redis_url), Player(pool, folder, config.holder("rollout"))
+    access = ExternalAccess(config.external_hosts, config.secrets)
+    broker, player = PromptBroker(config.redis_url), Player(pool, folder, config.holder("rollout"), access)
     actors.register_playing(broker, player)
     limit = config.rollout_commands
     worker = _start(broker, [f"rollout.{config.rollout_pool}"], threads=limit, prefetch=limit)

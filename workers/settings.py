@@ -3,11 +3,13 @@
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from flexmarl.store.segments import BY_VALUE_BYTES
 from workers.errors import SettingsError
+
+_SECRET = "FLEXMARL_SECRET_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,10 @@ class Settings:
     payload_by_value_bytes: int
     """Payloads of samples up to this size stay in their rows; larger ones go to segment files under the home folder."""
     log_dir: Path | None
+    external_hosts: frozenset[str] = frozenset()
+    """Hosts (or host:port) that rollout workers may ask for the turns of external agents."""
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Name -> value of what is sent to those hosts."""
     place: str = ""
     """Name of this machine's one process of each role, empty when there may be several."""
 
@@ -68,6 +74,8 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
         rollout_commands=_positive(env, "FLEXMARL_ROLLOUT_COMMANDS", 16),
         payload_by_value_bytes=_positive(env, "FLEXMARL_PAYLOAD_BY_VALUE_BYTES", BY_VALUE_BYTES),
         log_dir=Path(env["FLEXMARL_LOG_DIR"]) if env.get("FLEXMARL_LOG_DIR") else None,
+        external_hosts=frozenset(env.get("FLEXMARL_EXTERNAL_HOSTS", "").replace(",", " ").split()),
+        secrets={name.removeprefix(_SECRET): value for name, value in env.items() if name.startswith(_SECRET)},
         place=env.get("FLEXMARL_PLACE", ""),
     )
 

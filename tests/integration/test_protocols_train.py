@@ -29,6 +29,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "wavefront_batch": {"publication": "wavefront", "trainer_protocol": "batch"},
     "delayed": {"publication": "delayed", "lag_policy": {"bound": 1}},
     "policy_clock": {"policy_clock": True},
+    "by_episode": {},
 }
 
 
@@ -46,8 +47,12 @@ def spec(option: str) -> dict[str, Any]:
         batch["mini_batches"] = 2
     if option == "policy_clock":
         batch["min_rows"] = 40
+    if option == "by_episode":
+        batch["settle"] = "episode"
+    advantage = "reinforce" if option == "by_episode" else "grpo"
     return {
         "batch": batch,
+        "algorithm": {"advantage": {"type": advantage}},
         "mechanisms": OPTIONS[option],
         "policies": {role: {"model": {"size": "S"}} for role in ("speaker", "listener")},
         "budget": {"train_steps": STEPS, "target": None},

@@ -230,7 +230,7 @@ class ScriptedWorkers:
         assert isinstance(command, c.PlayGroups)
         try:
             for order in command.groups:
-                if order.draw not in groups.settled_draws(conn, taken.run_id, [order.draw]):
+                if order.draw not in groups.settled_members(conn, taken.run_id, [order.draw]):
                     groups.put_groups(conn, taken, [self._settled(taken, command, order)])
             commands.finish(conn, taken)
         except (TokenLost, EpochStale):

@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 
 from flexmarl.algorithms.seeds import derive, episode_seed, turn_seed
 from flexmarl.contracts.spec.environment import Latency
+from flexmarl.contracts.spec.team import ExternalModel
 from flexmarl.contracts.wire import EpisodeStatus, PolicyPin
 from workers.rollout.engine_client import EngineClient, TurnReply, TurnRequest, TurnTimeoutError, WeightsTimeoutError
 from workers.rollout.environments.base import Ask, Environment, Family, Outcome, Reply
+from workers.rollout.external import ExternalAccess, ExternalClient, ExternalError
 from workers.vocabulary import Codec
 
 
@@ -28,6 +30,8 @@ class Seat:
     codec: Codec
     max_tokens: int
     temperature: float
+    external: ExternalModel | None = None
+    """Somebody else's model that plays this seat; then policy and pin only name it in the record."""
     follow: str = ""
     """How a running reply is taken over by newer weights; empty: the pinned ones make it to its end."""
 
@@ -78,7 +82,13 @@ class Attempt:
     finished_at: float = 0.0
 
 
-async def play_episode(order: EpisodeOrder, family: Family, seats: dict[str, Seat], client: EngineClient) -> Attempt:
+async def play_episode(
+    order: EpisodeOrder,
+    family: Family,
+    seats: dict[str, Seat],
+    client: EngineClient,
+    external: ExternalClient | None = None,
+) -> Attempt:
     """Play one attempt to its end."""
     attempt = Attempt(order, started_at=time.time())
     deadline = time.monotonic() + order.timeout_s
@@ -87,13 +97,15 @@ async def play_episode(order: EpisodeOrder, family: Family, seats: dict[str, Sea
         rng = random.Random(episode_seed(order.sampling_seed, order.draw, order.member, order.breakdowns))
         environment = family.make(order.task_seed, order.held_out, rng)
         attempt.task = environment.describe()
-        await _play(environment, attempt, seats, client, deadline)
+        await _play(environment, attempt, seats, Asking(client, external or ExternalClient(ExternalAccess())), deadline)
         attempt.outcome = _checked(environment.outcome(), seats)
         attempt.status = EpisodeStatus.FINISHED
     except TurnTimeoutError as error:
         attempt.reason = f"engine: {error}"
     except WeightsTimeoutError as error:
         attempt.reason = f"weights: {error}"
+    except ExternalError as error:
+        attempt.reason = f"external: {error}"
     except TimeoutError:
         attempt.reason = f"environment: no end within {order.timeout_s:.0f} s"
     except Exception as error:  # an environment is foreign code: whatever it raises is the attempt's failure
@@ -103,11 +115,28 @@ async def play_episode(order: EpisodeOrder, family: Family, seats: dict[str, Sea
     return attempt
 
 
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Who answers turns: the run's engines, and for some seats somebody else."""
+
+    engines: EngineClient
+    others: ExternalClient
+
+    async def turn(self, ask: Ask, request: TurnRequest, seats: dict[str, Seat], deadline: float) -> TurnReply:
+        """Answer one turn, by whoever plays its seat."""
+        seat = seats[ask.role]
+        if seat.external is None:
+            return await self.engines.turn(request, deadline)
+        return await self.others.turn(
+            seat.external, ask, seat.codec, request.max_tokens, request.temperature, request.seed, deadline
+        )
+
+
 async def _play(
     environment: Environment,
     attempt: Attempt,
     seats: dict[str, Seat],
-    client: EngineClient,
+    asking: Asking,
     deadline: float,
 ) -> None:
     order = attempt.order
@@ -115,13 +144,12 @@ async def _play(
     waits = random.Random(derive(order.sampling_seed, "wait", order.draw, order.member, order.attempt))
     while asks := environment.asks():
         requests = [_request(ask, seats[ask.role], order, calls.get(ask.role, 0)) for ask in asks]
-        for request in requests:
+        for ask, request in zip(asks, requests, strict=True):
             # Training is not the episode's fault: its time does not run while weights are made.
-            deadline += await client.until_held(request, order.weights_timeout_s)
-        if len(requests) == 1:
-            answers = [await client.turn(requests[0], deadline)]
-        else:
-            answers = list(await asyncio.gather(*(client.turn(r, deadline) for r in requests)))
+            if seats[ask.role].external is None:
+                deadline += await asking.engines.until_held(request, order.weights_timeout_s)
+        turns = [asking.turn(*pair, seats, deadline) for pair in zip(asks, requests, strict=True)]
+        answers = [await turns[0]] if len(turns) == 1 else list(await asyncio.gather(*turns))
         replies = []
         for ask, request, answer in zip(asks, requests, answers, strict=True):
             no = calls.get(ask.role, 0)

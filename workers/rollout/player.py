@@ -20,7 +20,7 @@ from psycopg_pool import ConnectionPool
 from flexmarl.algorithms.routing import ROUTERS
 from flexmarl.contracts.commands import GroupOrder, PlayGroups
 from flexmarl.contracts.spec import ExperimentSpec
-from flexmarl.contracts.wire import EpisodeStatus, Origin
+from flexmarl.contracts.wire import EpisodeStatus, Origin, PolicyPin
 from flexmarl.store import commands, engines, groups, runs, tokenizers
 from flexmarl.store.commands import Taken
 from flexmarl.store.errors import EpochStale, SamplesAway, StoreFull, TokenLost
@@ -29,6 +29,7 @@ from workers.rollout.engine_client import EngineClient
 from workers.rollout.environments import family_of
 from workers.rollout.environments.base import Family
 from workers.rollout.episode import Attempt, EpisodeOrder, Seat, play_episode
+from workers.rollout.external import ExternalAccess, ExternalClient
 from workers.rollout.recorder import settled_group
 from workers.vocabulary import Codec
 
@@ -56,15 +57,26 @@ class RunContext:
     family: Family
     codecs: dict[str, Codec]
     client: EngineClient
+    external: ExternalClient
+
+    async def close(self) -> None:
+        """Drop the connections to whoever answered turns."""
+        await self.client.close()
+        await self.external.close()
 
 
 class Player:
     """One per rollout worker process: a small connection pool and the contexts of the runs it plays for."""
 
     def __init__(
-        self, pool: ConnectionPool[psycopg.Connection], folder: SegmentFolder | None = None, holder: str = ""
+        self,
+        pool: ConnectionPool[psycopg.Connection],
+        folder: SegmentFolder | None = None,
+        holder: str = "",
+        access: ExternalAccess | None = None,
     ) -> None:
         self._pool = pool
+        self._access = access or ExternalAccess()
         self._folder = folder
         self._holder = holder
         self._contexts: dict[int, RunContext] = {}
@@ -117,7 +129,7 @@ class Player:
     async def close(self) -> None:
         """Drop every connection."""
         for context in self._contexts.values():
-            await context.client.close()
+            await context.close()
         self._contexts.clear()
 
     async def _carry_out(self, taken: Taken) -> None:
@@ -126,15 +138,23 @@ class Player:
             raise TypeError(f"a rollout worker does not know {order.kind}")
         context = await self._context(taken.run_id)
         settled = await self._store(
-            lambda conn: groups.settled_draws(conn, taken.run_id, [group.draw for group in order.groups])
+            lambda conn: groups.settled_members(conn, taken.run_id, [group.draw for group in order.groups])
         )
         seats = _seats(context, order)
         queue: asyncio.Queue[groups.SettledGroup] = asyncio.Queue()
-        open_groups = [group for group in order.groups if group.draw not in settled]
         async with asyncio.TaskGroup() as tasks:
-            for group in open_groups:
-                tasks.create_task(_play_group(taken, order, group, seats, context, queue))
-            tasks.create_task(self._write(taken, queue, len(open_groups)))
+            expected = 0
+            for group in order.groups:
+                done = settled.get(group.draw, set())
+                if order.by_episode:
+                    left = [member for member in range(group.members) if member not in done]
+                    for member in left:
+                        tasks.create_task(_play_alone(taken, order, group, member, seats, context, queue))
+                    expected += len(left)
+                elif not done:
+                    tasks.create_task(_play_group(taken, order, group, seats, context, queue))
+                    expected += 1
+            tasks.create_task(self._write(taken, queue, expected))
         await self._store(lambda conn: commands.finish(conn, taken))
 
     async def _write(self, taken: Taken, queue: "asyncio.Queue[groups.SettledGroup]", expected: int) -> None:
@@ -179,7 +199,7 @@ class Player:
                 self._contexts[run_id] = await self._open(run_id)
                 while len(self._contexts) > RUNS_KEPT:
                     oldest = next(iter(self._contexts))
-                    await self._contexts.pop(oldest).client.close()
+                    await self._contexts.pop(oldest).close()
         return self._contexts[run_id]
 
     async def _open(self, run_id: int) -> RunContext:
@@ -196,6 +216,7 @@ class Player:
             family=family_of(spec.environment),
             codecs={policy: Codec(body) for policy, body in bodies.items()},
             client=EngineClient(routes, ROUTERS.get(spec.mechanisms.router)),
+            external=ExternalClient(self._access),
         )
 
     async def _store(self, call: Callable[[psycopg.Connection], T]) -> T:
@@ -220,10 +241,12 @@ def _seats(context: RunContext, order: PlayGroups) -> dict[str, Seat]:
     spec, seats = context.spec, {}
     for role, agent in spec.agents.items():
         policy = spec.policy_of(role)
+        known = agent.external is None
         seats[role] = Seat(
             policy=policy,
-            pin=order.pins[policy],
-            codec=context.codecs[policy],
+            pin=order.pins[policy] if known else PolicyPin(version=0, digest=""),
+            codec=context.codecs[policy] if known else context.codecs[min(context.codecs)],
+            external=agent.external,
             max_tokens=agent.sampling.max_tokens,
             temperature=0.0 if order.greedy else agent.sampling.temperature,
             follow=order.follows.get(policy, ""),
@@ -251,6 +274,20 @@ async def _play_group(
         for member, task in enumerate(playing)
     ]
     queue.put_nowait(settled_group(order, taken.no, attempts, seats))
+
+
+async def _play_alone(
+    taken: Taken,
+    order: PlayGroups,
+    group: GroupOrder,
+    member: int,
+    seats: dict[str, Seat],
+    context: RunContext,
+    queue: "asyncio.Queue[groups.SettledGroup]",
+) -> None:
+    """Play one member of a group, and settle it as soon as it ends."""
+    attempt = await _play_member(taken, order, group, member, seats, context)
+    queue.put_nowait(settled_group(order, taken.no, [attempt], seats))
 
 
 async def _until_enough(playing: "list[asyncio.Task[Attempt]]", enough: int) -> None:
@@ -298,7 +335,7 @@ async def _play_member(
     attempt, breakdowns = None, 0
     for tried in range(1, batch.max_attempts + 1):
         episode = _episode(taken, order, group, member, context, tried, breakdowns)
-        attempt = await play_episode(episode, context.family, seats, context.client)
+        attempt = await play_episode(episode, context.family, seats, context.client, context.external)
         if attempt.status is EpisodeStatus.FINISHED:
             return attempt
         breakdowns += attempt.broke

@@ -15,7 +15,7 @@ from workers.rollout.episode import Attempt, Seat, Turn
 
 
 def settled_group(order: PlayGroups, command_no: int, attempts: list[Attempt], seats: dict[str, Seat]) -> SettledGroup:
-    """Record the members of one draw; `attempts` holds each member's last attempt, in member order."""
+    """Record members of one draw; `attempts` holds each member's last attempt, in member order."""
     event = GroupSettled(
         draw=attempts[0].order.draw,
         origin=order.origin,
@@ -25,6 +25,7 @@ def settled_group(order: PlayGroups, command_no: int, attempts: list[Attempt], s
         started_at=min(attempt.started_at for attempt in attempts),
         finished_at=max(attempt.finished_at for attempt in attempts),
         versions={name: pin.version for name, pin in order.pins.items()},
+        part=order.by_episode,
     )
     finished = [attempt for attempt in attempts if attempt.status is EpisodeStatus.FINISHED]
     return SettledGroup(

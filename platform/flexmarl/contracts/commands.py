@@ -85,6 +85,8 @@ class PlayGroups(Record):
     greedy: bool = False
     follows: dict[Name, Follow] = {}
     """Policies whose pinned version is the oldest allowed: an update takes running replies over in this way."""
+    by_episode: bool = False
+    """Each episode settles as soon as it ends, instead of the group as a whole."""
     cohort: int = -1
     """Train step the groups are played for; evaluation: step after which they are played."""
 

@@ -140,7 +140,10 @@ class PolicyBound(Record):
 
 
 class GroupSettled(Record):
-    """All members of an episode group ended; its rows are in the store, in this event's transaction."""
+    """All members of an episode group ended; its rows are in the store, in this event's transaction.
+
+    Where a run settles by the episode, each event tells of the members that ended by then, each member once.
+    """
 
     kind: Literal["group_settled"] = "group_settled"
     draw: int
@@ -152,6 +155,8 @@ class GroupSettled(Record):
     finished_at: float
     versions: dict[Name, int] = {}
     """Policy -> version that the group's command pinned; empty in logs that are older than this field."""
+    part: bool = False
+    """It tells of some members; the others settle with events of their own."""
 
 
 class MicroBatchAccumulated(Record):

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from flexmarl.contracts.environments import environment_facts
+from flexmarl.contracts.external_rules import external_rules
 from flexmarl.contracts.lag_rules import broken_lag_rules
 from flexmarl.contracts.problems import Problem, nearest
 from flexmarl.contracts.spec.environment import HotCold, ReferenceGame
@@ -14,7 +15,7 @@ TARGET_METRICS = ("eval/solved", "eval/team_score")
 
 def broken_rules(spec: ExperimentSpec) -> list[Problem]:
     """Return every broken rule of a specification whose single fields are legal."""
-    own = (_roles, _policies, _batch, _algorithm, broken_lag_rules, training_rules, _budget)
+    own = (_roles, _policies, _batch, _algorithm, broken_lag_rules, training_rules, external_rules, _budget)
     return [problem for rules in own for problem in rules(spec)]
 
 
@@ -74,7 +75,7 @@ def _policies(spec: ExperimentSpec) -> Iterator[Problem]:
     for name, policy in spec.policies.items():
         roles = spec.roles_of(name)
         if not roles:
-            named = sorted({spec.policy_of(role) for role in spec.agents})
+            named = sorted({spec.policy_of(role) for role, agent in spec.agents.items() if agent.external is None})
             yield Problem(
                 pointer=f"/policies/{name}",
                 code="unused_policy",

@@ -17,6 +17,7 @@ def training_rules(spec: ExperimentSpec) -> Iterator[Problem]:
     yield from _lag(spec)
     yield from _clock(spec)
     yield from _durability(spec)
+    yield from _settle(spec)
 
 
 def _readiness(spec: ExperimentSpec) -> Iterator[Problem]:
@@ -115,3 +116,45 @@ def _durability(spec: ExperimentSpec) -> Iterator[Problem]:
         detail=f"{durability.type} with every {durability.every} is contradictory.",
         hint="Set 2 or more, or type: every_step." if by_steps else "Set 1, or type: every_k.",
     )
+
+
+def _settle(spec: ExperimentSpec) -> Iterator[Problem]:
+    """Rows of an episode are trained before its group is complete: nothing may look at the group any more."""
+    if spec.batch.settle != "episode":
+        return
+    for where, need in needs(spec).items():
+        if need.coarseness > Readiness.EPISODE.coarseness:
+            yield Problem(
+                pointer="/batch/settle",
+                code="needs_group",
+                detail=f"Episodes settle one by one, and the plug-in at {where} needs the whole {need}.",
+                hint="Set group, or plug-ins that need no more than the episode, such as reinforce and no filter.",
+            )
+    for pointer, what in _whole_groups(spec):
+        yield Problem(
+            pointer=pointer,
+            code="not_with_settle_episode",
+            detail=f"Episodes settle one by one, and {what} speaks of whole groups.",
+            hint="Remove it, or settle: group in /batch.",
+        )
+
+
+def _whole_groups(spec: ExperimentSpec) -> Iterator[tuple[str, str]]:
+    mechanisms, batch = spec.mechanisms, spec.batch
+    if mechanisms.trainer_protocol in ("batch", "mini_batch"):
+        yield "/mechanisms/trainer_protocol", mechanisms.trainer_protocol
+    if mechanisms.ordered:
+        yield "/mechanisms/ordered", "ordered"
+    if mechanisms.redundancy.type != "none":
+        yield "/mechanisms/redundancy/type", mechanisms.redundancy.type
+    if batch.min_members is not None:
+        yield "/batch/min_members", "min_members"
+    if batch.incomplete_group != "drop_group":
+        yield "/batch/incomplete_group", batch.incomplete_group
+    for name in spec.trainable_policies():
+        lag = spec.lag_policy_of(name)
+        where = "/mechanisms/lag_policy" if spec.policies[name].lag_policy is None else f"/policies/{name}/lag_policy"
+        if lag.in_flight == "discard":
+            yield f"{where}/in_flight", "discard"
+        if lag.at_cut == "refresh":
+            yield f"{where}/at_cut", "refresh"

@@ -2,7 +2,8 @@
 
 Invariants: a cohort's groups all play under the vector pinned when it opened; its barrier waits for settled groups,
 never for rows; a group's filter and advantages run once, on its complete information, before anything of it is cut.
-A group with too few finished members is dropped and stays counted; nothing replaces it.
+A group with too few finished members is dropped and stays counted; nothing replaces it. Where episodes settle one by
+one, each gives its rows at once and its draw stays open until all members have ended; a member counts once.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from flexmarl.orchestrator.cutting import cut_ready, stop_idling
 from flexmarl.orchestrator.ordered import watch_the_clock
 from flexmarl.orchestrator.overlapping import begin_training
 from flexmarl.orchestrator.redundancy import cancel, enough, groups_to_open, hand_on, take_late
-from flexmarl.orchestrator.rollout import drive_rollout, open_draws, settle_draw
+from flexmarl.orchestrator.rollout import drive_rollout, newly_ended, open_draws, settle_draw
 from flexmarl.orchestrator.staleness import ages_of
 from flexmarl.orchestrator.state import Cohort, PendingGroup, Pin, PolicyCohort, Row
 from flexmarl.orchestrator.tallies import add_episode, count_fates, finished_of
@@ -78,10 +79,14 @@ def on_train_group(ctx: Context, event: GroupSettled) -> None:
     cohort = next((own for own in ctx.state.cohorts if event.draw in own.open), None)
     if cohort is None:
         return
-    settle_draw(ctx, cohort, event.draw)
+    ended = newly_ended(ctx, cohort, event)
+    if not ended:
+        return
+    if ctx.plan.by_episode:
+        event = _told_first(cohort, event)
     watch_the_clock(ctx, event)
     finished = finished_of(event.episodes)
-    count_fates(ctx.state.train_episodes, cohort.tally, event.episodes, len(finished), ctx.plan.members)
+    count_fates(ctx.state.train_episodes, cohort.tally, event.episodes, len(finished), ended)
     before = cohort.tally.samples, cohort.tally.tokens
     for episode in finished:
         add_episode(cohort.tally, episode)
@@ -91,18 +96,46 @@ def on_train_group(ctx: Context, event: GroupSettled) -> None:
     if kept is None:
         ctx.state.samples_recorded += rows
     else:
-        cohort.kept += 1
+        cohort.kept += not ctx.plan.by_episode
         cohort.pending.append(kept)
         ctx.state.samples_recorded += rows - sum(len(own) for own in kept.rows.values())
+    if not ctx.plan.by_episode or _all_ended(ctx, cohort, event):
+        settle_draw(ctx, cohort, event.draw)
     _settle_cohort(ctx, cohort)
     if cohort is ctx.state.cohort:
         cut_ready(ctx, cohort)
+
+
+def _told_first(cohort: Cohort, event: GroupSettled) -> GroupSettled:
+    """Note which members ended, and leave out of a fact those that were told before."""
+    told = cohort.told.setdefault(event.draw, {})
+    fresh = tuple(episode for episode in event.episodes if episode.member not in told)
+    finished = {episode.member for episode in finished_of(fresh)}
+    told.update({episode.member: episode.member in finished for episode in fresh})
+    return event.model_copy(update={"episodes": fresh})
+
+
+def _all_ended(ctx: Context, cohort: Cohort, event: GroupSettled) -> bool:
+    """Tell whether every member of a draw has ended; its group is kept if any of them finished."""
+    told = cohort.told[event.draw]
+    if len(told) < ctx.plan.members:
+        return False
+    if any(told.values()):
+        cohort.kept += 1
+        return True
+    cohort.dropped += 1
+    text = f"group {event.draw} dropped: none of {ctx.plan.members} episodes finished{_first_reason(event.episodes)}"
+    ctx.note(text, NoteLevel.WARNING, target=f"draw:{event.draw}")
+    _rule_out(ctx, RulingKind.GROUP_DROPPED, cohort, event, (), text)
+    return True
 
 
 def _keep(ctx: Context, cohort: Cohort, event: GroupSettled, finished: Sequence[EpisodeOutcome]) -> PendingGroup | None:
     """Return the rows a group gives to training, None when it is dropped or refused."""
     plan = ctx.plan
     ages = ages_of(ctx, cohort, event, finished)
+    if plan.by_episode and not finished:
+        return None
     if len(finished) < plan.needed_members and plan.spec.batch.incomplete_group == "score" and finished:
         finished = [*finished, *_scored_failures(ctx, finished)]
     elif len(finished) < plan.needed_members:

@@ -62,7 +62,7 @@ def _slice(ctx: Context, cohort: Cohort) -> tuple[int, int]:
     last = _last_part(ctx)
     if part < last:
         return part, min(ctx.plan.slice_groups, ctx.plan.part_groups - done)
-    return last, ctx.plan.slice_groups
+    return last, ctx.plan.slice_groups * (ctx.plan.members if ctx.plan.by_episode else 1)
 
 
 def _next_by_arrival(ctx: Context, cohort: Cohort) -> tuple[int, list[PendingGroup]] | None:

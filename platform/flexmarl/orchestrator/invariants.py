@@ -13,7 +13,7 @@ from flexmarl.contracts.events import DeviceUse, MicroBatchAccumulated, StepComm
 from flexmarl.contracts.status import GOALS, TERMINAL, RunStatus
 from flexmarl.contracts.wire import EVALUATION_DRAWS
 from flexmarl.orchestrator.plan import Plan
-from flexmarl.orchestrator.state import Cohort, Counters, LeaseState, PolicyCohort, RunState
+from flexmarl.orchestrator.state import Cohort, Counters, LeaseState, PolicyCohort, RunState, playing
 from flexmarl.orchestrator.types import NumberedCommand
 
 _OF_A_POLICY = (MicroBatchAccumulated, StepCommitted)
@@ -67,18 +67,18 @@ def check_touched(plan: Plan, state: RunState, event: Any, issued: Sequence[Numb
 
 
 def _check_counts(plan: Plan, state: RunState) -> None:
-    playing = evaluating = 0
+    training = evaluating = 0
     if not state.rest.frozen:
         for cohort in state.cohorts:
-            playing += len(cohort.open) * plan.members
+            training += playing(cohort, plan.members)
         evaluating = 0 if state.evaluation is None else len(state.evaluation.open)
-    _adds_up("training", state.train_episodes, playing)
+    _adds_up("training", state.train_episodes, training)
     _adds_up("evaluation", state.eval_episodes, evaluating)
 
 
-def _adds_up(what: str, counters: Counters, playing: int) -> None:
+def _adds_up(what: str, counters: Counters, under_way: int) -> None:
     settled = counters.finished + counters.failed + counters.cancelled
-    assert counters.proposed == settled + playing, f"{what} episodes do not add up: {counters}, {playing} playing"
+    assert counters.proposed == settled + under_way, f"{what} episodes do not add up: {counters}, {under_way} playing"
 
 
 def _check_commands(state: RunState) -> None:

@@ -19,9 +19,9 @@ from flexmarl.orchestrator import attempts, wishes
 from flexmarl.orchestrator.children import forget_child
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.pools import GANG
-from flexmarl.orchestrator.rollout import drive_rollout
+from flexmarl.orchestrator.rollout import drive_rollout, newly_ended
 from flexmarl.orchestrator.serving import loaded
-from flexmarl.orchestrator.state import Cohort, Counters, Evaluation, RunState
+from flexmarl.orchestrator.state import Cohort, Counters, Evaluation, RunState, playing
 from flexmarl.orchestrator.types import NoteLevel
 
 _ALWAYS_ON_ITS_WAY = frozenset({"host_lease"})
@@ -52,8 +52,8 @@ def freeze(ctx: Context) -> int:
         return 0
     state.rest.frozen = True
     for parts, counters, members in _parts(ctx):
-        counters.cancelled += len(parts.open) * members
-        abandoned += len(parts.open) * members
+        counters.cancelled += playing(parts, members)
+        abandoned += playing(parts, members)
     ctx.withdraw_kind("play_groups")
     for key in [key for key in state.failures if key.startswith("play:")]:
         del state.failures[key]
@@ -77,9 +77,9 @@ def take_late_group(ctx: Context, event: GroupSettled) -> None:
     """Count a group's episodes as running again that settled before the freeze reached their worker."""
     if not ctx.state.rest.frozen:
         return
-    for parts, counters, members in _parts(ctx):
+    for parts, counters, _ in _parts(ctx):
         if isinstance(parts, Cohort) is (event.origin is Origin.TRAIN) and event.draw in parts.open:
-            counters.cancelled -= members
+            counters.cancelled -= newly_ended(ctx, parts, event)
 
 
 def go_on(ctx: Context) -> None:
@@ -92,7 +92,7 @@ def go_on(ctx: Context) -> None:
         return
     rest.frozen = False
     for parts, counters, members in _parts(ctx):
-        counters.proposed += len(parts.open) * members
+        counters.proposed += playing(parts, members)
         drive_rollout(ctx, parts)
 
 

@@ -33,6 +33,8 @@ class Plan:
     """Finished members at which the other members of a group are cancelled; 0: none are."""
     slice_groups: int
     """Episode groups in a micro-batch."""
+    by_episode: bool
+    """Episodes settle one by one, and their rows are trained while the rest of their group plays."""
     streaming: bool
     """Cut and accumulate while the rest of the cohort plays."""
     part_groups: int
@@ -80,6 +82,7 @@ def make_plan(spec: ExperimentSpec) -> Plan:
         enough_members=batch.episodes_per_task if _extra(spec, "extra_members") else 0,
         needed_members=_needed_members(spec),
         slice_groups=1 if spec.mechanisms.trainer_protocol == "per_group" else batch.micro_batch_groups,
+        by_episode=batch.settle == "episode",
         streaming=spec.mechanisms.trainer_protocol != "batch",
         part_groups=-(-batch.tasks_per_step // parts),
         one_part=parts == 1,
@@ -123,7 +126,9 @@ def _needed_members(spec: ExperimentSpec) -> int:
 def _opening(spec: ExperimentSpec) -> frozenset[str]:
     """Return the policies an episode may ask before anybody has spoken."""
     roles = environment_facts(spec.environment).roles
-    return frozenset(spec.policy_of(role.name) for role in roles if role.opens and role.name in spec.agents)
+    opening = (role.name for role in roles if role.opens and role.name in spec.agents)
+    # An external agent has no weights: whatever it opens waits for nobody.
+    return frozenset(spec.policy_of(role) for role in opening if spec.agents[role].external is None)
 
 
 def _first_turns_first(spec: ExperimentSpec) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ draws that are still open, under the same key and a new number, after a back-off
 from collections.abc import Iterator
 
 from flexmarl.contracts.commands import GroupOrder, PlayGroups
+from flexmarl.contracts.events import GroupSettled
 from flexmarl.contracts.wire import EVALUATION_DRAWS, Origin, PolicyPin
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.pools import rollout_pool
@@ -45,6 +46,7 @@ def _command(ctx: Context, parts: Cohort | Evaluation, draws: list[int], pins: d
         sampling_seed=ctx.plan.spec.seed,
         greedy=not training,
         follows=ctx.plan.follows if training else {},
+        by_episode=training and ctx.plan.by_episode,
         cohort=parts.no if isinstance(parts, Cohort) else parts.step,
     )
 
@@ -62,11 +64,21 @@ def _evaluation_orders(ctx: Context, draws: list[int]) -> Iterator[GroupOrder]:
         yield GroupOrder(draw=draw, task_seed=seed, members=1)
 
 
+def newly_ended(ctx: Context, parts: Cohort | Evaluation, event: GroupSettled) -> int:
+    """Count the members of an open draw that a fact is the first to tell of: all of them, unless episodes settle."""
+    if not isinstance(parts, Cohort):
+        return 1
+    if not ctx.plan.by_episode:
+        return ctx.plan.members
+    return len({episode.member for episode in event.episodes} - parts.told.get(event.draw, {}).keys())
+
+
 def settle_draw(ctx: Context, parts: Cohort | Evaluation, draw: int) -> None:
     """Close a draw, and its command with the last of its draws."""
     key = parts.open.pop(draw)
     if isinstance(parts, Cohort):
         parts.older.pop(draw, None)
+        parts.told.pop(draw, None)
     command = ctx.state.outstanding.get(key)
     if command is not None:
         command.left -= 1

@@ -187,6 +187,8 @@ class Cohort:
     open: dict[int, str]
     """Unsettled draw -> key of the rollout command that plays it."""
     policies: dict[str, PolicyCohort]
+    told: dict[int, dict[int, bool]] = field(default_factory=dict)
+    """Open draw that settles by the episode -> members that ended, and whether each finished."""
     base: dict[str, Pin] = field(default_factory=dict)
     """Vector that was committed when this cohort became the one that is trained."""
     pending: list[PendingGroup] = field(default_factory=list)
@@ -327,6 +329,12 @@ class RunState:
     def vector(self) -> dict[str, Pin]:
         """Return the committed version vector. Only after every policy has version 0."""
         return {name: policy.pin for name, policy in self.policies.items()}
+
+
+def playing(parts: Cohort | Evaluation, members: int) -> int:
+    """Count the episodes of open draws that have not ended, where a draw has so many members."""
+    ended = sum(map(len, parts.told.values())) if isinstance(parts, Cohort) else 0
+    return len(parts.open) * members - ended
 
 
 def forget_carries(state: RunState) -> None:

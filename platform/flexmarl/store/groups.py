@@ -1,7 +1,7 @@
 """Settled episode groups: rows and the event that speaks of them, in one transaction.
 
 Invariants: a group's episodes, samples and `GroupSettled` event appear together or not at all, written by whoever
-holds the command's token in the run's present epoch. A draw that is already settled is left alone, so that a second
+holds the command's token in the run's present epoch. A member that is already settled is left alone, so that a second
 taker, or the same one after a lost acknowledgement, adds nothing. Payloads that go to segment files are on the disk
 before the transaction that names them begins.
 """
@@ -131,8 +131,8 @@ def _put(
 ) -> int:
     with conn.transaction():
         guard(conn, taken)
-        known = settled_draws(conn, taken.run_id, [group.event.draw for group, _ in stored])
-        new = [(group, samples) for group, samples in stored if group.event.draw not in known]
+        known = settled_members(conn, taken.run_id, [group.event.draw for group, _ in stored])
+        new = [(group, samples) for group, samples in stored if not _any_in(group, known)]
         if new:
             _insert_episodes(conn, taken.run_id, [row for group, _ in new for row in group.episodes])
             samples = [one for _, samples in new for one in samples]
@@ -140,8 +140,20 @@ def _put(
             if folder is not None and placed:
                 folder.register(conn, taken.run_id, taken.epoch, placed)
             _copy_samples(conn, taken.run_id, samples)
-            put_events(conn, taken.run_id, [(f"group:{group.event.draw}", group.event) for group, _ in new])
+            put_events(conn, taken.run_id, [(_event_key(group.event), group.event) for group, _ in new])
     return len(new)
+
+
+def _any_in(group: SettledGroup, known: dict[int, set[int]]) -> bool:
+    members = known.get(group.event.draw, ())
+    return any(row.member in members for row in group.episodes)
+
+
+def _event_key(event: GroupSettled) -> str:
+    """Name the fact: a group settles once, and where its episodes settle one by one, each of them once."""
+    if not event.part:
+        return f"group:{event.draw}"
+    return f"group:{event.draw}:{','.join(str(episode.member) for episode in event.episodes)}"
 
 
 def _store_payloads(
@@ -164,12 +176,13 @@ def _store_payloads(
     return [(group, list(islice(stored, len(group.samples)))) for group in groups]
 
 
-def settled_draws(conn: Connection, run_id: int, draws: Sequence[int]) -> set[int]:
-    """Return which of the draws have their rows already."""
+def settled_members(conn: Connection, run_id: int, draws: Sequence[int]) -> dict[int, set[int]]:
+    """Return which members of the draws have their rows already; a draw without any is left out."""
     rows = conn.execute(
-        "SELECT DISTINCT draw FROM store.episode WHERE run_id = %s AND draw = ANY(%s)", [run_id, list(draws)]
+        "SELECT draw, array_agg(DISTINCT member) FROM store.episode WHERE run_id = %s AND draw = ANY(%s) GROUP BY draw",
+        [run_id, list(draws)],
     ).fetchall()
-    return {row[0] for row in rows}
+    return {draw: set(members) for draw, members in rows}
 
 
 def _insert_episodes(conn: Connection, run_id: int, rows: Sequence[EpisodeRow]) -> None:

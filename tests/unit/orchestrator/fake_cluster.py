@@ -47,6 +47,8 @@ class FakeCluster:
         self.recalls = 0
         self.grants = True
         """False: no device is free."""
+        self.ended_members = {}
+        """Draw -> members that ended, where episodes settle one by one."""
         self.held_draws = set()
         """Draws that nobody plays for now."""
 
@@ -315,8 +317,27 @@ class FakeCluster:
         self.put(f"step:{command.policy}:{command.next_version}", committed)
         return None
 
+    def play_members(self, number, command):
+        """Play one or two more episodes of a group; the last ones of all groups end the command."""
+        left = {
+            g.draw: [m for m in range(g.members) if m not in self.ended_members.get(g.draw, ())] for g in command.groups
+        }
+        todo = [(draw, members) for draw, members in left.items() if members]
+        if todo:
+            draw, members = self.rng.choice(todo)
+            ending = self.rng.sample(members, min(len(members), self.rng.randint(1, 2)))
+            self.groups.setdefault(draw, command)
+            self.ended_members.setdefault(draw, set()).update(ending)
+            group = next(g for g in command.groups if g.draw == draw)
+            self.put(f"group:{draw}:{ending}", self.settle(number, command, group, ending))
+            left[draw] = [m for m in members if m not in ending]
+        if not any(left.values()):
+            del self.open[number]
+
     def play(self, number, command):
         """Play one more group of a rollout command; the last one ends it."""
+        if command.by_episode:
+            return self.play_members(number, command)
         todo = [g for g in command.groups if g.draw not in self.groups]
         if todo:
             group = self.rng.choice(todo)
@@ -325,10 +346,12 @@ class FakeCluster:
             self.put(f"group:{group.draw}", self.settle(number, command, group))
         if len(todo) <= 1:
             del self.open[number]
+        return None
 
-    def settle(self, number, command, group):
+    def settle(self, number, command, group, members=None):
         self.now += 0.001
-        episodes = tuple(self.episode(member, command) for member in range(group.members))
+        ending = range(group.members) if members is None else members
+        episodes = tuple(self.episode(member, command) for member in ending)
         return e.GroupSettled(
             draw=group.draw,
             origin=command.origin,
@@ -338,6 +361,7 @@ class FakeCluster:
             started_at=self.now,
             finished_at=self.now,
             versions={name: pin.version for name, pin in command.pins.items()},
+            part=command.by_episode,
         )
 
     def segments(self, command, role):

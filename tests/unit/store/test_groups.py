@@ -15,7 +15,7 @@ def test_a_worker_that_commits_rows_and_dies_before_reporting_is_continued(story
     groups.put_groups(story.conn, dead, [story.group(0, dead), story.group(1, dead)])
     story.lapse(no)
     heir = story.take(no)
-    assert groups.settled_draws(story.conn, 1, [0, 1, 2]) == {0, 1}
+    assert groups.settled_members(story.conn, 1, [0, 1, 2]).keys() == {0, 1}
     # An heir that looks too early and plays a settled draw again adds nothing either.
     assert groups.put_groups(story.conn, heir, [story.group(1, heir), story.group(2, heir)]) == 1
     commands.finish(story.conn, heir)
@@ -51,7 +51,7 @@ def test_a_twin_waits_while_the_first_writes_and_then_sees_its_rows(story, anoth
         with pytest.raises(Exception, match="lock timeout"):
             commands.take(other, 1, no, 30)
     assert commands.take(other, 1, no, 30) is not None
-    assert groups.settled_draws(other, 1, [0]) == {0}
+    assert groups.settled_members(other, 1, [0]).keys() == {0}
 
 
 def test_a_lost_acknowledgement_is_harmless(story):
@@ -87,3 +87,27 @@ def test_payload_round_trip_and_refusal():
         pack([1], [2, 3], [-0.5])
     with pytest.raises(Refused):
         unpack(packed, 2, 2, 1)
+
+
+def test_members_that_settle_one_by_one_are_written_once_each(story):
+    no = story.play(0)
+    taken = story.take(no)
+    whole = story.group(0, taken)
+    parts = [
+        groups.SettledGroup(
+            event=whole.event.model_copy(
+                update={"part": True, "episodes": tuple(x for x in whole.event.episodes if x.member == member)}
+            ),
+            episodes=[row for row in whole.episodes if row.member == member],
+            samples=[row for row in whole.samples if row.member == member],
+        )
+        for member in (0, 1)
+    ]
+    assert groups.put_groups(story.conn, taken, parts[:1]) == 1
+    story.lapse(no)
+    heir = story.take(no)
+    assert groups.settled_members(story.conn, 1, [0]) == {0: {0}}
+    assert groups.put_groups(story.conn, heir, parts) == 1
+    assert groups.settled_members(story.conn, 1, [0]) == {0: {0, 1}}
+    assert story.kinds() == ["group_settled"] * 2
+    assert (story.count("episode"), story.count("sample")) == (len(whole.episodes), len(whole.samples))

@@ -77,6 +77,9 @@ class Batch(Strict):
     """A policy with fewer rows does not step: its gradient is carried into the next cohort."""
     max_carry: int = Field(default=4, ge=0, le=1000)
     """Cohorts in a row that a policy may carry; then it steps with what it has, or records a null step."""
+    settle: Literal["group", "episode"] = "group"
+    """What settles at once: a whole group, or each of its episodes, whose rows are trained while the others still play.
+    `episode` needs plug-ins that compare no row with another episode's, such as `reinforce`."""
     max_attempts: int = Field(default=3, ge=1, le=10)
     """Attempts per episode before it counts as failed."""
     episode_timeout_s: float = Field(default=120.0, gt=0.0, le=86_400.0)

@@ -43,6 +43,9 @@ class ExperimentSpec(Strict):
             return data
         policies = dict(policies)
         for role, agent in data["agents"].items():
+            external = agent.get("external") if isinstance(agent, dict) else getattr(agent, "external", None)
+            if external is not None:
+                continue
             own = agent.get("policy") if isinstance(agent, dict) else getattr(agent, "policy", None)
             if own is None or isinstance(own, str):
                 policies.setdefault(own or role, {})

@@ -16,12 +16,39 @@ class Sampling(Strict):
     """Upper limit of response tokens per turn; an environment may ask for fewer."""
 
 
+class ExternalModel(Strict):
+    """Somebody else's model behind an HTTP endpoint of the OpenAI chat-completions form."""
+
+    url: str = Field(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$", max_length=500)
+    """Base address; `/chat/completions` is asked below it. Its host must be allowed on the rollout workers."""
+    model: str = Field(min_length=1, max_length=200)
+    """Name under which the endpoint knows the model."""
+    secret: str = Field(default="", pattern=r"^([A-Z][A-Z0-9_]{0,63})?$")
+    """Name of the secret that is sent as a bearer token, never its value: FLEXMARL_SECRET_<name> on the rollout workers
+    holds it. Empty: none is sent."""
+    instruction: str = Field(default="", max_length=8000)
+    """Said to the model before the observation, in front of what the environment allows as a reply."""
+    timeout_s: float = Field(default=60.0, gt=0.0, le=3600.0)
+    """How long one request may take; a turn is asked again until its episode's time is over."""
+    tokens_per_word: int = Field(default=4, ge=1, le=64)
+    """The endpoint's tokens that a word of the environment may take."""
+
+
 class AgentSpec(Strict):
     policy: Name | None = None
     """Policy the agent acts with; its own one, named after its role, when absent. Agents may share a policy."""
     trainable: bool = True
-    """False freezes the agent: its turns are recorded, never trained."""
+    """False freezes the agent: its turns are recorded, never trained. An external agent is frozen."""
     sampling: Sampling = Sampling()
+    external: ExternalModel | None = None
+    """Plays with a model of somebody else instead of a policy of the run: recorded, never trained."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _external_is_frozen(cls, data: object) -> object:
+        if isinstance(data, dict) and data.get("external") is not None and "trainable" not in data:
+            return {**data, "trainable": False}
+        return data
 
 
 class FactoryModel(Strict):

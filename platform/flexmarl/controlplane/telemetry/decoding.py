@@ -19,7 +19,9 @@ def decoder_of(run_no: int, policy: str) -> Tokenizer | None:
     """Return a policy's tokenizer, None until its version 0 is bound."""
     if policy not in _bodies(run_no):
         _bodies.cache_clear()
-    body = _bodies(run_no).get(policy)
+    bodies = _bodies(run_no)
+    # What an external agent wrote is recorded in the words of the run's first policy.
+    body = bodies.get(policy) or next((bodies[name] for name in sorted(bodies)), None)
     return None if body is None else _parse(body)
 
 
