@@ -205,5 +205,13 @@ def test_a_cohort_is_in_one_state(found, own, ruled, ended, expected, waits) -> 
     assert set(CohortState) - cohorts.UNDER_WAY == {CohortState.APPLIED, CohortState.ABANDONED}
 
 
+def test_a_cohort_with_redundancy_waits_for_enough_groups_and_not_for_all() -> None:
+    said = "{} more of 10 episode groups, 8 are enough"
+    assert waits_for(groups(0, 10), [], {}, 8) == said.format(8)
+    assert waits_for(groups(7, 10), [], {"group_refused": 2}, 8) == said.format(3)
+    assert waits_for(groups(8, 10), [], {}, 8) == said.format(1), "what settled is not handled yet"
+    assert waits_for(groups(7, 8), [], {}, 8) == "1 of 8 episode groups"
+
+
 def test_every_kind_of_command_has_a_reason() -> None:
     assert {kind.model_fields["kind"].default for kind in _REASONS} == set(ROUTES)

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from flexmarl.contracts.rulings import RulingKind
+from flexmarl.contracts.spec.experiment import ExperimentSpec
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.common.times import rfc3339
@@ -47,17 +48,25 @@ def cohorts(
     if high < 0:
         return {"results": [], "next_before": None, "seq": run.state.seq}
     cut, ruled = cohort_rows.batches(conn, run.no, low, high), cohort_rows.rulings(conn, run.no, low, high)
-    ended = RunStatus(run.state.status) in TERMINAL
+    ended, enough = RunStatus(run.state.status) in TERMINAL, _enough(run)
     rows = []
     for found in cohort_rows.groups(conn, run.no, low, high):
         own = [batch for batch in cut if batch.cohort == found.cohort]
         counts = {ruling.kind: ruling.count for ruling in ruled if ruling.cohort == found.cohort}
-        rows.append(_row(found, own, counts, ended=ended))
+        rows.append(_row(found, own, counts, ended=ended, enough=enough))
     shown = [row for row in rows if states is None or row["state"] in states]
     return {"results": shown, "next_before": low if low > 0 else None, "seq": run.state.seq}
 
 
-def _row(found: CohortGroups, own: Sequence[CohortBatches], ruled: dict[str, int], *, ended: bool) -> dict[str, Any]:
+def _enough(run: Run) -> int | None:
+    """Return how many kept groups settle a cohort of the run; None where each of its groups is waited for."""
+    spec = ExperimentSpec.model_validate(run.spec)
+    return spec.batch.tasks_per_step if spec.mechanisms.redundancy.type == "extra_groups" else None
+
+
+def _row(
+    found: CohortGroups, own: Sequence[CohortBatches], ruled: dict[str, int], *, ended: bool, enough: int | None
+) -> dict[str, Any]:
     state = state_of(found, own, ruled, ended=ended)
     return {
         "cohort": found.cohort,
@@ -73,7 +82,7 @@ def _row(found: CohortGroups, own: Sequence[CohortBatches], ruled: dict[str, int
         "episodes": found.episodes,
         "episodes_failed": found.failed,
         "policies": [_policy(batch) for batch in own],
-        "waits_for": waits_for(found, own, ruled) if state in UNDER_WAY else "",
+        "waits_for": waits_for(found, own, ruled, enough) if state in UNDER_WAY else "",
         "opened_at": _moment(found.opened_at),
         "settled_at": _moment(found.settled_at) if found.settled >= found.groups else None,
         "applied_at": _moment(_applied_at(own)) if state is CohortState.APPLIED else None,
@@ -119,10 +128,19 @@ def _is_open(found: CohortGroups, ruled: dict[str, int]) -> bool:
     return found.settled < found.groups and not ruled.get(RulingKind.COHORT_SETTLED, 0)
 
 
-def waits_for(found: CohortGroups, own: Sequence[CohortBatches], ruled: dict[str, int]) -> str:
-    """Say what a cohort under way waits for first, as the pipeline goes: groups, gradients, steps."""
+def waits_for(
+    found: CohortGroups, own: Sequence[CohortBatches], ruled: dict[str, int], enough: int | None = None
+) -> str:
+    """Say what a cohort under way waits for first, as the pipeline goes: groups, gradients, steps.
+
+    With redundancy it waits for `enough` kept groups, whichever they are.
+    """
     if _is_open(found, ruled):
-        return f"{found.groups - found.settled} of {found.groups} episode groups"
+        left = found.groups - found.settled
+        if enough is None or enough >= found.groups:
+            return f"{left} of {found.groups} episode groups"
+        kept = found.settled - sum(ruled.get(kind, 0) for kind in _RULED_OUT)
+        return f"{min(left, max(1, enough - kept))} more of {found.groups} episode groups, {enough} are enough"
     for batch in own:
         if batch.cut:
             return f"gradients of {batch.policy}: {batch.accumulated} of {batch.cut + batch.accumulated} micro-batches"
