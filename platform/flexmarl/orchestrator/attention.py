@@ -2,12 +2,13 @@
 
 Invariants: a short way decides exactly what looking at everything would decide, so a core that remembers nothing - one
 restored from a snapshot - decides the same. Every rule names what its fact changes and who could want something because
-of it. A run that is not calm - work held back by a failure, a lease on the move, a rest, a cohort or an evaluation that
-may begin or end - and a fact that no rule speaks of have everything looked at. What is remembered between two calls is
-read off the state after such a look, and no short way changes it.
+of it. A run that is not calm - work that failed may be tried again, a lease is on the move, the run rests, a cohort or
+an evaluation may begin or end - and a fact that no rule speaks of have everything looked at. What is remembered between
+two calls is read off the state after such a look, and no short way changes it.
 """
 
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 from flexmarl.contracts.events import (
@@ -57,17 +58,20 @@ class Attention:
         self._looked = False
         self._moving = False
         self._begins = False
+        self._due: float | None = None
         self._trainer: LeaseState | None = None
         self._told = Told()
         self._trusts_told = False
 
-    def forget(self) -> None:
-        """The leases may have changed, and what may begin."""
+    def looked(self, ctx: Context) -> None:
+        """Everything was looked at: the leases may have changed, and what may begin; what failed waits until a time."""
         self._looked = False
+        waits = (failure.until for failure in ctx.state.failures.values() if failure.until > ctx.now)
+        self._due = min(waits, default=inf)
 
     def seen_to(self, ctx: Context, event: Event) -> bool:
         """Do what the fact leads to, if that is certain to be all. False: look at everything."""
-        self._trusts_told = isinstance(event, _OF_ONE_ENGINE) and not ctx.state.failures
+        self._trusts_told = isinstance(event, _OF_ONE_ENGINE) and self._holds_back(ctx)
         if not self._trusts_told:
             self._told.forget()
         rule = _RULES.get(type(event))
@@ -82,9 +86,13 @@ class Attention:
         else:
             drive_engines(ctx)
 
+    def _holds_back(self, ctx: Context) -> bool:
+        """Tell whether nothing that failed may be tried again now that could not be at the last look."""
+        return not ctx.state.failures or (self._due is not None and ctx.now < self._due)
+
     def _calm(self, ctx: Context) -> bool:
         state = ctx.state
-        if state.status not in _UNDER_WAY or state.failures or state.rest.frozen:
+        if state.status not in _UNDER_WAY or state.rest.frozen or not self._holds_back(ctx):
             return False
         limit = time_limit(ctx)
         if limit is not None and ctx.now >= limit:

@@ -96,7 +96,7 @@ def _drop_unneeded(ctx: Context) -> None:
     """Withdraw requests for leases that are gone or may stay, and release replacements that nobody waits for."""
     state = ctx.state
     wanted = {lease.lease_id for lease in _recalled(ctx)}
-    for key in [key for key in state.outstanding if key.startswith(REPLACE)]:
+    for key in state.outstanding.keys_of(REPLACE):
         if replaced_by(key) not in wanted:
             ctx.withdraw(key)
     for lease in [lease for lease in state.leases.values() if not lease.releasing and state.stands_by(lease)]:

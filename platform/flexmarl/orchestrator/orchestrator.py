@@ -138,7 +138,7 @@ class Orchestrator:
         HANDLERS[type(event)](ctx, event)
         if state.status not in _IDLE and not self._attention.seen_to(ctx, event):
             self._drive(ctx, event)
-            self._attention.forget()
+            self._attention.looked(ctx)
         check_touched(self.plan, state, event, ctx.commands)
         if _outline(state) != before:
             check_turn(self.plan, state)
