@@ -4,7 +4,7 @@ import pytest
 
 from flexmarl.contracts.live import Progress
 from flexmarl.contracts.status import RunStatus
-from flexmarl.store import episodes, intervals, metric_cells, report, trajectories
+from flexmarl.store import episodes, intervals, metric_cells, micro_batches, report, trajectories
 from flexmarl.store.episodes import EpisodeFilter
 from tests.support.store_story import Story
 
@@ -141,3 +141,21 @@ def test_intervals_are_stored_once_and_clipped(story):
     assert [(b.phase, b.seconds) for b in intervals.busy(story.conn, 1, 11.0)] == [("step", 1.0), ("train", 1.0)]
     found = intervals.between(story.conn, 1, 11.0, 13.5)
     assert [(i.phase, i.t0, i.t1) for i in found] == [("train", 11.0, 12.0), ("step", 13.0, 13.5)]
+
+
+def test_a_micro_batch_is_read_by_its_keys_however_many_rows_the_run_has(story):
+    story.settle(0)
+    story.cut(0, 0)
+    story.conn.execute(
+        """
+        INSERT INTO store.sample (run_id, draw, member, attempt, role, turn, policy, version, segments, n_prompt,
+          n_response, finish, payload)
+        SELECT 1, 1000 + n, 0, 1, 'solver', 0, 'solver', 0, '{}', 0, 0, 'stop', '' FROM generate_series(1, 5000) n
+        """
+    )
+    which = {"run": 1, "policy": "solver", "no": 0}
+    plan = "\n".join(row[0] for row in story.conn.execute(f"EXPLAIN {micro_batches.MEMBERS}".encode(), which))
+    assert "Index Scan using sample_1_pkey" in plan, plan
+    assert "Seq Scan" not in plan, plan
+    assert "Hash" not in plan, plan
+    assert len(micro_batches.read(story.conn, 1, "solver", 0).rows) == 2
