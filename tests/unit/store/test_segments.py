@@ -150,6 +150,15 @@ def test_each_damage_is_refused_by_name(story, folder, damage, code):
     assert any(turn.unreadable for turn in turns)
 
 
+def test_payloads_that_were_retired_are_refused_as_such(story, folder):
+    settled(story, folder, 0)
+    story.cut(0, 0)
+    story.conn.execute("UPDATE store.segment SET retired_at = clock_timestamp()")
+    with pytest.raises(Refused, match="the samples of run 1 were retired") as refused:
+        micro_batches.read(story.conn, 1, "solver", 0)
+    assert refused.value.code == "payload_retired"
+
+
 def test_a_folder_that_moved_is_found_again_once_a_writer_told_of_it(story, folder):
     settled(story, folder, 0)
     story.cut(0, 0)

@@ -32,6 +32,7 @@ class RunningChild:
     process: "subprocess.Popen[bytes]"
     url: str
     digests: list[str]
+    plane: LocalTier
 
 
 def start_child(home: Path) -> RunningChild:
@@ -54,7 +55,7 @@ def start_child(home: Path) -> RunningChild:
     ready = msgspec.json.decode(process.stdout.readline(), type=ChildReady)
     watchdog.cancel()
     assert ready.incarnation == "life-1"
-    return RunningChild(process, f"http://127.0.0.1:{ready.port}", digests)
+    return RunningChild(process, f"http://127.0.0.1:{ready.port}", digests, plane)
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +141,22 @@ async def test_other_weights_than_held_are_refused_with_what_is_held(child: Runn
     assert (status, msgspec.json.decode(body, type=NotHeld).code) == (409, "state_missing")
     status, body = await ask(child, "/load", missing | {"policy": "stranger"})
     assert (status, msgspec.json.decode(body, type=NotHeld).code) == (409, "not_held")
+
+
+async def test_damaged_weights_are_refused_by_name_and_what_is_held_goes_on(child: RunningChild) -> None:
+    await load(child, 0)
+    damaged = child.plane.put(build_model(FactoryModel(), WORDS, 3).state_dict())
+    path = Path(damaged.path)
+    whole = path.read_bytes()
+    path.chmod(0o600)
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    asked = {"policy": "speaker", "version": 7, "digest": damaged.digest}
+    status, body = await ask(child, "/load", asked)
+    assert (status, msgspec.json.decode(body, type=NotHeld).code) == (409, "state_corrupt")
+    path.write_bytes(whole[:-1])
+    status, body = await ask(child, "/load", asked)
+    assert (status, msgspec.json.decode(body, type=NotHeld).code) == (409, "state_corrupt")
+    assert (await ask(child, "/v1/completions", completion(child)))[0] == 200
 
 
 @pytest.mark.parametrize(
