@@ -1,15 +1,18 @@
-"""SIGSTOP of a trainer in the middle of a step, and its return: alone, and with the processes that vouch for it.
+"""Children that live and do nothing: a trainer that stood with its host and returns, and those that hang alone.
 
-FLEXMARL_CHAOS_STOP_S sets how long it stands (16 s unless set, longer than every lease, claim and command lives; 90 s
-is the long form).
+A trainer is stopped in the middle of a step together with the processes that vouch for it, FLEXMARL_CHAOS_STOP_S long
+(90 s unless set), and then continues with an old fence. It stands in a system of its own while the other tests use
+another one, so that the wait costs nobody anything.
 """
 
+import contextlib
 import json
 import os
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
@@ -24,19 +27,68 @@ from tests.chaos.test_kill_points import TRIGGERS, halted
 from tests.chaos.test_random_kills import SPEC, assert_nothing_lost_or_repeated
 from tests.support.chaos import Store
 from tests.support.system import System
+from workers.vigil import ANSWER_S, PROBE_S, SILENT_PROBES
 
-pytestmark = [pytest.mark.slow, pytest.mark.services]
+pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(900)]
 
-STOP_S = float(os.environ.get("FLEXMARL_CHAOS_STOP_S", "16"))
+STOP_S = float(os.environ.get("FLEXMARL_CHAOS_STOP_S", "90"))
 STEPS = 30
+FOUND_S = SILENT_PROBES * (PROBE_S + ANSWER_S)
+"""A child that stopped is found by then where its host gets the processor at all."""
+REPLACED_S = FOUND_S + 60.0
+MOMENT_S = 3.0
+
+
+@dataclass
+class Standing:
+    """A run whose trainer, node and device worker have been stopped in the middle of a step."""
+
+    system: System
+    conn: psycopg.Connection
+    store: Store
+    run: dict
+    life: str
+    trainer: int
+    hosts: list[int]
+    held: Taken
+    order: OptimizerStep
+    before: dict[str, int]
+    node_log_at: int
+    since: float
+
+
+@pytest.fixture(scope="module", autouse=True)
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standing]:
+    with System(tmp_path_factory.mktemp("standing") / "home") as system, connected(system) as conn, ExitStack() as all_:
+        run, store = start(system, "frozen host")
+        trainer, life = store.children()["trainer"]
+        processes = system.processes()
+        said = (system.home / "logs" / "node.log").stat().st_size
+        all_.enter_context(stopped([processes["device-worker"]]))
+        with halted(conn, "taken:optimizer_step"):
+            all_.enter_context(stopped([trainer]))
+        held, order = step_in_work(store)
+        all_.enter_context(stopped([processes["node"]]))
+        before = versions(store)
+        assert before[order.policy] == order.next_version - 1
+        hosts = [processes["node"], processes["device-worker"]]
+        yield Standing(
+            system, conn, store, run, life, trainer, hosts, held, order, before, said, time.monotonic()
+        )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    with System(tmp_path_factory.mktemp("frozen") / "home") as system:
-        with psycopg.connect(system.database_url, autocommit=True) as conn:
-            conn.execute(TRIGGERS.encode())
+    with System(tmp_path_factory.mktemp("hung") / "home") as system, connected(system):
         yield system
+
+
+@contextmanager
+def connected(system: System) -> Iterator[psycopg.Connection]:
+    """Connect to a system's database and make its points stoppable."""
+    with psycopg.connect(system.database_url, autocommit=True) as conn:
+        conn.execute(TRIGGERS.encode())
+        yield conn
 
 
 def start(system: System, name: str) -> tuple[dict, Store]:
@@ -55,7 +107,12 @@ def stopped(pids: list[int]) -> Iterator[None]:
             os.kill(pid, signal.SIGSTOP)
         yield
     finally:
-        for pid in pids:
+        go_on(pids)
+
+
+def go_on(pids: list[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
 
 
@@ -76,6 +133,12 @@ def step_in_work(store: Store) -> tuple[Taken, OptimizerStep]:
     return Taken(*rows[0][:5], order), order
 
 
+def losses(store: Store, life: str) -> list[str]:
+    """Return why a life of a child was counted as lost, each time it was."""
+    lost = "SELECT body ->> 'reason' FROM store.event WHERE run_id = %s AND kind = 'child_lost'"
+    return [reason for (reason,) in store.read(f"{lost} AND body ->> 'incarnation' = %s", store.run_no, life)]
+
+
 def assert_old_fence_is_refused(conn: psycopg.Connection, held: Taken, order: OptimizerStep) -> None:
     """Commit, under the hold and the life of then, the step that the returned trainer made."""
     step = steps.Step(
@@ -94,50 +157,68 @@ def refusals(log: Path, behind: int) -> list[str]:
     return [f"{line['event']}: {line.get('reason', '')}" for line in lines if line["event"] in names]
 
 
-def test_a_trainer_that_stood_returns_with_an_old_fence_and_changes_nothing(system: System) -> None:
-    run, store = start(system, "frozen host")
-    trainer, life = store.children()["trainer"]
-    processes = system.processes()
-    node_log = system.home / "logs" / "node.log"
-    said = node_log.stat().st_size
-    with psycopg.connect(system.database_url, autocommit=True) as conn, stopped([processes["device-worker"]]):
-        with ExitStack() as frozen:
-            with halted(conn, "taken:optimizer_step"):
-                returned = frozen.enter_context(ExitStack())
-                returned.enter_context(stopped([trainer]))
-            held, order = step_in_work(store)
-            frozen.enter_context(stopped([processes["node"]]))
-            before = versions(store)
-            assert before[order.policy] == order.next_version - 1
-            time.sleep(STOP_S)
-            assert "trainer" not in store.children(), "its lease has expired, the run counts it as lost"
-            returned.close()
-            time.sleep(2.0)  # it ends its step now, and its answer waits for the node
-            assert versions(store) == before
-        assert wait_until(lambda: refusals(node_log, said), 20), "the node tells by name what it does not commit"
-        assert_old_fence_is_refused(conn, held, order)
-        assert versions(store) == before, "what the returned trainer answered is no version"
-    print(f"stood {STOP_S:.0f} s before {order.policy} v{order.next_version}; {refusals(node_log, said)}")
-    api = system.api()
+@pytest.mark.parametrize("use", ["trainer", "engine"])
+def test_a_child_that_hangs_alone_is_found_and_replaced(system: System, use: str) -> None:
+    """Its worker lives and vouches for it; nothing but the child itself is wrong."""
+    run, store = start(system, f"hung {use}")
+    pid, life = store.children()[use]
+    api, seen = system.api(), set()
+    with stopped([pid]):
+        began = time.monotonic()
+        while store.children().get(use, (pid, life))[1] == life:
+            assert time.monotonic() - began < REPLACED_S, f"the {use} still counts as well"
+            seen.add((now := api.run(run["id"]))["status"])
+            if now["reason"] == f"recovering_{use}":
+                seen.add(now["reason"])
+            time.sleep(0.1)
+        print(f"{use} found and replaced after {time.monotonic() - began:.1f} s", flush=True)
+    assert seen == {"running", f"recovering_{use}"}, "the page says what the run does meanwhile"
     run = api.finish(run["id"], 400)
     assert (run["status"], run["step"]) == ("completed", STEPS), run["reason_text"]
-    lives = "SELECT count(*) FROM store.event WHERE run_id = %s AND kind = 'child_lost' AND body ->> 'incarnation' = %s"
-    assert store.read(lives, store.run_no, life) == [(1,)]
     assert_nothing_lost_or_repeated(system, api, run)
+    (why,) = losses(store, life)
+    assert why.startswith(f"it hung: {SILENT_PROBES} probes without an answer")
+    lines = [note["text"] for note in api.get(f"/runs/{run['id']}/notes?limit=200")["results"]]
+    assert any(f"lost: {why}" in line and "its successor starts by itself" in line for line in lines), lines
+    assert any(line.endswith("is back") for line in lines), lines
 
 
-def test_a_trainer_that_stood_alone_goes_on_as_if_nothing_was(system: System) -> None:
-    run, store = start(system, "frozen trainer")
+def test_a_trainer_that_stood_for_a_moment_goes_on_as_if_nothing_was(system: System) -> None:
+    run, store = start(system, "a moment")
     trainer, life = store.children()["trainer"]
-    with psycopg.connect(system.database_url, autocommit=True) as conn:
-        with halted(conn, "taken:optimizer_step"):
-            os.kill(trainer, signal.SIGSTOP)
-        with stopped([trainer]):
-            _, order = step_in_work(store)
-            time.sleep(STOP_S)
-            assert versions(store)[order.policy] == order.next_version - 1
+    with stopped([trainer]):
+        before = versions(store)
+        time.sleep(MOMENT_S)
+        assert max(versions(store).values()) <= max(before.values()) + 1, "at most what was on its way"
     run = (api := system.api()).finish(run["id"], 400)
     assert (run["status"], run["step"]) == ("completed", STEPS), run["reason_text"]
     assert_nothing_lost_or_repeated(system, api, run)
-    lost = "SELECT count(*) FROM store.event WHERE run_id = %s AND kind = 'child_lost'"
-    assert store.read(lost, store.run_no) == [(0,)], f"{life} was vouched for all the time"
+    assert losses(store, life) == [], "it was vouched for all the time"
+
+
+def test_a_trainer_that_stood_with_its_host_returns_with_an_old_fence_and_changes_nothing(standing: Standing) -> None:
+    store, order = standing.store, standing.order
+    time.sleep(max(0.0, STOP_S - (time.monotonic() - standing.since)))
+    assert "trainer" not in store.children(), "its lease has expired, the run counts it as lost"
+    go_on([standing.trainer])
+    time.sleep(2.0)  # it ends its step now, and its answer waits for the node
+    assert versions(store) == standing.before
+    stood_s = time.monotonic() - standing.since
+    go_on(standing.hosts)
+    node_log = standing.system.home / "logs" / "node.log"
+    told = wait_until(lambda: bool(refusals(node_log, standing.node_log_at)), 20)
+    assert told, "the node tells by name what it does not commit"
+    assert_old_fence_is_refused(standing.conn, standing.held, order)
+    said = refusals(node_log, standing.node_log_at)
+    print(f"stood {stood_s:.0f} s before {order.policy} v{order.next_version}; {said}", flush=True)
+    api = standing.system.api()
+    run = api.finish(standing.run["id"], 400)
+    assert (run["status"], run["step"]) == ("completed", STEPS), run["reason_text"]
+    made = (
+        "SELECT body ->> 'accumulator' FROM store.event WHERE run_id = %s AND kind = 'step_committed' "
+        "AND body ->> 'policy' = %s AND (body ->> 'version')::int = %s"
+    )
+    ((accumulator,),) = store.read(made, store.run_no, order.policy, order.next_version)
+    assert accumulator != order.accumulator, "what the returned trainer answered is no version"
+    assert len(losses(store, standing.life)) == 1
+    assert_nothing_lost_or_repeated(standing.system, api, run)

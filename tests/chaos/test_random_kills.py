@@ -9,6 +9,7 @@ Figures are printed and written to `artifacts/chaos_recovery.json`.
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -22,9 +23,9 @@ import pytest
 from tests.support.chaos import Chaos, Kind, Store, Strike, patient, percentile, schedule
 from tests.support.system import ROOT, Api, System
 
-pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(1500)]
-
 KILLS = int(os.environ.get("FLEXMARL_CHAOS_KILLS", "50"))
+pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(max(1500, 30 * KILLS))]
+
 SEED = int(os.environ.get("FLEXMARL_CHAOS_SEED", "20"))
 UNDISTURBED_S = 20.0
 SECONDS_PER_KILL = 6.0
@@ -45,12 +46,14 @@ P95_S = {
     Kind.VALKEY: 6.0,
     Kind.FLUSHALL: 6.0,
 }
-"""Longest recovery of a kind that is struck alone, where a process starts in `START_S`."""
+"""Longest recovery of a kind that is struck alone: seconds, for the two cores of a CI machine."""
 BURST_P95_S = 25.0
 START_S = 3.0
-"""Most of a recovery is starting processes. Where others hold the cores and a start takes longer, so may a recovery."""
+"""A process like ours starts in this time there. Most of a recovery is starting processes."""
 BUSY = 1.5
-"""Slowness from which a rate of another minute is no measure."""
+"""From this slowness on others hold the cores: bounds grow with it, and a rate of another minute is no measure."""
+MOST_SLOW = 4.0
+"""Bounds grow no further: a machine on which a start takes longer than this times `START_S` measures nothing."""
 
 SPEC = {
     "agents": {"speaker": {}, "listener": {}},
@@ -177,6 +180,12 @@ def slowness() -> float:
     return max(1.0, (time.monotonic() - began) / START_S)
 
 
+def allowance(starts: list[float]) -> float:
+    """Return by how much bounds grow: not at all unless others hold the cores most of the time."""
+    usual = statistics.median(starts)
+    return min(usual, MOST_SLOW) if usual > BUSY else 1.0
+
+
 def rests_between(strikes: list[Strike]) -> list[Window]:
     """Return the stretches in which everything worked, between one recovery and the next strike."""
     return [
@@ -194,8 +203,8 @@ def pooled(windows: list[Window]) -> float:
 def report(
     strikes: list[Strike], windows: list[Window], undisturbed: list[Window], rests: list[Window], starts: list[float]
 ) -> None:
-    """Print and write the figures, then hold them to their bounds."""
-    slow = max(starts)
+    """Print and write the figures, then hold them to their bounds. Lost and repeated were asserted run by run."""
+    slow = allowance(starts)
     alone = {kind: [s.recovered_s for s in strikes if s.kinds == (kind,)] for kind in Kind}
     bursts = [s.recovered_s for s in strikes if len(s.kinds) > 1]
     kinds = {kind.value: figures(values, P95_S[kind] * slow) for kind, values in alone.items() if values}
@@ -203,14 +212,14 @@ def report(
         kinds["burst"] = figures(bursts, BURST_P95_S * slow)
     # A short tail says little about the rate; on a busy machine the time between strikes says more than another hour.
     rate = pooled([window for window in undisturbed if window.seconds >= UNDISTURBED_S / 2])
-    if slow > BUSY:
+    if slow > 1.0:
         rate = min(rate, pooled(rests))
     steps, seconds = sum(window.steps for window in windows), sum(window.seconds for window in windows)
     share = steps / (rate * seconds)
     body = {
         "seed": SEED, "kills": sum(len(strike.kinds) for strike in strikes), "runs": len(windows), "recovery_s": kinds,
         "undisturbed_steps_per_s": rate, "steps": steps, "seconds": seconds, "share_of_undisturbed": share,
-        "lost": 0, "applied_twice": 0, "load": os.getloadavg(), "slowness": starts,
+        "lost": 0, "applied_twice": 0, "load": os.getloadavg(), "slowness": starts, "bounds_grown": slow,
         "rate_between_strikes": pooled(rests), "strikes": [asdict(strike) for strike in strikes],
     }  # fmt: skip
     folder = ROOT / "artifacts"
@@ -221,6 +230,8 @@ def report(
             f"{name:15} n {row['n']:3}  median {row['median']:5.2f} s  p95 {row['p95']:5.2f} s  max {row['max']:5.2f}"
         )
     print(f"{body['kills']} kills in {seconds:.0f} s: {steps} steps, {share:.0%} of {rate:.2f} steps/s undisturbed")
+    unseen = [kind.value for kind, values in alone.items() if not values]
+    assert not unseen or body["kills"] < 2 * len(Kind), f"never struck alone: {unseen}"
     late = {name: row for name, row in kinds.items() if row["p95"] > row["bound"]}
     assert not late, late
     assert share >= LEAST_SHARE

@@ -225,11 +225,15 @@ class Chaos:
 def schedule(rng: random.Random, kills: int, slow: float = 1.0) -> Iterator[tuple[Kind, ...]]:
     """Yield strikes until so many kills are spent: every kind equally often, now and then several at once.
 
-    The slower the machine, the larger the bursts, so that the whole takes about as long.
+    With kills enough, each kind comes alone once before there are bursts, so that its own recovery is known. The slower
+    the machine, the larger the bursts, so that the whole takes about as long.
     """
     sizes = [1, 1, min(round(3 * slow), len(Kind))]
     deck: list[Kind] = []
     spent = 0
+    for kind in rng.sample(list(Kind), len(Kind) if kills >= 2 * len(Kind) else 0):
+        spent += 1
+        yield (kind,)
     while spent < kills:
         size = min(rng.choice(sizes), kills - spent)
         while len(deck) < size:
