@@ -9,7 +9,7 @@ from pathlib import Path
 from flexmarl.store.segments import BY_VALUE_BYTES
 from workers.errors import SettingsError
 
-_SECRET = "FLEXMARL_SECRET_"
+_SECRET = "FLEXMARL_EXTERNAL_SECRET_"
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "restart_turn": {"lag_policy": {"bound": 1, "in_flight": "restart_turn"}},
     "discard": {"lag_policy": {"bound": 2, "in_flight": "discard"}},
     "extra_members": {"redundancy": {"type": "extra_members", "extra": 2}},
+    "extra_environments": {"redundancy": {"type": "extra_environments", "extra": 2}},
     "join": {"redundancy": {"type": "extra_groups", "extra": 4, "surplus": "join"}},
     "cancel": {"redundancy": {"type": "extra_groups", "extra": 4, "surplus": "cancel"}},
     "keep": {"lag_policy": {"bound": 1}, "redundancy": {"type": "extra_groups", "extra": 4, "surplus": "keep"}},
@@ -88,6 +89,9 @@ def test_every_other_option_runs_and_its_counts_add_up(system: System) -> None:
             assert found["episodes_proposed"] == sum(fates), name
             if name in ("cancel", "keep", "extra_members"):
                 assert found["episodes_cancelled"] > 0, name
+            if name == "extra_environments":
+                assert sum(points(conn, run["no"], "episodes/replaced", "sum")) > 0, name
+                assert fates == [found["episodes_proposed"], 0, 0], name
 
 
 def points(conn: psycopg.Connection, run_no: int, name: str, stat: str) -> list[float]:

@@ -20,6 +20,7 @@ from tests.support.scripted_engine import ScriptedEngine
 from workers.models import tokenizer_json
 from workers.rollout.engines.wire import Held
 from workers.rollout.environments import family_of
+from workers.rollout.episode import play_episode
 from workers.rollout.player import Player
 
 pytestmark = pytest.mark.services
@@ -277,3 +278,37 @@ async def test_a_group_that_follows_is_answered_by_newer_weights_and_says_so(
     samples = [sample for episode in event["episodes"] for sample in episode["samples"]]
     assert all(sample["segments"] == [5, sample["tokens"]] for sample in samples if sample["role"] == "guesser")
     assert all(not sample.get("segments") for sample in samples if sample["role"] == "hinter")
+
+
+async def test_a_slow_environment_is_replaced_and_its_member_counts_once(
+    store_conn: psycopg.Connection, player: Player, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run(store_conn)
+    announce(store_conn, engine)
+    hangs, given_up = {(10, 2, 1), (10, 3, 1)}, []
+
+    async def play(order, *others):
+        if (order.draw, order.member, order.attempt) in hangs:
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                given_up.append((order.member, order.attempt))
+                raise
+        return await play_episode(order, *others)
+
+    monkeypatch.setattr("workers.rollout.player.play_episode", play)
+    command = order(10, 11)
+    groups = tuple(group.model_copy(update={"spares": 2}) for group in command.groups)
+    put_command(store_conn, 1, command.model_copy(update={"groups": groups}))
+    await asyncio.wait_for(player.play(RUN, 1), 60.0)
+    assert sorted(given_up) == [(2, 1), (3, 1)]
+    rows = store_conn.execute("SELECT member, attempt FROM store.episode WHERE draw = 10 ORDER BY 1").fetchall()
+    second = SPEC.spec.batch.max_attempts + 1
+    assert rows == [(0, 1), (1, 1), (2, second), (3, second)]
+    told = store_conn.execute(
+        "SELECT e ->> 'replaced' FROM store.inbox, jsonb_array_elements(body -> 'episodes') AS e "
+        "WHERE body ->> 'draw' = '10' ORDER BY (e ->> 'member')::int"
+    ).fetchall()
+    assert [row[0] for row in told][2:] == ["true", "true"]
+    losers = "SELECT count(*) FROM store.sample WHERE draw = 10 AND member IN (2, 3) AND attempt = 1"
+    assert store_conn.execute(losers).fetchone() == (0,)

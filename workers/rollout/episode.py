@@ -73,6 +73,8 @@ class Attempt:
     order: EpisodeOrder
     status: EpisodeStatus = EpisodeStatus.FAILED
     reason: str = ""
+    replaced: bool = False
+    """A second environment finished before the first one."""
     broke: bool = False
     """The environment itself broke off, which playing again as before would only repeat."""
     outcome: Outcome | None = None

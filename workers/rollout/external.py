@@ -135,7 +135,7 @@ class ExternalClient:
             return {}
         secret = self._access.secrets.get(model.secret)
         if not secret:
-            hint = f"FLEXMARL_SECRET_{model.secret} is not set on the rollout worker"
+            hint = f"FLEXMARL_EXTERNAL_SECRET_{model.secret} is not set on the rollout worker"
             raise ExternalError(ExternalFailure.SECRET_MISSING, hint)
         return {"Authorization": f"Bearer {secret}"}
 

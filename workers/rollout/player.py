@@ -31,6 +31,7 @@ from workers.rollout.environments.base import Family
 from workers.rollout.episode import Attempt, EpisodeOrder, Seat, play_episode
 from workers.rollout.external import ExternalAccess, ExternalClient
 from workers.rollout.recorder import settled_group
+from workers.rollout.spares import play_with_spares
 from workers.vocabulary import Codec
 
 log = structlog.get_logger(__name__)
@@ -269,11 +270,24 @@ async def _play_group(
         ]
         if group.enough:
             await _until_enough(playing, group.enough)
+        if group.spares:
+            again = partial(_play_again, taken, order, group, seats, context)
+            queue.put_nowait(
+                settled_group(order, taken.no, await play_with_spares(playing, group.spares, again), seats)
+            )
+            return
     attempts = [
         _cancelled(taken, order, group, member, context) if task.cancelled() else task.result()
         for member, task in enumerate(playing)
     ]
     queue.put_nowait(settled_group(order, taken.no, attempts, seats))
+
+
+async def _play_again(
+    taken: Taken, order: PlayGroups, group: GroupOrder, seats: dict[str, Seat], context: RunContext, member: int
+) -> Attempt:
+    """Play a member in a second environment, whose attempts are numbered behind those of the first."""
+    return await _play_member(taken, order, group, member, seats, context, context.spec.batch.max_attempts)
 
 
 async def _play_alone(
@@ -313,10 +327,11 @@ def _episode(
     taken: Taken, order: PlayGroups, group: GroupOrder, member: int, context: RunContext, tried: int, breakdowns: int
 ) -> EpisodeOrder:
     batch = context.spec.batch
+    environments = 2 if group.spares else 1
     return EpisodeOrder(
         draw=group.draw,
         member=member,
-        attempt=(taken.takes - 1) * batch.max_attempts + tried,
+        attempt=(taken.takes - 1) * batch.max_attempts * environments + tried,
         task_seed=group.task_seed,
         held_out=order.origin is Origin.EVAL,
         sampling_seed=order.sampling_seed,
@@ -328,13 +343,19 @@ def _episode(
 
 
 async def _play_member(
-    taken: Taken, order: PlayGroups, group: GroupOrder, member: int, seats: dict[str, Seat], context: RunContext
+    taken: Taken,
+    order: PlayGroups,
+    group: GroupOrder,
+    member: int,
+    seats: dict[str, Seat],
+    context: RunContext,
+    before: int = 0,
 ) -> Attempt:
-    """Try an episode until an attempt finishes or the attempts are used up."""
+    """Try an episode until an attempt finishes or the attempts are used up; they are numbered behind `before`."""
     batch = context.spec.batch
     attempt, breakdowns = None, 0
     for tried in range(1, batch.max_attempts + 1):
-        episode = _episode(taken, order, group, member, context, tried, breakdowns)
+        episode = _episode(taken, order, group, member, context, before + tried, breakdowns)
         attempt = await play_episode(episode, context.family, seats, context.client, context.external)
         if attempt.status is EpisodeStatus.FINISHED:
             return attempt

@@ -42,6 +42,7 @@ def _outcome(attempt: Attempt, seats: dict[str, Seat]) -> EpisodeOutcome:
         status=attempt.status,
         reason=attempt.reason,
         by_clock=attempt.status is EpisodeStatus.FAILED and not attempt.broke,
+        replaced=attempt.replaced,
         duration_s=attempt.finished_at - attempt.started_at,
     )
     outcome = attempt.outcome

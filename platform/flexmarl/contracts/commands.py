@@ -69,6 +69,8 @@ class GroupOrder(Record):
     members: int
     enough: int = 0
     """Finished members at which the others are cancelled; 0: all play to their end."""
+    spares: int = 0
+    """Environments beyond its members: once no more members than these play, each is played a second time beside."""
 
 
 class PlayGroups(Record):

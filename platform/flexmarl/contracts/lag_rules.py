@@ -101,6 +101,20 @@ def _redundancy(spec: ExperimentSpec) -> Iterator[Problem]:
             detail="A group is compared as a whole, so surplus members cannot outlive it.",
             hint="Set cancel.",
         )
+    if redundancy.type == "extra_environments" and redundancy.surplus != "cancel":
+        yield Problem(
+            pointer="/mechanisms/redundancy/surplus",
+            code="members_are_cancelled",
+            detail="A member counts once, so the slower of its two environments is always given up.",
+            hint="Set cancel.",
+        )
+    if redundancy.type == "extra_environments" and redundancy.extra > spec.batch.episodes_per_task:
+        yield Problem(
+            pointer="/mechanisms/redundancy/extra",
+            code="out_of_range",
+            detail=f"A group has {spec.batch.episodes_per_task} members, and no member has more than two environments.",
+            hint=f"Set {spec.batch.episodes_per_task} or fewer.",
+        )
     strict = [name for name in spec.trainable_policies() if spec.lag_policy_of(name).bound == 0]
     if redundancy.type == "extra_groups" and redundancy.surplus in CARRIED and strict:
         yield Problem(

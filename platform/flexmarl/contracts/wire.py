@@ -57,6 +57,8 @@ class EpisodeOutcome(Record):
     """Boundary and cause when the episode failed, e.g. `environment: step raised ValueError`."""
     by_clock: bool = False
     """It failed because time ran out: another try of the same might not."""
+    replaced: bool = False
+    """A second environment finished it before the first one."""
     scores: dict[Name, float] = {}
     """Episode reward per role."""
     team_score: float = 0.0

@@ -20,6 +20,8 @@ def step_metrics(ctx: Context, cohort: Cohort) -> None:
         _lengths(ctx, tally, step)
     _signals(ctx, tally, step)
     ctx.metric("episodes/failed", float(tally.failed), step, stat="sum")
+    if ctx.plan.spares:
+        ctx.metric("episodes/replaced", float(tally.replaced), step, stat="sum")
     ctx.metric("groups/dropped", float(cohort.dropped), step, stat="sum")
     if ctx.plan.extra_groups:
         ctx.metric("groups/handed_on", float(cohort.handed_on), step, stat="sum")

@@ -31,6 +31,8 @@ class Plan:
     """Groups proposed beyond those of a step."""
     enough_members: int
     """Finished members at which the other members of a group are cancelled; 0: none are."""
+    spares: int
+    """Environments of a group beyond its members, in which its slowest are played a second time."""
     slice_groups: int
     """Episode groups in a micro-batch."""
     by_episode: bool
@@ -81,6 +83,7 @@ def make_plan(spec: ExperimentSpec) -> Plan:
         extra_groups=_extra(spec, "extra_groups"),
         enough_members=batch.episodes_per_task if _extra(spec, "extra_members") else 0,
         needed_members=_needed_members(spec),
+        spares=_extra(spec, "extra_environments"),
         slice_groups=1 if spec.mechanisms.trainer_protocol == "per_group" else batch.micro_batch_groups,
         by_episode=batch.settle == "episode",
         streaming=spec.mechanisms.trainer_protocol != "batch",

@@ -54,7 +54,13 @@ def _command(ctx: Context, parts: Cohort | Evaluation, draws: list[int], pins: d
 def _train_orders(ctx: Context, cohort: Cohort, draws: list[int]) -> Iterator[GroupOrder]:
     for draw in draws:
         seed = ctx.plan.sampler.train(ctx.plan.spec.seed, cohort.tasks.get(draw, draw)).seed
-        yield GroupOrder(draw=draw, task_seed=seed, members=ctx.plan.members, enough=ctx.plan.enough_members)
+        yield GroupOrder(
+            draw=draw,
+            task_seed=seed,
+            members=ctx.plan.members,
+            enough=ctx.plan.enough_members,
+            spares=ctx.plan.spares,
+        )
 
 
 def _evaluation_orders(ctx: Context, draws: list[int]) -> Iterator[GroupOrder]:

@@ -159,6 +159,8 @@ class Tally:
     finished: int = 0
     failed: int = 0
     cancelled: int = 0
+    replaced: int = 0
+    """Finished episodes that a second environment finished first."""
     solved: int = 0
     team_sum: float = 0.0
     team_min: float | None = None

@@ -44,6 +44,7 @@ def add_episode(tally: Tally, episode: EpisodeOutcome) -> None:
     tally.team_min = score if tally.team_min is None else min(tally.team_min, score)
     tally.team_max = score if tally.team_max is None else max(tally.team_max, score)
     tally.solved += episode.solved
+    tally.replaced += episode.replaced
     for role, own in episode.scores.items():
         tally.role_sum[role] = tally.role_sum.get(role, 0.0) + own
     for sample in episode.samples:

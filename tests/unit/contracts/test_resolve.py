@@ -189,7 +189,7 @@ LAG = {"bound": 1, "at_admission": "admit", "in_flight": "finish", "at_cut": "wa
         ({"mechanisms": {"redundancy": {"type": "extra_groups"}}}, ("/mechanisms/redundancy/extra", "out_of_range")),
         (
             {"mechanisms": {"redundancy": {"type": "extra_environments"}}},
-            ("/mechanisms/redundancy/type", "not_available"),
+            ("/mechanisms/redundancy/extra", "out_of_range"),
         ),
     ],
 )

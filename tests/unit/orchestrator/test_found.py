@@ -135,3 +135,17 @@ def test_an_engine_that_starts_between_two_steps_of_a_cohort_serves_groups_that_
     cluster.held_draws = set()
     assert until(cluster, RunStatus.COMPLETED).core.state.step == 4
     account(cluster)
+
+
+@pytest.mark.parametrize("publication", ["cohort", "wavefront"])
+@pytest.mark.parametrize("role", ["speaker", "listener"])
+def test_a_team_with_an_external_seat_trains_the_others_alone(role, publication):
+    other = "listener" if role == "speaker" else "speaker"
+    external = {"external": {"url": "https://api.example.org/v1", "model": "big"}}
+    spec = make_spec(agents={role: external, other: {}}, mechanisms__publication=publication)
+    cluster = until(started(spec, seed=1), RunStatus.COMPLETED)
+    account(cluster)
+    assert list(cluster.core.state.policies) == [other]
+    assert {policy for policy, _ in cluster.trained.values()} == {other}
+    assert {key[3] for key in cluster.trained} == {other}
+    assert all(list(command.pins) == [other] for command in cluster.commands("play_groups"))

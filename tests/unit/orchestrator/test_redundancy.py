@@ -109,3 +109,14 @@ def test_freezes_and_retries_lose_no_surplus(surplus):
         episodes = state.train_episodes
         assert episodes.proposed == episodes.finished + episodes.failed + episodes.cancelled
         assert max(cluster.lags) <= 2
+
+
+def test_extra_environments_add_no_member_and_are_asked_for_with_every_training_group():
+    spec = make_spec(mechanisms__redundancy={"type": "extra_environments", "extra": 2}, batch__episodes_per_task=3)
+    cluster = started(spec, seed=1).run()
+    assert cluster.status is RunStatus.COMPLETED
+    orders = [(command.origin, g) for command in cluster.commands("play_groups") for g in command.groups]
+    assert {(g.members, g.enough, g.spares) for origin, g in orders if origin == "train"} == {(3, 0, 2)}
+    assert {g.spares for origin, g in orders if origin == "eval"} == {0}
+    assert cluster.metrics["episodes/replaced", "", "sum", 1] == 0
+    assert max(cluster.lags) == 0

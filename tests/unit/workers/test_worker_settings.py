@@ -39,3 +39,16 @@ def test_a_child_sees_its_device_only():
     cpu = Device("box.cpu1", "box", "cpu", 1, "default", {})
     assert device_environment(cpu, 2)["CUDA_VISIBLE_DEVICES"] == ""
     assert device_environment(cpu, 2)["OMP_NUM_THREADS"] == "2"
+
+
+def test_external_hosts_and_secrets_come_by_name_and_no_other_secret_is_among_them():
+    env = COMPLETE | {
+        "FLEXMARL_EXTERNAL_HOSTS": "api.example.org, 127.0.0.1:8000",
+        "FLEXMARL_EXTERNAL_SECRET_OPEN": "sk-1",
+        "FLEXMARL_SECRET_KEY": "the platform's own",
+    }
+    loaded = settings.load(env)
+    assert loaded.external_hosts == {"api.example.org", "127.0.0.1:8000"}
+    assert loaded.secrets == {"OPEN": "sk-1"}
+    assert "sk-1" not in repr(loaded)
+    assert settings.load(COMPLETE).external_hosts == frozenset(), "nobody is asked unless an operator says so"

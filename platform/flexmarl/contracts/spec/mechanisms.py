@@ -24,9 +24,10 @@ class LagPolicy(Strict):
 class Redundancy(Strict):
     """More episodes than a step needs, so that it need not wait for the slowest."""
 
-    type: Literal["none", "extra_groups", "extra_members"] = "none"
+    type: Literal["none", "extra_groups", "extra_members", "extra_environments"] = "none"
     extra: int = Field(default=0, ge=0, le=4096)
-    """Groups beyond `tasks_per_step`, or members beyond `episodes_per_task`."""
+    """Groups beyond `tasks_per_step`, members beyond `episodes_per_task`, or environments of a group beyond its
+    members: these play the group's slowest members once more, and the first of the two to finish counts."""
     surplus: Literal["join", "keep", "continue", "cancel"] = "cancel"
     """Groups left when the step has enough: those that settle until its gradients are done `join` it; what had
     settled is kept for the next step (`keep`); they play on for the next step (`continue`); or are cancelled."""

@@ -24,8 +24,8 @@ class ExternalModel(Strict):
     model: str = Field(min_length=1, max_length=200)
     """Name under which the endpoint knows the model."""
     secret: str = Field(default="", pattern=r"^([A-Z][A-Z0-9_]{0,63})?$")
-    """Name of the secret that is sent as a bearer token, never its value: FLEXMARL_SECRET_<name> on the rollout workers
-    holds it. Empty: none is sent."""
+    """Name of the secret that is sent as a bearer token, never its value, which is FLEXMARL_EXTERNAL_SECRET_<name> on
+    the rollout workers. Empty: none is sent."""
     instruction: str = Field(default="", max_length=8000)
     """Said to the model before the observation, in front of what the environment allows as a reply."""
     timeout_s: float = Field(default=60.0, gt=0.0, le=3600.0)

@@ -118,6 +118,9 @@ DEFINITIONS: dict[str, Definition] = {
         "Samples generated", "samples/s", "Turns of the step's finished episodes over the step time."
     ),
     "episodes/failed": _team("Failed episodes", "episodes", "Training episodes of the step that failed."),
+    "episodes/replaced": _team(
+        "Replaced episodes", "episodes", "Episodes of the step that a second environment finished before the first."
+    ),
 }
 """Name -> definition of the series the orchestrator writes."""
 
