@@ -159,9 +159,14 @@ class ScriptedWorkers:
                 push = self.pushed.nodes.get(timeout=0.05)
             except queue.Empty:
                 continue
-            child = self.children.get(push.lease_id)
-            while child is not None and (taken := commands.take_next(conn, push.lease_id, NODE_TTL_S)) is not None:
-                self._carry_out(conn, taken, child)
+            while (taken := self._next(conn, push.lease_id)) is not None:
+                self._carry_out(conn, *taken)
+
+    def _next(self, conn: psycopg.Connection, lease_id: int) -> tuple[commands.Taken, FakeChild] | None:
+        """Take a command for the child that lives now: its predecessor would be refused for ever."""
+        child = self.children.get(lease_id)
+        taken = None if child is None else commands.take_next(conn, lease_id, NODE_TTL_S)
+        return None if taken is None else (taken, child)
 
     def _carry_out(self, conn: psycopg.Connection, taken: commands.Taken, child: FakeChild) -> None:
         try:
