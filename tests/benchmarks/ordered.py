@@ -94,8 +94,7 @@ def measure_engine(report: Report) -> None:
         report.ratio(f"engine_{name}_ratio", paired_ratios(times["ordered"], times["default"]))
 
 
-def measure_steps(report: Report, templates: Sequence[str]) -> None:
-    updates, repeats = (4, 1) if report.quick else (12, 5)
+def measure_steps(report: Report, templates: Sequence[str], updates: int, repeats: int) -> None:
     report.settings |= {"updates": updates, "repeats": repeats, "cases": {name: CASES[name] for name in templates}}
     with tempfile.TemporaryDirectory(prefix="flexmarl-bench-") as folder, System(Path(folder) / "home") as system:
         Path(folder).chmod(0o711)
@@ -118,17 +117,20 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--case", choices=["engine", *CASES], action="append", help="the engine alone, or a template; all when absent"
     )
+    parser.add_argument("--updates", type=int, default=12, help="steps of a run that count")
+    parser.add_argument("--repeats", type=int, default=5, help="pairs of runs")
 
 
 def main() -> None:
     report = start("ordered", "step time of ordered runs over that of runs that promise no bits", options)
     wanted = report.settings["case"] or ["engine", *CASES]
+    updates, repeats = (4, 1) if report.quick else (report.settings["updates"], report.settings["repeats"])
     report.settings |= {"workloads": WORKLOADS}
     if "engine" in wanted:
         measure_engine(report)
     templates = [name for name in CASES if name in wanted]
     if templates:
-        measure_steps(report, templates)
+        measure_steps(report, templates, int(str(updates)), int(str(repeats)))
     report.finish()
 
 
