@@ -28,6 +28,47 @@ def test_the_pages_fit_and_are_accessible(seeded: Any, visit: Callable[..., Any]
     assert wrong == dict.fromkeys(PAGES, (False, []))
 
 
+def test_the_form_offers_every_mechanism_and_refuses_beside_the_field(seeded: Any, visit: Callable[..., Any]) -> None:
+    guest = visit(seeded)
+    guest.sign_in()
+    guest.goto("/runs/new?template=reference_game")
+    page = guest.page
+
+    def choose(pointer: str, value: str) -> None:
+        field = page.locator(f'[data-pointer="/mechanisms/{pointer}"]')
+        if field.evaluate("node => node.tagName") == "SELECT":
+            field.select_option(value)
+        else:
+            field.fill(value)
+            field.press("Tab")
+
+    def told(pointer: str) -> Any:
+        return page.locator(f'[data-error="/mechanisms/{pointer}"]')
+
+    choose("lag_policy/in_flight", "continue")
+    told("lag_policy/in_flight").get_by_text("Set finish, or bound: 1.").wait_for()
+    field = page.locator('[data-pointer="/mechanisms/lag_policy/in_flight"]')
+    assert field.get_attribute("aria-invalid") == "true"
+    assert page.locator("#start").get_attribute("aria-disabled") == "true"
+    choose("lag_policy/bound", "1")
+    told("lag_policy/in_flight").wait_for(state="hidden")
+    choose("redundancy/type", "extra_groups")
+    told("redundancy/extra").get_by_text("Set 1 or more, or type: none.").wait_for()
+    choose("redundancy/extra", "2")
+    choose("redundancy/surplus", "continue")
+    told("redundancy/extra").wait_for(state="hidden")
+    choose("publication", "delayed")
+    told("lag_policy/in_flight").get_by_text("publication: cohort").wait_for()
+    choose("publication", "cohort")
+    choose("trainer_protocol", "mini_batch")
+    told("lag_policy/bound").get_by_text("Set 3, or fewer mini_batches.").wait_for()
+    guest.keep("new-run-refused")
+    assert guest.violations(within="#spec-form") == [], "the plan beside it is that of the last valid text, and dimmed"
+    choose("trainer_protocol", "batch")
+    told("lag_policy/bound").wait_for(state="hidden")
+    page.wait_for_function("document.querySelector('#start').getAttribute('aria-disabled') === 'false'")
+
+
 def test_from_a_cohort_to_its_decisions_and_their_events(seeded: Any, visit: Callable[..., Any]) -> None:
     guest = visit(seeded)
     guest.sign_in()

@@ -55,10 +55,10 @@ class Visitor:
         ARTIFACTS.mkdir(exist_ok=True)
         self.page.screenshot(path=str(ARTIFACTS / f"{name}.png"), full_page=full)
 
-    def violations(self) -> list[str]:
-        """What axe finds on the page as it is."""
+    def violations(self, within: str = "html") -> list[str]:
+        """What axe finds on the page as it is, or in a part of it."""
         self.page.evaluate(AXE.read_text(encoding="utf-8"))
-        found = self.page.evaluate("tags => axe.run(document, {runOnly: tags})", WCAG)
+        found = self.page.evaluate("([tags, part]) => axe.run(part, {runOnly: tags})", [WCAG, within])
         return [f"{v['id']}: {v['nodes'][0]['html'][:160]}" for v in found["violations"]]
 
     def sideways(self) -> int:

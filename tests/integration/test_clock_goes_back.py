@@ -1,4 +1,4 @@
-"""The database's clock goes back by an hour in the middle of a run: its log does not, and nothing is lost or made twice.
+"""The database's clock goes back by an hour in the middle of a run: its log does not, and nothing is lost or made anew.
 
 Steps of the clock are played where the driver learns the time; the rows are those of a real database.
 """

@@ -14,9 +14,16 @@ TARGET_METRICS = ("eval/solved", "eval/team_score")
 
 
 def broken_rules(spec: ExperimentSpec) -> list[Problem]:
-    """Return every broken rule of a specification whose single fields are legal."""
+    """Return every broken rule of a specification whose single fields are legal.
+
+    A record that several policies share is refused once: the same field, rule and way out is one refusal.
+    """
     own = (_roles, _policies, _batch, _algorithm, broken_lag_rules, training_rules, external_rules, _budget)
-    return [problem for rules in own for problem in rules(spec)]
+    found: dict[tuple[str, str, str], Problem] = {}
+    for rules in own:
+        for problem in rules(spec):
+            found.setdefault((problem.pointer, problem.code, problem.hint), problem)
+    return list(found.values())
 
 
 def warnings(spec: ExperimentSpec) -> list[Problem]:

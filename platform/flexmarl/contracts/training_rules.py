@@ -57,8 +57,10 @@ def _lag(spec: ExperimentSpec) -> Iterator[Problem]:
     """Several steps on one cohort, and cohorts that start before the last one stepped, train on older rows."""
     mechanisms, batch = spec.mechanisms, spec.batch
     steps = batch.mini_batches if mechanisms.trainer_protocol == "mini_batch" else 1
-    needed = steps - 1 + (steps if mechanisms.publication == "delayed" else 0)
-    why = f"publication {mechanisms.publication} with {steps} optimizer steps per cohort"
+    delayed = mechanisms.publication == "delayed"
+    needed = steps - 1 + (steps if delayed else 0)
+    parts = [f"{steps} optimizer steps per cohort"] * (steps > 1) + ["publication delayed"] * delayed
+    ways = [str(needed), *["fewer mini_batches"] * (steps > 1), *["publication: cohort"] * delayed]
     for name in spec.trainable_policies():
         bound = spec.lag_policy_of(name).bound
         if bound < needed:
@@ -66,8 +68,9 @@ def _lag(spec: ExperimentSpec) -> Iterator[Problem]:
             yield Problem(
                 pointer=f"/policies/{name}/lag_policy/bound" if own else "/mechanisms/lag_policy/bound",
                 code="needs_bound",
-                detail=f"{why} trains {name} on rows up to {needed} versions old; its bound is {bound}.",
-                hint=f"Set {needed}, or fewer mini_batches, or publication: cohort.",
+                detail=f"With {' and '.join(parts)}, {name} is trained on rows up to {needed} "
+                f"{'version' if needed == 1 else 'versions'} old; its bound is {bound}.",
+                hint=f"Set {', or '.join(ways)}.",
             )
 
 

@@ -1,4 +1,4 @@
-"""What a node makes of commands it does not know and of children that answer nonsense: a code, and nothing is written."""
+"""What a node makes of commands it does not know and of children that answer nonsense: a code, nothing is written."""
 
 import asyncio
 from uuid import uuid4
