@@ -15,6 +15,7 @@ from flexmarl.contracts.events import (
     CheckpointWritten,
     ChildLost,
     ChildReady,
+    CommandFailed,
     DeviceUse,
     Event,
     GroupSettled,
@@ -38,7 +39,7 @@ from flexmarl.orchestrator.telling import Told
 from flexmarl.orchestrator.training import drive_policy, drive_trainer
 
 _UNDER_WAY = frozenset({RunStatus.STARTING, RunStatus.RUNNING, RunStatus.STOPPING})
-_OF_ONE_ENGINE = (
+_OF_KNOWN_ENGINES = (
     WeightsServed,
     ChildReady,
     ChildLost,
@@ -46,9 +47,10 @@ _OF_ONE_ENGINE = (
     MicroBatchAccumulated,
     StepCommitted,
     CheckpointWritten,
+    CommandFailed,
     TimerFired,
 )
-"""Facts after which what engines were told still holds, but for the lease that the fact names."""
+"""Facts after which what engines were told still holds, but for the lease that the fact names and loads that failed."""
 
 
 class Attention:
@@ -61,7 +63,7 @@ class Attention:
         self._due: float | None = None
         self._trainer: LeaseState | None = None
         self._told = Told()
-        self._trusts_told = False
+        self._remembers = False
 
     def looked(self, ctx: Context) -> None:
         """Everything was looked at: the leases may have changed, and what may begin; what failed waits until a time."""
@@ -71,8 +73,8 @@ class Attention:
 
     def seen_to(self, ctx: Context, event: Event) -> bool:
         """Do what the fact leads to, if that is certain to be all. False: look at everything."""
-        self._trusts_told = isinstance(event, _OF_ONE_ENGINE) and self._holds_back(ctx)
-        if not self._trusts_told:
+        self._remembers = isinstance(event, _OF_KNOWN_ENGINES)
+        if not self._remembers:
             self._told.forget()
         rule = _RULES.get(type(event))
         if rule is None or not self._calm(ctx):
@@ -81,7 +83,7 @@ class Attention:
 
     def drive_engines(self, ctx: Context, event: Event) -> None:
         """Tell each engine what to hold: all of it, or what is new since they were told last."""
-        if self._trusts_told:
+        if self._remembers:
             self._told.all(ctx, getattr(event, "lease_id", 0))
         else:
             drive_engines(ctx)

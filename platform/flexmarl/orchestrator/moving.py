@@ -76,7 +76,8 @@ def moving_text(ctx: Context) -> str:
 
 
 def _recalled(ctx: Context) -> list[LeaseState]:
-    return [lease for use in DeviceUse for lease in ctx.state.at_work(use) if lease.recalled]
+    found = [lease for lease in ctx.state.leases.values() if lease.recalled and not lease.releasing]
+    return [lease for use in DeviceUse for lease in found if lease.use is use and not ctx.state.stands_by(lease)]
 
 
 def _replacement(ctx: Context, old: LeaseState) -> LeaseState | None:
@@ -99,7 +100,8 @@ def _drop_unneeded(ctx: Context) -> None:
     for key in state.outstanding.keys_of(REPLACE):
         if replaced_by(key) not in wanted:
             ctx.withdraw(key)
-    for lease in [lease for lease in state.leases.values() if not lease.releasing and state.stands_by(lease)]:
+    replacing = [lease for lease in state.leases.values() if lease.replaces and not lease.releasing]
+    for lease in [lease for lease in replacing if state.stands_by(lease)]:
         if lease.recalled or lease.replaces not in wanted:
             forget_child(ctx, lease)
             lease.releasing = True

@@ -1,9 +1,11 @@
 """What the engines have been told, so that telling them goes on where it stopped and costs what has changed.
 
 Invariants: to tell an engine twice what to hold of a policy changes nothing the second time, unless the engine
-answered, its child changed or a command failed in between. So what is left out here would have led to no command: a
+answered, its child changed or its load failed in between. So what is left out here would have led to no command: a
 core that remembers nothing decides the same. It is no part of the state; a restored core begins with nothing.
 """
+
+from collections.abc import Collection
 
 from flexmarl.contracts.events import DeviceUse
 from flexmarl.orchestrator.context import Context
@@ -25,10 +27,19 @@ class Told:
         self._engines = None
 
     def all(self, ctx: Context, lease_id: int = 0) -> None:
-        """Tell each engine what it has not been told: of a lease that a fact speaks of, everything is looked at."""
+        """Tell each engine what it has not been told, and again what it may have missed.
+
+        That is everything for the lease that a fact speaks of, and for others what failed before.
+        """
         self._look(ctx)
+        missed: dict[str, list[int]] = {}
+        for key in ctx.state.failures:
+            family, _, rest = key.partition(":")
+            if family == "load":
+                failed, _, name = rest.partition(":")
+                missed.setdefault(name, []).append(int(failed))
         for name, pins in required_versions(ctx, ctx.state.policies).items():
-            self._tell(ctx, name, pins, lease_id)
+            self._tell(ctx, name, pins, {lease_id, *missed.get(name, ())})
 
     def policy(self, ctx: Context, name: str) -> None:
         """Tell each engine what to hold of one policy."""
@@ -41,7 +52,7 @@ class Told:
         if self._engines is None or name not in self._pins:
             self.policy(ctx, name)
         else:
-            self._go_on(ctx, name, lease_id)
+            self._go_on(ctx, name, (lease_id,))
 
     def _look(self, ctx: Context) -> None:
         """Take in the engines anew. Facts about one engine or policy do not change which there are."""
@@ -51,18 +62,19 @@ class Told:
             self._pins.clear()
             self._next.clear()
 
-    def _tell(self, ctx: Context, name: str, pins: list[Pin], lease_id: int = 0) -> None:
+    def _tell(self, ctx: Context, name: str, pins: list[Pin], leases: Collection[int] = ()) -> None:
         before = self._pins.get(name)
         if before is None or [pin.version for pin in before] != [pin.version for pin in pins]:
             withdraw_others(ctx, name, pins)
             self._pins[name], self._next[name] = pins, 0
-        self._go_on(ctx, name, lease_id)
+        self._go_on(ctx, name, leases)
 
-    def _go_on(self, ctx: Context, name: str, lease_id: int) -> None:
+    def _go_on(self, ctx: Context, name: str, leases: Collection[int]) -> None:
+        """Tell the next engines of a policy; before them, of those that have been told, the ones named here."""
         assert self._engines is not None
-        place, pins, following = self._places.get(lease_id), self._pins[name], self._next[name]
-        if place is not None and place < following:
+        pins, following = self._pins[name], self._next[name]
+        for place in sorted(self._places[own] for own in leases if own in self._places):
             lease = self._engines[place]
-            waits = lacks(lease, name, pins) is not None and not tell(ctx, (lease,), name, pins)
-            following = place if waits else following
+            if place < following and lacks(lease, name, pins) and not tell(ctx, (lease,), name, pins):
+                following = place
         self._next[name] = tell(ctx, self._engines, name, pins, following)
