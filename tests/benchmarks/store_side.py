@@ -16,11 +16,12 @@ from store_rows import AGENTS, BATCH, READERS, WRITERS, agents_of
 from store_workers import DRAWS_PER_WRITER, MEMBERS, POLL_S, Worker, read, tidy, write
 
 from flexmarl.contracts.commands import Accumulate, Command, CutMicroBatch, GroupOrder, OptimizerStep, PlayGroups
-from flexmarl.contracts.events import Event, GroupSettled, MicroBatchAccumulated, StepCommitted
+from flexmarl.contracts.events import Event, GroupSettled, MicroBatchAccumulated, StepCommitted, event_adapter
 from flexmarl.contracts.live import Progress
 from flexmarl.contracts.status import RunReason, RunStatus
 from flexmarl.contracts.wire import CutSample, MicroBatchRef, Origin, PolicyPin
 from flexmarl.store import decisions, inbox, report, runs
+from flexmarl.store.command_rows import IssuedCommand
 
 MICRO_BATCHES_PER_STEP = 4
 OWNER = "benchmark"
@@ -184,19 +185,17 @@ class StoreSide:
         """Handle up to 256 facts in one decision; returns how many there were."""
         with self.conn.transaction():
             now = time.time()
-            taken = inbox.move_to_log(self.conn, run_id, at.seq, now)
+            waiting = inbox.heard(inbox.ask(self.conn, run_id, 0, (), 256)).facts
+            taken = [(fact, event_adapter.validate_json(fact.body)) for fact in waiting]
             if not taken and not issue and status is RunStatus.RUNNING:
                 return 0
             entries = [
-                decisions.LogEntry(at.seq + 1 + index, now, one.event, one.producer_key, logged=True)
-                for index, one in enumerate(taken)
+                decisions.LogEntry(at.seq + 1 + index, now, event, fact.producer_key, fact.id)
+                for index, (fact, event) in enumerate(taken)
             ]
-            follow = [*issue, *(command for one in taken for command in at.follow(one.event))]
+            follow = [*issue, *(command for _, event in taken for command in at.follow(event))]
             at.seq += len(entries)
-            issued = [
-                decisions.IssuedCommand(at.command + 1 + index, at.seq, 1, command)
-                for index, command in enumerate(follow)
-            ]
+            issued = [IssuedCommand(at.command + 1 + index, at.seq, 1, command) for index, command in enumerate(follow)]
             at.command += len(issued)
             episodes = at.rows // len(AGENTS)
             progress = Progress(episodes_proposed=episodes, episodes_finished=episodes)

@@ -18,7 +18,8 @@ from flexmarl.contracts.wire import (
     SampleRef,
 )
 from flexmarl.store import commands, decisions, groups, intervals
-from flexmarl.store.decisions import IssuedCommand, LogEntry, StoredDecision
+from flexmarl.store.command_rows import IssuedCommand
+from flexmarl.store.decisions import LogEntry, StoredDecision
 from flexmarl.store.groups import EpisodeRow, SampleRow, SettledGroup
 from flexmarl.store.runs import RunLease
 

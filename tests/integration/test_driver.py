@@ -12,7 +12,7 @@ import pytest
 from flexmarl.contracts.events import DeviceUse, RunVerb, Verb, event_adapter
 from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.contracts.status import TERMINAL, RunStatus
-from flexmarl.controlplane.runs.driver import loop, session
+from flexmarl.controlplane.runs.driver import loop, tail
 from flexmarl.controlplane.runs.driver.announcing import Silence
 from flexmarl.controlplane.runs.driver.loop import Driver
 from flexmarl.controlplane.runs.driver.session import RunSession
@@ -140,7 +140,7 @@ def bench(store_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     monkeypatch.setattr(loop, "RUN_TTL_S", 1.0)
     monkeypatch.setattr(loop, "RENEW_S", 0.2)
     monkeypatch.setattr(loop, "CLAIM_S", 0.1)
-    monkeypatch.setattr(session, "SNAPSHOT_EVENTS", 20)
+    monkeypatch.setattr(tail, "TAIL_EVENTS", 20)
     bench = Bench(store_url)
     yield bench
     bench.close()

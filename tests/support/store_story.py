@@ -29,6 +29,7 @@ from flexmarl.contracts.wire import (
     TrainStats,
 )
 from flexmarl.store import commands, decisions, groups, inbox, leases, micro_batches, runs, steps
+from flexmarl.store.command_rows import IssuedCommand
 from flexmarl.store.commands import Taken
 from flexmarl.store.runs import RunLease
 
@@ -73,7 +74,7 @@ class Story:
                 for i, one in enumerate(taken)
             ]
             numbered = [
-                decisions.IssuedCommand(self._no + 1 + i, self._seq + len(entries), self.epoch, command)
+                IssuedCommand(self._no + 1 + i, self._seq + len(entries), self.epoch, command)
                 for i, command in enumerate(issued)
             ]
             decisions.append(

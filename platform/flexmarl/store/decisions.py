@@ -28,15 +28,13 @@ from flexmarl.store.runs import RunLease
 class LogEntry:
     """An event with the number and time the driver gave it. Empty key: it did not come through the inbox.
 
-    `logged`: it was moved to the log when it was taken, in this transaction. `fact`: it waits in the inbox under this
-    id and is moved to the log with the decision.
+    `fact`: it waits in the inbox under this id and is moved to the log with the decision.
     """
 
     seq: int
     at: float
     event: Event
     producer_key: str = ""
-    logged: bool = False
     fact: int = 0
 
 
@@ -155,7 +153,7 @@ def write(conn: Connection, lease: RunLease, decision: StoredDecision, discarded
     """
     run_id = lease.run_id
     inbox.move(conn, run_id, *_moves(decision.entries))
-    _write_log(conn, run_id, [entry for entry in decision.entries if not (entry.logged or entry.fact)])
+    _write_log(conn, run_id, [entry for entry in decision.entries if not entry.fact])
     inbox.discard(conn, run_id, discarded)
     _write_notes(conn, run_id, decision.notes)
     _write_rulings(conn, run_id, decision.rulings)

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from psycopg import Connection, Cursor, errors
+from psycopg import Connection, Cursor
 
 from flexmarl.contracts.events import Event, RunVerb, event_adapter
-from flexmarl.store.errors import FenceLost
 
 CHANNEL = "flexmarl_inbox"
 """NOTIFY channel of the drivers; the payload is the run's number."""
@@ -138,36 +137,6 @@ def discard(conn: Connection, run_id: int, ids: Sequence[int]) -> None:
     """Remove facts that do not reach the log as they are."""
     if ids:
         conn.execute("DELETE FROM store.inbox WHERE run_id = %s AND id = ANY(%s)", [run_id, list(ids)])
-
-
-def move_to_log(conn: Connection, run_id: int, after: int, at: float, limit: int = 256) -> list[TakenEvent]:
-    """Move up to `limit` facts, oldest first, to the log behind event `after`, without sending them to and fro.
-
-    Call inside the transaction that appends what they lead to. Raises FenceLost when the log has gone on meanwhile.
-    """
-    try:
-        rows = conn.execute(_MOVE, {"run": run_id, "after": after, "at": at, "limit": limit}).fetchall()
-    except errors.UniqueViolation as taken:
-        raise FenceLost(run_id, "this driver", 0) from taken
-    return [TakenEvent(key, event_adapter.validate_json(body), put_at) for key, body, put_at in rows]
-
-
-_MOVE = """
-    WITH taken AS (
-      DELETE FROM store.inbox WHERE id IN (
-        SELECT id FROM store.inbox WHERE run_id = %(run)s ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED)
-      RETURNING id, producer_key, body, extract(epoch FROM put_at)::float8 AS put_at
-    ), fresh AS MATERIALIZED (
-      SELECT %(after)s + row_number() OVER (ORDER BY id) AS seq, producer_key, body, put_at FROM taken t
-      WHERE NOT EXISTS (SELECT 1 FROM store.handled h WHERE h.run_id = %(run)s AND h.producer_key = t.producer_key)
-    ), remembered AS (
-      INSERT INTO store.handled (run_id, producer_key, seq) SELECT %(run)s, producer_key, seq FROM fresh
-    ), logged AS (
-      INSERT INTO store.event (run_id, seq, kind, body, at)
-      SELECT %(run)s, seq, body ->> 'kind', body, to_timestamp(%(at)s) FROM fresh
-    )
-    SELECT producer_key, body::text, put_at FROM fresh ORDER BY seq
-"""
 
 
 def drop_events(conn: Connection, run_id: int) -> None:

@@ -21,6 +21,7 @@ from flexmarl.contracts.live import Progress
 from flexmarl.contracts.spec.experiment import ExperimentSpec
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.controlplane.runs.driver import reconciling
+from flexmarl.controlplane.runs.driver.tail import Tail
 from flexmarl.orchestrator import Decision, Orchestrator
 from flexmarl.orchestrator.types import AttemptBegan, AttemptEnded
 from flexmarl.store import decisions, runs, standing
@@ -36,10 +37,6 @@ BATCH = 256
 """Facts handled and committed together at most."""
 COMMANDS = 4096
 """A batch ends early where it has led to so many."""
-SNAPSHOT_EVENTS = 10_000
-SNAPSHOT_WORK_S = 0.3
-"""A tail that took so long to decide is replayed in about that time, whatever the size of the run."""
-SNAPSHOT_S = 30.0
 
 
 class CoreRaised(Exception):
@@ -83,9 +80,7 @@ class RunSession:
         self.deadline: float | None = None
         self.differences: list[str] = []
         """Where the run's rows differ from its log; the driver gives such a run up."""
-        self._snapshot_seq = snapshot_seq
-        self._snapshot_at = at
-        self._unsaved_s = 0.0
+        self._tail = Tail(snapshot_seq, at)
         self._text = ""
         self._progress: Progress | None = None
         """As the run's row holds it; None: unknown."""
@@ -110,11 +105,11 @@ class RunSession:
         session.deadline = stored.deadline
         session.differences = differences
         session._text = stored.reason_text
-        session._unsaved_s = time.perf_counter() - began
+        session._tail.work_s = time.perf_counter() - began
         if stored.status in TERMINAL and core.state.status not in TERMINAL:
             # Given up by a driver that did not log it: the core learns it here, and the next decision is kept whole.
             core.handle(RunGivenUp(cause="orchestrator_error", text=stored.reason_text), now)
-            session._snapshot_at = 0.0
+            session._tail.at = 0.0
         log.info("run_loaded", run_id=lease.run_id, seq=stored.seq, replayed=len(tail), fence=lease.fence)
         return session
 
@@ -149,7 +144,7 @@ class RunSession:
             timer = _in_place_of(TimerFired()) if "" in poisoned else TimerFired()
             entries.append(LogEntry(self.seq + len(entries) + 1, now, timer))
             decided.append(self._one("", timer, now))
-        self._unsaved_s += time.perf_counter() - began
+        self._tail.work_s += time.perf_counter() - began
         stored = self._stored(entries, decided, now)
         self._go_on(stored, now)
         turn = Turn(len(entries), self.seq, len(stored.commands), stored.status, stored.status is not before)
@@ -169,7 +164,7 @@ class RunSession:
     def _stored(self, entries: list[LogEntry], decided: list[Decision], now: float) -> StoredDecision:
         last = decided[-1]
         pairs = list(zip(entries, decided, strict=True))
-        snapshot = last.status in TERMINAL or self._snapshot_due(entries[-1].seq, now)
+        snapshot = last.status in TERMINAL or self._tail.too_long(entries[-1].seq, now)
         progress = self.core.progress()
         return StoredDecision(
             entries=entries,
@@ -205,15 +200,14 @@ class RunSession:
             outcomes=[
                 VerbOutcome(o.operation, o.succeeded, o.status, o.text, e.at) for e, d in pairs for o in d.outcomes
             ],
-            snapshot=zstandard.compress(self.core.snapshot()) if snapshot else None,
+            snapshot=self._snapshot() if snapshot else None,
         )
 
-    def _snapshot_due(self, seq: int, now: float) -> bool:
-        return (
-            seq - self._snapshot_seq >= SNAPSHOT_EVENTS
-            or self._unsaved_s >= SNAPSHOT_WORK_S
-            or now - self._snapshot_at >= SNAPSHOT_S
-        )
+    def _snapshot(self) -> bytes:
+        began = time.perf_counter()
+        packed = zstandard.compress(self.core.snapshot(), 1)
+        self._tail.snapshot_s = time.perf_counter() - began
+        return packed
 
     def _go_on(self, stored: StoredDecision, now: float) -> None:
         """Count on a decision: if it is not written, this object is of no use any more."""
@@ -222,7 +216,7 @@ class RunSession:
         self._text = stored.reason_text
         self._progress = stored.progress or self._progress
         if stored.snapshot is not None:
-            self._snapshot_seq, self._snapshot_at, self._unsaved_s = self.seq, now, 0.0
+            self._tail.cut(self.seq, now)
 
     def tell(self, stored: StoredDecision) -> None:
         """Log what people may look for, once it is durable."""
