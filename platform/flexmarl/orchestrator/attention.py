@@ -111,9 +111,12 @@ class Attention:
     def on_weights_served(self, ctx: Context, event: WeightsServed) -> bool:
         """One engine holds something: whoever waits for the engines waits for the others as well."""
         waiting = ctx.state.outstanding
-        missing = waiting.any_about("load", event.policy) if overlaps(ctx) else waiting.any_of("load")
         lease, policy = ctx.state.leases.get(event.lease_id), ctx.state.policies.get(event.policy)
-        if not missing or lease is None or lease.releasing or policy is None:
+        if lease is None or lease.releasing or policy is None:
+            return False
+        # Side by side with an older version, only a load of the committed one says that it is missing somewhere.
+        missing = waiting.any_for("load", event.policy, policy.version) if overlaps(ctx) else waiting.any_of("load")
+        if not missing:
             return False
         self._told.served(ctx, event.lease_id, event.policy)
         return True
@@ -183,12 +186,24 @@ class Attention:
         return going_on or ctx.state.status in TERMINAL
 
     def on_policy_bound(self, ctx: Context, event: PolicyBound) -> bool:
-        """While others are not bound, a run that starts waits for them."""
+        """While others are not bound, a run that starts waits for them; one under way takes its gradients up again."""
         policy = ctx.state.policies.get(event.policy)
+        if ctx.state.status is RunStatus.RUNNING:
+            return self._taken_up(ctx, event.policy)
         starting = ctx.state.status is RunStatus.STARTING and not ctx.state.cohorts and ctx.state.evaluation is None
         if policy is None or not policy.accumulator or not starting or not ctx.state.outstanding.any_of("bind"):
             return False
         self._told.policy(ctx, event.policy)
+        return True
+
+    def _taken_up(self, ctx: Context, name: str) -> bool:
+        cohort, trainer, policy = ctx.state.cohort, self._trainer, ctx.state.policies.get(name)
+        if cohort is None or trainer is None or policy is None or not policy.accumulator or name not in cohort.policies:
+            return False
+        if not self._train_on(ctx, trainer, cohort, name):
+            return False
+        if ctx.state.checkpoints:
+            drive_trainer(ctx)
         return True
 
     def on_child_ready(self, ctx: Context, event: ChildReady) -> bool:

@@ -77,4 +77,6 @@ class Told:
             lease = self._engines[place]
             if place < following and lacks(lease, name, pins) and not tell(ctx, (lease,), name, pins):
                 following = place
-        self._next[name] = tell(ctx, self._engines, name, pins, following)
+        if following < len(self._engines):
+            following = tell(ctx, self._engines, name, pins, following)
+        self._next[name] = following
