@@ -3,8 +3,11 @@
 One train step of a large team after another: every command is answered by one fact, so the mix of facts is that of a
 run. `core_*`: `handle` alone, invariants and garbage collector on, from the second step on; the start of 3,000 devices
 is reported apart. `core_events_per_cpu_s` counts the seconds this thread ran: what a machine of its own would give.
-`driver_*`: `RunSession.turn` as the driver calls it - take facts, decide, commit with fsync - on a store whose facts
-were put there before. `recovery_s`: the slowest of several takeovers of a run amid its steps: read snapshot and tail,
+`driver_*`: `turns` as the driver calls it - read facts ahead, decide, move them to the log with commands and state in
+one transaction, fsync - on a store whose facts were put there before, in the mix of a step; `driver_rates` tells each
+kind apart. An event is a fact in the log; each decision of `driver_single_*` is durable before the next fact is put.
+`*_cpu_*`: seconds of the driver's thread and of its server process, which work side by side.
+`recovery_s`: the slowest of several takeovers of a run amid its steps: read snapshot and tail,
 replay, compare with the rows. The server runs on this machine, as with `manage.py up`.
 
 `python tests/benchmarks/orchestrator.py [--quick] [--json FILE]`
@@ -18,9 +21,11 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import harness
+import psutil
 import psycopg
 import structlog
 
@@ -111,6 +116,19 @@ def held_run(conn: psycopg.Connection, run_id: int, spec: dict[str, object]) -> 
     return RunLease(run_id, OWNER, 1)
 
 
+@dataclass(frozen=True)
+class Drained:
+    """Facts that were handled, and what that took."""
+
+    events: int = 0
+    seconds: float = 0.0
+    thread_s: float = 0.0
+    server_s: float = 0.0
+
+    def __add__(self, other: "Drained") -> "Drained":
+        return Drained(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+
 class DrivenRun:
     """A run behind the driver's session; its decisions are seen as they are made."""
 
@@ -118,6 +136,7 @@ class DrivenRun:
         self.conn, self.session, self.cluster = conn, session, cluster
         self.decided: list[Decision] = []
         self._put = 0
+        self._server = psutil.Process(conn.info.backend_pid)
         handle = session.core.handle
 
         def seen(event: e.Event, now: float) -> Decision:
@@ -135,12 +154,17 @@ class DrivenRun:
         if len(wave) > 1:
             self.conn.execute("CHECKPOINT")
 
-    def drain(self) -> tuple[int, float]:
-        """Turn until nothing waits; returns the facts handled and the seconds it took."""
-        handled, began = 0, time.perf_counter()
+    def drain(self) -> "Drained":
+        """Turn until nothing waits."""
+        handled, began, thread, server = 0, time.perf_counter(), time.thread_time(), self._server_s()
         for turn in turns(self.session, self.conn):
             handled += turn.events
-        return handled, time.perf_counter() - began
+        seconds = time.perf_counter() - began
+        return Drained(handled, seconds, time.thread_time() - thread, self._server_s() - server)
+
+    def _server_s(self) -> float:
+        used = self._server.cpu_times()
+        return used.user + used.system
 
     def answers(self) -> list[e.Event]:
         """Carry out what was decided since the last call."""
@@ -160,18 +184,22 @@ def measure_batches(report: harness.Report, conn: psycopg.Connection, size: Size
     """Drive whole train steps in full batches."""
     run = driven(conn, 1, size, train_steps)
     wave: list[e.Event] = [e.RunVerb(verb=e.Verb.START)]
-    events, seconds = 0, 0.0
+    total = Drained()
     rates: dict[str, list[float]] = defaultdict(list)
     while wave:
         run.put(wave)
         measured = run.session.core.state.step > 0
-        handled, taken = run.drain()
+        drained = run.drain()
         if measured:
-            events, seconds = events + handled, seconds + taken
-            rates[wave[0].kind].append(handled / taken)
+            total += drained
+            rates[wave[0].kind].append(drained.events / drained.seconds)
         wave = run.answers()
-    report.figures["driver_events_per_s"] = events / seconds
-    report.settings["driver_events"] = events
+    report.figures |= {
+        "driver_events_per_s": total.events / total.seconds,
+        "driver_events_per_cpu_s": total.events / total.thread_s,
+        "driver_server_events_per_cpu_s": total.events / total.server_s,
+    }
+    report.settings["driver_events"] = total.events
     report.settings["driver_rates"] = {kind: round(statistics.median(own)) for kind, own in sorted(rates.items())}
 
 
@@ -183,14 +211,19 @@ def measure_single(report: harness.Report, conn: psycopg.Connection, size: Size,
         run.put(wave)
         run.drain()
         wave = run.answers()
-    seconds: list[float] = []
-    while len(seconds) < decisions:
+    drained: list[Drained] = []
+    while len(drained) < decisions:
         for event in wave:
             run.put([event])
-            seconds.append(run.drain()[1])
+            drained.append(run.drain())
         wave = run.answers()
-    report.figures["driver_single_per_s"] = len(seconds) / sum(seconds)
-    report.figures["driver_single_p99_ms"] = sorted(seconds)[int(len(seconds) * 0.99)] * 1e3
+    total, seconds = sum(drained, Drained()), sorted(one.seconds for one in drained)
+    report.figures |= {
+        "driver_single_per_s": total.events / total.seconds,
+        "driver_single_p99_ms": seconds[int(len(seconds) * 0.99)] * 1e3,
+        "driver_single_cpu_ms": total.thread_s / total.events * 1e3,
+        "driver_single_server_cpu_ms": total.server_s / total.events * 1e3,
+    }
 
 
 def measure_recovery(report: harness.Report, conn: psycopg.Connection, train_steps: int) -> None:

@@ -97,7 +97,7 @@ class RunSession:
             rows = standing.read(conn, lease.run_id)
             now = runs.database_now(conn)
             core = _restored(stored)
-            began = time.perf_counter()
+            began = time.thread_time()
             for entry in tail:
                 core.handle(entry.event, entry.at)
             differences = reconciling.differences(conn, stored, tail, core.state, rows)
@@ -105,7 +105,7 @@ class RunSession:
         session.deadline = stored.deadline
         session.differences = differences
         session._text = stored.reason_text
-        session._tail.work_s = time.perf_counter() - began
+        session._tail.work_s = time.thread_time() - began
         if stored.status in TERMINAL and core.state.status not in TERMINAL:
             # Given up by a driver that did not log it: the core learns it here, and the next decision is kept whole.
             core.handle(RunGivenUp(cause="orchestrator_error", text=stored.reason_text), now)
@@ -130,7 +130,7 @@ class RunSession:
         decided: list[Decision] = []
         replaced: list[int] = []
         issued = 0
-        began = time.perf_counter()
+        began = time.thread_time()
         while waiting and len(entries) < BATCH and issued < COMMANDS:
             fact = waiting.popleft()
             event, ours = event_adapter.validate_json(fact.body), fact.id
@@ -144,7 +144,7 @@ class RunSession:
             timer = _in_place_of(TimerFired()) if "" in poisoned else TimerFired()
             entries.append(LogEntry(self.seq + len(entries) + 1, now, timer))
             decided.append(self._one("", timer, now))
-        self._tail.work_s += time.perf_counter() - began
+        self._tail.work_s += time.thread_time() - began
         stored = self._stored(entries, decided, now)
         self._go_on(stored, now)
         turn = Turn(len(entries), self.seq, len(stored.commands), stored.status, stored.status is not before)
@@ -204,9 +204,9 @@ class RunSession:
         )
 
     def _snapshot(self) -> bytes:
-        began = time.perf_counter()
+        began = time.thread_time()
         packed = zstandard.compress(self.core.snapshot(), 1)
-        self._tail.snapshot_s = time.perf_counter() - began
+        self._tail.snapshot_s = time.thread_time() - began
         return packed
 
     def _go_on(self, stored: StoredDecision, now: float) -> None:
