@@ -13,7 +13,7 @@ from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef, TrainStats
 from flexmarl.orchestrator import Orchestrator
 from flexmarl.orchestrator.invariants import check_invariants
-from tests.unit.orchestrator.fake_parts import Child, Faults, digest, make_spec
+from tests.unit.orchestrator.fake_parts import Child, Faults, answers, digest, make_spec, segments
 
 __all__ = ["FakeCluster", "Faults", "make_spec", "running", "started"]
 
@@ -171,17 +171,12 @@ class FakeCluster:
                 return False
             engines = [self.children[i] for i in self.children if self.uses[i] is e.DeviceUse.ENGINE]
             wanted = {name: pin.version for name, pin in command.pins.items()}
-            return any(all(self.answers(command, x, n, v) for n, v in wanted.items()) for x in engines)
+            return any(all(answers(command, x, n, v) for n, v in wanted.items()) for x in engines)
         if isinstance(command, c.RequestDevices):
             return self.grants
         if isinstance(command, c.HostLease):
             return True
         return command.lease_id in self.children
-
-    @staticmethod
-    def answers(command, engine, policy, version):
-        held = engine.holds.get(policy, ())
-        return version in held or (policy in command.follows and any(other >= version for other in held))
 
     def load(self, command, child, number):
         """Serve a version beside the one that is to be kept; what is held changes nothing, what is late is refused."""
@@ -364,23 +359,13 @@ class FakeCluster:
             part=command.by_episode,
         )
 
-    def segments(self, command, role):
-        """A policy that follows may be answered by newer weights from some token on."""
-        policy = self.spec.policy_of(role)
-        if command is None or policy not in command.follows:
-            return ()
-        pinned, newest = command.pins[policy].version, len(self.versions[policy]) - 1
-        if newest == pinned:
-            return ()
-        return (pinned, 1, self.rng.randint(pinned, newest), 2)
-
     def episode(self, member, command=None):
         if self.rng.random() < self.faults.episode_failure:
             return EpisodeOutcome(member=member, attempt=3, status=EpisodeStatus.FAILED, reason="environment: step")
         score = self.rng.choice((0.0, 0.5, 1.0))
         samples = tuple(
             SampleRef(
-                role=role, turn=turn, tokens=3, reward=score, segments=self.segments(command, role) if command else ()
+                role=role, turn=turn, tokens=3, reward=score, segments=segments(self, command, role) if command else ()
             )
             for role in self.spec.agents
             for turn in range(self.rng.randint(1, self.turns))

@@ -55,3 +55,20 @@ class Child:
     orders: dict = field(default_factory=dict)
     """Policy -> number of the last load."""
     trains: dict = field(default_factory=dict)
+
+
+def answers(command, engine, policy, version):
+    """Tell whether an engine answers for a version: it holds it, or a newer one that the group follows."""
+    held = engine.holds.get(policy, ())
+    return version in held or (policy in command.follows and any(other >= version for other in held))
+
+
+def segments(cluster, command, role):
+    """A policy that follows may be answered by newer weights from some token on."""
+    policy = cluster.spec.policy_of(role)
+    if command is None or policy not in command.follows:
+        return ()
+    pinned, newest = command.pins[policy].version, len(cluster.versions[policy]) - 1
+    if newest == pinned:
+        return ()
+    return (pinned, 1, cluster.rng.randint(pinned, newest), 2)
