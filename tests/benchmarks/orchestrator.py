@@ -10,9 +10,10 @@ kind apart. An event is a fact in the log; each decision of `driver_single_*` is
 `recovery_s`: the slowest of several takeovers of a run amid its steps: read snapshot and tail,
 replay, compare with the rows. The server runs on this machine, as with `manage.py up`.
 
-`python tests/benchmarks/orchestrator.py [--quick] [--json FILE]`
+`python tests/benchmarks/orchestrator.py [--part core|driver] [--quick] [--json FILE]`
 """
 
+import argparse
 import logging
 import shutil
 import statistics
@@ -244,17 +245,24 @@ def measure_recovery(report: harness.Report, conn: psycopg.Connection, train_ste
     report.figures["recovery_log_events"] = float(run.session.seq)
 
 
+def options(parser: argparse.ArgumentParser) -> None:
+    """One part can be measured apart."""
+    parser.add_argument("--part", choices=["all", "core", "driver"], default="all")
+
+
 def main() -> None:
     """Measure the core first: the server is not up yet."""
-    report = harness.start("orchestrator", __doc__ or "")
+    report = harness.start("orchestrator", __doc__ or "", options)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    quick = report.quick
+    quick, part = report.quick, report.settings["part"]
     size = QUICK if quick else LARGE
-    measure_core(report, size, 2 if quick else 3)
-    with database() as conn:
-        measure_batches(report, conn, size, 2)
-        measure_single(report, conn, QUICK, 200 if quick else 2000)
-        measure_recovery(report, conn, 2 if quick else 20)
+    if part != "driver":
+        measure_core(report, size, 2 if quick else 3)
+    if part != "core":
+        with database() as conn:
+            measure_batches(report, conn, size, 2)
+            measure_single(report, conn, QUICK, 200 if quick else 2000)
+            measure_recovery(report, conn, 2 if quick else 20)
     report.finish()
 
 
