@@ -99,6 +99,10 @@ class OnItsWay(dict[str, Outstanding]):
         """Tell whether a command of a family is on its way that concerns a subject."""
         return (family, subject) in self._subjects
 
+    def any_for(self, family: str, subject: str, version: int | None) -> bool:
+        """Tell whether a command of a family is on its way that concerns a subject at a version."""
+        return any(self[key].version == version for key in self._subjects.get((family, subject), _NONE))
+
     def count_about(self, family: str, subject: str) -> int:
         """Count the commands of a family on their way that concern a subject."""
         return len(self._subjects.get((family, subject), _NONE))

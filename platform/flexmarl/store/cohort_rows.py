@@ -1,7 +1,8 @@
 """How far each cohort of a run is, read off the rows: its groups, its micro-batches and what was ruled on it.
 
 Reads only; every query carries the run and a range of cohort numbers. A cohort is known from the first command that
-plays one of its groups; a group is settled when it has an episode row, since group and rows are written at once.
+plays one of its groups; a group is settled when all its members have episode rows, which are written at once or, where
+episodes settle one by one, as they end.
 A group whose command was withdrawn before it settled is none of the cohort: a resumed or new attempt asks for it, or
 for others, again.
 """
@@ -68,18 +69,23 @@ def groups(conn: Connection, run_id: int, low: int, high: int) -> list[CohortGro
         """
         WITH asked AS (
           SELECT (c.body ->> 'cohort')::int AS cohort, min(c.created_at) AS opened_at, min(c.taken_at) AS taken_at,
-            (array_agg(c.body -> 'pins' ORDER BY c.no))[1] AS pins, count(DISTINCT g ->> 'draw') AS groups
+            (array_agg(c.body -> 'pins' ORDER BY c.no))[1] AS pins, count(DISTINCT g ->> 'draw') AS groups,
+            max((g ->> 'members')::int) AS members
           FROM store.command c CROSS JOIN LATERAL jsonb_array_elements(c.body -> 'groups') g
           WHERE c.run_id = %(run)s AND c.kind = 'play_groups' AND c.body ->> 'origin' <> 'eval'
             AND (c.body ->> 'cohort')::int BETWEEN %(low)s AND %(high)s
             AND (c.status <> 'void' OR EXISTS (SELECT 1 FROM store.episode e
               WHERE e.run_id = c.run_id AND e.draw = (g ->> 'draw')::int))
           GROUP BY 1
-        ), played AS (
-          SELECT cohort, count(DISTINCT draw) AS settled, count(*) AS episodes,
-            count(*) FILTER (WHERE status <> 'finished') AS failed, max(finished_at) AS settled_at
+        ), drawn AS (
+          SELECT cohort, draw, count(*) AS episodes, count(*) FILTER (WHERE status <> 'finished') AS failed,
+            max(finished_at) AS settled_at
           FROM store.episode
-          WHERE run_id = %(run)s AND cohort BETWEEN %(low)s AND %(high)s AND origin = 'train' GROUP BY 1
+          WHERE run_id = %(run)s AND cohort BETWEEN %(low)s AND %(high)s AND origin = 'train' GROUP BY 1, 2
+        ), played AS (
+          SELECT d.cohort, count(*) FILTER (WHERE d.episodes >= a.members) AS settled,
+            sum(d.episodes)::bigint AS episodes, sum(d.failed)::bigint AS failed, max(d.settled_at) AS settled_at
+          FROM drawn d JOIN asked a USING (cohort) GROUP BY 1
         )
         SELECT a.cohort, extract(epoch FROM a.opened_at)::float8, extract(epoch FROM a.taken_at)::float8,
           (SELECT coalesce(jsonb_object_agg(p.key, p.value -> 'version'), '{}') FROM jsonb_each(a.pins) p), a.groups,
