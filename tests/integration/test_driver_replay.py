@@ -97,9 +97,10 @@ def test_a_run_whose_rows_differ_is_stopped_at_the_next_takeover(
         driver = bench.driver()
         bench.start(spec=spec)
         bench.wait(lambda run: run.step >= 2)
-        # Nobody plays: the run stands in the middle of a step, with a rollout command on its way.
-        bench.pushed.lost = True
-        bench.wait(lambda run: bool(bench.column("SELECT 1 FROM store.command WHERE status = 'open'")))
+        # Nobody plays: the run stands in the middle of a step, with a rollout command on its way and nothing else.
+        monkeypatch.setattr(bench.pushed, "to_broker", lambda push: None)
+        waits = "SELECT 1 FROM store.command WHERE status = 'open' AND kind = 'play_groups'"
+        bench.wait(lambda run: bool(bench.column(waits)))
         _until_still(bench)
         bench.crash(driver)
     assert inbox.waiting(bench.conn, 1) == 0
