@@ -4,7 +4,7 @@ Arrays travel in binary: rendering and parsing their text would cost more than w
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import orjson
 from psycopg import Connection
@@ -21,8 +21,9 @@ from flexmarl.contracts.commands import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class IssuedCommand:
+class IssuedCommand(NamedTuple):
+    """A numbered command, the event that led to it, and the run epoch it belongs to."""
+
     no: int
     seq: int
     epoch: int

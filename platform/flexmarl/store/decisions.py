@@ -9,6 +9,7 @@ The run's own row comes last, so that a driver that stalls half-way holds up no 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from psycopg import Connection, DatabaseError
 from psycopg.pq import TransactionStatus
@@ -24,8 +25,7 @@ from flexmarl.store.errors import FenceLost
 from flexmarl.store.runs import RunLease
 
 
-@dataclass(frozen=True, slots=True)
-class LogEntry:
+class LogEntry(NamedTuple):
     """An event with the number and time the driver gave it. Empty key: it did not come through the inbox.
 
     `fact`: it waits in the inbox under this id and is moved to the log with the decision.

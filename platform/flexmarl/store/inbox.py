@@ -8,7 +8,7 @@ the transaction of what they led to, which fails when one of them is not there a
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from psycopg import Connection, Cursor
 
@@ -25,8 +25,9 @@ class TakenEvent:
     put_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingFact:
+class WaitingFact(NamedTuple):
+    """A row of the inbox, as it lies there."""
+
     id: int
     producer_key: str
     body: str
@@ -121,7 +122,7 @@ def ask(conn: Connection, run_id: int, behind: int, besides: Sequence[int], at_m
 def heard(answer: Cursor[Any]) -> Waiting:
     """Read the answer to `ask`. Whatever a pipeline sent before it has succeeded then, or its error is raised."""
     rows = answer.fetchall()
-    return Waiting(rows[0][0], [WaitingFact(*row) for _, *row in rows if row[0] is not None])
+    return Waiting(rows[0][0], [WaitingFact._make(row[1:]) for row in rows if row[1] is not None])
 
 
 def move(conn: Connection, run_id: int, ids: Sequence[int], seqs: Sequence[int], at: float) -> None:
