@@ -44,7 +44,8 @@ TRAJECTORY_FILTERS = tuple(
 """The page names them as the API does."""
 TIMELINE_WINDOW = (("window", "window_s"), ("until", "until"))
 LOG_FILTERS = tuple((name, name) for name in ("level", "agent", "node", "q"))
-DECISION_FILTERS = tuple((name, name) for name in ("kind", "policy", "cohort"))
+DECISION_FILTERS = tuple((name, name) for name in ("kind", "policy", "step"))
+MOVED_FILTERS = (("moved", "kind"), ("policy", "policy"), ("step", "step"))
 SERIES = Call("Reward per agent by step", "/runs/{key}/series/data", fixed=REWARDS)
 CALLS: dict[str, tuple[Call, ...]] = {
     "home": (
@@ -93,6 +94,7 @@ CALLS: dict[str, tuple[Call, ...]] = {
     "events": (
         Call("The log in order; go on behind next_after", "/runs/{key}/events", fixed=(("limit", "100"),)),
         Call("Decisions with their reasons, newest first", "/runs/{key}/decisions", query=DECISION_FILTERS),
+        Call("What moved each policy's data, newest first", "/runs/{key}/transitions", query=MOVED_FILTERS),
         Call("Log lines in order; go on behind next_after", "/runs/{key}/logs", query=LOG_FILTERS),
         Call("The promises, checked on the rows", "/runs/{key}/consistency"),
     ),

@@ -138,6 +138,8 @@ def test_each_decision_is_of_the_cohort_whose_step_it_is_about(api, run, played)
     trainer = played.leases[DeviceUse.TRAINER]
     played.story.issue(WriteCheckpoint(lease_id=trainer, label="last", step=1, pins=pins))
     of_first = read(api, run, "decisions?cohort=0&limit=100")["results"]
+    assert of_first == read(api, run, "decisions?step=1&limit=100")["results"]
+    assert read(api, run, "transitions?step=1") == read(api, run, "transitions?cohort=0")
     assert {row["kind"] for row in of_first} >= {"play_groups", "cut_micro_batch", "accumulate", "write_checkpoint"}
     assert sum(row["kind"] == "play_groups" for row in of_first) == 2
     everything = read(api, run, "decisions?limit=100")["results"]
@@ -165,6 +167,8 @@ def test_a_wrong_question_is_refused_by_name(api, run) -> None:
     assert refused(api, run, "decisions?cursor=abc") == "not_a_cursor"
     assert refused(api, run, "decisions?cursor=WyItY29tbWFuZCwtc2VxLC1vcmQiLGZhbHNlLFsiYSIsMSwyXV0") == "not_a_cursor"
     assert refused(api, run, "decisions?limit=501") == "out_of_range"
+    assert refused(api, run, "decisions?step=0") == "out_of_range"
+    assert refused(api, run, "transitions?step=0") == "out_of_range"
     assert refused(api, run, "lag?steps=0") == "out_of_range"
 
 

@@ -8,10 +8,11 @@ from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.telemetry import queries
 from flexmarl.controlplane.telemetry.cohorts import CohortState
 from flexmarl.store.decisions import RulingLine, _write_rulings
+from flexmarl.store.transitions import KINDS
 from tests.support.played import play
 from tests.support.statements import at_most
-from webui.views import joint
-from webui.views.joint_words import COHORT_STATES, DECISIONS
+from webui.views import joint, moved
+from webui.views.joint_words import COHORT_STATES, DECISIONS, TRANSITIONS
 
 SEATS = {"speaker": {"policy": "solver"}, "listener": {"policy": "solver"}}
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -92,13 +93,33 @@ def test_decisions_are_filtered_and_walked_by_address(browser, run, monkeypatch)
     assert "an older page" in read(browser, run, f"events?{older}")
 
 
+def test_transitions_are_filtered_and_walked_by_address(browser, run, monkeypatch) -> None:
+    assert "Nothing has moved yet" in read(browser, run, "events?view=transitions")
+    play(run)
+    text = read(browser, run, "events?view=transitions")
+    assert all(word in text for word, _ in TRANSITIONS.values() if word != "Served")
+    assert "<code>driver</code>" in text
+    assert "<code>t1.1.1</code>" in text
+    text = read(browser, run, "parts/transitions?moved=step&policy=solver")
+    assert (">Step</td>" in text, "Gradient taken</td>" in text, ">v1</td>" in text) == (True, False, True)
+    assert "Gradient taken</td>" in read(browser, run, "events?view=transitions&step=1")
+    assert "No transition matches" in read(browser, run, "events?view=transitions&step=77")
+    assert "This page cannot be read" in read(browser, run, "events?view=transitions&cursor=abc")
+    monkeypatch.setattr(moved, "LINES", 2)
+    first = read(browser, run, "events?view=transitions")
+    older = first.split('rel="next"')[0].rpartition('href="?')[2].split('"')[0].replace("&amp;", "&")
+    assert "an older page" in read(browser, run, f"events?{older}")
+
+
 def test_every_state_and_kind_has_its_word() -> None:
+    assert tuple(TRANSITIONS) == KINDS
     assert set(COHORT_STATES) == set(CohortState)
     assert set(DECISIONS) == set(queries.DECISION_KINDS) >= set(RulingKind)
 
 
 @pytest.mark.parametrize(
-    ("path", "most"), [("parts/joint", 14), ("parts/store", 24), ("parts/decisions", 9), ("pipeline", 57)]
+    ("path", "most"),
+    [("parts/joint", 14), ("parts/store", 24), ("parts/decisions", 9), ("parts/transitions", 9), ("pipeline", 57)],
 )
 def test_the_number_of_statements_of_a_page_is_bounded(browser, run, path, most) -> None:
     play(run)

@@ -13,6 +13,7 @@ from flexmarl.controlplane.runs import queries as runs
 from flexmarl.controlplane.telemetry import queries as telemetry
 from webui.views.base import page, show
 from webui.views.joint import decided
+from webui.views.moved import moved
 from webui.views.run import run_frame
 
 LINES = 300
@@ -28,11 +29,13 @@ KEYS = ("level", "component", "agent", "node", "q", "regex", "at")
 
 @page()
 def events(request: HttpRequest, key: str) -> HttpResponse:
-    """Show history and log lines, or decisions, filtered and followed."""
+    """Show history and log lines, or decisions, or transitions, filtered and followed."""
     context = {**run_frame(request, key, "events"), "view": request.GET.get("view", "")}
     found = context["found"]
     if context["view"] == "decisions":
         return show(request, "webui/run_decisions.html", {**context, **decided(request, found, context["run"])})
+    if context["view"] == "transitions":
+        return show(request, "webui/run_transitions.html", {**context, **moved(request, found, context["run"])})
     context["report"] = telemetry.consistency(found)
     return show(request, "webui/run_events.html", {**context, **_controls(request, found), **_read(request, found)})
 

@@ -61,7 +61,7 @@ def joint(request: HttpRequest, found: Any, row: dict[str, Any]) -> dict[str, An
     word = word if word in SHOWN else ""
     whole = telemetry.cohorts(found)
     lag = telemetry.lag(found, shown=whole)
-    agents, place = _agents(row), _place_of(row)
+    agents, place = agents_by_policy(row), _place_of(row)
     states = SHOWN[word][1]
     shown = [one for one in whole["results"] if states is None or one["state"] in states]
     return {
@@ -76,7 +76,7 @@ def joint(request: HttpRequest, found: Any, row: dict[str, Any]) -> dict[str, An
             for one in shown[:COHORTS]
         ],
         "cohorts_known": bool(whole["results"]),
-        "cohort_words": [(name, words, _address(request, cohorts=name)) for name, (words, _) in SHOWN.items()],
+        "cohort_words": [(name, words, address_with(request, cohorts=name)) for name, (words, _) in SHOWN.items()],
         "cohorts_shown": word,
         "joint_query": urlencode({"cohorts": word}) if word else "",
         "lags": sorted(
@@ -105,8 +105,8 @@ def store(request: HttpRequest, found: Any, row: dict[str, Any]) -> dict[str, An
     """What the store's card shows: all of it on a small run or when asked, else only that it may be asked for."""
     small = row["progress"]["episodes_finished"] <= COUNTED_AT_ONCE
     if not (small or request.GET.get("count") == "1"):
-        return {"store": None, "checks": [], "broken": 0, "count_address": _address(request, count="1")}
-    agents, place, report = _agents(row), _place_of(row), telemetry.consistency(found)
+        return {"store": None, "checks": [], "broken": 0, "count_address": address_with(request, count="1")}
+    agents, place, report = agents_by_policy(row), _place_of(row), telemetry.consistency(found)
     state = telemetry.store_state(found)
     return {
         "store": state,
@@ -124,15 +124,14 @@ def decided(request: HttpRequest, found: Any, row: dict[str, Any]) -> dict[str, 
     """A page of decisions with the filters that chose it."""
     kind, policy = request.GET.get("kind", ""), request.GET.get("policy", "")
     kind = kind if kind in telemetry.DECISION_KINDS else ""
-    step = whole_number(request, "step")
-    step = step if step is not None and 1 <= step < LARGEST else None
+    step = step_of(request)
     cohort = None if step is None else step - 1
     wanted = telemetry.DecisionFilter([kind] if kind else None, [policy] if policy else None, cohort)
     try:
         shown, refused = telemetry.decisions(found, wanted, request.GET.get("cursor") or None, LINES), ""
     except ValidationProblem as problem:
         shown, refused = {"results": [], "next": None}, problem.detail
-    agents = _agents(row)
+    agents = agents_by_policy(row)
     chosen = {"kind": kind, "policy": policy, "step": "" if step is None else str(step)}
     return {
         "decisions": [
@@ -144,10 +143,16 @@ def decided(request: HttpRequest, found: Any, row: dict[str, Any]) -> dict[str, 
         "decision_policies": sorted(agents),
         "wanted": chosen,
         "wanted_any": any(chosen.values()),
-        "older": _address(request, cursor=shown["next"]) if shown["next"] else "",
+        "older": address_with(request, cursor=shown["next"]) if shown["next"] else "",
         "held_back": bool(request.GET.get("cursor")),
         "decision_query": urlencode({name: value for name, value in chosen.items() if value}),
     }
+
+
+def step_of(request: HttpRequest) -> int | None:
+    """Return the step that a list is narrowed to, None when the address names no legal one."""
+    step = whole_number(request, "step")
+    return step if step is not None and 1 <= step < LARGEST else None
 
 
 def _groups_out(cohort: dict[str, Any]) -> str:
@@ -173,11 +178,12 @@ def _place_of(row: dict[str, Any]) -> Callable[[str], int]:
     return lambda policy: order.index(policy) if policy in order else len(order)
 
 
-def _agents(row: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def agents_by_policy(row: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the first agent of each policy: its hue is the policy's."""
     return {agent["policy"]: agent for agent in reversed(row["agents"])}
 
 
-def _address(request: HttpRequest, **changes: str) -> str:
+def address_with(request: HttpRequest, **changes: str) -> str:
     """Return the query of this page with parameters changed; empty values leave."""
     query = request.GET.copy()
     for name, value in changes.items():

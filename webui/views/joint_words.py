@@ -36,6 +36,14 @@ DECISIONS = {
 }
 """Kind of a decision -> what it does."""
 
+TRANSITIONS = {
+    "ready": ("Rows ready", "A micro-batch is cut: its rows have all that the loss needs"),
+    "backward": ("Gradient taken", "A micro-batch's gradient is in the accumulator"),
+    "step": ("Step", "The optimizer made the next version"),
+    "publish": ("Served", "An engine wholly holds a version"),
+}
+"""Kind of a transition -> (word, meaning), as a policy's data goes."""
+
 DROP_CAUSES = {
     "group_refused": "refused",
     "group_dropped": "dropped",

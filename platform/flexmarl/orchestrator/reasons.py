@@ -68,7 +68,8 @@ def _play(state: RunState, command: PlayGroups) -> str:
     groups = _count(len(command.groups), "group")
     if command.origin is Origin.EVAL:
         return f"evaluation after step {command.cohort}: {groups} under {_vector(command)}"
-    return f"{groups} of step {command.cohort + 1} are open, pinned to {_vector(command)}"
+    verb = "is" if len(command.groups) == 1 else "are"
+    return f"{groups} of step {command.cohort + 1} {verb} open, pinned to {_vector(command)}"
 
 
 def _vector(command: PlayGroups) -> str:
@@ -85,7 +86,8 @@ def _bind(state: RunState, command: BindPolicy) -> str:
 
 def _cut(state: RunState, command: CutMicroBatch) -> str:
     groups = len({sample.draw for sample in command.samples})
-    return f"{_count(groups, 'kept group')} of step {command.cohort + 1} give {_count(len(command.samples), 'row')}"
+    give = "gives" if groups == 1 else "give"
+    return f"{_count(groups, 'kept group')} of step {command.cohort + 1} {give} {_count(len(command.samples), 'row')}"
 
 
 def _accumulate(state: RunState, command: Accumulate) -> str:

@@ -1,5 +1,8 @@
 """What the orchestrator and the experience store hold of a run, over REST: cohorts, lag, rows by place, decisions."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -13,6 +16,16 @@ from flexmarl.controlplane.common.api.views import ApiView
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.runs.queries import find_run
 from flexmarl.controlplane.telemetry import cohorts, decisions, lag, queries
+
+STEP = Parameter("step", "Step that it is about, counted from 1: its cohort's number plus one.", "integer")
+_LARGEST_STEP = 2**31 - 1
+
+
+def cohort_of(values: Mapping[str, Any]) -> int | None:
+    """Return the cohort that a list is narrowed to, by its own number or by its step; None: any."""
+    if "step" not in values:
+        return values.get("cohort")
+    return within("step", values["step"], _LARGEST_STEP) - 1
 
 
 class CohortPolicySerializer(serializers.Serializer):
@@ -93,6 +106,7 @@ class DecisionsView(ApiView):
         Parameter("kind", "Kind of decision; may be repeated.", choices=decisions.KINDS, many=True),
         Parameter("policy", "Policy; may be repeated.", many=True),
         Parameter("cohort", "Cohort.", "integer"),
+        STEP,
         Parameter("limit", f"Decisions per page, 1 to {decisions.MAX_LIMIT}.", "integer"),
         CURSOR,
     )
@@ -102,7 +116,7 @@ class DecisionsView(ApiView):
         """List what was decided, newest first: each with its reason and the event it was made on."""
         values = self.values
         limit = within("limit", values.get("limit", decisions.DEFAULT_LIMIT), decisions.MAX_LIMIT)
-        wanted = queries.DecisionFilter(values.get("kind"), values.get("policy"), values.get("cohort"))
+        wanted = queries.DecisionFilter(values.get("kind"), values.get("policy"), cohort_of(values))
         found = queries.decisions(find_run(actor_of(request), run_id), wanted, values.get("cursor"), limit)
         return Response(envelope(request, Page(found["results"], found["next"], None, None), found["results"]))
 

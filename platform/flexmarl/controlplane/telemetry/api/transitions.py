@@ -13,6 +13,7 @@ from flexmarl.controlplane.common.api.views import ApiView
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.runs.queries import find_run
 from flexmarl.controlplane.telemetry import queries, transitions
+from flexmarl.controlplane.telemetry.api.joint import STEP, cohort_of
 
 
 class PolicyTransitionSerializer(serializers.Serializer):
@@ -36,6 +37,7 @@ class TransitionsView(ApiView):
         Parameter("kind", "Kind of transition; may be repeated.", choices=transitions.KINDS, many=True),
         Parameter("policy", "Policy; may be repeated.", many=True),
         Parameter("cohort", "Cohort; publications are of none.", "integer"),
+        STEP,
         Parameter("limit", f"Transitions per page, 1 to {transitions.MAX_LIMIT}.", "integer"),
         CURSOR,
     )
@@ -45,6 +47,6 @@ class TransitionsView(ApiView):
         """List when rows became ready, gradients were taken, the optimizer stepped and weights were served."""
         values = self.values
         limit = within("limit", values.get("limit", transitions.DEFAULT_LIMIT), transitions.MAX_LIMIT)
-        wanted = queries.TransitionFilter(values.get("kind") or (), values.get("policy") or (), values.get("cohort"))
+        wanted = queries.TransitionFilter(values.get("kind") or (), values.get("policy") or (), cohort_of(values))
         found = queries.transitions(find_run(actor_of(request), run_id), wanted, values.get("cursor"), limit)
         return Response(envelope(request, Page(found["results"], found["next"], None, None), found["results"]))
