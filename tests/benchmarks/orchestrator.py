@@ -1,8 +1,10 @@
 """The orchestrator's own speed: the core in memory, and the driver with every decision durable in PostgreSQL.
 
 One train step of a large team after another: every command is answered by one fact, so the mix of facts is that of a
-run. `core_*`: `handle` alone, invariants and garbage collector on, from the second step on; the start of 3,000 devices
-is reported apart. `core_events_per_cpu_s` counts the seconds this thread ran: what a machine of its own would give.
+run. `core_*` and `overlap_*`: `handle` alone, in the two disturbed runs that `orchestrator_core` describes; the start
+of 3,000 devices is reported apart. `*_events_per_s` is facts over the seconds spent in calls; `*_events_per_cpu_s`
+counts the seconds this thread ran, all between the calls included; `*_other_than_weights_per_s` leaves out the facts
+that are most. `KIND_p99_ms` and `KIND_max_ms` are those of the calls with facts of one kind.
 `driver_*`: `turns` as the driver calls it - read facts ahead, decide, move them to the log with commands and state in
 one transaction, fsync - on a store whose facts were put there before, in the mix of a step; `driver_rates` tells each
 kind apart. An event is a fact in the log; each decision of `driver_single_*` is durable before the next fact is put.
@@ -26,6 +28,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import harness
+import orchestrator_core
 import psutil
 import psycopg
 import structlog
@@ -46,51 +49,6 @@ QUICK = Size(agents=16, devices=60, groups=48)
 ADMITTED = Size(agents=16, devices=2, groups=784)
 """What the specification admits: its run is recovered through the driver's own door."""
 OWNER = "bench"
-
-
-def measure_core(report: harness.Report, size: Size, train_steps: int) -> None:
-    """Time every call of the core."""
-    spec = team(size, train_steps)
-    core, cluster = Orchestrator(spec), Cluster(spec, size)
-    taken: dict[str, list[int]] = defaultdict(list)
-    starting: list[int] = []
-    now = 1_000_000.0
-
-    def handle(event: e.Event) -> Decision:
-        nonlocal now
-        now += 1e-4
-        measured = core.state.step > 0 and core.state.status is RunStatus.RUNNING
-        began = time.perf_counter_ns()
-        decision = core.handle(event, now)
-        (taken[event.kind] if measured else starting).append(time.perf_counter_ns() - began)
-        return decision
-
-    events, cpu_s = 0, 0.0
-    wave: list[e.Event] = [e.RunVerb(verb=e.Verb.START)]
-    while wave:
-        measured, began = core.state.step > 0, time.thread_time()
-        decisions = [handle(event) for event in wave]
-        if measured:
-            events, cpu_s = events + len(wave), cpu_s + time.thread_time() - began
-        wave = cluster.answers(decisions)
-    every = sorted(ns for kind in taken.values() for ns in kind)
-    report.figures |= {
-        "core_events_per_s": len(every) / sum(every) * 1e9,
-        "core_events_per_cpu_s": events / cpu_s,
-        "core_p50_ms": every[len(every) // 2] / 1e6,
-        "core_p99_ms": every[int(len(every) * 0.99)] / 1e6,
-        "core_max_ms": every[-1] / 1e6,
-        "core_start_s": sum(starting) / 1e9,
-    }
-    for kind, times in sorted(taken.items()):
-        times.sort()
-        report.figures[f"core_{kind}_p99_ms"] = times[int(len(times) * 0.99)] / 1e6
-    report.settings |= {
-        "agents": size.agents,
-        "devices": size.devices,
-        "samples_in_flight": size.samples_in_flight,
-        "core_events": {kind: len(times) for kind, times in sorted(taken.items())},
-    }
 
 
 @contextmanager
@@ -257,7 +215,7 @@ def main() -> None:
     quick, part = report.quick, report.settings["part"]
     size = QUICK if quick else LARGE
     if part != "driver":
-        measure_core(report, size, 2 if quick else 3)
+        orchestrator_core.measure(report, size, 2 if quick else 3)
     if part != "core":
         with database() as conn:
             measure_batches(report, conn, size, 2)
