@@ -8,7 +8,12 @@ import pytest
 pytestmark = [pytest.mark.browser, pytest.mark.services, pytest.mark.slow]
 
 RUNNING, QUEUED = 1, 5
-PAGES = ("/runs/{running}/pipeline", "/runs/{running}/events?view=decisions", "/runs/{queued}/pipeline")
+PAGES = (
+    "/runs/{running}/pipeline",
+    "/runs/{running}/events?view=decisions",
+    "/runs/{running}/events?view=transitions",
+    "/runs/{queued}/pipeline",
+)
 
 
 def address(site: Any, template: str) -> str:

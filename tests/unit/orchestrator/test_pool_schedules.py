@@ -134,7 +134,18 @@ class Pool(RuleBasedStateMachine):
         if not there:
             return
         run = there[which % len(there)]
-        device = self.holds[run][0]
+        self.take(run, self.holds[run][0], keeps, breaks)
+
+    @rule(pool=st.sampled_from("pq"))
+    def a_pool_shrinks_to_parts_of_gangs(self, pool):
+        """What is free breaks for good, and one device of each gang."""
+        self.broken.update(device.device_id for device in self.free() if device.pool == pool)
+        for run in sorted(self.holds.keys() - self.waiting.keys()):
+            own = [device for device in self.holds[run] if pool_of(device) == pool]
+            if len(self.holds[run]) > 1 and own:
+                self.take(run, own[0], keeps=False, breaks=True)
+
+    def take(self, run, device, keeps, breaks):
         if keeps:
             self.moving[run] = device
         else:
