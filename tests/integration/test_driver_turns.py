@@ -9,6 +9,7 @@ import pytest
 from flexmarl.contracts.events import ChildLost, RunVerb, Verb
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.runs.driver import session as sessions
+from flexmarl.controlplane.runs.driver import turning
 from flexmarl.controlplane.runs.driver.replaying import replay
 from flexmarl.controlplane.runs.driver.session import CoreRaised, RunSession
 from flexmarl.controlplane.runs.driver.turning import turns
@@ -60,6 +61,35 @@ def test_a_backlog_is_handled_in_batches_and_told_when_it_is_durable(conn: psyco
     assert told == [(256, 256), (256, 512), (256, 768), (256, 1024), (176, 1200)]
     assert_all_handled(conn)
     assert list(turns(session, conn)) == []
+
+
+def test_looking_back_for_late_numbers_takes_no_fact_twice(
+    conn: psycopg.Connection, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turning, "LOOK_BACK", 2)
+    session = taken_over(conn)
+    inbox.drop_events(conn, 1)
+    with psycopg.connect(store_url, autocommit=True) as late, late.transaction():
+        inbox.put_events(late, 1, [(f"late{i}", ChildLost(lease_id=i)) for i in range(FACTS, FACTS + 600)])
+        inbox.put_events(conn, 1, [(f"fact{i}", ChildLost(lease_id=i)) for i in range(FACTS)])
+        going = turns(session, conn)
+        told = [next(going).events]
+    told += [turn.events for turn in going]
+    assert sum(told) == FACTS + 600
+    assert inbox.waiting(conn, 1) == 0
+    events = runs.events_after(conn, 1, 0)
+    assert sorted(entry.event.lease_id for entry in events) == list(range(FACTS + 600))
+    assert events[-1].event.lease_id == FACTS - 1, "late ones were found before the end"
+    assert replay(conn, 1).differences == ()
+
+
+def test_no_batch_is_begun_when_the_time_is_over(conn: psycopg.Connection) -> None:
+    session = taken_over(conn)
+    assert list(turns(session, conn, until=0.0)) == []
+    assert runs.load_run(conn, 1).seq == session.seq == 0
+    for _ in turns(session, conn):
+        pass
+    assert_all_handled(conn)
 
 
 def test_a_fence_that_is_lost_between_two_batches_ends_the_old_driver_and_loses_nothing(

@@ -7,6 +7,7 @@ has been up for longer than a lease lives, so that an outage of the database kil
 
 import threading
 import time
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import psycopg
@@ -36,6 +37,8 @@ RENEW_S = 1.5
 CLAIM_S = 0.5
 POLL_S = 0.5
 """Every run is looked at this often, hints or not."""
+TURNS_S = 0.5
+"""A run with a long backlog lets the others, its pushes and the leases have their turn so often."""
 ARBITRATE_S = 0.2
 SWEEP_S = 1.0
 DRAIN_S = 0.5
@@ -183,14 +186,17 @@ class Driver:
                 self.held.pop(held.lease.run_id)
                 abandon(conn, held.lease, text, RunReason.STORE_DIFFERS)
                 return
-        for turn in turns(held.session, conn, held.poisoned()):
-            held.errors = 0
-            held.raised.clear()
-            self._after(held, turn)
+        until = time.monotonic() + TURNS_S
+        with closing(turns(held.session, conn, held.poisoned(), until)) as going:
+            for turn in going:
+                held.errors = 0
+                held.raised.clear()
+                self._after(held, turn)
         if held.session.core.state.status in TERMINAL:
             self._leave(conn, held)
             return
-        held.look_at = time.monotonic() + self._idle_s(held.session)
+        now = time.monotonic()
+        held.look_at = 0.0 if now >= until else now + self._idle_s(held.session)
 
     def _after(self, held: Held, turn: Turn) -> None:
         assert held.session is not None

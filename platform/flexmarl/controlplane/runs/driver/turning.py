@@ -5,8 +5,10 @@ was made on; a turn is told only when its transaction is durable. A decision on 
 is refused by the server (its place in the log is not free), and the session is of no use then.
 """
 
+import math
+import time
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +42,8 @@ class Ahead:
         self._asked += 1
         if self._asked % LOOK_BACK == 0:
             self._behind = 0
-        besides = [] if self._behind else [*(fact.id for fact in self.facts), *self._repeated]
+        here = (*(fact.id for fact in self.facts), *self._repeated)
+        besides = [number for number in here if number > self._behind]
         return inbox.ask(conn, self._run_id, self._behind, besides, self._room)
 
     def hear(self, answer: Cursor[Any]) -> None:
@@ -69,17 +72,20 @@ class UnderWay:
     commit: Cursor[Any]
 
 
-def turns(session: RunSession, conn: Connection, poisoned: Collection[str] = ()) -> Iterator[Turn]:
+def turns(
+    session: RunSession, conn: Connection, poisoned: Collection[str] = (), until: float = math.inf
+) -> Generator[Turn, None, None]:
     """Take batches of facts, decide and commit until nothing is left to do. What comes meanwhile has its own hint.
 
+    No batch is begun after `until` (monotonic clock). Go through all of them: what is decided ahead is kept only then.
     Raises CoreRaised when the core raises; then and on any other error the session is of no use any more.
     """
     ahead = Ahead(session.lease.run_id)
     ahead.hear(ahead.ask(conn))
     if ahead.more or len(ahead.facts) > BATCH:
         with decisions.sending(conn, session.lease):
-            yield from _overlapped(session, conn, ahead, poisoned)
-    while session.due(ahead.facts, ahead.now):
+            yield from _overlapped(session, conn, ahead, poisoned, until)
+    while session.due(ahead.facts, ahead.now) and time.monotonic() < until:
         decided = session.decide(ahead.facts, ahead.now, poisoned)
         decisions.commit(conn, session.lease, decided.stored, decided.replaced)
         session.tell(decided.stored)
@@ -87,12 +93,14 @@ def turns(session: RunSession, conn: Connection, poisoned: Collection[str] = ())
     inbox.discard(conn, session.lease.run_id, ahead.repeated())
 
 
-def _overlapped(session: RunSession, conn: Connection, ahead: Ahead, poisoned: Collection[str]) -> Iterator[Turn]:
+def _overlapped(
+    session: RunSession, conn: Connection, ahead: Ahead, poisoned: Collection[str], until: float
+) -> Iterator[Turn]:
     """Decide on a batch while the server writes what the batch before led to."""
     under_way: UnderWay | None = None
-    while under_way is not None or session.due(ahead.facts, ahead.now):
+    while (goes_on := session.due(ahead.facts, ahead.now) and time.monotonic() < until) or under_way is not None:
         decided, raised = None, None
-        if session.due(ahead.facts, ahead.now):
+        if goes_on:
             try:
                 decided = session.decide(ahead.facts, ahead.now, poisoned)
             except CoreRaised as error:
