@@ -9,7 +9,7 @@ from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.orchestrator import Orchestrator, serving
 from flexmarl.orchestrator.attention import Attention
 from tests.unit.orchestrator.asking import quiet
-from tests.unit.orchestrator.fake_cluster import Faults, make_spec, started
+from tests.unit.orchestrator.fake_cluster import Faults, make_spec, running, started
 
 SURPLUS = {"cancel": 0, "join": 0, "keep": 1, "continue": 2}
 
@@ -86,6 +86,23 @@ def test_engines_are_told_in_turns_whoever_remembers_how_far(run, monkeypatch):
         most = max(most, *(waiting.count_about("load", name) for name in spec.policies))
     assert cluster.status is RunStatus.COMPLETED, cluster.core.state.reason_text
     assert most == 2
+    same_with_short_ways(cluster)
+
+
+def test_what_failed_is_tried_again_with_the_first_fact_after_its_back_off():
+    cluster = running(make_spec())
+    failed, other = [n for n in cluster.open.values() if getattr(n.command, "origin", "") == "train"][:2]
+    cluster.fail(failed.no, failed.command, "busy")
+    cluster.tell(cluster.inbox.pop())
+    for _ in range(2):
+        cluster.execute(other.no)
+        early = cluster.tell(cluster.inbox.pop(0))
+        assert not [n for n in early.commands if n.command.kind == "play_groups"]
+    last = next(n for n in cluster.open.values() if getattr(n.command, "origin", "") == "train")
+    cluster.execute(last.no)
+    cluster.now = cluster.deadline
+    again = cluster.tell(cluster.inbox.pop())
+    assert [n.command.groups for n in again.commands if n.command.kind == "play_groups"] == [failed.command.groups]
     same_with_short_ways(cluster)
 
 
