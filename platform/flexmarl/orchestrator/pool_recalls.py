@@ -4,8 +4,9 @@ A run that loses a device for good keeps the others and asks for one in its plac
 for all such runs, each holds what another lacks, and none of them can go on. Invariants: only a run that cannot work
 with what it holds is recalled; nobody is recalled unless its devices, with what is free, complete somebody; the run
 of the highest priority, then the one that has waited longest, is served, as long as the pool can hold its gang at
-all. So of runs that wait for each other one always gets on, and a run that gave its part back holds nothing: it waits
-for a whole gang like any other, and nobody can wait for it.
+all. A run whose gang the pool cannot hold makes way for whoever waits, also for its project's quota. So of runs that
+wait for each other one always gets on, and a run that gave its part back holds nothing: it waits for a whole gang like
+any other, and nobody can wait for it.
 """
 
 from collections import Counter
@@ -27,6 +28,7 @@ from flexmarl.orchestrator.pool_words import devices, numbered
 RECALL_AFTER_S = 120.0
 """A host that restarts is back before; a part that idles longer is worth more to somebody else."""
 _SHORT = frozenset({Unmet.NOT_FREE, Unmet.BEHIND})
+_HELD_UP = _SHORT | {Unmet.QUOTA_REACHED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +55,14 @@ def recalls(demands: Sequence[Demand], result: Arbitration, free: Sequence[FreeD
     hopeful = sorted((demand for demand, w in stuck if w.requirement.code not in NEVER), key=_by_priority_then_age)
     there = Counter(device.pool for device in free)
     for at, demand in enumerate(hopeful):
-        found = _enough(demand, [*hopeless, *reversed(hopeful[at + 1 :])], there)
+        found = _enough(demand, [*hopeless, *reversed(hopeful[at + 1 :])], there, rules)
         if found:
             return [_recall(victim, demand, hopeless) for victim in found]
     for demand, w in waiting:
-        if w.requirement.code in _SHORT and demand not in hopeful and (found := _enough(demand, hopeless, there)):
-            return [_recall(victim, demand, hopeless) for victim in found]
+        if w.requirement.code in _HELD_UP and demand not in hopeful:
+            found = _enough(demand, hopeless, there, rules)
+            if found:
+                return [_recall(victim, demand, hopeless) for victim in found]
     return []
 
 
@@ -81,19 +85,34 @@ def _by_priority_then_age(demand: Demand) -> tuple[int, float, int, int]:
     return -demand.priority, demand.since, demand.run_id, demand.command_no
 
 
-def _enough(demand: Demand, victims: Sequence[Demand], there: Mapping[str, int]) -> list[Demand]:
+def _enough(demand: Demand, victims: Sequence[Demand], there: Mapping[str, int], rules: Rules) -> list[Demand]:
     """Take victims in their order until the demand is covered; those that would not help keep what they hold."""
     lacks = {pool: count - there.get(pool, 0) for pool, count in wanted_of(demand).items()}
+    over = _over_quota(demand, rules)
     taken: list[Demand] = []
     for victim in victims:
         gives = victim.holds or {}
-        if any(lacks[pool] > 0 and gives.get(pool, 0) for pool in lacks):
+        seats = Counter(gives) + Counter(wanted_of(victim)) if victim.project == demand.project else Counter[str]()
+        helps = any(lacks[pool] > 0 and gives.get(pool, 0) for pool in lacks)
+        if helps or any(over[pool] > 0 and seats[pool] for pool in over):
             taken.append(victim)
             lacks = {pool: count - gives.get(pool, 0) for pool, count in lacks.items()}
-    return taken if taken and all(count <= 0 for count in lacks.values()) else []
+            over = {pool: count - seats[pool] for pool, count in over.items()}
+    covered = all(count <= 0 for count in (*lacks.values(), *over.values()))
+    return taken if taken and covered else []
+
+
+def _over_quota(demand: Demand, rules: Rules) -> dict[str, int]:
+    """Count by how much a grant would exceed the quotas of its project; a part of a gang is counted already."""
+    if demand.lacks or demand.replaces:
+        return {}
+    held = {pool: rules.held.get((demand.project, pool), 0) + count for pool, count in wanted_of(demand).items()}
+    quotas = {pool: rules.quotas.get((demand.project, pool)) for pool in held}
+    return {pool: held[pool] - quota for pool, quota in quotas.items() if quota is not None}
 
 
 def _recall(victim: Demand, demand: Demand, hopeless: Sequence[Demand]) -> Recall:
-    gives = victim.holds or {}
-    pool, lacks = next((pool, count) for pool, count in wanted_of(demand).items() if gives.get(pool, 0))
+    wanted = wanted_of(demand)
+    pool = next((pool for pool in wanted if (victim.holds or {}).get(pool, 0)), next(iter(wanted)))
+    lacks = wanted[pool]
     return Recall(victim.run_id, victim.command_no, demand.run_id, pool, lacks, victim in hopeless)

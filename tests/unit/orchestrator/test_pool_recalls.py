@@ -74,6 +74,16 @@ def test_a_run_whose_gang_the_pool_cannot_hold_any_more_makes_way_whatever_its_p
     assert recalled([big, new], capacity=3) == [1], "also for a run that has not begun"
 
 
+def test_a_run_that_can_never_be_completed_does_not_fill_its_projects_quota_for_ever():
+    quota = {"quotas": {("default", "p"): 3}, "held": {("default", "p"): 3}}
+    big, new = part(1, lacks=1, holds=2), Demand(2, 1, "p", 1, "", 0, since=2.0)
+    assert recalled([big, new], capacity=2, **quota) == [1]
+    assert recalled([big, new], capacity=3, **quota) == [], "a node that comes back completes it"
+    other = {"quotas": {("game", "p"): 0}, "held": {}}
+    game = Demand(2, 1, "p", 1, "", 0, "game", since=2.0)
+    assert recalled([big, game], capacity=2, **other) == [], "its devices do not help against another's quota"
+
+
 def test_a_quota_never_keeps_a_run_from_the_rest_of_its_gang():
     lowered = {"quotas": {("default", "p"): 1}, "held": {("default", "p"): 2}}
     demand = part(1)
