@@ -52,7 +52,7 @@ START_S = 3.0
 """A process like ours starts in this time there. Most of a recovery is starting processes."""
 BUSY = 1.5
 """From this slowness on others hold the cores: bounds grow with it, and a rate of another minute is no measure."""
-MOST_SLOW = 4.0
+MOST_SLOW = 3.0
 """Bounds grow no further: a machine on which a start takes longer than this times `START_S` measures nothing."""
 
 SPEC = {
