@@ -21,6 +21,8 @@ class Told:
         self._places: dict[int, int] = {}
         self._pins: dict[str, list[Pin]] = {}
         self._next: dict[str, int] = {}
+        self._waiting: dict[str, set[int]] = {}
+        """Places before the next one whose turn comes first: they were told once and lack something anew."""
 
     def forget(self) -> None:
         """Something happened to engines that nobody can name: all of them are told anew."""
@@ -61,22 +63,29 @@ class Told:
             self._places = {lease.lease_id: place for place, lease in enumerate(self._engines)}
             self._pins.clear()
             self._next.clear()
+            self._waiting.clear()
 
     def _tell(self, ctx: Context, name: str, pins: list[Pin], leases: Collection[int] = ()) -> None:
         before = self._pins.get(name)
         if before is None or [pin.version for pin in before] != [pin.version for pin in pins]:
             withdraw_others(ctx, name, pins)
             self._pins[name], self._next[name] = pins, 0
+            self._waiting.pop(name, None)
         self._go_on(ctx, name, leases)
 
     def _go_on(self, ctx: Context, name: str, leases: Collection[int]) -> None:
         """Tell the next engines of a policy; before them, of those that have been told, the ones named here."""
         assert self._engines is not None
         pins, following = self._pins[name], self._next[name]
-        for place in sorted(self._places[own] for own in leases if own in self._places):
+        again = {self._places[own] for own in leases if own in self._places}
+        waiting = []
+        for place in sorted(again | self._waiting.pop(name, set())):
             lease = self._engines[place]
             if place < following and lacks(lease, name, pins) and not tell(ctx, (lease,), name, pins):
-                following = place
+                waiting.append(place)
+        if waiting:
+            self._waiting[name] = set(waiting)
+            return
         if following < len(self._engines):
             following = tell(ctx, self._engines, name, pins, following)
         self._next[name] = following
