@@ -19,7 +19,7 @@ from flexmarl.orchestrator.moving import hand_over, moving_text
 from flexmarl.orchestrator.overlapping import coming_vector, may_overlap
 from flexmarl.orchestrator.serving import overlaps, served
 from flexmarl.orchestrator.standing import Rest
-from flexmarl.orchestrator.state import RunState, WantedCheckpoint, forget_carries
+from flexmarl.orchestrator.state import Cohort, RunState, WantedCheckpoint, forget_carries
 from flexmarl.orchestrator.training import gathered
 from flexmarl.orchestrator.types import NoteLevel
 
@@ -195,10 +195,21 @@ def time_limit(ctx: Context) -> float | None:
     return None if seconds is None or began is None else began + seconds
 
 
+def books_due(state: RunState) -> bool:
+    """Tell whether the oldest cohort has made its last step and is not counted yet."""
+    return _made(state.cohort) and state.cohort is not None and state.cohort.stepped_at is None
+
+
+def _made(cohort: Cohort | None) -> bool:
+    if cohort is None or cohort.settled_at is None:
+        return False
+    return all(own.stepped for own in cohort.policies.values())
+
+
 def _after_step(ctx: Context) -> None:
     """Close the books of a cohort: once when every policy has stepped, once when the new weights are served."""
     state, cohort = ctx.state, ctx.state.cohort
-    if cohort is None or not all(own.stepped for own in cohort.policies.values()) or cohort.settled_at is None:
+    if cohort is None or not _made(cohort):
         return
     if cohort.stepped_at is None:
         cohort.stepped_at = ctx.now

@@ -41,7 +41,7 @@ from flexmarl.orchestrator.cohorts import on_train_group
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.evaluation import on_evaluation_group
 from flexmarl.orchestrator.invariants import check_touched, check_turn
-from flexmarl.orchestrator.lifecycle import advance, fail, on_verb, time_limit
+from flexmarl.orchestrator.lifecycle import advance, books_due, fail, on_verb, time_limit
 from flexmarl.orchestrator.moving import drive_moves, moving_text, on_lease_recalled
 from flexmarl.orchestrator.pausing import on_gang_recalled, still, take_late_group
 from flexmarl.orchestrator.plan import make_plan
@@ -163,11 +163,15 @@ class Orchestrator:
                     drive_rollout(ctx, parts)
         drive_trainer(ctx)
         advance(ctx)
-        if state.status not in _IDLE and not still(state):
+        while state.status not in _IDLE and not still(state):
             self._attention.drive_engines(ctx, event)
             if state.checkpoints or state.cohorts:
                 drive_trainer(ctx)
             _explain(ctx)
+            if not books_due(state):
+                break
+            # A cohort that had nothing to step on brings no fact of its own: nobody would come back to it.
+            advance(ctx)
 
     def _decision(self, ctx: Context) -> Decision:
         state = self.state

@@ -13,6 +13,7 @@ from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef, TrainStats
 from flexmarl.orchestrator import Orchestrator
 from flexmarl.orchestrator.invariants import check_invariants
+from flexmarl.orchestrator.lifecycle import books_due
 from tests.unit.orchestrator.fake_parts import Child, Faults, answers, digest, make_spec, segments
 
 __all__ = ["FakeCluster", "Faults", "make_spec", "running", "started"]
@@ -60,6 +61,8 @@ class FakeCluster:
         decision = self.core.handle(event, self.now)
         self.decisions.append(decision)
         check_invariants(self.core.plan, self.core.state)
+        resting = self.status in (*TERMINAL, RunStatus.DRAFT, RunStatus.PAUSED) or self.core.state.rest.frozen
+        assert resting or not books_due(self.core.state), "a cohort that is done waits for a fact that may never come"
         self.deadline = decision.deadline
         for number in decision.void:
             if number in self.open:

@@ -149,3 +149,28 @@ def test_a_team_with_an_external_seat_trains_the_others_alone(role, publication)
     assert {policy for policy, _ in cluster.trained.values()} == {other}
     assert {key[3] for key in cluster.trained} == {other}
     assert all(list(command.pins) == [other] for command in cluster.commands("play_groups"))
+
+
+def test_a_cohort_without_a_row_behind_another_is_counted_without_a_further_fact():
+    """Nobody came back to it: the fact that closed the cohort before it was the last one."""
+    spec = make_spec(
+        mechanisms__publication="delayed",
+        mechanisms__lag_policy__bound=1,
+        evaluation__every_steps=100,
+        budget__train_steps=2,
+    )
+    steps = []
+    for seed in range(6):
+        cluster = started(spec, seed=seed)
+        cluster.run(until=lambda x: len(x.core.state.cohorts) == 2)
+        cluster.faults.episode_failure = 1.0
+        held = {lease for lease, use in cluster.uses.items() if use is e.DeviceUse.TRAINER}
+        cluster.possible = lambda command, own=cluster, held=held: (
+            getattr(command, "lease_id", 0) not in held and type(own).possible(own, command)
+        )
+        cluster.run(until=lambda x: len(x.core.state.cohorts) == 2 and not x.core.state.cohorts[1].open)
+        del cluster.possible
+        cluster.run(until=lambda x: x.core.state.step >= 1)
+        steps.append(cluster.run().core.state.step)
+        account(cluster)
+    assert steps == [2] * 6
