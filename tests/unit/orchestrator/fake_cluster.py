@@ -147,9 +147,8 @@ class FakeCluster:
             self.end_lease(rng.choice(sorted(self.children)), "device gone")
         if self.children and rng.random() < faults.recall:
             self.recall(rng.choice(sorted(self.children)), withdrawn=rng.random() < 0.3)
-        if "devices" in self.core.state.outstanding and rng.random() < faults.gang_recall:
-            number = self.core.state.outstanding["devices"].no
-            self.put(f"gang-recalled:{number}", e.GangRecalled(command_no=number, reason="others can go on"))
+        if (own := self.core.state.outstanding.get("devices")) and rng.random() < faults.gang_recall:
+            self.put(f"gang-recalled:{own.no}", e.GangRecalled(command_no=own.no, reason="others can go on"))
         if self.voided and rng.random() < faults.zombie:
             number, numbered = self.voided.pop(rng.randrange(len(self.voided)))
             child = self.children.get(getattr(numbered.command, "lease_id", -1))
