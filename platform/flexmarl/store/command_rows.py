@@ -35,33 +35,35 @@ class IssuedCommand(NamedTuple):
 
 
 def write_commands(conn: Connection, run_id: int, commands: Sequence[IssuedCommand]) -> None:
-    """Write commands. What this very transaction carries out is `done` at once."""
+    """Write commands. What most of a batch share travels once; each command names its head."""
     if not commands:
         return
+    heads: dict[_Head, int] = {}
+    of = [heads.setdefault(_head(issued), len(heads) + 1) for issued in commands]
     conn.execute(
         """
         INSERT INTO store.command (run_id, no, seq, epoch, kind, route, lease_id, queue, body, status, cause, reason,
           done_at)
-        SELECT %(run)s, c.no, c.seq, c.epoch, c.kind, c.route, c.lease_id, c.queue, c.body::jsonb, c.status, c.cause,
-          c.reason,
-          CASE WHEN c.status = 'done' THEN clock_timestamp() END
-        FROM unnest(%(nos)b::bigint[], %(seqs)b::bigint[], %(epochs)b::int[], %(kinds)b::text[], %(routes)b::text[],
-                    %(leases)b::bigint[], %(queues)b::text[], %(bodies)b::text[], %(statuses)b::text[],
-                    %(causes)b::text[], %(reasons)b::text[])
-          AS c(no, seq, epoch, kind, route, lease_id, queue, body, status, cause, reason)
+        SELECT %(run)s, c.no, c.seq, (%(epochs)b::int[])[c.head], (%(kinds)b::text[])[c.head],
+          (%(routes)b::text[])[c.head], nullif(c.lease_id, 0), (%(queues)b::text[])[c.head], c.body::jsonb,
+          (%(statuses)b::text[])[c.head], (%(causes)b::text[])[c.head], c.reason,
+          CASE WHEN (%(statuses)b::text[])[c.head] = 'done' THEN clock_timestamp() END
+        FROM unnest(%(nos)b::bigint[], %(seqs)b::bigint[], %(heads)b::int[], %(leases)b::bigint[], %(bodies)b::text[],
+                    %(reasons)b::text[]) AS c(no, seq, head, lease_id, body, reason)
         """,
         {
             "run": run_id,
+            "epochs": [head.epoch for head in heads],
+            "kinds": [head.kind for head in heads],
+            "routes": [head.route for head in heads],
+            "queues": [head.queue for head in heads],
+            "statuses": [head.status for head in heads],
+            "causes": [head.cause for head in heads],
             "nos": [issued.no for issued in commands],
             "seqs": [issued.seq for issued in commands],
-            "epochs": [issued.epoch for issued in commands],
-            "kinds": [issued.command.kind for issued in commands],
-            "routes": [ROUTES[issued.command.kind].value for issued in commands],
+            "heads": of,
             "leases": [_lease_of(issued.command) for issued in commands],
-            "queues": [_queue_of(issued.command) for issued in commands],
             "bodies": [_body_of(issued.command) for issued in commands],
-            "statuses": [_status_of(issued.command) for issued in commands],
-            "causes": [issued.cause for issued in commands],
             "reasons": [issued.reason for issued in commands],
         },
     )
@@ -93,21 +95,31 @@ def write_micro_batches(conn: Connection, run_id: int, commands: Sequence[Comman
     )
 
 
-def _lease_of(command: Command) -> int | None:
-    return None if ROUTES[command.kind] is Route.DRIVER else getattr(command, "lease_id", None)
+class _Head(NamedTuple):
+    epoch: int
+    kind: str
+    route: str
+    queue: str
+    status: str
+    """What this very transaction carries out is `done` at once."""
+    cause: str
 
 
-def _queue_of(command: Command) -> str:
-    return queue_of(command) if isinstance(command, HostLease | PlayGroups) else ""
+def _head(issued: IssuedCommand) -> _Head:
+    command = issued.command
+    queue = queue_of(command) if isinstance(command, HostLease | PlayGroups) else ""
+    status = "done" if isinstance(command, CutMicroBatch | ReleaseLease) else "open"
+    return _Head(issued.epoch, command.kind, ROUTES[command.kind].value, queue, status, issued.cause)
+
+
+def _lease_of(command: Command) -> int:
+    """Return the lease whose child the command is for, 0 for none."""
+    return 0 if ROUTES[command.kind] is Route.DRIVER else getattr(command, "lease_id", 0)
 
 
 def _body_of(command: Command) -> str:
     cut = isinstance(command, CutMicroBatch)
     return command.model_dump_json(exclude={"samples"} if cut else None)
-
-
-def _status_of(command: Command) -> str:
-    return "done" if isinstance(command, CutMicroBatch | ReleaseLease) else "open"
 
 
 def _array(values: Iterable[float]) -> str:

@@ -35,6 +35,8 @@ log = structlog.get_logger(__name__)
 
 BATCH = 256
 """Facts handled and committed together at most."""
+PROGRESS_S = 0.05
+"""Amid a backlog the figures for pages are read off the state this often; when the last fact is handled, always."""
 COMMANDS = 4096
 """A batch ends early where it has led to so many."""
 
@@ -84,6 +86,7 @@ class RunSession:
         self._text = ""
         self._progress: Progress | None = None
         """As the run's row holds it; None: unknown."""
+        self._shown_at = 0.0
         self._clock = at - time.monotonic()
         self._log = log.bind(run_id=lease.run_id)
 
@@ -145,7 +148,10 @@ class RunSession:
             entries.append(LogEntry(self.seq + len(entries) + 1, now, timer))
             decided.append(self._one("", timer, now))
         self._tail.work_s += time.thread_time() - began
-        stored = self._stored(entries, decided, now)
+        progress = self._progress
+        if not waiting or now - self._shown_at >= PROGRESS_S:
+            progress, self._shown_at = self.core.progress(), now
+        stored = self._stored(entries, decided, now, progress)
         self._go_on(stored, now)
         turn = Turn(len(entries), self.seq, len(stored.commands), stored.status, stored.status is not before)
         return Decided(stored, turn, replaced)
@@ -161,11 +167,12 @@ class RunSession:
             self._log.exception("core_raised", event_kind=event.kind, producer_key=key)
             raise CoreRaised(key, event, error) from error
 
-    def _stored(self, entries: list[LogEntry], decided: list[Decision], now: float) -> StoredDecision:
+    def _stored(
+        self, entries: list[LogEntry], decided: list[Decision], now: float, progress: Progress | None
+    ) -> StoredDecision:
         last = decided[-1]
         pairs = list(zip(entries, decided, strict=True))
         snapshot = last.status in TERMINAL or self._tail.too_long(entries[-1].seq, now)
-        progress = self.core.progress()
         return StoredDecision(
             entries=entries,
             status=last.status,
