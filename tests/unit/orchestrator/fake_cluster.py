@@ -61,8 +61,8 @@ class FakeCluster:
         decision = self.core.handle(event, self.now)
         self.decisions.append(decision)
         check_invariants(self.core.plan, self.core.state)
-        resting = self.status in (*TERMINAL, RunStatus.DRAFT, RunStatus.PAUSED) or self.core.state.rest.frozen
-        assert resting or not books_due(self.core.state), "a cohort that is done waits for a fact that may never come"
+        waits = books_due(self.core.state) and not self.core.state.rest.frozen and self.status not in TERMINAL
+        assert not waits, "a cohort that is done waits for a fact that may never come"
         self.deadline = decision.deadline
         for number in decision.void:
             if number in self.open:
@@ -259,8 +259,7 @@ class FakeCluster:
         del self.open[number]
         common = {"lease_id": command.lease_id, "incarnation": child.incarnation}
         if isinstance(command, c.LoadWeights):
-            what = {"policy": command.policy, "version": command.version, "digest": command.digest}
-            event = e.WeightsServed(**common, **what, keeps=command.keeps)
+            event = e.WeightsServed(**common, **command.model_dump(include={"policy", "version", "digest", "keeps"}))
         elif isinstance(command, c.BindPolicy):
             history = self.versions.setdefault(command.policy, [digest(command.policy, 0)])
             version = command.version or 0

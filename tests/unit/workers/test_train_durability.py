@@ -1,0 +1,88 @@
+"""Durable training states: what of them is on disk after a step, and what is redone behind the last one."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.workers.test_train_trainer import accumulate, create, make_rows, make_trainer, refusal, step, train
+from workers.training.errors import RefusalCode
+from workers.training.wire import BindRequest, RedoBatch, RedoStep, StepReply
+from workers.transfer import LocalTier
+
+
+def recorded(replies: list[StepReply], since: int) -> list[RedoStep]:
+    """What the store tells of committed steps behind a version: `train` takes two micro-batches for each."""
+    return [
+        RedoStep(reply.version, reply.digest, 2e-3, [
+            RedoBatch(number, 0.05, make_rows(number)) for number in (2 * reply.version - 1, 2 * reply.version - 2)
+        ])
+        for reply in replies if reply.version > since
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp64"])
+@pytest.mark.parametrize("durability", [{"type": "every_k", "every": 3}, {"type": "async"}])
+def test_steps_behind_the_last_training_state_are_redone_to_equal_bits(
+    tmp_path: Path, durability: dict[str, object], precision: str
+):
+    changes = {"policies": {"speaker": {"precision": precision}}, "mechanisms": {"durability": durability}}
+    trainer = make_trainer(tmp_path, **changes)
+    created = create(trainer)
+    replies = train(trainer, range(5))
+    durable = {0: created.state} | {reply.version: reply.state for reply in replies if reply.state}
+    for reply in replies:
+        durable |= reply.durable
+    by_type = {"every_k": [0, 3], "async": [0, 1, 2, 3, 4]}
+    assert sorted(durable) == by_type[str(durability["type"])]
+    since = max(durable)
+    base = {reply.version: reply.digest for reply in replies}[since]
+    [uninterrupted] = train(trainer, range(5, 6))
+    later = make_trainer(tmp_path, "b", **changes)
+    redo = recorded(replies, since)
+    bound = later.bind(BindRequest("speaker", 5, replies[-1].digest, durable[since], base, redo))
+    assert (bound.version, bound.digest, bound.created) == (5, replies[-1].digest, False)
+    assert bound.state, "what was redone is durable at once"
+    assert train(later, range(5, 6), "b")[0].digest == uninterrupted.digest
+
+
+def test_weights_behind_the_last_training_state_stay_until_it_is_renewed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("workers.training.shelf.WEIGHTS_COUNT", 1)
+    trainer = make_trainer(tmp_path, mechanisms={"durability": {"type": "every_k", "every": 8}})
+    replies = [create(trainer), *train(trainer, range(7))]
+    trainer.settle()
+    tier = LocalTier(tmp_path, "reader")
+    assert all(tier.locate(reply.digest) for reply in replies)
+    assert sum(bool(tier.locate(reply.state)) for reply in replies if reply.state) == 1
+    replies += train(trainer, range(7, 8))
+    trainer.settle()
+    assert [bool(tier.locate(reply.digest)) for reply in replies] == [True] + [False] * 7 + [True]
+
+
+def test_a_training_state_that_cannot_be_written_beside_fails_the_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    trainer = make_trainer(tmp_path, mechanisms={"durability": "async"})
+    create(trainer)
+    [first] = train(trainer, range(1))
+    trainer.settle()
+    whole, beside = LocalTier.store, []
+
+    def full(tier, encoded):
+        beside.append(encoded.digest)
+        if len(beside) == 2:  # weights go first, the training state behind them
+            raise OSError("No space left on device")
+        return whole(tier, encoded)
+
+    monkeypatch.setattr(LocalTier, "store", full)
+    [second] = train(trainer, range(1, 2))
+    assert second.durable.keys() == {1}
+    accumulate(trainer, 4, make_rows(4), "2:a")
+    with pytest.raises(OSError, match="No space left"):
+        step(trainer, [4], 3, "2:a")
+    with refusal(RefusalCode.NOT_BOUND):
+        accumulate(trainer, 4, make_rows(4), "2:a")
+    later = make_trainer(tmp_path, "b", mechanisms={"durability": "async"})
+    redo = recorded([first, second], 1)
+    assert later.bind(BindRequest("speaker", 2, second.digest, second.durable[1], first.digest, redo)).version == 2
