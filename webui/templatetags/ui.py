@@ -8,12 +8,15 @@ from django import template
 from django.templatetags.static import static
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
-from django.utils.safestring import SafeString
+from django.utils.safestring import SafeString, mark_safe
 
 from webui import formats
 from webui.figures.steps import Spark
 
 register = template.Library()
+
+PULSE = mark_safe('<i class="pulse"></i>')
+"""The mark of a state that is alive."""
 
 PILLS = {
     "draft": ("", "circle-dashed", "Draft"),
@@ -63,7 +66,7 @@ def icon_at(name: str, size: int = 12) -> SafeString:
 def pill(run: Mapping[str, Any], now: datetime | None = None) -> SafeString:
     """Draw a run's state: icon, word and, given `now`, how long it has lasted."""
     tone, shape, word = PILLS.get(run["status"], ("", "circle-dashed", run["status"]))
-    mark = icon(shape) if shape else format_html('<i class="pulse"></i>')
+    mark = icon(shape) if shape else PULSE
     lasted = ""
     if now:
         ended = run["status"] in ENDED
