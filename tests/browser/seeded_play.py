@@ -114,10 +114,13 @@ def _versions(conn: Any, run_no: int, roles: list[str], steps: int, start: float
     for role in roles:
         for version in range(max(0, steps - 3), steps + 1):
             conn.execute(
-                "INSERT INTO store.policy_version (run_id, policy, version, parent, digest, at) "
-                "VALUES (%s, %s, %s, %s, %s, to_timestamp(%s))",
-                [run_no, role, version, version - 1 if version else None, f"{version:064x}", start + version],
-            )
+                "INSERT INTO store.policy_version (run_id, policy, version, parent, digest, state, at) "
+                "VALUES (%s, %s, %s, %s, %s, %s, to_timestamp(%s))",
+                [
+                    run_no, role, version, version - 1 if version else None, f"{version:064x}",
+                    f"{version:064x}" if version % 2 else "", start + version,
+                ],
+            )  # fmt: skip
     for label, step in (("best", max(1, steps - 1)), ("last", steps), ("last", max(1, steps - 2))):
         vector = orjson.dumps(dict.fromkeys(roles, step)).decode()
         conn.execute(

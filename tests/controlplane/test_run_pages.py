@@ -53,6 +53,18 @@ def test_agents_tell_their_last_figures_and_their_devices(api, run) -> None:
     assert "speaker, listener" in missing.json()["detail"]
 
 
+def test_pages_tell_which_versions_are_durable(browser, run) -> None:
+    store_connection().execute(
+        "UPDATE store.policy_version SET state = CASE version WHEN 0 THEN digest ELSE '' END WHERE run_id = %s",
+        [run.no],
+    )
+    marks = []
+    for page in ("agents/speaker", "checkpoints"):
+        text = browser.get(f"/runs/{run.key}/{page}").content.decode()
+        marks.append(re.findall(r"<td>(?:<span[^>]*>)?(durable|not stored)", text))
+    assert marks == [["not stored", "durable"], ["not stored"]]
+
+
 def test_device_time_is_the_time_of_leases(run) -> None:
     held = telemetry.held(telemetry.leases(run))
     assert (held["leases"], len(held["devices"]), held["pools"]) == (2, 2, ["default"])
