@@ -61,7 +61,7 @@ def test_pages_tell_which_versions_are_durable(browser, run) -> None:
     marks = []
     for page in ("agents/speaker", "checkpoints"):
         text = browser.get(f"/runs/{run.key}/{page}").content.decode()
-        marks.append(re.findall(r"<td>(?:<span[^>]*>)?(durable|not stored)", text))
+        marks.append(re.findall(r"<td[^>]*>(?:<span[^>]*>)?(durable|not stored)", text))
     assert marks == [["not stored", "durable"], ["not stored"]]
 
 
