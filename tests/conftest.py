@@ -26,6 +26,10 @@ from flexmarl.launcher.processes import free_port
 from flexmarl.launcher.valkey import EmbeddedValkey
 
 ROOT = Path(__file__).resolve().parents[1]
+REAL = ("services", "browser", "external")
+"""Tests of real processes. A shared machine may stand still for seconds, so one of these that fails is run once more,
+and the report lists it as a rerun. A pure test gets one try; of those that kill processes only one that ran out of time
+gets a second, for a promise that is broken now and then is broken."""
 WITH_DJANGO = ("tests/controlplane", "tests/browser", "tests/integration/controlplane")
 """Folders whose tests may import a Django model; running others does not load Django."""
 
@@ -125,14 +129,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With `-n`, a worker takes whole files, and one takes all of the control plane's.
+    """With `-n`, a worker takes whole files, and one takes all of the control plane's; real processes get two tries.
 
-    Those share one database, and pytest-django has put the tests that roll back before those that commit.
+    The control plane's share one database, and pytest-django has put the tests that roll back before those that commit.
     """
     for item in items:
         file = item.path.relative_to(ROOT).as_posix()
         name = "controlplane" if file.startswith("tests/controlplane/") else file
         item.add_marker(pytest.mark.xdist_group(name))
+        if any(item.get_closest_marker(mark) for mark in REAL):
+            only = {"only_rerun": ["TimeoutError"]} if file.startswith("tests/chaos/") else {}
+            item.add_marker(pytest.mark.flaky(reruns=1, **only))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

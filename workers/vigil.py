@@ -27,6 +27,8 @@ SILENT_PROBES = 5
 """So many probes in a row without an answer and without processor time: about ten seconds."""
 QUIET_CPU_S = 0.005
 """Less than the clock of the operating system counts in."""
+IDLE_SHARE = 0.05
+"""Of one processor: to answer probes takes less, to compute takes more."""
 WATCHED_S = 2 * (PROBE_S + ANSWER_S)
 """Between two looks no more time than this was watched."""
 
@@ -59,6 +61,7 @@ class Vigil:
         self._beats = -1
         self._silent = 0
         self._without_s = 0.0
+        self._without_cpu_s = 0.0
 
     def judge(self, look: Look) -> str:
         """Say why the child counts as hanging; empty while it does not."""
@@ -67,13 +70,15 @@ class Vigil:
             return ""
         self._silent = self._silent + 1 if _idle(last, look) and look.health is None else 0
         if look.health is not None and (not look.health.working or look.health.beats != self._beats):
-            self._beats, self._without_s = look.health.beats, 0.0
+            self._beats, self._without_s, self._without_cpu_s = look.health.beats, 0.0, 0.0
             return ""
         self._without_s += min(look.at - last.at, WATCHED_S)
+        self._without_cpu_s += look.cpu_s - last.cpu_s
         if self._silent >= SILENT_PROBES:
             return f"it hung: {SILENT_PROBES} probes without an answer and without processor time"
         if self._without_s >= self._stuck_s:
-            how = "using the processor" if not _idle(last, look) else "using no processor time"
+            computed = self._without_cpu_s >= IDLE_SHARE * self._without_s
+            how = "computing all the while" if computed else "waiting all the while"
             return f"it hung: no progress of its work for {self._stuck_s:.0f} s, {how}"
         return ""
 
