@@ -8,6 +8,7 @@ the commands back; whether they are repeated or withdrawn is the core's decision
 
 import asyncio
 import contextlib
+import secrets
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Protocol, TypeVar
@@ -52,6 +53,8 @@ class Lane:
         self._wake = asyncio.Event()
         self._wake.set()
         self._early = False
+        self._holder = f"lane:{secrets.token_hex(8)}"
+        """Under this name a command is taken anew whose number a failing database never told."""
         self._log = log.bind(run_id=child.run_id, lease_id=child.lease_id, incarnation=child.incarnation)
         self._task = asyncio.create_task(self._run(), name=f"lane-{child.lease_id}")
 
@@ -117,7 +120,7 @@ class Lane:
 
     def _take(self, conn: psycopg.Connection, after: int) -> Prepared | Taken | None:
         """Return a bare Taken for a command whose rows are not there: failed, or given back when read ahead."""
-        taken = commands.take_next(conn, self.child.lease_id, TTL_S, after)
+        taken = commands.take_next(conn, self.child.lease_id, TTL_S, after, self._holder)
         if taken is None:
             return None
         try:

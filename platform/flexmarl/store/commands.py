@@ -92,16 +92,17 @@ def take(conn: Connection, run_id: int, no: int, ttl_s: float, holder: str = "")
     return None if row is None else _taken(*row)
 
 
-def take_next(conn: Connection, lease_id: int, ttl_s: float, after: int = 0) -> Taken | None:
+def take_next(conn: Connection, lease_id: int, ttl_s: float, after: int = 0, holder: str = "") -> Taken | None:
     """Take the oldest command that the child of a lease should carry out. None while an older one is held.
 
-    Who holds one may take ahead by naming it in `after`.
+    Who holds one may take ahead by naming it in `after`. Who names no such one holds nothing: what the same `holder`
+    took before, and never learned of since the answer was lost, is taken anew.
     """
     row = conn.execute(
         f"""
         UPDATE store.command c
         SET status = 'taken', token = gen_random_uuid(), takes = c.takes + 1, taken_at = clock_timestamp(),
-          deadline = clock_timestamp() + make_interval(secs => %(ttl)s),
+          deadline = clock_timestamp() + make_interval(secs => %(ttl)s), holder = %(holder)s,
           next_send = clock_timestamp() + make_interval(secs => %(ttl)s), sends = 0
         FROM (
           SELECT c.run_id, c.no FROM store.command c JOIN store.run_state r USING (run_id)
@@ -110,10 +111,11 @@ def take_next(conn: Connection, lease_id: int, ttl_s: float, after: int = 0) -> 
           ORDER BY c.no LIMIT 1
         ) oldest
         WHERE c.run_id = oldest.run_id AND c.no = oldest.no
-          AND (c.status = 'open' OR (c.status = 'taken' AND c.deadline < clock_timestamp()))
+          AND (c.status = 'open' OR (c.status = 'taken' AND (c.deadline < clock_timestamp()
+            OR (c.holder = %(holder)s AND c.holder <> '' AND %(after)s = 0))))
         RETURNING c.run_id, c.no, c.token, c.takes, c.epoch, c.body::text
         """.encode(),
-        {"lease": lease_id, "ttl": ttl_s, "after": after},
+        {"lease": lease_id, "ttl": ttl_s, "after": after, "holder": holder},
     ).fetchone()
     return None if row is None else _taken(*row)
 

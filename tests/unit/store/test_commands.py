@@ -109,6 +109,20 @@ def test_node_commands_name_their_node_and_come_in_order(story):
     assert commands.take_next(story.conn, lease_id, 30).no == second
 
 
+def test_a_lane_whose_answer_was_lost_takes_its_command_anew(story):
+    lease_id = story.granted()[DeviceUse.ENGINE]
+    story.hosted(lease_id, DeviceUse.ENGINE, "e1")
+    first, second = story.issue(load(lease_id, 0)), story.issue(load(lease_id, 1))
+    lost = commands.take_next(story.conn, lease_id, 30, holder="lane:a")
+    assert commands.take_next(story.conn, lease_id, 30, holder="lane:b") is None, "another lane waits"
+    again = commands.take_next(story.conn, lease_id, 30, holder="lane:a")
+    assert (again.no, again.takes) == (first, 2)
+    with pytest.raises(TokenLost):
+        commands.guard(story.conn, lost)
+    assert commands.take_next(story.conn, lease_id, 30, first, "lane:a").no == second
+    assert commands.take_next(story.conn, lease_id, 30, first, "lane:a") is None, "who holds one took ahead knowingly"
+
+
 def test_a_successor_in_the_same_place_gives_back_what_was_held(story):
     mine, other, done = story.play(0), story.play(1), story.play(2)
     held = commands.take(story.conn, 1, mine, 30, "here/rollout")
