@@ -1,10 +1,12 @@
 """What each node-routed command means: a request to the child, and a store function for its reply.
 
-Invariants: `prepare` reads and changes nothing; `perform` only speaks to the child; `commit` writes rows, event and the
+Invariants: `prepare` reads and changes nothing, but that the registry names an engine no more for what it is to forget,
+since that comes before the engine is asked; `perform` only speaks to the child; `commit` writes rows, event and the
 command's end in one transaction. Figures that are no numbers never reach an event: the command fails instead.
 """
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,14 +14,21 @@ from typing import Any
 import msgspec
 import psycopg
 
-from flexmarl.contracts.commands import Accumulate, BindPolicy, LoadWeights, OptimizerStep, WriteCheckpoint
+from flexmarl.contracts.commands import (
+    Accumulate,
+    BindPolicy,
+    LoadWeights,
+    OptimizerStep,
+    UnloadPolicy,
+    WriteCheckpoint,
+)
 from flexmarl.contracts.wire import TrainStats
 from flexmarl.store import checkpoints, engines, micro_batches, steps
 from flexmarl.store.commands import Taken
 from flexmarl.store.errors import Refused
 from workers.errors import ChildRefused
 from workers.nodes.child_client import ChildClient
-from workers.rollout.engines.wire import LoadRequest
+from workers.rollout.engines.wire import LoadRequest, UnloadRequest
 from workers.training.wire import (
     AccumulateReply,
     AccumulateRequest,
@@ -67,6 +76,9 @@ def prepare(conn: psycopg.Connection, taken: Taken) -> Prepared:
             )
         case LoadWeights() as order:
             return Prepared(taken, LoadRequest(order.policy, order.version, order.digest, list(order.keeps), taken.no))
+        case UnloadPolicy() as order:
+            engines.leaves(conn, taken, order.lease_id, order.policy)
+            return Prepared(taken, UnloadRequest(order.policy, taken.no))
         case WriteCheckpoint() as order:
             versions = {policy: pin.version for policy, pin in order.pins.items()}
             digests = {policy: pin.digest for policy, pin in order.pins.items()}
@@ -78,6 +90,7 @@ def prepare(conn: psycopg.Connection, taken: Taken) -> Prepared:
 async def perform(client: ChildClient, prepared: Prepared) -> Commit:
     """Let the child do it; returns the write that makes it count. Raises ChildRefused, ChildUnreachable."""
     taken, command, request = prepared.taken, prepared.taken.command, prepared.request
+    began = time.monotonic()
     match command:
         case BindPolicy():
             return _commit_bind(client, taken, command, await client.train("bind", request, BindReply))
@@ -89,7 +102,11 @@ async def perform(client: ChildClient, prepared: Prepared) -> Commit:
         case LoadWeights():
             assert isinstance(request, LoadRequest)
             await client.load(request)
-            return _commit_load(client, taken, command)
+            return _commit_load(client, taken, command, time.monotonic() - began)
+        case UnloadPolicy():
+            assert isinstance(request, UnloadRequest)
+            await client.unload(request)
+            return _commit_unload(client, taken, command, time.monotonic() - began)
         case WriteCheckpoint():
             reply_ = await client.train("checkpoint", request, CheckpointReply)
             return _commit_checkpoint(taken, command, reply_)
@@ -147,12 +164,17 @@ def _commit_step(taken: Taken, command: OptimizerStep, reply: StepReply) -> Comm
     return lambda conn: steps.commit_step(conn, taken, step)
 
 
-def _commit_load(client: ChildClient, taken: Taken, command: LoadWeights) -> Commit:
+def _commit_load(client: ChildClient, taken: Taken, command: LoadWeights, seconds: float) -> Commit:
     lease_id, incarnation = command.lease_id, client.child.incarnation
     return lambda conn: engines.served(
         conn, taken, lease_id, incarnation, policy=command.policy, version=command.version, digest=command.digest,
-        keeps=command.keeps,
+        keeps=command.keeps, seconds=seconds,
     )  # fmt: skip
+
+
+def _commit_unload(client: ChildClient, taken: Taken, command: UnloadPolicy, seconds: float) -> Commit:
+    incarnation = client.child.incarnation
+    return lambda conn: engines.unloaded(conn, taken, command.lease_id, incarnation, command.policy, seconds)
 
 
 def _commit_checkpoint(taken: Taken, command: WriteCheckpoint, reply: CheckpointReply) -> Commit:

@@ -13,7 +13,7 @@ import msgspec
 from flexmarl.store.leases import ChildEndpoint
 from workers.child import Interval, IntervalsRequest
 from workers.errors import ChildRefused, ChildUnreachable
-from workers.rollout.engines.wire import Held, LoadRequest
+from workers.rollout.engines.wire import Held, LoadRequest, UnloadRequest
 
 T = TypeVar("T")
 
@@ -43,6 +43,10 @@ class ChildClient:
         """Make an engine hold a policy version; returns what it holds of the policy then."""
         body = await self._post("/load", msgspec.json.encode(request), "application/json", None)
         return msgspec.json.decode(body, type=Held)
+
+    async def unload(self, request: UnloadRequest) -> None:
+        """Make an engine forget a policy; answers when nothing of it runs any more."""
+        await self._post("/unload", msgspec.json.encode(request), "application/json", None)
 
     async def intervals(self, acknowledged: int) -> list[Interval]:
         """Fetch the closed intervals behind the acknowledged one."""

@@ -20,6 +20,7 @@ from flexmarl.algorithms.routing import EngineLoad, Router
 from flexmarl.contracts.plane_tokens import TTL_S
 from flexmarl.contracts.wire import PolicyPin
 from flexmarl.store.engines import EngineRoute
+from workers.rollout.demand import Demand
 from workers.rollout.engines.wire import Choice, CompletionRequest, CompletionResponse
 
 RETRY_FIRST_S = 0.02
@@ -87,6 +88,7 @@ class ClientCounters:
     requests: int = 0
     retries: int = 0
     refused: Counter[str] = field(default_factory=Counter)
+    demand: Demand = field(default_factory=Demand)
 
 
 class EngineClient:
@@ -108,6 +110,10 @@ class EngineClient:
 
     async def turn(self, request: TurnRequest, deadline: float) -> TurnReply:
         """Answer one turn. Raises TurnTimeoutError when no engine did before `deadline` (monotonic seconds)."""
+        with self.counters.demand.asking(request.policy):
+            return await self._answered(request, deadline)
+
+    async def _answered(self, request: TurnRequest, deadline: float) -> TurnReply:
         pause = RETRY_FIRST_S
         asked_at = time.monotonic()
         while True:
@@ -135,13 +141,18 @@ class EngineClient:
         Raises WeightsTimeoutError after `at_most_s`; whoever withdraws the command ends the wait before.
         """
         began = time.monotonic()
-        while not request.pin.digest and self._pick(request) is None:
-            if time.monotonic() - began >= at_most_s:
-                what = f"version {request.pin.version} of {request.policy}"
-                raise WeightsTimeoutError(f"no engine served {what} within {at_most_s:g} s")
-            await asyncio.sleep(LOOK_EVERY_S)
-            await self._refresh()
+        with self.counters.demand.asking(request.policy):
+            while not request.pin.digest and self._pick(request) is None:
+                if time.monotonic() - began >= at_most_s:
+                    what = f"version {request.pin.version} of {request.policy}"
+                    raise WeightsTimeoutError(f"no engine served {what} within {at_most_s:g} s")
+                await asyncio.sleep(LOOK_EVERY_S)
+                await self._refresh()
         return time.monotonic() - began
+
+    def depths(self) -> dict[int, int]:
+        """Return each engine's turns, as its last reply and what was sent since say."""
+        return {engine.route.lease_id: engine.queue_depth + engine.in_flight for engine in self._engines.values()}
 
     async def close(self) -> None:
         """Drop the connections; turns still waiting fail with the loop that waits for them."""
@@ -179,6 +190,7 @@ class EngineClient:
             _give_back(turns, "not_held")
             return
         engine.in_flight += len(turns)
+        self.counters.demand.sent(first.policy, len(turns))
         self.counters.requests += 1
         self.counters.turns += len(turns)
         try:
@@ -191,6 +203,7 @@ class EngineClient:
             _give_back(turns, "engine_unreachable")
         finally:
             engine.in_flight -= len(turns)
+            self.counters.demand.sent(first.policy, -len(turns))
 
     def _pick(self, request: TurnRequest) -> _Engine | None:
         holding = [e for e in self._engines.values() if _answering(e.route, request) is not None]

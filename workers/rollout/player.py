@@ -7,6 +7,7 @@ command (token lost, run moved on); nothing is kept between commands but connect
 
 import asyncio
 import contextlib
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,12 +20,14 @@ from psycopg_pool import ConnectionPool
 
 from flexmarl.algorithms.routing import ROUTERS
 from flexmarl.contracts.commands import GroupOrder, PlayGroups
+from flexmarl.contracts.events import DemandReported
 from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.contracts.wire import EpisodeStatus, Origin, PolicyPin
-from flexmarl.store import commands, engines, groups, runs, tokenizers
+from flexmarl.store import commands, demand, engines, groups, runs, tokenizers
 from flexmarl.store.commands import Taken
 from flexmarl.store.errors import EpochStale, SamplesAway, StoreFull, TokenLost
 from flexmarl.store.segments import SegmentFolder
+from workers.rollout.demand import Reporter
 from workers.rollout.engine_client import EngineClient
 from workers.rollout.environments import family_of
 from workers.rollout.environments.base import Family
@@ -59,9 +62,13 @@ class RunContext:
     codecs: dict[str, Codec]
     client: EngineClient
     external: ExternalClient
+    reporter: Reporter | None = None
+    """Where engines cannot hold every policy."""
 
     async def close(self) -> None:
         """Drop the connections to whoever answered turns."""
+        if self.reporter is not None:
+            await self.reporter.stop()
         await self.client.close()
         await self.external.close()
 
@@ -211,14 +218,22 @@ class Player:
         async def routes() -> list[engines.EngineRoute]:
             return await self._store(lambda conn: engines.routes(conn, run_id))
 
+        client = EngineClient(routes, ROUTERS.get(spec.mechanisms.router))
         return RunContext(
             run_id=run_id,
             spec=spec,
             family=family_of(spec.environment),
             codecs={policy: Codec(body) for policy, body in bodies.items()},
-            client=EngineClient(routes, ROUTERS.get(spec.mechanisms.router)),
+            client=client,
             external=ExternalClient(self._access),
+            reporter=self._reporter(run_id, client) if spec.resources.has_places(len(spec.policies)) else None,
         )
+
+    def _reporter(self, run_id: int, client: EngineClient) -> Reporter:
+        async def put(number: int, event: DemandReported) -> bool:
+            return await self._store(lambda conn: demand.report(conn, run_id, number, event))
+
+        return Reporter(f"{self._holder}-{secrets.token_hex(4)}", client.counters.demand, client.depths, put)
 
     async def _store(self, call: Callable[[psycopg.Connection], T]) -> T:
         """Run one store function on a pooled connection, off the event loop."""

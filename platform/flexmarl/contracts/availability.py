@@ -41,7 +41,7 @@ SLOTS: dict[str, Slot] = {
     "/mechanisms/durability/type": Slot(("every_step", "every_k", "async"), ()),
     "/batch/settle": Slot(("group", "episode"), ()),
     "/mechanisms/router": Slot(("least_loaded",), ("prefix_affinity", "length_aware", "hardware_class")),
-    "/mechanisms/mover": Slot(("static",), ("queue_disparity", "repack")),
+    "/mechanisms/mover/type": Slot(("static", "demand"), ("repack",)),
     "/mechanisms/publication": Slot(("cohort", "wavefront", "delayed"), ()),
     "/mechanisms/trainer_protocol": Slot(("micro_batch", "batch", "mini_batch", "per_group"), ()),
     "/mechanisms/allocation": Slot(("static",), ("agent_centric", "colocated")),

@@ -149,6 +149,17 @@ class LoadWeights(Record):
     """Versions it goes on serving besides; empty: the one it loaded before."""
 
 
+class UnloadPolicy(Record):
+    """Make an engine serve a policy no more: it takes no new request, ends those that run, and forgets the weights.
+
+    The engine registry says so before the engine is asked. What waits there and has not begun is handed back.
+    """
+
+    kind: Literal["unload_policy"] = "unload_policy"
+    lease_id: int
+    policy: Name
+
+
 class WriteCheckpoint(Record):
     """Export all policies at one version vector as Hugging Face folders."""
 
@@ -169,6 +180,7 @@ Command = Annotated[
     | Accumulate
     | OptimizerStep
     | LoadWeights
+    | UnloadPolicy
     | WriteCheckpoint,
     Field(discriminator="kind"),
 ]
@@ -196,6 +208,7 @@ ROUTES: dict[str, Route] = {
     "accumulate": Route.NODE,
     "optimizer_step": Route.NODE,
     "load_weights": Route.NODE,
+    "unload_policy": Route.NODE,
     "write_checkpoint": Route.NODE,
 }
 

@@ -196,6 +196,43 @@ class WeightsServed(Record):
     digest: Digest
     keeps: tuple[int, ...] = ()
     """Versions its load was told to keep; empty: the one loaded before."""
+    command_no: int = 0
+    """The load it answers; 0 in logs that are older than this field."""
+    seconds: float = 0.0
+    """How long the engine took to hold it; 0 in logs that are older than this field."""
+
+
+class PolicyUnloaded(Record):
+    """An engine holds nothing of a policy any more; its place there is free."""
+
+    kind: Literal["policy_unloaded"] = "policy_unloaded"
+    lease_id: int
+    incarnation: str
+    policy: Name
+    command_no: int
+    seconds: float = 0.0
+    """How long it took to end what ran."""
+
+
+class TurnsAsked(Record):
+    """Turns of one policy that a rollout worker has asked for and has no reply to."""
+
+    waiting: int = Field(ge=0)
+    """No engine was asked yet."""
+    in_flight: int = Field(ge=0)
+    """An engine was asked."""
+
+
+class DemandReported(Record):
+    """What one rollout worker asks engines for now. At most once a second, and only where engines cannot hold all
+    policies; the last report of a worker counts, and only for a while."""
+
+    kind: Literal["demand_reported"] = "demand_reported"
+    worker: str
+    policies: dict[Name, TurnsAsked]
+    """Policies of which it asks for nothing are left out."""
+    engines: dict[int, int] = {}
+    """Lease -> turns that the engine had, by its last reply and what was sent since."""
 
 
 class CheckpointWritten(Record):
@@ -253,6 +290,8 @@ Event = Annotated[
     | MicroBatchAccumulated
     | StepCommitted
     | WeightsServed
+    | PolicyUnloaded
+    | DemandReported
     | CheckpointWritten
     | CommandFailed
     | RunGivenUp

@@ -18,7 +18,7 @@ def broken_rules(spec: ExperimentSpec) -> list[Problem]:
 
     A record that several policies share is refused once: the same field, rule and way out is one refusal.
     """
-    own = (_roles, _policies, _batch, _algorithm, broken_lag_rules, training_rules, external_rules, _budget)
+    own = (_roles, _policies, _batch, _algorithm, broken_lag_rules, training_rules, external_rules, _places, _budget)
     found: dict[tuple[str, str, str], Problem] = {}
     for rules in own:
         for problem in rules(spec):
@@ -141,6 +141,19 @@ def _algorithm(spec: ExperimentSpec) -> Iterator[Problem]:
             code="needs_per_turn",
             detail="gamma discounts the reward-to-go of turns and needs per_turn.",
             hint="Set per_turn: true, or gamma: 1.",
+        )
+
+
+def _places(spec: ExperimentSpec) -> Iterator[Problem]:
+    """A mover moves places of engines that cannot hold every policy."""
+    policies = len(spec.policies)
+    if spec.mechanisms.mover.type != "static" and not spec.resources.has_places(policies):
+        yield Problem(
+            pointer="/mechanisms/mover/type",
+            code="nothing_to_move",
+            detail=f"Engines hold all {policies} policies, so there is no place to move.",
+            hint="Set static"
+            + (f", or resources.engine_policies below {policies}." if policies > 1 else ": the team has one policy."),
         )
 
 

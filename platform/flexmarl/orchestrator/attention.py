@@ -73,11 +73,12 @@ class Attention:
 
     def seen_to(self, ctx: Context, event: Event) -> bool:
         """Do what the fact leads to, if that is certain to be all. False: look at everything."""
-        self._remembers = isinstance(event, _OF_KNOWN_ENGINES)
+        # Where engines have places to give away, any fact may be the one that a place waits for.
+        self._remembers = isinstance(event, _OF_KNOWN_ENGINES) and ctx.plan.places is None
         if not self._remembers:
             self._told.forget()
         rule = _RULES.get(type(event))
-        if rule is None or not self._calm(ctx):
+        if rule is None or ctx.plan.places is not None or not self._calm(ctx):
             return False
         return rule(self, ctx, event)
 

@@ -12,6 +12,8 @@ def forget_child(ctx: Context, lease: LeaseState) -> None:
     lease.incarnation = ""
     lease.holds.clear()
     lease.kept.clear()
+    lease.serves.clear()
+    lease.leaving.clear()
     ctx.withdraw_lease(lease.lease_id)
     if lease.use is DeviceUse.TRAINER and not stood_by:
         for name in ctx.state.policies:

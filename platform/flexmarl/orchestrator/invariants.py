@@ -37,6 +37,7 @@ def check_turn(plan: Plan, state: RunState) -> None:
     _check_counts(plan, state)
     _check_commands(state)
     _check_life(state)
+    _check_places(plan, state)
     for cohort in state.cohorts:
         _check_groups(plan, cohort)
     if state.cohort is not None:
@@ -123,6 +124,15 @@ def _check_life(state: RunState) -> None:
 
 def _check_lease(lease: LeaseState) -> None:
     assert lease.incarnation or not lease.holds, "a lost child holds weights"
+
+
+def _check_places(plan: Plan, state: RunState) -> None:
+    for lease in state.leases.values():
+        places = 0 if plan.places is None or lease.use is not DeviceUse.ENGINE else plan.places
+        assert len(lease.serves) <= places, f"{lease.device_id} has no place for {lease.serves}"
+        assert not set(lease.serves) & set(lease.leaving), f"{lease.device_id} shall serve and forget {lease.serves}"
+        assert plan.places is None or lease.holds.keys() <= set(lease.serves), f"{lease.device_id} holds {lease.holds}"
+        assert lease.incarnation or not (lease.serves or lease.leaving), "a lost child serves something"
 
 
 def _check_attempts(state: RunState) -> None:

@@ -89,7 +89,8 @@ def _ready(ctx: Context, lease: LeaseState) -> bool:
     """Tell whether a replacement could work from the next cohort on; an engine must hold the weights already."""
     if not lease.incarnation:
         return False
-    wanted = {name: policy.version for name, policy in ctx.state.policies.items()}
+    names = ctx.state.policies if ctx.plan.places is None else lease.serves
+    wanted = {name: ctx.state.policies[name].version for name in names}
     return lease.use is DeviceUse.TRAINER or all(lease.holds.get(name) == version for name, version in wanted.items())
 
 

@@ -14,6 +14,7 @@ from flexmarl.contracts.events import (
     ChildLost,
     ChildReady,
     CommandFailed,
+    DemandReported,
     DevicesGranted,
     DeviceUse,
     Event,
@@ -23,6 +24,7 @@ from flexmarl.contracts.events import (
     LeaseRecalled,
     MicroBatchAccumulated,
     PolicyBound,
+    PolicyUnloaded,
     PoolsChanged,
     RunGivenUp,
     RunVerb,
@@ -44,6 +46,7 @@ from flexmarl.orchestrator.invariants import check_touched, check_turn
 from flexmarl.orchestrator.lifecycle import advance, books_due, fail, on_verb, time_limit
 from flexmarl.orchestrator.moving import drive_moves, moving_text, on_lease_recalled
 from flexmarl.orchestrator.pausing import on_gang_recalled, still, take_late_group
+from flexmarl.orchestrator.placing import drive_placing, on_demand_reported, on_policy_unloaded
 from flexmarl.orchestrator.plan import make_plan
 from flexmarl.orchestrator.pools import on_pools_changed
 from flexmarl.orchestrator.recovery import (
@@ -98,6 +101,8 @@ HANDLERS: dict[type[Any], Callable[[Context, Any], None]] = {
     MicroBatchAccumulated: on_accumulated,
     StepCommitted: on_step_committed,
     WeightsServed: on_weights_served,
+    PolicyUnloaded: on_policy_unloaded,
+    DemandReported: on_demand_reported,
     CheckpointWritten: on_checkpoint_written,
     CommandFailed: on_command_failed,
     RunGivenUp: _on_given_up,
@@ -156,6 +161,7 @@ class Orchestrator:
             return
         drive_devices(ctx)
         drive_moves(ctx)
+        drive_placing(ctx)
         if state.failures:
             drive_hosts(ctx)
             for parts in (*state.cohorts, state.evaluation):

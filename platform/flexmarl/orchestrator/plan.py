@@ -52,6 +52,8 @@ class Plan:
     discards: frozenset[str]
     """Policies whose playing groups begin anew under newer weights."""
     ordered: bool
+    places: int | None
+    """Policies that an engine holds at once, None: all of them."""
     sampler: TaskSampler
     estimator: AdvantageEstimator
     group_key: GroupKey
@@ -94,6 +96,7 @@ def make_plan(spec: ExperimentSpec) -> Plan:
         follows=_follows(spec),
         discards=frozenset(n for n in spec.trainable_policies() if spec.lag_policy_of(n).in_flight == "discard"),
         ordered=spec.mechanisms.ordered,
+        places=_places(spec),
         sampler=TASK_SAMPLERS.get(sampling.task_sampler),
         estimator=ADVANTAGES.get(algorithm.advantage.type),
         group_key=GROUP_KEYS.get(algorithm.group_key),
@@ -101,6 +104,10 @@ def make_plan(spec: ExperimentSpec) -> Plan:
         normaliser=NORMALISERS.get(algorithm.advantage.type),
         aggregation=AGGREGATIONS.get(algorithm.loss.aggregation),
     )
+
+
+def _places(spec: ExperimentSpec) -> int | None:
+    return spec.resources.engine_policies if spec.resources.has_places(len(spec.policies)) else None
 
 
 def _extra(spec: ExperimentSpec, kind: str) -> int:

@@ -17,6 +17,7 @@ from flexmarl.contracts.commands import (
     PlayGroups,
     ReleaseLease,
     RequestDevices,
+    UnloadPolicy,
     WriteCheckpoint,
 )
 from flexmarl.contracts.events import DeviceUse
@@ -106,6 +107,13 @@ def _load(state: RunState, command: LoadWeights) -> str:
     return f"{where} holds {'no version' if held is None else f'v{held}'}, v{command.version} is to be served"
 
 
+def _unload(state: RunState, command: UnloadPolicy) -> str:
+    lease = state.leases.get(command.lease_id)
+    if lease is None or not lease.serves:
+        return f"lease {command.lease_id} serves {command.policy} no more"
+    return f"{lease.device_id} serves {', '.join(lease.serves)} and {command.policy} no more"
+
+
 def _checkpoint(state: RunState, command: WriteCheckpoint) -> str:
     why = {"best": "the best evaluated vector so far", "last": "the newest vector"}.get(command.label, "its interval")
     return f"{why}, after step {command.step}"
@@ -125,5 +133,6 @@ _REASONS: dict[type[Any], Callable[[RunState, Any], str]] = {
     Accumulate: _accumulate,
     OptimizerStep: _step,
     LoadWeights: _load,
+    UnloadPolicy: _unload,
     WriteCheckpoint: _checkpoint,
 }

@@ -156,6 +156,7 @@ def _give_up(ctx: Context, kind: str, name: str, event: CommandFailed) -> None:
     advice = {
         "play": "open the log of the rollout worker",
         "load": "open the log of the engine",
+        "unload": "open the log of the engine",
         "host": "open the log of the device's node",
     }.get(kind, "open the log of the trainer")
     fail(ctx, RunReason.COMMAND_FAILED, f"{event.command_kind} failed: {event.message[:300]} ({event.code}); {advice}")

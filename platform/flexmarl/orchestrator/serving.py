@@ -5,6 +5,9 @@ group is served by its pinned vector to the end, whoever steps early. An engine 
 it loaded last, and of those before it the one that its load was told to keep. Where cohorts do not overlap, newer
 weights wait until no unsettled group pins older ones; where they do, old and new are served side by side, and a third
 version waits.
+
+Where an engine has places for some policies only, "every engine" is every one that serves the policy (`placing`). One
+that is given a policy while others hold it holds nobody up: it counts from its first load on.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -86,7 +89,7 @@ def tell(ctx: Context, engines: Sequence[LeaseState], name: str, pins: Sequence[
         if room <= 0:
             return place
         lease = engines[place]
-        missing = lacks(lease, name, pins) if lease.incarnation else None
+        missing = lacks(lease, name, pins) if lease.incarnation and _has_place(ctx, lease, name) else None
         key = f"load:{lease.lease_id}:{name}"
         if missing is not None and ctx.wanted(key):
             command = LoadWeights(
@@ -99,6 +102,17 @@ def tell(ctx: Context, engines: Sequence[LeaseState], name: str, pins: Sequence[
             ctx.issue(key, command, lease_id=lease.lease_id, version=missing.version)
             room -= 1
     return len(engines)
+
+
+def _has_place(ctx: Context, lease: LeaseState, name: str) -> bool:
+    """Tell whether an engine may load a policy: it serves it, and others that it is to forget have left."""
+    if ctx.plan.places is None:
+        return True
+    if name not in lease.serves or name in lease.leaving:
+        return False
+    loading = ctx.state.outstanding
+    taken = [own for own in lease.serves if own in lease.holds or f"load:{lease.lease_id}:{own}" in loading]
+    return name in taken or len(taken) + len(lease.leaving) < ctx.plan.places
 
 
 def lacks(lease: LeaseState, name: str, pins: Sequence[Pin]) -> Pin | None:
@@ -115,6 +129,10 @@ def on_weights_served(ctx: Context, event: WeightsServed) -> None:
     lease = ctx.state.leases.get(event.lease_id)
     if lease is None or lease.incarnation != event.incarnation:
         return
+    if ctx.plan.places is not None:
+        if event.policy not in lease.serves or event.command_no < lease.unloads.get(event.policy, 0):
+            return  # what it held then it has been told to forget
+        ctx.state.demand.loaded(event.policy, event.seconds)
     former, kept = lease.holds.get(event.policy), lease.kept.get(event.policy)
     # What nobody is served by makes room: the version loaded before, unless the one before that is to be kept.
     stays = kept in event.keeps and former not in event.keeps
@@ -147,16 +165,30 @@ def loaded(ctx: Context) -> bool:
 
 def all_hold(ctx: Context, vector: Mapping[str, int | None]) -> bool:
     """Tell whether every engine at work answers and wholly holds a vector."""
-    if _awaits(ctx, vector):
+    if ctx.plan.places is None and _awaits(ctx, vector):
         return False
     engines = ctx.state.at_work(DeviceUse.ENGINE)
     if len(engines) < ctx.plan.spec.resources.rollout_devices:
         return False
+    if ctx.plan.places is not None:
+        return all(lease.incarnation for lease in engines) and all(
+            _serve(engines, name, version) for name, version in vector.items()
+        )
     return all(
         lease.incarnation
         and (lease.holds == vector or all(holds(lease, name, version) for name, version in vector.items()))
         for lease in engines
     )
+
+
+def _serve(engines: Sequence[LeaseState], name: str, version: int | None) -> bool:
+    """Tell whether those that serve a policy hold a version, one of them at least.
+
+    A policy that none of them has a place for waits for nobody: it is loaded when it is asked.
+    """
+    own = [lease for lease in engines if name in lease.serves]
+    holding = [lease for lease in own if name in lease.holds]
+    return not own or (bool(holding) and all(holds(lease, name, version) for lease in holding))
 
 
 def _awaits(ctx: Context, vector: Mapping[str, int | None]) -> bool:

@@ -12,11 +12,12 @@ import msgspec
 
 from flexmarl.contracts.events import DeviceUse
 from flexmarl.contracts.status import RunReason, RunStatus
+from flexmarl.orchestrator.demand import Demand
 from flexmarl.orchestrator.lag import Ages, LagCounts
 from flexmarl.orchestrator.on_its_way import OnItsWay, Outstanding
 from flexmarl.orchestrator.standing import History, Rest, Wish
 
-STATE_SCHEMA_VERSION = 2
+STATE_SCHEMA_VERSION = 3
 
 Row = tuple[int, int, str, int, float, float, int]
 """member, attempt, role, turn, advantage, weight, tokens."""
@@ -53,6 +54,12 @@ class LeaseState:
     """Why its device is wanted back; empty while nobody wants it."""
     replaces: int = 0
     """Recalled lease it stands by for; it takes over between two cohorts."""
+    serves: list[str] = field(default_factory=list)
+    """Engine that cannot hold every policy: those that have its places."""
+    leaving: list[str] = field(default_factory=list)
+    """Engine: policies that it is to forget; each has its place until it has."""
+    unloads: dict[str, int] = field(default_factory=dict)
+    """Engine: policy -> last command to forget it; what loads before that led to counts no more."""
 
 
 @dataclass(slots=True)
@@ -294,6 +301,7 @@ class RunState:
     """Number of the current or last attempt."""
     attempt_open: bool = False
     wish: Wish | None = None
+    demand: Demand = field(default_factory=Demand)
     rest: Rest = field(default_factory=Rest)
     stepping: dict[str, int] = field(default_factory=dict)
     """Rows of the steps that may have been committed while the run ended, by policy."""
@@ -361,8 +369,10 @@ def encode(state: RunState) -> bytes:
 
 
 def _upgraded(raw: bytes) -> bytes:
-    """Bring a state of schema 1, which had one cohort at most, to this one. Ordered slices of it cannot be told."""
+    """Bring older states here: 2 knew no places, 1 had one cohort at most, and ordered slices of it cannot be told."""
     document = msgspec.json.decode(raw)
+    if isinstance(document, dict) and document.get("schema") == 2:
+        return msgspec.json.encode(document | {"schema": STATE_SCHEMA_VERSION})
     if not isinstance(document, dict) or document.get("schema") != 1:
         return raw
     cohort = document.pop("cohort", None)

@@ -3,16 +3,17 @@
 Invariant: a row counts only while its incarnation serves the lease, so a restarted engine holds nothing.
 """
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from psycopg import Connection
 
-from flexmarl.contracts.events import WeightsServed
+from flexmarl.contracts.events import PolicyUnloaded, WeightsServed
 from flexmarl.contracts.plane_tokens import Plane, sign
 from flexmarl.contracts.wire import PolicyPin
 from flexmarl.store.commands import Taken, finish, guard
-from flexmarl.store.errors import LeaseLost
+from flexmarl.store.errors import EpochStale, LeaseLost, TokenLost
 from flexmarl.store.inbox import put_event
 
 
@@ -39,6 +40,7 @@ def served(
     version: int,
     digest: str,
     keeps: Sequence[int] = (),
+    seconds: float = 0.0,
 ) -> None:
     """Note what an engine holds, tell the driver and finish the command, in one transaction.
 
@@ -47,8 +49,9 @@ def served(
     Raises TokenLost, EpochStale, or LeaseLost when another incarnation serves the lease by now.
     """
     event = WeightsServed(
-        lease_id=lease_id, incarnation=incarnation, policy=policy, version=version, digest=digest, keeps=tuple(keeps)
-    )
+        lease_id=lease_id, incarnation=incarnation, policy=policy, version=version, digest=digest, keeps=tuple(keeps),
+        command_no=taken.no, seconds=seconds,
+    )  # fmt: skip
     with conn.transaction():
         guard(conn, taken)
         cursor = conn.execute(
@@ -84,6 +87,43 @@ def served(
             raise LeaseLost(lease_id, f"not served by incarnation {incarnation} any more")
         put_event(conn, taken.run_id, f"served:{taken.no}:{incarnation}", event)
         finish(conn, taken)
+
+
+def leaves(conn: Connection, taken: Taken, lease_id: int, policy: str) -> None:
+    """Name an engine for a policy no more, before it is asked to forget it: nobody sends it new turns from here on.
+
+    Does nothing for a command that is not held any more.
+    """
+    with contextlib.suppress(TokenLost, EpochStale), conn.transaction():
+        guard(conn, taken)
+        _forget(conn, taken.run_id, lease_id, policy)
+
+
+def unloaded(conn: Connection, taken: Taken, lease_id: int, incarnation: str, policy: str, seconds: float) -> None:
+    """Tell the driver that an engine holds nothing of a policy and finish the command, in one transaction.
+
+    A load that was under way when the command was prepared may have named the engine again: it is named no more.
+
+    Raises TokenLost, EpochStale.
+    """
+    event = PolicyUnloaded(
+        lease_id=lease_id, incarnation=incarnation, policy=policy, command_no=taken.no, seconds=seconds
+    )
+    with conn.transaction():
+        guard(conn, taken)
+        _forget(conn, taken.run_id, lease_id, policy)
+        put_event(conn, taken.run_id, f"unloaded:{taken.no}:{incarnation}", event)
+        finish(conn, taken)
+
+
+def _forget(conn: Connection, run_id: int, lease_id: int, policy: str) -> None:
+    conn.execute(
+        """
+        DELETE FROM store.engine_policy p USING store.lease l
+        WHERE l.id = %(lease)s AND l.run_id = %(run)s AND p.lease_id = l.id AND p.policy = %(policy)s
+        """,
+        {"lease": lease_id, "run": run_id, "policy": policy},
+    )
 
 
 def routes(conn: Connection, run_id: int) -> list[EngineRoute]:

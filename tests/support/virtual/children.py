@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, Origin, SampleRef, TrainStats
+from tests.support.virtual.reports import REPORT_S, Reports
 from tests.support.virtual.store import PromiseBroken, Refused, TokenLost
 
 KEPT_VERSIONS = 2
@@ -84,6 +85,7 @@ class Child(Process):
             "accumulate": durations.accumulate,
             "optimizer_step": durations.step,
             "load_weights": durations.load,
+            "unload_policy": durations.unload,
             "bind_policy": durations.bind,
             "write_checkpoint": durations.checkpoint,
         }
@@ -124,6 +126,9 @@ class Engine(Child):
         """Policy -> the last versions that were loaded, newest last."""
 
     def carry_out(self, no: int, token: int, command: c.Command) -> None:
+        if isinstance(command, c.UnloadPolicy):
+            self._unload(no, token, command)
+            return
         assert isinstance(command, c.LoadWeights), f"an engine cannot do {command.kind}"
         self.world.store.guard(no, token)
         if self.world.store.versions[command.policy][command.version] != command.digest:
@@ -143,8 +148,25 @@ class Engine(Child):
             version=command.version,
             digest=command.digest,
             keeps=command.keeps,
+            command_no=no,
+            seconds=self.world.dice.durations.load,
         )
         self.told(no, token, f"served:{no}:{token}", served)
+        self._fits()
+
+    def _unload(self, no: int, token: int, command: c.UnloadPolicy) -> None:
+        self.world.store.guard(no, token)
+        self.holds.pop(command.policy, None)
+        unloaded = e.PolicyUnloaded(
+            lease_id=self.lease_id, incarnation=self.name, policy=command.policy, command_no=no, seconds=0.01
+        )
+        self.told(no, token, f"unloaded:{no}:{token}", unloaded)
+
+    def _fits(self) -> None:
+        """No engine is told to hold more than it can."""
+        places = self.world.core.plan.places
+        if places is not None and len(self.holds) > places:
+            raise PromiseBroken(f"{self.name} has {places} places and holds {sorted(self.holds)}")
 
 
 class Trainer(Child):
@@ -221,6 +243,20 @@ class Trainer(Child):
 class RolloutWorker(Process):
     """Plays the groups of its commands at once; every turn needs an engine that wholly holds the pinned version."""
 
+    def __init__(self, world: "World", name: str) -> None:
+        super().__init__(world, name)
+        self.asks: dict[tuple[int, int], tuple[str, bool]] = {}
+        """(command, draw) -> policy of its turn, and whether an engine was found for it."""
+        self._reports = Reports()
+        if world.core.plan.places is not None:
+            self.then(REPORT_S, self._report)
+
+    def _report(self) -> None:
+        """Tell what is asked for, as the real worker does: on change, and again before it counts no more."""
+        if self._reports.tell(self.name, self.asks, self.world.clock.now, self.world.store):
+            self.world.wake()
+        self.then(REPORT_S, self._report)
+
     def look(self) -> None:
         for row in list(self.world.store.commands.values()):
             if not isinstance(row.command, c.PlayGroups) or not self.responsive:
@@ -240,13 +276,17 @@ class RolloutWorker(Process):
 
     def _turn(self, playing: "_Playing") -> None:
         """Ask an engine for the next turn; without one that holds the weights, ask again."""
+        asks = playing.no, playing.group.draw
         if not playing.left:
+            self.asks.pop(asks, None)
             self._settle(playing)
             return
         policies = sorted(playing.command.pins)
         policy = policies[playing.left % len(policies)]
         version = self._version(playing.command, policy)
-        if self.world.serves(policy, version):
+        served = self.world.serves(policy, version)
+        self.asks[asks] = policy, served
+        if served:
             playing.used.setdefault(policy, []).append(version)
             playing.left -= 1
         else:
@@ -265,8 +305,11 @@ class RolloutWorker(Process):
         return max([pinned, *held])
 
     def _turn_if_wanted(self, playing: "_Playing") -> None:
-        with suppress(TokenLost):  # then somebody else plays it, or nobody wants it
+        try:
             self.world.store.guard(playing.no, playing.token)
+        except TokenLost:  # then somebody else plays it, or nobody wants it
+            self.asks.pop((playing.no, playing.group.draw), None)
+        else:
             self._turn(playing)
 
     def _settle(self, playing: "_Playing") -> None:

@@ -57,6 +57,8 @@ class Durations:
     accumulate: float = 0.03
     step: float = 0.02
     load: float = 0.02
+    unload: float = 0.02
+    """Until what runs has ended."""
     bind: float = 0.05
     start: float = 0.3
     checkpoint: float = 0.05

@@ -37,6 +37,13 @@ AXES: dict[str, tuple[dict[str, Any], ...]] = {
     ),
     "carry": ({}, {"batch": {"min_rows": 40, "max_carry": 1}}),
     "order": ({"mechanisms": {"ordered": False}}, {"mechanisms": {"ordered": True}}),
+    "places": (
+        {},
+        {},
+        {"resources": {"rollout_devices": 1, "engine_policies": 1}},
+        {"resources": {"rollout_devices": 2, "engine_policies": 1}},
+        {"resources": {"rollout_devices": 2, "engine_policies": 1}, "mechanisms": {"mover": "demand"}},
+    ),
     "filter": ({}, {"sampling": {"group_filter": "drop_zero_variance"}}),
     "members": ({}, {"batch": {"min_members": 2}}),
 }

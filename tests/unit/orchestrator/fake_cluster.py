@@ -14,7 +14,7 @@ from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef, Tr
 from flexmarl.orchestrator import Orchestrator
 from flexmarl.orchestrator.invariants import check_invariants
 from flexmarl.orchestrator.lifecycle import books_due
-from tests.unit.orchestrator.fake_parts import Child, Faults, answers, digest, make_spec, segments
+from tests.unit.orchestrator.fake_parts import Child, Faults, answered, digest, load, make_spec, segments, unload
 
 __all__ = ["FakeCluster", "Faults", "make_spec", "running", "started"]
 
@@ -172,29 +172,19 @@ class FakeCluster:
             if self.held_draws.intersection(g.draw for g in command.groups):
                 return False
             engines = [self.children[i] for i in self.children if self.uses[i] is e.DeviceUse.ENGINE]
-            wanted = {name: pin.version for name, pin in command.pins.items()}
-            return any(all(answers(command, x, n, v) for n, v in wanted.items()) for x in engines)
+            return answered(command, engines, self.core.plan.places)
         if isinstance(command, c.RequestDevices):
             return self.grants
         if isinstance(command, c.HostLease):
             return True
         return command.lease_id in self.children
 
-    def load(self, command, child, number):
-        """Serve a version beside the one that is to be kept; what is held changes nothing, what is late is refused."""
-        if number < child.orders.get(command.policy, 0):
-            return "superseded"
-        child.orders[command.policy] = number
-        held = child.holds.setdefault(command.policy, [])
-        if command.version not in held:
-            stay = [version for version in held if version in command.keeps] or held
-            child.holds[command.policy] = [*stay[-1:], command.version]
-        return None
-
     def act(self, command, child, number=0):
         """Do what the command says to the child itself. Returns an error code, or None."""
         if isinstance(command, c.LoadWeights):
-            return self.load(command, child, number)
+            return load(command, child, number)
+        elif isinstance(command, c.UnloadPolicy):
+            return unload(command, child, number)
         elif isinstance(command, c.BindPolicy):
             version = 0 if command.version is None else command.version
             child.trains[command.policy] = (f"{version}:{child.incarnation}", [])
@@ -259,7 +249,10 @@ class FakeCluster:
         del self.open[number]
         common = {"lease_id": command.lease_id, "incarnation": child.incarnation}
         if isinstance(command, c.LoadWeights):
-            event = e.WeightsServed(**common, **command.model_dump(include={"policy", "version", "digest", "keeps"}))
+            told = command.model_dump(include={"policy", "version", "digest", "keeps"})
+            event = e.WeightsServed(**common, **told, command_no=number)
+        elif isinstance(command, c.UnloadPolicy):
+            event = e.PolicyUnloaded(**common, policy=command.policy, command_no=number)
         elif isinstance(command, c.BindPolicy):
             history = self.versions.setdefault(command.policy, [digest(command.policy, 0)])
             version = command.version or 0

@@ -57,10 +57,39 @@ class Child:
     trains: dict = field(default_factory=dict)
 
 
+def load(command, child, number):
+    """Serve a version beside the one that is to be kept; what is held changes nothing, what is late is refused."""
+    if number < child.orders.get(command.policy, 0):
+        return "superseded"
+    child.orders[command.policy] = number
+    held = child.holds.setdefault(command.policy, [])
+    if command.version not in held:
+        stay = [version for version in held if version in command.keeps] or held
+        child.holds[command.policy] = [*stay[-1:], command.version]
+    return None
+
+
+def unload(command, child, number):
+    """Forget a policy; what is late is refused."""
+    if number < child.orders.get(command.policy, 0):
+        return "superseded"
+    child.orders[command.policy] = number
+    child.holds.pop(command.policy, None)
+    return None
+
+
 def answers(command, engine, policy, version):
     """Tell whether an engine answers for a version: it holds it, or a newer one that the group follows."""
     held = engine.holds.get(policy, ())
     return version in held or (policy in command.follows and any(other >= version for other in held))
+
+
+def answered(command, engines, places):
+    """Tell whether every policy's turns are answered: by one engine for all, or by any where they hold some only."""
+    wanted = {name: pin.version for name, pin in command.pins.items()}
+    if places is not None:
+        return all(any(answers(command, x, n, v) for x in engines) for n, v in wanted.items())
+    return any(all(answers(command, x, n, v) for n, v in wanted.items()) for x in engines)
 
 
 def segments(cluster, command, role):

@@ -48,6 +48,7 @@ def any_mix(rng):
             batch__rollout_groups=rng.choice([1, 2]),
             sampling__group_filter=rng.choice(["none", "drop_zero_variance"]),
             evaluation__every_steps=rng.choice([1, 2]),
+            resources=rng.choice([{}, {}, {"rollout_devices": 2, "engine_policies": 1}]),
         )
         if not broken_rules(spec):
             return spec

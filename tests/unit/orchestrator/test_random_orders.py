@@ -23,6 +23,11 @@ PRESETS = {
         "batch__mini_batches": 2,
         "mechanisms__lag_policy__bound": 1,
     },
+    "places": {"resources": {"rollout_devices": 2, "engine_policies": 1}},
+    "places_and_lag": {
+        "resources": {"rollout_devices": 3, "engine_policies": 1},
+        "mechanisms__lag_policy__bound": 2,
+    },
     "policy_clock": {"mechanisms__policy_clock": True, "batch__min_rows": 20, "batch__max_carry": 2},
 }
 SHARED = {

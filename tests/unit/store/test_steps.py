@@ -181,6 +181,44 @@ def served(story, lease_id, incarnation, version, keeps=()):
     engines.served(story.conn, taken, lease_id, incarnation, **what)
 
 
+def test_an_engine_is_named_no_more_for_what_it_forgets_before_it_has(story):
+    from flexmarl.contracts.commands import UnloadPolicy
+
+    lease_id = story.granted()[DeviceUse.ENGINE]
+    story.hosted(lease_id, DeviceUse.ENGINE, "e1")
+    served(story, lease_id, "e1", 1)
+    taken = story.take(story.issue(UnloadPolicy(lease_id=lease_id, policy="solver")))
+    engines.leaves(story.conn, taken, lease_id, "solver")
+    [route] = engines.routes(story.conn, 1)
+    assert route.holds == {}
+    served(story, lease_id, "e1", 1)  # a load that was committed behind it
+    engines.unloaded(story.conn, taken, lease_id, "e1", "solver", 0.5)
+    [route] = engines.routes(story.conn, 1)
+    assert route.holds == {}
+    row = story.conn.execute("SELECT body FROM store.inbox WHERE body ->> 'kind' = 'policy_unloaded'").fetchone()
+    assert (row[0]["command_no"], row[0]["policy"], row[0]["seconds"]) == (taken.no, "solver", 0.5)
+    served(story, lease_id, "e1", 2)
+    with pytest.raises(TokenLost):
+        engines.unloaded(story.conn, taken, lease_id, "e1", "solver", 0.5)
+    engines.leaves(story.conn, taken, lease_id, "solver")
+    [route] = engines.routes(story.conn, 1)
+    assert route.holds["solver"].version == 2, "a command that is not held any more changes nothing"
+
+
+def test_one_report_of_a_worker_waits_however_often_it_reports(story):
+    from flexmarl.contracts.events import DemandReported, TurnsAsked
+    from flexmarl.store import demand, inbox
+
+    def report(worker, number):
+        policies = {"solver": TurnsAsked(waiting=number, in_flight=1)}
+        return demand.report(story.conn, 1, number, DemandReported(worker=worker, policies=policies))
+
+    inbox.drop_events(story.conn, 1)
+    assert [report("w1", 1), report("w1", 2), report("w10", 1), report("w1", 3)] == [True, False, True, False]
+    assert len(inbox.take_events(story.conn, 1)) == 2
+    assert report("w1", 4)
+
+
 def test_steps_behind_the_last_durable_version_are_told_with_all_it_takes_to_redo_them(story, trained):
     story.settle(4, 5)
     story.cut(2, 4, 5)

@@ -25,7 +25,7 @@ def test_a_value_without_a_choice_is_left_out() -> None:
     found = all_fields()
     assert "/mechanisms/router" not in found
     assert "/environment/type" not in found
-    assert "/resources/rollout_devices" not in found
+    assert "/resources/training_devices" not in found
 
 
 def test_absent_objects_and_values_are_optional_fields() -> None:

@@ -288,3 +288,44 @@ def test_the_same_code_serves_on_a_gpu() -> None:
     engine.submit(ragged_requests(60))
     for answer in finish(engine).values():
         assert (reference_logprobs(model, answer) - torch.tensor(answer.logprobs)).abs().max() <= 1e-4
+
+
+def test_a_closed_policy_ends_what_runs_hands_back_what_waits_and_is_forgotten() -> None:
+    engine, model, architecture = small(rows=2), build_model(FactoryModel(), WORDS, 9), architecture_of(FactoryModel())
+    engine.load("q", 0, "d", engine.prepare(model.state_dict(), architecture))
+    alone = Request("alone", "p", (1, 5), 6, 3)
+    engine.submit([alone])
+    expected = finish(engine)["alone"].token_ids
+    engine.submit([Request(f"r{i}", "p", (1, 5), 6, 3) for i in range(4)] + [Request("other", "q", (1, 5), 6, 3)])
+    engine.step()
+    back = engine.close("p")
+    assert sorted(answer.request.request_id for answer in back) == ["r2", "r3"]
+    assert all(answer.reason == "abort" and not answer.token_ids for answer in back)
+    assert not engine.forget("p"), "two still run"
+    assert set(engine.holds()) == {"q"}
+    with pytest.raises(NotHeldError):
+        engine.submit([Request("late", "p", (1, 5), 6, 3)])
+    done = finish(engine)
+    assert [done[name].token_ids for name in ("r0", "r1")] == [expected, expected]
+    assert engine.forget("p")
+    assert engine.close("p") == []
+    assert engine.forget("p"), "to forget what is not held changes nothing"
+    engine.load("p", 0, "d0", engine.prepare(build_model(FactoryModel(), WORDS, 1).state_dict(), architecture))
+    engine.submit([alone])
+    assert finish(engine)["alone"].token_ids == expected
+
+
+def test_a_load_opens_a_policy_that_was_about_to_leave() -> None:
+    engine = small()
+    engine.submit([Request("runs", "p", (1, 5), 6, 3)])
+    engine.step()
+    engine.close("p")
+    engine.load(
+        "p",
+        0,
+        "d0",
+        engine.prepare(build_model(FactoryModel(), WORDS, 1).state_dict(), architecture_of(FactoryModel())),
+    )
+    engine.submit([Request("more", "p", (1, 5), 6, 3)])
+    assert engine.forget("p"), "nobody closes it any more"
+    assert finish(engine).keys() == {"runs", "more"}

@@ -30,11 +30,16 @@ from workers.rollout.engines.wire import (
     LoadRequest,
     NotHeld,
     Stats,
+    UnloadRequest,
 )
 from workers.transfer.base import StateError
 
 Fetch = Callable[[str, str], Weights]
 """(policy, digest) -> weights in the engine's form; runs in a thread."""
+
+
+UNLOAD_LOOKS_S = 0.01
+"""Pause between two looks whether the last request of a policy has ended."""
 
 
 class EngineServer:
@@ -56,6 +61,7 @@ class EngineServer:
         return [
             web.post("/v1/completions", self._refusing(self._completions)),
             web.post("/load", self._refusing(self._load)),
+            web.post("/unload", self._refusing(self._unload)),
             web.post("/abort", self._refusing(self._abort)),
             web.get("/stats", self._stats),
         ]
@@ -108,10 +114,8 @@ class EngineServer:
         """Hold a version from now on; answers when it is served."""
         asked = msgspec.json.decode(await request.read(), type=LoadRequest)
         async with self._device:
-            if asked.order:
-                if asked.order < self._orders.get(asked.policy, 0):
-                    return self._refusal(409, "superseded", f"{asked.policy}: a later load was asked for already")
-                self._orders[asked.policy] = asked.order
+            if self._superseded(asked):
+                return self._refusal(409, "superseded", f"{asked.policy}: a later load was asked for already")
             if self._engine.has(asked.policy, asked.version, asked.digest):
                 return json_response(Held(asked.version, asked.digest))
             self._busy_time.close()
@@ -121,6 +125,23 @@ class EngineServer:
                 self._engine.load(asked.policy, asked.version, asked.digest, weights, asked.keeps)
             self._intervals.add("load", asked.policy, started, time.time())
         return json_response(Held(asked.version, asked.digest))
+
+    async def _unload(self, request: web.Request) -> web.Response:
+        """Forget a policy once nothing of it runs; from now on its requests are refused."""
+        asked = msgspec.json.decode(await request.read(), type=UnloadRequest)
+        if self._superseded(asked):
+            return self._refusal(409, "superseded", f"{asked.policy}: a later load was asked for already")
+        self._calls.settle(self._engine.close(asked.policy))
+        while not self._engine.forget(asked.policy):
+            await asyncio.sleep(UNLOAD_LOOKS_S)
+        return json_response({"unloaded": asked.policy})
+
+    def _superseded(self, asked: LoadRequest | UnloadRequest) -> bool:
+        """Tell whether a later command about a policy has been here; note this one if not."""
+        if asked.order and asked.order < self._orders.get(asked.policy, 0):
+            return True
+        self._orders[asked.policy] = max(asked.order, self._orders.get(asked.policy, 0))
+        return False
 
     async def _abort(self, request: web.Request) -> web.Response:
         asked = msgspec.json.decode(await request.read(), type=AbortRequest)

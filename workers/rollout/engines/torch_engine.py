@@ -5,6 +5,7 @@ Invariants:
   one, and of those before it the one that its load names, so a group pinned to that plays on while newer groups start.
   Other lanes finish what runs and take no more.
 - Every submitted request is settled exactly once, by `step` or `abort`.
+- A policy that is closed takes no requests; it is forgotten when the last one has ended, and any load opens it again.
 - `load` swaps nothing under a running request: a new version is a new lane. Only requests that ask to follow move to
   it, with every token, log-probability and version they have so far.
 """
@@ -37,6 +38,7 @@ class TorchEngine:
         """Per policy; the last `KEPT_VERSIONS` take requests, earlier ones only finish."""
         self._spare: dict[str, Lane] = {}
         """Per policy, an emptied lane whose memory the next version takes over."""
+        self._closed: set[str] = set()
 
     def prepare(self, state: "dict[str, torch.Tensor]", architecture: Architecture) -> decoder.Weights:
         """Make a state dict ready to decode. Touches nothing of the engine: may run in any thread."""
@@ -53,6 +55,7 @@ class TorchEngine:
         import torch
 
         lanes = self._lanes.setdefault(policy, [])
+        self._closed.discard(policy)
         if self.has(policy, version, digest):
             return
         lane = self._spare.pop(policy, None)
@@ -74,7 +77,29 @@ class TorchEngine:
 
     def holds(self) -> dict[str, Held]:
         """Return the newest version of each policy."""
-        return {policy: Held(lanes[-1].version, lanes[-1].digest) for policy, lanes in self._lanes.items()}
+        open_now = ((policy, lanes) for policy, lanes in self._lanes.items() if policy not in self._closed)
+        return {policy: Held(lanes[-1].version, lanes[-1].digest) for policy, lanes in open_now}
+
+    def close(self, policy: str) -> list[Finished]:
+        """Take no more requests of a policy; returns those that had not begun, which somebody else may answer."""
+        if policy not in self._lanes:
+            return []
+        self._closed.add(policy)
+        not_begun = {
+            request.request_id for lane in self._lanes[policy] for request in lane.waiting if not request.done
+        }  # fmt: skip
+        return [ended for lane in self._lanes[policy] for ended in lane.abort(not_begun)]
+
+    def forget(self, policy: str) -> bool:
+        """Let a closed policy's weights go once nothing of it runs. False: something does."""
+        if policy not in self._closed:
+            return True
+        if any(lane.busy for lane in self._lanes[policy]):
+            return False
+        self._closed.discard(policy)
+        del self._lanes[policy]
+        self._spare.pop(policy, None)
+        return True
 
     def submit(self, requests: list[Request]) -> None:
         """Queue requests, all or none; raise `NotHeldError` or `BadRequestError`."""
@@ -128,7 +153,7 @@ class TorchEngine:
         return [lane for lanes in self._lanes.values() for lane in lanes]
 
     def _open(self, policy: str) -> list[Lane]:
-        return self._lanes.get(policy, [])[-KEPT_VERSIONS:]
+        return [] if policy in self._closed else self._lanes.get(policy, [])[-KEPT_VERSIONS:]
 
     def _lane_of(self, request: Request) -> Lane:
         for lane in reversed(self._open(request.policy)):

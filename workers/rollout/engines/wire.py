@@ -81,6 +81,17 @@ class LoadRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Number of the command, if it has one: behind a later one of its policy it is refused, however late it comes."""
 
 
+class UnloadRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """`POST /unload`: take no new request of a policy, end those that run, forget its weights; then answer.
+
+    What waits and has not begun is handed back as aborted, for its sender to ask elsewhere.
+    """
+
+    policy: str
+    order: int = 0
+    """As of a load."""
+
+
 class AbortRequest(msgspec.Struct, forbid_unknown_fields=True):
     request_ids: list[str]
 

@@ -43,6 +43,24 @@ def _present(word: object) -> object:
     return "fair_share" if word == "fifo" else word
 
 
+class Mover(Strict):
+    """What engines serve, where `resources.engine_policies` leaves a choice."""
+
+    type: Literal["static", "demand"] = "static"
+    """`static`: spread by the number of roles once, changed only for a policy that is asked and has no engine, and for
+    lost engines. `demand`: a place also goes from a policy with short queues to one with long ones."""
+    delta: float = Field(default=5.0, gt=0.0, le=100_000.0)
+    """Turns per engine by which the longest queue must exceed the shortest one before a place moves."""
+    hold_s: float = Field(default=5.0, ge=0.0, le=86_400.0)
+    """How long a policy keeps a place it was moved to, and one nobody asks keeps its last one, while others only have
+    longer queues."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_word_is_a_type(cls, data: object) -> object:
+        return {"type": data} if isinstance(data, str) else data
+
+
 class Durability(Strict):
     """Which versions can be restored at once. Weights of every version are on disk before it counts; a version without
     its training state (the optimizer's) is restored from the last one that has it, by the recorded micro-batches."""
@@ -64,7 +82,7 @@ class Mechanisms(Strict):
     """Of every policy that states none of its own."""
     redundancy: Redundancy = Redundancy()
     router: Literal["least_loaded"] = "least_loaded"
-    mover: Literal["static"] = "static"
+    mover: Mover = Mover()
     publication: Literal["cohort", "wavefront", "delayed"] = "cohort"
     """When the next cohort may start: `cohort` once every policy's new weights are served, `wavefront` once those of
     its first turns are (a later turn waits for its own policy only), `delayed` on the weights of one step before."""

@@ -20,13 +20,20 @@ class Pace(Strict):
 class Resources(Strict):
     rollout_pool: str = Field(default="default", min_length=1, max_length=64)
     training_pool: str = Field(default="default", min_length=1, max_length=64)
-    rollout_devices: int = Field(default=1, ge=1, le=1)
+    rollout_devices: int = Field(default=1, ge=1, le=64)
     """Engines; each holds one device."""
+    engine_policies: int | None = Field(default=None, ge=1, le=1024)
+    """Policies that an engine holds at once; null: all of them. With fewer places than policies, one that has none is
+    loaded when it is asked, in the place of one that nobody asks."""
     training_devices: int = Field(default=1, ge=1, le=1)
     """Ranks of the trainer; each holds one device."""
     pace: Pace = Pace()
     hold_s: float | None = Field(default=900.0, ge=0.0, le=604_800.0)
     """How long a paused run keeps its devices, unless the pause says otherwise; 0: not at all, null: until resumed."""
+
+    def has_places(self, policies: int) -> bool:
+        """Tell whether an engine holds fewer policies than there are, so that they share its places."""
+        return self.engine_policies is not None and self.engine_policies < policies
 
 
 class Target(Strict):
