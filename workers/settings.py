@@ -32,6 +32,8 @@ class Settings:
     """Threads of a child on a CPU share. One is fastest for tiny models: several contend for the same cores."""
     child_stuck_s: int
     """A child with open work that has done no piece of it for so many seconds hangs."""
+    cpu_shares: int
+    """Devices that the node makes of its processors, two at least; 0: one per core."""
     rollout_pool: str
     rollout_commands: int
     """Rollout commands that one worker process plays at a time."""
@@ -70,6 +72,7 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
         child_host=child_host,
         child_threads=_positive(env, "FLEXMARL_CHILD_THREADS", 1),
         child_stuck_s=_positive(env, "FLEXMARL_CHILD_STUCK_S", 600),
+        cpu_shares=_positive(env, "FLEXMARL_CPU_SHARES", 1) if env.get("FLEXMARL_CPU_SHARES") else 0,
         rollout_pool=env.get("FLEXMARL_ROLLOUT_POOL", "default"),
         rollout_commands=_positive(env, "FLEXMARL_ROLLOUT_COMMANDS", 16),
         payload_by_value_bytes=_positive(env, "FLEXMARL_PAYLOAD_BY_VALUE_BYTES", BY_VALUE_BYTES),

@@ -21,10 +21,10 @@ CPU_POOL_BESIDE_GPUS = "cpu"
 _QUERY = ["nvidia-smi", "--query-gpu=index,name,memory.total", "--format=csv,noheader,nounits"]
 
 
-def discover(node: str) -> list[DeviceFacts]:
-    """Return this machine's devices."""
+def discover(node: str, cpu_shares: int = 0) -> list[DeviceFacts]:
+    """Return this machine's devices; of its processors as many shares as told, or one per core."""
     gpus = cuda_devices(node, nvidia_smi())
-    return [*gpus, *cpu_devices(node, CPU_POOL_BESIDE_GPUS if gpus else DEFAULT_POOL)]
+    return [*gpus, *cpu_devices(node, CPU_POOL_BESIDE_GPUS if gpus else DEFAULT_POOL, cpu_shares)]
 
 
 def node_facts() -> dict[str, object]:
@@ -39,10 +39,10 @@ def node_facts() -> dict[str, object]:
     }
 
 
-def cpu_devices(node: str, pool: str) -> list[DeviceFacts]:
-    """Offer one share per core this process may use, two at least."""
+def cpu_devices(node: str, pool: str, shares: int = 0) -> list[DeviceFacts]:
+    """Offer one share per core this process may use, or as many as told; two at least."""
     cores = _cores()
-    count = max(cores, MIN_DEVICES)
+    count = max(shares or cores, MIN_DEVICES)
     memory = psutil.virtual_memory().total // count
     return [
         DeviceFacts(f"{node}.cpu{i}", "cpu", i, f"CPU share {i + 1} of {count}", memory, pool, {"cores": cores / count})

@@ -7,7 +7,7 @@ take their time, one after the other on an engine, and an unload waits for the t
 
 import random
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from flexmarl.contracts import commands as c
@@ -47,8 +47,15 @@ class Queues:
     """`turns` is what the users ask, in order; the world ends when all of it is answered."""
 
     def __init__(
-        self, spec: ExperimentSpec, turns: Iterator[Turn], users: int, slots: int = 8, load_s: float = 0.3
+        self,
+        spec: ExperimentSpec,
+        turns: Iterator[Turn],
+        users: int,
+        slots: int = 8,
+        load_s: float = 0.3,
+        fixed: Sequence[str] = (),
     ) -> None:
+        """`fixed`: what each engine holds from the first to the last turn, and nobody decides anything."""
         self.clock, self.load_s = Clock(), load_s
         self.engines = {i: Engine(i, slots) for i in range(1, spec.resources.rollout_devices + 1)}
         self.turns, self.users = turns, users
@@ -58,15 +65,20 @@ class Queues:
         self.asked = 0
         self.done = False
         self.core = PlacedCore(spec, self._told)
+        self._fixed = fixed
         self._last: dict[str, tuple[int, int]] = {}
         self._unchanged = 0
 
     def run(self, seconds: float = 10_000.0) -> "Queues":
         """Ask everything and let it be answered."""
-        self.core.start(self.clock.now)
+        if self._fixed:
+            for engine, policy in zip(self.engines.values(), self._fixed, strict=True):
+                engine.holds.add(policy)
+        else:
+            self.core.start(self.clock.now)
+            self.clock.after(REPORT_S, self._report)
         for user in range(self.users):
             self._ask(user)
-        self.clock.after(REPORT_S, self._report)
         assert self.clock.until(lambda: self.done, seconds), f"{self.unanswered()} turns have no answer"
         return self
 

@@ -30,3 +30,9 @@ def test_each_of_several_gpus_is_one_device():
 
 def test_no_gpu_no_device():
     assert cuda_devices("box", "") == []
+
+
+def test_a_machine_offers_as_many_shares_as_it_is_told():
+    devices = cpu_devices("box", "default", 5)
+    assert [device.id for device in devices] == [f"box.cpu{i}" for i in range(5)]
+    assert len(cpu_devices("box", "default", 1)) == 2, "an engine and a trainer fit on any machine"
