@@ -52,8 +52,8 @@ def test_more_policies_than_places_are_played_and_trained(system: System) -> Non
         assert {cause for cause, _ in moved} <= {"waiting", "disparity"}
         assert any("has no engine" in reason for cause, reason in moved if cause == "waiting")
         most = conn.execute(
-            "SELECT max(n) FROM (SELECT count(*) AS n FROM store.engine_policy p JOIN store.lease l ON l.id = p.lease_id "
-            "WHERE l.run_id = %s GROUP BY p.lease_id) AS held",
+            "SELECT max(n) FROM (SELECT count(*) AS n FROM store.engine_policy p JOIN store.lease l "
+            "ON l.id = p.lease_id WHERE l.run_id = %s GROUP BY p.lease_id) AS held",
             [run["no"]],
         ).fetchone()
         assert most is None or (most[0] or 0) <= 1
