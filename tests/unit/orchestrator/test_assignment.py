@@ -123,6 +123,14 @@ def test_a_last_engine_goes_to_a_long_queue_only_after_nobody_asked_for_a_while(
     assert balanced({"hot": asked(60), "cold": asked(0, idle_since=NOW - 11.0)}, serves) == [(2, "cold", "hot")]
 
 
+def test_a_policy_that_went_to_and_fro_gives_only_where_its_queue_is_short_without_a_doubt():
+    before = NOW - 15.0
+    alike, short = asked(20, gained_at=before, hold_s=20.0), asked(2, gained_at=before, hold_s=20.0)
+    assert balanced({**HOT, "cold": alike}) == []
+    assert balanced({**HOT, "cold": replace(alike, hold_s=10.0)}) != []
+    assert balanced({**HOT, "cold": short}) != []
+
+
 def test_no_move_is_the_reverse_of_one_that_was_worth_it():
     """Whatever the queues are, what moved for them does not move back for the same queues."""
     for hot in range(6, 200, 7):
