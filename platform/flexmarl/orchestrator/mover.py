@@ -21,8 +21,6 @@ PAYS = 2.0
 """How often the expected gain must cover the load."""
 WORTH = 0.5
 """Least use of a move."""
-
-
 SETTLE_S = 3.0
 """How long a queue takes to show what a move did to it."""
 TO_AND_FRO = 1.5
@@ -120,7 +118,7 @@ def for_waiting(seen: Snapshot) -> list[Move]:
         turns = seen.policies[name].turns
         reason = (
             f"{name} has no engine and {_turns(turns)} that waited {seen.now - since:.1f} s; "
-            f"{_said(seen, board, out, before=1)}"
+            f"{out} has {_turns(seen.policies[out].turns)} on {_engines(board.count(out) + 1)}"
         )
         moves.append(Move(engine, out, name, "waiting", reason))
     return moves
@@ -238,10 +236,12 @@ def _per_engine(board: _Board) -> dict[str, float]:
     return {name: asked.queue / counts[name] for name, asked in board.seen.policies.items() if counts[name]}
 
 
-def _said(seen: Snapshot, board: _Board, name: str, before: int = 0) -> str:
-    engines = board.count(name) + before
-    queue = seen.policies[name].queue
-    return f"{name} has {_turns(round(queue))} on {engines} engine{'' if engines == 1 else 's'}"
+def _said(seen: Snapshot, board: _Board, name: str) -> str:
+    return f"{name} has {_turns(round(seen.policies[name].queue))} on {_engines(board.count(name))}"
+
+
+def _engines(number: int) -> str:
+    return f"{number} engine{'' if number == 1 else 's'}"
 
 
 def _turns(number: int) -> str:
