@@ -12,9 +12,9 @@ from flexmarl.contracts.events import DemandReported
 
 STALE_S = 15.0
 """A report counts for so long."""
-SMOOTH_S = 2.0
+SMOOTH_S = 1.0
 """Time constant of the queues that places follow: one burst moves nothing."""
-TREND_S = 6.0
+TREND_S = 4.0
 """Time constant of what queues are held against to tell whether they grow."""
 NEWEST = 0.3
 """Weight of the newest load in what loads of a policy are said to take."""

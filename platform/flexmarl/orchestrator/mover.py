@@ -9,8 +9,8 @@ Invariants:
   that was worth it. It must pay for the engine's load `PAYS` times over: a disparity is expected to last as long as it
   has lasted.
 - A policy that was given a place gives none for a longer queue within `hold_s`: nothing moves to and fro.
-- What moved is seen before more moves: a policy gains half of what it lacks, then nothing for `SETTLE_S`; and a queue
-  that empties by itself within `EMPTIES_S` gains nothing, for queues are what rates have left behind.
+- What moved is seen before more moves: a policy gains a part of what it lacks (`AT_ONCE`), then nothing for `SETTLE_S`;
+  and a queue that empties by itself within `EMPTIES_S` gains nothing, for queues are what rates have left behind.
 - A policy that gains again soon after it gave keeps what it has twice as long from then on (`held_s`).
 """
 
@@ -21,6 +21,8 @@ PAYS = 2.0
 """How often the expected gain must cover the load."""
 WORTH = 0.5
 """Least use of a move."""
+AT_ONCE = 0.75
+"""Part of what a policy lacks that it may gain at once."""
 SETTLE_S = 3.0
 """How long a queue takes to show what a move did to it."""
 TO_AND_FRO = 1.5
@@ -175,10 +177,10 @@ def for_balance(seen: Snapshot, delta: float, hold_s: float) -> list[Move]:
 
 
 def _at_once(board: _Board, name: str) -> int:
-    """Return how many places a policy may gain now: half of what its part of all queues says that it lacks."""
+    """Return how many places a policy may gain now: most of what its part of all queues says that it lacks."""
     places = sum(len(own) for own in board.serves.values())
     part = board.seen.policies[name].queue / max(sum(asked.queue for asked in board.seen.policies.values()), 1.0)
-    return max(1, round((part * places - board.count(name)) / 2))
+    return max(1, round((part * places - board.count(name)) * AT_ONCE))
 
 
 def _may_gain(seen: Snapshot, name: str) -> bool:

@@ -154,6 +154,7 @@ class Queues:
             if any(turn.policy == order.policy for turn in engine.running):
                 return
             engine.orders.popleft()
+            engine.holds.discard(order.policy)  # a load that nobody wanted any more may have ended meanwhile
             self.core.unloaded(no, order, 0.0, self.clock.now)
             self._work(engine)
             return
