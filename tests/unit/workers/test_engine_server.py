@@ -241,6 +241,28 @@ async def test_busy_intervals_are_told_until_acknowledged(child: RunningChild) -
     assert msgspec.json.decode(body) == []
 
 
+async def test_what_is_to_leave_refuses_at_once_and_is_gone_when_its_last_reply_ends(child: RunningChild) -> None:
+    order = {"policy": "listener", "version": 0, "digest": child.digests[0]}
+    assert (await ask(child, "/load", order | {"order": 3}))[0] == 200
+    listener = endless(child, "listener-1") | {"model": "listener"}
+    running = asyncio.create_task(ask(child, "/v1/completions", listener))
+    await until_running(child, 1)
+    leaving = asyncio.create_task(ask(child, "/unload", {"policy": "listener", "order": 5}))
+    while "listener" in (await stats_of(child)).holds:
+        await asyncio.sleep(0.01)
+    status, body = await ask(child, "/v1/completions", listener | {"request_ids": ["listener-2"]})
+    assert (status, msgspec.json.decode(body, type=NotHeld).code) == (409, "not_held")
+    assert not leaving.done(), "a reply still runs"
+    assert not running.done()
+    await ask(child, "/abort", {"request_ids": ["listener-1"]})
+    assert (await leaving)[0] == 200
+    assert choices_of((await running)[1])[0][0], "it ended with the tokens it had"
+    status, body = await ask(child, "/load", order | {"order": 4})
+    assert (status, msgspec.json.decode(body, type=NotHeld).code) == (409, "superseded")
+    assert "listener" not in (await stats_of(child)).holds
+    assert (await ask(child, "/unload", {"policy": "listener", "order": 6}))[0] == 200, "to forget twice is no error"
+
+
 def test_sigterm_ends_the_child_in_time_even_with_work_running(tmp_path: Path) -> None:
     running = start_child(tmp_path)
 
