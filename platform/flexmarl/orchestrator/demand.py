@@ -27,6 +27,8 @@ class Report:
     at: float
     turns: dict[str, int] = field(default_factory=dict)
     """Policy -> turns without a reply."""
+    sent: dict[str, int] = field(default_factory=dict)
+    """Policy -> those of them that an engine was asked."""
     depths: dict[int, int] = field(default_factory=dict)
     """Lease -> turns at the engine."""
 
@@ -46,6 +48,8 @@ class Demand:
     """Policy that is asked and has no engine -> since when."""
     idle: dict[str, float] = field(default_factory=dict)
     """Policy that nobody asks -> since when."""
+    stuck: dict[str, float] = field(default_factory=dict)
+    """Policy whose turns all wait although its engines hold what they are to hold -> since when."""
     apart: dict[str, float] = field(default_factory=dict)
     """Policy whose queue is too long beside the shortest one -> since when."""
     gained: dict[str, float] = field(default_factory=dict)
@@ -61,7 +65,10 @@ class Demand:
         """Note a worker's report in the place of its last one."""
         turns = {name: asked.waiting + asked.in_flight for name, asked in event.policies.items()}
         self.reports.pop(event.worker, None)
-        self.reports[event.worker] = Report(now, {name: n for name, n in turns.items() if n}, dict(event.engines))
+        sent = {name: asked.in_flight for name, asked in event.policies.items() if asked.in_flight}
+        self.reports[event.worker] = Report(
+            now, {n: asked for n, asked in turns.items() if asked}, sent, dict(event.engines)
+        )
 
     def refresh(self, policies: tuple[str, ...], now: float) -> dict[str, int]:
         """Forget reports that are too old, smooth the queues; returns each policy's turns without a reply."""
@@ -73,13 +80,17 @@ class Demand:
             for name, asked in turns.items():
                 queues[name] = asked + (queues.get(name, 0.0) - asked) * stays
         for name, asked in turns.items():
-            _mark(self.idle, name, not asked, now)
+            mark(self.idle, name, not asked, now)
         self.at = now
         return turns
 
     def growth(self, policy: str) -> float:
         """Return the turns per second by which a queue grows; below zero where it shrinks."""
         return (self.queues.get(policy, 0.0) - self.before.get(policy, 0.0)) / (TREND_S - SMOOTH_S)
+
+    def sent(self, policy: str) -> bool:
+        """Tell whether an engine is asked for a turn of a policy now."""
+        return any(policy in report.sent for report in self.reports.values())
 
     def depth(self, lease_id: int) -> int:
         """Return the turns at an engine, as those say who ask it."""
@@ -96,7 +107,7 @@ class Demand:
         return self.load_s.get(policy, max(self.load_s.values(), default=0.0))
 
 
-def _mark(since: dict[str, float], name: str, holds: bool, now: float) -> None:
+def mark(since: dict[str, float], name: str, holds: bool, now: float) -> None:
     """Keep since when something holds."""
     if holds:
         since.setdefault(name, now)
@@ -107,4 +118,4 @@ def _mark(since: dict[str, float], name: str, holds: bool, now: float) -> None:
 def mark_waiting(demand: Demand, turns: dict[str, int], counts: dict[str, int], now: float) -> None:
     """Note which policies are asked and have no engine."""
     for name, asked in turns.items():
-        _mark(demand.waiting, name, bool(asked) and not counts.get(name, 0), now)
+        mark(demand.waiting, name, bool(asked) and not counts.get(name, 0), now)

@@ -3,7 +3,8 @@
 Invariants:
 - A policy that is asked and has no engine gets the next place that may be given; whoever waits longest comes first.
 - The last engine of a policy is taken only while nobody asks that policy; for a longer queue alone, only once nobody
-  has for `hold_s`.
+  has for `hold_s`. A policy whose turns have all waited for `STUCK_S`, with all it is to hold loaded, counts as one
+  that nobody asks: they wait for a version to come, which may need what others are asked.
 - A move for a longer queue needs a disparity above `delta`. Its `use` is by how much the longest queue per engine gets
   shorter, in parts of what an engine out of nothing would do: it is `WORTH` at least, so no move is the reverse of one
   that was worth it. It must pay for the engine's load `PAYS` times over: a disparity is expected to last as long as it
@@ -21,6 +22,8 @@ PAYS = 2.0
 """How often the expected gain must cover the load."""
 WORTH = 0.5
 """Least use of a move."""
+STUCK_S = 10.0
+"""How long turns wait for a version to come before their policy's place may be given to who waits for any."""
 AT_ONCE = 0.75
 """Part of what a policy lacks that it may gain at once."""
 SETTLE_S = 3.0
@@ -51,6 +54,8 @@ class Asked:
     """Since when it is asked and has no engine."""
     idle_since: float | None
     """Since when nobody asks it."""
+    stuck_since: float | None
+    """Since when all its turns wait although its engines hold all that they are to hold."""
     gained_at: float | None
     """When it was given another's place."""
     gave_at: float | None
@@ -137,7 +142,9 @@ def _givers(board: _Board, into: str) -> Iterator[tuple[int, str]]:
 
     for name in sorted(policies, key=missed):
         engines = board.count(name)
-        if engines > 1 or (engines == 1 and policies[name].turns == 0):
+        asked = policies[name]
+        stuck = asked.stuck_since is not None and board.seen.now - asked.stuck_since >= STUCK_S
+        if engines > 1 or (engines == 1 and (asked.turns == 0 or stuck)):
             engine = board.engine_of(name, into)
             if engine is not None:
                 yield engine, name

@@ -11,8 +11,9 @@ from flexmarl.contracts.events import DemandReported, DeviceUse, PolicyUnloaded
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.orchestrator.assignment import engines_of, fill
 from flexmarl.orchestrator.context import Context
-from flexmarl.orchestrator.demand import mark_waiting
+from flexmarl.orchestrator.demand import mark, mark_waiting
 from flexmarl.orchestrator.mover import Asked, Move, Snapshot, for_balance, for_waiting, held_s, too_long
+from flexmarl.orchestrator.serving import lacks, required_versions
 from flexmarl.orchestrator.state import LeaseState
 
 
@@ -43,6 +44,7 @@ def drive_placing(ctx: Context) -> None:
     mark_waiting(demand, turns, _counts(engines), ctx.now)
     _fill(ctx, engines, turns)
     mark_waiting(demand, turns, _counts(engines), ctx.now)
+    _mark_stuck(ctx, engines, turns)
     if engines:
         for move in for_waiting(_snapshot(ctx, engines, turns)):
             _carry_out(ctx, engines[move.engine], move)
@@ -54,6 +56,15 @@ def drive_placing(ctx: Context) -> None:
 
 def _counts(engines: dict[int, LeaseState]) -> dict[str, int]:
     return engines_of({lease_id: lease.serves for lease_id, lease in engines.items()})
+
+
+def _mark_stuck(ctx: Context, engines: dict[int, LeaseState], turns: dict[str, int]) -> None:
+    """Note whose turns all wait for what no engine is to hold now: for a version that others keep out, or to come."""
+    demand, wanted = ctx.state.demand, required_versions(ctx, ctx.plan.policies)
+    for name in ctx.plan.policies:
+        own = [lease for lease in engines.values() if name in lease.serves]
+        loaded = bool(own) and name in wanted and all(lacks(lease, name, wanted[name]) is None for lease in own)
+        mark(demand.stuck, name, loaded and turns[name] > 0 and not demand.sent(name), ctx.now)
 
 
 def _follow_replaced(ctx: Context) -> None:
@@ -97,6 +108,7 @@ def _snapshot(ctx: Context, engines: dict[int, LeaseState], turns: dict[str, int
             load_s=demand.switch_cost(name),
             waiting_since=demand.waiting.get(name),
             idle_since=demand.idle.get(name),
+            stuck_since=demand.stuck.get(name),
             growth=demand.growth(name),
             gained_at=demand.gained.get(name),
             gave_at=demand.gave.get(name),

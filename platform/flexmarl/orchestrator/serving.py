@@ -172,7 +172,7 @@ def all_hold(ctx: Context, vector: Mapping[str, int | None]) -> bool:
         return False
     if ctx.plan.places is not None:
         return all(lease.incarnation for lease in engines) and all(
-            _serve(engines, name, version) for name, version in vector.items()
+            _serve(ctx, engines, name, version) for name, version in vector.items()
         )
     return all(
         lease.incarnation
@@ -181,14 +181,17 @@ def all_hold(ctx: Context, vector: Mapping[str, int | None]) -> bool:
     )
 
 
-def _serve(engines: Sequence[LeaseState], name: str, version: int | None) -> bool:
+def _serve(ctx: Context, engines: Sequence[LeaseState], name: str, version: int | None) -> bool:
     """Tell whether those that serve a policy hold a version, one of them at least.
 
-    A policy that none of them has a place for waits for nobody: it is loaded when it is asked.
+    A policy that none of them has a place for waits for nobody: it is loaded when it is asked. But that must be a
+    version that would be loaded: one that older pinned ones keep out is served by nobody, place or not.
     """
     own = [lease for lease in engines if name in lease.serves]
+    if not own:
+        return any(pin.version == version for pin in required_versions(ctx, (name,)).get(name, ()))
     holding = [lease for lease in own if name in lease.holds]
-    return not own or (bool(holding) and all(holds(lease, name, version) for lease in holding))
+    return bool(holding) and all(holds(lease, name, version) for lease in holding)
 
 
 def _awaits(ctx: Context, vector: Mapping[str, int | None]) -> bool:

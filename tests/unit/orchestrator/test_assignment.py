@@ -50,7 +50,7 @@ def test_free_places_follow_what_is_expected_and_who_waits_comes_first():
 def asked(turns=0, queue=None, **changes):
     plain = Asked(
         turns=turns, queue=float(turns if queue is None else queue), growth=0.0, load_s=0.1, waiting_since=None,
-        idle_since=None if turns else NOW - 50.0, gained_at=None, gave_at=None, hold_s=10.0,
+        idle_since=None if turns else NOW - 50.0, stuck_since=None, gained_at=None, gave_at=None, hold_s=10.0,
         apart_since=NOW - 10.0 if turns > 10 else None,
     )  # fmt: skip
     return replace(plain, **changes)
@@ -82,6 +82,14 @@ def test_a_last_engine_is_not_taken_from_a_policy_that_is_asked():
     [move] = for_waiting(seen(policies, {1: ["a"], 2: ["b"], 3: ["b"]}, depths={2: 1, 3: 0}))
     assert (move.engine, move.out) == (3, "b"), "a busy policy gives one of several, the one with least to do"
     assert for_waiting(seen(policies, {1: ["a"], 2: ["b"], 3: ["b"]}, movable=[1])) == [], "its places are changing"
+
+
+def test_who_waits_for_a_version_to_come_gives_its_place_after_a_while():
+    policies = {"a": asked(3, stuck_since=NOW - 9.0), "b": asked(5, waiting_since=NOW - 60)}
+    assert for_waiting(seen(policies, {1: ["a"]})) == []
+    policies["a"] = asked(3, stuck_since=NOW - 11.0)
+    [move] = for_waiting(seen(policies, {1: ["a"]}))
+    assert (move.out, move.into) == ("a", "b")
 
 
 HOT = {"hot": asked(60), "cold": asked(2)}

@@ -69,3 +69,23 @@ def test_a_lease_whose_end_is_told_before_its_grant_is_asked_for_again() -> None
     world.store.inbox.clear()
     world.run()
     assert world.status is RunStatus.COMPLETED
+
+
+@pytest.mark.parametrize("admission", ["admit", "wait"])
+@pytest.mark.parametrize("seed", [*range(4), 415])
+def test_who_waits_for_a_version_that_others_keep_out_does_not_keep_them_from_their_place(
+    admission: str, seed: int
+) -> None:
+    """An evaluation began under a version that no engine could load yet, and its turns held the only place."""
+    parts = {
+        "agents": {"speaker": {"trainable": False}, "listener": {}},
+        "mechanisms": {
+            "lag_policy": {"bound": 3, "at_admission": admission},
+            "redundancy": {"type": "extra_groups", "extra": 2, "surplus": "continue"},
+        },
+        "resources": {"rollout_devices": 1, "engine_policies": 1},
+    }
+    world = World(small_spec(parts), seed=seed)
+    asked = [world.ask(Verb.START)]
+    world.run()
+    check_end(world, asked)
