@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
@@ -31,7 +32,7 @@ from tests.support.system import System
 from workers.child import IntervalLog
 from workers.child_server import serve
 from workers.models import tokenizer_json
-from workers.rollout.engines.requests import Finished, Request
+from workers.rollout.engines.requests import Finished, Part, Request
 from workers.rollout.engines.server import EngineServer
 from workers.rollout.engines.wire import Held, Load
 from workers.rollout.environments.base import Ask, Demonstration, Outcome, Reply
@@ -65,6 +66,9 @@ class AnswersAtOnce:
         self._waiting += requests
 
     def abort(self, ids: set[str]) -> list[Finished]:
+        return []
+
+    def parts(self, told: Mapping[str, int]) -> list[Part]:
         return []
 
     def depth(self) -> Load:

@@ -22,6 +22,7 @@ from workers.rollout.engines.decoder import Weights
 from workers.rollout.engines.requests import BadRequestError, NotHeldError
 from workers.rollout.engines.torch_engine import TorchEngine
 from workers.rollout.engines.wire import (
+    PROGRESS_S,
     AbortRequest,
     Choice,
     CompletionRequest,
@@ -50,6 +51,7 @@ class EngineServer:
         self._device = asyncio.Lock()
         """Held by whoever computes: generation or a load."""
         self._wake = asyncio.Event()
+        self._telling: asyncio.Task[None] | None = None
 
     def routes(self) -> list[web.RouteDef]:
         """Return what the child serves besides health and intervals."""
@@ -93,13 +95,21 @@ class EngineServer:
             self._calls.settle(self._engine.abort(self._calls.close(call)))
 
     async def _stream(self, request: web.Request, call: Call) -> web.StreamResponse:
-        """Send each choice when it is finished, as server-sent events."""
+        """Send each choice when it is finished, and what running ones made, as server-sent events."""
+        if call.progress and (self._telling is None or self._telling.done()):
+            self._telling = asyncio.ensure_future(self._tell())
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
         await response.prepare(request)
         async for choices in call.finished():
             await response.write(b"data: " + msgspec.json.encode(self._response(call, choices)) + b"\n\n")
         await response.write(b"data: [DONE]\n\n")
         return response
+
+    async def _tell(self) -> None:
+        """Tell progress while somebody wants to hear of it; between two steps, like everything here."""
+        while self._calls.watched:
+            await asyncio.sleep(PROGRESS_S)
+            self._calls.tell(self._engine.parts)
 
     def _response(self, call: Call, choices: list[Choice]) -> CompletionResponse:
         return CompletionResponse(call.model, choices, self._engine.depth(), self._incarnation)

@@ -9,13 +9,13 @@ Invariants:
   it, with every token, log-probability and version they have so far.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from workers.models.architecture import Architecture
-from workers.rollout.engines import decoder, invariant
+from workers.rollout.engines import decoder, invariant, version_segments
 from workers.rollout.engines.lane import Lane
-from workers.rollout.engines.requests import BadRequestError, Finished, NotHeldError, Request
+from workers.rollout.engines.requests import BadRequestError, Finished, NotHeldError, Part, Request
 from workers.rollout.engines.wire import Held, Load
 
 if TYPE_CHECKING:
@@ -81,6 +81,8 @@ class TorchEngine:
         lanes = [self._lane_of(request) for request in requests]
         for request, lane in zip(requests, lanes, strict=True):
             _check(request, lane)
+            if request.done:
+                _check_done(request, self._ordered)
         for request, lane in zip(requests, lanes, strict=True):
             lane.waiting.append(request)
             self.prompt_tokens += len(request.prompt)
@@ -119,6 +121,10 @@ class TorchEngine:
 
         with torch.inference_mode():
             return [ended for lane in self._all() for ended in lane.abort(ids)]
+
+    def parts(self, told: Mapping[str, int]) -> list[Part]:
+        """Return what running replies have beyond the tokens that `told` counts, by request; others are left out."""
+        return [part for lane in self._all() for part in lane.rows.parts(told, lane.version)]
 
     def depth(self) -> Load:
         """Return how many requests run and wait."""
@@ -168,7 +174,18 @@ def _check(request: Request, lane: Lane) -> None:
         raise BadRequestError(f"prompt and max_tokens: {asked} positions exceed the model's {limit}")
     if request.temperature < 0:
         raise BadRequestError(f"temperature: {request.temperature} is negative")
-    for field in ("prompt", "allowed", "stop"):
+    for field in ("prompt", "allowed", "stop", "done"):
         ids = getattr(request, field)
         if ids and not (min(ids) >= 0 and max(ids) < words):
             raise BadRequestError(f"{field}: holds a token id outside 0..{words - 1}")
+
+
+def _check_done(request: Request, ordered: bool) -> None:
+    """Refuse to carry on what does not fit together, or what is to be made from its first token."""
+    made = len(request.done)
+    if ordered or request.follow == "restart_turn":
+        raise BadRequestError("done: this reply is made from its first token on; send it without")
+    if len(request.done_logprobs) != made or version_segments.count(request.done_segments) != made:
+        raise BadRequestError(f"done: {made} tokens need as many log-probabilities and segments of as many")
+    if made >= request.max_tokens or request.done[-1] in request.stop:
+        raise BadRequestError("done: this reply is at its end already")

@@ -48,7 +48,7 @@ class CompletionRequest(msgspec.Struct, forbid_unknown_fields=True, omit_default
     """The reply ends with, and includes, the first of these."""
     stream: bool = False
     progress: bool = False
-    """With `stream`: tell running replies' tokens as they come. A reply that follows by `restart_turn` is told whole."""
+    """With `stream`: tell tokens of running replies. One that follows by `restart_turn` is told whole, at its end."""
     done: list[Done] = []
     """One per prompt, or none at all: tokens of its reply that need not be made again; `max_tokens` counts them. An
     engine that computes a reply from its request alone (`ordered`), and one asked to restart it, refuse any."""
