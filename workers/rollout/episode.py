@@ -15,9 +15,10 @@ from flexmarl.algorithms.seeds import derive, episode_seed, turn_seed
 from flexmarl.contracts.spec.environment import Latency
 from flexmarl.contracts.spec.team import ExternalModel
 from flexmarl.contracts.wire import EpisodeStatus, PolicyPin
-from workers.rollout.engine_client import EngineClient, TurnReply, TurnRequest, TurnTimeoutError, WeightsTimeoutError
+from workers.rollout.engine_client import EngineClient
 from workers.rollout.environments.base import Ask, Environment, Family, Outcome, Reply
 from workers.rollout.external import ExternalAccess, ExternalClient, ExternalError
+from workers.rollout.turns import TurnReply, TurnRequest, TurnTimeoutError, WeightsTimeoutError
 from workers.vocabulary import Codec
 
 
@@ -175,6 +176,8 @@ def _request(ask: Ask, seat: Seat, order: EpisodeOrder, turn: int) -> TurnReques
         allowed=seat.codec.ids_of(ask.allowed),
         stop=seat.codec.ids_of(ask.stop),
         follow=seat.follow,
+        role=ask.role,
+        prefixes=(f"{order.draw}.{order.member}.{ask.role}", f"{order.draw}.{ask.role}"),
     )
 
 

@@ -216,7 +216,9 @@ class Player:
             spec=spec,
             family=family_of(spec.environment),
             codecs={policy: Codec(body) for policy, body in bodies.items()},
-            client=EngineClient(routes, ROUTERS.get(spec.mechanisms.router)),
+            client=EngineClient(
+                routes, ROUTERS.get(spec.mechanisms.router)(), resumes=not spec.mechanisms.ordered
+            ),
             external=ExternalClient(self._access),
         )
 

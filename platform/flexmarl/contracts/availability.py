@@ -40,7 +40,9 @@ SLOTS: dict[str, Slot] = {
     "/mechanisms/redundancy/surplus": Slot(("join", "keep", "continue", "cancel"), ()),
     "/mechanisms/durability/type": Slot(("every_step", "every_k", "async"), ()),
     "/batch/settle": Slot(("group", "episode"), ()),
-    "/mechanisms/router": Slot(("least_loaded",), ("prefix_affinity", "length_aware", "hardware_class")),
+    "/mechanisms/router": Slot(
+        ("least_loaded", "prefix_affinity", "length_aware", "hardware_class", "version_aware"), ()
+    ),
     "/mechanisms/mover": Slot(("static",), ("queue_disparity", "repack")),
     "/mechanisms/publication": Slot(("cohort", "wavefront", "delayed"), ()),
     "/mechanisms/trainer_protocol": Slot(("micro_batch", "batch", "mini_batch", "per_group"), ()),
