@@ -42,6 +42,8 @@ class Settings:
     """Hosts (or host:port) that rollout workers may ask for the turns of external agents."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Name -> value of what is sent to those hosts."""
+    vllm_python: str = ""
+    """Interpreter of an environment with vLLM, for runs that choose that engine; empty: this node hosts none."""
     place: str = ""
     """Name of this machine's one process of each role, empty when there may be several."""
 
@@ -76,6 +78,7 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
         log_dir=Path(env["FLEXMARL_LOG_DIR"]) if env.get("FLEXMARL_LOG_DIR") else None,
         external_hosts=frozenset(env.get("FLEXMARL_EXTERNAL_HOSTS", "").replace(",", " ").split()),
         secrets={name.removeprefix(_SECRET): value for name, value in env.items() if name.startswith(_SECRET)},
+        vllm_python=env.get("FLEXMARL_VLLM_PYTHON", ""),
         place=env.get("FLEXMARL_PLACE", ""),
     )
 

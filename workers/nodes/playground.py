@@ -11,7 +11,6 @@ import asyncio
 import itertools
 import secrets
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,7 +26,7 @@ from flexmarl.store import runs, steps
 from flexmarl.store.errors import Refused, UnknownRun
 from flexmarl.store.leases import ChildEndpoint
 from workers.child import ChildConfig
-from workers.children import Child, Ended, Ready
+from workers.children import Child, Ended, Failed, Ready, Report
 from workers.errors import ChildRefused, ChildUnreachable
 from workers.nodes.child_client import ChildClient
 from workers.nodes.lanes import Store
@@ -150,10 +149,12 @@ class Playground:
             spec=spec,
         )
 
-    def _told(self, life: Life, report: Ready | Ended) -> None:
+    def _told(self, life: Life, report: Ready | Failed | Ended) -> None:
         if isinstance(report, Ready):
             life.port = report.port
             return
+        if isinstance(report, Failed):
+            return  # its end follows
         life.port, life.used = None, time.monotonic()
         where = self._log_file(life.config.run_id)
         life.failed = f"the engine ended with code {report.code}" + (f"; see {where}" if where else "")
@@ -181,10 +182,10 @@ def _environment(threads: int) -> dict[str, str]:
     return {**limits, "CUDA_VISIBLE_DEVICES": "", "TOKENIZERS_PARALLELISM": "false"}
 
 
-def _on_loop(loop: asyncio.AbstractEventLoop, take: Callable[[Ready | Ended], None]) -> Callable[[Ready | Ended], None]:
+def _on_loop(loop: asyncio.AbstractEventLoop, take: Report) -> Report:
     """Hand a report of the child's own thread to the loop; one that closed meanwhile needs none."""
 
-    def report(what: Ready | Ended) -> None:
+    def report(what: Ready | Failed | Ended) -> None:
         if not loop.is_closed():
             loop.call_soon_threadsafe(take, what)
 

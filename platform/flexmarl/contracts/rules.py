@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from flexmarl.contracts.engine_rules import broken_engine_rules
 from flexmarl.contracts.environments import environment_facts
 from flexmarl.contracts.external_rules import external_rules
 from flexmarl.contracts.lag_rules import broken_lag_rules
@@ -18,7 +19,8 @@ def broken_rules(spec: ExperimentSpec) -> list[Problem]:
 
     A record that several policies share is refused once: the same field, rule and way out is one refusal.
     """
-    own = (_roles, _policies, _batch, _algorithm, broken_lag_rules, training_rules, external_rules, _budget)
+    facts = (broken_lag_rules, training_rules, external_rules, broken_engine_rules)
+    own = (_roles, _policies, _batch, _algorithm, *facts, _budget)
     found: dict[tuple[str, str, str], Problem] = {}
     for rules in own:
         for problem in rules(spec):

@@ -1,4 +1,4 @@
-"""The HTTP face of a torch engine.
+"""The HTTP face of an engine.
 
 One event loop does everything in turns: between two decode steps it takes requests in and hands answers out, so no
 thread waits for another's interpreter lock. Bringing new weights in runs in a thread while generation pauses. A client
@@ -16,11 +16,10 @@ from aiohttp.typedefs import Handler
 from workers.child import IntervalLog
 from workers.child_server import json_response
 from workers.models.architecture import UnsupportedModel
+from workers.rollout.engines.base import Engine, EngineFailedError
 from workers.rollout.engines.busy import BusyTime
 from workers.rollout.engines.calls import Call, Calls
-from workers.rollout.engines.decoder import Weights
 from workers.rollout.engines.requests import BadRequestError, NotHeldError
-from workers.rollout.engines.torch_engine import TorchEngine
 from workers.rollout.engines.wire import (
     PROGRESS_S,
     AbortRequest,
@@ -34,12 +33,12 @@ from workers.rollout.engines.wire import (
 )
 from workers.transfer.base import StateError
 
-Fetch = Callable[[str, str], Weights]
+Fetch = Callable[[str, str], object]
 """(policy, digest) -> weights in the engine's form; runs in a thread."""
 
 
 class EngineServer:
-    def __init__(self, engine: TorchEngine, fetch: Fetch, incarnation: str, intervals: IntervalLog) -> None:
+    def __init__(self, engine: Engine, fetch: Fetch, incarnation: str, intervals: IntervalLog) -> None:
         self._engine = engine
         self._fetch = fetch
         self._incarnation = incarnation
@@ -148,6 +147,8 @@ class EngineServer:
             generated_tokens=engine.generated_tokens,
             prompt_tokens=engine.prompt_tokens,
             holds=engine.holds(),
+            cache_use=round(engine.cache_use, 4),
+            cached_tokens=engine.cached_tokens,
         )
         return json_response(stats)
 
@@ -163,6 +164,8 @@ class EngineServer:
                 return self._refusal(409, missing.code, missing)
             except UnsupportedModel as refused:
                 return self._refusal(422, "unsupported_model", refused)
+            except EngineFailedError as failed:
+                return self._refusal(422, "engine_failed", failed)
             except (BadRequestError, msgspec.DecodeError) as wrong:
                 return self._refusal(422, "bad_request", wrong)
 

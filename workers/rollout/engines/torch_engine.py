@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from workers.models.architecture import Architecture
-from workers.rollout.engines import decoder, invariant, version_segments
+from workers.rollout.engines import decoder, invariant
+from workers.rollout.engines.checks import check, check_done
 from workers.rollout.engines.lane import Lane
-from workers.rollout.engines.requests import BadRequestError, Finished, NotHeldError, Part, Request
+from workers.rollout.engines.requests import Finished, NotHeldError, Part, Request
 from workers.rollout.engines.wire import Held, Load
 
 if TYPE_CHECKING:
@@ -80,9 +81,8 @@ class TorchEngine:
         """Queue requests, all or none; raise `NotHeldError` or `BadRequestError`."""
         lanes = [self._lane_of(request) for request in requests]
         for request, lane in zip(requests, lanes, strict=True):
-            _check(request, lane)
-            if request.done:
-                _check_done(request, self._ordered)
+            check(request, lane.weights.vocabulary, lane.weights.architecture.max_positions)
+            check_done(request, self._ordered)
         for request, lane in zip(requests, lanes, strict=True):
             lane.waiting.append(request)
             self.prompt_tokens += len(request.prompt)
@@ -130,6 +130,16 @@ class TorchEngine:
         """Return how many requests run and wait."""
         return Load(sum(lane.rows.live for lane in self._all()), sum(len(lane.waiting) for lane in self._all()))
 
+    @property
+    def cached_tokens(self) -> int:
+        """Prompts that wait at the same time share their keys; none is kept for later."""
+        return 0
+
+    @property
+    def cache_use(self) -> float:
+        """Return the share of rows in use, in the lane that uses most of its own."""
+        return max((lane.rows.live / self.rows for lane in self._all()), default=0.0)
+
     def _all(self) -> list[Lane]:
         return [lane for lanes in self._lanes.values() for lane in lanes]
 
@@ -160,32 +170,3 @@ def _stay_open(lanes: list[Lane], keeps: Sequence[int]) -> None:
     if wanted:
         lanes.remove(wanted[-1])
         lanes.append(wanted[-1])
-
-
-def _check(request: Request, lane: Lane) -> None:
-    """Refuse what this lane could never answer."""
-    words, limit = lane.weights.vocabulary, lane.weights.architecture.max_positions
-    if not request.prompt:
-        raise BadRequestError("prompt: is empty; it needs at least one token id")
-    if request.max_tokens < 1:
-        raise BadRequestError(f"max_tokens: {request.max_tokens} is below 1")
-    if len(request.prompt) + request.max_tokens > limit:
-        asked = len(request.prompt) + request.max_tokens
-        raise BadRequestError(f"prompt and max_tokens: {asked} positions exceed the model's {limit}")
-    if request.temperature < 0:
-        raise BadRequestError(f"temperature: {request.temperature} is negative")
-    for field in ("prompt", "allowed", "stop", "done"):
-        ids = getattr(request, field)
-        if ids and not (min(ids) >= 0 and max(ids) < words):
-            raise BadRequestError(f"{field}: holds a token id outside 0..{words - 1}")
-
-
-def _check_done(request: Request, ordered: bool) -> None:
-    """Refuse to carry on what does not fit together, or what is to be made from its first token."""
-    made = len(request.done)
-    if ordered or request.follow == "restart_turn":
-        raise BadRequestError("done: this reply is made from its first token on; send it without")
-    if len(request.done_logprobs) != made or version_segments.count(request.done_segments) != made:
-        raise BadRequestError(f"done: {made} tokens need as many log-probabilities and segments of as many")
-    if made >= request.max_tokens or request.done[-1] in request.stop:
-        raise BadRequestError("done: this reply is at its end already")
