@@ -34,7 +34,8 @@ def spread(
     for one in turns:
         prompt = len(one.request.prompt) + len(one.so_far.token_ids)
         view = RouteRequest(prompt, one.expected, lengths.usual, one.request.prefixes)
-        choice = router(view, tuple(loads.values()))
+        shown = tuple(load for load in loads.values() if load.engine != one.before) if one.before else ()
+        choice = router(view, shown or tuple(loads.values()))
         load = loads[choice.engine]
         loads[choice.engine] = replace(load, in_flight=load.in_flight + 1, tokens=load.tokens + one.expected)
         batches.setdefault(choice.engine, []).append(one)
@@ -58,6 +59,8 @@ class Exchange:
     def begin(cls, engine: Engine, turns: list[Waiting]) -> "Exchange":
         """Count turns as sent."""
         tokens = sum(one.expected for one in turns)
+        for one in turns:
+            one.engine = engine.route.incarnation
         engine.in_flight += len(turns)
         engine.tokens += tokens
         return cls(engine, turns, len(turns), tokens)

@@ -118,6 +118,10 @@ class Waiting:
     """Tokens that are still to be made, as far as can be told."""
     taken: bool = False
     """Whether an engine accepted it."""
+    engine: str = ""
+    """To which it went."""
+    before: str = ""
+    """Engine of the try before, which gave it back: any other comes first."""
 
     def settle(self, choice: Choice, incarnation: str, now: float) -> None:
         """Take in what an engine said; a finished reply ends the try, an aborted one gives it back."""
@@ -146,4 +150,5 @@ class Waiting:
         """Return the next try: with what this one made, where a reply may be carried on."""
         carried = self.so_far.copy() if resumes and self.request.follow != "restart_turn" else SoFar()
         future: asyncio.Future[TurnReply] = asyncio.get_running_loop().create_future()
-        return Waiting(self.request, future, self.asked_at, carried, self.moves + self.taken)
+        moves = self.moves + self.taken
+        return Waiting(self.request, future, self.asked_at, carried, moves, before=self.engine)
