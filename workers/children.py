@@ -56,7 +56,7 @@ Report = Callable[[Ready | Failed | Ended], None]
 
 
 class Child:
-    """A started process. A thread of its own calls `report`: with Ready or Failed at most once, with Ended exactly once."""
+    """A started process. Its own thread calls `report`: with Ready or Failed at most once, with Ended exactly once."""
 
     def __init__(
         self,
