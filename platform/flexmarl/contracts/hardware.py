@@ -1,5 +1,6 @@
 """What a device is good at, declared per type of device: a router may send work where it suits."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 
@@ -24,7 +25,7 @@ def read_classes(text: str) -> dict[str, Hardware]:
     return classes
 
 
-def class_of(device_name: str, classes: dict[str, Hardware]) -> Hardware:
+def class_of(device_name: str, classes: Mapping[str, Hardware]) -> Hardware:
     """Return the class of the longest declared name that a device's name contains, ANY without one."""
     found = [name for name in classes if name.lower() in device_name.lower()]
     return classes[max(found, key=len)] if found else Hardware.ANY
