@@ -26,12 +26,11 @@ from flexmarl.store.commands import Taken
 from flexmarl.store.errors import EpochStale, SamplesAway, StoreFull, TokenLost
 from flexmarl.store.segments import SegmentFolder
 from workers.rollout.engine_client import EngineClient
-from workers.rollout.environments import family_of
-from workers.rollout.environments.base import Family
 from workers.rollout.episode import Attempt, EpisodeOrder, Seat, play_episode
 from workers.rollout.external import ExternalAccess, ExternalClient
 from workers.rollout.recorder import settled_group
 from workers.rollout.spares import play_with_spares
+from workers.rollout.stages import Stage, leave_stage, stage_of
 from workers.vocabulary import Codec
 
 log = structlog.get_logger(__name__)
@@ -55,15 +54,16 @@ class RunContext:
 
     run_id: int
     spec: ExperimentSpec
-    family: Family
+    stage: Stage
     codecs: dict[str, Codec]
     client: EngineClient
     external: ExternalClient
 
     async def close(self) -> None:
-        """Drop the connections to whoever answered turns."""
+        """Drop the connections to whoever answered turns, and what environments played in."""
         await self.client.close()
         await self.external.close()
+        await leave_stage(self.stage)
 
 
 class Player:
@@ -214,11 +214,9 @@ class Player:
         return RunContext(
             run_id=run_id,
             spec=spec,
-            family=family_of(spec.environment),
+            stage=stage_of(spec.environment),
             codecs={policy: Codec(body) for policy, body in bodies.items()},
-            client=EngineClient(
-                routes, ROUTERS.get(spec.mechanisms.router)(), resumes=not spec.mechanisms.ordered
-            ),
+            client=EngineClient(routes, ROUTERS.get(spec.mechanisms.router)(), resumes=not spec.mechanisms.ordered),
             external=ExternalClient(self._access),
         )
 
@@ -358,7 +356,7 @@ async def _play_member(
     attempt, breakdowns = None, 0
     for tried in range(1, batch.max_attempts + 1):
         episode = _episode(taken, order, group, member, context, before + tried, breakdowns)
-        attempt = await play_episode(episode, context.family, seats, context.client, context.external)
+        attempt = await play_episode(episode, context.stage, seats, context.client, context.external)
         if attempt.status is EpisodeStatus.FINISHED:
             return attempt
         breakdowns += attempt.broke
