@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -36,7 +37,7 @@ from workers.rollout.engines.requests import Finished, Part, Request
 from workers.rollout.engines.server import EngineServer
 from workers.rollout.engines.wire import Held, Load
 from workers.rollout.environments.base import Ask, Demonstration, Outcome, Reply
-from workers.rollout.player import Player, RunContext
+from workers.rollout.player import Player
 
 RUN, TURNS, EPISODES, GROUPS = 1, 4, 8, 8
 PIN = PolicyPin(version=1, digest="a" * 64)
@@ -194,9 +195,7 @@ async def play(url: str, conn: psycopg.Connection, tokens: int, commands: int, p
     with ConnectionPool(url, min_size=2, max_size=2, kwargs={"autocommit": True}) as pool:
         player = Player(pool)
         context = await player._open(RUN)
-        context = RunContext(
-            RUN, context.spec.model_copy(update={"agents": {}}), Talk(tokens), context.codecs, context.client
-        )
+        context = replace(context, stage=Talk(tokens))  # type: ignore[arg-type]
         agent = SPEC.spec.agents["guesser"].model_copy(update={"policy": "talker"})
         agent = agent.model_copy(update={"sampling": agent.sampling.model_copy(update={"max_tokens": tokens})})
         context.spec = SPEC.spec.model_copy(update={"agents": {"talker": agent}})
