@@ -1,7 +1,8 @@
 """Which models there are to talk to: an agent of a run, by name.
 
-`<run key>/<agent>` is its newest committed version, `<run key>/<agent>@<version>` that one. An agent that somebody
-else's model plays has no weights here, and an archived run is not talked to; both are refused by name.
+`<run key>/<agent>` is the newest version that an engine of the run serves, or the newest committed one when none does;
+`<run key>/<agent>@<version>` is that one. An agent that somebody else's model plays has no weights here, and an
+archived run is not talked to; both are refused by name.
 """
 
 import re
@@ -15,6 +16,7 @@ from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs import queries as runs
 from flexmarl.controlplane.runs.models import PolicyVersion, Run
+from flexmarl.store import engines
 from flexmarl.store.steps import newest_versions, version_of
 
 MOST_LISTED = 200
@@ -84,12 +86,24 @@ def _of(run: Run, role: str, number: int | None) -> Model:
     newest = newest_versions(store_connection(), run.no).get(policy)
     if newest is None:
         raise ModelNotFound(f"{role} of {run.key} has no version yet: the run has not bound its policy {policy}.")
-    if number is None or number == newest.version:
+    if number is None:
+        return Model(run, role, policy, *_newest_served(run, policy, (newest.version, newest.digest)))
+    if number == newest.version:
         return Model(run, role, policy, newest.version, newest.digest)
     if number > newest.version:
         raise ModelNotFound(f"{role} of {run.key} has no version {number}; the newest is {newest.version}.")
     found = version_of(store_connection(), run.no, policy, number)
     return Model(run, role, policy, found.version, found.digest)
+
+
+def _newest_served(run: Run, policy: str, otherwise: tuple[int, str]) -> tuple[int, str]:
+    """Return number and digest of the newest version that engines of the run serve.
+
+    While a run trains, its newest version is committed a moment before it is served, or much before when a cohort still
+    pins the one before.
+    """
+    held = [route.holds[policy] for route in engines.routes(store_connection(), run.no) if policy in route.holds]
+    return max(((pin.version, pin.digest) for pin in held), default=otherwise)
 
 
 def listed(actor: Actor) -> list[dict[str, Any]]:
