@@ -7,7 +7,7 @@ from flexmarl.contracts.environments import environment_facts
 from flexmarl.contracts.external_rules import external_rules
 from flexmarl.contracts.lag_rules import broken_lag_rules
 from flexmarl.contracts.problems import Problem, nearest
-from flexmarl.contracts.spec.environment import HotCold, ReferenceGame
+from flexmarl.contracts.spec.environment import ForeignGame, HotCold, ReferenceGame
 from flexmarl.contracts.spec.experiment import ExperimentSpec
 from flexmarl.contracts.training_rules import training_rules
 
@@ -99,11 +99,11 @@ def _policies(spec: ExperimentSpec) -> Iterator[Problem]:
                 detail=f"Agents that share the policy {name} must all be trainable or all be frozen.",
                 hint=f"Set the same value for {', '.join(roles)}, or give {frozen[0]} its own policy.",
             )
-        if policy.warmup and isinstance(spec.environment, ReferenceGame | HotCold):
+        if policy.warmup and isinstance(spec.environment, ReferenceGame | HotCold | ForeignGame):
             yield Problem(
                 pointer=f"/policies/{name}/warmup",
                 code="no_demonstrations",
-                detail=f"{spec.environment.type} has no demonstrations: its code is invented by the team.",
+                detail=f"{spec.environment.type} has no demonstrations to imitate.",
                 hint="Remove warmup.",
             )
     if spec.agents and not spec.trainable_policies():
