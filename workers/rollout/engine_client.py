@@ -11,9 +11,7 @@ say whether it lives.
 import asyncio
 import contextlib
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
@@ -22,6 +20,7 @@ import msgspec
 from flexmarl.algorithms.routing import ReplyLengths, Router
 from flexmarl.contracts.plane_tokens import TTL_S
 from flexmarl.store.engines import EngineRoute
+from workers.rollout.counters import ClientCounters
 from workers.rollout.engines.wire import PROGRESS_S, CompletionResponse
 from workers.rollout.exchange import Exchange, spread
 from workers.rollout.fleet import Fleet, leave_alone
@@ -49,18 +48,6 @@ SILENT_ALONE_S = 10.0
 REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=None, connect=5.0)
 MAX_PROMPTS = 256
 """Prompts per request: enough to fill any slot pool, small enough to parse without a pause."""
-
-
-@dataclass(slots=True)
-class ClientCounters:
-    turns: int = 0
-    requests: int = 0
-    retries: int = 0
-    refused: Counter[str] = field(default_factory=Counter)
-    moved: Counter[str] = field(default_factory=Counter)
-    """Turns that an engine took and did not finish, by why."""
-    routed: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Turns by (engine, why it was chosen)."""
 
 
 class EngineClient:

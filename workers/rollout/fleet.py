@@ -37,7 +37,7 @@ class Engine:
             in_flight=self.in_flight,
             tokens=self.tokens + self.queue_depth * usual,
             hardware=self.route.hardware,
-            newest=newest is not None and newest == answering(self.route, request),
+            newest=newest is not None and newest is answering(self.route, request),
         )
 
 

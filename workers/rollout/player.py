@@ -157,6 +157,8 @@ class Player:
                     expected += 1
             tasks.create_task(self._write(taken, queue, expected))
         await self._store(lambda conn: commands.finish(conn, taken))
+        if news := context.client.counters.news():
+            log.info("turns routed", run_id=taken.run_id, command=taken.no, **news)
 
     async def _write(self, taken: Taken, queue: "asyncio.Queue[groups.SettledGroup]", expected: int) -> None:
         """Write settled groups as they come: whatever settles during a write goes out with the next one."""

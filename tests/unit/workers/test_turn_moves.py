@@ -83,15 +83,17 @@ async def test_many_turns_of_a_request_move_each_with_its_own_tokens() -> None:
     assert {reply.moves for reply in replies} == {0, 1}, "half of them went to each"
 
 
-@pytest.mark.parametrize("first", ["least_loaded", "length_aware"])
-async def test_turns_that_are_ready_together_are_spread(first: str) -> None:
+@pytest.mark.parametrize(("name", "reason"), [("least_loaded", "least_loaded"), ("length_aware", "fewest_tokens")])
+async def test_turns_that_are_ready_together_are_spread(name: str, reason: str) -> None:
     async with BreakingEngine("a") as one, BreakingEngine("b") as other, BreakingEngine("c") as third:
-        client = EngineClient(known(one, other, third), ROUTERS.get(first)())
+        client = EngineClient(known(one, other, third), ROUTERS.get(name)())
         await asyncio.gather(*(client.turn(asked(seed), time.monotonic() + 60) for seed in range(30)))
         await client.close()
         assert [len(e.requests[0].prompt) for e in (one, other, third)] == [10, 10, 10]
     assert sum(client.counters.routed.values()) == 30
-    assert {name for name, _ in client.counters.routed} == {"a", "b", "c"}
+    news = client.counters.news()
+    assert news == {"routed": f"a {reason} 10, b {reason} 10, c {reason} 10"}
+    assert client.counters.news() == {}, "told once"
 
 
 async def test_a_turn_moves_five_times_and_not_once_more() -> None:
