@@ -18,6 +18,7 @@ from flexmarl.contracts.plane_tokens import Plane, check
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.accounts.actions import create_token
 from flexmarl.controlplane.accounts.choices import ProjectRole
+from flexmarl.controlplane.accounts.models import Membership, Project
 from flexmarl.controlplane.accounts.queries import actor_of_user
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.playground import engines, questions
@@ -247,6 +248,12 @@ def test_talks_have_few_places_and_give_them_back(stage, monkeypatch) -> None:
         stage.engine.give_up = True
         refused(stage.chat, openai.InternalServerError)
         stage.engine.give_up = False
+    stage.live(None)
+    stage.node((202, {"since_s": 0.1}))
+    monkeypatch.setattr(engines, "PLAY_PLACES", engines.Places(1, "talks"))
+    for _ in range(2):  # who waited in vain holds nothing
+        refused(partial(stage.chat, extra_headers={"Prefer": "wait=0"}), openai.InternalServerError)
+    stage.live(1)
     places.take()
     with pytest.raises(openai.RateLimitError) as caught:
         stage.chat()
@@ -333,6 +340,9 @@ def test_who_may_not(stage, person, client_for) -> None:
     stranger = client_for(person(ProjectRole.EDITOR, "otto", "elsewhere"))
     assert refused(lambda: asks(stranger), openai.NotFoundError)["code"] == "model_not_found"
     assert list(stranger.models.list()) == []
+    both = person(ProjectRole.EDITOR, "bo", "elsewhere")
+    Membership.objects.create(project=Project.objects.get(name="default"), user=both, role=ProjectRole.VIEWER)
+    assert refused(lambda: asks(client_for(both)), openai.NotFoundError)["code"] == "model_not_found", "a viewer here"
     viewer = client_for(person(ProjectRole.VIEWER, "vera"))
     for call in (lambda: asks(viewer), viewer.models.list):
         body = refused(call, openai.PermissionDeniedError)

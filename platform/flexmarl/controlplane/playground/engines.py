@@ -106,19 +106,17 @@ PLAY_PLACES = Places(CALLS, "talks with agents")
 LIVE_PLACES = Places(LIVE_CALLS, "talks with agents of runs that train")
 
 
-def places(engine: Engine) -> Places:
-    """Return the places among which a question to an engine takes one."""
-    return LIVE_PLACES if engine.live else PLAY_PLACES
+def live(model: Model) -> Engine | None:
+    """Return one of the run's own engines that holds the model, None when none does."""
+    held = _live(model)
+    return random.choice(held) if held else None
 
 
-def find(model: Model, wait_s: float, *, live: bool = True) -> Engine:
-    """Return an engine that holds the model; `live` False: not one of the run's own.
+def bring_up(model: Model, wait_s: float) -> Engine:
+    """Return an engine of a node that holds the model.
 
     Raises EngineStarting when none is up after `wait_s`, VersionGone or EngineFailed when there will be none.
     """
-    held = _live(model) if live else []
-    if held:
-        return random.choice(held)
     addresses = nodes.addresses_for(store_connection(), model.run.no)[:NODES]
     if not addresses:
         raise EngineFailed("No node is alive that could bring an engine up.", headers={"Retry-After": "5"})

@@ -1,7 +1,7 @@
 """One talk with an agent: from a question to its replies, whole or as they come.
 
-Invariant: a place is taken before an engine is asked and given back once, however the talk ends. An engine that let the
-version go before it answered is replaced once, by one that a node brings up.
+Invariant: a place is taken before an engine is waited for and given back once, however the talk ends. An engine that
+let the version go before it answered is replaced once, by one that a node brings up.
 """
 
 import secrets
@@ -61,11 +61,16 @@ class Talk:
         self.model: Model = models_of.find(actor, question.model)
         self.tokenizer = tokenizer_of(self.model)
         self.asked: Asked = spoken(self.model, question, self.tokenizer)
-        self._engine: Engine = engines.find(self.model, wait_s)
         self._wait_s = wait_s
-        self._places = engines.places(self._engine)
+        held = engines.live(self.model)
+        self._places = engines.LIVE_PLACES if held else engines.PLAY_PLACES
         self._places.take()
         self._open = True
+        try:
+            self._engine: Engine = held or engines.bring_up(self.model, wait_s)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def prompt_tokens(self) -> int:
@@ -97,7 +102,7 @@ class Talk:
                 async for part in engines.parts(self._engine, self.model, self.asked, seeds):
                     yield part
             except NotHeld:
-                other = await sync_to_async(engines.find)(self.model, self._wait_s, live=False)
+                other = await sync_to_async(engines.bring_up)(self.model, self._wait_s)
                 async for part in engines.parts(other, self.model, self.asked, seeds):
                     yield part
         except NotHeld:
