@@ -4,6 +4,7 @@ The first test that needs weights of its own loads them; each names the version 
 """
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import Iterator, Sequence
@@ -33,8 +34,19 @@ LONG, MIDDLE = 3000, 800
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
-    with running_engine("vllm", tmp_path_factory.mktemp("vllm")) as running:
+    home = tmp_path_factory.mktemp("vllm")
+    with running_engine("vllm", home, more={"giant": {"model": giant_model(home / "giant")}}) as running:
         yield running
+
+
+def giant_model(folder: Path) -> dict[str, str]:
+    """Describe a small model whose longest context needs an attention cache of terabytes."""
+    sizes = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 32}
+    config = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "vocab_size": WORDS, "dtype": "float32"}
+    folder.mkdir()
+    positions = {"max_position_embeddings": 2**20, "head_dim": 512, "num_key_value_heads": 32}
+    (folder / "config.json").write_text(json.dumps({**config, **sizes, **positions}))
+    return {"type": "folder", "path": str(folder)}
 
 
 @pytest.fixture(scope="module")
@@ -225,19 +237,32 @@ async def test_weights_that_do_not_fit_are_refused_and_the_next_ones_load(engine
     assert (status, refusal["code"]) == (409, "not_held")
 
 
+async def test_an_engine_without_the_memory_says_so_and_the_other_policies_go_on(engine, digests):
+    await engine.load("listener", 5, digests[5])
+    status, refusal = await engine.ask("/load", {"policy": "giant", "version": 0, "digest": digests[0]})
+    assert (status, refusal["code"]) == (422, "engine_failed")
+    assert "memory" in refusal["detail"]
+    choices = await engine.complete(**asked(5, digests[5], model="listener"))
+    assert max(differences(5, choices)) < MAX_DIFFERENCE
+    await engine.load("listener", 6, digests[6], keeps=(5,))
+    for version in (5, 6):
+        choices = await engine.complete(**asked(version, digests[version], model="listener"))
+        assert max(differences(version, choices)) < MAX_DIFFERENCE, "a seat made after the failure works"
+
+
 async def test_stats_tell_the_cache_and_a_load_empties_it(engine, digests):
-    await engine.load("listener", 3, digests[3])
+    await engine.load("listener", 7, digests[7])
     long = [[1] + [3 + i % 30 for i in range(320)]]
-    body = asked(3, digests[3], model="listener", prompt=long, max_tokens=2)
+    body = asked(7, digests[7], model="listener", prompt=long, max_tokens=2)
     await engine.complete(**body)
     before = (await engine.stats()).cached_tokens
     await engine.complete(**body)
     assert (await engine.stats()).cached_tokens - before == 320, "all whole blocks of the prompt"
-    await engine.load("listener", 4, digests[4])
+    await engine.load("listener", 8, digests[8])
     before = (await engine.stats()).cached_tokens
-    await engine.complete(**body | {"version": 4, "digest": digests[4]})
+    await engine.complete(**body | {"version": 8, "digest": digests[8]})
     assert (await engine.stats()).cached_tokens == before
-    asking = asyncio.create_task(engine.complete(**asked(4, digests[4], model="listener", max_tokens=LONG)))
+    asking = asyncio.create_task(engine.complete(**asked(8, digests[8], model="listener", max_tokens=LONG)))
     await running(engine, 4)
     assert (await engine.stats()).cache_use > 0
     asking.cancel()

@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import queue
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +33,11 @@ START_S = 300.0
 WORDS = 40
 
 
-def engine_spec(engine: str, size: str = "M") -> dict[str, Any]:
+def engine_spec(engine: str, size: str = "M", more: Mapping[str, Any] | None = None) -> dict[str, Any]:
     policy = {"model": {"type": "factory", "size": size}}
     return {
         "agents": {"speaker": {}, "listener": {}},
-        "policies": {"speaker": policy, "listener": policy},
+        "policies": {"speaker": policy, "listener": policy, **(more or {})},
         "environment": {"type": "reference_game"},
         "resources": {"engine": engine},
     }
@@ -46,9 +46,11 @@ def engine_spec(engine: str, size: str = "M") -> dict[str, Any]:
 class RunningEngine:
     """A started engine child and the state plane it reads. `ask` speaks its dialect."""
 
-    def __init__(self, engine: str, home: Path, size: str = "M", threads: int = 1) -> None:
+    def __init__(
+        self, engine: str, home: Path, size: str = "M", threads: int = 1, more: Mapping[str, Any] | None = None
+    ) -> None:
         self.home = home
-        self.spec = engine_spec(engine, size)
+        self.spec = engine_spec(engine, size, more)
         self.plane = LocalTier(home)
         self.told: queue.SimpleQueue[Ready | Failed | Ended] = queue.SimpleQueue()
         config = ChildConfig("engine", 1, 2, 3, "life-1", "cpu", threads, "127.0.0.1", SECRET, str(home), self.spec)
@@ -90,9 +92,11 @@ class RunningEngine:
 
 
 @contextlib.contextmanager
-def running_engine(engine: str, home: Path, size: str = "M", threads: int = 1) -> Iterator[RunningEngine]:
-    """Start an engine and stop it afterwards."""
-    running = RunningEngine(engine, home, size, threads)
+def running_engine(
+    engine: str, home: Path, size: str = "M", threads: int = 1, more: Mapping[str, Any] | None = None
+) -> Iterator[RunningEngine]:
+    """Start an engine and stop it afterwards. `more`: policies besides those of the reference game."""
+    running = RunningEngine(engine, home, size, threads, more)
     try:
         yield running.ready()
     finally:
