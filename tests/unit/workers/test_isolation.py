@@ -3,10 +3,11 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import psutil
 import pytest
+import pytest_asyncio
 
 from flexmarl.algorithms.seeds import episode_seed
 from flexmarl.contracts.spec.environment import PettingZoo
@@ -26,12 +27,23 @@ SHORT_S = 4.0
 GONE_S = 60.0
 
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared() -> AsyncIterator[Troupe]:
+    """One host for all tests: its start costs more than they do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("workers.rollout.isolation.processes.HOST", "tests.support.misbehaving_host")
+        troupe = Troupe(SPEC)
+        yield troupe
+        await troupe.close()
+
+
 @pytest.fixture
-async def troupe(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Troupe]:
-    monkeypatch.setattr("workers.rollout.isolation.processes.HOST", "tests.support.misbehaving_host")
-    troupe = Troupe(SPEC)
-    yield troupe
-    await troupe.close()
+def troupe(shared: Troupe) -> Iterator[Troupe]:
+    yield shared
+    shared.spec = SPEC
 
 
 async def to_the_end(troupe: Troupe, what: int, seed: int = 1) -> Outcome:
@@ -78,9 +90,10 @@ async def test_processes_are_used_again_and_play_one_episode_at_a_time(troupe: T
     one, other = (live.asks()[0].observation for live in (first, second))
     assert one != other
     first.leave()
+    there = len(children(troupe))
     again = await troupe.begin(WELL, False, 2)
     assert again.asks()[0].observation == one
-    assert len(children(troupe)) == 2
+    assert len(children(troupe)) == there
     for live in (second, again):
         live.leave()
 
@@ -102,15 +115,16 @@ async def test_an_episode_draws_the_same_from_the_generators_of_its_process_whoe
 
 
 async def test_an_episode_that_is_cancelled_in_a_move_leaves_no_process(troupe: Troupe) -> None:
+    await to_the_end(troupe, WELL)
+    resting = psutil.Process(troupe._resting[-1].pid)
     task = asyncio.create_task(to_the_end(troupe, HANGS))
     while not troupe._playing:
         await asyncio.sleep(0.02)
-    (process,) = children(troupe)
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
-    await until_gone([process])
-    assert not troupe._resting
+    await until_gone([resting])
+    assert resting.pid not in [process.pid for process in troupe._resting]
     assert await to_the_end(troupe, WELL)
 
 
@@ -129,7 +143,7 @@ async def test_a_dead_host_ends_its_episodes_and_the_next_one_begins_with_anothe
 async def test_a_worker_that_hangs_up_leaves_nothing(troupe: Troupe) -> None:
     episodes = [await troupe.begin(WELL, False, 1) for _ in range(3)]
     processes = [psutil.Process(troupe._host.process.pid), *children(troupe)]
-    assert len(processes) == 4
+    assert len(processes) >= 4
     await troupe.close()
     await until_gone(processes)
     for live in episodes:

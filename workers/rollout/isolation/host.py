@@ -10,6 +10,7 @@ import ctypes
 import gc
 import os
 import random
+import select
 import signal
 import socket
 import sys
@@ -36,6 +37,7 @@ from workers.rollout.isolation.lines import (
 )
 
 _PR_SET_PDEATHSIG = 1
+REAP_EVERY_S = 1.0
 _SEEDS = 2**32
 """Seeds that numpy's old generator takes."""
 
@@ -61,29 +63,23 @@ def main() -> None:
 def serve(control: socket.socket, family: Family) -> None:
     """Fork and kill as ordered."""
     children: set[int] = set()
-
-    def reap(*_: object) -> None:
-        for pid in list(children):
-            if os.waitpid(pid, os.WNOHANG)[0]:
-                children.discard(pid)
-
-    signal.signal(signal.SIGCHLD, reap)
     while True:
+        waiting, _, _ = select.select([control], [], [], REAP_EVERY_S)
+        # Children are reaped here alone: between two looks their numbers stay theirs, also when they have ended.
+        children -= {pid for pid in children if os.waitpid(pid, os.WNOHANG)[0]}
+        if not waiting:
+            continue
         order, given, _, _ = socket.recv_fds(control, FRAME, 1, socket.MSG_WAITALL)
         if len(order) < FRAME:
             _end(children)
-        # No child is reaped between the look at the set and the use of its number.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
         if order[:1] == FORK:
             children.add(_fork(control, given[0], family))
         elif (pid := int.from_bytes(order[1:], "big")) in children:
             os.kill(pid, signal.SIGKILL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
 
 
 def _end(children: set[int]) -> NoReturn:
     """End every child, wait for its end, and end. A child that is left to nobody stays a zombie where nobody reaps."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     for pid in children:
         os.kill(pid, signal.SIGKILL)
     for pid in children:
@@ -99,8 +95,6 @@ def _fork(control: socket.socket, given: int, family: Family) -> int:
         return pid
     status = 1
     try:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         control.close()

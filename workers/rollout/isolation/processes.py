@@ -27,6 +27,7 @@ from workers.rollout.isolation.lines import (
     line,
 )
 
+HOST = "workers.rollout.isolation.host"
 MOST_LINE = 2**20
 """Bytes of a line: no observation is longer."""
 LEAVE_S = 5.0
@@ -54,13 +55,15 @@ class Host:
     control: socket.socket
     ready: "asyncio.Task[None]"
     forking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    gone: bool = False
+    """It hung up: known before the operating system says that the process has ended."""
     unanswered: bool = False
     """The last fork that was ordered was not seen to happen."""
 
     def alive(self) -> bool:
         """Whether it runs and has not said that it never gets ready."""
         failed = self.ready.done() and (self.ready.cancelled() or self.ready.exception() is not None)
-        return not failed and self.process.poll() is None
+        return not failed and not self.gone and self.process.poll() is None
 
     def silent(self) -> bool:
         """Whether it owes an answer: somebody who waited too long waited for this process."""
@@ -92,6 +95,7 @@ class Host:
         try:
             socket.send_fds(self.control, [frame(what, pid)], [give.fileno()] if give else [])
         except OSError as error:
+            self.gone = True
             raise EnvironmentBroke(f"the host of environments is gone: {error}") from error
 
     def end(self) -> None:
@@ -156,10 +160,9 @@ class Process:
 def start(spec: str) -> Host:
     """Start the host of an environment, given its specification as JSON."""
     ours, theirs = socket.socketpair()
-    module = "workers.rollout.isolation.host"
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", "workers.adopted", module, str(theirs.fileno()), spec],
+            [sys.executable, "-m", "workers.adopted", HOST, str(theirs.fileno()), spec],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
