@@ -15,7 +15,7 @@ from aiohttp import web
 from flexmarl.contracts.plane_tokens import Plane, check, sign
 from flexmarl.contracts.wire import PolicyPin
 from flexmarl.store.engines import EngineRoute
-from workers.rollout.engines.wire import Choice, CompletionRequest, CompletionResponse, Load
+from workers.rollout.engines.wire import AbortRequest, Choice, CompletionRequest, CompletionResponse, Load
 
 SECRET, RUN = "s", 1
 
@@ -43,6 +43,7 @@ class BreakingEngine:
         self.version = version
         self.breaks = breaks
         self.requests: list[CompletionRequest] = []
+        self.aborted: list[str] = []
         self.hung_up = 0
         """Requests whose client left before their end."""
         self.release = asyncio.Event()
@@ -53,6 +54,7 @@ class BreakingEngine:
     async def __aenter__(self) -> "BreakingEngine":
         app = web.Application()
         app.router.add_post("/v1/completions", self._completions)
+        app.router.add_post("/abort", self._abort)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
@@ -84,6 +86,11 @@ class BreakingEngine:
             raise
         await response.write(b"data: [DONE]\n\n")
         return response
+
+    async def _abort(self, request: web.Request) -> web.Response:
+        check(SECRET, request.headers["Authorization"].removeprefix("Bearer "), RUN, time.time())
+        self.aborted += msgspec.json.decode(await request.read(), type=AbortRequest).request_ids
+        return web.json_response({"aborted": []})
 
     async def _reply(
         self, request: web.Request, response: web.StreamResponse, asked: CompletionRequest, index: int

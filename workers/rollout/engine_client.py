@@ -21,7 +21,7 @@ from flexmarl.algorithms.routing import ReplyLengths, Router
 from flexmarl.contracts.plane_tokens import TTL_S
 from flexmarl.store.engines import EngineRoute
 from workers.rollout.counters import ClientCounters
-from workers.rollout.engines.wire import PROGRESS_S, CompletionResponse
+from workers.rollout.engines.wire import PROGRESS_S, AbortRequest, CompletionResponse
 from workers.rollout.exchange import Exchange, spread
 from workers.rollout.fleet import Fleet, leave_alone
 from workers.rollout.turns import (
@@ -197,9 +197,10 @@ class EngineClient:
     async def _talk(self, exchange: Exchange) -> None:
         """Send one request and settle each turn as soon as its choice arrives."""
         route = exchange.engine.route
-        headers = {"Authorization": f"Bearer {route.token}", "Content-Type": "application/json"}
         body = self._encoder.encode(exchange.body())
-        async with self._http().post(f"{route.endpoint}/v1/completions", data=body, headers=headers) as response:
+        async with self._http().post(
+            f"{route.endpoint}/v1/completions", data=body, headers=_headers(route)
+        ) as response:
             if response.status != 200:
                 raise TryElsewhereError("not_held" if response.status == 409 else f"http_{response.status}")
             exchange.accepted()
@@ -224,12 +225,25 @@ class EngineClient:
                     exchange.leave()
                 elif not exchange.awaited:
                     exchange.leave()
+                elif ids := exchange.given_up():
+                    self._start(self._abort(exchange, ids))
+
+    async def _abort(self, exchange: Exchange, ids: list[str]) -> None:
+        """Tell an engine which replies of a request it need not finish; unheard it makes them in vain."""
+        route, body = exchange.engine.route, self._encoder.encode(AbortRequest(ids))
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError, ConnectionError):
+            async with self._http().post(f"{route.endpoint}/abort", data=body, headers=_headers(route)) as response:
+                await response.read()
 
     def _http(self) -> aiohttp.ClientSession:
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60)
             self._session = aiohttp.ClientSession(connector=connector, timeout=REQUEST_TIMEOUT, read_bufsize=2**20)
         return self._session
+
+
+def _headers(route: EngineRoute) -> dict[str, str]:
+    return {"Authorization": f"Bearer {route.token}", "Content-Type": "application/json"}
 
 
 def _give_back(turns: list[Waiting], code: str) -> None:

@@ -7,9 +7,10 @@ the same moment do not all meet the engine that was the emptiest.
 
 import asyncio
 import time
+import uuid
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from flexmarl.algorithms.routing import ReplyLengths, Router, RouteRequest
 from workers.rollout.engines.wire import CompletionRequest, CompletionResponse
@@ -50,10 +51,14 @@ class Exchange:
     unanswered: int
     tokens: float
     """Expected of the unanswered."""
+    name: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Begins the ids of its requests at the engine."""
     work: "asyncio.Task[None] | None" = None
     quiet: int = 0
     """Looks at it since it was last heard."""
     left: bool = False
+    dropped: set[int] = field(default_factory=set)
+    """Turns that the engine was told to end, by index."""
 
     @classmethod
     def begin(cls, engine: Engine, turns: list[Waiting]) -> "Exchange":
@@ -78,6 +83,7 @@ class Exchange:
             prompt=[list(one.request.prompt) for one in self.turns],
             max_tokens=first.max_tokens,
             seeds=[one.request.seed for one in self.turns],
+            request_ids=[f"{self.name}{index}" for index in range(len(self.turns))],
             version=first.pin.version,
             digest="" if first.follow else digest_of(self.engine.route, first),
             follow=first.follow,
@@ -108,6 +114,12 @@ class Exchange:
     def awaited(self) -> bool:
         """Whether anybody still waits for an answer."""
         return any(not one.future.done() for one in self.turns)
+
+    def given_up(self) -> list[str]:
+        """Return the ids of turns that nobody waits for any more, each once."""
+        found = [i for i, one in enumerate(self.turns) if one.future.cancelled() and i not in self.dropped]
+        self.dropped.update(found)
+        return [f"{self.name}{index}" for index in found]
 
     @property
     def may_move(self) -> bool:

@@ -168,6 +168,25 @@ async def test_a_request_that_nobody_waits_for_is_ended() -> None:
     assert not client._open
 
 
+@pytest.mark.usefixtures("quick_looks")
+async def test_an_engine_is_told_which_replies_of_a_request_nobody_waits_for() -> None:
+    async with BreakingEngine("a", 0, lambda *_: (4, "silent")) as engine:
+        client = client_of(engine)
+        turns = [asyncio.create_task(client.turn(asked(seed), time.monotonic() + 60)) for seed in (1, 2, SEED)]
+        while not engine.requests:
+            await asyncio.sleep(0.005)
+        turns[1].cancel()
+        async with asyncio.timeout(30):
+            while not engine.aborted:
+                await asyncio.sleep(0.005)
+        engine.release.set()
+        assert_whole(await turns[2], [0, TOKENS])
+        await client.close()
+    (request,) = engine.requests
+    assert len(set(request.request_ids)) == 3
+    assert engine.aborted == [request.request_ids[1]], "once, and no other"
+
+
 async def test_a_reply_that_was_told_whole_needs_nobody_to_end_it() -> None:
     async with BreakingEngine("a", 0, lambda *_: (TOKENS, "hang_up")) as engine:
         reply = await answer(client_of(engine), asked())
