@@ -92,7 +92,8 @@ class EngineClient:
                 self._count(one, lost.code)
             one = one.again(self._resumes)
             if reason := one.so_far.ended(request):
-                return TurnReply(one.so_far.choice(reason), "", (time.monotonic() - asked_at) * 1e3, one.moves)
+                took = (time.monotonic() - asked_at) * 1e3
+                return TurnReply(one.so_far.choice(reason), one.before, took, one.moves)
             if one.moves > MAX_MOVES:
                 raise TooManyMovesError(f"{one.moves} engines in turn took it and did not finish it")
             if time.monotonic() + pause >= deadline:
