@@ -6,6 +6,8 @@ that a restart does not mend (vLLM missing or broken, a model it does not serve)
 
 import os
 import sys
+import traceback
+from typing import NoReturn
 
 from flexmarl.contracts.spec.experiment import ExperimentSpec
 from workers import child_server
@@ -60,12 +62,23 @@ def main() -> None:
     except EngineFailedError as broken:
         failed = ChildFailed("engine_failed", str(broken), "mend the environment of FLEXMARL_VLLM_PYTHON")
     else:
-        intervals = IntervalLog()
         source = StatePlaneSource(engine, config, models)
-        child_server.run_loop(serve_engine(config, engine, source, intervals, answer))
-        os._exit(0)  # everything is answered; taking vLLM apart in order takes longer than a parent waits
+        _serve(config, engine, source, answer)
     child_server.say(answer, failed)
     sys.exit(1)
+
+
+def _serve(config: ChildConfig, engine: VllmEngine, source: StatePlaneSource, answer: int) -> NoReturn:
+    """Serve, then leave at once: taking vLLM apart in order takes longer than a parent waits, and may hang."""
+    code = 1
+    try:
+        child_server.run_loop(serve_engine(config, engine, source, IntervalLog(), answer))
+        code = 0
+    except Exception:  # whatever broke generation: a fresh life follows, and these are the last words of this one
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
 
 
 if __name__ == "__main__":
