@@ -55,6 +55,11 @@ class VersionGone(Conflict):
     title = "The version's weights are not kept any more"
 
 
+class NotServed(Conflict):
+    code = "not_served"
+    title = "A node's own engine cannot serve this model"
+
+
 class ContextTooLong(ProblemError):
     code = "context_length_exceeded"
     title = "The engine refused the request"
@@ -176,6 +181,8 @@ def _no_engine(model: Model, refused: list[PlayRefusal]) -> ProblemError:
         detail = f"{model.name}: its weights are not kept any more ({said})."
         hint = f"Name a newer version, or {model.run.key}/{model.role} for the newest."
         return VersionGone(detail, errors=[FieldError("/model", VersionGone.code, detail, hint)])
+    if any(one.code == "unsupported_model" for one in refused):
+        return NotServed(f"{model.name} can be talked to only while the run's own engines serve it: {said}.")
     return EngineFailed(f"No engine answers for {model.name}: {said}.", headers={"Retry-After": "5"})
 
 
