@@ -193,7 +193,7 @@ class Host:
         now = time.monotonic()
         reason = life.reason(code)
         self._log.warning("child lost", incarnation=life.child.incarnation, code=code, reason=reason)
-        often = self._lost.lost(now, hung=bool(life.hung))
+        often = self._lost.lost(now, hung=bool(life.hung), ready=life.published)
         if life.published:
             then = f"; {HUNG_NEXT}" if life.hung and not often else ""
             self._store(lambda conn: leases.child_lost(conn, self._hosting, life.child.incarnation, reason + then))
