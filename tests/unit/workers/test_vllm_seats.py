@@ -6,7 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from workers.models.architecture import Architecture
+from flexmarl.contracts.spec.team import FactoryModel
+from workers.models.architecture import Architecture, UnsupportedModel
+from workers.models.weights import initial_weights
 from workers.rollout.engines.base import EngineFailedError
 from workers.rollout.engines.requests import BadRequestError, Finished, NotHeldError, Request
 from workers.rollout.engines.vllm_engine import VllmEngine
@@ -14,7 +16,7 @@ from workers.rollout.engines.vllm_models import VllmModel
 from workers.rollout.engines.vllm_seat import _seed
 from workers.rollout.engines.wire import Held
 
-MODEL = VllmModel({"num_hidden_layers": 2}, Architecture("qwen2", 4, 4, 32, 1e4, 1e-6, 64))
+MODEL = VllmModel(FactoryModel(size="M"), {"num_hidden_layers": 2}, Architecture("qwen2", 4, 4, 32, 1e4, 1e-6, 64))
 STATE = {"model.embed_tokens.weight": torch.zeros(40, 8)}
 BROKEN = {**STATE, "broken": torch.zeros(1)}
 
@@ -99,7 +101,7 @@ class Desk:
         return self.seats[-1]
 
     def load(self, version: int, *keeps: int, state: dict[str, torch.Tensor] = STATE) -> None:
-        self.engine.load("solver", version, digest(version), self.engine.prepare("solver", state), keeps)
+        self.engine.load("solver", version, digest(version), self.engine.prepare("solver", state, 40), keeps)
 
     def finish(self) -> dict[str, Finished]:
         found = []
@@ -159,6 +161,25 @@ def test_weights_that_do_not_load_hold_nothing_and_settle_everybody():
     desk.load(2)
     assert desk.engine.holds() == {"solver": Held(2, "d2")}
     assert len(desk.seats) == 2, "a seat that failed is not used again"
+
+
+def test_weights_are_whole_or_refused_while_the_former_ones_go_on():
+    """vLLM would keep the former value of a weight that a load leaves out, and say nothing."""
+    weights = initial_weights(MODEL.source, 40, 1)
+    assert MODEL.check(weights) == 40
+    name = "model.layers.1.mlp.down_proj.weight"
+    for wrong, words in (
+        ({key: tensor for key, tensor in weights.items() if key != name}, "down_proj.weight is absent"),
+        ({**weights, name: torch.zeros(3, 3)}, r"down_proj.weight is \(3, 3\), the model's is \(128, 256\)"),
+        ({**weights, "model.extra": torch.zeros(1)}, r"model.extra is \(1,\), the model's is absent"),
+        ({}, "is absent"),
+    ):
+        with pytest.raises(UnsupportedModel, match=words):
+            MODEL.check(wrong)
+    desk = Desk(0)
+    with pytest.raises(UnsupportedModel, match="41 words and those of solver before had 40"):
+        desk.engine.prepare("solver", STATE, 41)
+    assert desk.engine.holds() == {"solver": Held(0, "d0")}
 
 
 def test_requests_are_taken_all_or_none():

@@ -36,7 +36,8 @@ class StatePlaneSource:
     def __call__(self, policy: str, digest: str) -> object:
         if policy not in self._models:
             raise NotHeldError(f"policy {policy!r} is not part of this run; it has {sorted(self._models)}")
-        return self._engine.prepare(policy, self._plane.get(digest))
+        state = self._plane.get(digest)
+        return self._engine.prepare(policy, state, self._models[policy].check(state))
 
 
 def make_engine(config: ChildConfig, models: dict[str, VllmModel], rows: int = ROWS) -> VllmEngine:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from workers.models.architecture import UnsupportedModel
 from workers.rollout.engines.base import EngineFailedError
 from workers.rollout.engines.checks import check, check_done
 from workers.rollout.engines.requests import BadRequestError, Finished, NotHeldError, Part, Request
@@ -49,11 +50,17 @@ class VllmEngine:
         self._make_seat = make_seat
         self._policies: dict[str, _Policy] = {}
 
-    def prepare(self, policy: str, state: "dict[str, torch.Tensor]") -> "dict[str, torch.Tensor]":
-        """Make the first seat of a policy for its weights. May run in any thread while nothing else does."""
+    def prepare(self, policy: str, state: "dict[str, torch.Tensor]", words: int) -> "dict[str, torch.Tensor]":
+        """Make the first seat of a policy for its weights. May run in any thread while nothing else does.
+
+        Raises UnsupportedModel for another vocabulary than that of the policy's seats.
+        """
         own = self._policies.setdefault(policy, _Policy())
+        known = {seat.words for seat in own.seats} - {words}
+        if known:
+            raise UnsupportedModel(f"these weights have {words} words and those of {policy} before had {known.pop()}")
         if not own.seats and own.spare is None:
-            own.spare = self._make_seat(policy, _words(state))
+            own.spare = self._make_seat(policy, words)
         return state
 
     def load(
@@ -64,7 +71,7 @@ class VllmEngine:
             return
         own = self._policies.setdefault(policy, _Policy())
         following = _take_followers(own.seats, version)
-        seat = self._vacate(policy, own, keeps, _words(weights))
+        seat = self._vacate(policy, own, keeps)
         try:
             seat.hold(version, digest, weights)
         except EngineFailedError:
@@ -162,7 +169,7 @@ class VllmEngine:
         wanted = f"{request.policy} version {request.version} {request.digest[:12]}"
         raise NotHeldError(f"{wanted} is not held")
 
-    def _vacate(self, policy: str, own: _Policy, keeps: Sequence[int], words: int) -> Seat:
+    def _vacate(self, policy: str, own: _Policy, keeps: Sequence[int]) -> Seat:
         """Take an idle seat out of service: the spare one, one that nobody is to be served by, or a new one."""
         if own.spare is not None:
             seat, own.spare = own.spare, None
@@ -170,7 +177,7 @@ class VllmEngine:
         kept = [seat for seat in own.seats if seat.version in keeps][-1:]
         leaving = [seat for seat in own.seats if seat not in kept]
         if not leaving:
-            return self._make_seat(policy, words)
+            return self._make_seat(policy, kept[0].words)
         own.seats = kept
         for seat in leaving:
             own.ended += seat.end([request.request_id for request in seat.running()])
@@ -183,7 +190,3 @@ def _take_followers(seats: Sequence[Seat], version: int) -> list[Finished]:
     """End the replies that asked to follow newer weights, to be carried on by them."""
     older = [seat for seat in seats if seat.version < version]
     return [one for seat in older for one in seat.end([r.request_id for r in seat.running() if r.follow])]
-
-
-def _words(state: "Mapping[str, torch.Tensor]") -> int:
-    return int(state["model.embed_tokens.weight"].shape[0])
