@@ -90,10 +90,10 @@ class EngineClient:
                 ) from None
             except TryElsewhereError as lost:
                 self._count(one, lost.code)
-            one = one.again(self._resumes)
             if reason := one.so_far.ended(request):
                 took = (time.monotonic() - asked_at) * 1e3
-                return TurnReply(one.so_far.choice(reason), one.before, took, one.moves)
+                return TurnReply(one.so_far.choice(reason), one.engine, took, one.moves)
+            one = one.again(self._resumes)
             if one.moves > MAX_MOVES:
                 raise TooManyMovesError(f"{one.moves} engines in turn took it and did not finish it")
             if time.monotonic() + pause >= deadline:

@@ -1,6 +1,7 @@
 """A turn that an engine does not finish goes on elsewhere with what it has: aligned, bounded, and once."""
 
 import asyncio
+import random
 import time
 from collections.abc import Awaitable, Callable
 
@@ -12,6 +13,7 @@ from flexmarl.store.engines import EngineRoute
 from tests.support.breaking_engine import BreakingEngine, logprob, token
 from workers.rollout import engine_client
 from workers.rollout.engine_client import EngineClient
+from workers.rollout.engines import version_segments
 from workers.rollout.engines.wire import Choice
 from workers.rollout.turns import (
     MAX_MOVES,
@@ -109,6 +111,38 @@ async def test_a_turn_moves_five_times_and_not_once_more() -> None:
     assert reply.moves == MAX_MOVES
 
 
+@pytest.mark.parametrize("case", range(25))
+async def test_however_engines_break_a_reply_is_whole_or_has_moved_too_often(
+    case: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_client, "RETRY_FIRST_S", 0.001)
+    monkeypatch.setattr(engine_client, "RETRY_LAST_S", 0.002)
+    rng = random.Random(case)
+
+    def breaks(_: int, begin: int) -> tuple[int, str]:
+        return begin + rng.randrange(5), rng.choice(["hang_up", "abort", "gap", "", ""])
+
+    async with (
+        BreakingEngine("a", 0, breaks) as first,
+        BreakingEngine("b", 1, breaks) as second,
+        BreakingEngine("c", 2, breaks) as third,
+    ):
+        client = client_of(first, second, third)
+        turns = [client.turn(asked(seed, follow="resume"), time.monotonic() + 60) for seed in range(12)]
+        replies = await asyncio.gather(*turns, return_exceptions=True)
+        await client.close()
+    assert all(engine.in_flight == 0 and abs(engine.tokens) < 1e-6 for engine in client._fleet._engines.values())
+    for seed, reply in enumerate(replies):
+        if isinstance(reply, TooManyMovesError):
+            continue
+        assert isinstance(reply, TurnReply), reply
+        assert reply.moves <= MAX_MOVES
+        assert reply.choice.token_ids == [token(seed, p) for p in range(TOKENS)]
+        assert reply.choice.logprobs == [logprob(seed, p) for p in range(TOKENS)]
+        assert version_segments.count(reply.choice.segments) == TOKENS
+    assert any(isinstance(reply, TurnReply) and reply.moves for reply in replies)
+
+
 async def test_an_engine_that_takes_nothing_costs_no_move() -> None:
     gone = BreakingEngine("a")
     async with gone:
@@ -191,7 +225,7 @@ async def test_a_reply_that_was_told_whole_needs_nobody_to_end_it() -> None:
     async with BreakingEngine("a", 0, lambda *_: (TOKENS, "hang_up")) as engine:
         reply = await answer(client_of(engine), asked())
     assert_whole(reply, [0, TOKENS])
-    assert (reply.choice.finish_reason, reply.moves, reply.incarnation) == ("length", 1, "a")
+    assert (reply.choice.finish_reason, reply.moves, reply.incarnation) == ("length", 0, "a")
     assert len(engine.requests) == 1
 
 
