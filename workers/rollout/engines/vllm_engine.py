@@ -32,8 +32,10 @@ FOLLOWS = ("", "resume", "restart_turn")
 class _Policy:
     seats: list[Seat] = field(default_factory=list)
     """In the order of their loads: the newest last."""
-    spare: Seat | None = None
-    """Made before the first load, in another thread."""
+    spares: list[Seat] = field(default_factory=list)
+    """Without a version: the first one, made in another thread before its load, and those that serve none any more."""
+    broken: list[Seat] = field(default_factory=list)
+    """Whose weights did not load. Never let go: the end of one vLLM engine tears down what all of a process share."""
     ended: list[Finished] = field(default_factory=list)
     """Ended by a load; settled with the next step."""
 
@@ -56,11 +58,11 @@ class VllmEngine:
         Raises UnsupportedModel for another vocabulary than that of the policy's seats.
         """
         own = self._policies.setdefault(policy, _Policy())
-        known = {seat.words for seat in own.seats} - {words}
+        known = {seat.words for seat in (*own.seats, *own.spares)} - {words}
         if known:
             raise UnsupportedModel(f"these weights have {words} words and those of {policy} before had {known.pop()}")
-        if not own.seats and own.spare is None:
-            own.spare = self._make_seat(policy, words)
+        if not own.seats and not own.spares:
+            own.spares.append(self._make_seat(policy, words))
         return state
 
     def load(
@@ -76,7 +78,7 @@ class VllmEngine:
             seat.hold(version, digest, weights)
         except EngineFailedError:
             own.ended += following
-            seat.close()
+            own.broken.append(seat)
             raise
         own.seats.append(seat)
         for one in following:
@@ -170,20 +172,14 @@ class VllmEngine:
         raise NotHeldError(f"{wanted} is not held")
 
     def _vacate(self, policy: str, own: _Policy, keeps: Sequence[int]) -> Seat:
-        """Take an idle seat out of service: the spare one, one that nobody is to be served by, or a new one."""
-        if own.spare is not None:
-            seat, own.spare = own.spare, None
-            return seat
+        """Take what nobody is to be served by any more out of service; return an idle seat, or a new one."""
         kept = [seat for seat in own.seats if seat.version in keeps][-1:]
         leaving = [seat for seat in own.seats if seat not in kept]
-        if not leaving:
-            return self._make_seat(policy, kept[0].words)
         own.seats = kept
         for seat in leaving:
             own.ended += seat.end([request.request_id for request in seat.running()])
-        for seat in leaving[1:]:
-            seat.close()
-        return leaving[0]
+        own.spares += leaving
+        return own.spares.pop() if own.spares else self._make_seat(policy, kept[0].words)
 
 
 def _take_followers(seats: Sequence[Seat], version: int) -> list[Finished]:

@@ -130,10 +130,6 @@ class Seat:
         """Return the share of the attention cache in use."""
         return float(self._scheduler.get_kv_cache_usage())
 
-    def close(self) -> None:
-        """Give the memory back."""
-        self._engine.engine_core.shutdown()
-
     def _so_far(self, running: _Running) -> tuple[list[int], list[float]]:
         state = self._engine.output_processor.request_states[running.number]
         tokens = list(state.detokenizer.output_token_ids)
