@@ -9,7 +9,7 @@ import argparse
 import asyncio
 import random
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 
 import numpy as np
@@ -19,6 +19,7 @@ from flexmarl.algorithms.routing import ROUTERS, ReplyLengths, RouteRequest
 from flexmarl.contracts.hardware import Hardware
 from flexmarl.contracts.wire import PolicyPin
 from flexmarl.store.engines import EngineRoute
+from workers.rollout.counters import ClientCounters
 from workers.rollout.exchange import Exchange, spread
 from workers.rollout.fleet import Engine
 from workers.rollout.turns import SoFar, TurnRequest, Waiting
@@ -54,7 +55,7 @@ class Load:
         self.router = ROUTERS.get(name)()
         self.engines = make_engines(self.rng)
         self.lengths = ReplyLengths()
-        self.routed: Counter[tuple[str, str]] = Counter()
+        self.counters = ClientCounters()
         self.sent: deque[Exchange] = deque()
         self.number = 0
         self.future: asyncio.Future = asyncio.Future(loop=asyncio.new_event_loop())
@@ -75,7 +76,7 @@ class Load:
         """Send turns that are ready together; return processor seconds of that."""
         turns = self.turns(count)
         began = time.process_time()
-        batches = spread(turns, self.engines, self.router, self.lengths, self.routed)
+        batches = spread(turns, self.engines, self.router, self.lengths, self.counters)
         begun = [Exchange.begin(engine, batch) for engine, batch in batches]
         spent = time.process_time() - began
         self.sent.extend(begun)

@@ -160,7 +160,7 @@ class EngineClient:
         if not held:
             _give_back(turns, "not_held")
             return
-        for engine, batch in spread(turns, held, self._router, self._lengths, self.counters.routed):
+        for engine, batch in spread(turns, held, self._router, self._lengths, self.counters):
             for i in range(0, len(batch), MAX_PROMPTS):
                 exchange = Exchange.begin(engine, batch[i : i + MAX_PROMPTS])
                 self._open.add(exchange)

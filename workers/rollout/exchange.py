@@ -8,11 +8,11 @@ the same moment do not all meet the engine that was the emptiest.
 import asyncio
 import time
 import uuid
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from flexmarl.algorithms.routing import ReplyLengths, Router, RouteRequest
+from workers.rollout.counters import ClientCounters
 from workers.rollout.engines.wire import CompletionRequest, CompletionResponse
 from workers.rollout.fleet import Engine, digest_of
 from workers.rollout.turns import MAX_MOVES, Waiting
@@ -23,9 +23,9 @@ def spread(
     engines: Sequence[Engine],
     router: Router,
     lengths: ReplyLengths,
-    routed: Counter[tuple[str, str]],
+    counters: ClientCounters,
 ) -> list[tuple[Engine, list[Waiting]]]:
-    """Route turns of one shape; `routed` counts them by engine and reason."""
+    """Route turns of one shape; `counters` keep where each went and why."""
     for one in turns:
         one.expected = lengths.left(one.request.role, len(one.so_far.token_ids), one.request.max_tokens)
     if len(engines) == 1:
@@ -40,7 +40,7 @@ def spread(
         load = loads[choice.engine]
         loads[choice.engine] = replace(load, in_flight=load.in_flight + 1, tokens=load.tokens + one.expected)
         batches.setdefault(choice.engine, []).append(one)
-        routed[choice.engine, choice.reason] += 1
+        counters.chose(choice)
     return [(engine, batches[name]) for engine in engines if (name := engine.route.incarnation) in batches]
 
 

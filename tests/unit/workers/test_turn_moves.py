@@ -94,7 +94,10 @@ async def test_turns_that_are_ready_together_are_spread(name: str, reason: str) 
         assert [len(e.requests[0].prompt) for e in (one, other, third)] == [10, 10, 10]
     assert sum(client.counters.routed.values()) == 30
     news = client.counters.news()
-    assert news == {"routed": f"a {reason} 10, b {reason} 10, c {reason} 10"}
+    assert news == {
+        "routed": f"a {reason} 10, b {reason} 10, c {reason} 10",
+        "latest": f"{reason} c of a 10, b 10, c 9",
+    }, "the last choice with the loads that justified it"
     assert client.counters.news() == {}, "told once"
 
 
