@@ -54,7 +54,7 @@ GAMES: dict[str, GameFacts] = {
         "Tic-tac-toe", "pettingzoo", "versus", False, _seats(player_1=5, player_2=4), -1.0, 1.0, 0.9974, 0.6484
     ),
     "pettingzoo/connect_four": GameFacts(
-        "Connect four", "pettingzoo", "versus", False, _seats(player_0=21, player_1=21), -1.0, 1.0, 1.0, 0.55
+        "Connect four", "pettingzoo", "versus", False, _seats(player_0=21, player_1=21), -1.0, 1.0, 1.0, 0.56
     ),
     "pettingzoo/rps": GameFacts(
         "Rock, paper, scissors", "pettingzoo", "versus", True, _seats(player_0=5, player_1=5), -5.0, 5.0, 0.5, 0.5
