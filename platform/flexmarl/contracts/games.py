@@ -32,8 +32,7 @@ class GameFacts:
     optimum: float
     """Highest mean score that play can reach, against random play where there are two sides. 1 where it is unknown."""
     random_score: float
-    """Mean score of random legal play, against random play where there are two sides. Computed for small games, measured
-    for others."""
+    """Mean score of random legal play, against random play where there are two sides: computed or measured."""
 
     def played(self, opponent: str) -> tuple[SeatFacts, ...]:
         """Return the seats of agents; the rest plays at random."""
