@@ -4,6 +4,7 @@ Invariants. vLLM runs inside this process, so its end takes everything along. No
 that a restart does not mend (vLLM missing or broken, a model it does not serve) is said in the place of the ready line.
 """
 
+import logging
 import os
 import sys
 import traceback
@@ -47,6 +48,7 @@ def make_engine(config: ChildConfig, models: dict[str, VllmModel], rows: int = R
     except Exception as error:  # a broken build raises whatever its extension modules raise
         raise EngineFailedError(f"vLLM cannot be imported by {sys.executable}: {error}") from error
     del LLMEngine  # imported now, so that the first load need not wait for it
+    logging.getLogger("torch._library.triton").setLevel(logging.ERROR)  # that a CPU has no triton is no news
     return VllmEngine(lambda policy, words: Seat(models[policy], words, config.device, rows), rows)
 
 
