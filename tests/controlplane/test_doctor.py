@@ -107,6 +107,6 @@ def test_the_report_is_json_and_fails_on_an_error() -> None:
         call_command("doctor", json=True, stdout=output)
     report = json.loads(output.getvalue())
     assert report["ok"] is False
-    assert {"python", "packages", "disk", "broker", "database", "migrations", "clock", "devices"} == {
+    assert {"python", "packages", "vllm", "disk", "broker", "database", "migrations", "clock", "devices"} == {
         entry["check"] for entry in report["checks"]
     }
