@@ -39,7 +39,7 @@ GOALS = {
     "tictactoe": Goal("eval/team_score", 0.9),
     "pursuit": Goal("eval/team_score", 0.5),
     "nim": Goal("eval/team_score", 0.9),
-    "guess_the_number": Goal("eval/solved", 0.9, ("eval/team_score",)),
+    "guess_the_number": Goal("eval/team_score", 0.9),
 }
 
 
