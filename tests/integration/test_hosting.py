@@ -200,9 +200,7 @@ def test_work_of_which_nothing_gets_done_is_a_hang_and_the_third_ends_the_lease(
     wait_for(lambda: workers.lease()[0] == "ended", 90)
     assert workers.story.kinds().count("child_lost") == HANGS
     assert workers.story.handled[-1].kind == "lease_ended"
-    assert (
-        f"no progress of its work for 2 s, waiting all the while, {HANGS} times" in workers.story.handled[-1].reason
-    )
+    assert f"no progress of its work for 2 s, waiting all the while, {HANGS} times" in workers.story.handled[-1].reason
 
 
 def test_slow_work_is_left_alone(workers):
