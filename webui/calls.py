@@ -87,6 +87,11 @@ CALLS: dict[str, tuple[Call, ...]] = {
         Call("What the advisor finds", "/runs/{key}/advisories"),
     ),
     "attempts": (Call("Attempts, each with the reason it ended", "/runs/{key}/attempts"),),
+    "playground": (
+        RUN,
+        Call("The newest version of each policy", "/runs/{key}/versions"),
+        Call("Trajectories to take observations from", "/runs/{key}/trajectories", fixed=(("limit", "8"),)),
+    ),
     "timeline": (
         Call("What each device did", "/runs/{key}/timeline", query=TIMELINE_WINDOW),
         Call("Leases and devices", "/devices"),

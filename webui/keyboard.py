@@ -27,7 +27,7 @@ RUN_PAGES = frozenset(
         "events",
         "config",
     }
-    | {"checkpoints", "attempts", "trajectory_compare"}
+    | {"checkpoints", "attempts", "playground", "trajectory_compare"}
 )
 LIST_PAGES = frozenset({"runs", "queue", "cluster", "trajectories", "tokens", "audit", "members", "checkpoints"})
 TRAJECTORY_PAGES = frozenset({"trajectories", "trajectory", "trajectory_compare"})

@@ -18,6 +18,7 @@ from webui.views import (
     overview,
     people,
     pipeline,
+    playground,
     queue,
     run,
     run_agents,
@@ -81,4 +82,5 @@ urlpatterns = [
     path("runs/<str:key>/timeline", timeline.timeline, name="timeline"),
     path("runs/<str:key>/events", feed.events, name="events"),
     path("runs/<str:key>/attempts", attempts.attempts, name="attempts"),
+    path("runs/<str:key>/playground", playground.talk, name="playground"),
 ]

@@ -2,8 +2,9 @@
 
 The parent writes one JSON line (`ChildConfig`) to the child's standard input and keeps it open: end of file means that
 the parent is gone, and the child exits. The child binds a free loopback (or given) address and answers with one JSON
-line (`ChildReady`) on standard output; everything else it says goes to standard error as log lines. All its HTTP routes
-ask for `Authorization: Bearer <secret>`. Both kinds of child answer `GET /health` and `POST /intervals`.
+line (`ChildReady`, or `ChildFailed`) on standard output; everything else it says goes to standard error as log lines.
+All its HTTP routes ask for `Authorization: Bearer <secret>`. Both kinds of child answer `GET /health` and `POST
+/intervals`.
 """
 
 import contextlib
@@ -46,6 +47,15 @@ class ChildConfig(msgspec.Struct, forbid_unknown_fields=True):
 class ChildReady(msgspec.Struct):
     port: int
     incarnation: str
+
+
+class ChildFailed(msgspec.Struct):
+    """Instead of the ready line: this child cannot work, and no other life of it could. Its process ends at once."""
+
+    code: str
+    detail: str
+    hint: str
+    """What to do about it."""
 
 
 class ChildHealth(msgspec.Struct):

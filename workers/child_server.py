@@ -25,7 +25,7 @@ except ImportError:  # not on every platform, and only faster
     from asyncio import new_event_loop  # type: ignore[assignment]
 
 from flexmarl.contracts.plane_tokens import Plane, PlaneRefusalCode, PlaneRefused, check
-from workers.child import ChildConfig, ChildHealth, ChildReady, IntervalLog, IntervalsRequest
+from workers.child import ChildConfig, ChildFailed, ChildHealth, ChildReady, IntervalLog, IntervalsRequest
 
 MAX_BODY_BYTES = 256 * 2**20
 OPEN_TO = {Plane.ROLLOUT: frozenset({"/health", "/stats", "/abort", "/v1/completions"})}
@@ -56,10 +56,17 @@ def json_response(body: object, status: int = 200) -> web.Response:
     return web.Response(status=status, body=msgspec.json.encode(body), content_type="application/json")
 
 
-async def serve(config: ChildConfig, routes: Sequence[web.RouteDef], intervals: IntervalLog) -> None:
+def say(answer: int, line: ChildReady | ChildFailed) -> None:
+    """Write the one line that the parent waits for."""
+    os.write(answer, msgspec.json.encode(line) + b"\n")
+
+
+async def serve(
+    config: ChildConfig, routes: Sequence[web.RouteDef], intervals: IntervalLog, answer: int | None = None
+) -> None:
     """Serve routes until the parent is gone or asks to stop. The ready line goes out once the port is bound."""
     faulthandler.enable()  # a host that finds this process hanging asks for its stacks with SIGABRT
-    answer = _take_standard_output()
+    answer = take_standard_output() if answer is None else answer
     stop = asyncio.Event()
     _watch(stop)
     app = web.Application(middlewares=[_bearer(config)], client_max_size=MAX_BODY_BYTES)
@@ -69,7 +76,7 @@ async def serve(config: ChildConfig, routes: Sequence[web.RouteDef], intervals: 
     try:
         await web.TCPSite(runner, config.host, 0).start()
         port = runner.addresses[0][1]
-        os.write(answer, msgspec.json.encode(ChildReady(port, config.incarnation)) + b"\n")
+        say(answer, ChildReady(port, config.incarnation))
         await stop.wait()
     finally:
         await runner.cleanup()
@@ -112,8 +119,8 @@ def _admit(config: ChildConfig, token: str, path: str) -> None:
         raise PlaneRefused(PlaneRefusalCode.TOKEN_PLANE, f"a token of the {plane} plane does not open {path}")
 
 
-def _take_standard_output() -> int:
-    """Keep standard output for the ready line; what libraries print goes to standard error."""
+def take_standard_output() -> int:
+    """Keep standard output for the ready line; what libraries print goes to standard error. Once per process."""
     sys.stdout.flush()
     answer = os.dup(1)
     os.dup2(2, 1)

@@ -21,7 +21,7 @@ import psutil
 import structlog
 
 from workers.adopted import PARENT
-from workers.child import ChildConfig, ChildReady
+from workers.child import ChildConfig, ChildFailed, ChildReady
 from workers.errors import HostingError
 
 log = structlog.get_logger(__name__)
@@ -41,21 +41,36 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
+class Failed:
+    """The child says that none of its lives can work. Its end follows."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     code: int
 
 
-Report = Callable[[Ready | Ended], None]
+Report = Callable[[Ready | Failed | Ended], None]
 
 
 class Child:
-    """A started process. `report` is called from a thread of its own: at most once Ready, exactly once Ended."""
+    """A started process. Its own thread calls `report`: with Ready or Failed at most once, with Ended exactly once."""
 
-    def __init__(self, module: str, config: ChildConfig, environment: Mapping[str, str], log_file: Path | None) -> None:
+    def __init__(
+        self,
+        module: str,
+        config: ChildConfig,
+        environment: Mapping[str, str],
+        log_file: Path | None,
+        python: str = sys.executable,
+    ) -> None:
         self.incarnation = config.incarnation
+        self.log_file = log_file
         self._log_file = open(log_file, "ab") if log_file else None  # noqa: SIM115 - closed when the child ended
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "workers.adopted", module],
+            [python, "-m", "workers.adopted", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log_file,
@@ -100,11 +115,12 @@ class Child:
         stdout = self._process.stdout
         assert stdout is not None
         first = stdout.readline()
-        try:
-            report(Ready(msgspec.json.decode(first, type=ChildReady).port))
-        except msgspec.DecodeError:
-            said = first[:200].decode("utf-8", "replace")
-            log.warning("child said no ready line", incarnation=self.incarnation, said=said)
+        said = _said(first)
+        if said is None:
+            text = first[:200].decode("utf-8", "replace")
+            log.warning("child said no ready line", incarnation=self.incarnation, said=text)
+        else:
+            report(said)
         for _ in stdout:  # anything after the ready line is not part of the contract
             pass
         code = self._process.wait()
@@ -120,6 +136,16 @@ class Child:
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
+
+
+def _said(line: bytes) -> Ready | Failed | None:
+    """Understand a child's line; None when it is neither of the two."""
+    with contextlib.suppress(msgspec.DecodeError):
+        return Ready(msgspec.json.decode(line, type=ChildReady).port)
+    with contextlib.suppress(msgspec.DecodeError):
+        failed = msgspec.json.decode(line, type=ChildFailed)
+        return Failed(f"{failed.code}: {failed.detail}; {failed.hint}")
+    return None
 
 
 def child_environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -28,17 +28,17 @@ from flexmarl.store.errors import LeaseLost, TokenLost
 from flexmarl.store.leases import Hosting
 from workers import last_intervals, reporting
 from workers.child import ChildConfig
-from workers.children import Child, Ended, Ready, prove_dead
+from workers.children import Child, Ended, Failed, Ready, prove_dead
 from workers.database import Pool
 from workers.errors import ChildUnreachable, HostingError
 from workers.lives import Lives
-from workers.log_tail import LogTail
+from workers.log_tail import LogTail, last_words
+from workers.programs import program_of
 from workers.settings import Settings
 from workers.vigil import Hangs, Watchman
 
 log = structlog.get_logger(__name__)
 
-MODULES = {DeviceUse.ENGINE: "workers.rollout.engines.serve", DeviceUse.TRAINER: "workers.training.serve"}
 TTL_S = 5.0
 """A lease whose host says nothing for this long may be hosted by another worker."""
 RENEW_S = 1.0
@@ -53,7 +53,7 @@ class Stop:
     """The worker shuts down."""
 
 
-Signal = Ready | Ended | Hangs | Stop
+Signal = Ready | Failed | Ended | Hangs | Stop
 
 
 @dataclass
@@ -120,6 +120,17 @@ class Life:
     watchman: Watchman | None = None
     hung: str = ""
     """Why it was killed, when it hung."""
+    failed: str = ""
+    """Why no life of this child can work, in its own words."""
+    log_start: int = 0
+
+    def reason(self, code: int) -> str:
+        """Return why it ended, with its last words where they are known."""
+        if self.hung or self.failed:
+            return self.hung or f"the child cannot work: {self.failed}"
+        log_file = self.child.log_file if code > 0 else None  # one that a signal ended had no time for words
+        words = last_words(log_file, self.log_start) if log_file is not None else ""
+        return f"the child ended with code {code}" + (f", saying: {words}" if words else "")
 
     def end(self) -> None:
         """Stop the child, if it lives, and whoever watches it."""
@@ -167,7 +178,12 @@ class Host:
 
     def _one_life(self) -> bool:
         """Start a child and keep it to its end; False when the hosting is over."""
-        life = self._start()
+        try:
+            life = self._start()
+        except HostingError as error:
+            self._log.error("cannot start the child", error=str(error))
+            self._end(f"the child cannot start: {error}")
+            return False
         try:
             code = self._keep(life)
         finally:
@@ -175,18 +191,19 @@ class Host:
         if code is None:
             return False
         now = time.monotonic()
-        reason = life.hung or f"the child ended with code {code}"
+        reason = life.reason(code)
         self._log.warning("child lost", incarnation=life.child.incarnation, code=code, reason=reason)
-        often = self._lost.lost(now, hung=bool(life.hung))
+        often = self._lost.lost(now, hung=bool(life.hung), ready=life.published)
         if life.published:
             then = f"; {HUNG_NEXT}" if life.hung and not often else ""
             self._store(lambda conn: leases.child_lost(conn, self._hosting, life.child.incarnation, reason + then))
-        if often:
-            self._end(f"{reason}, {often}")
+        if often or life.failed:
+            self._end(f"{reason}, {often}" if often else reason)
             return False
         return self._pause(self._lost.pause_s(now))
 
     def _start(self) -> Life:
+        program = program_of(self._hosting.use, self._spec, self._settings)
         self._lives += 1
         use, lease_id = self._hosting.use, self._hosting.lease_id
         config = ChildConfig(
@@ -205,7 +222,9 @@ class Host:
         log_dir = self._settings.log_dir
         log_file = log_dir / f"{use.value}-{lease_id}.log" if log_dir else None
         tail = None if log_file is None else LogTail(log_file, partial(self._child_said, use))
-        child = Child(MODULES[use], config, device_environment(self._device, self._settings.child_threads), log_file)
+        environment = {**device_environment(self._device, self._settings.child_threads), **program.environment}
+        log_start = log_file.stat().st_size if log_file is not None and log_file.exists() else 0
+        child = Child(program.module, config, environment, log_file, program.python)
         try:
             self._store(lambda conn: leases.child_started(conn, self._hosting, child.pid, child.started()))
         except BaseException:
@@ -215,7 +234,7 @@ class Host:
         if tail is not None:
             tail.start()
         self._log.info("child started", use=use.value, incarnation=child.incarnation, pid=child.pid)
-        return Life(child, config.secret, time.monotonic() + READY_S, tail=tail)
+        return Life(child, config.secret, time.monotonic() + READY_S, tail=tail, log_start=log_start)
 
     def _child_said(self, use: DeviceUse, line: dict[str, object], level: str) -> None:
         """Pass a line of the child on to the store, as a line of its run."""
@@ -236,18 +255,18 @@ class Host:
                 signal = self.signals.get(timeout=max(0.0, renew_at - time.monotonic()))
             except queue.Empty:
                 continue
-            match signal:
+            match signal:  # a hang of a life that ended meanwhile is nobody's
                 case Ready(port):
                     life.port = port
                     self._publish(life)
+                case Failed(reason):
+                    life.failed = reason
                 case Ended(code):
                     return code
                 case Hangs(incarnation, reason) if incarnation == life.child.incarnation:
                     life.hung = reason
                     self._log.error("child hangs", incarnation=incarnation, reason=reason)
                     life.child.abort()  # its end arrives as a signal
-                case Hangs():
-                    pass  # spoken of a life that ended meanwhile
                 case Stop():
                     self._let_go(life)
                     return None

@@ -1,12 +1,14 @@
 """When the host of a lease gives up: its children died too often, or hung too often. Pure.
 
-Deaths and hangs have limits of their own. A child that cannot start dies five times within seconds; one that hangs
-needs seconds or minutes each time, so its limit looks back much longer.
+Deaths and hangs have limits of their own. A child that works and dies five times within a minute is broken; one that
+dies before it was ever ready may need half a minute for each start, and one that hangs minutes, so their limits look
+back much longer.
 """
 
 from collections import deque
 
 DEATHS, DEATH_WINDOW_S = 5, 60.0
+STARTS, START_WINDOW_S = 5, 3600.0
 HANGS, HANG_WINDOW_S = 3, 3600.0
 """So many within the window end the lease: something is broken that a restart does not mend."""
 BACKOFF_S = 0.2
@@ -17,16 +19,27 @@ class Lives:
 
     def __init__(self) -> None:
         self._deaths: deque[float] = deque(maxlen=DEATHS)
+        self._starts: deque[float] = deque(maxlen=STARTS)
+        """Deaths before it was ready, since it last was."""
         self._hangs: deque[float] = deque(maxlen=HANGS)
 
-    def lost(self, now: float, hung: bool) -> str:
+    def lost(self, now: float, hung: bool, ready: bool = True) -> str:
         """Count a lost life; returns how often, in words, when there should be no other, else nothing."""
-        lives, most, window = (self._hangs, HANGS, HANG_WINDOW_S) if hung else (self._deaths, DEATHS, DEATH_WINDOW_S)
-        lives.append(now)
-        recent = [moment for moment in lives if now - moment < window]
-        return f"{most} times in {window:.0f} s" if len(recent) >= most else ""
+        if hung:
+            return _often(self._hangs, now, HANGS, HANG_WINDOW_S)
+        dying = _often(self._deaths, now, DEATHS, DEATH_WINDOW_S)
+        if ready:
+            self._starts.clear()
+            return dying
+        return dying or _often(self._starts, now, STARTS, START_WINDOW_S)
 
     def pause_s(self, now: float) -> float:
         """Return how long to wait before the next life: longer after each death in a row."""
         recent = sum(now - moment < DEATH_WINDOW_S for moment in self._deaths)
         return float(BACKOFF_S * 2 ** max(0, recent - 1))
+
+
+def _often(lives: deque[float], now: float, most: int, window_s: float) -> str:
+    lives.append(now)
+    recent = [moment for moment in lives if now - moment < window_s]
+    return f"{most} times in {window_s:.0f} s" if len(recent) >= most else ""

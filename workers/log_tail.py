@@ -11,6 +11,8 @@ from pathlib import Path
 
 LOOK_S = 0.5
 PER_LOOK = 256 * 1024
+LAST_BYTES, LAST_CHARACTERS = 16 * 1024, 300
+"""How much of a log is looked at for somebody's last words, and how much of them is told."""
 
 Told = Callable[[dict[str, object], str], None]
 """Called with the fields of a line and its level."""
@@ -58,6 +60,17 @@ class LogTail:
         for line in lines:
             if line.strip():
                 self._tell(*parsed(line))
+
+
+def last_words(path: Path, start: int) -> str:
+    """Return what was written last behind `start`, as one short line; nothing when there is nothing."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(start, file.seek(0, 2) - LAST_BYTES))
+            lines = [line for line in file.read().splitlines() if line.strip()]
+    except OSError:
+        return ""
+    return str(parsed(lines[-1])[0].get("event", ""))[:LAST_CHARACTERS] if lines else ""
 
 
 def parsed(line: bytes) -> tuple[dict[str, object], str]:

@@ -37,7 +37,8 @@ def main() -> None:
 
 async def _serve(config: Settings, pool: Pool) -> str:
     """Run the agent; returns why it had to end, empty when it was asked to."""
-    agent = NodeAgent(config, pool, discover(config.node, config.cpu_shares), uuid.uuid4().hex)
+    devices = discover(config.node, config.device_classes, config.cpu_shares)
+    agent = NodeAgent(config, pool, devices, uuid.uuid4().hex)
     running = asyncio.create_task(agent.run(node_facts(), _version()))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from flexmarl.contracts.hardware import Hardware, read_classes
 from flexmarl.store.segments import BY_VALUE_BYTES
 from workers.errors import SettingsError
 
@@ -44,6 +45,10 @@ class Settings:
     """Hosts (or host:port) that rollout workers may ask for the turns of external agents."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Name -> value of what is sent to those hosts."""
+    vllm_python: str = ""
+    """Interpreter of an environment with vLLM, for runs that choose that engine; empty: this node hosts none."""
+    device_classes: Mapping[str, Hardware] = field(default_factory=dict)
+    """Part of a device's name -> what such a device is good at."""
     place: str = ""
     """Name of this machine's one process of each role, empty when there may be several."""
 
@@ -79,6 +84,8 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
         log_dir=Path(env["FLEXMARL_LOG_DIR"]) if env.get("FLEXMARL_LOG_DIR") else None,
         external_hosts=frozenset(env.get("FLEXMARL_EXTERNAL_HOSTS", "").replace(",", " ").split()),
         secrets={name.removeprefix(_SECRET): value for name, value in env.items() if name.startswith(_SECRET)},
+        vllm_python=env.get("FLEXMARL_VLLM_PYTHON", ""),
+        device_classes=_classes(env),
         place=env.get("FLEXMARL_PLACE", ""),
     )
 
@@ -88,6 +95,13 @@ def _required(env: Mapping[str, str], name: str, hint: str) -> str:
     if not value:
         raise SettingsError(f"{name} is not set; it must hold {hint}")
     return value
+
+
+def _classes(env: Mapping[str, str]) -> dict[str, Hardware]:
+    try:
+        return read_classes(env.get("FLEXMARL_DEVICE_CLASSES", ""))
+    except ValueError as error:
+        raise SettingsError(f"FLEXMARL_DEVICE_CLASSES: {error}") from None
 
 
 def _positive(env: Mapping[str, str], name: str, default: int) -> int:

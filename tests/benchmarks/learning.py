@@ -35,6 +35,11 @@ GOALS = {
     "hot_cold": Goal("eval/solved", 0.95),
     "arithmetic": Goal("eval/solved", 0.9, ("eval/fact/balanced_accuracy",)),
     "kitchen": Goal("eval/fact/dishes", 1.9, ("eval/fact/dishes",)),
+    # Games of other packages: random legal play gets 0.648, 0.04, 0.5 and 0.834.
+    "tictactoe": Goal("eval/team_score", 0.9),
+    "pursuit": Goal("eval/team_score", 0.5),
+    "nim": Goal("eval/team_score", 0.9),
+    "guess_the_number": Goal("eval/team_score", 0.9),
 }
 
 

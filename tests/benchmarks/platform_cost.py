@@ -13,6 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -31,11 +33,11 @@ from tests.support.system import System
 from workers.child import IntervalLog
 from workers.child_server import serve
 from workers.models import tokenizer_json
-from workers.rollout.engines.requests import Finished, Request
+from workers.rollout.engines.requests import Finished, Part, Request
 from workers.rollout.engines.server import EngineServer
 from workers.rollout.engines.wire import Held, Load
 from workers.rollout.environments.base import Ask, Demonstration, Outcome, Reply
-from workers.rollout.player import Player, RunContext
+from workers.rollout.player import Player
 
 RUN, TURNS, EPISODES, GROUPS = 1, 4, 8, 8
 PIN = PolicyPin(version=1, digest="a" * 64)
@@ -65,6 +67,9 @@ class AnswersAtOnce:
         self._waiting += requests
 
     def abort(self, ids: set[str]) -> list[Finished]:
+        return []
+
+    def parts(self, told: Mapping[str, int]) -> list[Part]:
         return []
 
     def depth(self) -> Load:
@@ -190,9 +195,7 @@ async def play(url: str, conn: psycopg.Connection, tokens: int, commands: int, p
     with ConnectionPool(url, min_size=2, max_size=2, kwargs={"autocommit": True}) as pool:
         player = Player(pool)
         context = await player._open(RUN)
-        context = RunContext(
-            RUN, context.spec.model_copy(update={"agents": {}}), Talk(tokens), context.codecs, context.client
-        )
+        context = replace(context, stage=Talk(tokens))  # type: ignore[arg-type]
         agent = SPEC.spec.agents["guesser"].model_copy(update={"policy": "talker"})
         agent = agent.model_copy(update={"sampling": agent.sampling.model_copy(update={"max_tokens": tokens})})
         context.spec = SPEC.spec.model_copy(update={"agents": {"talker": agent}})

@@ -47,6 +47,7 @@ EXAMPLES: dict[str, str] = {
     "timeline": "/runs/{running}/timeline?window=300",
     "events": "/runs/{failed}/events",
     "config": "/runs/{finished}/config",
+    "playground": "/runs/{finished}/playground",
 }
 """Route name -> an address of it over the seeded rows."""
 NOT_PAGES = {"sign_in", "sign_out", "new_run_text", "figures", "config_yaml"}
@@ -90,6 +91,7 @@ VARIANTS: dict[str, str] = {
     "transitions-filtered": "/runs/{running}/events?view=transitions&moved=step&policy=solver",
     "transitions-none": "/runs/{queued}/events?view=transitions",
     "transitions-refused": "/runs/{running}/events?view=transitions&cursor=abc",
+    "playground-no-version": "/runs/{queued}/playground",
     "timeline-table": "/runs/{running}/timeline?view=table",
     "events-none": "/runs/{running}/events?q=nothing-says-this",
     "events-refused": "/runs/{running}/events?q=(&regex=1",

@@ -226,8 +226,8 @@ def report(
     unseen = [kind.value for kind, values in alone.items() if not values]
     assert not unseen or body["kills"] < 2 * len(Kind), f"never struck alone: {unseen}"
     late = {name: row for name, row in kinds.items() if row["p95"] > row["bound"]}
-    assert not late, late
-    assert share >= LEAST_SHARE
+    if late or share < LEAST_SHARE:
+        raise TimeoutError(f"too late: {late}; {share:.0%} of the undisturbed steps, {LEAST_SHARE:.0%} are meant")
 
 
 def figures(values: list[float], bound: float) -> dict[str, float]:

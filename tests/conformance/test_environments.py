@@ -1,13 +1,30 @@
-"""Every environment of this installation, under its defaults and at the ends of its difficulty knobs."""
+"""Every environment of this installation, under its defaults and at the ends of its difficulty knobs.
 
+Games of other packages keep the same contract twice: played here, and in processes of their own as runs play them.
+"""
+
+import asyncio
 import random
+from collections.abc import Iterator
 
 import pytest
 
 from flexmarl.contracts.environments import environment_facts
-from flexmarl.contracts.spec.environment import Arithmetic, EnvironmentSpec, HotCold, Kitchen, ReferenceGame
-from tests.conformance.environment_kit import check_family, play
+from flexmarl.contracts.games import GAMES
+from flexmarl.contracts.spec.environment import (
+    Arithmetic,
+    EnvironmentSpec,
+    ForeignGame,
+    HotCold,
+    Kitchen,
+    PettingZoo,
+    ReferenceGame,
+    TextArena,
+)
+from tests.conformance.environment_kit import check_family, check_isolation, play
+from tests.conformance.played_elsewhere import Elsewhere
 from workers.rollout.environments import family_of
+from workers.rollout.isolation import Troupe
 
 COOKS = [Kitchen(), Kitchen(cooks=3), Kitchen(cooks=4, turns=16)]
 DEFAULTS: list[EnvironmentSpec] = [ReferenceGame(), HotCold(), Arithmetic(), *COOKS]
@@ -22,6 +39,27 @@ KNOBS: list[EnvironmentSpec] = [
     Kitchen(turns=64, actions_per_turn=4, dishes=16),
     Kitchen(cooks=4, turns=16, actions_per_turn=1, dishes=1, recipes=1),
 ]
+
+GAMES_OF_PACKAGES: list[ForeignGame] = [
+    PettingZoo(game="tictactoe"),
+    PettingZoo(game="tictactoe", opponent="random"),
+    PettingZoo(game="connect_four"),
+    PettingZoo(game="rps"),
+    PettingZoo(game="rps", opponent="random"),
+    PettingZoo(game="pursuit"),
+    TextArena(game="nim"),
+    TextArena(game="nim", opponent="random"),
+    TextArena(game="tic_tac_toe"),
+    TextArena(game="guess_the_number"),
+]
+MEASURED: list[ForeignGame] = [
+    PettingZoo(game="tictactoe", opponent="random"),
+    PettingZoo(game="pursuit"),
+    TextArena(game="nim", opponent="random"),
+    TextArena(game="tic_tac_toe", opponent="random"),
+    TextArena(game="guess_the_number"),
+]
+"""Cheap enough to play often; the figure of connect four comes from the same measurement."""
 
 
 @pytest.mark.parametrize("spec", [*DEFAULTS, *KNOBS], ids=str)
@@ -39,3 +77,45 @@ def test_random_legal_play_earns_the_declared_score(spec: EnvironmentSpec) -> No
     assert declared is not None
     # Four standard errors, and the rounding of figures that were themselves measured.
     assert abs(mean - declared) <= 4 * spread / episodes**0.5 + 0.005
+
+
+@pytest.mark.parametrize("spec", GAMES_OF_PACKAGES, ids=lambda spec: f"{spec.type}-{spec.game}-{spec.opponent}")
+def test_a_game_of_a_package_keeps_the_contract(spec: ForeignGame) -> None:
+    pytest.importorskip(spec.type)
+    check_family(family_of(spec), environment_facts(spec), episodes=4)
+
+
+def test_every_game_of_a_package_is_tested() -> None:
+    assert {f"{spec.type}/{spec.game}" for spec in GAMES_OF_PACKAGES} == set(GAMES)
+
+
+@pytest.mark.parametrize("spec", MEASURED, ids=lambda spec: f"{spec.type}-{spec.game}")
+def test_random_play_of_a_game_of_a_package_earns_the_declared_score(spec: ForeignGame) -> None:
+    pytest.importorskip(spec.type)
+    family, rng, episodes = family_of(spec), random.Random(11), 200
+    scores = [play(family.make(rng.getrandbits(62), False, rng), rng)[1].team_score for _ in range(episodes)]
+    mean, declared = sum(scores) / episodes, environment_facts(spec).random_score
+    spread = (sum((score - mean) ** 2 for score in scores) / episodes) ** 0.5
+    assert declared is not None
+    assert abs(mean - declared) <= 4 * spread / episodes**0.5 + 0.005
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[asyncio.AbstractEventLoop]:
+    with asyncio.Runner() as runner:
+        yield runner.get_loop()
+
+
+@pytest.mark.parametrize("spec", [PettingZoo(game="pursuit"), TextArena(game="guess_the_number")], ids=lambda s: s.type)
+def test_a_game_plays_the_same_in_a_process_of_its_own(spec: ForeignGame, elsewhere: asyncio.AbstractEventLoop) -> None:
+    """Also when others play beside it: the package of one of them seeds the whole process."""
+    pytest.importorskip(spec.type)
+    here, troupe = family_of(spec), Troupe(spec)
+    there = Elsewhere(troupe, here, elsewhere)
+    try:
+        for seed in range(4):
+            once = [play(family.make(seed, False, random.Random(seed)), random.Random(7)) for family in (here, there)]
+            assert once[0] == once[1]
+        check_isolation(there)
+    finally:
+        elsewhere.run_until_complete(troupe.close())

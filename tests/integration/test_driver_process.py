@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SPEC = {"agents": {"speaker": {}, "listener": {}}, "environment": {"type": "reference_game"}}
 
 
-def eventually(done: Callable[[], bool], timeout_s: float = 30.0) -> None:
+def eventually(done: Callable[[], bool], timeout_s: float = 90.0) -> None:
     until = time.monotonic() + timeout_s
     while not done():
         assert time.monotonic() < until
@@ -77,7 +77,7 @@ def test_it_says_in_one_line_that_the_database_is_not_prepared(
 ) -> None:
     log = short_tmp / "driver.log"
     process = drive({**environment, "DATABASE_URL": database_url}, log)
-    assert process.wait(30) == 1
+    assert process.wait(90) == 1
     lines = log.read_text().strip().splitlines()
     assert len(lines) == 1
     assert lines[0].endswith("run: manage.py prepare")

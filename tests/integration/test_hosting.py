@@ -59,7 +59,7 @@ def test_a_killed_worker_takes_its_child_along_and_its_successor_hosts_again(wor
     pid = workers.lease()[1]
     first_worker.kill()
     first_worker.wait()
-    wait_for(lambda: not alive(pid), 2)
+    wait_for(lambda: not alive(pid), 5)
     workers.start()
     began = time.monotonic()
     second = workers.serving(first.incarnation)
@@ -132,7 +132,7 @@ def test_a_released_lease_ends_after_its_child_even_a_stubborn_one(workers):
 
     pid = wait_for(started)
     leases.request_release(workers.story.conn, 1, lease_id)
-    wait_for(lambda: workers.lease()[0] == "ended", 15)
+    wait_for(lambda: workers.lease()[0] == "ended", 60)
     assert not alive(pid)
     assert leases.supply(workers.story.conn).free
     status = workers.story.conn.execute("SELECT status FROM store.command WHERE no = %s", [no]).fetchone()
@@ -155,7 +155,7 @@ def test_what_a_child_did_last_is_stored_before_it_is_stopped(workers):
     lease_id, _ = workers.host()
     child = load(workers)
     leases.request_release(workers.story.conn, 1, lease_id)
-    wait_for(lambda: workers.lease()[0] == "ended", 10)
+    wait_for(lambda: workers.lease()[0] == "ended", 60)
     rows = workers.story.conn.execute("SELECT lease_id, incarnation, ord, phase FROM store.interval").fetchall()
     assert rows == [(lease_id, child.incarnation, 0, "train")]
 
@@ -167,7 +167,7 @@ def test_a_child_that_does_not_answer_is_stopped_in_time(workers):
     os.kill(workers.lease()[1], signal.SIGSTOP)
     leases.request_release(workers.story.conn, 1, lease_id)
     began = time.monotonic()
-    wait_for(lambda: workers.lease()[0] == "ended", 15)
+    wait_for(lambda: workers.lease()[0] == "ended", 60)
     assert time.monotonic() - began < RENEW_S + ANSWER_S + TERM_S + 3
     assert workers.story.conn.execute("SELECT count(*) FROM store.interval").fetchone() == (0,)
 
@@ -200,9 +200,7 @@ def test_work_of_which_nothing_gets_done_is_a_hang_and_the_third_ends_the_lease(
     wait_for(lambda: workers.lease()[0] == "ended", 90)
     assert workers.story.kinds().count("child_lost") == HANGS
     assert workers.story.handled[-1].kind == "lease_ended"
-    assert (
-        f"no progress of its work for 2 s, waiting all the while, {HANGS} times" in workers.story.handled[-1].reason
-    )
+    assert f"no progress of its work for 2 s, waiting all the while, {HANGS} times" in workers.story.handled[-1].reason
 
 
 def test_slow_work_is_left_alone(workers):
@@ -214,15 +212,39 @@ def test_slow_work_is_left_alone(workers):
     assert [route.incarnation for route in engines.routes(workers.story.conn, 1)] == [first.incarnation]
 
 
-def test_a_child_that_dies_again_and_again_ends_the_lease_with_a_reason(workers):
-    workers.environment["FAKE_CHILD_LIFE_S"] = "0.1"
+def test_a_child_that_dies_again_and_again_ends_the_lease_with_a_reason(workers, tmp_path):
+    workers.environment |= {"FAKE_CHILD_LIFE_S": "0.1", "FAKE_CHILD_WORDS": "no space left"}
+    workers.environment["FLEXMARL_LOG_DIR"] = str(tmp_path)
+    workers.start()
+    workers.host()
+    workers.push()
+    wait_for(lambda: workers.lease()[0] == "ended", 60)
+    kinds = workers.story.kinds()
+    assert kinds[-1] == "lease_ended"
+    assert "code 7, saying: no space left, 5 times" in workers.story.handled[-1].reason
+
+
+def test_a_child_that_says_it_cannot_work_ends_the_lease_at_once_with_its_words(workers):
+    workers.environment["FAKE_CHILD_CANNOT"] = "no room for the model"
     workers.start()
     workers.host()
     workers.push()
     wait_for(lambda: workers.lease()[0] == "ended", 30)
-    kinds = workers.story.kinds()
-    assert kinds[-1] == "lease_ended"
-    assert "code 7, 5 times" in workers.story.handled[-1].reason
+    assert workers.story.kinds()[-1] == "lease_ended"
+    assert workers.story.handled[-1].reason == (
+        "the child cannot work: engine_failed: no room for the model; free memory"
+    )
+
+
+def test_an_engine_that_this_node_has_no_environment_for_ends_the_lease_with_the_setting(workers):
+    workers.environment["FLEXMARL_VLLM_PYTHON"] = ""
+    workers.story.conn.execute("""UPDATE store.run_state SET spec = '{"resources": {"engine": "vllm"}}'""")
+    workers.start()
+    workers.host()
+    workers.push()
+    wait_for(lambda: workers.lease()[0] == "ended", 30)
+    workers.story.decide()
+    assert "FLEXMARL_VLLM_PYTHON is not set on this node" in workers.story.handled[-1].reason
 
 
 def test_children_get_no_credentials(workers):

@@ -97,7 +97,7 @@ class Machine:
             process.wait()
 
 
-def wait_for(look: Callable[[], T], within_s: float = 20.0) -> T:
+def wait_for(look: Callable[[], T], within_s: float = 60.0) -> T:
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         if found := look():

@@ -27,6 +27,9 @@ own runs, tokens and views; *no*: 403, with the missing scope; *hidden*: 404, as
 role in another project is a `member` here, save that lists answer with what they may see. A token never does more than
 its owner; limited to projects, it does nothing in others and keeps of the installation's scopes only `cluster:read` and
 `tokens:write`.
+
+The routes in OpenAI's dialect, `/v1/models`, `/v1/chat/completions` and `/v1/completions`, need `models:use` in the
+project of the run: editors and above have it. Elsewhere the run does not exist.
 """
 
 
@@ -241,7 +244,7 @@ _run_page, _trajectory_page = R(Of.RUN, S.RUNS_READ), R(Of.RUN, S.TRAJECTORIES_R
 _cluster_page = R(Of.INSTALLATION, S.CLUSTER_READ)
 _RUN_PAGES = (
     *("run", "figures", "header_part", "summary_part", "timeline", "timeline_part", "events", "events_part"),
-    *("config", "checkpoints", "pipeline", "pipeline_part", "attempts"),
+    *("config", "checkpoints", "pipeline", "pipeline_part", "attempts", "playground"),
     *("joint_part", "store_part", "decisions_part", "transitions_part"),
     *("metrics", "agents", "agents_part", "agent", "agent_part", "config_yaml"),
 )

@@ -22,6 +22,7 @@ TABS = (
     ("config", "Config", "webui:config"),
     ("checkpoints", "Checkpoints", "webui:checkpoints"),
     ("attempts", "Attempts", "webui:attempts"),
+    ("playground", "Playground", "webui:playground"),
 )
 
 

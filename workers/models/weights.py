@@ -25,6 +25,21 @@ def initial_weights(source: FactoryModel | FolderModel, words: int, seed: int) -
     return _factory_weights(source, words, seed)
 
 
+def weight_shapes(source: FactoryModel | FolderModel, words: int) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each weight of a policy, without reading any; a folder's vocabulary is its own."""
+    if isinstance(source, FactoryModel):
+        return _factory_shapes(source, words)
+    from safetensors import safe_open
+
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path in sorted(Path(source.path).glob("*.safetensors")):
+        with safe_open(path, "pt") as file:
+            shapes.update({name: tuple(file.get_slice(name).get_shape()) for name in file.keys()})  # noqa: SIM118
+    if model_config(source, words).get("tie_word_embeddings"):
+        shapes.pop("lm_head.weight", None)
+    return shapes
+
+
 def model_config(source: FactoryModel | FolderModel, words: int) -> dict[str, object]:
     """Return `config.json` of a model source as plain transformers reads it."""
     if isinstance(source, FolderModel):

@@ -1,8 +1,8 @@
 """The node agent: registers the machine, keeps a lane per child, and answers pushes of commands.
 
 Invariants: pushes are hints; a sweep finds every open command of this node's children within `SWEEP_S`. The agent
-starts and stops no child (device workers do), but ends leases that nobody hosts any more after proving their process
-dead. One agent per node name: the one that registered last stays and gives back what the one before held.
+starts and stops no leased child (device workers do), but ends leases that nobody hosts any more after proving their
+process dead. One agent per node name: the one that registered last stays and gives back what the one before held.
 """
 
 import asyncio
@@ -17,7 +17,9 @@ import msgspec
 import psycopg
 import structlog
 from aiohttp import web
+from pydantic import ValidationError
 
+from flexmarl.contracts.play import PlayRefusal, PlayRequest
 from flexmarl.store import commands, intervals, leases
 from flexmarl.store.intervals import BusyInterval
 from flexmarl.store.leases import ChildEndpoint, DeviceFacts, NodeFacts
@@ -28,6 +30,7 @@ from workers.errors import ChildUnreachable, HostingError, WorkerError
 from workers.nodes.child_client import ChildClient
 from workers.nodes.lanes import Lane
 from workers.nodes.load import measure
+from workers.nodes.playground import TEND_S, Playground
 from workers.settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -66,11 +69,12 @@ class NodeAgent:
         self._lanes: dict[int, Lane] = {}
         self._stored: dict[str, int] = {}
         self._sweep_now = asyncio.Event()
+        self._playground = Playground(settings, self._store)
 
     async def run(self, facts: dict[str, object], version: str) -> None:
         """Serve until cancelled."""
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=EVERY_CONNECTION_S)
-        async with aiohttp.ClientSession(connector=connector) as session, self._endpoint() as port:
+        async with aiohttp.ClientSession(connector=connector) as session, self._endpoint(session) as port:
             address = f"{self._settings.advertise_host}:{port}"
             node = NodeFacts(self._settings.node, address, self._incarnation, version, facts)
             await self._store(lambda conn: leases.register_node(conn, node, self._devices))
@@ -84,7 +88,9 @@ class NodeAgent:
                     tasks.create_task(self._forever(lambda: self._fetch_intervals(session), INTERVALS_S))
                     tasks.create_task(self._forever(self._end_orphans, ORPHANS_S))
                     tasks.create_task(self._forever(self._measure, LOAD_S))
+                    tasks.create_task(self._forever(self._playground.tend, TEND_S))
             finally:
+                await self._playground.close()
                 await asyncio.gather(*(lane.stop() for lane in self._lanes.values()))
 
     async def _forever(self, work: Callable[[], Awaitable[None]], every_s: float) -> None:
@@ -184,11 +190,12 @@ class NodeAgent:
     # Endpoint --------------------------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def _endpoint(self) -> AsyncIterator[int]:
+    async def _endpoint(self, session: aiohttp.ClientSession) -> AsyncIterator[int]:
         """Serve the command endpoint; yields its port."""
         host, _, port = self._settings.node_bind.rpartition(":")
         app = web.Application()
         app.add_routes([web.post("/v1/commands", self._on_push), web.get("/health", self._on_health)])
+        app.add_routes([web.post("/v1/playground", partial(self._on_play, session))])
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         try:
@@ -198,15 +205,33 @@ class NodeAgent:
             await runner.cleanup()
 
     async def _on_push(self, request: web.Request) -> web.Response:
-        given = request.headers.get("Authorization", "").encode()
-        if not hmac.compare_digest(given, f"Bearer {self._settings.cluster_key}".encode()):
-            refusal = {"code": "unauthorized", "detail": "the cluster key is missing or wrong"}
-            return web.json_response(refusal, status=401)
+        if (refusal := self._stranger(request)) is not None:
+            return refusal
         try:
             self._pushed(msgspec.json.decode(await request.read(), type=Push))
         except msgspec.DecodeError as error:
             return web.json_response({"code": "bad_request", "detail": str(error)}, status=422)
         return web.Response(status=202)
+
+    async def _on_play(self, session: aiohttp.ClientSession, request: web.Request) -> web.Response:
+        """Answer 200 with an engine, 202 while it starts, 409 with the reason why there is none."""
+        if (refusal := self._stranger(request)) is not None:
+            return refusal
+        try:
+            asked = PlayRequest.model_validate_json(await request.read())
+        except ValidationError as error:
+            return web.json_response({"code": "bad_request", "detail": str(error)}, status=422)
+        answer = await self._playground.ask(session, asked)
+        status = 409 if isinstance(answer, PlayRefusal) else 200 if answer.endpoint else 202
+        return web.Response(body=answer.model_dump_json(), status=status, content_type="application/json")
+
+    def _stranger(self, request: web.Request) -> web.Response | None:
+        """Return the refusal of a caller without the cluster key."""
+        given = request.headers.get("Authorization", "").encode()
+        if hmac.compare_digest(given, f"Bearer {self._settings.cluster_key}".encode()):
+            return None
+        refusal = {"code": "unauthorized", "detail": "the cluster key is missing or wrong"}
+        return web.json_response(refusal, status=401)
 
     async def _on_health(self, _: web.Request) -> web.Response:
         children = [lane.child.incarnation for lane in self._lanes.values()]

@@ -7,10 +7,13 @@ a pool of their own, so that the default pool is all of one kind.
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
 
 import psutil
 import structlog
 
+from flexmarl.contracts.hardware import Hardware, class_of
 from flexmarl.store.nodes import DeviceFacts
 
 log = structlog.get_logger(__name__)
@@ -21,10 +24,20 @@ CPU_POOL_BESIDE_GPUS = "cpu"
 _QUERY = ["nvidia-smi", "--query-gpu=index,name,memory.total", "--format=csv,noheader,nounits"]
 
 
-def discover(node: str, cpu_shares: int = 0) -> list[DeviceFacts]:
-    """Return this machine's devices; of its processors as many shares as told, or one per core."""
+def discover(node: str, classes: Mapping[str, Hardware] | None = None, cpu_shares: int = 0) -> list[DeviceFacts]:
+    """Return this machine's devices, each with what it is good at where `classes` declare that of its type.
+
+    Its processors are offered in as many shares as told, or one per core.
+    """
     gpus = cuda_devices(node, nvidia_smi())
-    return [*gpus, *cpu_devices(node, CPU_POOL_BESIDE_GPUS if gpus else DEFAULT_POOL, cpu_shares)]
+    cpus = cpu_devices(node, CPU_POOL_BESIDE_GPUS if gpus else DEFAULT_POOL, cpu_shares)
+    return [classed(device, {"CPU": Hardware.CPU, **(classes or {})}) for device in (*gpus, *cpus)]
+
+
+def classed(device: DeviceFacts, classes: Mapping[str, Hardware]) -> DeviceFacts:
+    """Note a device's class among its facts; one that nobody declared is good at anything."""
+    found = class_of(device.name, classes)
+    return device if found is Hardware.ANY else replace(device, facts={**device.facts, "class": found.value})
 
 
 def node_facts() -> dict[str, object]:

@@ -1,109 +1,73 @@
-"""Turns to engines: concurrent turns of one policy version travel as one request.
+"""Turns to engines: concurrent turns of one policy version that go to one engine travel as one request.
 
 Invariants. A turn names (policy, version, digest); a reply is accepted only from an engine that wholly held it, because
-an engine that does not answers 409. A turn that an engine lost (connection, restart, weights not loaded yet) is asked
-again, anywhere, until its deadline: asking again is harmless, since the draw of a token depends on (seed, position)
-alone and no environment has moved. Nobody here decides which engine is best; `algorithms.routing` does.
+an engine that does not answers 409. A turn that an engine lost (connection, restart, abort, silence, weights not loaded
+yet) goes on anywhere, with the tokens it has, until its deadline: asking again is harmless, since the draw of a token
+depends on (seed, position) alone and no environment has moved. Nobody here decides which engine is best;
+`algorithms.routing` does. An engine that is silent while another one could answer is left; it stays with its node to
+say whether it lives.
 """
 
 import asyncio
 import contextlib
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 import aiohttp
 import msgspec
 
-from flexmarl.algorithms.routing import EngineLoad, Router
+from flexmarl.algorithms.routing import ReplyLengths, Router
 from flexmarl.contracts.plane_tokens import TTL_S
-from flexmarl.contracts.wire import PolicyPin
 from flexmarl.store.engines import EngineRoute
-from workers.rollout.demand import Demand
-from workers.rollout.engines.wire import Choice, CompletionRequest, CompletionResponse
+from workers.rollout.counters import ClientCounters
+from workers.rollout.engines.wire import PROGRESS_S, AbortRequest, CompletionResponse
+from workers.rollout.exchange import Exchange, spread
+from workers.rollout.fleet import Fleet, leave_alone
+from workers.rollout.turns import (
+    MAX_MOVES,
+    SoFar,
+    TooManyMovesError,
+    TryElsewhereError,
+    TurnReply,
+    TurnRequest,
+    TurnTimeoutError,
+    Waiting,
+    WeightsTimeoutError,
+)
 
 RETRY_FIRST_S = 0.02
 RETRY_LAST_S = 0.5
 LOOK_EVERY_S = 0.05
 """Pause of a turn that waits for weights to come: nothing is broken, they are being made."""
+SILENT_LOOKS = 10
+"""Looks, `PROGRESS_S` apart, at a stream that says nothing before its engine is left: about five seconds."""
+FAILED_ALONE_S = 1.0
+SILENT_ALONE_S = 10.0
+"""By then its node has found out."""
 REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=None, connect=5.0)
 MAX_PROMPTS = 256
 """Prompts per request: enough to fill any slot pool, small enough to parse without a pause."""
 
 
-@dataclass(frozen=True, slots=True)
-class TurnRequest:
-    """Everything a reply depends on. Requests that agree on all but prompt and seed share one HTTP request."""
-
-    policy: str
-    pin: PolicyPin
-    prompt: tuple[int, ...]
-    seed: int
-    max_tokens: int
-    temperature: float
-    allowed: tuple[int, ...]
-    stop: tuple[int, ...]
-    follow: str = ""
-    """Empty: exactly the pinned weights. Else the pinned version is the oldest allowed, see `CompletionRequest`."""
-
-    def shape(self) -> tuple[object, ...]:
-        return (self.policy, self.pin, self.max_tokens, self.temperature, self.allowed, self.stop, self.follow)
-
-
-@dataclass(frozen=True, slots=True)
-class TurnReply:
-    choice: Choice
-    incarnation: str
-    latency_ms: float
-
-
-class TurnTimeoutError(TimeoutError):
-    """No engine answered a turn before its deadline."""
-
-
-class WeightsTimeoutError(TimeoutError):
-    """Weights that were certain when a turn was asked for did not come in time."""
-
-
-@dataclass(slots=True)
-class _Waiting:
-    request: TurnRequest
-    future: "asyncio.Future[TurnReply]"
-    asked_at: float
-
-
-@dataclass(slots=True)
-class _Engine:
-    route: EngineRoute
-    queue_depth: int = 0
-    """As the engine returned it with its last reply."""
-    in_flight: int = 0
-    """Turns this process has sent and not got back."""
-
-
-@dataclass(slots=True)
-class ClientCounters:
-    turns: int = 0
-    requests: int = 0
-    retries: int = 0
-    refused: Counter[str] = field(default_factory=Counter)
-    demand: Demand = field(default_factory=Demand)
-
-
 class EngineClient:
-    """Sends the turns of one run. One instance per run and event loop; `routes` re-reads the engine registry."""
+    """Sends the turns of one run. One instance per run and event loop; `routes` re-reads the engine registry.
 
-    def __init__(self, routes: Callable[[], Awaitable[list[EngineRoute]]], router: Router) -> None:
-        self._routes = routes
+    Without `resumes` a turn that moves begins anew: engines of an ordered run make each reply from its first token.
+    """
+
+    def __init__(
+        self, routes: Callable[[], Awaitable[list[EngineRoute]]], router: Router, resumes: bool = True
+    ) -> None:
+        self._fleet = Fleet(routes)
         self._router = router
+        self._resumes = resumes
+        self._lengths = ReplyLengths()
         self._session: aiohttp.ClientSession | None = None
-        self._engines: dict[str, _Engine] = {}
-        self._pending: dict[tuple[object, ...], list[_Waiting]] = {}
-        self._flushing = False
-        self._read_at = 0.0
-        self._refreshing: asyncio.Task[None] | None = None
-        self._sending: set[asyncio.Task[None]] = set()
+        self._pending: dict[tuple[object, ...], list[Waiting]] = {}
+        self._open: set[Exchange] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._watching: asyncio.Task[None] | None = None
         self._encoder = msgspec.json.Encoder()
         self._decoder = msgspec.json.Decoder(CompletionResponse)
         self.counters = ClientCounters()
@@ -114,26 +78,33 @@ class EngineClient:
             return await self._answered(request, deadline)
 
     async def _answered(self, request: TurnRequest, deadline: float) -> TurnReply:
-        pause = RETRY_FIRST_S
-        asked_at = time.monotonic()
+        pause, asked_at = RETRY_FIRST_S, time.monotonic()
+        one = Waiting(request, asyncio.get_running_loop().create_future(), asked_at, SoFar())
         while True:
-            future: asyncio.Future[TurnReply] = asyncio.get_running_loop().create_future()
-            self._enqueue(_Waiting(request, future, asked_at))
+            self._enqueue(one)
             try:
                 async with asyncio.timeout_at(deadline):
-                    return await future
+                    reply = await one.future
+                    self._lengths.note(request.role, len(reply.choice.token_ids))
+                    return reply
             except TimeoutError:
+                waited = deadline - asked_at
                 raise TurnTimeoutError(
-                    f"no engine answered {request.policy} v{request.pin.version} within {deadline - asked_at:.0f} s"
+                    f"no engine answered {request.policy} v{request.pin.version} within {waited:.0f} s"
                 ) from None
-            except _TryElsewhereError as lost:
-                self.counters.retries += 1
-                self.counters.refused[lost.code] += 1
+            except TryElsewhereError as lost:
+                self._count(one, lost.code)
+            if reason := one.so_far.ended(request):
+                took = (time.monotonic() - asked_at) * 1e3
+                return TurnReply(one.so_far.choice(reason), one.engine, took, one.moves)
+            one = one.again(self._resumes)
+            if one.moves > MAX_MOVES:
+                raise TooManyMovesError(f"{one.moves} engines in turn took it and did not finish it")
             if time.monotonic() + pause >= deadline:
                 raise TurnTimeoutError(f"no engine holds {request.policy} v{request.pin.version}")
             await asyncio.sleep(pause)
             pause = min(RETRY_LAST_S, pause * 1.6)
-            await self._refresh()
+            await self._fleet.refresh()
 
     async def until_held(self, request: TurnRequest, at_most_s: float) -> float:
         """Wait until weights that are certain and not committed yet are served; returns the seconds it took.
@@ -142,170 +113,152 @@ class EngineClient:
         """
         began = time.monotonic()
         with self.counters.demand.asking(request.policy):
-            while not request.pin.digest and self._pick(request) is None:
+            while not request.pin.digest and not self._fleet.holding(request):
                 if time.monotonic() - began >= at_most_s:
                     what = f"version {request.pin.version} of {request.policy}"
                     raise WeightsTimeoutError(f"no engine served {what} within {at_most_s:g} s")
                 await asyncio.sleep(LOOK_EVERY_S)
-                await self._refresh()
+                await self._fleet.refresh()
         return time.monotonic() - began
 
     def depths(self) -> dict[int, int]:
         """Return each engine's turns, as its last reply and what was sent since say."""
-        return {engine.route.lease_id: engine.queue_depth + engine.in_flight for engine in self._engines.values()}
+        return self._fleet.depths()
 
     async def close(self) -> None:
         """Drop the connections; turns still waiting fail with the loop that waits for them."""
-        for task in list(self._sending):
+        tasks = [*self._tasks, *([self._watching] if self._watching is not None else [])]
+        for task in tasks:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
         if self._session is not None:
             await self._session.close()
 
-    def _enqueue(self, waiting: _Waiting) -> None:
+    def _count(self, one: Waiting, code: str) -> None:
+        self.counters.retries += 1
+        self.counters.refused[code] += 1
+        if one.taken:
+            self.counters.moved[code] += 1
+
+    def _enqueue(self, waiting: Waiting) -> None:
         """Collect turns until everything that is ready to ask in this pass of the event loop has asked."""
-        self._pending.setdefault(waiting.request.shape(), []).append(waiting)
-        if not self._flushing:
-            self._flushing = True
+        if not self._pending:
             asyncio.get_running_loop().call_soon(self._flush)
+        self._pending.setdefault(waiting.request.shape(), []).append(waiting)
 
     def _flush(self) -> None:
-        self._flushing = False
         pending, self._pending = self._pending, {}
         for turns in pending.values():
-            for i in range(0, len(turns), MAX_PROMPTS):
-                task = asyncio.ensure_future(self._send(turns[i : i + MAX_PROMPTS]))
-                self._sending.add(task)
-                task.add_done_callback(self._sending.discard)
+            self._start(self._send(turns))
 
-    async def _send(self, turns: list[_Waiting]) -> None:
-        first = turns[0].request
-        if not self._engines:
-            await self._refresh()
-        elif time.monotonic() - self._read_at > TTL_S / 2:
-            await self._renew_tokens()
-        engine = self._pick(first)
-        if engine is None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _send(self, turns: list[Waiting]) -> None:
+        """Choose an engine for each turn, and send it what it is to answer."""
+        if not self._fleet.known:
+            await self._refresh("registry_unreachable", turns)
+        elif time.monotonic() - self._fleet.read_at > TTL_S / 2:
+            # New tokens at half the time of the old ones, which are good for the other half.
+            await self._refresh("registry_unreachable", [])
+        held = self._fleet.holding(turns[0].request)
+        if not held:
             _give_back(turns, "not_held")
             return
-        engine.in_flight += len(turns)
-        self.counters.demand.sent(first.policy, len(turns))
+        for engine, batch in spread(turns, held, self._router, self._lengths, self.counters):
+            for i in range(0, len(batch), MAX_PROMPTS):
+                exchange = Exchange.begin(engine, batch[i : i + MAX_PROMPTS])
+                self._open.add(exchange)
+                exchange.work = self._start(self._carry_out(exchange))
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.ensure_future(self._watch())
+
+    async def _refresh(self, code: str, turns: list[Waiting]) -> None:
+        """Re-read the registry; when it is out of reach, what is known still answers."""
+        try:
+            await self._fleet.refresh()
+        except Exception:  # whatever keeps it away: a turn that needs it asks again itself and hears why
+            self.counters.refused[code] += 1
+            _give_back(turns, code)
+
+    async def _carry_out(self, exchange: Exchange) -> None:
+        policy, turns = exchange.turns[0].request.policy, len(exchange.turns)
         self.counters.requests += 1
-        self.counters.turns += len(turns)
+        self.counters.turns += turns
+        self.counters.demand.sent(policy, turns)
         try:
-            await self._exchange(engine, turns)
-        except _TryElsewhereError as refused:
-            self._engines.pop(engine.route.incarnation, None)
-            _give_back(turns, refused.code)
+            await self._talk(exchange)
+        except TryElsewhereError as refused:
+            leave_alone(exchange.engine, FAILED_ALONE_S)
+            _give_back(exchange.turns, refused.code)
         except (aiohttp.ClientError, TimeoutError, ConnectionError, msgspec.DecodeError):
-            self._engines.pop(engine.route.incarnation, None)
-            _give_back(turns, "engine_unreachable")
+            leave_alone(exchange.engine, FAILED_ALONE_S)
+            _give_back(exchange.turns, "engine_unreachable")
+        except asyncio.CancelledError:
+            if not exchange.left:
+                raise
+            _give_back(exchange.turns, "silent")
         finally:
-            engine.in_flight -= len(turns)
-            self.counters.demand.sent(first.policy, -len(turns))
+            exchange.end()
+            self._open.discard(exchange)
+            self.counters.demand.sent(policy, -turns)
 
-    def _pick(self, request: TurnRequest) -> _Engine | None:
-        holding = [e for e in self._engines.values() if _answering(e.route, request) is not None]
-        if not holding:
-            return None
-        loads = [EngineLoad(e.route.incarnation, waiting=e.queue_depth, in_flight=e.in_flight) for e in holding]
-        return self._engines[self._router(loads).engine]
-
-    async def _exchange(self, engine: _Engine, turns: list[_Waiting]) -> None:
+    async def _talk(self, exchange: Exchange) -> None:
         """Send one request and settle each turn as soon as its choice arrives."""
-        first = turns[0].request
-        body = CompletionRequest(
-            model=first.policy,
-            prompt=[list(t.request.prompt) for t in turns],
-            max_tokens=first.max_tokens,
-            seeds=[t.request.seed for t in turns],
-            version=first.pin.version,
-            digest="" if first.follow else _digest(engine.route, first),
-            follow=first.follow,
-            temperature=first.temperature,
-            allowed_token_ids=list(first.allowed),
-            stop_token_ids=list(first.stop),
-            stream=True,
-        )
-        headers = {"Authorization": f"Bearer {engine.route.token}", "Content-Type": "application/json"}
-        url = f"{engine.route.endpoint}/v1/completions"
-        async with self._open().post(url, data=self._encoder.encode(body), headers=headers) as response:
+        route = exchange.engine.route
+        body = self._encoder.encode(exchange.body())
+        async with self._http().post(
+            f"{route.endpoint}/v1/completions", data=body, headers=_headers(route)
+        ) as response:
             if response.status != 200:
-                raise _TryElsewhereError("not_held" if response.status == 409 else f"http_{response.status}")
+                raise TryElsewhereError("not_held" if response.status == 409 else f"http_{response.status}")
+            exchange.accepted()
             async for line in response.content:
+                exchange.quiet = 0
                 if line.startswith(b"data: {"):
-                    self._settle(engine, turns, self._decoder.decode(line[6:]))
-        if any(not t.future.done() for t in turns):
-            raise _TryElsewhereError("cut_off")
+                    exchange.settle(self._decoder.decode(line[6:]))
+        if exchange.unanswered:
+            raise TryElsewhereError("cut_off")
 
-    def _settle(self, engine: _Engine, turns: list[_Waiting], reply: CompletionResponse) -> None:
-        engine.queue_depth = max(0, reply.load.running + reply.load.waiting - engine.in_flight)
-        now = time.monotonic()
-        for choice in reply.choices:
-            waiting = turns[choice.index]
-            if waiting.future.done():
-                continue
-            if choice.finish_reason == "abort":
-                waiting.future.set_exception(_TryElsewhereError("aborted"))
-            else:
-                waiting.future.set_result(TurnReply(choice, reply.incarnation, (now - waiting.asked_at) * 1e3))
+    async def _watch(self) -> None:
+        """Leave engines that say nothing, and requests that nobody waits for any more."""
+        while self._open:
+            await asyncio.sleep(PROGRESS_S)
+            for exchange in list(self._open):
+                exchange.quiet += 1
+                silent = exchange.quiet > SILENT_LOOKS and self._fleet.others(
+                    exchange.engine, exchange.turns[0].request
+                )
+                if silent and exchange.may_move:
+                    leave_alone(exchange.engine, SILENT_ALONE_S)
+                    exchange.leave()
+                elif not exchange.awaited:
+                    exchange.leave()
+                elif ids := exchange.given_up():
+                    self._start(self._abort(exchange, ids))
 
-    async def _refresh(self) -> None:
-        """Re-read the registry; concurrent callers share one read."""
-        if self._refreshing is None or self._refreshing.done():
-            self._refreshing = asyncio.ensure_future(self._read_registry())
-        await self._refreshing
+    async def _abort(self, exchange: Exchange, ids: list[str]) -> None:
+        """Tell an engine which replies of a request it need not finish; unheard it makes them in vain."""
+        route, body = exchange.engine.route, self._encoder.encode(AbortRequest(ids))
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError, ConnectionError):
+            async with self._http().post(f"{route.endpoint}/abort", data=body, headers=_headers(route)) as response:
+                await response.read()
 
-    async def _renew_tokens(self) -> None:
-        """Ask for new tokens at half their time; those at hand are good for the other half."""
-        try:
-            await self._refresh()
-        except Exception:  # the registry is out of reach for now, and what is known still answers
-            self.counters.refused["registry_unreachable"] += 1
-
-    async def _read_registry(self) -> None:
-        read_at = time.monotonic()
-        routes = await self._routes()
-        known, self._engines, self._read_at = self._engines, {}, read_at
-        for route in routes:
-            engine = known.get(route.incarnation, _Engine(route))
-            engine.route = route
-            self._engines[route.incarnation] = engine
-
-    def _open(self) -> aiohttp.ClientSession:
+    def _http(self) -> aiohttp.ClientSession:
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60)
             self._session = aiohttp.ClientSession(connector=connector, timeout=REQUEST_TIMEOUT, read_bufsize=2**20)
         return self._session
 
 
-def _answering(route: EngineRoute, request: TurnRequest) -> PolicyPin | None:
-    """Return which of the weights an engine holds would answer a turn, None when none may."""
-    newest, former = route.holds.get(request.policy), route.former.get(request.policy)
-    if request.follow:
-        return newest if newest is not None and newest.version >= request.pin.version else None
-    for held in (newest, former):
-        # A pin without a digest named its version before it was committed; a number is never given twice.
-        if held is not None and held.version == request.pin.version and request.pin.digest in ("", held.digest):
-            return held
-    return None
+def _headers(route: EngineRoute) -> dict[str, str]:
+    return {"Authorization": f"Bearer {route.token}", "Content-Type": "application/json"}
 
 
-def _digest(route: EngineRoute, request: TurnRequest) -> str:
-    held = _answering(route, request)
-    return request.pin.digest if held is None else held.digest
-
-
-class _TryElsewhereError(Exception):
-    """An engine could not answer; `code` says why and is counted."""
-
-    def __init__(self, code: str) -> None:
-        super().__init__(code)
-        self.code = code
-
-
-def _give_back(turns: list[_Waiting], code: str) -> None:
+def _give_back(turns: list[Waiting], code: str) -> None:
     for waiting in turns:
-        if not waiting.future.done():
-            waiting.future.set_exception(_TryElsewhereError(code))
+        waiting.give_back(code)

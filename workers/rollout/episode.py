@@ -15,9 +15,12 @@ from flexmarl.algorithms.seeds import derive, episode_seed, turn_seed
 from flexmarl.contracts.spec.environment import Latency
 from flexmarl.contracts.spec.team import ExternalModel
 from flexmarl.contracts.wire import EpisodeStatus, PolicyPin
-from workers.rollout.engine_client import EngineClient, TurnReply, TurnRequest, TurnTimeoutError, WeightsTimeoutError
-from workers.rollout.environments.base import Ask, Environment, Family, Outcome, Reply
+from workers.rollout.engine_client import EngineClient
+from workers.rollout.environments.base import Ask, Outcome, Reply
 from workers.rollout.external import ExternalAccess, ExternalClient, ExternalError
+from workers.rollout.isolation import EnvironmentBroke
+from workers.rollout.stages import LiveEpisode, Stage, begin
+from workers.rollout.turns import TurnReply, TurnRequest, TurnTimeoutError, WeightsTimeoutError
 from workers.vocabulary import Codec
 
 
@@ -86,21 +89,23 @@ class Attempt:
 
 async def play_episode(
     order: EpisodeOrder,
-    family: Family,
+    stage: Stage,
     seats: dict[str, Seat],
     client: EngineClient,
     external: ExternalClient | None = None,
 ) -> Attempt:
     """Play one attempt to its end."""
     attempt = Attempt(order, started_at=time.time())
-    deadline = time.monotonic() + order.timeout_s
+    live: LiveEpisode | None = None
     try:
         # A generator of its own: what happens inside an episode depends neither on its neighbours nor on lost tries.
-        rng = random.Random(episode_seed(order.sampling_seed, order.draw, order.member, order.breakdowns))
-        environment = family.make(order.task_seed, order.held_out, rng)
-        attempt.task = environment.describe()
-        await _play(environment, attempt, seats, Asking(client, external or ExternalClient(ExternalAccess())), deadline)
-        attempt.outcome = _checked(environment.outcome(), seats)
+        seed = episode_seed(order.sampling_seed, order.draw, order.member, order.breakdowns)
+        live = await begin(stage, order.task_seed, order.held_out, seed)
+        attempt.task = live.task
+        # An environment that starts slowly has a deadline of its own.
+        deadline = time.monotonic() + order.timeout_s
+        await _play(live, attempt, seats, Asking(client, external or ExternalClient(ExternalAccess())), deadline)
+        attempt.outcome = _checked(live.outcome(), seats)
         attempt.status = EpisodeStatus.FINISHED
     except TurnTimeoutError as error:
         attempt.reason = f"engine: {error}"
@@ -110,9 +115,15 @@ async def play_episode(
         attempt.reason = f"external: {error}"
     except TimeoutError:
         attempt.reason = f"environment: no end within {order.timeout_s:.0f} s"
+    except EnvironmentBroke as error:
+        attempt.reason = f"environment: {error}"
+        attempt.broke = True
     except Exception as error:  # an environment is foreign code: whatever it raises is the attempt's failure
         attempt.reason = f"environment: {type(error).__name__}: {error}"
         attempt.broke = True
+    finally:
+        if live is not None:
+            live.leave()
     attempt.finished_at = time.time()
     return attempt
 
@@ -135,7 +146,7 @@ class Asking:
 
 
 async def _play(
-    environment: Environment,
+    live: LiveEpisode,
     attempt: Attempt,
     seats: dict[str, Seat],
     asking: Asking,
@@ -144,7 +155,7 @@ async def _play(
     order = attempt.order
     calls: dict[str, int] = {}
     waits = random.Random(derive(order.sampling_seed, "wait", order.draw, order.member, order.attempt))
-    while asks := environment.asks():
+    while asks := live.asks():
         requests = [_request(ask, seats[ask.role], order, calls.get(ask.role, 0)) for ask in asks]
         for ask, request in zip(asks, requests, strict=True):
             # Training is not the episode's fault: its time does not run while weights are made.
@@ -158,10 +169,10 @@ async def _play(
             calls[ask.role] = no + 1
             attempt.turns.append(Turn(ask.role, no, request.prompt, request.allowed, request.temperature, answer))
             replies.append(Reply(ask.role, seats[ask.role].codec.decode(answer.choice.token_ids)))
-        if order.latency is not None:
-            async with asyncio.timeout_at(deadline):
+        async with asyncio.timeout_at(deadline):
+            if order.latency is not None:
                 await asyncio.sleep(_wait_s(order.latency, waits))
-        environment.act(replies)
+            await live.act(replies)
 
 
 def _request(ask: Ask, seat: Seat, order: EpisodeOrder, turn: int) -> TurnRequest:
@@ -175,6 +186,8 @@ def _request(ask: Ask, seat: Seat, order: EpisodeOrder, turn: int) -> TurnReques
         allowed=seat.codec.ids_of(ask.allowed),
         stop=seat.codec.ids_of(ask.stop),
         follow=seat.follow,
+        role=ask.role,
+        prefixes=(f"{order.draw}.{order.member}.{ask.role}", f"{order.draw}.{ask.role}"),
     )
 
 

@@ -17,9 +17,9 @@ import aiohttp
 import msgspec
 
 from flexmarl.contracts.spec.team import ExternalModel
-from workers.rollout.engine_client import TurnReply
 from workers.rollout.engines.wire import Choice
 from workers.rollout.environments.base import Ask
+from workers.rollout.turns import TurnReply
 from workers.vocabulary import Codec, UnknownWord
 
 AGAIN_FIRST_S = 0.25

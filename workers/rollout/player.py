@@ -29,12 +29,11 @@ from flexmarl.store.errors import EpochStale, SamplesAway, StoreFull, TokenLost
 from flexmarl.store.segments import SegmentFolder
 from workers.rollout.demand import Reporter
 from workers.rollout.engine_client import EngineClient
-from workers.rollout.environments import family_of
-from workers.rollout.environments.base import Family
 from workers.rollout.episode import Attempt, EpisodeOrder, Seat, play_episode
 from workers.rollout.external import ExternalAccess, ExternalClient
 from workers.rollout.recorder import settled_group
 from workers.rollout.spares import play_with_spares
+from workers.rollout.stages import Stage, leave_stage, stage_of
 from workers.vocabulary import Codec
 
 log = structlog.get_logger(__name__)
@@ -58,7 +57,7 @@ class RunContext:
 
     run_id: int
     spec: ExperimentSpec
-    family: Family
+    stage: Stage
     codecs: dict[str, Codec]
     client: EngineClient
     external: ExternalClient
@@ -66,11 +65,12 @@ class RunContext:
     """Where engines cannot hold every policy."""
 
     async def close(self) -> None:
-        """Drop the connections to whoever answered turns."""
+        """Drop the connections to whoever answered turns, and what environments played in."""
         if self.reporter is not None:
             await self.reporter.stop()
         await self.client.close()
         await self.external.close()
+        await leave_stage(self.stage)
 
 
 class Player:
@@ -164,6 +164,8 @@ class Player:
                     expected += 1
             tasks.create_task(self._write(taken, queue, expected))
         await self._store(lambda conn: commands.finish(conn, taken))
+        if news := context.client.counters.news():
+            log.info("turns routed", run_id=taken.run_id, command=taken.no, **news)
 
     async def _write(self, taken: Taken, queue: "asyncio.Queue[groups.SettledGroup]", expected: int) -> None:
         """Write settled groups as they come: whatever settles during a write goes out with the next one."""
@@ -218,11 +220,11 @@ class Player:
         async def routes() -> list[engines.EngineRoute]:
             return await self._store(lambda conn: engines.routes(conn, run_id))
 
-        client = EngineClient(routes, ROUTERS.get(spec.mechanisms.router))
+        client = EngineClient(routes, ROUTERS.get(spec.mechanisms.router)(), resumes=not spec.mechanisms.ordered)
         return RunContext(
             run_id=run_id,
             spec=spec,
-            family=family_of(spec.environment),
+            stage=stage_of(spec.environment),
             codecs={policy: Codec(body) for policy, body in bodies.items()},
             client=client,
             external=ExternalClient(self._access),
@@ -371,7 +373,7 @@ async def _play_member(
     attempt, breakdowns = None, 0
     for tried in range(1, batch.max_attempts + 1):
         episode = _episode(taken, order, group, member, context, before + tried, breakdowns)
-        attempt = await play_episode(episode, context.family, seats, context.client, context.external)
+        attempt = await play_episode(episode, context.stage, seats, context.client, context.external)
         if attempt.status is EpisodeStatus.FINISHED:
             return attempt
         breakdowns += attempt.broke

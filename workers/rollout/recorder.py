@@ -90,11 +90,18 @@ def _episode_row(order: PlayGroups, attempt: Attempt, seats: dict[str, Seat]) ->
         tokens=sum(len(turn.reply.choice.token_ids) for turn in attempt.turns),
         pins={seats[role].policy: seats[role].pin.version for role in seats},
         task=attempt.task,
-        transcript=[[turn.role, turn.turn] for turn in attempt.turns],
+        transcript=[_entry(turn) for turn in attempt.turns],
         started_at=attempt.started_at,
         finished_at=attempt.finished_at,
         cohort=order.cohort,
     )
+
+
+def _entry(turn: Turn) -> list[object]:
+    """Name a turn in the transcript; one that did not stay with its first engine says so."""
+    moves = turn.reply.moves
+    times = "once" if moves == 1 else f"{moves} times"
+    return [turn.role, turn.turn, *([f"moved {times} between engines while it was made"] if moves else [])]
 
 
 def _sample_row(attempt: Attempt, turn: Turn, seat: Seat) -> SampleRow:

@@ -4,10 +4,11 @@ Invariant (tested): the available names of each slot are exactly those the speci
 and the types cannot drift apart.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from flexmarl.contracts.games import DISTRIBUTIONS
 from flexmarl.contracts.problems import Problem
 
 
@@ -40,14 +41,17 @@ SLOTS: dict[str, Slot] = {
     "/mechanisms/redundancy/surplus": Slot(("join", "keep", "continue", "cancel"), ()),
     "/mechanisms/durability/type": Slot(("every_step", "every_k", "async"), ()),
     "/batch/settle": Slot(("group", "episode"), ()),
-    "/mechanisms/router": Slot(("least_loaded",), ("prefix_affinity", "length_aware", "hardware_class")),
+    "/mechanisms/router": Slot(
+        ("least_loaded", "prefix_affinity", "length_aware", "hardware_class", "version_aware"), ()
+    ),
     "/mechanisms/mover/type": Slot(("static", "demand"), ("repack",)),
     "/mechanisms/publication": Slot(("cohort", "wavefront", "delayed"), ()),
     "/mechanisms/trainer_protocol": Slot(("micro_batch", "batch", "mini_batch", "per_group"), ()),
     "/mechanisms/allocation": Slot(("static",), ("agent_centric", "colocated")),
     "/mechanisms/arbiter": Slot(("fair_share",), ()),
+    "/resources/engine": Slot(("torch", "vllm"), ()),
     "/environment/type": Slot(
-        ("reference_game", "hot_cold", "arithmetic", "kitchen"), ("pettingzoo", "textarena", "mcp")
+        ("reference_game", "hot_cold", "arithmetic", "kitchen", "pettingzoo", "textarena"), ("mcp",)
     ),
     "/policies/*/model/type": Slot(("factory", "folder"), ("hub",)),
     "/policies/*/optimizer/type": Slot(("adamw",), ("muon", "sgd")),
@@ -68,6 +72,22 @@ def unavailable(document: Mapping[str, Any]) -> list[Problem]:
         for path, slot in SLOTS.items()
         for where, value in _values(document, path.strip("/").split("/"), "")
         if value in slot.planned
+    ]
+
+
+def not_installed(environment: str, installed: Callable[[str], bool]) -> list[Problem]:
+    """Find that an environment's packages are missing; `installed` tells whether a module can be imported."""
+    missing = [name for name in DISTRIBUTIONS.get(environment, ()) if not installed(name)]
+    if not missing:
+        return []
+    others = [name for name in SLOTS["/environment/type"].available if name not in DISTRIBUTIONS]
+    return [
+        Problem(
+            pointer="/environment/type",
+            code="not_installed",
+            detail=f"{environment} needs packages that are not installed: {', '.join(missing)}.",
+            hint=f"Install flexmarl[environments] on every machine. Always available: {', '.join(others)}.",
+        )
     ]
 
 

@@ -1,4 +1,4 @@
-"""What every plane knows of the built-in environments without playing them: roles, turns, reference scores.
+"""What every plane knows of the environments without playing them: roles, turns, reference scores.
 
 The playing code lives in `workers.rollout.environments`; a conformance test compares the two, and plays random legal
 policies to confirm `random_score`.
@@ -6,7 +6,16 @@ policies to confirm `random_score`.
 
 from dataclasses import dataclass
 
-from flexmarl.contracts.spec.environment import Arithmetic, EnvironmentSpec, HotCold, Kitchen, ReferenceGame
+from flexmarl.contracts.games import facts_of
+from flexmarl.contracts.spec.environment import (
+    Arithmetic,
+    EnvironmentSpec,
+    HotCold,
+    Kitchen,
+    PettingZoo,
+    ReferenceGame,
+    TextArena,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +57,8 @@ def environment_facts(spec: EnvironmentSpec) -> EnvironmentFacts:
             return _arithmetic(spec)
         case Kitchen():
             return _kitchen(spec)
+        case PettingZoo() | TextArena():
+            return _game(spec)
 
 
 def _reference_game(spec: ReferenceGame) -> EnvironmentFacts:
@@ -103,3 +114,26 @@ def _kitchen(spec: Kitchen) -> EnvironmentFacts:
     settings = (spec.cooks, spec.turns, spec.actions_per_turn, spec.dishes, spec.recipes)
     dishes = float(spec.dishes)
     return EnvironmentFacts("Kitchen", roles, _RANDOM_DISHES.get(settings), dishes, dishes, "all dishes served")
+
+
+def _game(spec: PettingZoo | TextArena) -> EnvironmentFacts:
+    game = facts_of(spec.type, spec.game)
+    seats = game.played(spec.opponent)
+    names = [seat.name for seat in seats]
+    roles = tuple(
+        # An illegal reply ends a game early: only the first move is certain.
+        RoleFacts(
+            name=seat.name,
+            min_turns=int(index == 0 or game.simultaneous),
+            max_turns=seat.most_turns,
+            hears=tuple(name for name in names if name != seat.name),
+            reply_tokens=1,
+            opens=index == 0 or game.simultaneous,
+        )
+        for index, seat in enumerate(seats)
+    )
+    if len(seats) > 1 and game.sides == "versus":
+        # What one side wins the other loses: the mean of both says nothing about how well they play.
+        return EnvironmentFacts(game.title, roles, 0.5, 0.5, 0.5, "never: what one side wins, the other loses")
+    won = "the game is won" if game.sides == "versus" else "the best reward is reached"
+    return EnvironmentFacts(game.title, roles, game.random_score, game.optimum, 1.0, won)

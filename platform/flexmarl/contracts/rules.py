@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 
+from flexmarl.contracts.engine_rules import broken_engine_rules
 from flexmarl.contracts.environments import environment_facts
 from flexmarl.contracts.external_rules import external_rules
 from flexmarl.contracts.lag_rules import broken_lag_rules
 from flexmarl.contracts.problems import Problem, nearest
-from flexmarl.contracts.spec.environment import HotCold, ReferenceGame
+from flexmarl.contracts.spec.environment import ForeignGame, HotCold, ReferenceGame
 from flexmarl.contracts.spec.experiment import ExperimentSpec
 from flexmarl.contracts.training_rules import training_rules
 
@@ -18,7 +19,8 @@ def broken_rules(spec: ExperimentSpec) -> list[Problem]:
 
     A record that several policies share is refused once: the same field, rule and way out is one refusal.
     """
-    own = (_roles, _policies, _batch, _algorithm, broken_lag_rules, training_rules, external_rules, _places, _budget)
+    facts = (broken_lag_rules, training_rules, external_rules, broken_engine_rules, _places)
+    own = (_roles, _policies, _batch, _algorithm, *facts, _budget)
     found: dict[tuple[str, str, str], Problem] = {}
     for rules in own:
         for problem in rules(spec):
@@ -97,11 +99,11 @@ def _policies(spec: ExperimentSpec) -> Iterator[Problem]:
                 detail=f"Agents that share the policy {name} must all be trainable or all be frozen.",
                 hint=f"Set the same value for {', '.join(roles)}, or give {frozen[0]} its own policy.",
             )
-        if policy.warmup and isinstance(spec.environment, ReferenceGame | HotCold):
+        if policy.warmup and isinstance(spec.environment, ReferenceGame | HotCold | ForeignGame):
             yield Problem(
                 pointer=f"/policies/{name}/warmup",
                 code="no_demonstrations",
-                detail=f"{spec.environment.type} has no demonstrations: its code is invented by the team.",
+                detail=f"{spec.environment.type} has no demonstrations to imitate.",
                 hint="Remove warmup.",
             )
     if spec.agents and not spec.trainable_policies():

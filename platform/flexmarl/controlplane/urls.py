@@ -1,4 +1,7 @@
-"""Routes of the control plane. Pages come from `webui`; everything under /api/ answers problems, never pages."""
+"""Routes of the control plane. Pages come from `webui`.
+
+Everything under /api/ answers problems, never pages; everything under /v1/ speaks OpenAI's dialect.
+"""
 
 from django.contrib import admin
 from django.urls import include, path, re_path
@@ -9,6 +12,7 @@ urlpatterns = [
     path("admin/", admin.site.urls),
     path("api/v1/", include("flexmarl.controlplane.api")),
     re_path(r"^api/(?P<path>.*)$", unknown_path),
+    path("v1/", include("flexmarl.controlplane.playground.api.urls")),
     path("", include("flexmarl.controlplane.telemetry.urls")),
     path("", include("webui.urls")),
 ]

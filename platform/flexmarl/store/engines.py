@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from psycopg import Connection
 
 from flexmarl.contracts.events import PolicyUnloaded, WeightsServed
+from flexmarl.contracts.hardware import Hardware
 from flexmarl.contracts.plane_tokens import Plane, sign
 from flexmarl.contracts.wire import PolicyPin
 from flexmarl.store.commands import Taken, finish, guard
@@ -28,6 +29,8 @@ class EngineRoute:
     """Policy -> version it loaded last."""
     former: dict[str, PolicyPin] = field(default_factory=dict)
     """Policy -> version it loaded before, which it still serves."""
+    hardware: Hardware = Hardware.ANY
+    """What its device is good at, as its node declares."""
 
 
 def served(
@@ -131,17 +134,18 @@ def routes(conn: Connection, run_id: int) -> list[EngineRoute]:
     rows = conn.execute(
         """
         SELECT l.id, l.endpoint, l.secret, l.incarnation, extract(epoch FROM clock_timestamp())::float8, p.policy,
-          p.version, p.digest, p.former_version, p.former_digest
-        FROM store.lease l LEFT JOIN store.engine_policy p ON p.lease_id = l.id AND p.incarnation = l.incarnation
+          p.version, p.digest, p.former_version, p.former_digest, coalesce(d.facts ->> 'class', '')
+        FROM store.lease l JOIN store.device d ON d.id = l.device_id
+        LEFT JOIN store.engine_policy p ON p.lease_id = l.id AND p.incarnation = l.incarnation
         WHERE l.run_id = %s AND l.use = 'engine' AND l.state = 'held' AND l.endpoint <> ''
         ORDER BY l.id, p.policy
         """,
         [run_id],
     ).fetchall()
     found: dict[int, EngineRoute] = {}
-    for lease_id, endpoint, secret, incarnation, now, policy, version, digest, former, former_digest in rows:
+    for lease_id, endpoint, secret, incarnation, now, policy, version, digest, former, former_digest, kind in rows:
         token = sign(secret, run_id, Plane.ROLLOUT, now)
-        route = found.setdefault(lease_id, EngineRoute(lease_id, endpoint, token, incarnation, {}))
+        route = found.setdefault(lease_id, EngineRoute(lease_id, endpoint, token, incarnation, {}, {}, Hardware(kind)))
         if policy is not None:
             route.holds[policy] = PolicyPin(version=version, digest=digest)
         if former is not None:

@@ -173,3 +173,19 @@ def _device(identity: str, node: str, kind: str, ordinal: int, pool: str, facts:
 
 def _json(value: object) -> str:
     return orjson.dumps(value).decode()
+
+
+def addresses_for(conn: Connection, run_id: int) -> list[str]:
+    """List the endpoints of living nodes that may hold a run's weights: those that trained it last come first."""
+    rows = conn.execute(
+        """
+        SELECT n.address FROM store.node n LEFT JOIN (
+          SELECT d.node, max(l.granted_at) AS at FROM store.lease l JOIN store.device d ON d.id = l.device_id
+          WHERE l.run_id = %s AND l.use = 'trainer' GROUP BY d.node
+        ) t ON t.node = n.name
+        WHERE n.heartbeat_at > clock_timestamp() - make_interval(secs => %s)
+        ORDER BY t.at DESC NULLS LAST, n.name
+        """,
+        [run_id, ALIVE_S],
+    ).fetchall()
+    return [address for (address,) in rows]

@@ -1,7 +1,7 @@
 """The real device worker with fake children."""
 
-from workers import hosting, run
+from workers import programs, run
 
-for use in hosting.MODULES:
-    hosting.MODULES[use] = "fakechild"
+for use in programs.MODULES:
+    programs.MODULES[use] = "fakechild"
 run.main()

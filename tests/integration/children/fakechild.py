@@ -2,7 +2,8 @@
 
 `FAKE_CHILD_LIFE_S` ends it by itself; `FAKE_CHILD_STUBBORN` makes it ignore end of input and SIGTERM; what it is told
 is appended to `FAKE_CHILD_LOG`, one JSON line each. With `FAKE_CHILD_WORK` it has work open from the beginning: `stuck`
-never gets a piece of it done, `slow` does one every 0.3 s.
+never gets a piece of it done, `slow` does one every 0.3 s. `FAKE_CHILD_CANNOT` makes it say that it cannot work;
+`FAKE_CHILD_WORDS` is written to its log.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ import msgspec
 from aiohttp import web
 
 from workers import child_server
-from workers.child import IntervalLog
+from workers.child import ChildFailed, IntervalLog
 from workers.rollout.engines.wire import Held, LoadRequest
 from workers.training import wire
 
@@ -120,6 +121,11 @@ def main():
     config = child_server.read_config()
     if life := float(os.environ.get("FAKE_CHILD_LIFE_S", "0")):
         threading.Timer(life, os._exit, [7]).start()
+    if refusal := os.environ.get("FAKE_CHILD_CANNOT"):
+        child_server.say(child_server.take_standard_output(), ChildFailed("engine_failed", refusal, "free memory"))
+        os._exit(1)
+    if words := os.environ.get("FAKE_CHILD_WORDS"):
+        os.write(2, words.encode() + b"\n")
     if os.environ.get("FAKE_CHILD_STUBBORN"):
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)

@@ -21,7 +21,7 @@ def texts(conn, wanted=ALL, limit=100, run_id=1, **place):
     return [row.text for row in logs.page(conn, run_id, wanted, limit, **place)]
 
 
-def until(check, seconds=8.0):
+def until(check, seconds=30.0):
     end = time.monotonic() + seconds
     while not (found := check()) and time.monotonic() < end:
         time.sleep(0.05)

@@ -23,7 +23,8 @@ def test_bounds_and_kinds_come_from_the_schema() -> None:
 
 def test_a_value_without_a_choice_is_left_out() -> None:
     found = all_fields()
-    assert "/mechanisms/router" not in found
+    assert "/mechanisms/allocation" not in found
+    assert found["/mechanisms/router"].kind == "choice"
     assert "/environment/type" not in found
     assert "/resources/training_devices" not in found
 

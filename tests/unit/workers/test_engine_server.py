@@ -214,6 +214,31 @@ async def test_abort_ends_a_reply_with_the_tokens_it_has(child: RunningChild) ->
     choice = msgspec.json.decode(answer, type=CompletionResponse).choices[0]
     assert choice.finish_reason == "abort"
     assert 0 < len(choice.token_ids) == len(choice.logprobs) < 4000
+    assert (await stats_of(child)).running == 0, "what is acknowledged is out of the batch"
+
+
+async def test_a_stream_tells_tokens_as_they_come_and_each_once(child: RunningChild) -> None:
+    await load(child, 0)
+    body = completion(child, prompt=[[1, 3], [1, 4]], seeds=[1, 2], max_tokens=500)
+    _, whole = await ask(child, "/v1/completions", body)
+    _, stream = await ask(child, "/v1/completions", body | {"stream": True, "progress": True})
+    heard: dict[int, tuple[list[int], list[float]]] = {0: ([], []), 1: ([], [])}
+    events = [msgspec.json.decode(line[6:], type=CompletionResponse) for line in stream.split(b"\n\n")[:-2]]
+    for choice in (choice for event in events for choice in event.choices):
+        assert choice.at == len(heard[choice.index][0])
+        assert choice.segments == ([0, len(choice.token_ids)] if choice.token_ids else [])
+        heard[choice.index][0].extend(choice.token_ids)
+        heard[choice.index][1].extend(choice.logprobs)
+    assert sum(choice.finish_reason == "length" for event in events for choice in event.choices) == 2
+    for choice in msgspec.json.decode(whole, type=CompletionResponse).choices:
+        assert heard[choice.index] == (choice.token_ids, choice.logprobs)
+    done = [{"token_ids": ids[:7], "logprobs": logprobs[:7], "segments": [0, 7]} for ids, logprobs in heard.values()]
+    _, carried = await ask(child, "/v1/completions", body | {"done": done})
+    for choice in msgspec.json.decode(carried, type=CompletionResponse).choices:
+        assert (choice.token_ids, choice.segments) == (heard[choice.index][0], [0, 500])
+        assert max(abs(a - b) for a, b in zip(choice.logprobs, heard[choice.index][1], strict=True)) < 1e-5
+    status, refusal = await ask(child, "/v1/completions", body | {"done": done[:1]})
+    assert (status, msgspec.json.decode(refusal, type=NotHeld).code) == (422, "bad_request")
 
 
 @pytest.mark.parametrize("stream", [False, True])

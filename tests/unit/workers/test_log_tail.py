@@ -12,7 +12,7 @@ def follow(path):
     return tail, told
 
 
-def until(check, seconds=4.0):
+def until(check, seconds=30.0):
     end = time.monotonic() + seconds
     while not check() and time.monotonic() < end:
         time.sleep(0.02)

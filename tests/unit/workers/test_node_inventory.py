@@ -1,6 +1,7 @@
 """What a machine offers, from its cores and from nvidia-smi's listing."""
 
-from workers.nodes.inventory import cpu_devices, cuda_devices, discover
+from flexmarl.contracts.hardware import Hardware
+from workers.nodes.inventory import classed, cpu_devices, cuda_devices, discover
 
 
 def test_any_machine_fits_an_engine_and_a_trainer():
@@ -36,3 +37,12 @@ def test_a_machine_offers_as_many_shares_as_it_is_told():
     devices = cpu_devices("box", "default", 5)
     assert [device.id for device in devices] == [f"box.cpu{i}" for i in range(5)]
     assert len(cpu_devices("box", "default", 1)) == 2, "an engine and a trainer fit on any machine"
+
+
+def test_a_device_is_of_the_class_that_its_type_was_declared():
+    found = cuda_devices("box", "0, NVIDIA H100 80GB HBM3, 81559\n1, NVIDIA H20, 100\n2, A40, 100\n")
+    declared = {"H100": Hardware.PREFILL, "H20": Hardware.DECODE}
+    assert [classed(device, declared).facts.get("class") for device in found] == ["prefill", "decode", None]
+    assert all(device.facts["class"] == "cpu" for device in discover("box") if device.kind == "cpu")
+    elsewhere = discover("box", {"CPU share": Hardware.DECODE})
+    assert all(device.facts["class"] == "decode" for device in elsewhere if device.kind == "cpu")

@@ -3,7 +3,7 @@
 import pytest
 
 from workers.child import ChildHealth, IntervalLog
-from workers.lives import DEATHS, HANG_WINDOW_S, HANGS, Lives
+from workers.lives import DEATHS, HANG_WINDOW_S, HANGS, START_WINDOW_S, STARTS, Lives
 from workers.vigil import SILENT_PROBES, WATCHED_S, Look, Vigil
 
 STUCK_S = 60.0
@@ -94,3 +94,12 @@ def test_hangs_are_remembered_longer_than_deaths() -> None:
     dying = Lives()
     assert [bool(dying.lost(1.0 * number, hung=False)) for number in range(DEATHS)] == [False] * (DEATHS - 1) + [True]
     assert dying.pause_s(5.0) > lives.pause_s(500.0)
+
+
+def test_a_child_that_never_gets_ready_is_given_up_however_long_each_start_takes() -> None:
+    slow = Lives()
+    found = [slow.lost(100.0 * number, hung=False, ready=False) for number in range(STARTS)]
+    assert found == [""] * (STARTS - 1) + [f"{STARTS} times in {START_WINDOW_S:.0f} s"]
+    mended = Lives()
+    for number in range(3 * STARTS):
+        assert not mended.lost(100.0 * number, hung=False, ready=number % STARTS == STARTS - 1)

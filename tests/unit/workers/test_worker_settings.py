@@ -52,3 +52,10 @@ def test_external_hosts_and_secrets_come_by_name_and_no_other_secret_is_among_th
     assert loaded.secrets == {"OPEN": "sk-1"}
     assert "sk-1" not in repr(loaded)
     assert settings.load(COMPLETE).external_hosts == frozenset(), "nobody is asked unless an operator says so"
+
+
+def test_classes_of_devices_are_declared_by_name_and_a_wrong_one_is_named():
+    loaded = settings.load({**COMPLETE, "FLEXMARL_DEVICE_CLASSES": "H100=prefill, H20=decode"})
+    assert loaded.device_classes == {"H100": "prefill", "H20": "decode"}
+    with pytest.raises(SettingsError, match="FLEXMARL_DEVICE_CLASSES: 'H100=fast' is not NAME=CLASS"):
+        settings.load({**COMPLETE, "FLEXMARL_DEVICE_CLASSES": "H100=fast"})

@@ -1,34 +1,51 @@
 """Open HTTP calls of an engine: which answer belongs to which prompt of whom.
 
-Invariant: each prompt of a call is answered once; a call that is closed early names the requests to abort.
+Invariant: each prompt of a call is answered once; a call that is closed early names the requests to abort. A call that
+asked for progress gets each token once: in parts while its reply runs, the rest with the answer.
 """
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 
-from workers.rollout.engines.requests import BadRequestError, Finished, Request
-from workers.rollout.engines.wire import Choice, CompletionRequest
+from workers.rollout.engines import version_segments
+from workers.rollout.engines.requests import BadRequestError, Finished, Part, Request
+from workers.rollout.engines.wire import Choice, CompletionRequest, Done
+
+NOTHING_DONE = Done([], [], [])
 
 
 class Call:
     """One completions request: prompts out, choices in as they finish."""
 
-    def __init__(self, model: str, requests: list[Request]) -> None:
+    def __init__(self, model: str, requests: list[Request], progress: bool = False) -> None:
         self.model = model
         self.requests = requests
+        self.progress = progress
+        self.told = {r.request_id: len(r.done) for r in requests if progress and r.follow != "restart_turn"}
+        """Tokens of each reply that its client has. What may yet be thrown away is not told in parts."""
         self.missing = {request.request_id: index for index, request in enumerate(requests)}
         self._arrived: list[Choice] = []
         self._signal = asyncio.Event()
 
     def settle(self, ended: Finished) -> None:
         """Take one answer in."""
-        index = self.missing.pop(ended.request.request_id)
-        self._arrived.append(Choice(index, ended.token_ids, ended.logprobs, ended.reason, ended.segments))
+        number = ended.request.request_id
+        index, at = self.missing.pop(number), self.told.pop(number, 0)
+        segments = version_segments.since(ended.segments, at) if at else ended.segments
+        self._arrived.append(Choice(index, ended.token_ids[at:], ended.logprobs[at:], ended.reason, segments, at))
+        self._signal.set()
+
+    def tell(self, parts: list[Part]) -> None:
+        """Pass on what running replies made; without any the client still hears that they do."""
+        for part in parts:
+            self.told[part.request_id] = part.at + len(part.token_ids)
+            index = self.missing[part.request_id]
+            self._arrived.append(Choice(index, part.token_ids, part.logprobs, "", part.segments, part.at))
         self._signal.set()
 
     async def finished(self) -> AsyncIterator[list[Choice]]:
-        """Yield the choices that finished since the last, until all have."""
+        """Yield what arrived since the last, until all have finished; nothing at all is a sign of life."""
         while self.missing or self._arrived:
             await self._signal.wait()
             self._signal.clear()
@@ -55,7 +72,9 @@ class Calls:
             raise BadRequestError(f"request_ids: must be {count} different ids, or absent")
         if any(number in self._by_request for number in ids):
             raise BadRequestError("request_ids: one of them is in use")
-        call = Call(asked.model, _requests(asked, ids))
+        if asked.done and len(asked.done) != count:
+            raise BadRequestError(f"done: {len(asked.done)} of {count} prompts, or absent")
+        call = Call(asked.model, _requests(asked, ids), asked.stream and asked.progress)
         for number in ids:
             self._by_request[number] = call
         return call
@@ -67,6 +86,21 @@ class Calls:
             if call is not None:
                 call.settle(answer)
 
+    @property
+    def watched(self) -> bool:
+        """Whether a call wants to hear of progress."""
+        return any(call.progress for call in self._by_request.values())
+
+    def tell(self, made: Callable[[Mapping[str, int]], list[Part]]) -> None:
+        """Tell each call that wants to hear of it what its running replies made."""
+        calls = {id(call): call for call in self._by_request.values() if call.progress}
+        parts: dict[int, list[Part]] = {number: [] for number in calls}
+        told = {number: tokens for call in calls.values() for number, tokens in call.told.items()}
+        for part in made(told):
+            parts[id(self._by_request[part.request_id])].append(part)
+        for number, call in calls.items():
+            call.tell(parts[number])
+
     def close(self, call: Call) -> set[str]:
         """Forget a call; return the ids that are still unanswered."""
         for number in call.missing:
@@ -76,6 +110,7 @@ class Calls:
 
 def _requests(asked: CompletionRequest, ids: list[str]) -> list[Request]:
     allowed, stop = tuple(asked.allowed_token_ids), tuple(asked.stop_token_ids)
+    so_far = asked.done or [NOTHING_DONE] * len(ids)
     return [
         Request(
             request_id=number,
@@ -89,6 +124,9 @@ def _requests(asked: CompletionRequest, ids: list[str]) -> list[Request]:
             version=asked.version,
             digest=asked.digest,
             follow=asked.follow,
+            done=tuple(done.token_ids),
+            done_logprobs=tuple(done.logprobs),
+            done_segments=tuple(done.segments),
         )
-        for number, prompt, seed in zip(ids, asked.prompt, asked.seeds, strict=True)
+        for number, prompt, seed, done in zip(ids, asked.prompt, asked.seeds, so_far, strict=True)
     ]

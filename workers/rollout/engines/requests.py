@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from workers.rollout.engines import version_segments
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -21,7 +23,7 @@ class Request:
     follow: str = ""
     """`continue`, `resume` or `restart_turn`: newer weights take it over, and `version` is the oldest allowed."""
     done: tuple[int, ...] = ()
-    """Tokens made before newer weights took over."""
+    """Tokens made before: by another engine, or before newer weights took over."""
     done_logprobs: tuple[float, ...] = ()
     done_segments: tuple[int, ...] = ()
     """version, tokens, version, tokens, ... over `done`."""
@@ -48,7 +50,18 @@ class Finished:
     def segments(self) -> list[int]:
         """version, tokens, version, tokens, ... over `token_ids`."""
         own = len(self.token_ids) - len(self.request.done)
-        return [*self.request.done_segments, *((self.version, own) if own > 0 else ())]
+        return version_segments.joined(self.request.done_segments, (self.version, own) if own > 0 else ())
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a running reply has from position `at` on; it goes on."""
+
+    request_id: str
+    at: int
+    token_ids: list[int]
+    logprobs: list[float]
+    segments: list[int]
 
 
 class NotHeldError(Exception):

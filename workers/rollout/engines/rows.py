@@ -1,13 +1,15 @@
 """The state of live rows, as arrays on the host: what each feeds next, what it has made, when it ends."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from workers.rollout.engines import version_segments
 from workers.rollout.engines.layout import Ints
-from workers.rollout.engines.requests import Finished, Request
+from workers.rollout.engines.requests import Finished, Part, Request
 from workers.rollout.engines.word_rules import Bools, WordRules
 
 if TYPE_CHECKING:
@@ -76,10 +78,22 @@ class Rows:
 
     def finished(self, row: int, reason: str, version: int) -> Finished:
         """Return a row's answer. Without a reason given the row ended by itself."""
-        ids, logprobs = self._output.get(row, int(self.made[row]))
+        ids, logprobs = self._output.get(row, 0, int(self.made[row]))
         request = self.requests[row]
         own = "stop" if ids and ids[-1] in request.stop else "length"
         return Finished(request, ids, logprobs, reason or own, version)
+
+    def parts(self, told: Mapping[str, int], version: int) -> list[Part]:
+        """Return what those of the rows that `told` counts have made beyond that."""
+        found = []
+        for row, request in enumerate(self.requests):
+            at, made = told.get(request.request_id, -1), int(self.made[row])
+            if 0 <= at < made:
+                own = made - len(request.done)
+                segments = version_segments.joined(request.done_segments, (version, own) if own > 0 else ())
+                tokens, logprobs = self._output.get(row, at, made)
+                found.append(Part(request.request_id, at, tokens, logprobs, version_segments.since(segments, at)))
+        return found
 
     def handed_on(self, row: int, version: int) -> Request:
         """Return a row's request with what it has made so far, to be taken over by newer weights."""
@@ -127,5 +141,5 @@ class _Output:
         self.arrays[0][row, : len(tokens)] = tokens
         self.arrays[1][row, : len(tokens)] = logprobs
 
-    def get(self, row: int, count: int) -> tuple[list[int], list[float]]:
-        return self.arrays[0][row, :count].tolist(), self.arrays[1][row, :count].tolist()
+    def get(self, row: int, start: int, stop: int) -> tuple[list[int], list[float]]:
+        return self.arrays[0][row, start:stop].tolist(), self.arrays[1][row, start:stop].tolist()

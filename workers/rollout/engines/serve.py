@@ -1,8 +1,6 @@
 """The engine child: `python -m workers.rollout.engines.serve`, hosted by a device worker."""
 
 import argparse
-import asyncio
-import contextlib
 
 from flexmarl.contracts.spec.experiment import ExperimentSpec
 from workers import child_server
@@ -10,7 +8,7 @@ from workers.child import ChildConfig, IntervalLog
 from workers.models.architecture import architecture_of
 from workers.rollout.engines.decoder import Weights
 from workers.rollout.engines.requests import NotHeldError
-from workers.rollout.engines.server import EngineServer
+from workers.rollout.engines.serving import serve_engine
 from workers.rollout.engines.torch_engine import TorchEngine
 from workers.transfer.local import LocalTier
 
@@ -33,21 +31,6 @@ class StatePlaneSource:
         return self._engine.prepare(self._plane.get(digest), architecture_of(self._sources[policy]))
 
 
-async def run(config: ChildConfig, rows: int) -> None:
-    """Serve until told to stop."""
-    engine, intervals = TorchEngine(config.device, rows, config.ordered), IntervalLog()
-    server = EngineServer(engine, StatePlaneSource(engine, config), config.incarnation, intervals)
-    generating = asyncio.create_task(server.generate())
-    serving = asyncio.create_task(child_server.serve(config, server.routes(), intervals))
-    await asyncio.wait({generating, serving}, return_when=asyncio.FIRST_COMPLETED)
-    for task in (generating, serving):
-        if task.done():
-            task.result()  # a generation that broke ends the child: its parent starts a fresh one
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-
-
 def main() -> None:
     """Read the configuration from standard input and serve."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -55,7 +38,8 @@ def main() -> None:
     rows = parser.parse_args().rows
     config = child_server.read_config()
     prepare_torch(config.own_threads)
-    child_server.run_loop(run(config, rows))
+    engine = TorchEngine(config.device, rows, config.ordered)
+    child_server.run_loop(serve_engine(config, engine, StatePlaneSource(engine, config), IntervalLog()))
 
 
 def prepare_torch(threads: int) -> None:

@@ -1,4 +1,4 @@
-"""The HTTP face of a torch engine.
+"""The HTTP face of an engine.
 
 One event loop does everything in turns: between two decode steps it takes requests in and hands answers out, so no
 thread waits for another's interpreter lock. Bringing new weights in runs in a thread while generation pauses. A client
@@ -16,12 +16,12 @@ from aiohttp.typedefs import Handler
 from workers.child import IntervalLog
 from workers.child_server import json_response
 from workers.models.architecture import UnsupportedModel
+from workers.rollout.engines.base import Engine, EngineFailedError
 from workers.rollout.engines.busy import BusyTime
 from workers.rollout.engines.calls import Call, Calls
-from workers.rollout.engines.decoder import Weights
 from workers.rollout.engines.requests import BadRequestError, NotHeldError
-from workers.rollout.engines.torch_engine import TorchEngine
 from workers.rollout.engines.wire import (
+    PROGRESS_S,
     AbortRequest,
     Choice,
     CompletionRequest,
@@ -34,7 +34,7 @@ from workers.rollout.engines.wire import (
 )
 from workers.transfer.base import StateError
 
-Fetch = Callable[[str, str], Weights]
+Fetch = Callable[[str, str], object]
 """(policy, digest) -> weights in the engine's form; runs in a thread."""
 
 
@@ -43,7 +43,7 @@ UNLOAD_LOOKS_S = 0.01
 
 
 class EngineServer:
-    def __init__(self, engine: TorchEngine, fetch: Fetch, incarnation: str, intervals: IntervalLog) -> None:
+    def __init__(self, engine: Engine, fetch: Fetch, incarnation: str, intervals: IntervalLog) -> None:
         self._engine = engine
         self._fetch = fetch
         self._incarnation = incarnation
@@ -55,6 +55,7 @@ class EngineServer:
         self._device = asyncio.Lock()
         """Held by whoever computes: generation or a load."""
         self._wake = asyncio.Event()
+        self._telling: asyncio.Task[None] | None = None
 
     def routes(self) -> list[web.RouteDef]:
         """Return what the child serves besides health and intervals."""
@@ -99,13 +100,21 @@ class EngineServer:
             self._calls.settle(self._engine.abort(self._calls.close(call)))
 
     async def _stream(self, request: web.Request, call: Call) -> web.StreamResponse:
-        """Send each choice when it is finished, as server-sent events."""
+        """Send each choice when it is finished, and what running ones made, as server-sent events."""
+        if call.progress and (self._telling is None or self._telling.done()):
+            self._telling = asyncio.ensure_future(self._tell())
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
         await response.prepare(request)
         async for choices in call.finished():
             await response.write(b"data: " + msgspec.json.encode(self._response(call, choices)) + b"\n\n")
         await response.write(b"data: [DONE]\n\n")
         return response
+
+    async def _tell(self) -> None:
+        """Tell progress while somebody wants to hear of it; between two steps, like everything here."""
+        while self._calls.watched:
+            await asyncio.sleep(PROGRESS_S)
+            self._calls.tell(self._engine.parts)
 
     def _response(self, call: Call, choices: list[Choice]) -> CompletionResponse:
         return CompletionResponse(call.model, choices, self._engine.depth(), self._incarnation)
@@ -159,6 +168,8 @@ class EngineServer:
             generated_tokens=engine.generated_tokens,
             prompt_tokens=engine.prompt_tokens,
             holds=engine.holds(),
+            cache_use=round(engine.cache_use, 4),
+            cached_tokens=engine.cached_tokens,
         )
         return json_response(stats)
 
@@ -174,6 +185,8 @@ class EngineServer:
                 return self._refusal(409, missing.code, missing)
             except UnsupportedModel as refused:
                 return self._refusal(422, "unsupported_model", refused)
+            except EngineFailedError as failed:
+                return self._refusal(422, "engine_failed", failed)
             except (BadRequestError, msgspec.DecodeError) as wrong:
                 return self._refusal(422, "bad_request", wrong)
 

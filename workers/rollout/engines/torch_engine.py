@@ -10,13 +10,14 @@ Invariants:
   it, with every token, log-probability and version they have so far.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from workers.models.architecture import Architecture
 from workers.rollout.engines import decoder, invariant
+from workers.rollout.engines.checks import check, check_done
 from workers.rollout.engines.lane import Lane
-from workers.rollout.engines.requests import BadRequestError, Finished, NotHeldError, Request
+from workers.rollout.engines.requests import Finished, NotHeldError, Part, Request
 from workers.rollout.engines.wire import Held, Load
 
 if TYPE_CHECKING:
@@ -105,7 +106,8 @@ class TorchEngine:
         """Queue requests, all or none; raise `NotHeldError` or `BadRequestError`."""
         lanes = [self._lane_of(request) for request in requests]
         for request, lane in zip(requests, lanes, strict=True):
-            _check(request, lane)
+            check(request, lane.weights.vocabulary, lane.weights.architecture.max_positions)
+            check_done(request, self._ordered)
         for request, lane in zip(requests, lanes, strict=True):
             lane.waiting.append(request)
             self.prompt_tokens += len(request.prompt)
@@ -145,9 +147,23 @@ class TorchEngine:
         with torch.inference_mode():
             return [ended for lane in self._all() for ended in lane.abort(ids)]
 
+    def parts(self, told: Mapping[str, int]) -> list[Part]:
+        """Return what running replies have beyond the tokens that `told` counts, by request; others are left out."""
+        return [part for lane in self._all() for part in lane.rows.parts(told, lane.version)]
+
     def depth(self) -> Load:
         """Return how many requests run and wait."""
         return Load(sum(lane.rows.live for lane in self._all()), sum(len(lane.waiting) for lane in self._all()))
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompts that wait at the same time share their keys; none is kept for later."""
+        return 0
+
+    @property
+    def cache_use(self) -> float:
+        """Return the share of rows in use, in the lane that uses most of its own."""
+        return max((lane.rows.live / self.rows for lane in self._all()), default=0.0)
 
     def _all(self) -> list[Lane]:
         return [lane for lanes in self._lanes.values() for lane in lanes]
@@ -179,21 +195,3 @@ def _stay_open(lanes: list[Lane], keeps: Sequence[int]) -> None:
     if wanted:
         lanes.remove(wanted[-1])
         lanes.append(wanted[-1])
-
-
-def _check(request: Request, lane: Lane) -> None:
-    """Refuse what this lane could never answer."""
-    words, limit = lane.weights.vocabulary, lane.weights.architecture.max_positions
-    if not request.prompt:
-        raise BadRequestError("prompt: is empty; it needs at least one token id")
-    if request.max_tokens < 1:
-        raise BadRequestError(f"max_tokens: {request.max_tokens} is below 1")
-    if len(request.prompt) + request.max_tokens > limit:
-        asked = len(request.prompt) + request.max_tokens
-        raise BadRequestError(f"prompt and max_tokens: {asked} positions exceed the model's {limit}")
-    if request.temperature < 0:
-        raise BadRequestError(f"temperature: {request.temperature} is negative")
-    for field in ("prompt", "allowed", "stop"):
-        ids = getattr(request, field)
-        if ids and not (min(ids) >= 0 and max(ids) < words):
-            raise BadRequestError(f"{field}: holds a token id outside 0..{words - 1}")

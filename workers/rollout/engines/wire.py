@@ -3,9 +3,27 @@
 `POST /v1/completions` takes many prompts of one policy version at once. With `stream` true the answer is server-sent
 events, each carrying the choices that finished since the last; otherwise one body. An engine that does not wholly hold
 (policy, version, digest) answers 409 with what it holds. Encoded with msgspec: every hop is on the path of a turn.
+
+A reply can be carried on elsewhere. With `progress` a stream also tells, every `PROGRESS_S`, what running replies made
+since they were last told (a choice without finish reason, its tokens from position `at` on), and if there is nothing to
+tell an event without choices: a stream that stays silent for longer belongs to an engine that stands still. A choice
+never repeats what was told. The next engine gets `done`, what others made so far, and goes on behind it: since the draw
+of a token depends on (seed, position) alone, the same weights make the same reply, however often it moved.
 """
 
 import msgspec
+
+PROGRESS_S = 0.5
+"""Between two events of a stream that asked for progress."""
+
+
+class Done(msgspec.Struct):
+    """What engines made of a reply so far; the three are aligned."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    segments: list[int]
+    """version, tokens, version, tokens, ... over `token_ids`."""
 
 
 class CompletionRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -29,17 +47,24 @@ class CompletionRequest(msgspec.Struct, forbid_unknown_fields=True, omit_default
     stop_token_ids: list[int] = []
     """The reply ends with, and includes, the first of these."""
     stream: bool = False
+    progress: bool = False
+    """With `stream`: tell tokens of running replies. One that follows by `restart_turn` is told whole, at its end."""
+    done: list[Done] = []
+    """One per prompt, or none at all: tokens of its reply that need not be made again; `max_tokens` counts them. An
+    engine that computes a reply from its request alone (`ordered`), and one asked to restart it, refuse any."""
 
 
-class Choice(msgspec.Struct):
+class Choice(msgspec.Struct, omit_defaults=True):
     index: int
     token_ids: list[int]
     logprobs: list[float]
     """Log-probability of each emitted token under the distribution it was drawn from (mask and temperature applied)."""
     finish_reason: str
-    """`stop`, `length` or `abort`."""
+    """`stop`, `length` or `abort`; empty while the reply goes on."""
     segments: list[int]
     """version, tokens, version, tokens, ... over `token_ids`."""
+    at: int = 0
+    """Tokens of the reply before these: told in earlier events of this stream, or `done` before it."""
 
 
 class Load(msgspec.Struct):
@@ -82,9 +107,10 @@ class LoadRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class UnloadRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """`POST /unload`: take no new request of a policy, end those that run, forget its weights; then answer.
+    """`POST /unload`: take no new request of a policy, forget its weights once nothing of it runs; then answer.
 
-    What waits and has not begun is handed back as aborted, for its sender to ask elsewhere.
+    What has not begun is handed back as aborted, for its sender to ask elsewhere; so is what runs on a vLLM engine,
+    with the tokens it has. A torch engine makes those replies to their end.
     """
 
     policy: str
@@ -104,3 +130,7 @@ class Stats(msgspec.Struct):
     generated_tokens: int
     prompt_tokens: int
     holds: dict[str, Held]
+    cache_use: float = 0.0
+    """Share of the attention cache in use: of its blocks (vllm), of the rows of a batch (torch)."""
+    cached_tokens: int = 0
+    """Of `prompt_tokens`, those whose keys an earlier request had left: the prefix cache's hits."""

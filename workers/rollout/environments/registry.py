@@ -14,7 +14,9 @@ from workers.rollout.environments.arithmetic import ArithmeticFamily
 from workers.rollout.environments.base import Family
 from workers.rollout.environments.hot_cold import HotColdFamily
 from workers.rollout.environments.kitchen import KitchenFamily
+from workers.rollout.environments.pettingzoo_games import PettingZooFamily
 from workers.rollout.environments.reference_game import ReferenceGameFamily
+from workers.rollout.environments.textarena_games import TextArenaFamily
 
 Factory = Callable[[Any], Family]
 
@@ -23,6 +25,8 @@ BUILT_IN: dict[str, Factory] = {
     "hot_cold": HotColdFamily,
     "arithmetic": ArithmeticFamily,
     "kitchen": KitchenFamily,
+    "pettingzoo": PettingZooFamily,
+    "textarena": TextArenaFamily,
 }
 
 GROUP = "flexmarl.environments"

@@ -130,4 +130,53 @@ class Kitchen(_Environment):
         return self
 
 
-EnvironmentSpec = Annotated[ReferenceGame | HotCold | Arithmetic | Kitchen, Field(discriminator="type")]
+class ForeignGame(_Environment):
+    """A game of another package. It plays in processes of its own, which a deadline may kill."""
+
+    opponent: Literal["agent", "random"] = "agent"
+    """Who has the second seat of a game of two sides: another agent, or uniformly random legal play."""
+    setup_timeout_s: float = Field(default=120.0, gt=0.0, le=600.0)
+    """How long an episode may take to begin, the start of its process included."""
+    step_timeout_s: float = Field(default=20.0, gt=0.0, le=600.0)
+    """How long the game may take to answer a move."""
+
+    SOLO: ClassVar[tuple[str, ...]] = ()
+    """Games without a second side."""
+
+    def second_side_exists(self, game: str) -> None:
+        """Refuse a random opponent where there is nobody to oppose. Raises ValueError."""
+        if self.opponent == "random" and game in self.SOLO:
+            raise ValueError(f"{game} has no second side that could play at random; opponent: agent fits")
+
+
+class PettingZoo(ForeignGame):
+    """A game of the package pettingzoo. Score: what its rewards come to between the worst (0) and the best (1)."""
+
+    type: Literal["pettingzoo"] = "pettingzoo"
+    game: Literal["tictactoe", "connect_four", "rps", "pursuit"] = "tictactoe"
+
+    SOLO: ClassVar[tuple[str, ...]] = ("pursuit",)
+
+    @model_validator(mode="after")
+    def _has_sides(self) -> Self:
+        self.second_side_exists(self.game)
+        return self
+
+
+class TextArena(ForeignGame):
+    """A game of the package textarena, whose texts become words. Score: its reward between the worst and the best."""
+
+    type: Literal["textarena"] = "textarena"
+    game: Literal["nim", "tic_tac_toe", "guess_the_number"] = "nim"
+
+    SOLO: ClassVar[tuple[str, ...]] = ("guess_the_number",)
+
+    @model_validator(mode="after")
+    def _has_sides(self) -> Self:
+        self.second_side_exists(self.game)
+        return self
+
+
+EnvironmentSpec = Annotated[
+    ReferenceGame | HotCold | Arithmetic | Kitchen | PettingZoo | TextArena, Field(discriminator="type")
+]

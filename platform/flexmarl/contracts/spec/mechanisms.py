@@ -77,11 +77,19 @@ class Durability(Strict):
         return {"type": data} if isinstance(data, str) else data
 
 
+RouterName = Literal["least_loaded", "prefix_affinity", "length_aware", "hardware_class", "version_aware"]
+
+
 class Mechanisms(Strict):
     lag_policy: LagPolicy = LagPolicy()
     """Of every policy that states none of its own."""
     redundancy: Redundancy = Redundancy()
-    router: Literal["least_loaded"] = "least_loaded"
+    router: RouterName = "least_loaded"
+    """Which of the engines that hold a turn's weights answers it. `least_loaded`: the one with the fewest requests;
+    `prefix_affinity`: the one that computed the beginning of the prompt before; `length_aware`: the one with the fewest
+    tokens to make, for a long reply the one with the fewest requests; `hardware_class`: one whose device suits the
+    prompt's and reply's lengths, as its node declares; `version_aware`: those that serve the version as their newest
+    first. A preferred engine that is overloaded is passed over."""
     mover: Mover = Mover()
     publication: Literal["cohort", "wavefront", "delayed"] = "cohort"
     """When the next cohort may start: `cohort` once every policy's new weights are served, `wavefront` once those of

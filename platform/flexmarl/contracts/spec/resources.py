@@ -1,5 +1,7 @@
 """What a run may use and when it ends: devices, budget, evaluation, checkpoints."""
 
+from typing import Literal
+
 from pydantic import Field
 
 from flexmarl.contracts.base import Strict
@@ -24,9 +26,12 @@ class Resources(Strict):
     """Engines; each holds one device."""
     engine_policies: int | None = Field(default=None, ge=1, le=1024)
     """Policies that an engine holds at once; null: all of them. With fewer places than policies, one that has none is
-    loaded when it is asked, in the place of one that nobody asks."""
+    loaded when it is asked, in the place of one that nobody asks. A vLLM engine keeps the memory of those it held."""
     training_devices: int = Field(default=1, ge=1, le=1)
     """Ranks of the trainer; each holds one device."""
+    engine: Literal["torch", "vllm"] = "torch"
+    """What generates: the project's own `torch` engine, made for small models, or `vllm`, which the device workers must
+    have been given an environment for."""
     pace: Pace = Pace()
     hold_s: float | None = Field(default=900.0, ge=0.0, le=604_800.0)
     """How long a paused run keeps its devices, unless the pause says otherwise; 0: not at all, null: until resumed."""

@@ -54,7 +54,7 @@ SERVICE_ROLES = tuple(str(role) for role in (ProjectRole.VIEWER, ProjectRole.EDI
 """What a service account may be in its project: keeping members is for people."""
 
 _VIEWER = frozenset({Scope.RUNS_READ, Scope.TRAJECTORIES_READ})
-_EDITOR = _VIEWER | {Scope.RUNS_WRITE, Scope.RUNS_ACT}
+_EDITOR = _VIEWER | {Scope.RUNS_WRITE, Scope.RUNS_ACT, Scope.MODELS_USE}
 _OPERATOR = _EDITOR | {Scope.RUNS_ACT_ANY}
 
 PROJECT_SCOPES_OF: dict[str, frozenset[Scope]] = {

@@ -91,7 +91,7 @@ def _places() -> int:
 def _refusal(request: HttpRequest, problem: Busy) -> HttpResponseBase:
     log.warning("request_refused", path=request.path, reason=problem.detail)
     headers = {"Retry-After": str(RETRY_AFTER_S)}
-    if not request.path.startswith("/api/"):
+    if not request.path.startswith(("/api/", "/v1/")):
         return HttpResponse(_PAGE, status=problem.status, headers=headers)
     rendered = problems.render(problem, request_id_of(request))
     return JsonResponse(rendered.body, status=rendered.status, headers=headers, content_type="application/problem+json")

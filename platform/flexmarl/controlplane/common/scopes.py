@@ -12,6 +12,8 @@ class Scope(StrEnum):
     RUNS_ACT_ANY = "runs:act-any"
     """The same on runs of other people."""
     TRAJECTORIES_READ = "trajectories:read"
+    MODELS_USE = "models:use"
+    """Talk to the agents of runs."""
     PROJECTS_ADMIN = "projects:admin"
     """Members, service accounts and settings of a project."""
     CLUSTER_READ = "cluster:read"
@@ -32,6 +34,7 @@ OF_PROJECTS = frozenset(
         Scope.RUNS_ACT,
         Scope.RUNS_ACT_ANY,
         Scope.TRAJECTORIES_READ,
+        Scope.MODELS_USE,
         Scope.PROJECTS_ADMIN,
         Scope.AUDIT_READ,
     }
@@ -47,6 +50,7 @@ WORDS: dict[Scope, str] = {
     Scope.RUNS_ACT: "Start, pause, resume, stop and kill one's own runs",
     Scope.RUNS_ACT_ANY: "Do the same with runs of others",
     Scope.TRAJECTORIES_READ: "Read trajectories: what agents said",
+    Scope.MODELS_USE: "Talk to the agents of runs",
     Scope.PROJECTS_ADMIN: "Keep members and service accounts of a project",
     Scope.CLUSTER_READ: "Read pools, nodes, devices and the queue",
     Scope.CLUSTER_ADMIN: "Cordon and drain devices, keep pools and quotas",

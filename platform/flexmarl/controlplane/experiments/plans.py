@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 from flexmarl.contracts.arithmetic import arithmetic
+from flexmarl.contracts.availability import not_installed
 from flexmarl.contracts.problems import Problem, SpecProblems
 from flexmarl.contracts.resolve import Resolved, parse_yaml, resolve
 from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
@@ -41,6 +43,8 @@ def resolve_draft(draft: Draft) -> Resolved:
     if draft.name:
         raw["name"] = draft.name
     found = resolve(raw, preset=draft.preset or None, template=draft.template or None)
+    if missing := not_installed(found.spec.environment.type, lambda module: find_spec(module) is not None):
+        raise SpecProblems(missing)
     if not draft.project:
         return found
     return in_pools_of(draft.project, found, lambda more: resolve(overlay(raw, more), **_basis(draft)))

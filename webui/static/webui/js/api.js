@@ -12,7 +12,7 @@ export class Refused extends Error {
 
 const TIMEOUT_MS = 10_000;
 
-export async function send(method, url, { body, headers = {}, key } = {}) {
+export async function send(method, url, { body, headers = {}, key, timeout = TIMEOUT_MS } = {}) {
   const token = document.querySelector("input[name=csrfmiddlewaretoken]");
   const sent = { ...headers };
   if (method !== "GET" && token) sent["X-CSRFToken"] = token.value;
@@ -22,10 +22,10 @@ export async function send(method, url, { body, headers = {}, key } = {}) {
   try {
     response = await fetch(url, {
       method, headers: sent, body: body === undefined ? undefined : JSON.stringify(body),
-      credentials: "same-origin", signal: AbortSignal.timeout(TIMEOUT_MS),
+      credentials: "same-origin", signal: AbortSignal.timeout(timeout),
     });
   } catch (error) {
-    throw new Refused(0, { title: "The server did not answer", detail: error.name === "TimeoutError" ? "No answer in 10 s." : "The connection failed." }, "");
+    throw new Refused(0, { title: "The server did not answer", detail: error.name === "TimeoutError" ? `No answer in ${timeout / 1000} s.` : "The connection failed." }, "");
   }
   if (response.status === 401) {
     location.assign(`/sign-in?next=${encodeURIComponent(location.pathname + location.search)}`);

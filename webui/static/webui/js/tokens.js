@@ -73,8 +73,8 @@ export function showFacts(token) {
   const place = Number(token.dataset.i);
   const fact = (name, value) => el("span", {}, el("span", { class: "muted", text: `${name} ` }), el("b", { text: value }));
   $("[data-facts]", box).replaceChildren(
-    el("span", { class: "mono w6 anywhere", text: JSON.stringify(turn.texts[place]) }), fact("log-prob", minus(turn.logprobs[place])), fact("advantage", turn.advantage === null ? "–" : signed(turn.advantage)),
-    fact("version", `v${turn.versions[place]}`), fact("id", String(turn.ids[place])), fact("in loss", turn.in_loss ? "yes" : "no"),
+    el("span", { class: "mono w6 anywhere", text: JSON.stringify(turn.texts[place]) }), fact("log-prob", minus(turn.logprobs[place])), turn.played ? "" : fact("advantage", turn.advantage === null ? "–" : signed(turn.advantage)),
+    fact("version", `v${turn.versions[place]}`), fact("id", String(turn.ids[place])), turn.played ? "" : fact("in loss", turn.in_loss ? "yes" : "no"),
   );
 }
 

@@ -30,9 +30,7 @@ def problem_response(error: Exception, context: dict[str, Any]) -> Response:
     """Answer an exception raised in a view (REST framework's EXCEPTION_HANDLER)."""
     request = context.get("request")
     identity = request_id_of(request)
-    problem = _problem_of(error)
-    if problem.status >= 500:
-        log.error("request_failed", path=getattr(request, "path", ""), exc_info=error)
+    problem = problem_of(error, request)
     rendered = problems.render(problem, identity)
     headers = dict(rendered.headers)
     if problem.status == 401:
@@ -45,6 +43,14 @@ def unknown_path(request: HttpRequest, path: str = "") -> JsonResponse:
     problem = problems.NotFound(f"There is nothing at {request.path}.")
     rendered = problems.render(problem, request_id_of(request))
     return JsonResponse(rendered.body, status=rendered.status, content_type=CONTENT_TYPE)
+
+
+def problem_of(error: Exception, request: Any) -> ProblemError:
+    """Return what a caller is told of an exception; a failure of ours is logged."""
+    problem = _problem_of(error)
+    if problem.status >= 500:
+        log.error("request_failed", path=getattr(request, "path", ""), exc_info=error)
+    return problem
 
 
 def _problem_of(error: Exception) -> ProblemError:

@@ -1,0 +1,35 @@
+"""How long a reply will be, learned from those that ended. Pure and bounded: one number per kind of turn."""
+
+import math
+
+WEIGHT = 1 / 32
+"""Of the last reply in its kind's average."""
+KINDS = 256
+
+
+class ReplyLengths:
+    """Average reply lengths of kinds of turns (a role, say), and over all of them."""
+
+    def __init__(self) -> None:
+        self._average: dict[str, float] = {}
+        self.usual = 0.0
+        """Average over all turns; 0 before the first reply."""
+
+    def note(self, kind: str, tokens: int) -> None:
+        """Take the length of a finished reply in."""
+        self.usual = _moved(self.usual, tokens)
+        if kind in self._average or len(self._average) < KINDS:
+            self._average[kind] = _moved(self._average.get(kind, 0.0), tokens)
+
+    def left(self, kind: str, done: int, limit: int) -> float:
+        """Return the expected tokens behind the first `done` of a reply that ends at `limit` at the latest.
+
+        A reply longer than its kind's average is of the long tail: it is expected to be as long again.
+        """
+        average = self._average.get(kind, self.usual) or limit
+        expected = average - done if done < average else done
+        return min(limit - done, max(1.0, expected)) if math.isfinite(expected) else limit - done
+
+
+def _moved(average: float, tokens: int) -> float:
+    return average + WEIGHT * (tokens - average) if average else float(tokens)

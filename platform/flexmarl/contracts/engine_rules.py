@@ -1,0 +1,52 @@
+"""What the chosen rollout engine can serve: one refusal per broken rule, with a legal value."""
+
+from collections.abc import Iterator
+
+from flexmarl.contracts.problems import Problem
+from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.spec.team import FactoryModel
+
+VLLM_HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+"""Sizes of an attention head that vLLM computes on a CPU."""
+FACTORY_HEAD_DIMS = {"S": 16, "M": 32}
+
+
+def broken_engine_rules(spec: ExperimentSpec) -> Iterator[Problem]:
+    """Return what the vLLM engine cannot serve of a specification; the torch engine serves all of it."""
+    if spec.resources.engine != "vllm":
+        return
+    yield from _models(spec)
+    if spec.mechanisms.ordered:
+        yield Problem(
+            pointer="/mechanisms/ordered",
+            code="not_with_engine",
+            detail="An ordered run promises bits, and vLLM's depend on what else it computes at the moment.",
+            hint="Set ordered: false, or resources: {engine: torch}.",
+        )
+    for name in spec.trainable_policies():
+        if spec.lag_policy_of(name).in_flight == "continue":
+            own = spec.policies[name].lag_policy is not None
+            where = f"/policies/{name}/lag_policy" if own else "/mechanisms/lag_policy"
+            yield Problem(
+                pointer=f"{where}/in_flight",
+                code="not_with_engine",
+                detail=f"vLLM serves each version with attention keys of its own; replies of {name} cannot continue on "
+                "older ones.",
+                hint="Set resume, or resources: {engine: torch}.",
+            )
+
+
+def _models(spec: ExperimentSpec) -> Iterator[Problem]:
+    for name, policy in spec.policies.items():
+        if not isinstance(policy.model, FactoryModel):
+            continue  # what a folder holds is known where it is read: an engine that cannot serve it says so
+        size = FACTORY_HEAD_DIMS[policy.model.size]
+        if size not in VLLM_HEAD_DIMS:
+            fits = ", ".join(name for name, width in FACTORY_HEAD_DIMS.items() if width in VLLM_HEAD_DIMS)
+            yield Problem(
+                pointer=f"/policies/{name}/model/size",
+                code="not_with_engine",
+                detail=f"vLLM computes attention heads of {', '.join(map(str, VLLM_HEAD_DIMS))}; those of size "
+                f"{policy.model.size} are {size} wide.",
+                hint=f"Set {fits}, or resources: {{engine: torch}}.",
+            )

@@ -1,0 +1,94 @@
+"""The routes of OpenAI's dialect. They change nothing, keep no answers, and are not in the platform's own document."""
+
+import re
+from typing import Any
+
+from django.http import StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from flexmarl.controlplane.accounts.queries import actor_of
+from flexmarl.controlplane.common.api.views import ApiView
+from flexmarl.controlplane.common.middleware import request_id_of
+from flexmarl.controlplane.common.scopes import Scope
+from flexmarl.controlplane.playground import answers, models_of, questions, refusals
+from flexmarl.controlplane.playground.talk import WAIT_S, Talk
+
+_WAIT = re.compile(r"\bwait=(\d{1,2})\b")
+
+
+class OpenAIView(ApiView):
+    """Permission, limits and strictness as everywhere; refusals in OpenAI's shape."""
+
+    schema = None
+    stores_answers = False
+
+    def get_exception_handler(self) -> Any:
+        """Return the function that answers what a method raised."""
+        return refusals.refused
+
+
+class ModelsView(OpenAIView):
+    scopes = {"GET": Scope.MODELS_USE}
+
+    def get(self, request: Request) -> Response:
+        """List the agents that the caller may talk to."""
+        return Response({"object": "list", "data": models_of.listed(actor_of(request))})
+
+
+class ModelView(OpenAIView):
+    scopes = {"GET": Scope.MODELS_USE}
+
+    def get(self, request: Request, name: str) -> Response:
+        """Describe one agent, or one version of it."""
+        model = models_of.find(actor_of(request), name)
+        created = int(model.run.created_at.timestamp())
+        return Response(models_of.model_object(name, model.run, model.version, created))
+
+
+class _AskView(OpenAIView):
+    scopes = {"POST": Scope.MODELS_USE}
+    rate_class = "models"
+    chat = False
+
+    def post(self, request: Request) -> HttpResponseBase:
+        """Ask an agent. `Prefer: wait=<seconds>` says how long to wait for an engine to start."""
+        question = questions.read(request.data, chat=self.chat)
+        talk = Talk(actor_of(request), question, _wait_s(request))
+        if not question.stream:
+            return Response(answers.whole(talk, talk.replies()))
+        answer = StreamingHttpResponse(
+            Stream(talk, request_id_of(request)),
+            content_type="text/event-stream",
+            headers={"Cache-Control": "no-store"},
+        )
+        answer.headers["X-Accel-Buffering"] = "no"
+        return answer
+
+
+class ChatView(_AskView):
+    chat = True
+
+
+class CompletionsView(_AskView):
+    pass
+
+
+class Stream:
+    """A talk's events. `close` is what the server calls for an answer that nobody came to read."""
+
+    def __init__(self, talk: Talk, request_id: str) -> None:
+        self._talk, self._events = talk, answers.streamed(talk, request_id)
+
+    def __aiter__(self) -> Any:
+        return self._events
+
+    def close(self) -> None:
+        """Give the talk's place back."""
+        self._talk.close()
+
+
+def _wait_s(request: Request) -> float:
+    found = _WAIT.search(request.headers.get("Prefer", ""))
+    return min(WAIT_S, float(found[1])) if found else WAIT_S

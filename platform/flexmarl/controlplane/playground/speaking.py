@@ -1,0 +1,124 @@
+"""Between the text of a request and the token ids of an agent: its own tokenizer, and nobody's guess.
+
+A word that a word-level vocabulary does not hold is refused with a few it does: it would mean nothing to the agent.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tokenizers import Tokenizer
+
+from flexmarl.contracts.environments import environment_facts
+from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.controlplane.common.problems import Conflict
+from flexmarl.controlplane.playground.models_of import Model
+from flexmarl.controlplane.playground.observations import allowed_words
+from flexmarl.controlplane.playground.questions import Prompt, Question, wrong
+from flexmarl.controlplane.telemetry.decoding import decoder_of
+
+SHOWN_WORDS = 12
+END_WORDS = ("<eos>", "</s>", "<|endoftext|>", "<|im_end|>")
+"""Special words by which vocabularies end a text."""
+
+
+class NoTokenizer(Conflict):
+    code = "no_tokenizer"
+    title = "The agent has no words yet"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question in the agent's own terms."""
+
+    prompts: tuple[tuple[int, ...], ...]
+    max_tokens: int
+    temperature: float
+    allowed: tuple[int, ...]
+    stop: tuple[int, ...]
+    """Token ids that end a reply and are no part of it."""
+
+
+def spoken(model: Model, question: Question, tokenizer: Tokenizer) -> Asked:
+    """Put a question into token ids. Raises ValidationProblem that names unknown words and some known ones."""
+    field = "messages" if question.chat else "prompt"
+    sampling = model.agent["sampling"]
+    temperature = sampling["temperature"] if question.temperature is None else question.temperature
+    return Asked(
+        prompts=tuple(_ids(tokenizer, prompt, field) for prompt in question.prompts),
+        max_tokens=question.max_tokens or reply_length(model),
+        temperature=float(temperature),
+        allowed=_allowed(model, tokenizer, question.allowed_words),
+        stop=(*_single(tokenizer, question.stop, "stop"), *_ends(tokenizer)),
+    )
+
+
+def tokenizer_of(model: Model) -> Tokenizer:
+    """Return the agent's tokenizer. Raises NoTokenizer before its policy was bound."""
+    found = decoder_of(model.run.no, model.policy)
+    if found is None:
+        raise NoTokenizer(f"{model.role} of {model.run.key} has no tokenizer yet: its policy was never bound.")
+    return found
+
+
+def reply_length(model: Model) -> int:
+    """How long a reply is when the caller does not say: as long as the environment asks for."""
+    spec = ExperimentSpec.model_validate(model.run.spec)
+    lengths = {role.name: role.reply_tokens for role in environment_facts(spec.environment).roles}
+    return lengths.get(model.role) or int(model.agent["sampling"]["max_tokens"])
+
+
+def known_words(tokenizer: Tokenizer) -> list[str]:
+    """Return the words of a word-level vocabulary in their order, without special ones; empty for other kinds."""
+    if not _is_word_level(tokenizer):
+        return []
+    special = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
+    words = sorted(tokenizer.get_vocab().items(), key=lambda pair: pair[1])
+    return [word for word, _ in words if word not in special]
+
+
+def _ids(tokenizer: Tokenizer, prompt: Prompt, field: str) -> tuple[int, ...]:
+    if not isinstance(prompt, str):
+        size = tokenizer.get_vocab_size()
+        if not all(0 <= number < size for number in prompt):
+            raise wrong(field, "holds a token id that the agent does not have", f"ids are 0 to {size - 1}")
+        return prompt
+    if _is_word_level(tokenizer):
+        _refuse_unknown(tokenizer, prompt.split(), field)
+    return tuple(tokenizer.encode(prompt).ids)
+
+
+def _refuse_unknown(tokenizer: Tokenizer, words: Sequence[str], field: str) -> None:
+    unknown = list(dict.fromkeys(word for word in words if tokenizer.token_to_id(word) is None))
+    if unknown:
+        named = ", ".join(repr(word[:40]) for word in unknown[:SHOWN_WORDS])
+        known = known_words(tokenizer)
+        some = " ".join(known[:SHOWN_WORDS])
+        rule = f"it knows {len(known)} words, such as: {some}" if known else "each must be one token of the agent"
+        raise wrong(field, f"the agent does not know {named}", rule, "unknown_words")
+
+
+def _single(tokenizer: Tokenizer, words: Sequence[str], field: str) -> tuple[int, ...]:
+    """Return the id of each word; what is no single token of the agent is refused."""
+    _refuse_unknown(tokenizer, words, field)
+    return tuple(number for word in words if (number := tokenizer.token_to_id(word)) is not None)
+
+
+def _ends(tokenizer: Tokenizer) -> list[int]:
+    return [number for word in END_WORDS if (number := tokenizer.token_to_id(word)) is not None]
+
+
+def _allowed(model: Model, tokenizer: Tokenizer, words: Sequence[str] | None) -> tuple[int, ...]:
+    if words is None:
+        return tuple(sorted(allowed_words(model.run, model.role)))
+    return tuple(dict.fromkeys(_single(tokenizer, words, "allowed_words")))
+
+
+def _is_word_level(tokenizer: Tokenizer) -> bool:
+    return _kind(tokenizer.to_str()) == "WordLevel"
+
+
+@lru_cache(maxsize=64)
+def _kind(body: str) -> str:
+    return str(json.loads(body)["model"]["type"])

@@ -1,0 +1,123 @@
+"""One talk with an agent: from a question to its replies, whole or as they come.
+
+Invariant: a place is taken before an engine is waited for and given back once, however the talk ends. An engine that
+let the version go before it answered is replaced once, by one that a node brings up.
+"""
+
+import secrets
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from asgiref.sync import async_to_sync, sync_to_async
+from tokenizers import Tokenizer
+
+from flexmarl.controlplane.common.actor import Actor
+from flexmarl.controlplane.playground import engines, models_of
+from flexmarl.controlplane.playground.engines import Engine, EngineFailed, NotHeld, Part
+from flexmarl.controlplane.playground.models_of import Model
+from flexmarl.controlplane.playground.questions import Question
+from flexmarl.controlplane.playground.speaking import Asked, spoken, tokenizer_of
+from flexmarl.controlplane.telemetry.decoding import text_of, token_texts
+
+WAIT_S = 20.0
+"""How long a question waits for an engine to start, unless it says otherwise; a client then asks again."""
+
+
+@dataclass
+class Reply:
+    """One reply so far. Tokens that only end it are no part of it."""
+
+    tokenizer: Tokenizer
+    ends: frozenset[int]
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    finish: str = ""
+
+    def take(self, part: Part) -> None:
+        """Append what came."""
+        ids, logprobs = part.token_ids, part.logprobs
+        if part.finish == "stop" and ids and ids[-1] in self.ends:
+            ids, logprobs = ids[:-1], logprobs[:-1]
+        self.ids += ids
+        self.logprobs += logprobs
+        self.finish = part.finish
+
+    @property
+    def text(self) -> str:
+        """What the agent said, without special words."""
+        return text_of(self.tokenizer, self.ids, special=False)
+
+    def tokens(self, since: int = 0) -> list[tuple[str, int, float]]:
+        """Return text, id and log-probability of each token from a position on."""
+        texts = token_texts(self.tokenizer, self.ids)
+        return list(zip(texts, self.ids, self.logprobs, strict=True))[since:]
+
+
+class Talk:
+    """A question that was understood, and the engine that answers it."""
+
+    def __init__(self, actor: Actor, question: Question, wait_s: float = WAIT_S) -> None:
+        self.question = question
+        self.model: Model = models_of.find(actor, question.model)
+        self.tokenizer = tokenizer_of(self.model)
+        self.asked: Asked = spoken(self.model, question, self.tokenizer)
+        self._wait_s = wait_s
+        held = engines.live(self.model)
+        self._places = engines.LIVE_PLACES if held else engines.PLAY_PLACES
+        self._places.take()
+        self._open = True
+        try:
+            self._engine: Engine = held or engines.bring_up(self.model, wait_s)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Token ids that were sent, counted once however many replies there are."""
+        return sum(len(prompt) for prompt in self.asked.prompts)
+
+    def replies(self) -> list[Reply]:
+        """Return all replies, prompts times draws, when the last has ended."""
+
+        async def collect() -> list[Reply]:
+            replies = self.fresh()
+            async for part in self.parts():
+                replies[part.index].take(part)
+            return replies
+
+        return async_to_sync(collect)()
+
+    def fresh(self) -> list[Reply]:
+        """Return the replies before anything came."""
+        count = len(self.asked.prompts) * self.question.n
+        ends = frozenset(self.asked.stop)
+        return [Reply(self.tokenizer, ends) for _ in range(count)]
+
+    async def parts(self) -> AsyncIterator[Part]:
+        """Yield what comes of the replies, and give the place back at the end."""
+        seeds = self._seeds()
+        try:
+            try:
+                async for part in engines.parts(self._engine, self.model, self.asked, seeds):
+                    yield part
+            except NotHeld:
+                other = await sync_to_async(engines.bring_up)(self.model, self._wait_s)
+                async for part in engines.parts(other, self.model, self.asked, seeds):
+                    yield part
+        except NotHeld:
+            detail = f"{self.model.name} was let go while it was asked. Ask again."
+            raise EngineFailed(detail, headers={"Retry-After": "1"}) from None
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Give the place back, if it still is held."""
+        if self._open:
+            self._open = False
+            self._places.leave()
+
+    def _seeds(self) -> list[int]:
+        """One per reply: those that follow the caller's, so that a seed names all draws; or random ones."""
+        first = secrets.randbits(63) if self.question.seed is None else self.question.seed
+        return [(first + place) % 2**63 for place in range(len(self.asked.prompts) * self.question.n)]

@@ -1,0 +1,44 @@
+"""A real engine child as a device worker starts it: a process of its own, told what to be on standard input."""
+
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from workers.child import ChildConfig, ChildReady
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 120
+
+
+@dataclass
+class EngineChild:
+    process: "subprocess.Popen[bytes]"
+    url: str
+    incarnation: str
+
+
+def start_engine(home: Path, incarnation: str, spec: dict[str, Any]) -> EngineChild:
+    """Start an engine whose secret is `secret`; its state plane is under `home`."""
+    config = ChildConfig("engine", 1, 2, 3, incarnation, "cpu", 1, "127.0.0.1", "secret", str(home), spec)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "workers.rollout.engines.serve"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "platform")])},
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(msgspec.json.encode(config) + b"\n")
+    process.stdin.flush()
+    watchdog = threading.Timer(PATIENCE_S, process.kill)
+    watchdog.start()
+    ready = msgspec.json.decode(process.stdout.readline(), type=ChildReady)
+    watchdog.cancel()
+    return EngineChild(process, f"http://127.0.0.1:{ready.port}", incarnation)

@@ -1,0 +1,103 @@
+"""Engine children as a host starts them: the same processes, contract and HTTP for every engine, without a database.
+
+`running_engine("torch", home)` and `running_engine("vllm", home)` differ in nothing a client sees.
+"""
+
+import contextlib
+import json
+import os
+import queue
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+
+from flexmarl.contracts.events import DeviceUse
+from flexmarl.contracts.spec.experiment import ExperimentSpec
+from workers.child import ChildConfig
+from workers.children import Child, Ended, Failed, Ready
+from workers.models.weights import initial_weights
+from workers.programs import MODULES, Program, vllm_program
+from workers.rollout.engines.wire import Choice, CompletionResponse, Stats
+from workers.transfer.local import LocalTier
+
+VLLM_PYTHON = os.environ.get("FLEXMARL_VLLM_PYTHON", "")
+needs_vllm = pytest.mark.skipif(
+    not VLLM_PYTHON, reason="FLEXMARL_VLLM_PYTHON names no interpreter with vLLM; scripts/test makes one"
+)
+SECRET = "secret"
+START_S = 300.0
+WORDS = 40
+
+
+def engine_spec(engine: str, size: str = "M", more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    policy = {"model": {"type": "factory", "size": size}}
+    return {
+        "agents": {"speaker": {}, "listener": {}},
+        "policies": {"speaker": policy, "listener": policy, **(more or {})},
+        "environment": {"type": "reference_game"},
+        "resources": {"engine": engine},
+    }
+
+
+class RunningEngine:
+    """A started engine child and the state plane it reads. `ask` speaks its dialect."""
+
+    def __init__(
+        self, engine: str, home: Path, size: str = "M", threads: int = 1, more: Mapping[str, Any] | None = None
+    ) -> None:
+        self.home = home
+        self.spec = engine_spec(engine, size, more)
+        self.plane = LocalTier(home)
+        self.told: queue.SimpleQueue[Ready | Failed | Ended] = queue.SimpleQueue()
+        config = ChildConfig("engine", 1, 2, 3, "life-1", "cpu", threads, "127.0.0.1", SECRET, str(home), self.spec)
+        program = vllm_program(VLLM_PYTHON) if engine == "vllm" else Program(MODULES[DeviceUse.ENGINE])
+        environment = {"OMP_NUM_THREADS": str(threads), "CUDA_VISIBLE_DEVICES": "", **program.environment}
+        self.child = Child(program.module, config, environment, home / "engine.log", program.python)
+        self.child.watch(self.told.put)
+        self.url = ""
+
+    def ready(self) -> "RunningEngine":
+        said = self.told.get(timeout=START_S)
+        assert isinstance(said, Ready), f"{said}: {(self.home / 'engine.log').read_text()[-2000:]}"
+        self.url = f"http://127.0.0.1:{said.port}"
+        return self
+
+    def put(self, seed: int, words: int = WORDS) -> str:
+        """Store weights as a trainer does; returns their digest."""
+        model = ExperimentSpec.model_validate(self.spec).policies["speaker"].model
+        return self.plane.put(initial_weights(model, words, seed)).digest
+
+    async def ask(self, path: str, body: object = None) -> tuple[int, dict[str, Any]]:
+        async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {SECRET}"}) as session:
+            method = "GET" if body is None else "POST"
+            data = None if body is None else msgspec.json.encode(body)
+            async with session.request(method, self.url + path, data=data) as response:
+                return response.status, json.loads(await response.read())
+
+    async def load(self, policy: str, version: int, digest: str, keeps: tuple[int, ...] = ()) -> None:
+        body = {"policy": policy, "version": version, "digest": digest, "keeps": list(keeps)}
+        assert await self.ask("/load", body) == (200, {"version": version, "digest": digest})
+
+    async def complete(self, **body: object) -> list[Choice]:
+        status, answer = await self.ask("/v1/completions", body)
+        assert status == 200, answer
+        return msgspec.convert(answer, CompletionResponse).choices
+
+    async def stats(self) -> Stats:
+        return msgspec.convert((await self.ask("/stats"))[1], Stats)
+
+
+@contextlib.contextmanager
+def running_engine(
+    engine: str, home: Path, size: str = "M", threads: int = 1, more: Mapping[str, Any] | None = None
+) -> Iterator[RunningEngine]:
+    """Start an engine and stop it afterwards. `more`: policies besides those of the reference game."""
+    running = RunningEngine(engine, home, size, threads, more)
+    try:
+        yield running.ready()
+    finally:
+        running.child.stop(20.0)

@@ -1,0 +1,69 @@
+"""Which program a child is: the interpreter and the module that are started for what a lease is used for.
+
+Invariant: a program that is returned can be started; what is missing on this machine is said in words that name the
+setting, before anything is started.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import flexmarl.contracts
+from flexmarl.contracts.events import DeviceUse
+from workers.errors import HostingError
+from workers.settings import Settings
+
+MODULES = {DeviceUse.ENGINE: "workers.rollout.engines.serve", DeviceUse.TRAINER: "workers.training.serve"}
+VLLM_MODULE = "workers.rollout.engines.serve_vllm"
+VLLM_ENVIRONMENT = {
+    # In the child's own process: it is smaller, starts in a third of the time, and its death takes everything along.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    # The sampler's one compiled helper costs seconds at its first call and at each new batch size.
+    "TORCHDYNAMO_DISABLE": "1",
+    # By itself vLLM binds every engine of a machine to the same cores.
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    # Each warning would be a line of the run's log, and none of them is about the run.
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+    "PYTHONWARNINGS": "ignore",
+}
+_ROOTS = (Path(__file__).resolve().parents[1], Path(flexmarl.contracts.__file__).resolve().parents[2])
+"""Where `workers` and `flexmarl` lie: another interpreter finds them there, and nothing else of this environment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    module: str
+    python: str = sys.executable
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def program_of(use: DeviceUse, spec: Mapping[str, object], settings: Settings) -> Program:
+    """Return what to start. Raises HostingError when this machine lacks it."""
+    resources = spec.get("resources")
+    wanted = resources.get("engine") if isinstance(resources, dict) else None
+    if use is DeviceUse.ENGINE and wanted == "vllm":
+        return vllm_program(settings.vllm_python)
+    return Program(MODULES[use])
+
+
+def vllm_program(python: str) -> Program:
+    """Return the vLLM engine under an interpreter that has vLLM. Raises HostingError when there is none."""
+    if not python:
+        raise HostingError(
+            "the run wants the vLLM engine and FLEXMARL_VLLM_PYTHON is not set on this node; set it to the interpreter "
+            "of an environment with vLLM, or choose resources.engine: torch"
+        )
+    if not os.access(python, os.X_OK):
+        raise HostingError(
+            f"FLEXMARL_VLLM_PYTHON is {python}, which cannot be run; set it to the interpreter of an environment with "
+            "vLLM, or choose resources.engine: torch"
+        )
+    paths = os.pathsep.join(map(str, dict.fromkeys(_ROOTS)))
+    return Program(VLLM_MODULE, python, {**VLLM_ENVIRONMENT, "PYTHONPATH": paths})

@@ -1,0 +1,70 @@
+"""What the HTTP face asks of an engine, whichever library computes.
+
+Invariants, kept by every engine: a reply is made by weights that were wholly held under the version and digest it
+names; every submitted request is settled exactly once, by `step_policy` or `abort`; ids, log-probabilities and versions
+stay aligned. Everything but `prepare` of an engine runs on one thread.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from workers.rollout.engines.requests import Finished, Part, Request
+from workers.rollout.engines.wire import Held, Load
+
+
+class EngineFailedError(Exception):
+    """The library beneath an engine cannot do it; the text says what it said and what to change."""
+
+
+class Engine(Protocol):
+    generated_tokens: int
+    prompt_tokens: int
+
+    @property
+    def rows(self) -> int:
+        """Return how many requests of a policy version are in generation at once."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step would do or settle something."""
+
+    @property
+    def cached_tokens(self) -> int:
+        """Return how many prompt tokens were not computed, because an earlier request had left their keys."""
+
+    @property
+    def cache_use(self) -> float:
+        """Return the share of the attention cache in use."""
+
+    def load(self, policy: str, version: int, digest: str, weights: Any, keeps: Sequence[int] = ()) -> None:
+        """Hold a version from now on, beside one of `keeps`."""
+
+    def has(self, policy: str, version: int, digest: str) -> bool:
+        """Whether requests for exactly these weights are taken."""
+
+    def holds(self) -> dict[str, Held]:
+        """Return the newest version of each policy."""
+
+    def close(self, policy: str) -> list[Finished]:
+        """Take no more requests of a policy; returns those that are ended now, for somebody else to answer."""
+
+    def forget(self, policy: str) -> bool:
+        """Let a closed policy go once nothing of it runs. False: something does."""
+
+    def submit(self, requests: list[Request]) -> None:
+        """Queue requests, all or none; raise `NotHeldError` or `BadRequestError`."""
+
+    def busy_policies(self) -> list[str]:
+        """Return the policies that a step would advance."""
+
+    def step_policy(self, policy: str) -> tuple[list[Finished], int]:
+        """Advance a policy; return what ended and the number of tokens made."""
+
+    def abort(self, ids: set[str]) -> list[Finished]:
+        """End requests now, with the tokens they have; unknown ids are ignored."""
+
+    def parts(self, told: Mapping[str, int]) -> list[Part]:
+        """Return what running replies have beyond the tokens that `told` counts."""
+
+    def depth(self) -> Load:
+        """Return how many requests run and wait."""

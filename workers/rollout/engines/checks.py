@@ -1,0 +1,34 @@
+"""What a request must satisfy before any engine computes it: fields, ranges, and what it carries on."""
+
+from workers.rollout.engines import version_segments
+from workers.rollout.engines.requests import BadRequestError, Request
+
+
+def check(request: Request, words: int, positions: int) -> None:
+    """Refuse what a model of so many words and positions could never answer."""
+    if not request.prompt:
+        raise BadRequestError("prompt: is empty; it needs at least one token id")
+    if request.max_tokens < 1:
+        raise BadRequestError(f"max_tokens: {request.max_tokens} is below 1")
+    if len(request.prompt) + request.max_tokens > positions:
+        asked = len(request.prompt) + request.max_tokens
+        raise BadRequestError(f"prompt and max_tokens: {asked} positions exceed the model's {positions}")
+    if request.temperature < 0:
+        raise BadRequestError(f"temperature: {request.temperature} is negative")
+    for field in ("prompt", "allowed", "stop", "done"):
+        ids = getattr(request, field)
+        if ids and not (min(ids) >= 0 and max(ids) < words):
+            raise BadRequestError(f"{field}: holds a token id outside 0..{words - 1}")
+
+
+def check_done(request: Request, whole: bool = False) -> None:
+    """Refuse to carry on what does not fit together, or what is to be made from its first token."""
+    made = len(request.done)
+    if not made:
+        return
+    if whole or request.follow == "restart_turn":
+        raise BadRequestError("done: this reply is made from its first token on; send it without")
+    if len(request.done_logprobs) != made or version_segments.count(request.done_segments) != made:
+        raise BadRequestError(f"done: {made} tokens need as many log-probabilities and segments of as many")
+    if made >= request.max_tokens or request.done[-1] in request.stop:
+        raise BadRequestError("done: this reply is at its end already")

@@ -1,0 +1,208 @@
+"""The vLLM engine: a set of policies in one process, each on seats of its own.
+
+Invariants:
+- A reply is made by exactly the version it names. A policy has one seat; a second one is made when a load is told to
+  keep a version that is held, so two versions are served only where the run needs two.
+- Every submitted request is settled exactly once, by `step_policy` or `abort`.
+- A load takes the seat of a version that nobody is to be served by any more. What still runs there ends as aborted,
+  with the tokens so far, before the weights change; what asked to follow goes on under the new version with every token
+  it has, its keys computed anew.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from workers.models.architecture import UnsupportedModel
+from workers.rollout.engines.base import EngineFailedError
+from workers.rollout.engines.checks import check, check_done
+from workers.rollout.engines.requests import BadRequestError, Finished, NotHeldError, Part, Request
+from workers.rollout.engines.vllm_seat import Seat, handed_on
+from workers.rollout.engines.wire import Held, Load
+
+if TYPE_CHECKING:
+    import torch
+
+MakeSeat = Callable[[str, int], Seat]
+"""(policy, words) -> a seat without weights."""
+FOLLOWS = ("", "resume", "restart_turn")
+
+
+@dataclass(slots=True)
+class _Policy:
+    seats: list[Seat] = field(default_factory=list)
+    """In the order of their loads: the newest last."""
+    spares: list[Seat] = field(default_factory=list)
+    """Without a version: the first one, made in another thread before its load, and those that serve none any more."""
+    broken: list[Seat] = field(default_factory=list)
+    """Whose weights did not load. Never let go: the end of one vLLM engine tears down what all of a process share."""
+    ended: list[Finished] = field(default_factory=list)
+    """Ended by a load; settled with the next step."""
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.ended) or any(seat.busy for seat in self.seats)
+
+
+class VllmEngine:
+    def __init__(self, make_seat: MakeSeat, rows: int = 256) -> None:
+        self.rows = rows
+        self.generated_tokens = 0
+        self.prompt_tokens = 0
+        self._make_seat = make_seat
+        self._policies: dict[str, _Policy] = {}
+
+    def prepare(self, policy: str, state: "dict[str, torch.Tensor]", words: int) -> "dict[str, torch.Tensor]":
+        """Make the first seat of a policy for its weights. May run in any thread while nothing else does.
+
+        Raises UnsupportedModel for another vocabulary than that of the policy's seats.
+        """
+        own = self._policies.setdefault(policy, _Policy())
+        known = {seat.words for seat in (*own.seats, *own.spares)} - {words}
+        if known:
+            raise UnsupportedModel(f"these weights have {words} words and those of {policy} before had {known.pop()}")
+        if not own.seats and not own.spares:
+            own.spares.append(self._make_seat(policy, words))
+        return state
+
+    def load(
+        self, policy: str, version: int, digest: str, weights: "dict[str, torch.Tensor]", keeps: Sequence[int] = ()
+    ) -> None:
+        """Hold a version from now on, beside one of `keeps`. Loading what is held already changes nothing."""
+        if self.has(policy, version, digest):
+            return
+        own = self._policies.setdefault(policy, _Policy())
+        following = _take_followers(own.seats, version)
+        seat = self._vacate(policy, own, keeps)
+        try:
+            seat.hold(version, digest, weights)
+        except EngineFailedError:
+            own.ended += following
+            own.broken.append(seat)
+            raise
+        own.seats.append(seat)
+        for one in following:
+            seat.add(handed_on(one))
+
+    def has(self, policy: str, version: int, digest: str) -> bool:
+        """Whether requests for exactly these weights are taken."""
+        return any((seat.version, seat.digest) == (version, digest) for seat in self._seats(policy))
+
+    def holds(self) -> dict[str, Held]:
+        """Return the newest version of each policy."""
+        newest = {name: own.seats[-1].held for name, own in self._policies.items() if own.seats}
+        return {name: held for name, held in newest.items() if held is not None}
+
+    def close(self, policy: str) -> list[Finished]:
+        """Take no more requests of a policy; returns what ran, with the tokens it has.
+
+        Its seats stay for its next load: vLLM gives the memory of one engine back only with the process.
+        """
+        own = self._policies.get(policy)
+        if own is None:
+            return []
+        ended, own.ended = own.ended, []
+        for seat in own.seats:
+            ended += self._counted(seat.end([request.request_id for request in seat.running()]))
+        own.spares += own.seats
+        own.seats = []
+        return ended
+
+    def forget(self, policy: str) -> bool:
+        """Whether nothing of a closed policy runs: nothing does."""
+        return not self._seats(policy)
+
+    def submit(self, requests: list[Request]) -> None:
+        """Queue requests, all or none; raise `NotHeldError` or `BadRequestError`."""
+        seats = [self._seat_of(request) for request in requests]
+        for request, seat in zip(requests, seats, strict=True):
+            check(request, seat.words, seat.model.architecture.max_positions)
+            check_done(request)
+        added: list[str] = []
+        try:
+            for request, seat in zip(requests, seats, strict=True):
+                seat.add(request)
+                added.append(request.request_id)
+        except ValueError as refused:  # a rule of vLLM's own that we do not know
+            for seat in set(seats):
+                seat.end(added)
+            raise BadRequestError(f"vLLM refuses this request: {refused}") from refused
+        self.prompt_tokens += sum(len(request.prompt) for request in requests)
+
+    @property
+    def busy(self) -> bool:
+        return any(own.busy for own in self._policies.values())
+
+    def busy_policies(self) -> list[str]:
+        return [name for name, own in self._policies.items() if own.busy]
+
+    def step_policy(self, policy: str) -> tuple[list[Finished], int]:
+        """Advance every reply of a policy by one token; return what ended and how many tokens those had."""
+        own = self._policies[policy]
+        finished, own.ended = own.ended, []
+        for seat in own.seats:
+            if seat.busy:
+                finished += seat.step()
+        before = self.generated_tokens
+        return self._counted(finished), self.generated_tokens - before
+
+    def abort(self, ids: set[str]) -> list[Finished]:
+        """End requests now, with the tokens they have; unknown ids are ignored."""
+        return self._counted([one for seat in self._all() for one in seat.end(ids)])
+
+    def parts(self, told: Mapping[str, int]) -> list[Part]:
+        """Return what running replies have beyond the tokens that `told` counts, by request; others are left out."""
+        return [part for seat in self._all() for part in seat.parts(told)]
+
+    def depth(self) -> Load:
+        """Return how many requests run and wait."""
+        depths = [seat.depth() for seat in self._all()]
+        return Load(sum(running for running, _ in depths), sum(waiting for _, waiting in depths))
+
+    @property
+    def cached_tokens(self) -> int:
+        """Return how many prompt tokens were not computed, because an earlier request had left their keys."""
+        return sum(seat.cached_tokens for seat in self._all())
+
+    @property
+    def cache_use(self) -> float:
+        """Return the share of the attention cache in use, of the seat that uses most of its own."""
+        return max((seat.cache_use for seat in self._all()), default=0.0)
+
+    def _counted(self, ended: list[Finished]) -> list[Finished]:
+        self.generated_tokens += sum(len(one.token_ids) - len(one.request.done) for one in ended)
+        return ended
+
+    def _all(self) -> list[Seat]:
+        return [seat for own in self._policies.values() for seat in own.seats]
+
+    def _seats(self, policy: str) -> list[Seat]:
+        own = self._policies.get(policy)
+        return own.seats if own is not None else []
+
+    def _seat_of(self, request: Request) -> Seat:
+        if request.follow not in FOLLOWS:
+            raise BadRequestError(f"follow: vLLM cannot {request.follow} on keys of older weights; it can resume")
+        for seat in reversed(self._seats(request.policy)):
+            if request.follow and seat.version >= request.version:
+                return seat
+            if request.version in (-1, seat.version) and request.digest in ("", seat.digest):
+                return seat
+        wanted = f"{request.policy} version {request.version} {request.digest[:12]}"
+        raise NotHeldError(f"{wanted} is not held")
+
+    def _vacate(self, policy: str, own: _Policy, keeps: Sequence[int]) -> Seat:
+        """Take what nobody is to be served by any more out of service; return an idle seat, or a new one."""
+        kept = [seat for seat in own.seats if seat.version in keeps][-1:]
+        leaving = [seat for seat in own.seats if seat not in kept]
+        own.seats = kept
+        for seat in leaving:
+            own.ended += seat.end([request.request_id for request in seat.running()])
+        own.spares += leaving
+        return own.spares.pop() if own.spares else self._make_seat(policy, kept[0].words)
+
+
+def _take_followers(seats: Sequence[Seat], version: int) -> list[Finished]:
+    """End the replies that asked to follow newer weights, to be carried on by them."""
+    older = [seat for seat in seats if seat.version < version]
+    return [one for seat in older for one in seat.end([r.request_id for r in seat.running() if r.follow])]

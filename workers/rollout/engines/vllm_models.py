@@ -1,0 +1,69 @@
+"""Which models the vLLM engine serves, and with how much memory. Pure: vLLM itself is not needed to know.
+
+Invariant: what passes here was tried; what does not is refused before anything is started, with what would be served.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from flexmarl.contracts.engine_rules import VLLM_HEAD_DIMS
+from flexmarl.contracts.spec.team import FactoryModel, FolderModel
+from workers.models.architecture import Architecture, UnsupportedModel, architecture_of
+from workers.models.weights import model_config, weight_shapes
+
+if TYPE_CHECKING:
+    import torch
+
+EMBEDDING = "model.embed_tokens.weight"
+FLOAT_BYTES = 4
+CACHE_BYTES = 64 * 2**20
+"""Attention cache of one seat, unless its longest context needs more: room for 32 768 tokens of a factory model."""
+
+
+@dataclass(frozen=True, slots=True)
+class VllmModel:
+    """All that a seat is made from, besides the weights."""
+
+    source: FactoryModel | FolderModel
+    config: dict[str, Any]
+    """`config.json` as vLLM reads it; its vocabulary comes from the weights."""
+    architecture: Architecture
+
+    @property
+    def layers(self) -> int:
+        return int(self.config["num_hidden_layers"])
+
+    @property
+    def cache_bytes(self) -> int:
+        """Return the size of a seat's attention cache: the usual one, or one full context and a half."""
+        a = self.architecture
+        token = 2 * self.layers * a.kv_heads * a.head_dim * FLOAT_BYTES
+        return max(CACHE_BYTES, token * a.max_positions * 3 // 2)
+
+    def sized(self, words: int) -> dict[str, Any]:
+        """Return the configuration for a vocabulary of so many words."""
+        return {**self.config, "vocab_size": words}
+
+    def check(self, state: "Mapping[str, torch.Tensor]") -> int:
+        """Return the vocabulary of weights that are whole: what vLLM misses in a load it would silently keep.
+
+        Raises UnsupportedModel for one that is missing, strange or of another shape.
+        """
+        found = {name: tuple(tensor.shape) for name, tensor in state.items()}
+        words = found.get(EMBEDDING, (0,))[0]
+        expected = weight_shapes(self.source, words)
+        for name in sorted(expected.keys() | found.keys()):
+            if expected.get(name) != found.get(name):
+                wanted, given = (str(shapes.get(name, "absent")) for shapes in (expected, found))
+                raise UnsupportedModel(f"these weights are not the model's: {name} is {given}, the model's is {wanted}")
+        return words
+
+
+def vllm_model(source: FactoryModel | FolderModel) -> VllmModel:
+    """Return what a seat for a model source is made from. Raises UnsupportedModel."""
+    architecture = architecture_of(source)
+    if architecture.head_dim not in VLLM_HEAD_DIMS:
+        legal = ", ".join(map(str, VLLM_HEAD_DIMS))
+        raise UnsupportedModel(f"attention heads of {architecture.head_dim} are not served by vLLM; it serves {legal}")
+    return VllmModel(source, model_config(source, 0), architecture)

@@ -1,0 +1,220 @@
+"""A seat: one vLLM engine in this process, which holds the weights of one version of one policy at a time.
+
+Invariants. Weights change only while nothing runs on the seat, and its prefix cache is emptied with them, so no key of
+other weights is ever read again. A seat whose weights did not load wholly holds nothing. Replies end inside `step` or
+`end`, each once. The seat is built from a configuration alone, with weights that are never served.
+
+Log-probabilities are those of the distribution drawn from: mask and temperature applied, renormalised; greedy replies
+report the masked distribution at temperature 1, as the torch engine does. A reply that carries on another's tokens
+draws with a seed of its own, since vLLM counts a request's draws from its first own token.
+"""
+
+import contextlib
+import hashlib
+import json
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workers.rollout.engines import version_segments
+from workers.rollout.engines.base import EngineFailedError
+from workers.rollout.engines.requests import Finished, Part, Request
+from workers.rollout.engines.vllm_models import VllmModel
+from workers.rollout.engines.wire import Held
+
+if TYPE_CHECKING:
+    import torch
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+BLOCK = 32
+"""Tokens of a cache block: prompts that agree share whole blocks only, and the turns of small games are short."""
+CUDA_SHARE = 0.4
+"""Of the free memory of a GPU, for the attention cache of a seat."""
+
+
+@dataclass(slots=True)
+class _Running:
+    request: Request
+    number: str
+    """Under which vLLM knows it."""
+
+
+class Seat:
+    def __init__(self, model: VllmModel, words: int, device: str, rows: int) -> None:
+        self.model = model
+        self.words = words
+        self.version = -1
+        self.digest = ""
+        self.cached_tokens = 0
+        self._engine = _build(model, words, device, rows)
+        self._scheduler: Any = self._engine.engine_core.engine_core.scheduler
+        self._running: dict[str, _Running] = {}
+
+    @property
+    def held(self) -> Held | None:
+        """Return the version it holds, if it does."""
+        return Held(self.version, self.digest) if self.digest else None
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._running)
+
+    def hold(self, version: int, digest: str, state: "Mapping[str, torch.Tensor]") -> None:
+        """Take other weights; only while idle. Raises EngineFailedError, and holds nothing then."""
+        if self._running:
+            raise RuntimeError("a seat with requests keeps its weights")
+        self.version, self.digest = -1, ""
+        try:
+            # The linear weights were repacked for the CPU: only the reloading loader puts new ones where they belong.
+            self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(state.items())})
+        except Exception as error:  # vLLM raises what its loaders raise: assertions, key errors, runtime errors
+            raise EngineFailedError(f"vLLM cannot load these weights: {_said(error)}") from error
+        if not self._engine.reset_prefix_cache():
+            raise EngineFailedError("vLLM kept attention keys of the weights before; the engine has to start anew")
+        self.version, self.digest = version, digest
+
+    def add(self, request: Request) -> None:
+        """Begin a reply, or carry on what it has."""
+        prompt: Any = {"prompt_token_ids": list(request.context)}
+        number = self._engine.add_request(request.request_id, prompt, _sampling(request))
+        self._running[request.request_id] = _Running(request, number)
+
+    def step(self) -> list[Finished]:
+        """Advance every reply by one token; return what ended."""
+        ended = []
+        for output in self._engine.step():
+            if output.finished and (running := self._running.pop(output.request_id, None)) is not None:
+                self.cached_tokens += output.num_cached_tokens or 0
+                reply = output.outputs[0]
+                reason = reply.finish_reason if reply.finish_reason in ("stop", "length") else "abort"
+                ended.append(self._finished(running.request, reply.token_ids, reply.logprobs.logprobs, reason))
+        return ended
+
+    def end(self, ids: Iterable[str]) -> list[Finished]:
+        """End replies now, with the tokens they have; unknown ids are ignored."""
+        ended = []
+        for known in [known for known in ids if known in self._running]:
+            running = self._running.pop(known)
+            tokens, logprobs = self._so_far(running)
+            self._engine.abort_request([running.number], internal=True)
+            ended.append(self._finished(running.request, tokens, logprobs, "abort"))
+        return ended
+
+    def running(self) -> list[Request]:
+        """Return the requests in generation or waiting for it."""
+        return [running.request for running in self._running.values()]
+
+    def parts(self, told: Mapping[str, int]) -> list[Part]:
+        """Return what running replies have beyond the tokens that `told` counts."""
+        found = []
+        for name, running in self._running.items():
+            at = told.get(name, -1)
+            if at < 0:
+                continue
+            whole = self._finished(running.request, *self._so_far(running), "")
+            if at < len(whole.token_ids):
+                segments = version_segments.since(whole.segments, at)
+                found.append(Part(name, at, whole.token_ids[at:], whole.logprobs[at:], segments))
+        return found
+
+    def depth(self) -> tuple[int, int]:
+        """Return how many requests run and wait."""
+        running, _ = self._scheduler.get_request_counts()
+        return running, max(0, len(self._running) - running)
+
+    @property
+    def cache_use(self) -> float:
+        """Return the share of the attention cache in use."""
+        return float(self._scheduler.get_kv_cache_usage())
+
+    def _so_far(self, running: _Running) -> tuple[list[int], list[float]]:
+        state = self._engine.output_processor.request_states[running.number]
+        tokens = list(state.detokenizer.output_token_ids)
+        return tokens, list(state.logprobs_processor.logprobs.logprobs)[: len(tokens)]
+
+    def _finished(self, request: Request, tokens: Iterable[int], logprobs: Iterable[float], reason: str) -> Finished:
+        ids, chances = [*request.done, *tokens], [*request.done_logprobs, *logprobs]
+        return Finished(request, ids, chances, reason, self.version)
+
+
+def handed_on(ended: Finished) -> Request:
+    """Return the request of a reply that was ended to be carried on."""
+    if ended.request.follow == "restart_turn":
+        return ended.request
+    return replace(
+        ended.request,
+        done=tuple(ended.token_ids),
+        done_logprobs=tuple(ended.logprobs),
+        done_segments=tuple(ended.segments),
+    )
+
+
+def _sampling(request: Request) -> "SamplingParams":
+    from vllm.sampling_params import RequestOutputKind, SamplingParams
+
+    return SamplingParams(
+        max_tokens=request.max_tokens - len(request.done),
+        temperature=request.temperature,
+        seed=_seed(request),
+        allowed_token_ids=list(request.allowed) or None,
+        stop_token_ids=list(request.stop),
+        ignore_eos=True,
+        logprobs=0,
+        flat_logprobs=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+
+
+def _seed(request: Request) -> int:
+    if not request.done:
+        return request.seed
+    text = f"{request.seed}:{len(request.done)}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
+
+
+def _build(model: VllmModel, words: int, device: str, rows: int) -> "LLMEngine":
+    """Start an engine with weights of no meaning. Raises EngineFailedError with vLLM's own words."""
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+    on_cpu = device == "cpu"
+    with tempfile.TemporaryDirectory(prefix="flexmarl-vllm-") as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(model.sized(words)), encoding="utf-8")
+        try:
+            arguments = EngineArgs(
+                model=folder,
+                skip_tokenizer_init=True,
+                load_format="dummy",
+                generation_config="vllm",
+                dtype="float32" if on_cpu else "bfloat16",
+                enforce_eager=True,
+                max_model_len=model.architecture.max_positions,
+                max_num_seqs=rows,
+                kv_cache_memory_bytes=model.cache_bytes if on_cpu else _cuda_cache(model),
+                block_size=BLOCK,
+                logprobs_mode="processed_logprobs",
+                async_scheduling=False,
+                disable_log_stats=True,
+            )
+            return LLMEngine.from_engine_args(arguments)
+        except Exception as error:  # whatever keeps vLLM from starting is the reason that people have to read
+            raise EngineFailedError(f"vLLM cannot start this model: {_said(error)}") from error
+
+
+def _cuda_cache(model: VllmModel) -> int:
+    import torch
+
+    free, _ = torch.cuda.mem_get_info()
+    return max(model.cache_bytes, int(free * CUDA_SHARE))
+
+
+def _said(error: BaseException) -> str:
+    """Return an error's first line, in which vLLM says the cause."""
+    text = str(error)
+    with contextlib.suppress(IndexError):
+        text = text.strip().splitlines()[0]
+    return f"{type(error).__name__}: {text[:400]}"

@@ -1,0 +1,84 @@
+"""What a rollout worker and an episode's process say to each other: one JSON object a line.
+
+The worker speaks first and waits: `Begin`, then `Move` after `Move`; each is answered by a `Standing` or a `Broke`.
+"""
+
+import msgspec
+
+from workers.rollout.environments.base import Ask, Outcome, Reply
+
+
+class Begin(msgspec.Struct, frozen=True, tag="begin"):
+    """Make an episode; whatever was played before is forgotten."""
+
+    task_seed: int
+    held_out: bool
+    seed: int
+    """Of the episode's own generator, and of every generator that the process has."""
+
+
+class Move(msgspec.Struct, frozen=True, tag="move"):
+    """The replies to the last asks."""
+
+    replies: list[Reply]
+
+
+class Score(msgspec.Struct, frozen=True):
+    """An outcome; turns are written out, since JSON knows no pairs as keys."""
+
+    scores: dict[str, float]
+    team_score: float
+    solved: bool
+    turn_rewards: list[tuple[str, int, float]]
+    facts: dict[str, float]
+
+
+class Standing(msgspec.Struct, frozen=True, tag="standing"):
+    """Where an episode stands: whom it asks, or how it ended."""
+
+    asks: list[Ask]
+    score: Score | None = None
+    task: dict[str, object] = {}
+
+
+class Broke(msgspec.Struct, frozen=True, tag="broke"):
+    """The environment raised."""
+
+    reason: str
+
+
+class Born(msgspec.Struct, frozen=True, tag="born"):
+    """First line of an episode's process."""
+
+    pid: int
+
+
+class Hosting(msgspec.Struct, frozen=True, tag="hosting"):
+    """First line of the host: the game is imported; a process can be had."""
+
+
+Order = Begin | Move
+Answer = Born | Standing | Broke
+
+KILL = b"K"
+FORK = b"F"
+FRAME = 5
+"""Bytes of an order to the host: what, and the number of a process."""
+
+
+def line(message: msgspec.Struct) -> bytes:
+    return msgspec.json.encode(message) + b"\n"
+
+
+def frame(what: bytes, pid: int = 0) -> bytes:
+    return what + pid.to_bytes(FRAME - 1, "big")
+
+
+def score_of(outcome: Outcome) -> Score:
+    rewards = [(role, turn, reward) for (role, turn), reward in outcome.turn_rewards.items()]
+    return Score(outcome.scores, outcome.team_score, outcome.solved, rewards, outcome.facts)
+
+
+def outcome_of(score: Score) -> Outcome:
+    rewards = {(role, turn): reward for role, turn, reward in score.turn_rewards}
+    return Outcome(score.scores, score.team_score, score.solved, rewards, score.facts)

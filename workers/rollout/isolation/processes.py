@@ -1,0 +1,185 @@
+"""The processes of isolated environments, from the worker's side: the host that forks, and what it forked.
+
+Invariants: one fork is under way at a time, so orders never fill the host's socket; a host says first that it is ready
+or why it never will be; what waits for a host is never cancelled by another one that waits for it.
+"""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass, field
+
+import msgspec
+
+from workers.children import child_environment
+from workers.rollout.isolation.lines import (
+    FORK,
+    KILL,
+    Answer,
+    Born,
+    Broke,
+    Hosting,
+    Order,
+    Standing,
+    frame,
+    line,
+)
+
+HOST = "workers.rollout.isolation.host"
+MOST_LINE = 2**20
+"""Bytes of a line: no observation is longer."""
+LEAVE_S = 5.0
+"""How long a host may take to end its processes and itself."""
+SETTINGS = {
+    # Sets of words have one order; one process, one thread; nothing looks for a screen.
+    "PYTHONHASHSEED": "0",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "SDL_VIDEODRIVER": "dummy",
+    "SDL_AUDIODRIVER": "dummy",
+    "PYGAME_HIDE_SUPPORT_PROMPT": "1",
+}
+
+
+class EnvironmentBroke(RuntimeError):
+    """An environment raised, hung or died; the text says which."""
+
+
+@dataclass(slots=True)
+class Host:
+    """The process that forks, with the socket for orders to it."""
+
+    process: "subprocess.Popen[bytes]"
+    control: socket.socket
+    ready: "asyncio.Task[None]"
+    forking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    gone: bool = False
+    """It hung up: known before the operating system says that the process has ended."""
+    unanswered: bool = False
+    """The last fork that was ordered was not seen to happen."""
+
+    def alive(self) -> bool:
+        """Whether it runs and has not said that it never gets ready."""
+        failed = self.ready.done() and (self.ready.cancelled() or self.ready.exception() is not None)
+        return not failed and not self.gone and self.process.poll() is None
+
+    def silent(self) -> bool:
+        """Whether it owes an answer: somebody who waited too long waited for this process."""
+        return not self.ready.done() or self.unanswered
+
+    async def fork(self) -> "Process":
+        """Have a process. Raises EnvironmentBroke when there is none to be had."""
+        await asyncio.wait([self.ready])
+        if self.ready.cancelled():
+            raise EnvironmentBroke("the host of environments was ended before it was ready")
+        self.ready.result()
+        async with self.forking:
+            ours, theirs = socket.socketpair()
+            reader, writer = await asyncio.open_connection(sock=ours, limit=MOST_LINE)
+            process, self.unanswered = Process(self, reader, writer), True
+            try:
+                with theirs:
+                    self.order(FORK, give=theirs)
+                born = await process.answer()
+            except BaseException:  # broken or cancelled: a process that comes late finds that nobody listens
+                writer.close()
+                raise
+            assert isinstance(born, Born)
+            process.pid, self.unanswered = born.pid, False
+        return process
+
+    def order(self, what: bytes, pid: int = 0, give: socket.socket | None = None) -> None:
+        """Send an order. Raises EnvironmentBroke when the host is gone, and all its processes with it."""
+        try:
+            socket.send_fds(self.control, [frame(what, pid)], [give.fileno()] if give else [])
+        except OSError as error:
+            self.gone = True
+            raise EnvironmentBroke(f"the host of environments is gone: {error}") from error
+
+    def end(self) -> None:
+        """End it, and with it every process it forked: ask it, which it hears only when it is well; else kill it."""
+        if self.silent():
+            self.process.kill()
+        self.ready.cancel()
+        self.control.close()
+        asyncio.get_running_loop().run_in_executor(None, self._bury)
+
+    def _bury(self) -> None:
+        try:
+            self.process.wait(LEAVE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+@dataclass(slots=True, eq=False)
+class Process:
+    """One forked process and the line to it."""
+
+    host: Host
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    pid: int = 0
+    idle_since: float = 0.0
+
+    def alive(self) -> bool:
+        """Whether nothing is known of its end."""
+        return not self.reader.at_eof() and not self.writer.is_closing()
+
+    async def ask(self, order: Order) -> Standing:
+        """Send an order and wait for its answer. Raises EnvironmentBroke when the environment broke."""
+        self.writer.write(line(order))
+        answer = await self.answer()
+        if isinstance(answer, Broke):
+            raise EnvironmentBroke(answer.reason)
+        assert isinstance(answer, Standing)
+        return answer
+
+    async def answer(self) -> Answer:
+        """Wait for a line. Raises EnvironmentBroke when the process is gone."""
+        try:
+            text = await self.reader.readline()
+        except ConnectionError as error:
+            raise EnvironmentBroke(f"its process died: {error}") from error
+        if not text:
+            raise EnvironmentBroke("its process died")
+        answer: Answer = msgspec.json.decode(text, type=Answer)
+        return answer
+
+    def end(self) -> None:
+        """Hang up, which ends a process that listens, and have it killed, which ends one that does not."""
+        self.writer.close()
+        try:
+            self.host.order(KILL, self.pid)
+        except EnvironmentBroke:
+            return  # the host is gone, and every process it had
+
+
+def start(spec: str) -> Host:
+    """Start the host of an environment, given its specification as JSON."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "workers.adopted", HOST, str(theirs.fileno()), spec],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+            env=child_environment({**SETTINGS, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}),
+        )
+    ours.setblocking(False)
+    return Host(process, ours, asyncio.get_running_loop().create_task(_ready(ours)))
+
+
+async def _ready(control: socket.socket) -> None:
+    """Wait until the host is ready. Raises EnvironmentBroke when it never gets ready."""
+    loop, text = asyncio.get_running_loop(), b""
+    while not text.endswith(b"\n"):
+        more = await loop.sock_recv(control, MOST_LINE)
+        if not more:
+            raise EnvironmentBroke("the host of environments died before it was ready")
+        text += more
+    said = msgspec.json.decode(text, type=Hosting | Broke)
+    if isinstance(said, Broke):
+        raise EnvironmentBroke(said.reason)

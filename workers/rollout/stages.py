@@ -1,0 +1,71 @@
+"""Where an environment's episodes play: in this process, or in processes of their own.
+
+Built-in environments are pure code that takes microseconds a move and play here; games of other packages play elsewhere
+(`workers.rollout.isolation`), under deadlines. Whoever runs an episode sees no difference.
+"""
+
+import random
+from dataclasses import dataclass
+from typing import Protocol
+
+from flexmarl.contracts.spec.environment import EnvironmentSpec, ForeignGame
+from workers.rollout.environments.base import Ask, Environment, Family, Outcome, Reply
+from workers.rollout.environments.registry import family_of
+from workers.rollout.isolation import Troupe
+
+Stage = Family | Troupe
+
+
+class LiveEpisode(Protocol):
+    """An episode being played, wherever that is. Leave it in every case."""
+
+    task: dict[str, object]
+
+    def asks(self) -> list[Ask]:
+        """Return who must act now; empty when the episode is over."""
+
+    async def act(self, replies: list[Reply]) -> None:
+        """Take the replies to the last asks, in their order, and move on."""
+
+    def outcome(self) -> Outcome:
+        """Return the account; only when `asks` is empty."""
+
+    def leave(self) -> None:
+        """Let go of what it played in."""
+
+
+def stage_of(spec: EnvironmentSpec) -> Stage:
+    """Return where a run's episodes play. Raises LookupError for a type nobody provides."""
+    return Troupe(spec) if isinstance(spec, ForeignGame) else family_of(spec)
+
+
+async def begin(stage: Stage, task_seed: int, held_out: bool, seed: int) -> LiveEpisode:
+    """Begin an episode. `seed` is of the generator that drives what happens inside it."""
+    if isinstance(stage, Troupe):
+        return await stage.begin(task_seed, held_out, seed)
+    environment = stage.make(task_seed, held_out, random.Random(seed))
+    return _Here(environment, environment.describe())
+
+
+async def leave_stage(stage: Stage) -> None:
+    """Let go of a stage that nobody uses any more."""
+    if isinstance(stage, Troupe):
+        await stage.close()
+
+
+@dataclass(slots=True)
+class _Here:
+    environment: Environment
+    task: dict[str, object]
+
+    def asks(self) -> list[Ask]:
+        return self.environment.asks()
+
+    async def act(self, replies: list[Reply]) -> None:
+        self.environment.act(replies)
+
+    def outcome(self) -> Outcome:
+        return self.environment.outcome()
+
+    def leave(self) -> None:
+        return

@@ -1,0 +1,154 @@
+"""A turn on its way: what is asked, what engines made of it so far, and how a try ends.
+
+Invariants. Tokens, log-probabilities and version segments of a reply are taken in together or not at all, so they stay
+aligned however often the reply moves. A try has one future: what its engine says after the turn has gone elsewhere
+finds that future settled and changes nothing. What is carried on is copied, so an engine left behind cannot reach it.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from flexmarl.contracts.wire import PolicyPin
+from workers.rollout.engines import version_segments
+from workers.rollout.engines.wire import Choice, Done
+
+MAX_MOVES = 5
+"""Times a turn goes on at another engine, or the same one anew, after one took it and did not finish it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRequest:
+    """Everything a reply depends on. Requests that agree on all but prompt and seed share one HTTP request."""
+
+    policy: str
+    pin: PolicyPin
+    prompt: tuple[int, ...]
+    seed: int
+    max_tokens: int
+    temperature: float
+    allowed: tuple[int, ...]
+    stop: tuple[int, ...]
+    follow: str = ""
+    """Empty: exactly the pinned weights. Else the pinned version is the oldest allowed, see `CompletionRequest`."""
+    role: str = ""
+    """Replies of one role are expected to be alike in length."""
+    prefixes: tuple[str, ...] = ()
+    """Whose turns begin alike, the most alike first: a router may keep them together."""
+
+    def shape(self) -> tuple[object, ...]:
+        return (self.policy, self.pin, self.max_tokens, self.temperature, self.allowed, self.stop, self.follow)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnReply:
+    choice: Choice
+    incarnation: str
+    latency_ms: float
+    moves: int = 0
+    """Engines that took it and did not finish it."""
+
+
+class TurnTimeoutError(TimeoutError):
+    """No engine answered a turn before its deadline."""
+
+
+class TooManyMovesError(TurnTimeoutError):
+    """Engine after engine took a turn and did not finish it."""
+
+
+class WeightsTimeoutError(TimeoutError):
+    """Weights that were certain when a turn was asked for did not come in time."""
+
+
+class TryElsewhereError(Exception):
+    """An engine could not answer; `code` says why and is counted."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+@dataclass(slots=True)
+class SoFar:
+    """What engines made of a reply that is not finished."""
+
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    segments: list[int] = field(default_factory=list)
+
+    def take(self, choice: Choice) -> None:
+        """Put what an engine told where it belongs; it may have begun anew. Raises TryElsewhereError for a gap."""
+        made = len(choice.token_ids)
+        if choice.at > len(self.token_ids) or len(choice.logprobs) != made:
+            raise TryElsewhereError("not_aligned")
+        if version_segments.count(choice.segments) != made:
+            raise TryElsewhereError("not_aligned")
+        self.token_ids[choice.at :] = choice.token_ids
+        self.logprobs[choice.at :] = choice.logprobs
+        self.segments = version_segments.joined(version_segments.until(self.segments, choice.at), choice.segments)
+
+    def copy(self) -> "SoFar":
+        return SoFar(list(self.token_ids), list(self.logprobs), list(self.segments))
+
+    def done(self) -> Done:
+        """Return it as the next engine is told of it."""
+        return Done(self.token_ids, self.logprobs, self.segments)
+
+    def choice(self, finish_reason: str) -> Choice:
+        """Return it as a whole reply."""
+        return Choice(0, self.token_ids, self.logprobs, finish_reason, self.segments)
+
+    def ended(self, request: TurnRequest) -> str:
+        """Return why the reply is at its end, although nobody said so; empty while it is not."""
+        if self.token_ids and self.token_ids[-1] in request.stop:
+            return "stop"
+        return "length" if len(self.token_ids) >= request.max_tokens else ""
+
+
+@dataclass(slots=True)
+class Waiting:
+    """One try of a turn."""
+
+    request: TurnRequest
+    future: "asyncio.Future[TurnReply]"
+    asked_at: float
+    so_far: SoFar
+    moves: int = 0
+    expected: float = 0.0
+    """Tokens that are still to be made, as far as can be told."""
+    taken: bool = False
+    """Whether an engine accepted it."""
+    engine: str = ""
+    """To which it went."""
+    before: str = ""
+    """Engine of the try before, which gave it back: any other comes first."""
+
+    def settle(self, choice: Choice, incarnation: str, now: float) -> None:
+        """Take in what an engine said; a finished reply ends the try, an aborted one gives it back."""
+        if self.future.done():
+            return
+        try:
+            if choice.at or self.so_far.token_ids or not choice.finish_reason:
+                self.so_far.take(choice)
+                choice = self.so_far.choice(choice.finish_reason)
+            if choice.finish_reason == "abort":
+                self.so_far = SoFar(choice.token_ids, choice.logprobs, choice.segments)
+                raise TryElsewhereError("aborted")
+        except TryElsewhereError as lost:
+            self.future.set_exception(lost)
+            return
+        if choice.finish_reason:
+            reply = TurnReply(choice, incarnation, (now - self.asked_at) * 1e3, self.moves)
+            self.future.set_result(reply)
+
+    def give_back(self, code: str) -> None:
+        """End the try without an answer."""
+        if not self.future.done():
+            self.future.set_exception(TryElsewhereError(code))
+
+    def again(self, resumes: bool) -> "Waiting":
+        """Return the next try: with what this one made, where a reply may be carried on."""
+        carried = self.so_far.copy() if resumes and self.request.follow != "restart_turn" else SoFar()
+        future: asyncio.Future[TurnReply] = asyncio.get_running_loop().create_future()
+        moves = self.moves + self.taken
+        return Waiting(self.request, future, self.asked_at, carried, moves, before=self.engine)
