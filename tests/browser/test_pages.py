@@ -88,7 +88,7 @@ def test_a_token_is_shown_once_and_can_be_revoked(seeded: Any, visit: Callable[.
     guest = visit(seeded)
     guest.sign_in()
     guest.goto("/settings/tokens")
-    guest.page.get_by_label("Name").fill("notebook")
+    guest.page.get_by_label("Name", exact=True).fill("notebook")
     guest.page.get_by_role("button", name="Create token").click()
     guest.page.locator("#once").wait_for()
     assert guest.page.locator("#once-text").inner_text().startswith("fmx_")
