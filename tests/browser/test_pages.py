@@ -97,7 +97,7 @@ def test_a_token_is_shown_once_and_can_be_revoked(seeded: Any, visit: Callable[.
     assert guest.page.locator("#once-text").text_content() == ""
     guest.page.get_by_role("button", name="Revoke").first.click()
     guest.page.get_by_role("button", name="Revoke token").click()
-    guest.page.get_by_text("revoked").wait_for()
+    guest.page.get_by_text("revoked", exact=True).wait_for()
 
 
 def test_the_palette_finds_runs_and_verbs(seeded: Any, visit: Callable[..., Any]) -> None:
