@@ -26,10 +26,10 @@ from flexmarl.launcher.processes import free_port
 from flexmarl.launcher.valkey import EmbeddedValkey
 
 ROOT = Path(__file__).resolve().parents[1]
-REAL = ("services", "browser", "external")
-"""Tests of real processes. A shared machine may stand still for seconds, so one of these that fails is run once more,
-and the report lists it as a rerun. A pure test gets one try; of those that kill processes only one that ran out of time
-gets a second, for a promise that is broken now and then is broken."""
+REAL = ("services", "browser", "external", "slow")
+"""Tests of real processes, and long ones. A shared machine may stand still for seconds, so one of these that fails is
+run once more, and the report lists it as a rerun. A pure test gets one try; of those that kill processes only one that
+ran out of time gets a second, for a promise that is broken now and then is broken."""
 WITH_DJANGO = ("tests/controlplane", "tests/browser", "tests/integration/controlplane")
 """Folders whose tests may import a Django model; running others does not load Django."""
 

@@ -88,7 +88,7 @@ def test_a_token_is_shown_once_and_can_be_revoked(seeded: Any, visit: Callable[.
     guest = visit(seeded)
     guest.sign_in()
     guest.goto("/settings/tokens")
-    guest.page.get_by_label("Name").fill("notebook")
+    guest.page.get_by_label("Name", exact=True).fill("notebook")
     guest.page.get_by_role("button", name="Create token").click()
     guest.page.locator("#once").wait_for()
     assert guest.page.locator("#once-text").inner_text().startswith("fmx_")
@@ -97,7 +97,7 @@ def test_a_token_is_shown_once_and_can_be_revoked(seeded: Any, visit: Callable[.
     assert guest.page.locator("#once-text").text_content() == ""
     guest.page.get_by_role("button", name="Revoke").first.click()
     guest.page.get_by_role("button", name="Revoke token").click()
-    guest.page.get_by_text("revoked").wait_for()
+    guest.page.get_by_text("revoked", exact=True).wait_for()
 
 
 def test_the_palette_finds_runs_and_verbs(seeded: Any, visit: Callable[..., Any]) -> None:

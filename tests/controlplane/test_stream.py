@@ -81,6 +81,15 @@ async def test_who_comes_back_is_told_only_what_moved(run, token) -> None:
         assert json.loads((await following())["data"])["seq"] == 7
 
 
+async def test_a_hint_that_comes_late_takes_no_sequence_back(run, token) -> None:
+    topic = live.run_topic(run.id)
+    async with listening(token, topic) as following:
+        assert json.loads((await following())["data"])["seq"] == 7
+        for seq in (6, 7, 8):
+            await database_sync_to_async(live.announce)(topic, seq)
+        assert [json.loads((await following())["data"])["seq"] for _ in range(2)] == [7, 8]
+
+
 async def test_a_quiet_stream_shows_that_it_lives_and_loses_nothing(run, token, monkeypatch) -> None:
     monkeypatch.setattr(stream, "HEARTBEAT_S", 0.05)
     topic = live.run_topic(run.id)

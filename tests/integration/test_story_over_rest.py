@@ -108,11 +108,13 @@ def test_a_stream_that_breaks_goes_on_where_it_was(system: System) -> None:
     run = api.create_run(template="reference_game", name="streamed", overrides=endless)
     seen: list[int] = []
     last = ""
-    for _ in range(3):
-        last = listen(api, run["id"], last, seen, events=4)
+    try:
+        for _ in range(3):
+            last = listen(api, run["id"], last, seen, events=4)
+    finally:
+        api.act(run["id"], "kill")
     assert seen == sorted(seen), "a sequence never goes back"
     assert len(set(seen)) > 3, "the run went on meanwhile, and the stream told"
-    api.act(run["id"], "kill")
 
 
 def listen(api: Api, run_id: str, last: str, seen: list[int], events: int) -> str:

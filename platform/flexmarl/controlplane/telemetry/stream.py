@@ -1,9 +1,9 @@
 """The hints of the live socket as server-sent events, for scripts: `topic T is at sequence n`, then read again.
 
-A hint may be lost on its way; what it would have told is told at the next heartbeat. An event's id holds the sequences
-told so far; a client that comes back with it in Last-Event-ID is told only what has moved since. Who may listen is
-asked again each minute; the stream ends when a topic is no longer theirs. `Places` bounds the streams of one caller in
-this process.
+A hint may be lost on its way; what it would have told is told at the next heartbeat. No sequence goes back: a hint that
+comes late is left out. An event's id holds the sequences told so far; a client that comes back with it in Last-Event-ID
+is told only what has moved since. Who may listen is asked again each minute; the stream ends when a topic is no longer
+theirs. `Places` bounds the streams of one caller in this process.
 """
 
 import asyncio
@@ -107,7 +107,9 @@ class Listener:
                     continue
                 body = waiting.result()["body"]
                 waiting = asyncio.ensure_future(layer.receive(channel))
-                yield self._event(body["topic"], body["seq"])
+                # One that was on its way when the topic's sequence was read may be behind it.
+                if body["seq"] >= self.told.get(body["topic"], 0):
+                    yield self._event(body["topic"], body["seq"])
         finally:
             waiting.cancel()
 
