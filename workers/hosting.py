@@ -33,7 +33,7 @@ from workers.database import Pool
 from workers.errors import ChildUnreachable, HostingError
 from workers.lives import Lives
 from workers.log_tail import LogTail, last_words
-from workers.programs import program_of
+from workers.programs import confined, program_of
 from workers.settings import Settings
 from workers.vigil import Hangs, Watchman
 
@@ -356,6 +356,5 @@ class Host:
 
 def device_environment(device: nodes.Device, threads: int) -> dict[str, str]:
     """Return the environment that confines a child to its device."""
-    limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
     index = str(device.facts.get("cuda_index", device.ordinal)) if device.kind == "cuda" else ""
-    return {**limits, "CUDA_VISIBLE_DEVICES": index, "TOKENIZERS_PARALLELISM": "false"}
+    return confined(threads, index)

@@ -37,6 +37,12 @@ _ROOTS = (Path(__file__).resolve().parents[1], Path(flexmarl.contracts.__file__)
 """Where `workers` and `flexmarl` lie: another interpreter finds them there, and nothing else of this environment."""
 
 
+def confined(threads: int, cuda_index: str = "") -> dict[str, str]:
+    """Return the environment that keeps a child to so many threads and to one GPU, or to none."""
+    limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
+    return {**limits, "CUDA_VISIBLE_DEVICES": cuda_index, "TOKENIZERS_PARALLELISM": "false"}
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
     module: str

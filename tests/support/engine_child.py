@@ -41,4 +41,5 @@ def start_engine(home: Path, incarnation: str, spec: dict[str, Any]) -> EngineCh
     watchdog.start()
     ready = msgspec.json.decode(process.stdout.readline(), type=ChildReady)
     watchdog.cancel()
+    assert ready.incarnation == incarnation
     return EngineChild(process, f"http://127.0.0.1:{ready.port}", incarnation)

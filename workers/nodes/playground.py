@@ -30,12 +30,13 @@ from workers.children import Child, Ended, Failed, Ready, Report
 from workers.errors import ChildRefused, ChildUnreachable
 from workers.nodes.child_client import ChildClient
 from workers.nodes.lanes import Store
+from workers.programs import MODULES, confined
 from workers.rollout.engines.wire import LoadRequest
 from workers.settings import Settings
 
 log = structlog.get_logger(__name__)
 
-MODULE = "workers.rollout.engines.serve"
+MODULE = MODULES[DeviceUse.ENGINE]
 MOST_ENGINES = 2
 IDLE_S = 300.0
 """An engine that nobody asked for so long is stopped."""
@@ -127,7 +128,7 @@ class Playground:
             return self._lives[run_id]
         config = self._config(run_id, spec)
         # From this thread, the node's first: the kernel ties the child to the thread that starts it.
-        child = Child(self._module, config, _environment(self._settings.child_threads), self._log_file(run_id))
+        child = Child(self._module, config, confined(self._settings.child_threads), self._log_file(run_id))
         now = time.monotonic()
         life = self._lives[run_id] = Life(child, config, began=now, used=now)
         child.watch(_on_loop(asyncio.get_running_loop(), partial(self._told, life)))
@@ -175,11 +176,6 @@ class Playground:
 def _read(conn: Connection, asked: PlayRequest) -> tuple[steps.PolicyVersion, dict[str, object]]:
     spec = runs.load_spec(conn, asked.run_id)
     return steps.version_of(conn, asked.run_id, asked.policy, asked.version), spec
-
-
-def _environment(threads: int) -> dict[str, str]:
-    limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
-    return {**limits, "CUDA_VISIBLE_DEVICES": "", "TOKENIZERS_PARALLELISM": "false"}
 
 
 def _on_loop(loop: asyncio.AbstractEventLoop, take: Report) -> Report:

@@ -1,11 +1,8 @@
 """The engine child as its parent and its clients see it: a real process, real HTTP, weights from the state plane."""
 
 import asyncio
-import os
 import signal
 import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,12 +14,12 @@ import msgspec
 import pytest
 
 from flexmarl.contracts.spec.team import FactoryModel
-from workers.child import ChildConfig, ChildReady, Interval
+from tests.support.engine_child import start_engine
+from workers.child import Interval
 from workers.models import build_model
 from workers.rollout.engines.wire import CompletionResponse, NotHeld, Stats
 from workers.transfer.local import LocalTier
 
-ROOT = Path(__file__).resolve().parents[3]
 WORDS = ("<pad>", "<bos>", "<eos>", *(f"w{i}" for i in range(37)))
 SPEC = {"agents": {"speaker": {}, "listener": {}}, "environment": {"type": "reference_game"}}
 
@@ -38,24 +35,8 @@ class RunningChild:
 def start_child(home: Path) -> RunningChild:
     plane = LocalTier(home)
     digests = [plane.put(build_model(FactoryModel(), WORDS, seed).state_dict()).digest for seed in (1, 2)]
-    config = ChildConfig("engine", 1, 2, 3, "life-1", "cpu", 1, "127.0.0.1", "secret", str(home), SPEC)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "workers.rollout.engines.serve"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "platform")])},
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(msgspec.json.encode(config) + b"\n")
-    process.stdin.flush()
-    watchdog = threading.Timer(60, process.kill)
-    watchdog.start()
-    ready = msgspec.json.decode(process.stdout.readline(), type=ChildReady)
-    watchdog.cancel()
-    assert ready.incarnation == "life-1"
-    return RunningChild(process, f"http://127.0.0.1:{ready.port}", digests, plane)
+    started = start_engine(home, "life-1", SPEC)
+    return RunningChild(started.process, started.url, digests, plane)
 
 
 @pytest.fixture(scope="module")
