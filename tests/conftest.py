@@ -128,6 +128,7 @@ def pytest_configure(config: pytest.Config) -> None:
         django.setup()
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in a hook of this name, too
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With `-n`, a worker takes whole files, and one takes all of the control plane's; real processes get two tries.
 

@@ -178,11 +178,13 @@ def test_the_requests_of_the_quickstart_work(running: System, short_tmp: Path) -
 
 
 def test_every_process_has_a_log_of_its_own(running: System) -> None:
+    def lines(name: str) -> list[str]:
+        whole = (running.home / "logs" / f"{name}.log").read_text().rpartition("\n")[0]
+        return [line for line in whole.splitlines() if line.startswith("{")]
+
     for name in NAMES:
-        text = (running.home / "logs" / f"{name}.log").read_text()
-        lines = [line for line in text.splitlines() if line.startswith("{")]
-        assert lines, name
-        assert all("event" in json.loads(line) for line in lines)
+        assert wait_until(lambda name=name: bool(lines(name)), 60), name  # the address is printed before all are up
+        assert all("event" in json.loads(line) for line in lines(name))
 
 
 def test_sigterm_ends_everything_in_time_and_a_second_start_works(short_tmp: Path) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+OF_THE_SESSION = {"DATABASE_URL", "REDIS_URL", "DJANGO_SETTINGS_MODULE"}
 TERMINAL = {"completed", "failed", "cancelled", "killed"}
 
 
@@ -107,8 +108,8 @@ class System:
         self.home = home
         self.options = ("--port", str(port), *options)
         self.password = secrets.token_urlsafe(12)
-        # Its own embedded services, whatever the test session uses, unless the caller names others.
-        inherited = {name: value for name, value in os.environ.items() if name not in {"DATABASE_URL", "REDIS_URL"}}
+        # Its own embedded services and real settings, whatever the test session uses, unless the caller names others.
+        inherited = {name: value for name, value in os.environ.items() if name not in OF_THE_SESSION}
         self.environment = {
             **inherited,
             "FLEXMARL_HOME": str(home),
