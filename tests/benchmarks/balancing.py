@@ -216,7 +216,7 @@ class Run:
             began = time.monotonic()
             if isinstance(order, c.UnloadPolicy):
                 route.holds.pop(order.policy, None)
-                await self.fleet.tell(session, lease, "/unload", UnloadRequest(order.policy, no))
+                await self.fleet.tell(session, lease, "/unload", UnloadRequest(order.policy, order.hand_over, no))
                 self.core.unloaded(no, order, time.monotonic() - began, time.monotonic())
             else:
                 await self.fleet.tell(session, lease, "/load", LoadRequest(order.policy, 0, DIGEST, [], no))

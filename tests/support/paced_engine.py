@@ -1,7 +1,7 @@
 """An engine that only waits: the real dialect over HTTP, and a declared time per token instead of a model.
 
 `slots` replies are made at once, the others wait their turn; it holds what it is told to load, forgets what it is told
-to unload once that has ended, and refuses the rest. `python paced_engine.py SLOTS TOKEN_S LOAD_S` prints its port.
+to unload once that has ended or gone elsewhere, and refuses the rest. `python paced_engine.py SLOTS TOKEN_S LOAD_S` prints its port.
 """
 
 import asyncio
@@ -31,6 +31,8 @@ class PacedEngine:
         self._holds: dict[str, Held] = {}
         self._running: Counter[str] = Counter()
         self._waiting: Counter[str] = Counter()
+        self._leaves: dict[str, asyncio.Event] = {}
+        """Policy -> set when what runs of it is to go on elsewhere."""
         self._life = "paced"
 
     def routes(self) -> list[web.RouteDef]:
@@ -49,6 +51,9 @@ class PacedEngine:
     async def _unload(self, request: web.Request) -> web.Response:
         asked = msgspec.json.decode(await request.read(), type=UnloadRequest)
         self._holds.pop(asked.policy, None)
+        leaves = self._leaves.pop(asked.policy, None)
+        if asked.hand_over and leaves is not None:
+            leaves.set()
         while self._running[asked.policy] or self._waiting[asked.policy]:
             await asyncio.sleep(0.01)
         return _json({"unloaded": asked.policy})
@@ -77,13 +82,24 @@ class PacedEngine:
         self._waiting[policy] += 1
         async with self._free:
             self._waiting[policy] -= 1
+            made = len(asked.done[index].token_ids) if asked.done else 0
             if policy not in self._holds:
-                return Choice(index, [], [], "abort", [])
+                return Choice(index, [], [], "abort", [], made)
             self._running[policy] += 1
-            await asyncio.sleep(asked.max_tokens * self._token_s)
-            self._running[policy] -= 1
+            began = asyncio.get_running_loop().time()
+            leaves = self._leaves.setdefault(policy, asyncio.Event())
+            try:
+                async with asyncio.timeout((asked.max_tokens - made) * self._token_s):
+                    await leaves.wait()
+                own = int((asyncio.get_running_loop().time() - began) / self._token_s)
+                own = min(own, asked.max_tokens - made - 1)
+                return Choice(index, [3] * own, [-1.0] * own, "abort", [0, own] if own else [], made)
+            except TimeoutError:
+                pass
+            finally:
+                self._running[policy] -= 1
         # The ids themselves are nobody's business here, and a long reply would only cost what is not measured.
-        return Choice(index, [3], [-1.0], "length", [0, 1])
+        return Choice(index, [3], [-1.0], "length", [0, 1], made)
 
 
 def _json(body: object, status: int = 200) -> web.Response:

@@ -78,7 +78,7 @@ def prepare(conn: psycopg.Connection, taken: Taken) -> Prepared:
             return Prepared(taken, LoadRequest(order.policy, order.version, order.digest, list(order.keeps), taken.no))
         case UnloadPolicy() as order:
             engines.leaves(conn, taken, order.lease_id, order.policy)
-            return Prepared(taken, UnloadRequest(order.policy, taken.no))
+            return Prepared(taken, UnloadRequest(order.policy, order.hand_over, taken.no))
         case WriteCheckpoint() as order:
             versions = {policy: pin.version for policy, pin in order.pins.items()}
             digests = {policy: pin.digest for policy, pin in order.pins.items()}

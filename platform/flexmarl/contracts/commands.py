@@ -158,6 +158,8 @@ class UnloadPolicy(Record):
     kind: Literal["unload_policy"] = "unload_policy"
     lease_id: int
     policy: Name
+    hand_over: bool = False
+    """Another engine holds the policy: what runs is handed back too, with the tokens it has, and goes on there."""
 
 
 class WriteCheckpoint(Record):

@@ -157,10 +157,17 @@ def _dismiss(ctx: Context, lease: LeaseState, name: str) -> None:
     ctx.state.failures.pop(f"load:{lease.lease_id}:{name}", None)
 
 
+def _held_elsewhere(ctx: Context, lease: LeaseState, name: str) -> bool:
+    """Tell whether another engine takes the requests of a policy now: replies under way need not end before it goes."""
+    others = (other for other in ctx.state.at_work(DeviceUse.ENGINE) if other is not lease)
+    return any(other.incarnation and name in other.serves and name in other.holds for other in others)
+
+
 def _unload(ctx: Context) -> None:
     for lease in ctx.state.of_use(DeviceUse.ENGINE):
         for name in lease.leaving:
             key = f"unload:{lease.lease_id}:{name}"
             if ctx.wanted(key):
-                ctx.issue(key, UnloadPolicy(lease_id=lease.lease_id, policy=name), lease_id=lease.lease_id)
+                order = UnloadPolicy(lease_id=lease.lease_id, policy=name, hand_over=_held_elsewhere(ctx, lease, name))
+                ctx.issue(key, order, lease_id=lease.lease_id)
                 lease.unloads[name] = ctx.state.outstanding[key].no

@@ -2,7 +2,8 @@
 
 Users ask one turn after the other, each from one list that all share; an engine answers as many turns at once as it has
 slots, and a turn keeps its slot for its own time. A worker reports once a second. The core decides; loads and unloads
-take their time, one after the other on an engine, and an unload waits for the turns that run.
+take their time, one after the other on an engine. What runs when its policy leaves goes on elsewhere with what it has,
+where another engine holds the policy; else the unload waits for it.
 """
 
 import random
@@ -24,6 +25,10 @@ class Turn:
     seconds: float
     asked_at: float = 0.0
     user: int = -1
+    left: float = 0.0
+    """Seconds still to be made."""
+    began: float = 0.0
+    tries: int = 0
 
 
 @dataclass
@@ -63,6 +68,7 @@ class Queues:
         """Turns that no engine holds the policy of."""
         self.answered: list[tuple[float, Turn]] = []
         self.asked = 0
+        self.handed_over = 0
         self.done = False
         self.core = PlacedCore(spec, self._told)
         self._fixed = fixed
@@ -91,7 +97,7 @@ class Queues:
         if turn is None:
             self.done = self.unanswered() == 0
             return
-        turn.asked_at, turn.user = self.clock.now, user
+        turn.asked_at, turn.user, turn.left = self.clock.now, user, turn.seconds
         self.asked += 1
         self._route(turn)
 
@@ -108,11 +114,12 @@ class Queues:
         while engine.queue and len(engine.running) < engine.slots:
             turn = engine.queue.popleft()
             engine.running.append(turn)
-            self.clock.after(turn.seconds, lambda turn=turn, life=engine.life: self._answer(engine, turn, life))
+            turn.began, turn.tries = self.clock.now, turn.tries + 1
+            self.clock.after(turn.left, lambda turn=turn, number=turn.tries: self._answer(engine, turn, number))
 
-    def _answer(self, engine: Engine, turn: Turn, life: int) -> None:
-        if engine.life != life:
-            return
+    def _answer(self, engine: Engine, turn: Turn, number: int) -> None:
+        if turn.tries != number or not any(one is turn for one in engine.running):
+            return  # it went elsewhere
         engine.running.remove(turn)
         self.answered.append((self.clock.now, turn))
         self._begin(engine)
@@ -140,10 +147,22 @@ class Queues:
             engine.holds.discard(order.policy)
             back = [turn for turn in engine.queue if turn.policy == order.policy]
             engine.queue = deque(turn for turn in engine.queue if turn.policy != order.policy)
+            if order.hand_over:
+                back += self._interrupted(engine, order.policy)
             for turn in back:
                 self._route(turn)
         engine.orders.append((no, order))
         self._work(engine)
+
+    def _interrupted(self, engine: Engine, policy: str) -> list[Turn]:
+        """Take what runs of a policy from an engine, with what is made of it."""
+        taken = [turn for turn in engine.running if turn.policy == policy]
+        engine.running = [turn for turn in engine.running if turn.policy != policy]
+        for turn in taken:
+            turn.left -= self.clock.now - turn.began
+        self.handed_over += len(taken)
+        self._begin(engine)
+        return taken
 
     def _work(self, engine: Engine) -> None:
         """Carry out what an engine was told, one after the other."""

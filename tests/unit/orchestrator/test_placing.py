@@ -90,6 +90,7 @@ def test_nobody_is_sent_away_while_all_are_asked_until_one_is_done():
     assert lanes.told() == []
     lanes.placed.asked({one: (0, 3), left_out: (2, 0)}, 4.0)
     assert [(kind, policy) for kind, _, policy in lanes.told()] == [("unload_policy", other)]
+    assert not lanes.orders[0][1].hand_over, "nobody else holds it"
 
 
 def test_a_worker_that_died_holds_no_place():
@@ -114,6 +115,7 @@ def test_what_a_killed_engine_served_is_given_away_anew():
     [third] = {HOT, MILD, RARE} - {twice, lost}
     lanes.placed.asked({twice: (0, 9), third: (0, 1), lost: (1, 0)}, 4.0)
     assert [(kind, policy) for kind, _, policy in lanes.told()] == [("unload_policy", twice)]
+    assert lanes.orders[0][1].hand_over, "what runs goes on at its other engine"
     lanes.answer(5.0)
     lanes.placed.ready(lease, 6.0)
     assert lanes.placed.serves()[lease] == [twice], "it comes back to a policy that has most to expect"
@@ -227,6 +229,7 @@ def test_moving_answers_more_than_standing_still_under_a_skewed_load():
         spans[mover] = max(at for at, _ in world.answered) - world.core.log[0][1]
         world.core.replay()
     assert spans["static"] > 1.3 * spans["demand"]
+    assert world.handed_over, "what ran went on elsewhere"
 
 
 def test_short_ways_change_no_decision_where_engines_have_places():

@@ -298,7 +298,7 @@ def test_a_closed_policy_ends_what_runs_hands_back_what_waits_and_is_forgotten()
     expected = finish(engine)["alone"].token_ids
     engine.submit([Request(f"r{i}", "p", (1, 5), 6, 3) for i in range(4)] + [Request("other", "q", (1, 5), 6, 3)])
     engine.step()
-    back = engine.close("p")
+    back = engine.close("p", hand_over=False)
     assert sorted(answer.request.request_id for answer in back) == ["r2", "r3"]
     assert all(answer.reason == "abort" and not answer.token_ids for answer in back)
     assert not engine.forget("p"), "two still run"
@@ -308,7 +308,7 @@ def test_a_closed_policy_ends_what_runs_hands_back_what_waits_and_is_forgotten()
     done = finish(engine)
     assert [done[name].token_ids for name in ("r0", "r1")] == [expected, expected]
     assert engine.forget("p")
-    assert engine.close("p") == []
+    assert engine.close("p", hand_over=False) == []
     assert engine.forget("p"), "to forget what is not held changes nothing"
     engine.load("p", 0, "d0", engine.prepare(build_model(FactoryModel(), WORDS, 1).state_dict(), architecture))
     engine.submit([alone])
@@ -319,7 +319,7 @@ def test_a_load_opens_a_policy_that_was_about_to_leave() -> None:
     engine = small()
     engine.submit([Request("runs", "p", (1, 5), 6, 3)])
     engine.step()
-    engine.close("p")
+    engine.close("p", hand_over=False)
     engine.load(
         "p",
         0,

@@ -93,6 +93,35 @@ def test_it_may_move_at_every_token(whole: dict[str, Finished]) -> None:
     }
 
 
+@pytest.mark.parametrize("steps", [0, 1, TOKENS // 2, TOKENS - 1])
+def test_what_leaves_with_its_policy_is_the_same_reply_elsewhere(whole: dict[str, Finished], steps: int) -> None:
+    leaves = engine(rows=2)  # so two run and two have not begun
+    leaves.submit(list(REQUESTS))
+    ended = {answer.request.request_id: answer for _ in range(steps) for answer in leaves.step()}
+    handed_over = leaves.close("p", hand_over=True)
+    assert leaves.forget("p"), "nothing is left to wait for"
+    again = ended | finish(engine(), [carried_on(answer) for answer in handed_over])
+    assert {name: answer.token_ids for name, answer in again.items()} == {
+        name: answer.token_ids for name, answer in whole.items()
+    }
+
+
+def test_what_nobody_else_can_carry_on_is_made_to_its_end(whole: dict[str, Finished]) -> None:
+    ordered = engine(ordered=True)
+    ordered.submit([REQUESTS[0]])
+    ordered.step()
+    assert ordered.close("p", hand_over=True) == []
+    assert not ordered.forget("p")
+    old = engine()
+    old.submit([REQUESTS[0]])
+    old.step()
+    for version in (1, 2):
+        old.load("p", version, f"d{version}", old.prepare(STATE, SHAPE))
+    assert old.close("p", hand_over=True) == [], "a version that nobody is served by any more"
+    assert [answer.token_ids for _ in range(TOKENS) for answer in old.step()] == [whole["plain"].token_ids]
+    assert old.forget("p")
+
+
 def test_tokens_of_two_versions_stay_told_apart() -> None:
     follows = replace(REQUESTS[0], follow="resume")
     (stopped,) = interrupted(engine(0), [follows], 7).values()

@@ -45,8 +45,11 @@ class Engine(Protocol):
     def holds(self) -> dict[str, Held]:
         """Return the newest version of each policy."""
 
-    def close(self, policy: str) -> list[Finished]:
-        """Take no more requests of a policy; returns those that are ended now, for somebody else to answer."""
+    def close(self, policy: str, hand_over: bool) -> list[Finished]:
+        """Take no more requests of a policy; returns those that are ended now, for somebody else to answer.
+
+        With `hand_over` that is all of them that another engine can carry on.
+        """
 
     def forget(self, policy: str) -> bool:
         """Let a closed policy go once nothing of it runs. False: something does."""

@@ -54,6 +54,10 @@ class Lane:
         """Whether requests wait or run."""
         return bool(self.waiting) or self.rows.live > 0
 
+    def requests(self) -> list[Request]:
+        """Return what waits and what runs."""
+        return [*self.waiting, *self.rows.requests]
+
     def step(self) -> tuple[list[Finished], int]:
         """Advance every live row by one token; return what ended and how many tokens were made."""
         if self._may_admit():

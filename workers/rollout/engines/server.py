@@ -140,7 +140,7 @@ class EngineServer:
         asked = msgspec.json.decode(await request.read(), type=UnloadRequest)
         if self._superseded(asked):
             return self._refusal(409, "superseded", f"{asked.policy}: a later load was asked for already")
-        self._calls.settle(self._engine.close(asked.policy))
+        self._calls.settle(self._engine.close(asked.policy, asked.hand_over))
         while not self._engine.forget(asked.policy):
             await asyncio.sleep(UNLOAD_LOOKS_S)
         return json_response({"unloaded": asked.policy})

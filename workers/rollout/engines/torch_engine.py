@@ -81,15 +81,20 @@ class TorchEngine:
         open_now = ((policy, lanes) for policy, lanes in self._lanes.items() if policy not in self._closed)
         return {policy: Held(lanes[-1].version, lanes[-1].digest) for policy, lanes in open_now}
 
-    def close(self, policy: str) -> list[Finished]:
-        """Take no more requests of a policy; returns those that had not begun, which somebody else may answer."""
+    def close(self, policy: str, hand_over: bool) -> list[Finished]:
+        """Take no more requests of a policy; returns those that had not begun, which somebody else may answer.
+
+        With `hand_over` also those under way, but in `ordered` mode, where no reply is carried on, and of versions that
+        took no more requests: nobody else holds these either.
+        """
         if policy not in self._lanes:
             return []
+        lanes = self._lanes[policy]
+        given = {request.request_id for lane in lanes for request in lane.waiting if not request.done}
+        if hand_over and not self._ordered:
+            given.update(request.request_id for lane in self._open(policy) for request in lane.requests())
         self._closed.add(policy)
-        not_begun = {
-            request.request_id for lane in self._lanes[policy] for request in lane.waiting if not request.done
-        }  # fmt: skip
-        return [ended for lane in self._lanes[policy] for ended in lane.abort(not_begun)]
+        return self._end(lanes, given)
 
     def forget(self, policy: str) -> bool:
         """Let a closed policy's weights go once nothing of it runs. False: something does."""
@@ -142,10 +147,7 @@ class TorchEngine:
 
     def abort(self, ids: set[str]) -> list[Finished]:
         """End requests now; unknown ids are ignored."""
-        import torch
-
-        with torch.inference_mode():
-            return [ended for lane in self._all() for ended in lane.abort(ids)]
+        return self._end(self._all(), ids)
 
     def parts(self, told: Mapping[str, int]) -> list[Part]:
         """Return what running replies have beyond the tokens that `told` counts, by request; others are left out."""
@@ -164,6 +166,12 @@ class TorchEngine:
     def cache_use(self) -> float:
         """Return the share of rows in use, in the lane that uses most of its own."""
         return max((lane.rows.live / self.rows for lane in self._all()), default=0.0)
+
+    def _end(self, lanes: Sequence[Lane], ids: set[str]) -> list[Finished]:
+        import torch
+
+        with torch.inference_mode():
+            return [ended for lane in lanes for ended in lane.abort(ids)]
 
     def _all(self) -> list[Lane]:
         return [lane for lanes in self._lanes.values() for lane in lanes]

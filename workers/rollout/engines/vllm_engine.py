@@ -93,8 +93,8 @@ class VllmEngine:
         newest = {name: own.seats[-1].held for name, own in self._policies.items() if own.seats}
         return {name: held for name, held in newest.items() if held is not None}
 
-    def close(self, policy: str) -> list[Finished]:
-        """Take no more requests of a policy; returns what ran, with the tokens it has.
+    def close(self, policy: str, hand_over: bool) -> list[Finished]:
+        """Take no more requests of a policy; returns what ran, with the tokens it has, whoever carries it on.
 
         Its seats stay for its next load: vLLM gives the memory of one engine back only with the process.
         """

@@ -109,11 +109,13 @@ class LoadRequest(msgspec.Struct, forbid_unknown_fields=True):
 class UnloadRequest(msgspec.Struct, forbid_unknown_fields=True):
     """`POST /unload`: take no new request of a policy, forget its weights once nothing of it runs; then answer.
 
-    What has not begun is handed back as aborted, for its sender to ask elsewhere; so is what runs on a vLLM engine,
-    with the tokens it has. A torch engine makes those replies to their end.
+    What has not begun is handed back as aborted, for its sender to ask elsewhere. What runs is handed back with the
+    tokens it has if `hand_over`, and on a vLLM engine always; else it is made to its end.
     """
 
     policy: str
+    hand_over: bool = False
+    """Another engine may carry on what runs. An `ordered` engine, which resumes nothing, ends it nonetheless."""
     order: int = 0
     """As of a load."""
 
