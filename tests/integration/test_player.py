@@ -296,7 +296,7 @@ async def test_a_slow_environment_is_replaced_and_its_member_counts_once(
                 raise
         return await play_episode(order, *others)
 
-    monkeypatch.setattr("workers.rollout.player.play_episode", play)
+    monkeypatch.setattr("workers.rollout.members.play_episode", play)
     command = order(10, 11)
     groups = tuple(group.model_copy(update={"spares": 2}) for group in command.groups)
     put_command(store_conn, 1, command.model_copy(update={"groups": groups}))

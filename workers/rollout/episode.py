@@ -19,6 +19,7 @@ from workers.rollout.engine_client import EngineClient
 from workers.rollout.environments.base import Ask, Outcome, Reply
 from workers.rollout.external import ExternalAccess, ExternalClient, ExternalError
 from workers.rollout.isolation import EnvironmentBroke
+from workers.rollout.slots import Slots, slots
 from workers.rollout.stages import LiveEpisode, Stage, begin
 from workers.rollout.turns import TurnReply, TurnRequest, TurnTimeoutError, WeightsTimeoutError
 from workers.vocabulary import Codec
@@ -55,6 +56,8 @@ class EpisodeOrder:
     latency: Latency | None
     breakdowns: int = 0
     """Earlier tries that the environment itself broke off."""
+    agents: int | None = None
+    """Turns of the episode that are asked for at the same time; all that wait for nothing else when absent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,8 @@ async def play_episode(
         attempt.task = live.task
         # An environment that starts slowly has a deadline of its own.
         deadline = time.monotonic() + order.timeout_s
-        await _play(live, attempt, seats, Asking(client, external or ExternalClient(ExternalAccess())), deadline)
+        asking = Asking(client, external or ExternalClient(ExternalAccess()), slots(order.agents))
+        await _play(live, attempt, seats, asking, deadline)
         attempt.outcome = _checked(live.outcome(), seats)
         attempt.status = EpisodeStatus.FINISHED
     except TurnTimeoutError as error:
@@ -134,15 +138,18 @@ class Asking:
 
     engines: EngineClient
     others: ExternalClient
+    places: Slots
+    """Of turns that are asked for at the same time."""
 
     async def turn(self, ask: Ask, request: TurnRequest, seats: dict[str, Seat], deadline: float) -> TurnReply:
         """Answer one turn, by whoever plays its seat."""
         seat = seats[ask.role]
-        if seat.external is None:
-            return await self.engines.turn(request, deadline)
-        return await self.others.turn(
-            seat.external, ask, seat.codec, request.max_tokens, request.temperature, request.seed, deadline
-        )
+        async with self.places:
+            if seat.external is None:
+                return await self.engines.turn(request, deadline)
+            return await self.others.turn(
+                seat.external, ask, seat.codec, request.max_tokens, request.temperature, request.seed, deadline
+            )
 
 
 async def _play(

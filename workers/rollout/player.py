@@ -8,9 +8,7 @@ command (token lost, run moved on); nothing is kept between commands but connect
 import asyncio
 import contextlib
 import secrets
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -22,18 +20,17 @@ from flexmarl.algorithms.routing import ROUTERS
 from flexmarl.contracts.commands import GroupOrder, PlayGroups
 from flexmarl.contracts.events import DemandReported
 from flexmarl.contracts.spec import ExperimentSpec
-from flexmarl.contracts.wire import EpisodeStatus, Origin, PolicyPin
 from flexmarl.store import commands, demand, engines, groups, runs, tokenizers
 from flexmarl.store.commands import Taken
 from flexmarl.store.errors import EpochStale, SamplesAway, StoreFull, TokenLost
 from flexmarl.store.segments import SegmentFolder
 from workers.rollout.demand import Reporter
 from workers.rollout.engine_client import EngineClient
-from workers.rollout.episode import Attempt, EpisodeOrder, Seat, play_episode
 from workers.rollout.external import ExternalAccess, ExternalClient
-from workers.rollout.recorder import settled_group
-from workers.rollout.spares import play_with_spares
-from workers.rollout.stages import Stage, leave_stage, stage_of
+from workers.rollout.members import Playing, begin, play_each, play_group
+from workers.rollout.run_context import RunContext
+from workers.rollout.slots import slots
+from workers.rollout.stages import stage_of
 from workers.vocabulary import Codec
 
 log = structlog.get_logger(__name__)
@@ -49,28 +46,6 @@ RUNS_KEPT = 4
 """Runs whose connections a worker keeps open between commands."""
 
 T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class RunContext:
-    """What the commands of one run share in this process."""
-
-    run_id: int
-    spec: ExperimentSpec
-    stage: Stage
-    codecs: dict[str, Codec]
-    client: EngineClient
-    external: ExternalClient
-    reporter: Reporter | None = None
-    """Where engines cannot hold every policy."""
-
-    async def close(self) -> None:
-        """Drop the connections to whoever answered turns, and what environments played in."""
-        if self.reporter is not None:
-            await self.reporter.stop()
-        await self.client.close()
-        await self.external.close()
-        await leave_stage(self.stage)
 
 
 class Player:
@@ -148,7 +123,7 @@ class Player:
         settled = await self._store(
             lambda conn: groups.settled_members(conn, taken.run_id, [group.draw for group in order.groups])
         )
-        seats = _seats(context, order)
+        playing = begin(taken, order, context)
         queue: asyncio.Queue[groups.SettledGroup] = asyncio.Queue()
         async with asyncio.TaskGroup() as tasks:
             expected = 0
@@ -156,11 +131,10 @@ class Player:
                 done = settled.get(group.draw, set())
                 if order.by_episode:
                     left = [member for member in range(group.members) if member not in done]
-                    for member in left:
-                        tasks.create_task(_play_alone(taken, order, group, member, seats, context, queue))
+                    tasks.create_task(play_each(playing, group, left, queue))
                     expected += len(left)
                 elif not done:
-                    tasks.create_task(_play_group(taken, order, group, seats, context, queue))
+                    tasks.create_task(_play_whole(playing, group, queue))
                     expected += 1
             tasks.create_task(self._write(taken, queue, expected))
         await self._store(lambda conn: commands.finish(conn, taken))
@@ -228,6 +202,7 @@ class Player:
             codecs={policy: Codec(body) for policy, body in bodies.items()},
             client=client,
             external=ExternalClient(self._access),
+            episodes=slots(spec.mechanisms.parallel.episodes),
             reporter=self._reporter(run_id, client) if spec.resources.has_places(len(spec.policies)) else None,
         )
 
@@ -254,129 +229,5 @@ def _causes(error: BaseException) -> list[BaseException]:
     return [error]
 
 
-def _seats(context: RunContext, order: PlayGroups) -> dict[str, Seat]:
-    """Seat every role with the exact weights that the command pins."""
-    spec, seats = context.spec, {}
-    for role, agent in spec.agents.items():
-        policy = spec.policy_of(role)
-        known = agent.external is None
-        seats[role] = Seat(
-            policy=policy,
-            pin=order.pins[policy] if known else PolicyPin(version=0, digest=""),
-            codec=context.codecs[policy] if known else context.codecs[min(context.codecs)],
-            external=agent.external,
-            max_tokens=agent.sampling.max_tokens,
-            temperature=0.0 if order.greedy else agent.sampling.temperature,
-            follow=order.follows.get(policy, ""),
-        )
-    return seats
-
-
-async def _play_group(
-    taken: Taken,
-    order: PlayGroups,
-    group: GroupOrder,
-    seats: dict[str, Seat],
-    context: RunContext,
-    queue: "asyncio.Queue[groups.SettledGroup]",
-) -> None:
-    async with asyncio.TaskGroup() as tasks:
-        playing = [
-            tasks.create_task(_play_member(taken, order, group, member, seats, context))
-            for member in range(group.members)
-        ]
-        if group.enough:
-            await _until_enough(playing, group.enough)
-        if group.spares:
-            again = partial(_play_again, taken, order, group, seats, context)
-            queue.put_nowait(
-                settled_group(order, taken.no, await play_with_spares(playing, group.spares, again), seats)
-            )
-            return
-    attempts = [
-        _cancelled(taken, order, group, member, context) if task.cancelled() else task.result()
-        for member, task in enumerate(playing)
-    ]
-    queue.put_nowait(settled_group(order, taken.no, attempts, seats))
-
-
-async def _play_again(
-    taken: Taken, order: PlayGroups, group: GroupOrder, seats: dict[str, Seat], context: RunContext, member: int
-) -> Attempt:
-    """Play a member in a second environment, whose attempts are numbered behind those of the first."""
-    return await _play_member(taken, order, group, member, seats, context, context.spec.batch.max_attempts)
-
-
-async def _play_alone(
-    taken: Taken,
-    order: PlayGroups,
-    group: GroupOrder,
-    member: int,
-    seats: dict[str, Seat],
-    context: RunContext,
-    queue: "asyncio.Queue[groups.SettledGroup]",
-) -> None:
-    """Play one member of a group, and settle it as soon as it ends."""
-    attempt = await _play_member(taken, order, group, member, seats, context)
-    queue.put_nowait(settled_group(order, taken.no, [attempt], seats))
-
-
-async def _until_enough(playing: "list[asyncio.Task[Attempt]]", enough: int) -> None:
-    """Cancel the members that still play once enough of them have finished."""
-    waiting = set(playing)
-    finished = 0
-    while waiting and finished < enough:
-        done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        finished += sum(task.result().status is EpisodeStatus.FINISHED for task in done)
-    for task in waiting:
-        task.cancel()
-
-
-def _cancelled(taken: Taken, order: PlayGroups, group: GroupOrder, member: int, context: RunContext) -> Attempt:
-    """Record a member that its group did not need."""
-    now = time.time()
-    reason = f"rollout: {group.enough} members of its group had finished"
-    episode = _episode(taken, order, group, member, context, 1, 0)
-    return Attempt(episode, EpisodeStatus.CANCELLED, reason, started_at=now, finished_at=now)
-
-
-def _episode(
-    taken: Taken, order: PlayGroups, group: GroupOrder, member: int, context: RunContext, tried: int, breakdowns: int
-) -> EpisodeOrder:
-    batch = context.spec.batch
-    environments = 2 if group.spares else 1
-    return EpisodeOrder(
-        draw=group.draw,
-        member=member,
-        attempt=(taken.takes - 1) * batch.max_attempts * environments + tried,
-        task_seed=group.task_seed,
-        held_out=order.origin is Origin.EVAL,
-        sampling_seed=order.sampling_seed,
-        timeout_s=batch.episode_timeout_s,
-        weights_timeout_s=batch.weights_timeout_s,
-        latency=context.spec.environment.latency,
-        breakdowns=breakdowns,
-    )
-
-
-async def _play_member(
-    taken: Taken,
-    order: PlayGroups,
-    group: GroupOrder,
-    member: int,
-    seats: dict[str, Seat],
-    context: RunContext,
-    before: int = 0,
-) -> Attempt:
-    """Try an episode until an attempt finishes or the attempts are used up; they are numbered behind `before`."""
-    batch = context.spec.batch
-    attempt, breakdowns = None, 0
-    for tried in range(1, batch.max_attempts + 1):
-        episode = _episode(taken, order, group, member, context, before + tried, breakdowns)
-        attempt = await play_episode(episode, context.stage, seats, context.client, context.external)
-        if attempt.status is EpisodeStatus.FINISHED:
-            return attempt
-        breakdowns += attempt.broke
-        log.warning("attempt failed", run_id=taken.run_id, draw=group.draw, member=member, reason=attempt.reason)
-    assert attempt is not None
-    return attempt
+async def _play_whole(playing: Playing, group: GroupOrder, settled: "asyncio.Queue[groups.SettledGroup]") -> None:
+    settled.put_nowait(await play_group(playing, group))

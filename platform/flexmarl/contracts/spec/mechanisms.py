@@ -77,6 +77,18 @@ class Durability(Strict):
         return {"type": data} if isinstance(data, str) else data
 
 
+class Parallel(Strict):
+    """How much is played at the same time. Absent: whatever was proposed and waits for nothing else."""
+
+    episodes: int | None = Field(default=None, ge=1, le=65_536)
+    """Episodes of the run that one rollout worker plays at once; the others begin one by one, as places come free."""
+    members: int | None = Field(default=None, ge=1, le=4096)
+    """Members of one group at once."""
+    agents: int | None = Field(default=None, ge=1, le=64)
+    """Agents of one episode that are asked at once, where the environment asks several that do not depend on each
+    other."""
+
+
 RouterName = Literal["least_loaded", "prefix_affinity", "length_aware", "hardware_class", "version_aware"]
 
 
@@ -91,6 +103,7 @@ class Mechanisms(Strict):
     prompt's and reply's lengths, as its node declares; `version_aware`: those that serve the version as their newest
     first. A preferred engine that is overloaded is passed over."""
     mover: Mover = Mover()
+    parallel: Parallel = Parallel()
     publication: Literal["cohort", "wavefront", "delayed"] = "cohort"
     """When the next cohort may start: `cohort` once every policy's new weights are served, `wavefront` once those of
     its first turns are (a later turn waits for its own policy only), `delayed` on the weights of one step before."""

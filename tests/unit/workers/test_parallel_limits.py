@@ -1,0 +1,195 @@
+"""How much plays at once: episodes of a run, members of a group, agents of an episode. Who waits goes next."""
+
+import asyncio
+import time
+from collections import Counter
+from itertools import pairwise
+from uuid import uuid4
+
+import pytest
+
+from flexmarl.algorithms.routing import ROUTERS
+from flexmarl.contracts.commands import GroupOrder, PlayGroups
+from flexmarl.contracts.plane_tokens import Plane, sign
+from flexmarl.contracts.problems import SpecProblems
+from flexmarl.contracts.resolve import resolve
+from flexmarl.contracts.wire import EpisodeStatus, Origin, PolicyPin
+from flexmarl.store.commands import Taken
+from flexmarl.store.engines import EngineRoute
+from flexmarl.store.groups import SettledGroup
+from tests.support.scripted_engine import ScriptedEngine
+from workers.models import tokenizer_json
+from workers.rollout.engine_client import EngineClient
+from workers.rollout.engines.wire import Choice, Held
+from workers.rollout.environments import family_of
+from workers.rollout.external import ExternalAccess, ExternalClient
+from workers.rollout.members import Playing, begin, play_each, play_group
+from workers.rollout.run_context import RunContext
+from workers.rollout.slots import slots
+from workers.rollout.stages import stage_of
+from workers.rollout.turns import TurnReply, TurnRequest
+from workers.vocabulary import Codec
+
+PIN = PolicyPin(version=0, digest="a" * 64)
+GAME = {"type": "hot_cold", "guesses": 2}
+COOKS = {"type": "kitchen", "cooks": 4, "turns": 16, "dishes": 1}
+
+
+class Answers:
+    """Answers every turn after some rounds of the event loop; counts what is asked at once, per episode and in all."""
+
+    def __init__(self) -> None:
+        self.now: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()
+        self.held: set[str] = set()
+        """Episodes that get no answer until they are let go."""
+        self.begun: list[str] = []
+
+    async def until_held(self, request: TurnRequest, limit_s: float) -> float:
+        return 0.0
+
+    async def turn(self, request: TurnRequest, deadline: float) -> TurnReply:
+        episode = request.prefixes[0].rsplit(".", 1)[0]
+        draw = episode.split(".")[0]
+        if episode not in self.begun:
+            self.begun.append(episode)
+        for name in ("all", draw, episode):
+            self.now[name] += 1
+            self.most[name] = max(self.most[name], self.now[name])
+        for _ in range(5):
+            await asyncio.sleep(0)
+        while episode in self.held:
+            await asyncio.sleep(0.001)
+        for name in ("all", draw, episode):
+            self.now[name] -= 1
+        ids = [request.allowed[request.seed % len(request.allowed)] if request.allowed else 3]
+        return TurnReply(Choice(0, ids, [-1.0], "length", [0, 1]), "one", 1.0)
+
+
+def playing_of(client, draws=(1, 2), *, game=GAME, enough=0, **parallel) -> Playing:
+    roles = [f"cook_{i}" for i in range(1, 5)] if game is COOKS else ["guesser", "hinter"]
+    agents = {role: {"policy": "team"} for role in roles}
+    spec = resolve({"agents": agents, "environment": game, "mechanisms": {"parallel": parallel}}).spec
+    codec = Codec(tokenizer_json(family_of(spec.environment).vocabulary()))
+    context = RunContext(
+        1, spec, stage_of(spec.environment), {"team": codec}, client, ExternalClient(ExternalAccess()),
+        slots(spec.mechanisms.parallel.episodes),
+    )  # fmt: skip
+    groups = tuple(GroupOrder(draw=draw, task_seed=draw, members=4, enough=enough) for draw in draws)
+    order = PlayGroups(pool="p", epoch=1, origin=Origin.TRAIN, groups=groups, pins={"team": PIN}, sampling_seed=7)
+    return begin(Taken(1, 1, uuid4(), 1, 1, order), order, context)
+
+
+async def play(playing: Playing) -> list[SettledGroup]:
+    groups = playing.order.groups
+    return await asyncio.wait_for(asyncio.gather(*(play_group(playing, group) for group in groups)), 60)
+
+
+async def until(ready) -> None:
+    async with asyncio.timeout(60):
+        while not ready():
+            await asyncio.sleep(0.001)
+
+
+async def test_without_limits_everything_plays_at_once():
+    answers = Answers()
+    await play(playing_of(answers))
+    assert (answers.most["all"], answers.most["1"]) == (8, 4)
+
+
+async def test_no_more_episodes_play_than_the_run_may_and_who_came_first_plays_first():
+    answers = Answers()
+    settled = await play(playing_of(answers, (1, 2, 3), episodes=3))
+    assert answers.most["all"] == 3
+    assert all(one.status is EpisodeStatus.FINISHED for group in settled for one in group.episodes)
+    assert answers.begun == [f"{draw}.{member}" for draw in (1, 2, 3) for member in range(4)]
+
+
+async def test_who_waits_begins_as_soon_as_one_place_is_free_whatever_the_others_do():
+    answers = Answers()
+    answers.held = {"1.0"}
+    work = asyncio.create_task(play(playing_of(answers, (1, 2, 3), episodes=2)))
+    await until(lambda: len(answers.begun) == 12)
+    assert not work.done(), "eleven episodes went through the one place that the slow one left"
+    answers.held = set()
+    await work
+
+
+async def test_no_more_members_of_a_group_play_than_may():
+    answers = Answers()
+    await play(playing_of(answers, members=2))
+    assert (answers.most["1"], answers.most["2"], answers.most["all"]) == (2, 2, 4)
+
+
+async def test_members_that_wait_for_their_group_keep_no_place_of_the_run():
+    answers = Answers()
+    answers.held = {"1.0"}
+    work = asyncio.create_task(play(playing_of(answers, episodes=2, members=1)))
+    await until(lambda: len(answers.begun) == 5)
+    assert {name for name in answers.begun if name[0] == "1"} == {"1.0"}
+    answers.held = set()
+    await work
+
+
+async def test_episodes_that_settle_one_by_one_have_the_same_places():
+    answers = Answers()
+    answers.held = {"1.2"}
+    playing, settled = playing_of(answers, (1,), members=2), asyncio.Queue()
+    work = asyncio.create_task(play_each(playing, playing.order.groups[0], [0, 2, 3], settled))
+    await until(lambda: settled.qsize() == 2)
+    assert [one.episodes[0].member for one in (settled.get_nowait(), settled.get_nowait())] == [0, 3]
+    answers.held = set()
+    await work
+    assert answers.most["1"] == 2
+
+
+async def test_a_group_that_has_enough_cancels_those_that_wait_as_well():
+    answers = Answers()
+    (settled,) = await play(playing_of(answers, (1,), enough=2, members=1))
+    assert "1.3" not in answers.begun
+    assert [one.status.value for one in settled.episodes] == ["finished", "finished", "cancelled", "cancelled"]
+
+
+async def test_waiting_for_a_place_takes_nothing_of_an_episode_s_time():
+    (settled,) = await play(playing_of(Answers(), (1,), episodes=1))
+    times = [(one.started_at, one.finished_at) for one in settled.episodes]
+    assert all(sooner[1] <= later[0] for sooner, later in pairwise(times))
+
+
+@pytest.mark.parametrize(("agents", "most"), [(None, 4), (1, 1), (3, 3)])
+async def test_agents_that_do_not_wait_for_each_other_are_asked_at_once_up_to_a_limit(agents, most):
+    answers = Answers()
+    (settled,) = await play(playing_of(answers, (1,), game=COOKS, agents=agents))
+    assert answers.most["1.0"] == most
+    assert [one.turns for one in settled.episodes] == [64] * 4
+    roles = [entry[0] for entry in settled.episodes[0].transcript]
+    assert roles == [f"cook_{i}" for i in range(1, 5)] * 16, "recorded in the order of the environment"
+
+
+async def test_members_are_requests_of_their_own_that_spread_over_engines():
+    held = {"team": Held(PIN.version, PIN.digest)}
+    async with ScriptedEngine(held, incarnation="a") as one, ScriptedEngine(held, incarnation="b") as other:
+
+        async def routes() -> list[EngineRoute]:
+            return [
+                EngineRoute(n, e.endpoint, sign(e.secret, 1, Plane.ROLLOUT, time.time()), e.incarnation, {"team": PIN})
+                for n, e in enumerate((one, other))
+            ]
+
+        client = EngineClient(routes, ROUTERS.get("least_loaded")())
+        (settled,) = await play(playing_of(client, (1,)))
+        await client.close()
+    assert {row.engine for row in settled.samples} == {"a", "b"}
+    seeds = [seed for engine in (one, other) for request in engine.requests for seed in request.seeds]
+    assert len(set(seeds)) == len(seeds) == len(settled.samples), "a seed, and so a reply, of its own"
+    first = [len(engine.requests[0].prompt) for engine in (one, other)]
+    assert first == [2, 2], "four members ask the same first question, two of each engine"
+
+
+@pytest.mark.parametrize("field", ["episodes", "members", "agents"])
+def test_a_limit_of_nothing_is_refused(field):
+    with pytest.raises(SpecProblems) as refused:
+        playing_of(Answers(), **{field: 0})
+    (problem,) = refused.value.problems
+    assert problem.pointer == f"/mechanisms/parallel/{field}"
+    assert "1" in problem.hint

@@ -1,0 +1,154 @@
+"""The members of episode groups: who plays when, how often, and what becomes of those that are not needed.
+
+Invariants. Every member of a group ends in exactly one attempt that counts: a finished one, the last that failed, or
+one that says it was cancelled. A member plays as soon as it has a place of its group and one of the run, in the order
+of draws and members, on its own: it shares neither request nor engine with the others unless these come at the same
+moment to the same one. Who waits for a place costs none of its own time.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+
+from flexmarl.contracts.commands import GroupOrder, PlayGroups
+from flexmarl.contracts.wire import EpisodeStatus, Origin, PolicyPin
+from flexmarl.store.commands import Taken
+from flexmarl.store.groups import SettledGroup
+from workers.rollout.episode import Attempt, EpisodeOrder, Seat, play_episode
+from workers.rollout.recorder import settled_group
+from workers.rollout.run_context import RunContext
+from workers.rollout.slots import Slots, slots
+from workers.rollout.spares import play_with_spares
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Playing:
+    """A command that is played, with what its groups share."""
+
+    taken: Taken
+    order: PlayGroups
+    context: RunContext
+    seats: dict[str, Seat]
+
+    def settled(self, attempts: list[Attempt]) -> SettledGroup:
+        return settled_group(self.order, self.taken.no, attempts, self.seats)
+
+
+def begin(taken: Taken, order: PlayGroups, context: RunContext) -> Playing:
+    """Seat every role with the exact weights that the command pins."""
+    spec, seats = context.spec, {}
+    for role, agent in spec.agents.items():
+        policy = spec.policy_of(role)
+        known = agent.external is None
+        seats[role] = Seat(
+            policy=policy,
+            pin=order.pins[policy] if known else PolicyPin(version=0, digest=""),
+            codec=context.codecs[policy] if known else context.codecs[min(context.codecs)],
+            external=agent.external,
+            max_tokens=agent.sampling.max_tokens,
+            temperature=0.0 if order.greedy else agent.sampling.temperature,
+            follow=order.follows.get(policy, ""),
+        )
+    return Playing(taken, order, context, seats)
+
+
+async def play_group(playing: Playing, group: GroupOrder) -> SettledGroup:
+    """Play all members of a group, or as many as it needs."""
+    places = slots(playing.context.spec.mechanisms.parallel.members)
+    async with asyncio.TaskGroup() as tasks:
+        members = [tasks.create_task(_play_member(playing, group, member, places)) for member in range(group.members)]
+        if group.enough:
+            await _until_enough(members, group.enough)
+        if group.spares:
+            again = partial(_play_again, playing, group)
+            return playing.settled(await play_with_spares(members, group.spares, again))
+    attempts = [
+        _cancelled(playing, group, member) if task.cancelled() else task.result() for member, task in enumerate(members)
+    ]
+    return playing.settled(attempts)
+
+
+async def play_each(
+    playing: Playing, group: GroupOrder, members: Sequence[int], settled: "asyncio.Queue[SettledGroup]"
+) -> None:
+    """Play these members of a group, each of which settles as soon as it ends."""
+    places = slots(playing.context.spec.mechanisms.parallel.members)
+
+    async def play(member: int) -> None:
+        settled.put_nowait(playing.settled([await _play_member(playing, group, member, places)]))
+
+    async with asyncio.TaskGroup() as tasks:
+        for member in members:
+            tasks.create_task(play(member))
+
+
+async def _play_again(playing: Playing, group: GroupOrder, member: int) -> Attempt:
+    """Play a member in a second environment, whose attempts are numbered behind those of the first.
+
+    It needs no place of the group: these are for its members, and one of them is playing already.
+    """
+    return await _play_member(playing, group, member, slots(None), playing.context.spec.batch.max_attempts)
+
+
+async def _until_enough(members: "list[asyncio.Task[Attempt]]", enough: int) -> None:
+    """Cancel the members that still play once enough of them have finished."""
+    waiting = set(members)
+    finished = 0
+    while waiting and finished < enough:
+        done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finished += sum(task.result().status is EpisodeStatus.FINISHED for task in done)
+    for task in waiting:
+        task.cancel()
+
+
+def _cancelled(playing: Playing, group: GroupOrder, member: int) -> Attempt:
+    """Record a member that its group did not need."""
+    now = time.time()
+    reason = f"rollout: {group.enough} members of its group had finished"
+    episode = _episode(playing, group, member, 1, 0)
+    return Attempt(episode, EpisodeStatus.CANCELLED, reason, started_at=now, finished_at=now)
+
+
+def _episode(playing: Playing, group: GroupOrder, member: int, tried: int, breakdowns: int) -> EpisodeOrder:
+    spec, order = playing.context.spec, playing.order
+    environments = 2 if group.spares else 1
+    return EpisodeOrder(
+        draw=group.draw,
+        member=member,
+        attempt=(playing.taken.takes - 1) * spec.batch.max_attempts * environments + tried,
+        task_seed=group.task_seed,
+        held_out=order.origin is Origin.EVAL,
+        sampling_seed=order.sampling_seed,
+        timeout_s=spec.batch.episode_timeout_s,
+        weights_timeout_s=spec.batch.weights_timeout_s,
+        latency=spec.environment.latency,
+        breakdowns=breakdowns,
+        agents=spec.mechanisms.parallel.agents,
+    )
+
+
+async def _play_member(playing: Playing, group: GroupOrder, member: int, places: Slots, before: int = 0) -> Attempt:
+    """Play a member once it has its places."""
+    async with places, playing.context.episodes:
+        return await _tried(playing, group, member, before)
+
+
+async def _tried(playing: Playing, group: GroupOrder, member: int, before: int) -> Attempt:
+    """Try an episode until an attempt finishes or the attempts are used up; they are numbered behind `before`."""
+    context = playing.context
+    attempt, breakdowns = None, 0
+    for tried in range(1, context.spec.batch.max_attempts + 1):
+        episode = _episode(playing, group, member, before + tried, breakdowns)
+        attempt = await play_episode(episode, context.stage, playing.seats, context.client, context.external)
+        if attempt.status is EpisodeStatus.FINISHED:
+            return attempt
+        breakdowns += attempt.broke
+        log.warning("attempt failed", run_id=context.run_id, draw=group.draw, member=member, reason=attempt.reason)
+    assert attempt is not None
+    return attempt

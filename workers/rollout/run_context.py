@@ -1,0 +1,35 @@
+"""What the commands of one run share in a rollout worker."""
+
+from dataclasses import dataclass
+
+from flexmarl.contracts.spec import ExperimentSpec
+from workers.rollout.demand import Reporter
+from workers.rollout.engine_client import EngineClient
+from workers.rollout.external import ExternalClient
+from workers.rollout.slots import Slots
+from workers.rollout.stages import Stage, leave_stage
+from workers.vocabulary import Codec
+
+
+@dataclass(slots=True)
+class RunContext:
+    """Connections, codecs, and the places in which its episodes play."""
+
+    run_id: int
+    spec: ExperimentSpec
+    stage: Stage
+    codecs: dict[str, Codec]
+    client: EngineClient
+    external: ExternalClient
+    episodes: Slots
+    """Of all commands of the run in this process together."""
+    reporter: Reporter | None = None
+    """Where engines cannot hold every policy."""
+
+    async def close(self) -> None:
+        """Drop the connections to whoever answered turns, and what environments played in."""
+        if self.reporter is not None:
+            await self.reporter.stop()
+        await self.client.close()
+        await self.external.close()
+        await leave_stage(self.stage)
