@@ -43,12 +43,11 @@ def _optimum(environment: str) -> float:
 
 
 def role_marks(roles: Sequence[str], project: str = "default") -> list[dict[str, Any]]:
-    """Give roles their hue and monogram; a role nobody has used yet gets the next free hue."""
-    hues = agents.hues(project)
+    """Give roles their hue and monogram; a role nobody has used yet gets the hue that it would be given."""
+    known = agents.hues(project)
     marks = agents.monograms(roles)
-    free = [hue for hue in range(1, 9) if hue not in hues.values()] or list(range(1, 9))
-    found: list[dict[str, Any]] = []
+    hues = dict(known)
     for role in roles:
-        hue = hues.get(role) or free[len([r for r in found if r["new"]]) % len(free)]
-        found.append({"role": role, "hue": hue, "monogram": marks[role], "new": role not in hues})
-    return found
+        if role not in hues:
+            hues[role] = agents.next_hue(hues.values())
+    return [{"role": role, "hue": hues[role], "monogram": marks[role], "new": role not in known} for role in roles]

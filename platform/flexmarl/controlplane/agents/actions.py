@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from django.db import connection, transaction
 
 from flexmarl.controlplane.agents.models import AgentDefinition
-from flexmarl.controlplane.agents.models.definition import HUES
+from flexmarl.controlplane.agents.queries import next_hue
 
 _LOCK = 0x48554553  # advisory lock number: two first uses must not draw the same hue
 
@@ -22,6 +22,5 @@ def ensure_roles(project: str, roles: Iterable[str]) -> None:
     hues = dict(AgentDefinition.objects.filter(project_id=project).values_list("role", "hue"))
     for role in wanted:
         if role not in hues:
-            used = list(hues.values())
-            hues[role] = min(range(1, HUES + 1), key=lambda hue: (used.count(hue), hue))
+            hues[role] = next_hue(hues.values())
             AgentDefinition.objects.create(project_id=project, role=role, hue=hues[role])

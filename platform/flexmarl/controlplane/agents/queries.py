@@ -1,11 +1,13 @@
 """What others read of agents: hues, monograms, the catalogue."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from django.db.models import QuerySet
 
 from flexmarl.controlplane.agents.models import AgentDefinition
+from flexmarl.controlplane.agents.models.definition import HUES
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.reach import in_reach
 from flexmarl.controlplane.common.scopes import Scope
@@ -15,6 +17,12 @@ from flexmarl.controlplane.common.times import rfc3339
 def hues(project: str) -> dict[str, int]:
     """Map the roles of a project to their hues, 1 to 8."""
     return dict(AgentDefinition.objects.filter(project_id=project).values_list("role", "hue"))
+
+
+def next_hue(used: Iterable[int]) -> int:
+    """Return the hue for one role more: the first of those that fewest roles have."""
+    counts = Counter(used)
+    return min(range(1, HUES + 1), key=lambda hue: (counts[hue], hue))
 
 
 def all_hues() -> dict[str, dict[str, int]]:
