@@ -6,6 +6,7 @@ signed for this run and path, touches nothing.
 """
 
 import asyncio
+import errno
 import faulthandler
 import hmac
 import os
@@ -74,12 +75,23 @@ async def serve(
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_S)
     await runner.setup()
     try:
-        await web.TCPSite(runner, config.host, 0).start()
+        await _listen(runner, config.host, answer)
         port = runner.addresses[0][1]
         say(answer, ChildReady(port, config.incarnation))
         await stop.wait()
     finally:
         await runner.cleanup()
+
+
+async def _listen(runner: web.AppRunner, host: str, answer: int) -> None:
+    """Bind a free port. An address that is not this machine's is said in the place of the ready line."""
+    try:
+        await web.TCPSite(runner, host, 0).start()
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:  # that no port is free passes: another life may find one
+            hint = "set FLEXMARL_CHILD_HOST to an address of this host"
+            say(answer, ChildFailed("address", f"cannot listen on {host}: {os.strerror(error.errno or 0)}", hint))
+        raise
 
 
 def _common_routes(config: ChildConfig, intervals: IntervalLog) -> list[web.RouteDef]:

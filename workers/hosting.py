@@ -26,7 +26,7 @@ from flexmarl.store import commands, leases, nodes, runs
 from flexmarl.store.commands import Taken
 from flexmarl.store.errors import LeaseLost, TokenLost
 from flexmarl.store.leases import Hosting
-from workers import last_intervals, reporting
+from workers import last_intervals, memory, reporting
 from workers.child import ChildConfig
 from workers.children import Child, Ended, Failed, Ready, prove_dead
 from workers.database import Pool
@@ -123,13 +123,27 @@ class Life:
     failed: str = ""
     """Why no life of this child can work, in its own words."""
     log_start: int = 0
+    ready_at: float = 0.0
+    """Monotonic seconds, once it is published."""
+    kills: int = field(default_factory=memory.kernel_kills)
+    """Processes that the kernel had killed for memory when it started."""
+
+    def ready_s(self, now: float) -> float | None:
+        """Return how long it was ready, None when it never was."""
+        return now - self.ready_at if self.published else None
 
     def reason(self, code: int) -> str:
         """Return why it ended, with its last words where they are known."""
         if self.hung or self.failed:
             return self.hung or f"the child cannot work: {self.failed}"
+        if memory.killed_for_memory(code, self.kills):
+            held = self.watchman.held if self.watchman is not None else 0
+            having = f" when it held {memory.size(held)}" if held else ""
+            return f"{memory.OUT_OF_MEMORY}: the kernel killed it for lack of memory{having}"
         log_file = self.child.log_file if code > 0 else None  # one that a signal ended had no time for words
         words = last_words(log_file, self.log_start) if log_file is not None else ""
+        if memory.tells_of_memory(words):
+            return f"{memory.OUT_OF_MEMORY}: the child ended with code {code}, saying: {words}"
         return f"the child ended with code {code}" + (f", saying: {words}" if words else "")
 
     def end(self) -> None:
@@ -193,12 +207,16 @@ class Host:
         now = time.monotonic()
         reason = life.reason(code)
         self._log.warning("child lost", incarnation=life.child.incarnation, code=code, reason=reason)
-        often = self._lost.lost(now, hung=bool(life.hung), ready=life.published)
+        lack = reason.startswith(memory.OUT_OF_MEMORY)
+        advice = f"; {memory.NEXT}" if lack else ""
+        often = self._lost.lost(now, hung=bool(life.hung), ready_s=life.ready_s(now), memory=lack)
         if life.published:
             then = f"; {HUNG_NEXT}" if life.hung and not often else ""
-            self._store(lambda conn: leases.child_lost(conn, self._hosting, life.child.incarnation, reason + then))
+            self._store(
+                lambda conn: leases.child_lost(conn, self._hosting, life.child.incarnation, reason + then + advice)
+            )
         if often or life.failed:
-            self._end(f"{reason}, {often}" if often else reason)
+            self._end(f"{reason}, {often}{advice}" if often else reason)
             return False
         return self._pause(self._lost.pause_s(now))
 
@@ -297,7 +315,7 @@ class Host:
             self._store(lambda conn: leases.child_ready(conn, self._hosting, life.child.incarnation, url, life.secret))
         except LeaseLost:
             return  # released meanwhile: the next renewal says what to do
-        life.published = True
+        life.published, life.ready_at = True, time.monotonic()
         life.watchman = Watchman(
             life.child.incarnation, life.child.pid, url, life.secret, self._settings.child_stuck_s, self.signals.put
         )

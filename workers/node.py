@@ -1,6 +1,8 @@
 """Runs the node agent of this machine: `python -m workers.node`."""
 
 import asyncio
+import errno
+import os
 import signal
 import sys
 import uuid
@@ -47,6 +49,11 @@ async def _serve(config: Settings, pool: Pool) -> str:
         await running
     except asyncio.CancelledError:
         log.info("stopped")
+    except OSError as error:
+        if error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
+            raise
+        where, why = config.node_bind, os.strerror(error.errno or 0)
+        return f"cannot listen on {where}: {why}; set FLEXMARL_NODE_BIND to a free port of this host"
     except ExceptionGroup as group:
         superseded = group.subgroup(Superseded)
         if superseded is None:

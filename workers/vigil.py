@@ -95,6 +95,8 @@ class Watchman:
     ) -> None:
         self._incarnation, self._url, self._secret, self._report = incarnation, url, secret, report
         self._pid, self._vigil = pid, Vigil(stuck_s)
+        self.held = 0
+        """Bytes of memory it held at the last look."""
         self._over = threading.Event()
         threading.Thread(target=self._watch, name=f"vigil-{incarnation}", daemon=True).start()
 
@@ -108,6 +110,7 @@ class Watchman:
             while not self._over.wait(PROBE_S):
                 health = ask(self._url, self._secret)
                 used = process.cpu_times()
+                self.held = process.memory_info().rss
                 reason = self._vigil.judge(Look(time.monotonic(), health, used.user + used.system))
                 if reason:
                     self._report(Hangs(self._incarnation, reason))

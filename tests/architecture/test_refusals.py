@@ -6,11 +6,14 @@ from pathlib import Path
 from flexmarl.contracts.plane_tokens import PlaneRefusalCode
 from flexmarl.store import errors
 from workers import errors as worker_errors
+from workers.memory import OUT_OF_MEMORY
 from workers.training.errors import RefusalCode
 from workers.transfer.base import CorruptState, StateError, StateMissing
 
 ROOT = Path(__file__).resolve().parents[2]
-SAID = re.compile(r'(?:Refused|_refusal|Refusal)\(\s*(?:\d+,\s*)?"([a-z_]+)"|fail\(conn, taken, "([a-z_]+)"')
+SAID = re.compile(
+    r'(?:Refused|_refusal|Refusal|ChildFailed)\(\s*(?:\d+,\s*)?"([a-z_]+)"|fail\(conn, taken, "([a-z_]+)"'
+)
 
 
 def said_in_source() -> set[str]:
@@ -25,7 +28,7 @@ def codes() -> set[str]:
     own = {
         str(cls.__dict__["code"]) for cls in [*classes, StateError, StateMissing, CorruptState] if "code" in vars(cls)
     }
-    return own | {code.value for code in (*PlaneRefusalCode, *RefusalCode)} | said_in_source()
+    return own | {OUT_OF_MEMORY} | {code.value for code in (*PlaneRefusalCode, *RefusalCode)} | said_in_source()
 
 
 def documented() -> set[str]:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -16,12 +17,13 @@ import pytest
 from flexmarl.contracts.plane_tokens import Plane, PlaneRefused, check
 from flexmarl.store import engines, leases
 from flexmarl.store.engines import EngineRoute
+from tests.support.little_memory import little_memory
 from tests.support.machine import Machine, alive, wait_for
 from tests.support.store_story import Story
 from workers.children import TERM_S
 from workers.hosting import RENEW_S
 from workers.last_intervals import ANSWER_S
-from workers.lives import HANGS
+from workers.lives import HANGS, MEMORY
 from workers.rollout.engines.wire import LoadRequest
 from workers.vigil import SILENT_PROBES
 
@@ -234,6 +236,43 @@ def test_a_child_that_says_it_cannot_work_ends_the_lease_at_once_with_its_words(
     assert workers.story.handled[-1].reason == (
         "the child cannot work: engine_failed: no room for the model; free memory"
     )
+
+
+def test_a_child_that_the_kernel_kills_for_memory_ends_the_lease_with_that_reason(workers, tmp_path):
+    """A real kill: its group of processes may have less memory than it takes once it is ready."""
+    with little_memory(64 * 2**20) as group:
+        workers.environment["FAKE_CHILD_CGROUP"] = str(group)
+        workers.start()
+        workers.host()
+        workers.push()
+        wait_for(lambda: workers.lease()[0] == "ended", 90)
+    kinds = workers.story.kinds()
+    assert kinds.count("child_lost") == MEMORY
+    assert kinds[-1] == "lease_ended"
+    why = workers.story.handled[-1].reason
+    assert why.startswith("out_of_memory: the kernel killed it for lack of memory")
+    assert f", {MEMORY} times in " in why
+    assert "free memory on this host" in why
+
+
+def test_a_child_whose_address_is_not_this_hosts_says_so_and_what_to_set(workers):
+    workers.environment["FLEXMARL_CHILD_HOST"] = "203.0.113.7"
+    workers.start()
+    workers.host()
+    workers.push()
+    wait_for(lambda: workers.lease()[0] == "ended", 30)
+    workers.story.decide()
+    assert workers.story.handled[-1].reason.startswith("the child cannot work: address: cannot listen on 203.0.113.7: ")
+    assert "set FLEXMARL_CHILD_HOST" in workers.story.handled[-1].reason
+
+
+def test_a_node_agent_whose_port_is_in_use_says_so_and_what_to_set(workers):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        bind = f"127.0.0.1:{taken.getsockname()[1]}"
+        agent = workers.start_node(stderr=subprocess.PIPE, FLEXMARL_NODE_BIND=bind)
+        said = agent.communicate(timeout=60)[1].decode().splitlines()
+    assert agent.returncode == 1
+    assert said[-1].startswith(f"node: cannot listen on {bind}: Address already in use; set FLEXMARL_NODE_BIND")
 
 
 def test_an_engine_that_this_node_has_no_environment_for_ends_the_lease_with_the_setting(workers):

@@ -45,11 +45,12 @@ class Machine:
         script = str(CHILDREN / "fake_device_worker.py")
         return self._spawn(script, "--role", "device", **extra)
 
-    def start_node(self, **extra: str) -> "subprocess.Popen[bytes]":
-        return self._spawn("-m", "workers.node", **extra)
+    def start_node(self, stderr: int | None = None, **extra: str) -> "subprocess.Popen[bytes]":
+        return self._spawn("-m", "workers.node", stderr=stderr, **extra)
 
-    def _spawn(self, *arguments: str, **extra: str) -> "subprocess.Popen[bytes]":
-        process = subprocess.Popen([sys.executable, *arguments], env={**self.environment, **extra}, cwd=ROOT)
+    def _spawn(self, *arguments: str, stderr: int | None = None, **extra: str) -> "subprocess.Popen[bytes]":
+        environment = {**self.environment, **extra}
+        process = subprocess.Popen([sys.executable, *arguments], env=environment, cwd=ROOT, stderr=stderr)
         self.processes.append(process)
         return process
 

@@ -3,7 +3,8 @@
 `FAKE_CHILD_LIFE_S` ends it by itself; `FAKE_CHILD_STUBBORN` makes it ignore end of input and SIGTERM; what it is told
 is appended to `FAKE_CHILD_LOG`, one JSON line each. With `FAKE_CHILD_WORK` it has work open from the beginning: `stuck`
 never gets a piece of it done, `slow` does one every 0.3 s. `FAKE_CHILD_CANNOT` makes it say that it cannot work;
-`FAKE_CHILD_WORDS` is written to its log.
+`FAKE_CHILD_WORDS` is written to its log. With `FAKE_CHILD_CGROUP` it joins that group once it is ready, and takes more
+memory than the group may have.
 """
 
 import asyncio
@@ -105,10 +106,18 @@ async def serve(config):
     with contextlib.ExitStack() as work:
         if how := os.environ.get("FAKE_CHILD_WORK"):
             work.enter_context(child.intervals.progress.work())
+        if group := os.environ.get("FAKE_CHILD_CGROUP"):
+            asyncio.get_running_loop().call_later(0.3, take_too_much, group)
         slowly = asyncio.create_task(beat(child.intervals.progress)) if how == "slow" else None
         await child_server.serve(config, child.routes(), child.intervals)
         if slowly is not None:
             slowly.cancel()
+
+
+def take_too_much(group):
+    with open(os.path.join(group, "cgroup.procs"), "w") as file:
+        file.write("0")
+    bytearray(os.urandom(2**20) * 256)
 
 
 async def beat(progress):

@@ -3,7 +3,18 @@
 import pytest
 
 from workers.child import ChildHealth, IntervalLog
-from workers.lives import DEATHS, HANG_WINDOW_S, HANGS, START_WINDOW_S, STARTS, Lives
+from workers.lives import (
+    DEATHS,
+    HANG_WINDOW_S,
+    HANGS,
+    MEMORY,
+    MEMORY_WINDOW_S,
+    START_WINDOW_S,
+    STARTS,
+    YOUNG,
+    YOUNG_S,
+    Lives,
+)
 from workers.vigil import SILENT_PROBES, WATCHED_S, Look, Vigil
 
 STUCK_S = 60.0
@@ -98,8 +109,28 @@ def test_hangs_are_remembered_longer_than_deaths() -> None:
 
 def test_a_child_that_never_gets_ready_is_given_up_however_long_each_start_takes() -> None:
     slow = Lives()
-    found = [slow.lost(100.0 * number, hung=False, ready=False) for number in range(STARTS)]
+    found = [slow.lost(100.0 * number, hung=False, ready_s=None) for number in range(STARTS)]
     assert found == [""] * (STARTS - 1) + [f"{STARTS} times in {START_WINDOW_S:.0f} s"]
     mended = Lives()
     for number in range(3 * STARTS):
-        assert not mended.lost(100.0 * number, hung=False, ready=number % STARTS == STARTS - 1)
+        worked = number % STARTS == STARTS - 1
+        assert not mended.lost(100.0 * number, hung=False, ready_s=YOUNG_S if worked else None)
+
+
+def test_a_child_that_is_slow_to_start_and_dies_soon_after_is_given_up() -> None:
+    """Each life takes half a minute, so it never dies five times within a minute."""
+    brief = Lives()
+    found = [brief.lost(30.0 * number, hung=False, ready_s=YOUNG_S - 1) for number in range(YOUNG)]
+    assert found[:-1] == [""] * (YOUNG - 1)
+    assert found[-1] == f"{YOUNG} times in a row within {YOUNG_S:.0f} s of being ready"
+    lasting = Lives()
+    for number in range(3 * YOUNG):
+        assert not lasting.lost(30.0 * number, hung=False, ready_s=YOUNG_S if number % YOUNG == YOUNG - 1 else 5.0)
+
+
+def test_deaths_for_memory_have_the_lowest_limit() -> None:
+    lives = Lives()
+    found = [lives.lost(600.0 * number, hung=False, memory=True) for number in range(MEMORY)]
+    assert found == [""] * (MEMORY - 1) + [f"{MEMORY} times in {MEMORY_WINDOW_S:.0f} s"]
+    seldom = Lives()
+    assert not any(seldom.lost(MEMORY_WINDOW_S * number, hung=False, memory=True) for number in range(10))

@@ -1,0 +1,44 @@
+"""Whether something ended for lack of memory: what the kernel counts, and what libraries say.
+
+The kernel tells nobody whom it killed; it counts. A process that died of SIGKILL while that number rose, and that
+nobody here killed, is taken for one of them: what a person has to do is the same.
+"""
+
+import signal
+from pathlib import Path
+
+OUT_OF_MEMORY = "out_of_memory"
+"""Code that opens the reason of whatever ended for lack of memory."""
+NEXT = "free memory on this host, let it serve fewer devices, or choose a smaller model or shorter replies"
+VMSTAT = Path("/proc/vmstat")
+_SAID = ("memoryerror", "out of memory", "outofmemory", "can't allocate memory", "cannot allocate memory", "bad_alloc")
+
+
+def kernel_kills() -> int:
+    """Return how many processes the kernel has killed for memory since it started; 0 where it does not say."""
+    try:
+        lines = VMSTAT.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+
+
+def killed_for_memory(code: int, kills_before: int) -> bool:
+    """Tell whether a process that ended with a code was one that the kernel killed."""
+    return code == -signal.SIGKILL and kernel_kills() > kills_before
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Tell whether an exception means that memory ran out, of the host or of a GPU."""
+    return tells_of_memory(f"{type(error).__name__}: {error}")
+
+
+def tells_of_memory(text: str) -> bool:
+    """Tell whether last words speak of memory that ran out; libraries have no common type for it."""
+    lowered = text.lower()
+    return any(words in lowered for words in _SAID)
+
+
+def size(amount: int) -> str:
+    """Return a number of bytes as people read it."""
+    return f"{amount / 2**30:.1f} GiB" if amount >= 2**30 else f"{amount / 2**20:.0f} MiB"
