@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from flexmarl.contracts.model_sizes import FACTORY_SIZES
 from flexmarl.contracts.spec.team import FactoryModel, FolderModel
 
 MAX_POSITIONS = 4096
@@ -22,22 +23,6 @@ SERVED_TYPES = ("qwen2", "llama")
 
 class UnsupportedModel(ValueError):
     """The model is of a kind this project's own decoder does not compute; the text says which and what is known."""
-
-
-@dataclass(frozen=True, slots=True)
-class FactorySize:
-    hidden: int
-    layers: int
-    mlp: int
-    heads: int
-    init_std: float
-    """About 1/sqrt(hidden): with the usual 0.02 a tiny random policy stays at chance."""
-
-
-FACTORY_SIZES = {
-    "S": FactorySize(hidden=64, layers=2, mlp=128, heads=4, init_std=0.15),
-    "M": FactorySize(hidden=128, layers=2, mlp=256, heads=4, init_std=0.09),
-}
 
 
 @dataclass(frozen=True, slots=True)

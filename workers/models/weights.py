@@ -8,8 +8,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flexmarl.contracts.model_sizes import FACTORY_SIZES
 from flexmarl.contracts.spec.team import FactoryModel, FolderModel
-from workers.models.architecture import BOS, EOS, FACTORY_SIZES, MAX_POSITIONS, PAD
+from workers.models.architecture import BOS, EOS, MAX_POSITIONS, PAD
 
 if TYPE_CHECKING:
     import torch

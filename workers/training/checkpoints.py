@@ -1,7 +1,8 @@
 """Exports a version vector as Hugging Face folders that plain transformers loads.
 
 Invariants: a label's folder appears whole or not at all (written beside, then renamed), holds all policies of one
-vector, and names it in `flexmarl.json`. Writing the same vector again changes nothing.
+vector, and names it in `flexmarl.json`. Writing the same vector again changes nothing. An adapter is exported as PEFT
+reads it, beside the one base of all adapters of its model, `base-<number>`, which it names by its final place.
 """
 
 import json
@@ -15,7 +16,9 @@ from typing import TYPE_CHECKING
 
 from flexmarl.contracts.spec.team import FactoryModel, FolderModel
 from workers.models import write_tokenizer
+from workers.models.adapter import peft_config
 from workers.models.weights import TOKENIZER_FILES, model_config
+from workers.training.learner import Adapter
 
 if TYPE_CHECKING:
     import torch
@@ -31,6 +34,8 @@ class Export:
     source: FactoryModel | FolderModel
     tokenizer: bytes
     weights: "Mapping[str, torch.Tensor]"
+    adapter: Adapter | None = None
+    """What is trained, when `weights` are frozen beneath it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +52,13 @@ def write_checkpoint(root: Path, label: str, about: dict[str, object], exports: 
     root.mkdir(parents=True, exist_ok=True)
     temporary = root / f".{label}-{uuid.uuid4().hex}"
     try:
+        bases: dict[str, Path] = {}
         for export in exports:
-            _write_policy(temporary / export.policy, export)
+            if export.adapter is None:
+                _write_model(temporary / export.policy, export)
+            else:
+                _write_adapter(temporary / export.policy, export.adapter, _base(bases, temporary, target, export))
+                _write_tokenizer(temporary / export.policy, export)
         (temporary / ABOUT).write_text(json.dumps(about, indent=2, sort_keys=True), encoding="utf-8")
         _sync(temporary)
         _replace(temporary, target)
@@ -57,7 +67,27 @@ def write_checkpoint(root: Path, label: str, about: dict[str, object], exports: 
     return Written(str(target), _size(target))
 
 
-def _write_policy(folder: Path, export: Export) -> None:
+def _base(bases: dict[str, Path], temporary: Path, target: Path, export: Export) -> Path:
+    """Return where an adapter's base will lie; write it unless it is a folder's model or another policy's."""
+    if isinstance(export.source, FolderModel):
+        return Path(export.source.path)
+    key = export.source.model_dump_json()
+    if key not in bases:
+        bases[key] = target / f"base-{len(bases)}"
+        _write_model(temporary / bases[key].name, export)
+    return bases[key]
+
+
+def _write_adapter(folder: Path, adapter: Adapter, base: Path) -> None:
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True)
+    config = json.dumps(peft_config(str(base), adapter.settings), indent=2)
+    (folder / "adapter_config.json").write_text(config, encoding="utf-8")
+    save_file(dict(adapter.weights), folder / "adapter_model.safetensors", metadata={"format": "pt"})
+
+
+def _write_model(folder: Path, export: Export) -> None:
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True)
@@ -66,16 +96,23 @@ def _write_policy(folder: Path, export: Export) -> None:
     config["dtype"] = str(next(iter(export.weights.values())).dtype).removeprefix("torch.")
     (folder / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
     save_file(dict(export.weights), folder / "model.safetensors", metadata={"format": "pt"})
+    _write_tokenizer(folder, export)
     if isinstance(export.source, FolderModel):
-        _copy_from(Path(export.source.path), folder)
+        _copy_from(Path(export.source.path), folder, "generation_config.json")
         return
-    write_tokenizer(folder, export.tokenizer)
     generation = {name: config[name] for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     (folder / "generation_config.json").write_text(json.dumps(generation, indent=2), encoding="utf-8")
 
 
-def _copy_from(source: Path, folder: Path) -> None:
-    for name in (*TOKENIZER_FILES, "generation_config.json", "chat_template.jinja"):
+def _write_tokenizer(folder: Path, export: Export) -> None:
+    if isinstance(export.source, FolderModel):
+        _copy_from(Path(export.source.path), folder, *TOKENIZER_FILES, "chat_template.jinja")
+    else:
+        write_tokenizer(folder, export.tokenizer)
+
+
+def _copy_from(source: Path, folder: Path, *names: str) -> None:
+    for name in names:
         if (source / name).exists():
             shutil.copyfile(source / name, folder / name)
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from flexmarl.algorithms.aggregation import AGGREGATIONS, Aggregation
 from flexmarl.contracts.spec.algorithm import Loss
-from flexmarl.contracts.spec.team import AdamW
+from flexmarl.contracts.spec.team import AdamW, Lora
 from flexmarl.contracts.wire import TrainStats
 from workers.models.architecture import Architecture
 from workers.training.accumulator import Accumulator
+from workers.training.adapted import AdaptedParameters
 from workers.training.blocks import blocks_of
 from workers.training.decoder import Decoder, parameter_order
 from workers.training.errors import RefusalCode, TrainerRefusal
@@ -52,6 +53,14 @@ class Objective:
 
 
 @dataclass(frozen=True, slots=True)
+class Adapter:
+    """What is trained of a policy whose own weights are frozen."""
+
+    settings: Lora
+    weights: "Mapping[str, torch.Tensor]"
+
+
+@dataclass(frozen=True, slots=True)
 class Learned:
     """What an optimizer step did."""
 
@@ -72,10 +81,14 @@ class Learner:
         epoch: str = "",
         ordered: bool = False,
         beat: Callable[[], object] = lambda: None,
+        adapter: "Adapter | None" = None,
     ) -> None:
-        """`beat` is called after each forward and backward pass."""
-        self.parameters = FlatParameters(weights, parameter_order(weights.keys()), precision, device)
-        self.decoder = Decoder(self.parameters, architecture)
+        """`beat` is called after each forward and backward pass. With an adapter, `weights` are frozen beneath it."""
+        self._whole = FlatParameters(weights, parameter_order(weights.keys()), precision, device)
+        self.decoder = Decoder(self._whole, architecture)
+        self.parameters: FlatParameters | AdaptedParameters = self._whole
+        if adapter is not None:
+            self.parameters = AdaptedParameters(self._whole, adapter.weights, adapter.settings, precision, device)
         self.optimizer = FlatAdamW(self.parameters.master, optimizer)
         self.accumulator = Accumulator(self.parameters.master, epoch, ordered)
         self._objective = objective
@@ -103,9 +116,9 @@ class Learner:
         began = time.perf_counter()
         lengths = [len(row.response) // 4 for row in rows]
         blocks = blocks_of(rows, objective.aggregate, self.decoder.vocabulary)
-        fresh = self.parameters.fresh
+        fresh, master = self._whole.fresh, self._whole.master
         fresh.zero_()
-        gradient = fresh if fresh.dtype == self.parameters.master.dtype else torch.zeros_like(self.parameters.master)
+        gradient = fresh if fresh.dtype == master.dtype else torch.zeros_like(master)
         sums = Sums()
         for batch in pack(blocks, self.decoder.vocabulary, self._budget):
             value, figures = evaluate(self.decoder, batch, objective.loss, objective.settings, entropy_coef)
@@ -115,6 +128,7 @@ class Learner:
             if gradient is not fresh:
                 gradient.add_(fresh)
                 fresh.zero_()
+        gradient = self.parameters.gradient_of(gradient)
         if not (math.isfinite(sums.loss) and math.isfinite(gradient.sum().item())):
             raise TrainerRefusal(RefusalCode.NONFINITE_GRADIENT, "the micro-batch's loss or gradient is not finite")
         return gradient, TrainStats(

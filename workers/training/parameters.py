@@ -59,7 +59,19 @@ class FlatParameters:
 
     def named(self) -> "dict[str, torch.Tensor]":
         """Return the compute weights by name, as views."""
-        return {name: self._slice(self.compute, name).view(shape) for name, shape in self._shapes.items()}
+        return self.split(self.compute)
+
+    def masters(self) -> "dict[str, torch.Tensor]":
+        """Return what the optimizer moves by name, as views."""
+        return self.split(self.master)
+
+    def split(self, flat: "torch.Tensor") -> "dict[str, torch.Tensor]":
+        """Return the parts of a buffer in the order of the weights, by name, as views."""
+        return {name: self._slice(flat, name).view(shape) for name, shape in self._shapes.items()}
+
+    def gradient_of(self, whole: "torch.Tensor") -> "torch.Tensor":
+        """Return the gradient of what is trained from that of the decoder's weights: the same."""
+        return whole
 
     def leaf(self, *names: str) -> "torch.Tensor":
         """Return neighbouring weights stacked along their first dimension, as one leaf of the graph."""

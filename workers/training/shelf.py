@@ -3,7 +3,8 @@
 Invariants: the newest versions stay restorable (weights and training state); weights stay longer, because evaluations
 and engines speak of older ones; what a checkpoint names stays until the next checkpoint of its label. Claims lie on
 disk, so a new life of the trainer knows what the last one kept. Weights behind the newest training state stay, since
-steps are redone up to them.
+steps are redone up to them. What adapters are laid over is kept under a claim of its own, for as long as the state
+plane's folder is, and each of their versions names it.
 """
 
 from collections.abc import Mapping
@@ -13,8 +14,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from flexmarl.contracts.spec.team import Lora
+from workers.models.adapter import base_of, description
 from workers.transfer import LocalTier
-from workers.transfer.local import encode
+from workers.transfer.local import Encoded, encode
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +34,7 @@ WEIGHTS_BYTES = 256 * 2**20
 GRACE_S = 60.0
 """A checkpoint's claims younger than this are not collected: its command may run twice at once."""
 
-_WEIGHTS, _STATE = "weights", "training_state"
+_WEIGHTS, _STATE, _BASE = "weights", "training_state", "base"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +58,13 @@ class Shelf:
         self._evicting: Future[None] | None = None
         self._storing: Future[object] | None = None
         """A training state that is written beside the next step."""
+        self._about: dict[str, object] = {}
+        """What the description of each version says beside its kind."""
         self._recall()
 
     def put(self, weights: "Weights", state: "Weights") -> Stored:
         """Store a version durably; what is too old by then goes while the next one is trained."""
-        published = encode(weights, {"kind": _WEIGHTS})
+        published = self._published(weights)
         restorable = encode(state, {"kind": _STATE, "weights": published.digest})
         self.settle()
         storing = self._beside.submit(self._tier.store, restorable)  # both wait for the disk, so they wait together
@@ -72,7 +77,7 @@ class Shelf:
 
     def put_behind(self, weights: "Weights", state: "Weights") -> Stored:
         """Store a version whose training state is on disk only when `settle` has returned."""
-        published = encode(weights, {"kind": _WEIGHTS})
+        published = self._published(weights)
         restorable = encode(state, {"kind": _STATE, "weights": published.digest})
         self.settle()
         manifest = self._tier.store(published)
@@ -85,10 +90,23 @@ class Shelf:
     def put_weights(self, weights: "Weights") -> str:
         """Store the weights of a version without its training state."""
         self.settle()
-        manifest = self._tier.put(weights, {"kind": _WEIGHTS})
+        manifest = self._tier.store(self._published(weights))
         self._note_weights(manifest.digest, manifest.bytes)
         self._evicting = self._beside.submit(self._evict, self._let_go())
         return manifest.digest
+
+    def put_base(self, base: "Weights", lora: Lora) -> None:
+        """Keep what the adapters put from now on are laid over."""
+        manifest = LocalTier(self._home, f"{self._owner}-{_BASE}").put(base, {"kind": _BASE})
+        self._about = description(manifest.digest, lora)
+
+    def base(self) -> "dict[str, torch.Tensor]":
+        """Return what this policy's adapters are laid over."""
+        return self._tier.get(str(self._about["base"]))
+
+    def find_base(self, digest: str, policy: str, lora: Lora) -> None:
+        """Go on with what a published adapter is laid over. Raises WrongAdapterError for one of another kind."""
+        self._about = description(base_of(self._tier.meta(digest), policy, lora), lora)
 
     def weights(self, digest: str) -> "dict[str, torch.Tensor]":
         return self._tier.get(digest)
@@ -119,6 +137,9 @@ class Shelf:
             evicting.result()
         if storing is not None:
             storing.result()
+
+    def _published(self, weights: "Weights") -> Encoded:
+        return encode(weights, {"kind": _WEIGHTS, **self._about})
 
     def _note_state(self, state: str, weights: str) -> None:
         self._states.pop(state, None)

@@ -20,13 +20,15 @@ import msgspec
 
 from flexmarl.algorithms.seeds import derive
 from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.spec.team import Lora
 from workers.child import IntervalLog
 from workers.models import UnsupportedModel, architecture_of, tokenizer_of
+from workers.models.adapter import WrongAdapterError, initial_adapter
 from workers.models.weights import initial_weights
 from workers.rollout.environments.registry import family_of
 from workers.training.checkpoints import Export, write_checkpoint
 from workers.training.errors import RefusalCode, TrainerRefusal
-from workers.training.learner import Learner, Objective
+from workers.training.learner import Adapter, Learner, Objective
 from workers.training.shelf import Shelf, Stored
 from workers.training.warmup import warm_up
 from workers.training.wire import (
@@ -93,6 +95,8 @@ class Trainer:
             raise TrainerRefusal(RefusalCode.STATE, str(error)) from error
         except (UnsupportedModel, FileNotFoundError) as error:
             raise TrainerRefusal(RefusalCode.UNSUPPORTED_MODEL, str(error)) from error
+        except WrongAdapterError as error:
+            raise TrainerRefusal(RefusalCode.WRONG_ADAPTER, str(error)) from error
         self._intervals.add("bind", asked.policy, began, time.time())
         return reply
 
@@ -183,9 +187,8 @@ class Trainer:
             raise TrainerRefusal(RefusalCode.OTHER_VERSION, detail)
         settings = self._spec.policies[policy]
         vocabulary = self._family.vocabulary()
-        weights = initial_weights(settings.model, len(vocabulary), derive(self._spec.seed, "weights", policy))
         tokenizer = tokenizer_of(settings.model, vocabulary)
-        learner = self._new_learner(policy, 0, weights)
+        learner = self._new_learner(policy, 0, self._first_weights(policy, len(vocabulary)))
         facts: dict[str, float] = {"parameters": learner.parameters.size}
         if settings.warmup is not None:
             rng = random.Random(derive(self._spec.seed, "warmup", policy))
@@ -205,6 +208,9 @@ class Trainer:
         shelf.settle()
         self._behind.pop(asked.policy, None)
         base = asked.base or asked.digest
+        tuning = self._spec.policies[asked.policy].tuning
+        if isinstance(tuning, Lora):
+            shelf.find_base(base, asked.policy, tuning)
         weights = shelf.weights(base)
         state = shelf.state(asked.state, base) if asked.state else None
         if asked.state and state is None:
@@ -218,6 +224,15 @@ class Trainer:
         self._empty_of(learner, asked.version)
         tokenizer = tokenizer_of(self._spec.policies[asked.policy].model, self._family.vocabulary())
         return self._bound(asked.policy, self._hold(asked.policy, asked.version, tokenizer, learner))
+
+    def _first_weights(self, policy: str, words: int) -> "dict[str, torch.Tensor]":
+        """Return what version 0 publishes. Adapters over equal models have one base, whoever trains them."""
+        settings, seed = self._spec.policies[policy], self._spec.seed
+        if not isinstance(settings.tuning, Lora):
+            return initial_weights(settings.model, words, derive(seed, "weights", policy))
+        base = initial_weights(settings.model, words, derive(seed, "base", settings.model.model_dump_json()))
+        self._shelf(policy).put_base(base, settings.tuning)
+        return initial_adapter(base, settings.tuning, derive(seed, "weights", policy))
 
     def _hold(self, policy: str, version: int, tokenizer: bytes, learner: Learner) -> Held:
         """Store what the learner holds and remember it; a frozen policy keeps no learner."""
@@ -251,8 +266,12 @@ class Trainer:
         )
 
     def _new_learner(self, policy: str, version: int, weights: "Mapping[str, torch.Tensor]") -> Learner:
+        """Return a learner of published weights: a whole model's, or an adapter's over the base on the shelf."""
         settings, algorithm = self._spec.policies[policy], self._spec.algorithm
         limit = algorithm.importance_limit if algorithm.correction == "truncated_importance" else None
+        adapter = None
+        if isinstance(settings.tuning, Lora):
+            adapter, weights = Adapter(settings.tuning, weights), self._shelf(policy).base()
         return Learner(
             weights,
             architecture_of(settings.model),
@@ -263,11 +282,15 @@ class Trainer:
             self._epoch(version),
             self._spec.mechanisms.ordered,
             self._intervals.progress.beat,
+            adapter,
         )
 
     def _export(self, policy: str, digest: str) -> Export:
-        held = self._holding(policy)
-        return Export(policy, self._spec.policies[policy].model, held.tokenizer, self._shelf(policy).weights(digest))
+        held, settings, shelf = self._holding(policy), self._spec.policies[policy], self._shelf(policy)
+        weights = shelf.weights(digest)
+        if not isinstance(settings.tuning, Lora):
+            return Export(policy, settings.model, held.tokenizer, weights)
+        return Export(policy, settings.model, held.tokenizer, shelf.base(), Adapter(settings.tuning, weights))
 
     def _learner(self, policy: str) -> Learner:
         learner = self._holding(policy).learner

@@ -6,6 +6,7 @@ Computed here once; the API, the form and the driver's expectations read the sam
 from flexmarl.contracts.base import Record
 from flexmarl.contracts.environments import environment_facts
 from flexmarl.contracts.ids import Name
+from flexmarl.contracts.model_sizes import adapter_parameters
 from flexmarl.contracts.spec.experiment import ExperimentSpec
 
 
@@ -29,6 +30,8 @@ class PolicyArithmetic(Record):
     groups_per_micro_batch: int
     train_steps: int
     """Optimizer steps over the whole budget."""
+    adapter_parameters: int | None = None
+    """Trained parameters of its adapter; null: it has none, or its model is known only where the trainer reads it."""
 
 
 class Arithmetic(Record):
@@ -90,6 +93,7 @@ def _policy(spec: ExperimentSpec, name: str, agents: tuple[AgentArithmetic, ...]
         micro_batches=_micro_batches(spec.batch.tasks_per_step, parts, size) if trainable else 0,
         groups_per_micro_batch=size,
         train_steps=spec.budget.train_steps * parts if trainable else 0,
+        adapter_parameters=adapter_parameters(spec.policies[name]),
     )
 
 

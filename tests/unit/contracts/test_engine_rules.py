@@ -2,10 +2,9 @@
 
 import pytest
 
-from flexmarl.contracts.engine_rules import FACTORY_HEAD_DIMS
 from flexmarl.contracts.rules import broken_rules
 from flexmarl.contracts.spec.experiment import ExperimentSpec
-from workers.models.architecture import FACTORY_SIZES, UnsupportedModel, architecture_of
+from workers.models.architecture import UnsupportedModel, architecture_of
 from workers.rollout.engines.vllm_models import CACHE_BYTES, vllm_model
 
 POLICY = {"model": {"size": "M"}}
@@ -56,10 +55,6 @@ def test_bits_and_old_attention_keys_are_refused():
     going_on = broken_rules(spec(mechanisms={"lag_policy": {"bound": 1, "in_flight": "continue"}}))
     assert [p.pointer for p in going_on] == ["/mechanisms/lag_policy/in_flight"]
     assert going_on[0].hint.startswith("Set resume")
-
-
-def test_the_widths_of_factory_heads_are_those_of_the_models():
-    assert {size: s.hidden // s.heads for size, s in FACTORY_SIZES.items()} == FACTORY_HEAD_DIMS
 
 
 def test_a_model_that_vllm_does_not_compute_is_refused_before_anything_starts():

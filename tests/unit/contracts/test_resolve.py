@@ -58,7 +58,24 @@ def test_a_changed_environment_type_replaces_the_variant() -> None:
         ({"batch": {"micro_batch_groups": 64}}, ("/batch/micro_batch_groups", "out_of_range")),
         ({"algorithm": {"loss": {"type": "gspo"}}}, ("/algorithm/loss/type", "not_available")),
         ({"algorithm": {"loss": {"type": "nonsense"}}}, ("/algorithm/loss/type", "unknown_value")),
-        ({"policies": {"speaker": {"tuning": "lora"}}}, ("/policies/speaker/tuning", "not_available")),
+        ({"policies": {"speaker": {"tuning": "dora"}}}, ("/policies/speaker/tuning/type", "unknown_value")),
+        (
+            {"policies": {"speaker": {"tuning": {"type": "lora", "rank": 0}}}},
+            ("/policies/speaker/tuning/rank", "out_of_range"),
+        ),
+        (
+            {"policies": {"speaker": {"tuning": {"type": "lora", "rank": 65}}}},
+            ("/policies/speaker/tuning/rank", "out_of_range"),
+        ),
+        (
+            {"policies": {"speaker": {"tuning": {"type": "lora", "targets": ["q_proj", "qkv"]}}}},
+            ("/policies/speaker/tuning/targets/1", "unknown_value"),
+        ),
+        (
+            {"policies": {"speaker": {"tuning": {"type": "lora", "targets": ["q_proj", "q_proj"]}}}},
+            ("/policies/speaker/tuning/targets", "duplicate"),
+        ),
+        ({"policies": {"speaker": {"tuning": {"rank": 4}}}}, ("/policies/speaker/tuning/type", "required")),
         ({"policies": {"speaker": {"model": {"sizes": "S"}}}}, ("/policies/speaker/model/sizes", "unknown_field")),
         ({"policies": {"talker": {}}}, ("/policies/talker", "unused_policy")),
         ({"mechanisms": {"lag_policy": {"bound": 99}}}, ("/mechanisms/lag_policy/bound", "out_of_range")),
@@ -117,7 +134,7 @@ def _literals(model: type, path: list[str]) -> tuple[str, ...]:
 
 
 def test_available_names_are_exactly_what_the_types_accept() -> None:
-    not_built_yet_in_type = {"/policies/*/tuning", "/policies/*/precision"}
+    not_built_yet_in_type = {"/policies/*/precision"}
     for path, slot in SLOTS.items():
         accepted = set(_literals(ExperimentSpec, path.strip("/").split("/")))
         if path in not_built_yet_in_type:
@@ -140,6 +157,19 @@ def test_arithmetic_counts_samples_and_micro_batches() -> None:
     assert hinter.samples == (0, 768)
     assert [p.micro_batches for p in sums.policies] == [4, 4]
     assert sums.total_episodes == 2560
+
+
+def test_an_adapter_may_be_named_by_a_word_and_is_counted() -> None:
+    narrow = {"type": "lora", "rank": 4, "targets": ["q_proj"]}
+    policies = {"speaker": {"tuning": "lora"}, "listener": {"tuning": narrow}}
+    found = resolve({**GAME, "policies": policies})
+    assert found.document["policies"]["speaker"]["tuning"]["targets"][0] == "q_proj"
+    assert found.spec.policies["speaker"].tuning.scale == 2.0
+    sums = {policy.policy: policy.adapter_parameters for policy in arithmetic(found.spec).policies}
+    layer = 8 * (4 * (64 + 64) + 3 * (64 + 128))
+    assert sums == {"speaker": 2 * layer, "listener": 2 * 4 * (64 + 64)}
+    assert [policy.adapter_parameters for policy in arithmetic(resolve(GAME).spec).policies] == [None, None]
+    assert resolve({**GAME, "policies": {"speaker": {"tuning": "full"}}}).spec.policies["speaker"].tuning.type == "full"
 
 
 def test_arithmetic_follows_the_protocol() -> None:

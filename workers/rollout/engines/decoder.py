@@ -3,10 +3,11 @@
 Weights are rearranged once per version: query, key and value in one matrix, gate and up in one, matrices stored as
 (in, out), the attention scale folded into the query, and each head's rotary pairs made neighbours, so that a rotation
 is one complex product. Queries and keys are permuted alike, which leaves their products unchanged. Computes in fp32.
+What an adapter adds to a matrix is computed beside it, never put into it: adapters over one base share its tensors.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from workers.models.architecture import Architecture, UnsupportedModel
 from workers.rollout.engines.layout import Segment
@@ -15,6 +16,23 @@ if TYPE_CHECKING:
     import torch
 
     from workers.rollout.engines.cache import Cache
+
+
+Factors: TypeAlias = "tuple[torch.Tensor, torch.Tensor]"
+"""(inputs, rank) and (rank, outputs): their product is added to a matrix stored as (inputs, outputs)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerAdapter:
+    """What is added to a layer's matrices; None: nothing."""
+
+    qkv: "Factors | None"
+    out: "Factors | None"
+    gate_up: "Factors | None"
+    down: "Factors | None"
+
+
+NO_ADAPTER = LayerAdapter(None, None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +45,7 @@ class Layer:
     norm_mlp: "torch.Tensor"
     gate_up: "torch.Tensor"
     down: "torch.Tensor"
+    adapter: LayerAdapter = NO_ADAPTER
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +92,7 @@ def _prepare_layer(get: "dict[str, torch.Tensor]", prefix: str, a: Architecture)
         weight = get[f"{prefix}self_attn.{name}.weight"] * scale
         bias = get.get(f"{prefix}self_attn.{name}.bias", weight.new_zeros(weight.shape[0])) * scale
         if rotated:
-            weight, bias = _pair_rotations(weight, heads), _pair_rotations(bias, heads)
+            weight, bias = pair_rotations(weight, heads), pair_rotations(bias, heads)
         return weight, bias
 
     q, q_bias = projection("q_proj", a.heads, a.head_dim**-0.5, rotated=True)
@@ -93,7 +112,7 @@ def _prepare_layer(get: "dict[str, torch.Tensor]", prefix: str, a: Architecture)
     )
 
 
-def _pair_rotations(rows: "torch.Tensor", heads: int) -> "torch.Tensor":
+def pair_rotations(rows: "torch.Tensor", heads: int) -> "torch.Tensor":
     """Interleave the two halves of each head's rows: Hugging Face rotates dimension i with i + head_dim / 2."""
     halves = rows.view(heads, 2, -1, *rows.shape[1:])
     return halves.transpose(1, 2).reshape(rows.shape)
@@ -159,7 +178,7 @@ def _project(
     import torch.nn.functional as F
 
     normed = F.rms_norm(x, x.shape[-1:], layer.norm_in, a.norm_eps)
-    qkv = torch.addmm(layer.qkv_bias, normed, layer.qkv)
+    qkv = _plus(torch.addmm(layer.qkv_bias, normed, layer.qkv), normed, layer.adapter.qkv)
     rotated = (a.heads + a.kv_heads) * a.head_dim
     pairs = qkv[:, :rotated].view(-1, a.heads + a.kv_heads, a.head_dim // 2, 2)
     torch.view_as_complex(pairs).mul_(rotations)
@@ -171,8 +190,15 @@ def _fold_back(layer: Layer, a: Architecture, x: "torch.Tensor", mixed: "torch.T
     """Add attention's and the MLP's contributions to the residual stream, in place."""
     import torch.nn.functional as F
 
-    x.addmm_(mixed, layer.out)
+    _plus(x.addmm_(mixed, layer.out), mixed, layer.adapter.out)
     if layer.out_bias is not None:
         x.add_(layer.out_bias)
-    gate, up = (F.rms_norm(x, x.shape[-1:], layer.norm_mlp, a.norm_eps) @ layer.gate_up).chunk(2, 1)
-    return x.addmm_(F.silu(gate).mul_(up), layer.down)
+    normed = F.rms_norm(x, x.shape[-1:], layer.norm_mlp, a.norm_eps)
+    gate, up = _plus(normed @ layer.gate_up, normed, layer.adapter.gate_up).chunk(2, 1)
+    inner = F.silu(gate).mul_(up)
+    return _plus(x.addmm_(inner, layer.down), inner, layer.adapter.down)
+
+
+def _plus(x: "torch.Tensor", inputs: "torch.Tensor", factors: "Factors | None") -> "torch.Tensor":
+    """Add to a matrix's results what an adapter makes of the same inputs, in place."""
+    return x if factors is None else x.addmm_(inputs @ factors[0], factors[1])

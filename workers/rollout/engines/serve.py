@@ -1,34 +1,49 @@
 """The engine child: `python -m workers.rollout.engines.serve`, hosted by a device worker."""
 
 import argparse
+from typing import TYPE_CHECKING
 
 from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.spec.team import Lora, PolicySpec
 from workers import child_server
 from workers.child import ChildConfig, IntervalLog
+from workers.models.adapter import no_adapter
 from workers.models.architecture import architecture_of
+from workers.rollout.engines.adapters import Adapters
 from workers.rollout.engines.decoder import Weights
 from workers.rollout.engines.requests import NotHeldError
 from workers.rollout.engines.serving import serve_engine
 from workers.rollout.engines.torch_engine import TorchEngine
 from workers.transfer.local import LocalTier
 
+if TYPE_CHECKING:
+    import torch
+
 ROWS = 256
 """Requests of one policy version in generation at once: more keeps a tiny model busier, at little memory."""
 
 
 class StatePlaneSource:
-    """Brings a version's weights from the state plane into the engine's form."""
+    """Brings a version's weights from the state plane into the engine's form; a base once for all its adapters."""
 
     def __init__(self, engine: TorchEngine, config: ChildConfig) -> None:
         self._engine = engine
         self._plane = LocalTier(config.home)
-        spec = ExperimentSpec.model_validate(config.spec)
-        self._sources = {name: policy.model for name, policy in spec.policies.items()}
+        self._policies = ExperimentSpec.model_validate(config.spec).policies
+        self._adapters = Adapters(self._plane, self._prepared)
 
     def __call__(self, policy: str, digest: str) -> Weights:
-        if policy not in self._sources:
-            raise NotHeldError(f"policy {policy!r} is not part of this run; it has {sorted(self._sources)}")
-        return self._engine.prepare(self._plane.get(digest), architecture_of(self._sources[policy]))
+        if policy not in self._policies:
+            raise NotHeldError(f"policy {policy!r} is not part of this run; it has {sorted(self._policies)}")
+        settings = self._policies[policy]
+        if isinstance(settings.tuning, Lora):
+            base, adapter = self._adapters.get(policy, settings, settings.tuning, digest)
+            return self._engine.adapt(base, adapter, settings.tuning)
+        no_adapter(self._plane.meta(digest), policy)
+        return self._prepared(settings, self._plane.get(digest))
+
+    def _prepared(self, settings: PolicySpec, state: "dict[str, torch.Tensor]") -> Weights:
+        return self._engine.prepare(state, architecture_of(settings.model))
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from aiohttp.typedefs import Handler
 
 from workers.child import IntervalLog
 from workers.child_server import json_response
+from workers.models.adapter import WrongAdapterError
 from workers.models.architecture import UnsupportedModel
 from workers.rollout.engines.base import Engine, EngineFailedError
 from workers.rollout.engines.busy import BusyTime
@@ -185,6 +186,8 @@ class EngineServer:
                 return self._refusal(409, missing.code, missing)
             except UnsupportedModel as refused:
                 return self._refusal(422, "unsupported_model", refused)
+            except WrongAdapterError as refused:
+                return self._refusal(422, "wrong_adapter", refused)
             except EngineFailedError as failed:
                 return self._refusal(422, "engine_failed", failed)
             except (BadRequestError, msgspec.DecodeError) as wrong:

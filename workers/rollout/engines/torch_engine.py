@@ -13,8 +13,9 @@ Invariants:
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from flexmarl.contracts.spec.team import Lora
 from workers.models.architecture import Architecture
-from workers.rollout.engines import decoder, invariant
+from workers.rollout.engines import decoder, invariant, low_rank
 from workers.rollout.engines.checks import check, check_done
 from workers.rollout.engines.lane import Lane
 from workers.rollout.engines.requests import Finished, NotHeldError, Part, Request
@@ -47,6 +48,16 @@ class TorchEngine:
 
         with torch.inference_mode():
             weights = decoder.prepare(state, architecture, self._device)
+            if self._ordered:
+                invariant.check(weights, self._device)
+            return weights
+
+    def adapt(self, base: decoder.Weights, adapter: "dict[str, torch.Tensor]", lora: Lora) -> decoder.Weights:
+        """Lay an adapter over prepared weights, which are shared, not changed. May run in any thread, as `prepare`."""
+        import torch
+
+        with torch.inference_mode():
+            weights = low_rank.over(base, adapter, lora, self._device)
             if self._ordered:
                 invariant.check(weights, self._device)
             return weights

@@ -1,8 +1,8 @@
 """Who plays and with which weights: agents, policies, model sources."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from flexmarl.contracts.base import Strict
 from flexmarl.contracts.ids import Name
@@ -93,14 +93,49 @@ class SupervisedWarmup(Strict):
     max_seconds: float = Field(default=3.0, gt=0.0)
 
 
+AdapterTarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+ADAPTER_TARGETS: tuple[AdapterTarget, ...] = get_args(AdapterTarget)
+
+
+class FullTuning(Strict):
+    """Every weight of the policy is trained and published."""
+
+    type: Literal["full"] = "full"
+
+
+class Lora(Strict):
+    """A low-rank adapter is trained and published; the model beneath stays as it is, one for all policies that name
+    the same `model` and an adapter."""
+
+    type: Literal["lora"] = "lora"
+    rank: int = Field(default=8, ge=1, le=256)
+    """Width of the adapter: a matrix of m x n weights gets rank x (m + n) trained ones beside it."""
+    alpha: float = Field(default=16.0, gt=0.0, le=4096.0)
+    """What the adapter adds is multiplied by alpha / rank."""
+    targets: tuple[AdapterTarget, ...] = Field(default=ADAPTER_TARGETS, min_length=1)
+    """Matrices of every layer that are adapted."""
+
+    @property
+    def scale(self) -> float:
+        return self.alpha / self.rank
+
+
+Tuning = Annotated[FullTuning | Lora, Field(discriminator="type")]
+
+
 class PolicySpec(Strict):
     model: ModelSource = FactoryModel()
     precision: Literal["fp32", "fp64", "bf16"] = "fp32"
-    tuning: Literal["full", "lora"] = "full"
+    tuning: Tuning = FullTuning()
     optimizer: AdamW = AdamW()
     warmup: SupervisedWarmup | None = None
     lag_policy: LagPolicy | None = None
     """How old its rows may be; as `mechanisms.lag_policy` says when absent. Together: the team's lag vector."""
+
+    @field_validator("tuning", mode="before")
+    @classmethod
+    def _a_word_is_a_type(cls, data: object) -> object:
+        return {"type": data} if isinstance(data, str) else data
 
     @model_validator(mode="before")
     @classmethod
