@@ -13,9 +13,10 @@ import psycopg
 import pytest
 
 from flexmarl.contracts.commands import Accumulate, BindPolicy, HostLease, LoadWeights, OptimizerStep, WriteCheckpoint
+from flexmarl.contracts.engine_states import EngineState
 from flexmarl.contracts.events import DeviceUse
 from flexmarl.contracts.wire import PolicyPin
-from flexmarl.store import checkpoints, commands, engines, leases, runs, steps
+from flexmarl.store import checkpoints, commands, engine_rows, engines, leases, runs, steps
 from tests.support.machine import Machine, wait_for
 from tests.support.store_story import DIGEST, Story
 from workers.nodes.lanes import TTL_S
@@ -140,6 +141,8 @@ def test_one_cohort_from_bind_to_served_weights(node):
     assert newest.version == 1
     load = LoadWeights(lease_id=node.engine, policy="solver", version=1, digest=newest.digest)
     assert node.ended(node.tell(load)) == ["done"]
+    engine = wait_for(lambda: next((row for row in engine_rows.engines(node.story.conn, 1) if row.told), None))
+    assert (engine.state, engine.told.running, engine.told.waiting, engine.told.slots) == (EngineState.ACTIVE, 3, 2, 8)
     [route] = engines.routes(node.story.conn, 1)
     assert route.holds == {"solver": PolicyPin(version=1, digest=newest.digest)}
     assert [one.path for one in checkpoints.of_run(node.story.conn, 1)] == ["/checkpoints/last"]

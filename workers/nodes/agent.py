@@ -8,6 +8,7 @@ process dead. One agent per node name: the one that registered last stays and gi
 import asyncio
 import contextlib
 import hmac
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import TypeVar
@@ -23,11 +24,13 @@ from flexmarl.contracts.play import PlayRefusal, PlayRequest
 from flexmarl.store import commands, intervals, leases
 from flexmarl.store.intervals import BusyInterval
 from flexmarl.store.leases import ChildEndpoint, DeviceFacts, NodeFacts
+from flexmarl.store.load_reports import put_engines, until_next
 from flexmarl.store.nodes import processes_of, put_load
 from workers.children import prove_dead
 from workers.database import Pool
 from workers.errors import ChildUnreachable, HostingError, WorkerError
 from workers.nodes.child_client import ChildClient
+from workers.nodes.engine_loads import loads_of
 from workers.nodes.lanes import Lane
 from workers.nodes.load import measure
 from workers.nodes.playground import TEND_S, Playground
@@ -86,6 +89,7 @@ class NodeAgent:
                     tasks.create_task(self._forever(self._heartbeat, HEARTBEAT_S))
                     tasks.create_task(self._sweeping(session))
                     tasks.create_task(self._forever(lambda: self._fetch_intervals(session), INTERVALS_S))
+                    tasks.create_task(self._forever(lambda: self._fetch_loads(session), 0.0))
                     tasks.create_task(self._forever(self._end_orphans, ORPHANS_S))
                     tasks.create_task(self._forever(self._measure, LOAD_S))
                     tasks.create_task(self._forever(self._playground.tend, TEND_S))
@@ -169,6 +173,13 @@ class NodeAgent:
             )
         )
         self._stored[child.incarnation] = closed[-1].ord
+
+    async def _fetch_loads(self, session: aiohttp.ClientSession) -> None:
+        """Keep what the engines of this node are doing now, for people; once per slot."""
+        await asyncio.sleep(until_next(time.time()))
+        loads = await loads_of(ChildClient(session, lane.child) for lane in self._lanes.values())
+        if loads:
+            await self._store(lambda conn: put_engines(conn, loads))
 
     async def _end_orphans(self) -> None:
         """End leases that should end and that no device worker renews: its process is proved dead here."""

@@ -13,7 +13,7 @@ import msgspec
 from flexmarl.store.leases import ChildEndpoint
 from workers.child import Interval, IntervalsRequest
 from workers.errors import ChildRefused, ChildUnreachable
-from workers.rollout.engines.wire import Held, LoadRequest, UnloadRequest
+from workers.rollout.engines.wire import Held, LoadRequest, Stats, UnloadRequest
 
 T = TypeVar("T")
 
@@ -48,6 +48,11 @@ class ChildClient:
         """Make an engine forget a policy; answers when nothing of it runs any more."""
         await self._post("/unload", msgspec.json.encode(request), "application/json", None)
 
+    async def stats(self) -> Stats:
+        """Ask an engine for its figures."""
+        body = await self._asked("GET", "/stats", None, "application/json", INTERVALS_S)
+        return msgspec.json.decode(body, type=Stats)
+
     async def intervals(self, acknowledged: int) -> list[Interval]:
         """Fetch the closed intervals behind the acknowledged one."""
         request = msgspec.json.encode(IntervalsRequest(acknowledged))
@@ -55,11 +60,14 @@ class ChildClient:
         return msgspec.json.decode(body, type=list[Interval])
 
     async def _post(self, path: str, body: bytes, kind: str, total_s: float | None) -> bytes:
+        return await self._asked("POST", path, body, kind, total_s)
+
+    async def _asked(self, method: str, path: str, body: bytes | None, kind: str, total_s: float | None) -> bytes:
         headers = {**self._headers, "Content-Type": kind}
         timeout = aiohttp.ClientTimeout(total=total_s, sock_connect=CONNECT_S)
         try:
-            async with self._session.post(
-                self.child.endpoint + path, data=body, headers=headers, timeout=timeout
+            async with self._session.request(
+                method, self.child.endpoint + path, data=body, headers=headers, timeout=timeout
             ) as response:
                 answer = await response.read()
                 if response.status == 200:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from flexmarl.algorithms.routing import Choice
 from workers.rollout.demand import Demand
+from workers.rollout.open_turns import OpenTurns
 
 
 @dataclass(slots=True)
@@ -13,14 +14,23 @@ class ClientCounters:
     requests: int = 0
     retries: int = 0
     refused: Counter[str] = field(default_factory=Counter)
-    moved: Counter[str] = field(default_factory=Counter)
-    """Turns that an engine took and did not finish, by why."""
+    left: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Turns that an engine took and did not finish, by (why, engine)."""
+    open: OpenTurns = field(default_factory=OpenTurns)
     routed: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Turns by (engine, why it was chosen), where there was a choice."""
     demand: Demand = field(default_factory=Demand)
     latest: dict[str, Choice] = field(default_factory=dict)
     """The last choice for each reason, with the loads that justified it; those that are not told yet."""
     _told: "tuple[Counter[tuple[str, str]], Counter[str]]" = field(default_factory=lambda: (Counter(), Counter()))
+
+    @property
+    def moved(self) -> Counter[str]:
+        """Return the turns that an engine took and did not finish, by why."""
+        found: Counter[str] = Counter()
+        for (why, _), turns in self.left.items():
+            found[why] += turns
+        return found
 
     def chose(self, choice: Choice) -> None:
         """Count where a turn goes."""

@@ -24,6 +24,7 @@ from workers.rollout.counters import ClientCounters
 from workers.rollout.engines.wire import PROGRESS_S, AbortRequest, CompletionResponse
 from workers.rollout.exchange import Exchange, spread
 from workers.rollout.fleet import Fleet, leave_alone
+from workers.rollout.open_turns import Followed
 from workers.rollout.turns import (
     MAX_MOVES,
     SoFar,
@@ -74,12 +75,13 @@ class EngineClient:
 
     async def turn(self, request: TurnRequest, deadline: float) -> TurnReply:
         """Answer one turn. Raises TurnTimeoutError when no engine did before `deadline` (monotonic seconds)."""
-        with self.counters.demand.asking(request.policy):
-            return await self._answered(request, deadline)
+        first = Waiting(request, asyncio.get_running_loop().create_future(), time.monotonic(), SoFar())
+        with self.counters.demand.asking(request.policy), self.counters.open.following(first) as followed:
+            return await self._answered(followed, deadline)
 
-    async def _answered(self, request: TurnRequest, deadline: float) -> TurnReply:
-        pause, asked_at = RETRY_FIRST_S, time.monotonic()
-        one = Waiting(request, asyncio.get_running_loop().create_future(), asked_at, SoFar())
+    async def _answered(self, followed: Followed, deadline: float) -> TurnReply:
+        one, pause = followed.latest, RETRY_FIRST_S
+        request, asked_at = one.request, one.asked_at
         while True:
             self._enqueue(one)
             try:
@@ -97,7 +99,7 @@ class EngineClient:
             if reason := one.so_far.ended(request):
                 took = (time.monotonic() - asked_at) * 1e3
                 return TurnReply(one.so_far.choice(reason), one.engine, took, one.moves)
-            one = one.again(self._resumes)
+            one = followed.latest = one.again(self._resumes)
             if one.moves > MAX_MOVES:
                 raise TooManyMovesError(f"{one.moves} engines in turn took it and did not finish it")
             if time.monotonic() + pause >= deadline:
@@ -139,7 +141,7 @@ class EngineClient:
         self.counters.retries += 1
         self.counters.refused[code] += 1
         if one.taken:
-            self.counters.moved[code] += 1
+            self.counters.left[code, one.engine] += 1
 
     def _enqueue(self, waiting: Waiting) -> None:
         """Collect turns until everything that is ready to ask in this pass of the event loop has asked."""

@@ -15,13 +15,14 @@ from flexmarl.algorithms.seeds import derive, episode_seed, turn_seed
 from flexmarl.contracts.spec.environment import Latency
 from flexmarl.contracts.spec.team import ExternalModel
 from flexmarl.contracts.wire import EpisodeStatus, PolicyPin
+from workers.external_access import ExternalAccess, ExternalError
 from workers.rollout.engine_client import EngineClient
 from workers.rollout.environments.base import Ask, Outcome, Reply
-from workers.rollout.external import ExternalAccess, ExternalClient, ExternalError
+from workers.rollout.external import ExternalClient
 from workers.rollout.isolation import EnvironmentBroke
 from workers.rollout.slots import Slots, slots
 from workers.rollout.stages import LiveEpisode, Stage, begin
-from workers.rollout.turns import TurnReply, TurnRequest, TurnTimeoutError, WeightsTimeoutError
+from workers.rollout.turns import TurnReply, TurnRequest, TurnTimeoutError, WeightsTimeoutError, Where
 from workers.vocabulary import Codec
 
 
@@ -163,7 +164,7 @@ async def _play(
     calls: dict[str, int] = {}
     waits = random.Random(derive(order.sampling_seed, "wait", order.draw, order.member, order.attempt))
     while asks := live.asks():
-        requests = [_request(ask, seats[ask.role], order, calls.get(ask.role, 0)) for ask in asks]
+        requests = [_request(ask, seats[ask.role], attempt, calls.get(ask.role, 0)) for ask in asks]
         for ask, request in zip(asks, requests, strict=True):
             # Training is not the episode's fault: its time does not run while weights are made.
             if seats[ask.role].external is None:
@@ -182,7 +183,8 @@ async def _play(
             await live.act(replies)
 
 
-def _request(ask: Ask, seat: Seat, order: EpisodeOrder, turn: int) -> TurnRequest:
+def _request(ask: Ask, seat: Seat, attempt: Attempt, turn: int) -> TurnRequest:
+    order = attempt.order
     return TurnRequest(
         policy=seat.policy,
         pin=seat.pin,
@@ -195,6 +197,7 @@ def _request(ask: Ask, seat: Seat, order: EpisodeOrder, turn: int) -> TurnReques
         follow=seat.follow,
         role=ask.role,
         prefixes=(f"{order.draw}.{order.member}.{ask.role}", f"{order.draw}.{ask.role}"),
+        where=Where(order.draw, order.member, order.attempt, turn, attempt.started_at),
     )
 
 

@@ -20,14 +20,18 @@ from flexmarl.algorithms.routing import ROUTERS
 from flexmarl.contracts.commands import GroupOrder, PlayGroups
 from flexmarl.contracts.events import DemandReported
 from flexmarl.contracts.spec import ExperimentSpec
-from flexmarl.store import commands, demand, engines, groups, runs, tokenizers
+from flexmarl.contracts.spec.reward import QueuedReward
+from flexmarl.store import commands, demand, engines, groups, load_reports, runs, tokenizers
 from flexmarl.store.commands import Taken
 from flexmarl.store.errors import EpochStale, SamplesAway, StoreFull, TokenLost
 from flexmarl.store.segments import SegmentFolder
+from workers.external_access import ExternalAccess
 from workers.rollout.demand import Reporter
 from workers.rollout.engine_client import EngineClient
-from workers.rollout.external import ExternalAccess, ExternalClient
+from workers.rollout.external import ExternalClient
+from workers.rollout.load_reports import LoadReporter
 from workers.rollout.members import Playing, begin, play_each, play_group
+from workers.rollout.rewarding import Push, Rewards
 from workers.rollout.run_context import RunContext
 from workers.rollout.slots import slots
 from workers.rollout.stages import stage_of
@@ -57,9 +61,11 @@ class Player:
         folder: SegmentFolder | None = None,
         holder: str = "",
         access: ExternalAccess | None = None,
+        push: Push | None = None,
     ) -> None:
         self._pool = pool
         self._access = access or ExternalAccess()
+        self._push = push or _tell_nobody
         self._folder = folder
         self._holder = holder
         self._contexts: dict[int, RunContext] = {}
@@ -194,6 +200,7 @@ class Player:
         async def routes() -> list[engines.EngineRoute]:
             return await self._store(lambda conn: engines.routes(conn, run_id))
 
+        worker = f"{self._holder}-{secrets.token_hex(4)}"
         client = EngineClient(routes, ROUTERS.get(spec.mechanisms.router)(), resumes=not spec.mechanisms.ordered)
         return RunContext(
             run_id=run_id,
@@ -203,14 +210,27 @@ class Player:
             client=client,
             external=ExternalClient(self._access),
             episodes=slots(spec.mechanisms.parallel.episodes),
-            reporter=self._reporter(run_id, client) if spec.resources.has_places(len(spec.policies)) else None,
+            rewards=self._rewards(run_id, spec),
+            load=self._load_reporter(run_id, worker, client),
+            reporter=self._reporter(run_id, worker, client) if spec.resources.has_places(len(spec.policies)) else None,
         )
 
-    def _reporter(self, run_id: int, client: EngineClient) -> Reporter:
+    def _load_reporter(self, run_id: int, worker: str, client: EngineClient) -> LoadReporter:
+        async def put(report: load_reports.AskedReport) -> None:
+            await self._store(lambda conn: load_reports.put_asked(conn, run_id, worker, report))
+
+        return LoadReporter(run_id, client.counters, put)
+
+    def _rewards(self, run_id: int, spec: ExperimentSpec) -> Rewards | None:
+        if not isinstance(spec.reward, QueuedReward):
+            return None
+        return Rewards(run_id, spec.reward, spec.environment.type, self._store, self._push)
+
+    def _reporter(self, run_id: int, worker: str, client: EngineClient) -> Reporter:
         async def put(number: int, event: DemandReported) -> bool:
             return await self._store(lambda conn: demand.report(conn, run_id, number, event))
 
-        return Reporter(f"{self._holder}-{secrets.token_hex(4)}", client.counters.demand, client.depths, put)
+        return Reporter(worker, client.counters.demand, client.depths, put)
 
     async def _store(self, call: Callable[[psycopg.Connection], T]) -> T:
         """Run one store function on a pooled connection, off the event loop."""
@@ -231,3 +251,7 @@ def _causes(error: BaseException) -> list[BaseException]:
 
 async def _play_whole(playing: Playing, group: GroupOrder, settled: "asyncio.Queue[groups.SettledGroup]") -> None:
     settled.put_nowait(await play_group(playing, group))
+
+
+def _tell_nobody(queue: str, actor: str, run_id: int, no: int) -> None:
+    """Without a broker, whoever computes rewards finds tasks by itself."""

@@ -6,6 +6,8 @@ from flexmarl.contracts.spec import ExperimentSpec
 from workers.rollout.demand import Reporter
 from workers.rollout.engine_client import EngineClient
 from workers.rollout.external import ExternalClient
+from workers.rollout.load_reports import LoadReporter
+from workers.rollout.rewarding import Rewards
 from workers.rollout.slots import Slots
 from workers.rollout.stages import Stage, leave_stage
 from workers.vocabulary import Codec
@@ -23,6 +25,9 @@ class RunContext:
     external: ExternalClient
     episodes: Slots
     """Of all commands of the run in this process together."""
+    load: LoadReporter | None = None
+    rewards: Rewards | None = None
+    """Where a reward function says what an ended episode earned, instead of its environment."""
     reporter: Reporter | None = None
     """Where engines cannot hold every policy."""
 
@@ -30,6 +35,10 @@ class RunContext:
         """Drop the connections to whoever answered turns, and what environments played in."""
         if self.reporter is not None:
             await self.reporter.stop()
+        if self.rewards is not None:
+            await self.rewards.close()
+        if self.load is not None:
+            await self.load.stop()
         await self.client.close()
         await self.external.close()
         await leave_stage(self.stage)

@@ -17,6 +17,21 @@ MAX_MOVES = 5
 
 
 @dataclass(frozen=True, slots=True)
+class Where:
+    """Which turn of which episode attempt it is: for people, no reply depends on it."""
+
+    draw: int = -1
+    member: int = 0
+    attempt: int = 0
+    turn: int = 0
+    since: float = 0.0
+    """When the attempt began, in seconds since the epoch."""
+
+
+NOWHERE = Where()
+
+
+@dataclass(frozen=True, slots=True)
 class TurnRequest:
     """Everything a reply depends on. Requests that agree on all but prompt and seed share one HTTP request."""
 
@@ -34,6 +49,7 @@ class TurnRequest:
     """Replies of one role are expected to be alike in length."""
     prefixes: tuple[str, ...] = ()
     """Whose turns begin alike, the most alike first: a router may keep them together."""
+    where: Where = NOWHERE
 
     def shape(self) -> tuple[object, ...]:
         return (self.policy, self.pin, self.max_tokens, self.temperature, self.allowed, self.stop, self.follow)

@@ -19,6 +19,11 @@ KEPT_S = 1800
 SLOTS = KEPT_S // SLOT_S
 
 
+def until_next(now: float) -> float:
+    """Return the seconds to the middle of the next slot: of reports that wait for it no two share one."""
+    return SLOT_S - (now - SLOT_S / 2) % SLOT_S
+
+
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
     """One engine's own figures. Tokens are counted over its life; None: it does not know."""

@@ -21,7 +21,7 @@ from aiohttp import web
 
 from workers import child_server
 from workers.child import ChildFailed, IntervalLog
-from workers.rollout.engines.wire import Held, LoadRequest
+from workers.rollout.engines.wire import Held, LoadRequest, Stats
 from workers.training import wire
 
 TOKENIZER = b'{"version": "1.0"}'
@@ -44,7 +44,11 @@ class FakeChild:
             "step": (wire.StepRequest, self.step),
             "checkpoint": (wire.CheckpointRequest, self.checkpoint),
         }
-        return [web.post("/load", self.load), *(web.post(f"/{v}", self.verb(v, *how)) for v, how in verbs.items())]
+        own = [web.post("/load", self.load), web.get("/stats", self.stats)]
+        return [*own, *(web.post(f"/{v}", self.verb(v, *how)) for v, how in verbs.items())]
+
+    async def stats(self, _):
+        return child_server.json_response(Stats(self.config.incarnation, 3, 2, 8, 90, 40, {}))
 
     def verb(self, name, kind, handle):
         async def answer(request):

@@ -29,12 +29,15 @@ class Engine(Protocol):
         """Whether a step would do or settle something."""
 
     @property
-    def cached_tokens(self) -> int:
-        """Return how many prompt tokens were not computed, because an earlier request had left their keys."""
+    def cached_tokens(self) -> int | None:
+        """Return how many prompt tokens were not computed, because an earlier request had left their keys.
+
+        None without a prefix cache.
+        """
 
     @property
-    def cache_use(self) -> float:
-        """Return the share of the attention cache in use."""
+    def cache_use(self) -> float | None:
+        """Return the share of the attention cache in use; None where it has no size of its own."""
 
     def load(self, policy: str, version: int, digest: str, weights: Any, keeps: Sequence[int] = ()) -> None:
         """Hold a version from now on, beside one of `keeps`."""

@@ -132,7 +132,7 @@ class Stats(msgspec.Struct):
     generated_tokens: int
     prompt_tokens: int
     holds: dict[str, Held]
-    cache_use: float = 0.0
-    """Share of the attention cache in use: of its blocks (vllm), of the rows of a batch (torch)."""
-    cached_tokens: int = 0
-    """Of `prompt_tokens`, those whose keys an earlier request had left: the prefix cache's hits."""
+    cache_use: float | None = None
+    """Share of the attention cache's blocks in use; null where it grows with its rows (torch)."""
+    cached_tokens: int | None = None
+    """Of `prompt_tokens`, those whose keys an earlier request had left: the prefix cache's hits; null without one."""

@@ -1,0 +1,66 @@
+"""Turns of one run in this process that have no reply yet, in the order in which they were asked for.
+
+Invariant: a turn is in here from its first try to its reply or its end, once, however often it moves. Counted for
+people: nothing is routed by it.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+
+from flexmarl.store.load_reports import OpenTurn
+from workers.rollout.turns import Waiting
+
+LONGEST = 20
+"""Turns that a report names."""
+
+
+class Followed:
+    """The present try of one turn."""
+
+    __slots__ = ("latest",)
+
+    def __init__(self, first: Waiting) -> None:
+        self.latest = first
+
+
+class OpenTurns:
+    def __init__(self) -> None:
+        self._turns: dict[int, Followed] = {}
+        self._next = 0
+
+    def __len__(self) -> int:
+        return len(self._turns)
+
+    @contextmanager
+    def following(self, first: Waiting) -> Iterator[Followed]:
+        """Keep a turn until it has its reply; `latest` of what is yielded is its present try."""
+        number, self._next = self._next, self._next + 1
+        one = self._turns[number] = Followed(first)
+        try:
+            yield one
+        finally:
+            del self._turns[number]
+
+    def longest(self, most: int = LONGEST) -> list[OpenTurn]:
+        """Return those that have waited longest."""
+        ahead = time.time() - time.monotonic()
+        return [_told(one.latest, ahead) for one in islice(self._turns.values(), most)]
+
+
+def _told(one: Waiting, ahead: float) -> OpenTurn:
+    request, where = one.request, one.request.where
+    return OpenTurn(
+        role=request.role,
+        policy=request.policy,
+        draw=where.draw,
+        member=where.member,
+        attempt=where.attempt,
+        turn=where.turn,
+        episode_since=round(where.since, 3),
+        since=round(one.asked_at + ahead, 3),
+        tokens=len(one.so_far.token_ids),
+        engine=one.engine if one.taken else "",
+        moves=one.moves,
+    )
