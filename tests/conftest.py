@@ -14,11 +14,13 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
 from psycopg import sql
+from xdist.scheduler import LoadScopeScheduling
 
 from flexmarl.launcher.home import Home
 from flexmarl.launcher.postgres import EmbeddedPostgres
@@ -128,18 +130,29 @@ def pytest_configure(config: pytest.Config) -> None:
         django.setup()
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in a hook of this name, too
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With `-n`, a worker takes whole files, and one takes all of the control plane's; real processes get two tries.
+class WholeFiles(LoadScopeScheduling):
+    """With `-n`, a worker takes whole files, and one takes all of the control plane's.
 
-    The control plane's share one database, and pytest-django has put the tests that roll back before those that commit.
+    These share one database, and pytest-django has put the tests that roll back before those that commit.
     """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "controlplane" if file.startswith("tests/controlplane/") else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> WholeFiles:
+    """Return who hands out the tests."""
+    return WholeFiles(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give tests of real processes two tries."""
     for item in items:
-        file = item.path.relative_to(ROOT).as_posix()
-        name = "controlplane" if file.startswith("tests/controlplane/") else file
-        item.add_marker(pytest.mark.xdist_group(name))
         if any(item.get_closest_marker(mark) for mark in REAL):
-            only = {"only_rerun": ["TimeoutError"]} if file.startswith("tests/chaos/") else {}
+            chaos = item.path.is_relative_to(ROOT / "tests/chaos")
+            only = {"only_rerun": ["TimeoutError"]} if chaos else {}
             item.add_marker(pytest.mark.flaky(reruns=1, **only))
 
 
