@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable
 
 import numpy as np
+import rollout_loads
+import rollout_share
 from harness import Report, start
 
 from flexmarl.algorithms.routing import ROUTERS, ReplyLengths, RouteRequest
@@ -122,12 +124,20 @@ def router(report: Report) -> None:
     report.settings |= {"engines": ENGINES, "in_flight": IN_FLIGHT, "together": TOGETHER}
 
 
-PARTS: dict[str, Callable[[Report], None]] = {"router": router}
+PARTS: dict[str, Callable[[Report], None]] = {
+    "router": router,
+    "cpu": rollout_share.cpu,
+    "torch": rollout_share.torch,
+    "vllm": rollout_share.vllm,
+    "loads": rollout_loads.loads,
+}
 
 
 def main() -> None:
     def options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--part", choices=sorted(PARTS), default="router", help="what to measure")
+        parser.add_argument("--tokens", type=int, nargs="+", default=[16, 128, 512], help="tokens per turn")
+        parser.add_argument("--repeats", type=int, default=5)
 
     report = start("rollout", "What rollout spends beside generating", options)
     PARTS[str(report.settings["part"])](report)

@@ -47,13 +47,19 @@ class RunningEngine:
     """A started engine child and the state plane it reads. `ask` speaks its dialect."""
 
     def __init__(
-        self, engine: str, home: Path, size: str = "M", threads: int = 1, more: Mapping[str, Any] | None = None
+        self,
+        engine: str,
+        home: Path,
+        size: str = "M",
+        threads: int = 1,
+        more: Mapping[str, Any] | None = None,
+        life: str = "life-1",
     ) -> None:
         self.home = home
         self.spec = engine_spec(engine, size, more)
         self.plane = LocalTier(home)
         self.told: queue.SimpleQueue[Ready | Failed | Ended] = queue.SimpleQueue()
-        config = ChildConfig("engine", 1, 2, 3, "life-1", "cpu", threads, "127.0.0.1", SECRET, str(home), self.spec)
+        config = ChildConfig("engine", 1, 2, 3, life, "cpu", threads, "127.0.0.1", SECRET, str(home), self.spec)
         program = vllm_program(VLLM_PYTHON) if engine == "vllm" else Program(MODULES[DeviceUse.ENGINE])
         environment = {"OMP_NUM_THREADS": str(threads), "CUDA_VISIBLE_DEVICES": "", **program.environment}
         self.child = Child(program.module, config, environment, home / "engine.log", program.python)
