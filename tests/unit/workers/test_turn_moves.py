@@ -4,6 +4,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
@@ -99,6 +100,17 @@ async def test_turns_that_are_ready_together_are_spread(name: str, reason: str) 
         "latest": f"{reason} c of a 10, b 10, c 9",
     }, "the last choice with the loads that justified it"
     assert client.counters.news() == {}, "told once"
+
+
+async def test_the_first_turn_of_new_weights_looks_where_they_are_instead_of_waiting() -> None:
+    async with BreakingEngine("a") as engine:
+        client = client_of(engine)
+        await client.turn(asked(), time.monotonic() + 60)
+        engine.version = 1
+        newer = replace(asked(), pin=PolicyPin(version=1, digest="1" * 64))
+        reply = await answer(client, newer)
+    assert (reply.incarnation, len(engine.requests)) == ("a", 2)
+    assert (client.counters.retries, client.counters.refused.total()) == (0, 0)
 
 
 async def test_a_turn_moves_five_times_and_not_once_more() -> None:
