@@ -84,7 +84,11 @@ def matrix(found: Any, row: dict[str, Any]) -> dict[str, Any]:
             for _, word, series, _ in columns
         ],
         "rows": [
-            {**one, "model_text": model_text(one["model"]), "cells": [written(one, column) for column in columns]}
+            {
+                **one,
+                "model_text": model_text(one["model"], one["tuning"]),
+                "cells": [written(one, column) for column in columns],
+            }
             for one in rows
         ],
     }
@@ -102,13 +106,16 @@ def written(row: dict[str, Any], column: Any) -> str:
     return DASH if value is None else column[3](value)
 
 
-def model_text(model: dict[str, Any] | None) -> str:
-    """Say which model a policy starts from."""
+def model_text(model: dict[str, Any] | None, tuning: object = None) -> str:
+    """Say which model a policy starts from, and with which adapter."""
     if not model:
         return DASH
     parts = [str(model[name]) for name in ("name", "path", "size") if model.get(name)]
     kind = str(model.get("type", ""))
-    return " ".join([kind, *parts]).strip() or DASH
+    text = " ".join([kind, *parts]).strip() or DASH
+    if isinstance(tuning, dict) and tuning.get("type") == "lora":
+        return f"{text}, adapter of rank {tuning['rank']}"
+    return text
 
 
 def _agent(found: Any, row: dict[str, Any], role: str) -> dict[str, Any]:
@@ -130,7 +137,7 @@ def _agent(found: Any, row: dict[str, Any], role: str) -> dict[str, Any]:
             )
     wanted = telemetry.EpisodeFilter(origin=Origin.TRAIN, status=EpisodeStatus.FINISHED)
     return {
-        "agent": {**one, "model_text": model_text(one["model"])},
+        "agent": {**one, "model_text": model_text(one["model"], one["tuning"])},
         "charts": charts,
         "figures": [
             {"word": column[1], "text": written(one, column), "meaning": telemetry.define(column[2]).meaning}

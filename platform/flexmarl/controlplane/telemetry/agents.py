@@ -69,6 +69,7 @@ def _row(
         "hue": agent["hue"],
         "monogram": agent["monogram"],
         "model": run.spec["policies"].get(policy, {}).get("model"),
+        "tuning": run.spec["policies"].get(policy, {}).get("tuning"),
         "parameters": first.get(policy, {}).get("parameters"),
         "version": version.version if version else None,
         "version_at": rfc3339(version.at) if version else None,
