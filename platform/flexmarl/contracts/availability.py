@@ -44,7 +44,7 @@ SLOTS: dict[str, Slot] = {
     "/mechanisms/router": Slot(
         ("least_loaded", "prefix_affinity", "length_aware", "hardware_class", "version_aware"), ()
     ),
-    "/mechanisms/mover/type": Slot(("static", "demand"), ("repack",)),
+    "/mechanisms/mover/type": Slot(("static", "demand"), ()),
     "/mechanisms/publication": Slot(("cohort", "wavefront", "delayed"), ()),
     "/mechanisms/trainer_protocol": Slot(("micro_batch", "batch", "mini_batch", "per_group"), ()),
     "/mechanisms/allocation": Slot(("static",), ("agent_centric", "colocated")),
@@ -53,6 +53,7 @@ SLOTS: dict[str, Slot] = {
     "/environment/type": Slot(
         ("reference_game", "hot_cold", "arithmetic", "kitchen", "pettingzoo", "textarena"), ("mcp",)
     ),
+    "/reward/type": Slot(("environment", "brevity", "service"), ()),
     "/policies/*/model/type": Slot(("factory", "folder"), ("hub",)),
     "/policies/*/optimizer/type": Slot(("adamw",), ("muon", "sgd")),
     "/policies/*/tuning/type": Slot(("full", "lora"), ()),
