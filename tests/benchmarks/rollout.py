@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 import rollout_loads
+import rollout_server
 import rollout_share
 from harness import Report, start
 
@@ -129,6 +130,7 @@ PARTS: dict[str, Callable[[Report], None]] = {
     "cpu": rollout_share.cpu,
     "torch": rollout_share.torch,
     "vllm": rollout_share.vllm,
+    "vllm_server": rollout_server.vllm_server,
     "loads": rollout_loads.loads,
 }
 

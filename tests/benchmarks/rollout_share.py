@@ -10,7 +10,7 @@ import contextlib
 import os
 import random
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import aiohttp
@@ -23,6 +23,8 @@ from flexmarl.contracts.wire import PolicyPin
 from tests.support.engines import SECRET, WORDS, RunningEngine, running_engine
 from workers.rollout.engines.wire import CompletionRequest, CompletionResponse
 
+Side = Callable[[int, int], Spent]
+"""(tokens of a turn, commands of each lane) -> what so many turns cost."""
 COMMANDS = {16: 12, 128: 3, 512: 1}
 """Tokens of a turn -> commands of each lane in one run: a few seconds each."""
 
@@ -50,91 +52,93 @@ async def raw(engine: RunningEngine, pin: PolicyPin, tokens: int, turns: int) ->
 class Sides:
     """One engine, asked by the platform and raw."""
 
-    def __init__(self, platform: Platform, engine: RunningEngine) -> None:
-        self._platform, self._engine = platform, engine
+    def __init__(self, platform: Platform, engine: RunningEngine, core: int) -> None:
+        self.platform, self.core = platform, core
+        self._engine = engine
 
-    def platform(self, tokens: int, commands: int) -> Spent:
+    def play(self, tokens: int, commands: int) -> Spent:
         return asyncio.run(self._play(tokens, commands))
 
     async def _play(self, tokens: int, commands: int) -> Spent:
-        async with self._platform.player(tokens) as player:
-            await self._platform.play(player, 1)
-            meter = Meter([self._engine.child.pid], self._platform)
-            return meter.spent(await self._platform.play(player, commands))
+        async with self.platform.player(tokens) as player:
+            await self.platform.play(player, 1)
+            meter = Meter([self._engine.child.pid], self.platform)
+            return meter.spent(await self.platform.play(player, commands))
 
     def raw(self, tokens: int, commands: int) -> Spent:
-        return asyncio.run(self._ask(tokens, commands))
+        return asyncio.run(self._ask(tokens, commands * TURNS * EPISODES))
 
-    async def _ask(self, tokens: int, commands: int) -> Spent:
-        per_command = TURNS * EPISODES
-        await raw(self._engine, self._platform.pin, tokens, EPISODES)
-        meter = Meter([self._engine.child.pid], self._platform)
-        return meter.spent(await raw(self._engine, self._platform.pin, tokens, commands * per_command))
+    async def _ask(self, tokens: int, turns: int) -> Spent:
+        await raw(self._engine, self.platform.pin, tokens, EPISODES)
+        meter = Meter([self._engine.child.pid], self.platform)
+        return meter.spent(await raw(self._engine, self.platform.pin, tokens, turns))
 
 
 @contextlib.contextmanager
 def stage(engine: str) -> Iterator[Sides]:
     """Start an engine with weights on a core of its own, and the platform beside it."""
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "platform")])
-    with tempfile.TemporaryDirectory(prefix="flexmarl-bench-") as folder:
-        (Path(folder) / "engine").mkdir()
-        with running_engine(engine, Path(folder) / "engine") as running:
-            core = pin(0, running.child.pid)
-            others = os.sched_getaffinity(0) - {core}
-            os.sched_setaffinity(0, others or {core})
-            held = PolicyPin(version=0, digest=running.put(0))
-            asyncio.run(running.load(ROLE, held.version, held.digest))
-            with database(Path(folder)) as (postgres, home):
-                platform = Platform(postgres, home, held)
-                platform.add(0, running)
-                yield Sides(platform, running)
-                platform.close()
-    os.sched_setaffinity(0, others | {core})
+    allowed = os.sched_getaffinity(0)
+    with contextlib.ExitStack() as started:
+        folder = Path(started.enter_context(tempfile.TemporaryDirectory(prefix="flexmarl-bench-")))
+        (folder / "engine").mkdir()
+        running = started.enter_context(running_engine(engine, folder / "engine"))
+        core = pin(0, running.child.pid)
+        started.callback(os.sched_setaffinity, 0, allowed)
+        os.sched_setaffinity(0, allowed - {core} or allowed)
+        held = PolicyPin(version=0, digest=running.put(0))
+        asyncio.run(running.load(ROLE, held.version, held.digest))
+        platform = Platform(*started.enter_context(database(folder)), held)
+        started.callback(platform.close)
+        platform.add(0, running)
+        yield Sides(platform, running, core)
 
 
-def share(report: Report, engine: str) -> None:
-    """Compare both sides at every length, in turns."""
+def compare(report: Report, engine: str, against: str, play: Side, ask: Side) -> None:
+    """Let two sides make the same turns, one after the other, at every length."""
     repeats = 2 if report.quick else int(report.settings["repeats"])  # type: ignore[call-overload]
-    with stage(engine) as sides:
-        for tokens in report.settings["tokens"]:  # type: ignore[attr-defined]
-            commands = 1 if report.quick else COMMANDS[tokens]
-            spent: dict[str, list[Spent]] = {"platform": [], "raw": []}
+    for tokens in report.settings["tokens"]:  # type: ignore[attr-defined]
+        commands = 1 if report.quick else COMMANDS[tokens]
+        spent: dict[str, list[Spent]] = {engine: [], against: []}
 
-            def rate(side: str, tokens: int = tokens, commands: int = commands, spent: dict = spent) -> float:
-                spent[side].append(getattr(sides, side)(tokens, commands))
-                return spent[side][-1].turns * tokens / spent[side][-1].wall
+        def rate(name: str, side: Side, tokens: int = tokens, n: int = commands, spent: dict = spent) -> float:
+            one = side(tokens, n)
+            spent[name].append(one)
+            return one.turns * tokens / one.wall
 
-            rates = interleave({"platform": lambda: rate("platform"), "raw": lambda: rate("raw")}, repeats)
-            report.ratio(f"{engine}_share_of_raw_{tokens}", paired_ratios(rates["platform"], rates["raw"]))
-            engine_ms = {side: [one.engine / one.turns for one in spent[side]] for side in spent}
-            report.ratio(f"{engine}_cpu_share_of_raw_{tokens}", paired_ratios(engine_ms["raw"], engine_ms["platform"]))
-            for side, prefix in (("platform", engine), ("raw", f"{engine}_raw")):
-                report.figures[f"{prefix}_tokens_per_s_{tokens}"] = float(np.median(rates[side]))
-                tell(report, prefix, tokens, spent[side])
+        sides = {engine: lambda rate=rate: rate(engine, play), against: lambda rate=rate: rate(against, ask)}
+        rates = interleave(sides, repeats)
+        report.ratio(f"{engine}_share_of_{against}_{tokens}", paired_ratios(rates[engine], rates[against]))
+        each = {name: [one.engine / one.turns for one in spent[name]] for name in spent}
+        report.ratio(f"{engine}_engine_cpu_of_{against}_{tokens}", paired_ratios(each[engine], each[against]))
+        tell(report, engine, tokens, rates[engine], spent[engine])
+        tell(report, f"{engine}_{against}", tokens, rates[against], spent[against])
     report.settings |= {"episodes": EPISODES, "lanes": LANES, "turns_per_episode": TURNS, "prompt": PROMPT + 1}
 
 
-def tell(report: Report, prefix: str, tokens: int, spent: list[Spent]) -> None:
-    """Record processor milliseconds per turn, by who spent them."""
+def tell(report: Report, prefix: str, tokens: int, rates: list[float], spent: list[Spent]) -> None:
+    """Record tokens per second, and processor milliseconds per turn by who spent them."""
+    report.figures[f"{prefix}_tokens_per_s_{tokens}"] = float(np.median(rates))
     for who, of in (("worker", "own"), ("engine", "engine"), ("store", "store")):
         each = [1e3 * getattr(one, of) / one.turns for one in spent]
         report.figures[f"{prefix}_{who}_ms_per_turn_{tokens}"] = float(np.median(each))
 
 
 def torch(report: Report) -> None:
-    share(report, "torch")
+    with stage("torch") as sides:
+        compare(report, "torch", "raw", sides.play, sides.raw)
 
 
 def vllm(report: Report) -> None:
-    share(report, "vllm")
+    with stage("vllm") as sides:
+        compare(report, "vllm", "raw", sides.play, sides.raw)
 
 
 def cpu(report: Report) -> None:
     """Tell what the platform's side spends on a turn beside the engine, which is a torch engine."""
+    repeats = 1 if report.quick else int(report.settings["repeats"])  # type: ignore[call-overload]
     with stage("torch") as sides:
         for tokens in report.settings["tokens"]:  # type: ignore[attr-defined]
-            commands = 1 if report.quick else COMMANDS[tokens]
-            repeats = 1 if report.quick else int(report.settings["repeats"])  # type: ignore[call-overload]
-            spent = [sides.platform(tokens, commands) for _ in range(repeats)]
+            spent = [sides.play(tokens, 1 if report.quick else COMMANDS[tokens]) for _ in range(repeats)]
             report.figures[f"cpu_ms_per_turn_{tokens}"] = float(np.median([1e3 * s.own / s.turns for s in spent]))
             report.figures[f"store_ms_per_turn_{tokens}"] = float(np.median([1e3 * s.store / s.turns for s in spent]))
