@@ -62,7 +62,8 @@ def page(
 _MOVES = b"""
 SELECT r.seq, r.ord, extract(epoch FROM r.at)::float8, r.kind, r.cause, r.policy, coalesce(gone.policy, ''),
   r.lease_id, coalesce(l.device_id, ''), r.reason,
-  extract(epoch FROM load.done_at - load.taken_at)::float8, extract(epoch FROM load.done_at - r.at)::float8
+  extract(epoch FROM load.done_at - load.taken_at)::float8,
+  extract(epoch FROM CASE WHEN load.done_at IS NOT NULL THEN greatest(load.done_at - r.at, interval '0') END)::float8
 FROM (
   SELECT r.*, nullif(split_part(r.target, ':', 2), '')::bigint AS lease_id FROM store.ruling r
   WHERE r.run_id = %(run)s AND (r.seq, r.ord) < (%(seq)s, %(ord)s) AND r.kind = ANY(%(kinds)s)

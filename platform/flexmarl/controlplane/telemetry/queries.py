@@ -9,11 +9,15 @@ from flexmarl.controlplane.telemetry.cohorts import UNDER_WAY, cohorts
 from flexmarl.controlplane.telemetry.decisions import KINDS as DECISION_KINDS
 from flexmarl.controlplane.telemetry.decisions import decisions
 from flexmarl.controlplane.telemetry.definitions import define
+from flexmarl.controlplane.telemetry.engines import MOVE_KINDS as ENGINE_MOVE_KINDS
+from flexmarl.controlplane.telemetry.engines import engines
+from flexmarl.controlplane.telemetry.engines import moves as engine_moves
 from flexmarl.controlplane.telemetry.episode_groups import compare as trajectory_compare
 from flexmarl.controlplane.telemetry.episode_groups import group as episode_group
 from flexmarl.controlplane.telemetry.feed import consistency, events, notes
 from flexmarl.controlplane.telemetry.held import held, leases, marks
 from flexmarl.controlplane.telemetry.lag import lag
+from flexmarl.controlplane.telemetry.load import load
 from flexmarl.controlplane.telemetry.logbook import COMPONENTS as LOG_COMPONENTS
 from flexmarl.controlplane.telemetry.logbook import feed as log_feed
 from flexmarl.controlplane.telemetry.logbook import log_lines
@@ -39,6 +43,7 @@ from flexmarl.store.transitions import Wanted as TransitionFilter
 
 __all__ = [
     "DECISION_KINDS",
+    "ENGINE_MOVE_KINDS",
     "LOG_COMPONENTS",
     "MAX_RUNS",
     "TRAJECTORY_ORDERINGS",
@@ -64,6 +69,8 @@ __all__ = [
     "define",
     "describe",
     "devices",
+    "engine_moves",
+    "engines",
     "episode_group",
     "events",
     "gauges",
@@ -71,6 +78,7 @@ __all__ = [
     "labelled",
     "lag",
     "leases",
+    "load",
     "log_feed",
     "log_lines",
     "log_origins",

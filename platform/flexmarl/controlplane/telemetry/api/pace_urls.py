@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from flexmarl.controlplane.telemetry.api import advice, joint, log_views, pace, timelines, transitions
+from flexmarl.controlplane.telemetry.api import advice, joint, load, log_views, pace, timelines, transitions
 
 _RUN = "runs/<str:run_id>"
 
@@ -11,7 +11,10 @@ urlpatterns = [
     path(f"{_RUN}/bubble", pace.BubbleView.as_view(), name="api-run-bubble"),
     path(f"{_RUN}/cohorts", joint.CohortsView.as_view(), name="api-run-cohorts"),
     path(f"{_RUN}/decisions", joint.DecisionsView.as_view(), name="api-run-decisions"),
+    path(f"{_RUN}/engine-moves", load.EngineMovesView.as_view(), name="api-run-engine-moves"),
+    path(f"{_RUN}/engines", load.EnginesView.as_view(), name="api-run-engines"),
     path(f"{_RUN}/lag", joint.LagView.as_view(), name="api-run-lag"),
+    path(f"{_RUN}/load", load.LoadView.as_view(), name="api-run-load"),
     path(f"{_RUN}/logs", log_views.LogsView.as_view(), name="api-run-logs"),
     path(f"{_RUN}/logs/export", log_views.LogExportView.as_view(), name="api-run-logs-export"),
     path(f"{_RUN}/pipeline", pace.PipelineView.as_view(), name="api-run-pipeline"),
