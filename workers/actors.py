@@ -8,6 +8,8 @@ import dramatiq
 from workers.broker import PromptBroker
 from workers.database import Pool
 from workers.hosting import Shutdown, host_lease
+from workers.rewards.base import ACTOR, QUEUE
+from workers.rewards.scorer import Scorer
 from workers.rollout.player import Player
 from workers.settings import Settings
 
@@ -28,3 +30,12 @@ def register_playing(broker: PromptBroker, player: Player) -> None:
         await player.play(run_id, no)
 
     dramatiq.actor(broker=broker, actor_name="play_groups", queue_name="rollout")(play)
+
+
+def register_scoring(broker: PromptBroker, scorer: Scorer) -> None:
+    """Make this process carry out `score_episode`, many at a time on its event loop."""
+
+    async def score(run_id: int, no: int) -> None:
+        await scorer.score(run_id, no)
+
+    dramatiq.actor(broker=broker, actor_name=ACTOR, queue_name=QUEUE)(score)

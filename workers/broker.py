@@ -120,11 +120,18 @@ class HintedConsumer(Consumer):
 
 
 class PromptBroker(RedisBroker):
-    """A Redis broker that is woken by hints, without delay queues: nothing here is sent for later."""
+    """A Redis broker that is woken by hints, without delay queues: nothing here is sent for later.
 
-    def __init__(self, url: str) -> None:
+    Async actors run on the event loop of the process's first worker; a second one, for queues that must not wait for
+    the threads of the first, brings no loop of its own.
+    """
+
+    def __init__(self, url: str, *, own_loop: bool = True) -> None:
         super().__init__(  # type: ignore[no-untyped-call]
-            url=url, middleware=[AsyncIO()], maintenance_chance=MAINTENANCE_CHANCE, heartbeat_timeout=HEARTBEAT_MS
+            url=url,
+            middleware=[AsyncIO()] if own_loop else [],
+            maintenance_chance=MAINTENANCE_CHANCE,
+            heartbeat_timeout=HEARTBEAT_MS,
         )
         self.hints = Hints(self.client)
 

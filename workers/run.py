@@ -1,8 +1,9 @@
-"""Runs a Dramatiq worker process: `python -m workers.run --role device|rollout`.
+"""Runs a Dramatiq worker process: `python -m workers.run --role device|rollout|reward`.
 
 The device role consumes `device.<id>` of this node's devices, one message per queue at a time; the rollout role
-consumes `rollout.<pool>`. SIGTERM and SIGINT end it within seconds: hosts let go of their leases, rollout commands are
-dropped and taken again by whoever comes.
+consumes `rollout.<pool>` and, with threads of its own, `reward.<pool>`; the reward role consumes the latter alone, so
+that rewards scale apart from play. SIGTERM and SIGINT end it within seconds: hosts let go of their leases, what is
+played or computed is dropped and taken again by whoever comes.
 """
 
 import argparse
@@ -16,15 +17,17 @@ import structlog
 from dramatiq.asyncio import get_event_loop_thread
 from dramatiq.worker import Worker
 
-from flexmarl.store import commands, leases
+from flexmarl.store import commands, leases, rewards
 from flexmarl.store.errors import SchemaMismatch
 from flexmarl.store.segments import SegmentFolder
 from workers import actors, reporting, settings
 from workers.broker import POLL_MS, Heartbeat, PromptBroker
 from workers.database import Pool, open_pool
 from workers.errors import SettingsError
+from workers.external_access import ExternalAccess
 from workers.hosting import Shutdown
-from workers.rollout.external import ExternalAccess
+from workers.rewards.base import ACTOR, QUEUE
+from workers.rewards.scorer import Scorer
 from workers.rollout.player import Player
 from workers.settings import Settings
 
@@ -39,7 +42,7 @@ DEVICES_POLL_S = 0.5
 def main() -> None:
     """Run the role until a signal ends it."""
     parser = argparse.ArgumentParser(prog="python -m workers.run", description=__doc__)
-    parser.add_argument("--role", choices=("device", "rollout"), required=True)
+    parser.add_argument("--role", choices=tuple(ROLES), required=True)
     role = parser.parse_args().role
     reporting.configure(f"{role}-worker")
     stopping = threading.Event()
@@ -52,7 +55,7 @@ def main() -> None:
         sys.exit(f"{role} worker: {error}")
     shipper = reporting.ship(config.database_url, role, config.node)
     with pool:
-        (run_device if role == "device" else run_rollout)(config, pool, stopping)
+        ROLES[role](config, pool, stopping)
     shipper.stop()
 
 
@@ -75,19 +78,56 @@ def run_rollout(config: Settings, pool: Pool, stopping: threading.Event) -> None
     """Play episode groups of a pool."""
     folder = SegmentFolder(config.payloads, config.payload_by_value_bytes)
     access = ExternalAccess(config.external_hosts, config.secrets)
-    broker, player = PromptBroker(config.redis_url), Player(pool, folder, config.holder("rollout"), access)
+    broker = PromptBroker(config.redis_url)
+    player = Player(pool, folder, config.holder("rollout"), access, broker.push)
     actors.register_playing(broker, player)
     limit = config.rollout_commands
     worker = _start(broker, [f"rollout.{config.rollout_pool}"], threads=limit, prefetch=limit)
     _take_over(broker, pool, config.holder("rollout"))
+    scoring = _start_scoring(config, pool, own_loop=False) if config.reward_tasks else None
     stopping.wait()
+    _drop([worker] if scoring is None else [scoring, worker])
+    log.info("stopped")
+
+
+def run_reward(config: Settings, pool: Pool, stopping: threading.Event) -> None:
+    """Compute rewards of a pool."""
+    if not config.reward_tasks:
+        raise SettingsError("FLEXMARL_REWARD_TASKS is '0'; a reward worker computes 1 at a time or more")
+    worker = _start_scoring(config, pool)
+    stopping.wait()
+    _drop([worker])
+    log.info("stopped")
+
+
+def _start_scoring(config: Settings, pool: Pool, *, own_loop: bool = True) -> Worker:
+    """Consume the queue of rewards, for which plays wait with every thread of their own worker."""
+    broker = PromptBroker(config.redis_url, own_loop=own_loop)
+    access = ExternalAccess(config.external_hosts, config.secrets)
+    holder = config.holder("reward")
+    actors.register_scoring(broker, Scorer(pool, access, holder))
+    queue = f"{QUEUE}.{config.rollout_pool}"
+    worker = _start(broker, [queue], threads=config.reward_tasks, prefetch=config.reward_tasks)
+    with pool.connection() as conn:
+        reopened = rewards.reopen_of(conn, holder)
+    for run_id, no in reopened:
+        broker.push(queue, ACTOR, run_id, no)
+    return worker
+
+
+def _drop(running: list[Worker]) -> None:
+    """Stop workers, together; what their event loop still works on a little later is dropped."""
     thread = get_event_loop_thread()
     assert thread is not None
     dropping = threading.Timer(PLAYING_STOP_S, thread.loop.call_soon_threadsafe, [_drop_work, thread.loop])
     dropping.start()
-    worker.stop(timeout=int((PLAYING_STOP_S + 3.0) * 1000))
+    limit = int((PLAYING_STOP_S + 3.0) * 1000)
+    ending = [threading.Thread(target=worker.stop, kwargs={"timeout": limit}) for worker in running]
+    for one in ending:
+        one.start()
+    for one in ending:
+        one.join()
     dropping.cancel()
-    log.info("stopped")
 
 
 def _start(broker: PromptBroker, queues: list[str], threads: int, prefetch: int) -> Worker:
@@ -133,6 +173,8 @@ def _drop_work(loop: asyncio.AbstractEventLoop) -> None:
     for task in asyncio.all_tasks(loop):
         task.cancel()
 
+
+ROLES = {"device": run_device, "rollout": run_rollout, "reward": run_reward}
 
 if __name__ == "__main__":
     with contextlib.suppress(KeyboardInterrupt):

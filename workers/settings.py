@@ -38,6 +38,8 @@ class Settings:
     rollout_pool: str
     rollout_commands: int
     """Rollout commands that one worker process plays at a time."""
+    reward_tasks: int
+    """Rewards that one worker process computes at a time; a rollout worker with 0 leaves them to reward workers."""
     payload_by_value_bytes: int
     """Payloads of samples up to this size stay in their rows; larger ones go to segment files under the home folder."""
     log_dir: Path | None
@@ -80,6 +82,7 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
         cpu_shares=_positive(env, "FLEXMARL_CPU_SHARES", 1) if env.get("FLEXMARL_CPU_SHARES") else 0,
         rollout_pool=env.get("FLEXMARL_ROLLOUT_POOL", "default"),
         rollout_commands=_positive(env, "FLEXMARL_ROLLOUT_COMMANDS", 16),
+        reward_tasks=_count(env, "FLEXMARL_REWARD_TASKS", 32),
         payload_by_value_bytes=_positive(env, "FLEXMARL_PAYLOAD_BY_VALUE_BYTES", BY_VALUE_BYTES),
         log_dir=Path(env["FLEXMARL_LOG_DIR"]) if env.get("FLEXMARL_LOG_DIR") else None,
         external_hosts=frozenset(env.get("FLEXMARL_EXTERNAL_HOSTS", "").replace(",", " ").split()),
@@ -105,7 +108,11 @@ def _classes(env: Mapping[str, str]) -> dict[str, Hardware]:
 
 
 def _positive(env: Mapping[str, str], name: str, default: int) -> int:
+    return _count(env, name, default, least=1)
+
+
+def _count(env: Mapping[str, str], name: str, default: int, least: int = 0) -> int:
     text = env.get(name, str(default))
-    if not text.isdecimal() or int(text) < 1:
-        raise SettingsError(f"{name} is {text!r}; it must be a whole number from 1")
+    if not text.isdecimal() or int(text) < least:
+        raise SettingsError(f"{name} is {text!r}; it must be a whole number from {least}")
     return int(text)

@@ -56,8 +56,8 @@ def put_command(conn: psycopg.Connection, no: int, command: PlayGroups) -> None:
     )
 
 
-def make_run(conn: psycopg.Connection) -> None:
-    runs.create_run(conn, RUN, SPEC.document, RunStatus.RUNNING)
+def make_run(conn: psycopg.Connection, document: dict | None = None) -> None:
+    runs.create_run(conn, RUN, document or SPEC.document, RunStatus.RUNNING)
     words = tokenizer_json(family_of(SPEC.spec.environment).vocabulary()).decode()
     for policy in PINS:
         conn.execute("INSERT INTO store.tokenizer VALUES (%s, %s, %s::jsonb)", [RUN, policy, words])

@@ -134,9 +134,13 @@ def _episode(playing: Playing, group: GroupOrder, member: int, tried: int, break
 
 
 async def _play_member(playing: Playing, group: GroupOrder, member: int, places: Slots, before: int = 0) -> Attempt:
-    """Play a member once it has its places."""
+    """Play a member once it has its places, which it leaves before it waits for its reward."""
     async with places, playing.context.episodes:
-        return await _tried(playing, group, member, before)
+        attempt = await _tried(playing, group, member, before)
+    rewards = playing.context.rewards
+    if rewards is None or attempt.status is not EpisodeStatus.FINISHED:
+        return attempt
+    return await rewards.given(playing.taken, playing.order.pool, attempt, playing.seats)
 
 
 async def _tried(playing: Playing, group: GroupOrder, member: int, before: int) -> Attempt:

@@ -8,6 +8,7 @@ from flexmarl.contracts.environments import environment_facts
 from flexmarl.contracts.external_rules import external_rules
 from flexmarl.contracts.lag_rules import broken_lag_rules
 from flexmarl.contracts.problems import Problem, nearest
+from flexmarl.contracts.reward_rules import reward_rules
 from flexmarl.contracts.spec.environment import ForeignGame, HotCold, ReferenceGame
 from flexmarl.contracts.spec.experiment import ExperimentSpec
 from flexmarl.contracts.training_rules import training_rules
@@ -21,7 +22,7 @@ def broken_rules(spec: ExperimentSpec) -> list[Problem]:
     A record that several policies share is refused once: the same field, rule and way out is one refusal.
     """
     facts = (broken_lag_rules, training_rules, external_rules, broken_engine_rules, adapter_rules, _places)
-    own = (_roles, _policies, _batch, _algorithm, *facts, _budget)
+    own = (_roles, _policies, _batch, _algorithm, *facts, reward_rules, _budget)
     found: dict[tuple[str, str, str], Problem] = {}
     for rules in own:
         for problem in rules(spec):

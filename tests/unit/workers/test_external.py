@@ -11,12 +11,13 @@ from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.contracts.spec.team import ExternalModel
 from flexmarl.contracts.wire import EpisodeStatus, PolicyPin
 from tests.support.chat_endpoint import ChatEndpoint, allowed_words
+from workers.external_access import ExternalAccess, ExternalError, ExternalFailure
 from workers.models import tokenizer_json
 from workers.rollout import external
 from workers.rollout.environments import family_of
 from workers.rollout.environments.base import Ask
 from workers.rollout.episode import EpisodeOrder, Seat, play_episode
-from workers.rollout.external import ExternalAccess, ExternalClient, ExternalError, ExternalFailure, usable_ids
+from workers.rollout.external import ExternalClient, usable_ids
 from workers.vocabulary import Codec
 
 KEY = "sk-very-secret"

@@ -18,11 +18,12 @@ from flexmarl.store.commands import Taken
 from flexmarl.store.engines import EngineRoute
 from flexmarl.store.groups import SettledGroup
 from tests.support.scripted_engine import ScriptedEngine
+from workers.external_access import ExternalAccess
 from workers.models import tokenizer_json
 from workers.rollout.engine_client import EngineClient
 from workers.rollout.engines.wire import Choice, Held
 from workers.rollout.environments import family_of
-from workers.rollout.external import ExternalAccess, ExternalClient
+from workers.rollout.external import ExternalClient
 from workers.rollout.members import Playing, begin, play_each, play_group
 from workers.rollout.run_context import RunContext
 from workers.rollout.slots import slots

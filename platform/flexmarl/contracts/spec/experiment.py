@@ -8,6 +8,7 @@ from flexmarl.contracts.spec.algorithm import AlgorithmSpec, Batch, SamplingFami
 from flexmarl.contracts.spec.environment import EnvironmentSpec
 from flexmarl.contracts.spec.mechanisms import LagPolicy, Mechanisms
 from flexmarl.contracts.spec.resources import Budget, Checkpoints, Evaluation, Resources
+from flexmarl.contracts.spec.reward import EnvironmentReward, RewardSpec
 from flexmarl.contracts.spec.team import AgentSpec, PolicySpec
 
 SPEC_SCHEMA_VERSION = 1
@@ -23,6 +24,7 @@ class ExperimentSpec(Strict):
     policies: dict[Name, PolicySpec] = {}
     """Settings per policy; a policy that an agent names and nobody describes gets the defaults."""
     environment: EnvironmentSpec
+    reward: RewardSpec = EnvironmentReward()
     algorithm: AlgorithmSpec = AlgorithmSpec()
     sampling: SamplingFamily = SamplingFamily()
     batch: Batch = Batch()
