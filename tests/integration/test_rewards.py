@@ -172,9 +172,20 @@ async def test_a_reward_that_does_not_come_in_time_is_given_up(store_url, store_
     assert store_conn.execute("SELECT count(*) FROM store.sample").fetchone() == (0,)
 
 
+def settings_of(store_url: str, redis_url: str, home: Path) -> dict[str, str]:
+    return {
+        **os.environ,
+        "DATABASE_URL": store_url,
+        "REDIS_URL": redis_url,
+        "FLEXMARL_HOME": str(home),
+        "FLEXMARL_CLUSTER_KEY": "of-this-test",
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'platform'}",
+    }
+
+
 @contextmanager
-def reward_worker(environment: dict[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "workers.run", "--role", "reward"]
+def worker(role: str, environment: dict[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "workers.run", "--role", role]
     with log.open("wb") as out:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=out, stderr=subprocess.STDOUT)
     try:
@@ -187,22 +198,14 @@ def reward_worker(environment: dict[str, str], log: Path) -> Iterator[subprocess
 async def test_a_killed_worker_loses_no_episode_and_settles_none_twice(
     store_url, store_conn, redis_url, engine, service, short_tmp
 ) -> None:
-    environment = {
-        **os.environ,
-        "DATABASE_URL": store_url,
-        "REDIS_URL": redis_url,
-        "FLEXMARL_HOME": str(short_tmp),
-        "FLEXMARL_CLUSTER_KEY": "of-this-test",
-        "FLEXMARL_EXTERNAL_HOSTS": service.host,
-        "PYTHONPATH": f"{ROOT}:{ROOT / 'platform'}",
-    }
+    environment = settings_of(store_url, redis_url, short_tmp) | {"FLEXMARL_EXTERNAL_HOSTS": service.host}
     begin(store_conn, engine, of_service(service))
     service.hold.clear()
     broker = PromptBroker(redis_url)
     with ConnectionPool(store_url, min_size=1, max_size=2, kwargs={"autocommit": True}) as pool:
         player = Player(pool, push=broker.push)
         work = asyncio.create_task(player.play(RUN, 1))
-        with reward_worker(environment, short_tmp / "first.log") as first:
+        with worker("reward", environment, short_tmp / "first.log") as first:
             await until(lambda: len(service.asked) == 4)
             first.send_signal(signal.SIGKILL)
             first.wait(10)
@@ -210,7 +213,7 @@ async def test_a_killed_worker_loses_no_episode_and_settles_none_twice(
             client.flushall()
         assert store_conn.execute("SELECT status, takes FROM store.reward_task").fetchall() == [("taken", 1)] * 4
         service.hold.set()
-        with reward_worker(environment, short_tmp / "second.log") as second:
+        with worker("reward", environment, short_tmp / "second.log") as second:
             await asyncio.wait_for(work, 120)
             second.send_signal(signal.SIGTERM)
             assert second.wait(20) == 0
@@ -219,3 +222,22 @@ async def test_a_killed_worker_loses_no_episode_and_settles_none_twice(
     assert [row[0] for row in episodes(store_conn)] == ["finished"] * 4
     assert [row[2] for row in episodes(store_conn)] == tokens_said(store_conn)
     assert store_conn.execute("SELECT count(*) FROM store.inbox").fetchone() == (1,)
+
+
+async def test_one_rollout_worker_plays_and_computes_though_plays_hold_all_its_threads(
+    store_url, store_conn, redis_url, engine, short_tmp
+) -> None:
+    begin(store_conn, engine, {"type": "brevity"})
+    broker = PromptBroker(redis_url)
+    environment = settings_of(store_url, redis_url, short_tmp) | {"FLEXMARL_ROLLOUT_COMMANDS": "1"}
+    with worker("rollout", environment, short_tmp / "rollout.log") as process:
+        broker.push("rollout.default", "play_groups", RUN, 1)
+        await until(lambda: store_conn.execute("SELECT status FROM store.command").fetchone() == ("done",))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    found = episodes(store_conn)
+    assert [row[0] for row in found] == ["finished"] * 4
+    said = [sum(own.values()) for own in tokens_said(store_conn)]
+    before = [row[3] + 0.01 * tokens for row, tokens in zip(found, said, strict=True)]
+    assert all(0.0 <= score <= 1.0 + 1e-6 for score in before)
+    assert b"Traceback" not in (short_tmp / "rollout.log").read_bytes()
