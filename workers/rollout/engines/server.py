@@ -160,7 +160,7 @@ class EngineServer:
         return json_response({"aborted": [answer.request.request_id for answer in ended]})
 
     async def _stats(self, _: web.Request) -> web.Response:
-        engine, load = self._engine, self._engine.depth()
+        engine, load, cache_use = self._engine, self._engine.depth(), self._engine.cache_use
         stats = Stats(
             incarnation=self._incarnation,
             running=load.running,
@@ -169,7 +169,7 @@ class EngineServer:
             generated_tokens=engine.generated_tokens,
             prompt_tokens=engine.prompt_tokens,
             holds=engine.holds(),
-            cache_use=round(engine.cache_use, 4),
+            cache_use=None if cache_use is None else round(cache_use, 4),
             cached_tokens=engine.cached_tokens,
         )
         return json_response(stats)

@@ -169,14 +169,12 @@ class TorchEngine:
         return Load(sum(lane.rows.live for lane in self._all()), sum(len(lane.waiting) for lane in self._all()))
 
     @property
-    def cached_tokens(self) -> int:
+    def cached_tokens(self) -> None:
         """Prompts that wait at the same time share their keys; none is kept for later."""
-        return 0
 
     @property
-    def cache_use(self) -> float:
-        """Return the share of rows in use, in the lane that uses most of its own."""
-        return max((lane.rows.live / self.rows for lane in self._all()), default=0.0)
+    def cache_use(self) -> None:
+        """Each lane's cache grows with its rows: there is no size that it could be a share of."""
 
     def _end(self, lanes: Sequence[Lane], ids: set[str]) -> list[Finished]:
         import torch
