@@ -16,12 +16,14 @@ import torch
 from safetensors.torch import save_file
 
 from flexmarl.contracts.spec.experiment import ExperimentSpec
-from flexmarl.contracts.spec.team import FactoryModel
+from flexmarl.contracts.spec.team import FactoryModel, Lora
 from tests.support.engines import WORDS, RunningEngine, needs_vllm, running_engine
 from workers.children import Ended, Failed
+from workers.models.adapter import description, initial_adapter
 from workers.models.architecture import architecture_of
 from workers.models.weights import initial_weights
 from workers.rollout.engines.wire import Choice
+from workers.training.adapted import AdaptedParameters
 from workers.training.decoder import Decoder, parameter_order
 from workers.training.parameters import FlatParameters
 
@@ -30,6 +32,8 @@ pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.timeout(900)]
 PROMPTS = [[1, *range(3, 3 + n)] for n in (2, 5, 9, 33)]
 MEAN_DIFFERENCE, MAX_DIFFERENCE = 1e-5, 1e-4
 """Of log-probabilities in fp32 between engine and trainer: kernels add in another order."""
+ADAPTED = {"left": Lora(rank=4), "right": Lora(rank=10, alpha=10.0, targets=("k_proj", "up_proj", "o_proj"))}
+"""Policies that train adapters over one base."""
 LONG, MIDDLE = 3000, 800
 """Tokens of replies that are still running when something is done to them."""
 
@@ -37,7 +41,8 @@ LONG, MIDDLE = 3000, 800
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
     home = tmp_path_factory.mktemp("vllm")
-    with running_engine("vllm", home, more={"giant": {"model": giant_model(home / "giant")}}) as running:
+    adapted = {name: {"model": {"size": "M"}, "tuning": lora.model_dump()} for name, lora in ADAPTED.items()}
+    with running_engine("vllm", home, more={"giant": {"model": giant_model(home / "giant")}, **adapted}) as running:
         yield running
 
 
@@ -57,16 +62,35 @@ def digests(engine: RunningEngine) -> list[str]:
     return [engine.put(seed) for seed in range(10)]
 
 
+def adapter(policy: str, seed: int) -> dict[str, torch.Tensor]:
+    """Return an adapter of which nothing is zero, as training leaves it."""
+    begun = initial_adapter(initial_weights(FactoryModel(size="M"), WORDS, 0), ADAPTED[policy], seed)
+    generator = torch.Generator().manual_seed(seed)
+    return {name: tensor + torch.randn(tensor.shape, generator=generator) * 0.1 for name, tensor in begun.items()}
+
+
+def put_adapter(engine: RunningEngine, policy: str, seed: int, base: int = 0) -> str:
+    """Publish an adapter as a trainer does; returns its digest."""
+    return engine.plane.put(adapter(policy, seed), description(engine.put(base), ADAPTED[policy])).digest
+
+
 def trained_logprobs(
-    seed: int, prompt: Sequence[int], reply: Sequence[int], temperature: float = 1.0, allowed: Sequence[int] = ()
+    seed: int,
+    prompt: Sequence[int],
+    reply: Sequence[int],
+    temperature: float = 1.0,
+    allowed: Sequence[int] = (),
+    adapted: str = "",
 ) -> list[float]:
-    """Return what the trainer's forward pass makes of a reply."""
+    """Return what the trainer's forward pass makes of a reply; of an adapter over the first weights if one is named."""
     policy = ExperimentSpec.model_validate(
         {"agents": {"speaker": {}, "listener": {}}, "policies": {"speaker": {"model": {"size": "M"}}},
          "environment": {"type": "reference_game"}}
     ).policies["speaker"]  # fmt: skip
-    weights = initial_weights(policy.model, WORDS, seed)
+    weights = initial_weights(policy.model, WORDS, 0 if adapted else seed)
     parameters = FlatParameters(weights, parameter_order(weights.keys()), "fp32", "cpu")
+    if adapted:
+        AdaptedParameters(parameters, adapter(adapted, seed), ADAPTED[adapted], "fp32", "cpu")
     decoder = Decoder(parameters, architecture_of(policy.model))
     window = torch.arange(len(prompt) - 1, len(prompt) + len(reply) - 1)[None]
     with torch.no_grad():
@@ -79,12 +103,14 @@ def trained_logprobs(
     return chances.gather(1, torch.tensor(reply)[:, None])[:, 0].tolist()
 
 
-def differences(seed: int, choices: Sequence[Choice], **how: object) -> list[float]:
+def differences(
+    seed: int, choices: Sequence[Choice], prompts: Sequence[Sequence[int]] = PROMPTS, **how: object
+) -> list[float]:
     return [
         abs(ours - theirs)
         for choice in choices
         for ours, theirs in zip(
-            choice.logprobs, trained_logprobs(seed, PROMPTS[choice.index], choice.token_ids, **how), strict=True
+            choice.logprobs, trained_logprobs(seed, prompts[choice.index], choice.token_ids, **how), strict=True
         )
     ]
 
@@ -208,6 +234,63 @@ async def test_a_version_that_is_to_be_kept_is_served_beside_the_newer_one(engin
     status, refusal = await engine.ask("/v1/completions", asked(7, digests[7]))
     assert (status, refusal["code"], refusal["holds"]["speaker"]["version"]) == (409, "not_held", 9)
     assert max(differences(8, await engine.complete(**asked(8, digests[8])))) < MAX_DIFFERENCE
+
+
+async def test_adapters_over_one_base_share_an_engine_and_are_the_trainers(engine):
+    """Both policies at once, three versions each, one of them kept: no key of another version is ever read."""
+    digests = {policy: [put_adapter(engine, policy, seed) for seed in (0, 1, 2)] for policy in ADAPTED}
+    long = [[1] + [3 + i % 30 for i in range(100)]]
+    for version in (0, 1, 2):
+        for policy in ADAPTED:
+            await engine.load(policy, version, digests[policy][version], keeps=(version - 1,))
+        asking = [
+            engine.complete(**asked(held, digests[policy][held], model=policy, prompt=[*PROMPTS, *long], max_tokens=9))
+            for policy in ADAPTED
+            for held in (version, max(version - 1, 0))
+        ]
+        answers = iter(await asyncio.gather(*asking))
+        for policy in ADAPTED:
+            for held in (version, max(version - 1, 0)):
+                choices = next(answers)
+                assert all(choice.segments == [held, 9] for choice in choices)
+                of = {"adapted": policy}
+                assert max(differences(held, choices, prompts=[*PROMPTS, *long], **of)) < MAX_DIFFERENCE
+                assert max(differences(held + 5, choices, prompts=[*PROMPTS, *long], **of)) > 1e-2
+    status, refusal = await engine.ask("/v1/completions", asked(0, digests["left"][0], model="left"))
+    assert (status, refusal["code"]) == (409, "not_held")
+
+
+async def test_an_adapter_that_does_not_belong_is_refused_and_the_others_go_on(engine):
+    right = put_adapter(engine, "left", 7)
+    await engine.load("left", 7, right)
+    for digest, words in {
+        put_adapter(engine, "left", 7, base=9): "is laid over",
+        put_adapter(engine, "right", 7): "that of left has",
+        engine.put(0): "this content is none",
+    }.items():
+        status, refusal = await engine.ask("/load", {"policy": "left", "version": 8, "digest": digest})
+        assert (status, refusal["code"]) == (422, "wrong_adapter")
+        assert words in refusal["detail"]
+        assert refusal["holds"]["left"]["version"] == 7
+    choices = await engine.complete(**asked(7, right, model="left"))
+    assert max(differences(7, choices, adapted="left")) < MAX_DIFFERENCE
+
+
+async def test_a_load_of_one_adapter_ends_its_own_replies_and_no_others(engine):
+    digests = {policy: put_adapter(engine, policy, 7) for policy in ADAPTED}
+    for policy in ADAPTED:
+        await engine.load(policy, 7, digests[policy])
+    one = {"prompt": [PROMPTS[0]], "max_tokens": MIDDLE}
+    ended, whole = (
+        asyncio.create_task(engine.complete(**asked(7, digests[policy], model=policy, **one))) for policy in ADAPTED
+    )
+    await running(engine, 2)
+    await engine.load("left", 8, put_adapter(engine, "left", 8))
+    ((ended,), (whole,)) = await asyncio.gather(ended, whole)
+    assert (ended.finish_reason, whole.finish_reason) == ("abort", "length")
+    assert len(whole.token_ids) == MIDDLE
+    assert max(differences(7, [ended], adapted="left")) < MAX_DIFFERENCE
+    assert max(differences(7, [whole], adapted="right")) < MAX_DIFFERENCE
 
 
 BAD = {

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from flexmarl.contracts.model_sizes import FACTORY_SIZES
 from flexmarl.contracts.problems import Problem
 from flexmarl.contracts.spec.experiment import ExperimentSpec
-from flexmarl.contracts.spec.team import FactoryModel, Lora
+from flexmarl.contracts.spec.team import FactoryModel
 
 VLLM_HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Sizes of an attention head that vLLM computes on a CPU."""
@@ -17,7 +17,6 @@ def broken_engine_rules(spec: ExperimentSpec) -> Iterator[Problem]:
     if spec.resources.engine != "vllm":
         return
     yield from _models(spec)
-    yield from _adapters(spec)
     if spec.mechanisms.ordered:
         yield Problem(
             pointer="/mechanisms/ordered",
@@ -35,17 +34,6 @@ def broken_engine_rules(spec: ExperimentSpec) -> Iterator[Problem]:
                 detail=f"vLLM serves each version with attention keys of its own; replies of {name} cannot continue on "
                 "older ones.",
                 hint="Set resume, or resources: {engine: torch}.",
-            )
-
-
-def _adapters(spec: ExperimentSpec) -> Iterator[Problem]:
-    for name, policy in spec.policies.items():
-        if isinstance(policy.tuning, Lora):
-            yield Problem(
-                pointer=f"/policies/{name}/tuning/type",
-                code="not_with_engine",
-                detail="The vLLM engine of this version serves whole models, no adapters.",
-                hint="Set full, or resources: {engine: torch}.",
             )
 
 

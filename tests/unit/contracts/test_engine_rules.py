@@ -39,6 +39,11 @@ def test_vllm_serves_lag(in_flight):
     assert broken_rules(spec(mechanisms={"lag_policy": {"bound": 1, "in_flight": in_flight}})) == []
 
 
+def test_vllm_serves_adapters():
+    adapted = {"model": {"size": "M"}, "tuning": {"type": "lora"}}
+    assert broken_rules(spec(policies={"guesser": adapted, "hinter": adapted})) == []
+
+
 def test_narrow_heads_are_refused_with_the_size_that_fits():
     found = broken_rules(spec("S"))
     assert [(p.pointer, p.code) for p in found] == [

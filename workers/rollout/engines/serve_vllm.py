@@ -8,40 +8,87 @@ import logging
 import os
 import sys
 import traceback
-from typing import NoReturn
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NoReturn
 
 from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.spec.team import Lora, PolicySpec
 from workers import child_server
 from workers.child import ChildConfig, ChildFailed, IntervalLog
+from workers.models.adapter import no_adapter
 from workers.models.architecture import UnsupportedModel
+from workers.rollout.engines.adapters import Adapters
 from workers.rollout.engines.base import EngineFailedError
 from workers.rollout.engines.requests import NotHeldError
 from workers.rollout.engines.serving import serve_engine
+from workers.rollout.engines.vllm_adapters import SharedEngine
 from workers.rollout.engines.vllm_engine import VllmEngine
-from workers.rollout.engines.vllm_models import VllmModel, vllm_model
-from workers.rollout.engines.vllm_seat import Seat
+from workers.rollout.engines.vllm_models import vllm_model
+from workers.rollout.engines.vllm_seat import Seat, build
 from workers.transfer.local import LocalTier
+
+if TYPE_CHECKING:
+    import torch
 
 ROWS = 256
 """Requests of one policy version in generation at once."""
 
 
+class Seats:
+    """Makes seats: an engine of its own for weights of a policy, a place on a shared one for its adapters."""
+
+    def __init__(self, config: ChildConfig, policies: Mapping[str, PolicySpec], rows: int = ROWS) -> None:
+        """Raises UnsupportedModel for a model that vLLM does not serve."""
+        self.models = {name: vllm_model(policy.model) for name, policy in policies.items()}
+        self.rows = rows
+        self._policies = policies
+        self._device = config.device
+        self._shared: dict[str, SharedEngine] = {}
+
+    def share(self, settings: PolicySpec, base: "dict[str, torch.Tensor]") -> SharedEngine:
+        """Start the engine that holds a base, for all policies that train adapters over it."""
+        over = {
+            name: own.tuning
+            for name, own in self._policies.items()
+            if own.model == settings.model and isinstance(own.tuning, Lora)
+        }
+        model = self.models[next(iter(over))]
+        shared = SharedEngine(model, base, list(over.values()), self._device, self.rows)
+        self._shared.update(dict.fromkeys(over, shared))
+        return shared
+
+    def __call__(self, policy: str, words: int) -> Seat:
+        tuning, model = self._policies[policy].tuning, self.models[policy]
+        if isinstance(tuning, Lora):
+            return self._shared[policy].seat(tuning)
+        return Seat(model, words, build(model, words, self._device, self.rows))
+
+
 class StatePlaneSource:
     """Brings a version's weights from the state plane, and makes the first seat of its policy ready meanwhile."""
 
-    def __init__(self, engine: VllmEngine, config: ChildConfig, models: dict[str, VllmModel]) -> None:
+    def __init__(
+        self, engine: VllmEngine, config: ChildConfig, policies: Mapping[str, PolicySpec], seats: Seats
+    ) -> None:
         self._engine = engine
         self._plane = LocalTier(config.home)
-        self._models = models
+        self._policies = policies
+        self._models = seats.models
+        self._adapters = Adapters(self._plane, seats.share)
 
     def __call__(self, policy: str, digest: str) -> object:
-        if policy not in self._models:
-            raise NotHeldError(f"policy {policy!r} is not part of this run; it has {sorted(self._models)}")
+        if policy not in self._policies:
+            raise NotHeldError(f"policy {policy!r} is not part of this run; it has {sorted(self._policies)}")
+        settings = self._policies[policy]
+        if isinstance(settings.tuning, Lora):
+            shared, adapter = self._adapters.get(policy, settings, settings.tuning, digest)
+            return self._engine.prepare(policy, adapter, shared.words)
+        no_adapter(self._plane.meta(digest), policy)
         state = self._plane.get(digest)
         return self._engine.prepare(policy, state, self._models[policy].check(state))
 
 
-def make_engine(config: ChildConfig, models: dict[str, VllmModel], rows: int = ROWS) -> VllmEngine:
+def make_engine(seats: Seats) -> VllmEngine:
     """Return an engine without policies yet. Raises EngineFailedError when vLLM cannot be imported."""
     try:
         from vllm.v1.engine.llm_engine import LLMEngine
@@ -49,7 +96,7 @@ def make_engine(config: ChildConfig, models: dict[str, VllmModel], rows: int = R
         raise EngineFailedError(f"vLLM cannot be imported by {sys.executable}: {error}") from error
     del LLMEngine  # imported now, so that the first load need not wait for it
     logging.getLogger("torch._library.triton").setLevel(logging.ERROR)  # that a CPU has no triton is no news
-    return VllmEngine(lambda policy, words: Seat(models[policy], words, config.device, rows), rows)
+    return VllmEngine(seats, seats.rows)
 
 
 def main() -> None:
@@ -58,14 +105,14 @@ def main() -> None:
     answer = child_server.take_standard_output()
     try:
         spec = ExperimentSpec.model_validate(config.spec)
-        models = {name: vllm_model(policy.model) for name, policy in spec.policies.items()}
-        engine = make_engine(config, models)
+        seats = Seats(config, spec.policies)
+        engine = make_engine(seats)
     except UnsupportedModel as refused:
         failed = ChildFailed("unsupported_model", str(refused), "choose another model, or resources.engine: torch")
     except EngineFailedError as broken:
         failed = ChildFailed("engine_failed", str(broken), "mend the environment of FLEXMARL_VLLM_PYTHON")
     else:
-        source = StatePlaneSource(engine, config, models)
+        source = StatePlaneSource(engine, config, spec.policies, seats)
         _serve(config, engine, source, answer)
     child_server.say(answer, failed)
     sys.exit(1)

@@ -26,6 +26,7 @@ from workers.rollout.engines.wire import Held
 
 if TYPE_CHECKING:
     import torch
+    from vllm.lora.request import LoRARequest
     from vllm.sampling_params import SamplingParams
     from vllm.v1.engine.llm_engine import LLMEngine
 
@@ -33,6 +34,14 @@ BLOCK = 32
 """Tokens of a cache block: prompts that agree share whole blocks only, and the turns of small games are short."""
 CUDA_SHARE = 0.4
 """Of the free memory of a GPU, for the attention cache of a seat."""
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """Weights that stay, and the settings that leave room for adapters beside them."""
+
+    weights: "Mapping[str, torch.Tensor]"
+    room: Mapping[str, Any]
 
 
 @dataclass(slots=True)
@@ -43,14 +52,16 @@ class _Running:
 
 
 class Seat:
-    def __init__(self, model: VllmModel, words: int, device: str, rows: int) -> None:
+    def __init__(self, model: VllmModel, words: int, engine: "LLMEngine") -> None:
         self.model = model
         self.words = words
         self.version = -1
         self.digest = ""
         self.cached_tokens = 0
-        self._engine = _build(model, words, device, rows)
-        self._scheduler: Any = self._engine.engine_core.engine_core.scheduler
+        self._engine = engine
+        self._scheduler: Any = engine.engine_core.engine_core.scheduler
+        self._adapter: LoRARequest | None = None
+        """What its requests name beside the engine's weights."""
         self._running: dict[str, _Running] = {}
 
     @property
@@ -71,7 +82,7 @@ class Seat:
             # The linear weights were repacked for the CPU: only the reloading loader puts new ones where they belong.
             self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(state.items())})
         except Exception as error:  # vLLM raises what its loaders raise: assertions, key errors, runtime errors
-            raise EngineFailedError(f"vLLM cannot load these weights: {_said(error)}") from error
+            raise EngineFailedError(f"vLLM cannot load these weights: {said(error)}") from error
         if not self._engine.reset_prefix_cache():
             raise EngineFailedError("vLLM kept attention keys of the weights before; the engine has to start anew")
         self.version, self.digest = version, digest
@@ -79,19 +90,22 @@ class Seat:
     def add(self, request: Request) -> None:
         """Begin a reply, or carry on what it has."""
         prompt: Any = {"prompt_token_ids": list(request.context)}
-        number = self._engine.add_request(request.request_id, prompt, _sampling(request))
+        number = self._engine.add_request(request.request_id, prompt, _sampling(request), lora_request=self._adapter)
         self._running[request.request_id] = _Running(request, number)
 
     def step(self) -> list[Finished]:
         """Advance every reply by one token; return what ended."""
-        ended = []
-        for output in self._engine.step():
-            if output.finished and (running := self._running.pop(output.request_id, None)) is not None:
-                self.cached_tokens += output.num_cached_tokens or 0
-                reply = output.outputs[0]
-                reason = reply.finish_reason if reply.finish_reason in ("stop", "length") else "abort"
-                ended.append(self._finished(running.request, reply.token_ids, reply.logprobs.logprobs, reason))
-        return ended
+        taken = [self.take(output) for output in self._engine.step()]
+        return [one for one in taken if one is not None]
+
+    def take(self, output: Any) -> Finished | None:
+        """Return the reply that an output of vLLM ends, if it is one of this seat."""
+        if not output.finished or (running := self._running.pop(output.request_id, None)) is None:
+            return None
+        self.cached_tokens += output.num_cached_tokens or 0
+        reply = output.outputs[0]
+        reason = reply.finish_reason if reply.finish_reason in ("stop", "length") else "abort"
+        return self._finished(running.request, reply.token_ids, reply.logprobs.logprobs, reason)
 
     def end(self, ids: Iterable[str]) -> list[Finished]:
         """End replies now, with the tokens they have; unknown ids are ignored."""
@@ -176,19 +190,23 @@ def _seed(request: Request) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
 
 
-def _build(model: VllmModel, words: int, device: str, rows: int) -> "LLMEngine":
-    """Start an engine with weights of no meaning. Raises EngineFailedError with vLLM's own words."""
+def build(model: VllmModel, words: int, device: str, rows: int, base: "Base | None" = None) -> "LLMEngine":
+    """Start an engine, with weights of no meaning unless a base is given. Raises EngineFailedError in vLLM's words."""
+    from safetensors.torch import save_file
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.engine.llm_engine import LLMEngine
 
     on_cpu = device == "cpu"
     with tempfile.TemporaryDirectory(prefix="flexmarl-vllm-") as folder:
         (Path(folder) / "config.json").write_text(json.dumps(model.sized(words)), encoding="utf-8")
+        if base is not None:
+            save_file(dict(base.weights), Path(folder) / "model.safetensors", metadata={"format": "pt"})
         try:
             arguments = EngineArgs(
                 model=folder,
                 skip_tokenizer_init=True,
-                load_format="dummy",
+                load_format="dummy" if base is None else "safetensors",
+                **({} if base is None else base.room),
                 generation_config="vllm",
                 dtype="float32" if on_cpu else "bfloat16",
                 enforce_eager=True,
@@ -202,7 +220,7 @@ def _build(model: VllmModel, words: int, device: str, rows: int) -> "LLMEngine":
             )
             return LLMEngine.from_engine_args(arguments)
         except Exception as error:  # whatever keeps vLLM from starting is the reason that people have to read
-            raise EngineFailedError(f"vLLM cannot start this model: {_said(error)}") from error
+            raise EngineFailedError(f"vLLM cannot start this model: {said(error)}") from error
 
 
 def _cuda_cache(model: VllmModel) -> int:
@@ -212,7 +230,7 @@ def _cuda_cache(model: VllmModel) -> int:
     return max(model.cache_bytes, int(free * CUDA_SHARE))
 
 
-def _said(error: BaseException) -> str:
+def said(error: BaseException) -> str:
     """Return an error's first line, in which vLLM says the cause."""
     text = str(error)
     with contextlib.suppress(IndexError):
