@@ -23,6 +23,7 @@ from workers.rollout.isolation import EnvironmentBroke
 from workers.rollout.slots import Slots, slots
 from workers.rollout.stages import LiveEpisode, Stage, begin
 from workers.rollout.turns import TurnReply, TurnRequest, TurnTimeoutError, WeightsTimeoutError, Where
+from workers.rollout.waiting import Waits
 from workers.vocabulary import Codec
 
 
@@ -162,7 +163,8 @@ async def _play(
 ) -> None:
     order = attempt.order
     calls: dict[str, int] = {}
-    waits = random.Random(derive(order.sampling_seed, "wait", order.draw, order.member, order.attempt))
+    chances = random.Random(derive(order.sampling_seed, "wait", order.draw, order.member, order.attempt))
+    waits = None if order.latency is None else Waits(order.latency, chances)
     while asks := live.asks():
         requests = [_request(ask, seats[ask.role], attempt, calls.get(ask.role, 0)) for ask in asks]
         for ask, request in zip(asks, requests, strict=True):
@@ -178,8 +180,8 @@ async def _play(
             attempt.turns.append(Turn(ask.role, no, request.prompt, request.allowed, request.temperature, answer))
             replies.append(Reply(ask.role, seats[ask.role].codec.decode(answer.choice.token_ids)))
         async with asyncio.timeout_at(deadline):
-            if order.latency is not None:
-                await asyncio.sleep(_wait_s(order.latency, waits))
+            if waits is not None:
+                await asyncio.sleep(waits.next_s())
             await live.act(replies)
 
 
@@ -199,11 +201,6 @@ def _request(ask: Ask, seat: Seat, attempt: Attempt, turn: int) -> TurnRequest:
         prefixes=(f"{order.draw}.{order.member}.{ask.role}", f"{order.draw}.{ask.role}"),
         where=Where(order.draw, order.member, order.attempt, turn, attempt.started_at),
     )
-
-
-def _wait_s(latency: Latency, rng: random.Random) -> float:
-    """Draw the environment's waiting time: log-normal with median `scale_s`, capped."""
-    return min(latency.cap_s, latency.scale_s * math.exp(latency.sigma * rng.gauss(0.0, 1.0)))
 
 
 def _checked(outcome: Outcome, seats: dict[str, Seat]) -> Outcome:

@@ -9,12 +9,23 @@ from flexmarl.contracts.base import Strict
 
 
 class Latency(Strict):
-    """Real waiting time an environment adds before it answers a turn: log-normal, capped."""
+    """Real waiting time an environment adds before it answers a turn, capped."""
 
+    shape: Literal["log_normal", "normal"] = "log_normal"
     scale_s: float = Field(ge=0.0, le=60.0)
-    """Median of the wait."""
-    sigma: float = Field(default=1.0, ge=0.0, le=3.0)
+    """Median of the wait; of a normal one its mean, of what is not below 0."""
+    sigma: float = Field(default=1.0, ge=0.0, le=60.0)
+    """Of the wait's logarithm; of a normal wait in seconds."""
     cap_s: float = Field(default=10.0, gt=0.0, le=600.0)
+    slow_share: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Share of episodes whose environment is slow: its first answer takes `slow_s` longer, whatever the cap."""
+    slow_s: float = Field(default=0.0, ge=0.0, le=3600.0)
+
+    @model_validator(mode="after")
+    def _wide_only_when_normal(self) -> Self:
+        if self.shape == "log_normal" and self.sigma > 3.0:
+            raise ValueError(f"a logarithm with sigma {self.sigma:g} is too wide; 3 fits, or shape: normal")
+        return self
 
 
 class _Environment(Strict):
