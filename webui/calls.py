@@ -86,6 +86,11 @@ CALLS: dict[str, tuple[Call, ...]] = {
         Call("Idle device time by cause", "/runs/{key}/bubble"),
         Call("What the advisor finds", "/runs/{key}/advisories"),
     ),
+    "load": (
+        Call("Demand against engines, queues, open turns", "/runs/{key}/load", query=(("window", "window_s"),)),
+        Call("Engines with their states", "/runs/{key}/engines", query=(("policy", "policy"),)),
+        Call("Places given and moved, with their cost", "/runs/{key}/engine-moves", query=(("policy", "policy"),)),
+    ),
     "attempts": (Call("Attempts, each with the reason it ended", "/runs/{key}/attempts"),),
     "playground": (
         RUN,

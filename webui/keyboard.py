@@ -23,6 +23,7 @@ RUN_PAGES = frozenset(
         "trajectories",
         "trajectory",
         "pipeline",
+        "load",
         "timeline",
         "events",
         "config",

@@ -1,7 +1,7 @@
 """Small drawings and number formats for templates. Everything that came from people or models is escaped."""
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from django import template
@@ -227,6 +227,12 @@ def clock(at: str) -> str:
     """Write the time of day of a moment in the person's time zone."""
     then = formats.moment(at)
     return f"{timezone.localtime(then):%H:%M:%S}" if then else formats.DASH
+
+
+@register.filter
+def epoch_clock(at: float) -> str:
+    """Write the time of day of seconds since the epoch in the person's time zone."""
+    return f"{timezone.localtime(datetime.fromtimestamp(at, UTC)):%H:%M:%S}"
 
 
 @register.filter

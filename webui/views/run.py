@@ -17,6 +17,7 @@ TABS = (
     ("agents", "Agents", "webui:agents"),
     ("trajectories", "Trajectories", "webui:trajectories"),
     ("pipeline", "Pipeline", "webui:pipeline"),
+    ("load", "Load", "webui:load"),
     ("timeline", "Timeline", "webui:timeline"),
     ("events", "Events", "webui:events"),
     ("config", "Config", "webui:config"),
