@@ -12,7 +12,8 @@ from workers.transfer.base import CorruptState, StateError, StateMissing
 
 ROOT = Path(__file__).resolve().parents[2]
 SAID = re.compile(
-    r'(?:Refused|_refusal|Refusal|ChildFailed)\(\s*(?:\d+,\s*)?"([a-z_]+)"|fail\(conn, taken, "([a-z_]+)"'
+    r'(?:Refused|_refusal|Refusal|ChildFailed|TurnRefusedError)\(\s*(?:\d+,\s*)?"([a-z_]+)"'
+    r'|fail\(conn, taken, "([a-z_]+)"|code="([a-z_]+)"'
 )
 
 
@@ -20,7 +21,7 @@ def said_in_source() -> set[str]:
     """Codes that are named where they are raised."""
     sources = [*(ROOT / "platform/flexmarl/store").glob("*.py"), *(ROOT / "workers").rglob("*.py")]
     found = [SAID.findall(path.read_text()) for path in sources]
-    return {one or other for pairs in found for one, other in pairs}
+    return {"".join(groups) for places in found for groups in places}
 
 
 def codes() -> set[str]:

@@ -16,6 +16,7 @@ from flexmarl.contracts.plane_tokens import Plane, check, sign
 from flexmarl.contracts.wire import PolicyPin
 from flexmarl.store.engines import EngineRoute
 from workers.rollout.engines.wire import AbortRequest, Choice, CompletionRequest, CompletionResponse, Load
+from workers.rollout.turns import HANDED_BACK
 
 SECRET, RUN = "s", 1
 
@@ -29,8 +30,8 @@ def logprob(seed: int, position: int) -> float:
 
 
 Breaks = Callable[[int, int], tuple[int, str]]
-"""(number of the request, position it begins at) -> position it stops at, and how: `hang_up`, `abort`, `silent`, `gap`
-(tells tokens behind a hole), or `` (it finishes)."""
+"""(number of the request, position it begins at) -> position it stops at, and how: `hang_up`, `abort`, `out_of_memory`,
+`silent`, `gap` (tells tokens behind a hole), or `` (it finishes)."""
 
 
 def never(_: int, __: int) -> tuple[int, str]:
@@ -101,7 +102,7 @@ class BreakingEngine:
         stop = min(stop, asked.max_tokens)
         at = begin
         if how:
-            at = begin if how == "abort" else stop
+            at = begin if how in HANDED_BACK else stop
             if at > begin or how == "gap":
                 await self._tell(response, asked, index, (begin + (how == "gap"), stop), "")
         if how in ("hang_up", "gap"):
@@ -110,8 +111,8 @@ class BreakingEngine:
             raise ConnectionResetError
         if how == "silent":
             await self.release.wait()
-        end = stop if how == "abort" else asked.max_tokens
-        await self._tell(response, asked, index, (at, end), "abort" if how == "abort" else "length")
+        end = stop if how in HANDED_BACK else asked.max_tokens
+        await self._tell(response, asked, index, (at, end), how if how in HANDED_BACK else "length")
 
     async def _tell(
         self, response: web.StreamResponse, asked: CompletionRequest, index: int, part: tuple[int, int], finish: str

@@ -72,10 +72,12 @@ class RunningEngine:
         self.url = f"http://127.0.0.1:{said.port}"
         return self
 
-    def put(self, seed: int, words: int = WORDS) -> str:
-        """Store weights as a trainer does; returns their digest."""
-        model = ExperimentSpec.model_validate(self.spec).policies["speaker"].model
-        return self.plane.put(initial_weights(model, words, seed)).digest
+    def put(self, seed: int, words: int = WORDS, spoil: float = 1.0) -> str:
+        """Store weights as a trainer does; returns their digest. `spoil` multiplies those behind the last layer."""
+        state = initial_weights(ExperimentSpec.model_validate(self.spec).policies["speaker"].model, words, seed)
+        for name in ("model.norm.weight", "lm_head.weight"):
+            state[name] *= spoil
+        return self.plane.put(state).digest
 
     async def ask(self, path: str, body: object = None) -> tuple[int, dict[str, Any]]:
         async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {SECRET}"}) as session:

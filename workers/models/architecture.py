@@ -46,7 +46,13 @@ def architecture_of(source: FactoryModel | FolderModel) -> Architecture:
 
 def read_architecture(folder: Path) -> Architecture:
     """Read `config.json` of a Hugging Face folder."""
-    return parse_architecture(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+    try:
+        return parse_architecture(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+    except UnsupportedModel:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        said = f"{type(error).__name__}: {error}"
+        raise UnsupportedModel(f"{folder} is no folder of a model that this host can read: {said}") from error
 
 
 def parse_architecture(config: dict[str, object]) -> Architecture:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from flexmarl.contracts.model_sizes import FACTORY_SIZES
 from flexmarl.contracts.spec.team import FactoryModel, FolderModel
-from workers.models.architecture import BOS, EOS, MAX_POSITIONS, PAD
+from workers.models.architecture import BOS, EOS, MAX_POSITIONS, PAD, UnsupportedModel
 
 if TYPE_CHECKING:
     import torch
@@ -117,7 +117,10 @@ def _folder_weights(folder: Path) -> "dict[str, torch.Tensor]":
         raise FileNotFoundError(f"{folder} holds no .safetensors file")
     weights: dict[str, torch.Tensor] = {}
     for file in files:
-        weights.update({name: tensor.to(torch.float32) for name, tensor in load_file(file).items()})
+        try:
+            weights.update({name: tensor.to(torch.float32) for name, tensor in load_file(file).items()})
+        except Exception as error:  # safetensors raises a type of its own, without a place among Python's
+            raise UnsupportedModel(f"{file} cannot be read: {error}") from error
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     if config.get("tie_word_embeddings"):
         weights.pop("lm_head.weight", None)

@@ -21,7 +21,7 @@ from flexmarl.algorithms.routing import ReplyLengths, Router
 from flexmarl.contracts.plane_tokens import TTL_S
 from flexmarl.store.engines import EngineRoute
 from workers.rollout.counters import ClientCounters
-from workers.rollout.engines.wire import PROGRESS_S, AbortRequest, CompletionResponse
+from workers.rollout.engines.wire import PROGRESS_S, AbortRequest, CompletionResponse, NotHeld
 from workers.rollout.exchange import Exchange, spread
 from workers.rollout.fleet import Fleet, leave_alone
 from workers.rollout.open_turns import Followed
@@ -74,7 +74,11 @@ class EngineClient:
         self.counters = ClientCounters()
 
     async def turn(self, request: TurnRequest, deadline: float) -> TurnReply:
-        """Answer one turn. Raises TurnTimeoutError when no engine did before `deadline` (monotonic seconds)."""
+        """Answer one turn.
+
+        Raises TurnTimeoutError when no engine did before `deadline` (monotonic seconds), and TurnRefusedError when
+        none ever could.
+        """
         first = Waiting(request, asyncio.get_running_loop().create_future(), time.monotonic(), SoFar())
         with self.counters.demand.asking(request.policy), self.counters.open.following(first) as followed:
             return await self._answered(followed, deadline)
@@ -95,15 +99,16 @@ class EngineClient:
                     f"no engine answered {request.policy} v{request.pin.version} within {waited:.0f} s"
                 ) from None
             except TryElsewhereError as lost:
-                self._count(one, lost.code)
+                why = lost.code
+                self._count(one, why)
             if reason := one.so_far.ended(request):
                 took = (time.monotonic() - asked_at) * 1e3
                 return TurnReply(one.so_far.choice(reason), one.engine, took, one.moves)
             one = followed.latest = one.again(self._resumes)
             if one.moves > MAX_MOVES:
-                raise TooManyMovesError(f"{one.moves} engines in turn took it and did not finish it")
+                raise TooManyMovesError(f"{one.moves} engines in turn took it and did not finish it, the last: {why}")
             if time.monotonic() + pause >= deadline:
-                raise TurnTimeoutError(f"no engine holds {request.policy} v{request.pin.version}")
+                raise TurnTimeoutError(f"no engine answered {request.policy} v{request.pin.version}: {why}")
             await asyncio.sleep(pause)
             pause = min(RETRY_LAST_S, pause * 1.6)
             await self._fleet.refresh()
@@ -201,9 +206,13 @@ class EngineClient:
         except TryElsewhereError as refused:
             leave_alone(exchange.engine, FAILED_ALONE_S)
             _give_back(exchange.turns, refused.code)
-        except (aiohttp.ClientError, TimeoutError, ConnectionError, msgspec.DecodeError):
+        except (aiohttp.ClientError, TimeoutError, ConnectionError):
             leave_alone(exchange.engine, FAILED_ALONE_S)
             _give_back(exchange.turns, "engine_unreachable")
+        except msgspec.DecodeError:
+            # A number that is none is no number in JSON either: what a row must never hold ends here at the latest.
+            leave_alone(exchange.engine, FAILED_ALONE_S)
+            _give_back(exchange.turns, "malformed_answer")
         except asyncio.CancelledError:
             if not exchange.left:
                 raise
@@ -220,6 +229,10 @@ class EngineClient:
         async with self._http().post(
             f"{route.endpoint}/v1/completions", data=body, headers=_headers(route)
         ) as response:
+            if response.status == 422:
+                exchange.refuse(msgspec.json.decode(await response.read(), type=NotHeld))
+                _give_back(exchange.turns, "refused_beside")
+                return
             if response.status != 200:
                 raise TryElsewhereError("not_held" if response.status == 409 else f"http_{response.status}")
             exchange.accepted()

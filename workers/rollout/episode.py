@@ -22,7 +22,7 @@ from workers.rollout.external import ExternalClient
 from workers.rollout.isolation import EnvironmentBroke
 from workers.rollout.slots import Slots, slots
 from workers.rollout.stages import LiveEpisode, Stage, begin
-from workers.rollout.turns import TurnReply, TurnRequest, TurnTimeoutError, WeightsTimeoutError, Where
+from workers.rollout.turns import TurnRefusedError, TurnReply, TurnRequest, TurnTimeoutError, WeightsTimeoutError, Where
 from workers.rollout.waiting import Waits
 from workers.vocabulary import Codec
 
@@ -84,7 +84,7 @@ class Attempt:
     replaced: bool = False
     """A second environment finished before the first one."""
     broke: bool = False
-    """The environment itself broke off, which playing again as before would only repeat."""
+    """The environment itself broke off, or no engine can answer a turn: playing again as before would repeat it."""
     outcome: Outcome | None = None
     turns: list[Turn] = field(default_factory=list)
     task: dict[str, object] = field(default_factory=dict)
@@ -115,6 +115,9 @@ async def play_episode(
         attempt.status = EpisodeStatus.FINISHED
     except TurnTimeoutError as error:
         attempt.reason = f"engine: {error}"
+    except TurnRefusedError as error:
+        attempt.reason = f"engine: {error}"
+        attempt.broke = True
     except WeightsTimeoutError as error:
         attempt.reason = f"weights: {error}"
     except ExternalError as error:

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 
 from flexmarl.algorithms.routing import ReplyLengths, Router, RouteRequest
 from workers.rollout.counters import ClientCounters
-from workers.rollout.engines.wire import CompletionRequest, CompletionResponse
+from workers.rollout.engines.wire import CompletionRequest, CompletionResponse, NotHeld
 from workers.rollout.fleet import Engine, digest_of
-from workers.rollout.turns import MAX_MOVES, Waiting
+from workers.rollout.turns import MAX_MOVES, TurnRefusedError, Waiting
 
 
 def spread(
@@ -109,6 +109,12 @@ class Exchange:
             if choice.finish_reason:
                 self._answered(1, one.expected)
         self.engine.queue_depth = max(0, reply.load.running + reply.load.waiting - self.engine.in_flight)
+
+    def refuse(self, said: NotHeld) -> None:
+        """End the turns that the engine says no engine can answer, of those that wait all when it names none."""
+        named = {f"{self.name}{index}": one for index, one in enumerate(self.turns)}
+        for one in [named[i] for i in said.request_ids if i in named] or self.turns:
+            one.refuse(TurnRefusedError(said.code, f"{one.request.policy} v{one.request.pin.version}: {said.detail}"))
 
     @property
     def awaited(self) -> bool:

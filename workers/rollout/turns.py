@@ -16,6 +16,10 @@ MAX_MOVES = 5
 """Times a turn goes on at another engine, or the same one anew, after one took it and did not finish it."""
 
 
+HANDED_BACK = {"abort": "aborted", "out_of_memory": "out_of_memory"}
+"""Finish reasons of a reply that its engine did not finish, with what they count as."""
+
+
 @dataclass(frozen=True, slots=True)
 class Where:
     """Which turn of which episode attempt it is: for people, no reply depends on it."""
@@ -74,6 +78,17 @@ class TooManyMovesError(TurnTimeoutError):
 
 class WeightsTimeoutError(TimeoutError):
     """Weights that were certain when a turn was asked for did not come in time."""
+
+
+class TurnRefusedError(Exception):
+    """No engine can answer a turn: asking again would be refused again. `code` is the engine's."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(code, detail)
+        self.code, self.detail = code, detail
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.detail}"
 
 
 class TryElsewhereError(Exception):
@@ -147,15 +162,27 @@ class Waiting:
             if choice.at or self.so_far.token_ids or not choice.finish_reason:
                 self.so_far.take(choice)
                 choice = self.so_far.choice(choice.finish_reason)
-            if choice.finish_reason == "abort":
+            if choice.finish_reason in HANDED_BACK:
                 self.so_far = SoFar(choice.token_ids, choice.logprobs, choice.segments)
-                raise TryElsewhereError("aborted")
-        except TryElsewhereError as lost:
+                raise TryElsewhereError(HANDED_BACK[choice.finish_reason])
+            if choice.finish_reason == "nonfinite":
+                raise TurnRefusedError("nonfinite_logprobs", self._spoilt(choice))
+        except (TryElsewhereError, TurnRefusedError) as lost:
             self.future.set_exception(lost)
             return
         if choice.finish_reason:
             reply = TurnReply(choice, incarnation, (now - self.asked_at) * 1e3, self.moves)
             self.future.set_result(reply)
+
+    def _spoilt(self, choice: Choice) -> str:
+        version = choice.segments[-2] if choice.segments else self.request.pin.version
+        text = f"the log-probability of token {len(choice.token_ids)} of a reply of {self.request.policy} v{version}"
+        return f"{text} is no number; the weights or what they compute overflow, lower the learning rate"
+
+    def refuse(self, refused: TurnRefusedError) -> None:
+        """End the try, and the turn with it: no engine can answer it."""
+        if not self.future.done():
+            self.future.set_exception(refused)
 
     def give_back(self, code: str) -> None:
         """End the try without an answer."""

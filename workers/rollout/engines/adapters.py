@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from flexmarl.contracts.spec.team import Lora, PolicySpec
 from workers.models.adapter import WrongAdapterError, base_of, check_adapter
+from workers.models.checks import check_numbers
 from workers.models.weights import weight_shapes
 from workers.transfer.base import StatePlane
 
@@ -41,7 +42,7 @@ class Adapters(Generic[Prepared]):
         """Model -> what its adapters are laid over."""
 
     def get(self, policy: str, settings: PolicySpec, lora: Lora, digest: str) -> "tuple[Prepared, State]":
-        """Return the prepared base of a policy's published adapter, and the adapter. Raises WrongAdapterError."""
+        """Return the prepared base of a policy's published adapter, and the adapter. Raises what refuses them."""
         named = base_of(self._plane.meta(digest), policy, lora)
         base = self._base(settings, named)
         if base.digest != named:
@@ -51,6 +52,7 @@ class Adapters(Generic[Prepared]):
             )
         adapter = self._plane.get(digest)
         check_adapter(adapter, base.shapes, lora)
+        check_numbers(adapter)
         return base.prepared, adapter
 
     def _base(self, settings: PolicySpec, digest: str) -> _Base[Prepared]:

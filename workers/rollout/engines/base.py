@@ -66,6 +66,15 @@ class Engine(Protocol):
     def step_policy(self, policy: str) -> tuple[list[Finished], int]:
         """Advance a policy; return what ended and the number of tokens made."""
 
+    def shed(self, policy: str, error: Exception) -> list[Finished]:
+        """Hand back everything of a policy after memory ran out in its step, and take less of it at once from now on.
+
+        Raises the error where the library beneath is of no use any more.
+        """
+
+    def rows_of(self, policy: str) -> int:
+        """Return how many requests of a version of a policy are in generation at once, after what was shed."""
+
     def abort(self, ids: set[str]) -> list[Finished]:
         """End requests now, with the tokens they have; unknown ids are ignored."""
 

@@ -63,6 +63,13 @@ class Cache:
         for tensor in (*self.keys, *self.values):
             tensor[to, :length] = tensor[of, :length]
 
+    def clear(self, rows: Ints) -> None:
+        """Forget rows that hold no numbers: a masked position still enters a product."""
+        import torch
+
+        for tensor in (*self.keys, *self.values):
+            tensor[torch.from_numpy(rows).to(self._device)] = 0.0
+
     def copy_in(self, rows: list[int], other: "Cache", sources: list[int], length: int) -> None:
         """Copy rows of another cache into some of this one's, up to `length` positions."""
         import torch

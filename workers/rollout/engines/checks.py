@@ -1,7 +1,23 @@
 """What a request must satisfy before any engine computes it: fields, ranges, and what it carries on."""
 
+from collections.abc import Iterable
+
 from workers.rollout.engines import version_segments
 from workers.rollout.engines.requests import BadRequestError, Request
+
+
+def check_all(asked: Iterable[tuple[Request, int, int]], whole: bool = False) -> None:
+    """Check requests that came together, each with its model's words and positions; names all that are wrong."""
+    wrong: dict[str, BadRequestError] = {}
+    for request, words, positions in asked:
+        try:
+            check(request, words, positions)
+            check_done(request, whole)
+        except BadRequestError as refused:
+            wrong[request.request_id] = refused
+    if wrong:
+        first = next(iter(wrong.values()))
+        raise BadRequestError(str(first), first.code, list(wrong))
 
 
 def check(request: Request, words: int, positions: int) -> None:
@@ -12,7 +28,8 @@ def check(request: Request, words: int, positions: int) -> None:
         raise BadRequestError(f"max_tokens: {request.max_tokens} is below 1")
     if len(request.prompt) + request.max_tokens > positions:
         asked = len(request.prompt) + request.max_tokens
-        raise BadRequestError(f"prompt and max_tokens: {asked} positions exceed the model's {positions}")
+        text = f"prompt and max_tokens: {asked} positions exceed the model's {positions}"
+        raise BadRequestError(text, code="context_overflow")
     if request.temperature < 0:
         raise BadRequestError(f"temperature: {request.temperature} is negative")
     for field in ("prompt", "allowed", "stop", "done"):

@@ -7,6 +7,7 @@ each live row, and settles what ended: plan in numpy, compute in torch, fold bac
 
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -62,10 +63,11 @@ class Lane:
         """Advance every live row by one token; return what ended and how many tokens were made."""
         if self._may_admit():
             self._admit()
+        spoilt = self._decode()
+        found = [] if spoilt is None else self._give_up(spoilt)
         made = self.rows.live
-        self._decode()
         ended = self.rows.ended()
-        return (self._settle(ended) if ended.any() else []), made
+        return found + (self._settle(ended) if ended.any() else []), made
 
     def abort(self, ids: set[str]) -> list[Finished]:
         """End requests now, with the tokens they have."""
@@ -77,6 +79,13 @@ class Lane:
         ]
         ended = self.rows.find(ids)
         return settled + (self._settle(ended, "abort") if ended.any() else [])
+
+    def empty(self, rows: int) -> list[Finished]:
+        """End everything, with the tokens it has, and begin anew with so many rows and no cache."""
+        ended = self.abort({request.request_id for request in self.requests()})
+        self.rows = Rows(rows, self.weights.vocabulary, self._device)
+        self._cache = Cache(len(self.weights.layers), self.weights.architecture, self._device)
+        return ended
 
     def take_over(self, older: "Lane") -> None:
         """Carry on what runs or waits on older weights and is to follow newer ones; each in its own way."""
@@ -117,9 +126,14 @@ class Lane:
         chosen = [self.waiting.popleft() for _ in range(min(free, len(self.waiting)))]
         chosen.sort(key=lambda request: len(request.context), reverse=True)
         longest = max(len(request.prompt) + request.max_tokens for request in chosen)
-        self._reserve(self.rows.live + len(chosen), longest)
-        for part in _prefill_parts(chosen, PREFILL_TOKENS.get(self._device.partition(":")[0], 1024)):
-            self._prefill(part)
+        try:
+            self._reserve(self.rows.live + len(chosen), longest)
+            for part in _prefill_parts(chosen, PREFILL_TOKENS.get(self._device.partition(":")[0], 1024)):
+                self._prefill(part)
+        except BaseException:  # whoever ends this lane's requests finds each of them
+            begun = {request.request_id for request in self.rows.requests}
+            self.waiting.extendleft(request for request in chosen if request.request_id not in begun)
+            raise
         self._tidy()
 
     def _reserve(self, rows: int, longest: int) -> None:
@@ -148,8 +162,8 @@ class Lane:
         ids, of = torch.from_numpy(padded).to(self._device), torch.tensor(copies, device=self._device)
         decoder.prefill(self.weights, self._cache, first, ids, of)
 
-    def _decode(self) -> None:
-        """Plan, compute and fold back one token per live row."""
+    def _decode(self) -> "np.ndarray[tuple[int], np.dtype[np.bool_]] | None":
+        """Plan, compute and fold back one token per live row; returns the rows whose token has no number, if any."""
         import torch
 
         rows, n = self.rows, self.rows.live
@@ -163,7 +177,16 @@ class Lane:
             parts = layout.segments(rows.position[:n] + 1)
             logits = decoder.decode(self.weights, self._cache, parts, ids, positions)
         tokens, logprobs = self._draw(rows.restrict(logits))
-        rows.append(tokens.cpu().numpy(), logprobs.cpu().numpy())
+        chances = logprobs.cpu().numpy()
+        rows.append(tokens.cpu().numpy(), chances)
+        finite = np.isfinite(chances)
+        return None if finite.all() else ~finite
+
+    def _give_up(self, spoilt: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> list[Finished]:
+        """End rows whose last token has no log-probability, without that token. What they left would spoil others."""
+        self._cache.clear(np.flatnonzero(spoilt))
+        ended = self._settle(spoilt, "nonfinite")
+        return [replace(one, token_ids=one.token_ids[:-1], logprobs=one.logprobs[:-1]) for one in ended]
 
     def _draw(self, logits: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
         import torch

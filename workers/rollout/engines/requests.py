@@ -1,5 +1,6 @@
 """What goes into an engine and what comes out; the two refusals."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from workers.rollout.engines import version_segments
@@ -42,7 +43,7 @@ class Finished:
     token_ids: list[int]
     logprobs: list[float]
     reason: str
-    """`stop`, `length` or `abort`."""
+    """`stop`, `length`, `abort`, `nonfinite` or `out_of_memory`; see `wire.Choice`."""
     version: int
     """That made the last tokens."""
 
@@ -69,4 +70,11 @@ class NotHeldError(Exception):
 
 
 class BadRequestError(Exception):
-    """The request can never be answered; the text says which field and why."""
+    """The request can never be answered; the text says which field and why.
+
+    Of several requests that came together `request_ids` are those that are wrong; none named: all of them.
+    """
+
+    def __init__(self, text: str, code: str = "bad_request", request_ids: Sequence[str] = ()) -> None:
+        super().__init__(text)
+        self.code, self.request_ids = code, list(request_ids)

@@ -9,6 +9,7 @@ from workers import child_server
 from workers.child import ChildConfig, IntervalLog
 from workers.models.adapter import no_adapter
 from workers.models.architecture import architecture_of
+from workers.models.checks import check_weights
 from workers.rollout.engines.adapters import Adapters
 from workers.rollout.engines.decoder import Weights
 from workers.rollout.engines.requests import NotHeldError
@@ -43,7 +44,9 @@ class StatePlaneSource:
         return self._prepared(settings, self._plane.get(digest))
 
     def _prepared(self, settings: PolicySpec, state: "dict[str, torch.Tensor]") -> Weights:
-        return self._engine.prepare(state, architecture_of(settings.model))
+        architecture = architecture_of(settings.model)
+        check_weights(settings.model, state)
+        return self._engine.prepare(state, architecture)
 
 
 def main() -> None:

@@ -7,20 +7,20 @@ that hangs up ends its requests.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
+import structlog
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from workers.child import IntervalLog
 from workers.child_server import json_response
-from workers.models.adapter import WrongAdapterError
-from workers.models.architecture import UnsupportedModel
-from workers.rollout.engines.base import Engine, EngineFailedError
+from workers.memory import lacks_memory
+from workers.rollout.engines.base import Engine
 from workers.rollout.engines.busy import BusyTime
 from workers.rollout.engines.calls import Call, Calls
-from workers.rollout.engines.requests import BadRequestError, NotHeldError
+from workers.rollout.engines.refusing import refusal_of
 from workers.rollout.engines.wire import (
     PROGRESS_S,
     AbortRequest,
@@ -33,7 +33,8 @@ from workers.rollout.engines.wire import (
     Stats,
     UnloadRequest,
 )
-from workers.transfer.base import StateError
+
+log = structlog.get_logger(__name__)
 
 Fetch = Callable[[str, str], object]
 """(policy, digest) -> weights in the engine's form; runs in a thread."""
@@ -83,7 +84,15 @@ class EngineServer:
 
     def _step(self, policy: str) -> None:
         started = time.time()
-        finished, made = self._engine.step_policy(policy)
+        try:
+            finished, made = self._engine.step_policy(policy)
+        except Exception as error:  # memory runs out under many names; whatever else it is ends this life
+            if not lacks_memory(error):
+                raise
+            finished, made = self._engine.shed(policy, error), 0
+            log.warning(
+                "memory ran out", policy=policy, handed_back=len(finished), now_at_once=self._engine.rows_of(policy)
+            )
         self._busy_time.add(policy, started, time.time(), made)
         self._calls.settle(finished)
 
@@ -180,20 +189,13 @@ class EngineServer:
         async def answer(request: web.Request) -> web.StreamResponse:
             try:
                 return await handler(request)
-            except NotHeldError as refused:
-                return self._refusal(409, "not_held", refused)
-            except StateError as missing:
-                return self._refusal(409, missing.code, missing)
-            except UnsupportedModel as refused:
-                return self._refusal(422, "unsupported_model", refused)
-            except WrongAdapterError as refused:
-                return self._refusal(422, "wrong_adapter", refused)
-            except EngineFailedError as failed:
-                return self._refusal(422, "engine_failed", failed)
-            except (BadRequestError, msgspec.DecodeError) as wrong:
-                return self._refusal(422, "bad_request", wrong)
+            except Exception as error:  # whatever engines and the state plane raise; what nobody foresaw goes on
+                refusal = refusal_of(error)
+                if refusal is None:
+                    raise
+                return self._refusal(refusal.status, refusal.code, error, refusal.request_ids)
 
         return answer
 
-    def _refusal(self, status: int, code: str, problem: Exception | str) -> web.Response:
-        return json_response(NotHeld(code, str(problem), self._engine.holds()), status)
+    def _refusal(self, status: int, code: str, problem: Exception | str, ids: Sequence[str] = ()) -> web.Response:
+        return json_response(NotHeld(code, str(problem), self._engine.holds(), list(ids)), status)

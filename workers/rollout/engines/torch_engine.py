@@ -11,12 +11,13 @@ Invariants:
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from flexmarl.contracts.spec.team import Lora
 from workers.models.architecture import Architecture
 from workers.rollout.engines import decoder, invariant, low_rank
-from workers.rollout.engines.checks import check, check_done
+from workers.rollout.engines.checks import check_all
 from workers.rollout.engines.lane import Lane
 from workers.rollout.engines.requests import Finished, NotHeldError, Part, Request
 from workers.rollout.engines.wire import Held, Load
@@ -41,6 +42,8 @@ class TorchEngine:
         self._spare: dict[str, Lane] = {}
         """Per policy, an emptied lane whose memory the next version takes over."""
         self._closed: set[str] = set()
+        self._rows: dict[str, int] = {}
+        """Requests in generation at once of policies that ran out of memory with more."""
 
     def prepare(self, state: "dict[str, torch.Tensor]", architecture: Architecture) -> decoder.Weights:
         """Make a state dict ready to decode. Touches nothing of the engine: may run in any thread."""
@@ -72,7 +75,7 @@ class TorchEngine:
             return
         lane = self._spare.pop(policy, None)
         if lane is None:
-            lane = Lane(weights, version, digest, self.rows, self._device, self._ordered)
+            lane = Lane(weights, version, digest, self.rows_of(policy), self._device, self._ordered)
         else:
             lane.rebind(weights, version, digest)
         with torch.inference_mode():
@@ -121,9 +124,8 @@ class TorchEngine:
     def submit(self, requests: list[Request]) -> None:
         """Queue requests, all or none; raise `NotHeldError` or `BadRequestError`."""
         lanes = [self._lane_of(request) for request in requests]
-        for request, lane in zip(requests, lanes, strict=True):
-            check(request, lane.weights.vocabulary, lane.weights.architecture.max_positions)
-            check_done(request, self._ordered)
+        models = [(lane.weights.vocabulary, lane.weights.architecture.max_positions) for lane in lanes]
+        check_all(((request, *model) for request, model in zip(requests, models, strict=True)), self._ordered)
         for request, lane in zip(requests, lanes, strict=True):
             lane.waiting.append(request)
             self.prompt_tokens += len(request.prompt)
@@ -148,6 +150,22 @@ class TorchEngine:
             self._retire(policy)
         self.generated_tokens += made
         return finished, made
+
+    def shed(self, policy: str, error: Exception) -> list[Finished]:
+        """Hand back everything of a policy, let its attention caches go, and take half as much at once from now on."""
+        import torch
+
+        lanes = self._lanes[policy]
+        self._spare.pop(policy, None)
+        at_once = max(min(lane.rows.capacity, len(lane.requests())) for lane in lanes)
+        self._rows[policy] = max(1, at_once // 2)
+        with torch.inference_mode():
+            ended = [replace(one, reason="out_of_memory") for lane in lanes for one in lane.empty(self._rows[policy])]
+        self._retire(policy)
+        return ended
+
+    def rows_of(self, policy: str) -> int:
+        return self._rows.get(policy, self.rows)
 
     def step(self) -> list[Finished]:
         """Make one token for every live row of every policy."""

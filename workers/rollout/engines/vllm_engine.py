@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from workers.models.architecture import UnsupportedModel
 from workers.rollout.engines.base import EngineFailedError
-from workers.rollout.engines.checks import check, check_done
+from workers.rollout.engines.checks import check_all
 from workers.rollout.engines.requests import BadRequestError, Finished, NotHeldError, Part, Request
 from workers.rollout.engines.vllm_seat import Seat, handed_on
 from workers.rollout.engines.wire import Held, Load
@@ -115,9 +115,8 @@ class VllmEngine:
     def submit(self, requests: list[Request]) -> None:
         """Queue requests, all or none; raise `NotHeldError` or `BadRequestError`."""
         seats = [self._seat_of(request) for request in requests]
-        for request, seat in zip(requests, seats, strict=True):
-            check(request, seat.words, seat.model.architecture.max_positions)
-            check_done(request)
+        models = [(seat.words, seat.model.architecture.max_positions) for seat in seats]
+        check_all((request, *model) for request, model in zip(requests, models, strict=True))
         added: list[str] = []
         try:
             for request, seat in zip(requests, seats, strict=True):
@@ -126,7 +125,8 @@ class VllmEngine:
         except ValueError as refused:  # a rule of vLLM's own that we do not know
             for seat in set(seats):
                 seat.end(added)
-            raise BadRequestError(f"vLLM refuses this request: {refused}") from refused
+            text = f"vLLM refuses this request: {refused}"
+            raise BadRequestError(text, request_ids=[requests[len(added)].request_id]) from refused
         self.prompt_tokens += sum(len(request.prompt) for request in requests)
 
     @property
@@ -145,6 +145,13 @@ class VllmEngine:
                 finished += seat.step()
         before = self.generated_tokens
         return self._counted(finished), self.generated_tokens - before
+
+    def shed(self, policy: str, error: Exception) -> list[Finished]:
+        """Raise the error: vLLM takes its memory when it starts, and one that lacks some in a step is of no use."""
+        raise error
+
+    def rows_of(self, policy: str) -> int:
+        return self.rows
 
     def abort(self, ids: set[str]) -> list[Finished]:
         """End requests now, with the tokens they have; unknown ids are ignored."""

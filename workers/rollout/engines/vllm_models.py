@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from flexmarl.contracts.engine_rules import VLLM_HEAD_DIMS
 from flexmarl.contracts.spec.team import FactoryModel, FolderModel
 from workers.models.architecture import Architecture, UnsupportedModel, architecture_of
-from workers.models.weights import model_config, weight_shapes
+from workers.models.checks import check_weights
+from workers.models.weights import model_config
 
 if TYPE_CHECKING:
     import torch
 
-EMBEDDING = "model.embed_tokens.weight"
 FLOAT_BYTES = 4
 CACHE_BYTES = 64 * 2**20
 """Attention cache of one seat, unless its longest context needs more: room for 32 768 tokens of a factory model."""
@@ -48,16 +48,9 @@ class VllmModel:
     def check(self, state: "Mapping[str, torch.Tensor]") -> int:
         """Return the vocabulary of weights that are whole: what vLLM misses in a load it would silently keep.
 
-        Raises UnsupportedModel for one that is missing, strange or of another shape.
+        Raises UnsupportedModel or NonfiniteWeights.
         """
-        found = {name: tuple(tensor.shape) for name, tensor in state.items()}
-        words = found.get(EMBEDDING, (0,))[0]
-        expected = weight_shapes(self.source, words)
-        for name in sorted(expected.keys() | found.keys()):
-            if expected.get(name) != found.get(name):
-                wanted, given = (str(shapes.get(name, "absent")) for shapes in (expected, found))
-                raise UnsupportedModel(f"these weights are not the model's: {name} is {given}, the model's is {wanted}")
-        return words
+        return check_weights(self.source, state)
 
 
 def vllm_model(source: FactoryModel | FolderModel) -> VllmModel:

@@ -12,8 +12,9 @@ draws with a seed of its own, since vLLM counts a request's draws from its first
 import contextlib
 import hashlib
 import json
+import math
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,7 +106,10 @@ class Seat:
         self.cached_tokens += output.num_cached_tokens or 0
         reply = output.outputs[0]
         reason = reply.finish_reason if reply.finish_reason in ("stop", "length") else "abort"
-        return self._finished(running.request, reply.token_ids, reply.logprobs.logprobs, reason)
+        chances = list(reply.logprobs.logprobs)[: len(reply.token_ids)]
+        sound = numbers(chances)
+        reason = reason if sound == len(chances) else "nonfinite"
+        return self._finished(running.request, reply.token_ids[:sound], chances[:sound], reason)
 
     def end(self, ids: Iterable[str]) -> list[Finished]:
         """End replies now, with the tokens they have; unknown ids are ignored."""
@@ -147,11 +151,18 @@ class Seat:
     def _so_far(self, running: _Running) -> tuple[list[int], list[float]]:
         state = self._engine.output_processor.request_states[running.number]
         tokens = list(state.detokenizer.output_token_ids)
-        return tokens, list(state.logprobs_processor.logprobs.logprobs)[: len(tokens)]
+        chances = list(state.logprobs_processor.logprobs.logprobs)[: len(tokens)]
+        sound = numbers(chances)
+        return tokens[:sound], chances[:sound]
 
     def _finished(self, request: Request, tokens: Iterable[int], logprobs: Iterable[float], reason: str) -> Finished:
         ids, chances = [*request.done, *tokens], [*request.done_logprobs, *logprobs]
         return Finished(request, ids, chances, reason, self.version)
+
+
+def numbers(logprobs: Sequence[float]) -> int:
+    """Return how many log-probabilities stand before the first that is no number."""
+    return next((place for place, chance in enumerate(logprobs) if not math.isfinite(chance)), len(logprobs))
 
 
 def handed_on(ended: Finished) -> Request:

@@ -60,7 +60,8 @@ class Choice(msgspec.Struct, omit_defaults=True):
     logprobs: list[float]
     """Log-probability of each emitted token under the distribution it was drawn from (mask and temperature applied)."""
     finish_reason: str
-    """`stop`, `length` or `abort`; empty while the reply goes on."""
+    """Empty while the reply goes on. `stop` and `length` end it. `abort` and `out_of_memory` hand it back to be carried
+    on elsewhere. `nonfinite` gives it up: the next token's log-probability was no number, whoever computes it."""
     segments: list[int]
     """version, tokens, version, tokens, ... over `token_ids`."""
     at: int = 0
@@ -86,12 +87,14 @@ class Held(msgspec.Struct):
     digest: str
 
 
-class NotHeld(msgspec.Struct):
-    """Body of a 409."""
+class NotHeld(msgspec.Struct, omit_defaults=True):
+    """Body of a 409 or 422."""
 
     code: str
     detail: str
-    holds: dict[str, Held]
+    holds: dict[str, Held] = {}
+    request_ids: list[str] = []
+    """Of a 422: the requests that are wrong, those beside them may be asked again; none named: all of them."""
 
 
 class LoadRequest(msgspec.Struct, forbid_unknown_fields=True):

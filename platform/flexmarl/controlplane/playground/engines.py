@@ -226,7 +226,9 @@ def _parts_of(line: bytes) -> list[Part]:
     if not line.startswith(b"data: {"):
         return []
     choices = orjson.loads(line[6:])["choices"]
-    if any(choice["finish_reason"] == "abort" for choice in choices):
+    if any(choice["finish_reason"] == "nonfinite" for choice in choices):
+        raise EngineFailed("The weights of this version compute log-probabilities that are no numbers.")
+    if any(choice["finish_reason"] in ("abort", "out_of_memory") for choice in choices):
         raise EngineFailed("The engine gave the reply up. Ask again.", headers={"Retry-After": "1"})
     return [Part(c["index"], c["token_ids"], c["logprobs"], c["finish_reason"]) for c in choices]
 

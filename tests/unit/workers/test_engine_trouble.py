@@ -1,0 +1,165 @@
+"""What an engine cannot compute is named and harms nobody: weights that are no model's, no numbers, no memory."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from flexmarl.contracts.spec.team import FactoryModel, FolderModel
+from tests.unit.workers.test_engine import WORDS, finish, ragged_requests, small
+from workers.models import UnsupportedModel, architecture_of
+from workers.models.checks import NonfiniteWeights, check_weights
+from workers.models.weights import initial_weights
+from workers.rollout.engines.base import EngineFailedError
+from workers.rollout.engines.cache import Cache
+from workers.rollout.engines.refusing import Refusal, refusal_of
+from workers.rollout.engines.requests import BadRequestError, Request
+from workers.rollout.engines.torch_engine import TorchEngine
+from workers.rollout.engines.vllm_seat import numbers
+
+NAN, INF = float("nan"), float("inf")
+State = dict[str, torch.Tensor]
+
+
+def without(state: State) -> None:
+    del state["model.layers.0.mlp.down_proj.weight"]
+
+
+def reshaped(state: State) -> None:
+    state["model.layers.1.mlp.down_proj.weight"] = torch.zeros(3, 3)
+
+
+def stranger(state: State) -> None:
+    state["model.layers.9.mlp.down_proj.weight"] = torch.zeros(3, 3)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [(without, "is absent"), (reshaped, "is (3, 3)"), (stranger, "the model's is absent")],
+)
+def test_weights_that_are_not_the_models_are_refused_by_name(spoil: Callable[[State], None], words: str) -> None:
+    state = initial_weights(FactoryModel(), len(WORDS), 1)
+    assert check_weights(FactoryModel(), state) == len(WORDS)
+    spoil(state)
+    with pytest.raises(UnsupportedModel, match="down_proj") as refused:
+        check_weights(FactoryModel(), state)
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize("value", [NAN, INF, -INF])
+def test_one_weight_that_is_no_number_is_found_among_the_largest_ones(value: float) -> None:
+    state = initial_weights(FactoryModel(), len(WORDS), 1)
+    state["lm_head.weight"].fill_(torch.finfo(torch.float32).max)
+    check_weights(FactoryModel(), state)
+    state["model.layers.1.mlp.down_proj.weight"][3, 5] = value
+    with pytest.raises(NonfiniteWeights, match=r"model\.layers\.1\.mlp\.down_proj"):
+        check_weights(FactoryModel(), state)
+
+
+@pytest.mark.parametrize("config", [None, "{", "[]", '{"model_type": "qwen2"}', '{"model_type": "mamba"}'])
+def test_a_folder_that_holds_no_model_is_refused_by_its_name(config: str | None, tmp_path: Path) -> None:
+    if config is not None:
+        (tmp_path / "config.json").write_text(config)
+    with pytest.raises(UnsupportedModel) as refused:
+        architecture_of(FolderModel(path=str(tmp_path)))
+    assert str(tmp_path) in str(refused.value) or "mamba" in str(refused.value)
+
+
+def test_a_damaged_file_of_weights_is_refused_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"\x08\x00\x00\x00\x00\x00\x00\x00 no head")
+    with pytest.raises(UnsupportedModel, match=r"model\.safetensors cannot be read"):
+        initial_weights(FolderModel(path=str(tmp_path)), 3, 0)
+
+
+def request(name: str, *prompt: int, **more: object) -> Request:
+    return Request(name, "p", prompt, 6, seed=len(name), **more)
+
+
+def spoilt_word(engine: TorchEngine, word: int) -> None:
+    """Let a word's numbers overflow, as weights within their range can make them."""
+    with torch.inference_mode():
+        engine._lanes["p"][0].weights.embedding[word] = NAN
+
+
+def test_a_reply_without_numbers_is_given_up_and_spoils_no_other() -> None:
+    """Its row's memory is used again: what stood there must not reach the next reply through a masked position."""
+    sound = [request(f"s{number}", 1, 10 + number, allowed=(3, 4, 5)) for number in range(8)]
+    alone = small(rows=4)
+    alone.submit(sound)
+    expected = finish(alone)
+    engine = small(rows=4)
+    spoilt_word(engine, 9)
+    engine.submit([request("bad", 1, 5, 6, 9, 5, 6, 5, 6, 5, 6), *sound])
+    done = finish(engine)
+    assert (done["bad"].reason, done["bad"].token_ids, done["bad"].logprobs) == ("nonfinite", [], [])
+    for name, answer in expected.items():
+        assert done[name].token_ids == answer.token_ids, name
+        assert done[name].logprobs == pytest.approx(answer.logprobs, abs=1e-5)
+    assert not any(torch.isnan(tensor).any() for tensor in engine._lanes["p"][0]._cache.keys)
+
+
+def test_a_reply_that_loses_its_numbers_on_the_way_keeps_the_sound_ones() -> None:
+    engine = small()
+    spoilt_word(engine, 9)
+    engine.submit([request("late", 1, 3, done=(4, 9), done_logprobs=(-0.5, -0.25), done_segments=(0, 2))])
+    answer = finish(engine)["late"]
+    assert (answer.reason, answer.token_ids, answer.logprobs) == ("nonfinite", [4, 9], [-0.5, -0.25])
+    assert answer.segments == [0, 2]
+    assert numbers([-0.5, -1.0]) == 2
+    assert [numbers([-0.5, wrong, -1.0]) for wrong in (NAN, INF, -INF)] == [1, 1, 1]
+
+
+def test_memory_that_runs_out_hands_everything_back_once_and_less_is_taken_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = ragged_requests(30)
+    plenty = small(rows=16)
+    plenty.submit(asked)
+    expected = finish(plenty)
+    reserve = Cache.reserve
+
+    def little(self: Cache, rows: int, positions: int, live: int) -> None:
+        if rows > 8:
+            raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory")
+        reserve(self, rows, positions, live)
+
+    monkeypatch.setattr(Cache, "reserve", little)
+    engine = small(rows=16)
+    engine.submit(asked)
+    with pytest.raises(RuntimeError, match="can't allocate") as failed:
+        finish(engine)
+    handed_back = engine.shed("p", failed.value)
+    assert sorted(one.request.request_id for one in handed_back) == sorted(r.request_id for r in asked)
+    assert {one.reason for one in handed_back} == {"out_of_memory"}
+    assert (engine.busy, engine.rows_of("p")) == (False, 8)
+    engine.submit([replace(one.request, done=tuple(one.token_ids)) for one in handed_back])
+    done = finish(engine)
+    assert {name: answer.token_ids for name, answer in done.items()} == {n: a.token_ids for n, a in expected.items()}
+
+
+def test_of_requests_that_come_together_the_wrong_ones_are_named() -> None:
+    engine = small()
+    long = request("long", *([5] * 4092))
+    with pytest.raises(BadRequestError, match="positions exceed the model's 4096") as refused:
+        engine.submit([request("a", 1), long, request("b", 1), request("c", 400)])
+    assert (refused.value.code, refused.value.request_ids) == ("context_overflow", ["long", "c"])
+    assert not engine.busy
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (MemoryError(), Refusal(503, "out_of_memory")),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), Refusal(503, "out_of_memory")),
+        (EngineFailedError("vLLM cannot start this model: RuntimeError: out of memory"), Refusal(503, "out_of_memory")),
+        (EngineFailedError("vLLM cannot load these weights"), Refusal(422, "engine_failed")),
+        (NonfiniteWeights("norm"), Refusal(422, "nonfinite_weights")),
+        (BadRequestError("prompt: is empty", request_ids=["a"]), Refusal(422, "bad_request", ["a"])),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), None),
+    ],
+)
+def test_each_trouble_has_its_answer(error: Exception, expected: Refusal | None) -> None:
+    assert refusal_of(error) == expected

@@ -1,0 +1,53 @@
+"""Whether weights are a model's: every name and shape, and only numbers. Before anything computes with them.
+
+Invariant: what passes can be decoded. A weight that is missing or of another shape would break an engine at its first
+request or, where a library keeps what it had, never be noticed; one that is no number makes replies that nobody may
+train on.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from flexmarl.contracts.spec.team import FactoryModel, FolderModel
+from workers.models.architecture import UnsupportedModel
+from workers.models.weights import weight_shapes
+
+if TYPE_CHECKING:
+    import torch
+
+EMBEDDING = "model.embed_tokens.weight"
+
+
+class NonfiniteWeights(ValueError):
+    """A weight is not a number, or infinite; the text names it."""
+
+
+def check_weights(source: FactoryModel | FolderModel, state: "Mapping[str, torch.Tensor]") -> int:
+    """Return the vocabulary of weights that are whole.
+
+    Raises UnsupportedModel for one that is missing, strange or of another shape, NonfiniteWeights for no number.
+    """
+    found = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    words = found.get(EMBEDDING, (0,))[0]
+    expected = weight_shapes(source, words)
+    for name in sorted(expected.keys() | found.keys()):
+        if expected.get(name) != found.get(name):
+            wanted, given = (str(shapes.get(name, "absent")) for shapes in (expected, found))
+            raise UnsupportedModel(f"these weights are not the model's: {name} is {given}, the model's is {wanted}")
+    check_numbers(state)
+    return words
+
+
+def check_numbers(state: "Mapping[str, torch.Tensor]") -> None:
+    """Raise NonfiniteWeights unless every value is a number."""
+    for name, tensor in state.items():
+        if not math.isfinite(_sum(tensor)):
+            raise NonfiniteWeights(f"{name} holds values that are no numbers; no engine can serve these weights")
+
+
+def _sum(tensor: "torch.Tensor") -> float:
+    """Add up in a type in which no weights overflow: the sum is a number exactly when each of them is."""
+    import torch
+
+    return float(tensor.sum(dtype=torch.float64))
