@@ -244,8 +244,10 @@ def starved(ctx: Context) -> tuple[RunReason, str] | None:
     """Return why a run that keeps losing all its episodes must end, None while it may go on."""
     if ctx.state.empty_cohorts < EMPTY_COHORTS:
         return None
+    failure = ctx.state.cohort.tally.last_failure if ctx.state.cohort is not None else ""
+    last = f" (the last one: {failure})" if failure else ""
     return (
         RunReason.EPISODES_FAILED,
-        f"no episode group of {EMPTY_COHORTS} cohorts in a row had {ctx.plan.needed_members} finished episodes; "
+        f"no episode group of {EMPTY_COHORTS} cohorts in a row had {ctx.plan.needed_members} finished episodes{last}; "
         "open a failed trajectory to see the cause, or lower batch.min_members",
     )

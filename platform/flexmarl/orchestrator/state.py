@@ -180,6 +180,7 @@ class Tally:
     signals: dict[str, int] = field(default_factory=dict)
     samples: int = 0
     tokens: int = 0
+    last_failure: str = ""
 
 
 @dataclass(slots=True)

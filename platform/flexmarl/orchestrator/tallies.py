@@ -6,6 +6,9 @@ from math import isfinite
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus
 from flexmarl.orchestrator.state import Counters, Tally
 
+FAILURE_TOLD = 300
+"""Characters of an episode's reason that are remembered: the run's own reason repeats them."""
+
 
 def finished_of(episodes: Sequence[EpisodeOutcome]) -> list[EpisodeOutcome]:
     """Return the finished members in the order of their numbers, one outcome each, with finite scores."""
@@ -35,6 +38,8 @@ def count_fates(
     tally.finished += finished
     tally.cancelled += cancelled
     tally.failed += failed
+    told = (e.reason for e in reversed(episodes) if e.status is EpisodeStatus.FAILED and e.reason)
+    tally.last_failure = next(told, tally.last_failure)[:FAILURE_TOLD]
 
 
 def add_episode(tally: Tally, episode: EpisodeOutcome) -> None:

@@ -176,6 +176,7 @@ def test_members_nobody_reported_and_scores_that_are_no_numbers_count_as_failed(
 def test_a_run_that_loses_all_episodes_twice_ends_in_words():
     cluster = started(faults=Faults(episode_failure=1.0)).run()
     assert (cluster.status, cluster.core.state.reason) == (RunStatus.FAILED, RunReason.EPISODES_FAILED)
+    assert "(the last one: environment: step)" in cluster.core.state.reason_text
     assert "min_members" in cluster.core.state.reason_text
     assert cluster.core.state.train_episodes.failed == 36
 
