@@ -78,7 +78,11 @@ SPEC = resolve(
         "agents": {"speaker": {}, "listener": {}},
         "policies": {"speaker": {"model": {"size": "M"}}, "listener": {"model": {"size": "M"}}},
         "environment": {"type": "reference_game"},
-        "batch": {"tasks_per_step": EPISODES // MEMBERS, "episodes_per_task": MEMBERS},
+        "batch": {
+            "tasks_per_step": EPISODES // MEMBERS,
+            "episodes_per_task": MEMBERS,
+            "episode_timeout_s": 3600.0,  # a machine that is busy with other work is no reason to play again
+        },
     }
 )
 
