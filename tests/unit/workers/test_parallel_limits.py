@@ -1,6 +1,7 @@
 """How much plays at once: episodes of a run, members of a group, agents of an episode. Who waits goes next."""
 
 import asyncio
+import random
 import time
 from collections import Counter
 from itertools import pairwise
@@ -9,6 +10,7 @@ from uuid import uuid4
 import pytest
 
 from flexmarl.algorithms.routing import ROUTERS
+from flexmarl.algorithms.seeds import derive
 from flexmarl.contracts.commands import GroupOrder, PlayGroups
 from flexmarl.contracts.plane_tokens import Plane, sign
 from flexmarl.contracts.problems import SpecProblems
@@ -29,6 +31,7 @@ from workers.rollout.run_context import RunContext
 from workers.rollout.slots import slots
 from workers.rollout.stages import stage_of
 from workers.rollout.turns import TurnReply, TurnRequest
+from workers.rollout.waiting import Waits
 from workers.vocabulary import Codec
 
 PIN = PolicyPin(version=0, digest="a" * 64)
@@ -67,10 +70,12 @@ class Answers:
         return TurnReply(Choice(0, ids, [-1.0], "length", [0, 1]), "one", 1.0)
 
 
-def playing_of(client, draws=(1, 2), *, game=GAME, enough=0, **parallel) -> Playing:
+def playing_of(client, draws=(1, 2), *, game=GAME, enough=0, batch=None, **parallel) -> Playing:
     roles = [f"cook_{i}" for i in range(1, 5)] if game is COOKS else ["guesser", "hinter"]
     agents = {role: {"policy": "team"} for role in roles}
-    spec = resolve({"agents": agents, "environment": game, "mechanisms": {"parallel": parallel}}).spec
+    spec = resolve(
+        {"agents": agents, "environment": game, "batch": batch or {}, "mechanisms": {"parallel": parallel}}
+    ).spec
     codec = Codec(tokenizer_json(family_of(spec.environment).vocabulary()))
     context = RunContext(
         1, spec, stage_of(spec.environment), {"team": codec}, client, ExternalClient(ExternalAccess()),
@@ -165,6 +170,33 @@ async def test_agents_that_do_not_wait_for_each_other_are_asked_at_once_up_to_a_
     assert [one.turns for one in settled.episodes] == [64] * 4
     roles = [entry[0] for entry in settled.episodes[0].transcript]
     assert roles == [f"cook_{i}" for i in range(1, 5)] * 16, "recorded in the order of the environment"
+
+
+async def test_an_environment_that_hangs_ends_at_its_deadline_with_a_reason_and_holds_nobody_else():
+    hangs = {"scale_s": 0.0, "slow_share": 0.1, "slow_s": 3600.0}
+    game, batch = {**GAME, "latency": hangs}, {"episode_timeout_s": 3, "max_attempts": 1}
+    playing = playing_of(Answers(), (1, 2, 3), game=game, batch=batch, episodes=2)
+    expected = {(draw, member) for draw in (1, 2, 3) for member in range(4) if slow(playing, draw, member)}
+    assert len(expected) == 1, "chosen so: the seed decides"
+    ended: list[int] = []
+
+    async def ends(group: GroupOrder) -> SettledGroup:
+        settled = await play_group(playing, group)
+        ended.append(group.draw)
+        return settled
+
+    async with asyncio.timeout(60):
+        found = await asyncio.gather(*(ends(group) for group in playing.order.groups))
+    ((held, _),) = expected
+    assert ended[-1] == held, "the other groups ended while it hung, through the place it left"
+    rows = [row for settled in found for row in settled.episodes]
+    failed = {(row.draw, row.member): row.reason for row in rows if row.status is EpisodeStatus.FAILED}
+    assert failed == dict.fromkeys(expected, "environment: no end within 3 s")
+
+
+def slow(playing: Playing, draw: int, member: int) -> bool:
+    latency = playing.context.spec.environment.latency
+    return Waits(latency, random.Random(derive(playing.order.sampling_seed, "wait", draw, member, 1))).next_s() > 0
 
 
 async def test_members_are_requests_of_their_own_that_spread_over_engines():
