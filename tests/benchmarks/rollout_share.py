@@ -111,7 +111,7 @@ def compare(report: Report, engine: str, against: str, play: Side, ask: Side) ->
         report.ratio(f"{engine}_share_of_{against}_{tokens}", paired_ratios(rates[engine], rates[against]))
         each = {name: [one.engine / one.turns for one in spent[name]] for name in spent}
         report.ratio(f"{engine}_engine_cpu_of_{against}_{tokens}", paired_ratios(each[engine], each[against]))
-        tell(report, engine, tokens, rates[engine], spent[engine])
+        tell(report, f"{engine}_beside_{against}", tokens, rates[engine], spent[engine])
         tell(report, f"{engine}_{against}", tokens, rates[against], spent[against])
     report.settings |= {"episodes": EPISODES, "lanes": LANES, "turns_per_episode": TURNS, "prompt": PROMPT + 1}
 
