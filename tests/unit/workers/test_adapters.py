@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dict
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from flexmarl.contracts.spec.algorithm import Loss
 from flexmarl.contracts.spec.experiment import ExperimentSpec
@@ -16,6 +16,7 @@ from flexmarl.contracts.spec.team import AdamW, FactoryModel, Lora
 from workers.child import ChildConfig, IntervalLog
 from workers.models import architecture_of, build_model
 from workers.models.adapter import WrongAdapterError, description, initial_adapter
+from workers.models.architecture import parse_architecture
 from workers.models.weights import initial_weights
 from workers.rollout.engines.requests import Finished, Request
 from workers.rollout.engines.serve import StatePlaneSource
@@ -202,6 +203,24 @@ def test_one_engine_serves_adapters_over_one_base(tmp_path: Path, lora: Lora, or
         assert len(own) == 12
         assert max(gap(model, answer) for answer in own) <= 1e-5
         assert max(gap(other, answer) for answer in own) > 1e-2, "another adapter is told apart"
+
+
+def test_fewer_key_heads_than_query_heads_are_adapted_in_their_own_columns() -> None:
+    config = LlamaConfig(
+        vocab_size=N, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, tie_word_embeddings=True, initializer_range=0.15,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(config)
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items() if name != "lm_head.weight"}
+    weights = {name: tensor + 0.1 for name, tensor in initial_adapter(state, LORA, 3).items()}
+    peft = get_peft_model(model, LoraConfig(r=LORA.rank, lora_alpha=LORA.alpha, target_modules=list(LORA.targets)))
+    set_peft_model_state_dict(peft, weights)
+    engine = TorchEngine(rows=16)
+    base = engine.prepare(state, parse_architecture(config.to_dict()))
+    engine.load("speaker", 0, "d", engine.adapt(base, weights, LORA))
+    engine.submit(ragged("speaker"))
+    assert max(gap(peft.eval(), answer) for answer in finish(engine).values()) <= 1e-5
 
 
 def test_a_version_is_loaded_in_place_and_makes_its_own_replies(tmp_path: Path) -> None:

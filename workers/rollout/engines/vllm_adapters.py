@@ -69,7 +69,6 @@ class AdapterSeat(Seat):
         self._shared = shared
         self._lora = lora
         self._ended: dict[str, Finished] = {}
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     @property
     def busy(self) -> bool:
@@ -82,12 +81,13 @@ class AdapterSeat(Seat):
         if self.busy:
             raise RuntimeError("a seat with requests keeps its adapter")
         self._let_go()
-        self._folder = _written(state, self._lora)
-        adapter = LoRARequest(digest, self._shared.number(), self._folder.name)
-        try:
-            taken = self._engine.add_lora(adapter)
-        except Exception as error:  # vLLM raises what its loaders raise: assertions, key errors, runtime errors
-            raise EngineFailedError(f"vLLM cannot load this adapter: {said(error)}") from error
+        with tempfile.TemporaryDirectory(prefix="flexmarl-adapter-") as folder:
+            _write(Path(folder), state, self._lora)
+            adapter = LoRARequest(digest, self._shared.number(), folder)
+            try:
+                taken = self._engine.add_lora(adapter)
+            except Exception as error:  # vLLM raises what its loaders raise: assertions, key errors, runtime errors
+                raise EngineFailedError(f"vLLM cannot load this adapter: {said(error)}") from error
         if not taken:
             raise EngineFailedError("vLLM has no room for this adapter; the engine has to start anew")
         self._adapter, self.version, self.digest = adapter, version, digest
@@ -126,24 +126,22 @@ class AdapterSeat(Seat):
         if self._adapter is not None:
             self._engine.remove_lora(self._adapter.lora_int_id)
             self._adapter = None
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
 
 
 def room_for(adapters: Sequence[Lora]) -> dict[str, object]:
-    """Return the settings with which vLLM serves each of these policies in as many versions as may be."""
+    """Return the settings with which vLLM serves each of these policies in as many versions as may be.
+
+    None of them is ever put aside, so the files of an adapter are read once.
+    """
     widest = max(lora.rank for lora in adapters)
     versions = VERSIONS * len(adapters)
     rank = next(rank for rank in RANKS if rank >= widest)
     return {"enable_lora": True, "max_loras": versions, "max_cpu_loras": versions, "max_lora_rank": rank}
 
 
-def _written(adapter: "Mapping[str, torch.Tensor]", lora: Lora) -> "tempfile.TemporaryDirectory[str]":
-    """Return a folder with an adapter as vLLM reads it, which it may do again as long as the adapter is held."""
+def _write(folder: Path, adapter: "Mapping[str, torch.Tensor]", lora: Lora) -> None:
+    """Write an adapter as vLLM reads it."""
     from safetensors.torch import save_file
 
-    folder = tempfile.TemporaryDirectory(prefix="flexmarl-adapter-")
-    (Path(folder.name) / "adapter_config.json").write_text(json.dumps(peft_config("", lora)), encoding="utf-8")
-    save_file(dict(adapter), Path(folder.name) / "adapter_model.safetensors", metadata={"format": "pt"})
-    return folder
+    (folder / "adapter_config.json").write_text(json.dumps(peft_config("", lora)), encoding="utf-8")
+    save_file(dict(adapter), folder / "adapter_model.safetensors", metadata={"format": "pt"})
