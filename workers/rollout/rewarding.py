@@ -59,6 +59,8 @@ class Rewards:
         self._open: dict[int, _Waiting] = {}
         self._came = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
+        self._waits: list[float] = []
+        """Seconds from asking to the end, of those that are not told yet."""
 
     async def given(self, taken: Taken, pool: str, attempt: Attempt, seats: dict[str, Seat]) -> Attempt:
         """Return a finished attempt with what it earned, or as failed, with the reason."""
@@ -109,6 +111,11 @@ class Rewards:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._came.wait()
+        if waits := sorted(self._waits):
+            middle, longest = waits[len(waits) // 2], waits[-1]
+            times = {"middle_s": round(middle, 3), "longest_s": round(longest, 3)}
+            log.info("rewards", run_id=self._run_id, given=len(waits), **times)
+            self._waits.clear()
 
     async def _ask(self) -> None:
         """Write new tasks, those of one play together, and tell the workers of them."""
@@ -143,6 +150,7 @@ class Rewards:
             one = self._open.pop(given.no)
             if not one.future.done():
                 one.future.set_result(given)
+                self._waits.append(time.monotonic() - one.since)
         if self._open and not ended:
             await self._tell(await self._store(partial(rewards.due, run_id=self._run_id, numbers=list(self._open))))
         return bool(ended)
