@@ -35,6 +35,7 @@ from workers.child_server import serve
 from workers.models import tokenizer_json
 from workers.rollout.engines.requests import Finished, Part, Request
 from workers.rollout.engines.server import EngineServer
+from workers.rollout.engines.tokenizers import Tokenizers
 from workers.rollout.engines.wire import Held, Load
 from workers.rollout.environments.base import Ask, Demonstration, Outcome, Reply
 from workers.rollout.player import Player
@@ -119,7 +120,8 @@ async def serve_engine() -> None:
     from workers.child_server import read_config
 
     config, intervals = read_config(), IntervalLog()
-    server = EngineServer(AnswersAtOnce(), lambda *_: None, config.incarnation, intervals)  # type: ignore[arg-type]
+    answering = AnswersAtOnce()
+    server = EngineServer(answering, lambda *_: None, config.incarnation, intervals, Tokenizers({}))  # type: ignore[arg-type]
     generating = asyncio.create_task(server.generate())
     await serve(config, server.routes(), intervals)
     generating.cancel()

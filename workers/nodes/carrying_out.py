@@ -23,7 +23,7 @@ from flexmarl.contracts.commands import (
     WriteCheckpoint,
 )
 from flexmarl.contracts.wire import TrainStats
-from flexmarl.store import checkpoints, engines, micro_batches, steps
+from flexmarl.store import checkpoints, engines, micro_batches, steps, tokenizers
 from flexmarl.store.commands import Taken
 from flexmarl.store.errors import Refused
 from workers.errors import ChildRefused
@@ -75,7 +75,9 @@ def prepare(conn: psycopg.Connection, taken: Taken) -> Prepared:
                 StepRequest(order.policy, order.accumulator, numbers, order.next_version, order.learning_rate),
             )
         case LoadWeights() as order:
-            return Prepared(taken, LoadRequest(order.policy, order.version, order.digest, list(order.keeps), taken.no))
+            spoken = tokenizers.digest(conn, taken.run_id, order.policy)
+            keeps = list(order.keeps)
+            return Prepared(taken, LoadRequest(order.policy, order.version, order.digest, keeps, taken.no, spoken))
         case UnloadPolicy() as order:
             engines.leaves(conn, taken, order.lease_id, order.policy)
             return Prepared(taken, UnloadRequest(order.policy, order.hand_over, taken.no))

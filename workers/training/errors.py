@@ -26,6 +26,8 @@ class RefusalCode(StrEnum):
     NO_DEMONSTRATIONS = "no_demonstrations"
     """A warm-up was asked for, and the environment has nothing to show."""
     UNSUPPORTED_MODEL = "unsupported_model"
+    TOKENIZER_DIFFERS = "tokenizer_differs"
+    """The tokenizer names more ids than the model's embedding has rows."""
     WRONG_ADAPTER = "wrong_adapter"
     """An adapter does not fit the weights it is to be laid over, or is not of the policy's kind."""
 

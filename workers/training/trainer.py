@@ -24,6 +24,7 @@ from flexmarl.contracts.spec.team import Lora
 from workers.child import IntervalLog
 from workers.models import UnsupportedModel, architecture_of, tokenizer_of
 from workers.models.adapter import WrongAdapterError, initial_adapter
+from workers.models.checks import EMBEDDING
 from workers.models.weights import initial_weights
 from workers.rollout.environments.registry import family_of
 from workers.training.checkpoints import Export, write_checkpoint
@@ -188,7 +189,9 @@ class Trainer:
         settings = self._spec.policies[policy]
         vocabulary = self._family.vocabulary()
         tokenizer = tokenizer_of(settings.model, vocabulary)
-        learner = self._new_learner(policy, 0, self._first_weights(policy, len(vocabulary)))
+        weights = self._first_weights(policy, len(vocabulary))
+        check_tokenizer(policy, tokenizer, weights)
+        learner = self._new_learner(policy, 0, weights)
         facts: dict[str, float] = {"parameters": learner.parameters.size}
         if settings.warmup is not None:
             rng = random.Random(derive(self._spec.seed, "warmup", policy))
@@ -323,6 +326,15 @@ def redo(learner: Learner, step: RedoStep, shelf: Shelf) -> None:
         learner.accumulate(accumulator.epoch, batch.micro_batch, content_of(batch.rows), batch.rows, batch.entropy_coef)
     learner.step(step.learning_rate)
     learner.parameters.take(shelf.weights(step.digest))
+
+
+def check_tokenizer(policy: str, tokenizer: bytes, weights: "Mapping[str, torch.Tensor]") -> None:
+    """Refuse a tokenizer some of whose ids the weights do not know; a model may know more than it names."""
+    rows = len(weights[EMBEDDING]) if EMBEDDING in weights else None  # an adapter leaves the embedding as it is
+    named = Codec(tokenizer).size
+    if rows is not None and named > rows:
+        detail = f"the tokenizer of {policy!r} names {named} ids and its model knows {rows}; give it the model's own"
+        raise TrainerRefusal(RefusalCode.TOKENIZER_DIFFERS, detail)
 
 
 def keep_pace(began: float, seconds: float) -> None:

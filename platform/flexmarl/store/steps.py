@@ -15,6 +15,7 @@ from psycopg import Connection
 
 from flexmarl.contracts.commands import OptimizerStep
 from flexmarl.contracts.events import PolicyBound, StepCommitted
+from flexmarl.store import tokenizers
 from flexmarl.store.commands import Taken, finish, guard
 from flexmarl.store.errors import LeaseLost, Refused
 from flexmarl.store.inbox import put_event
@@ -158,10 +159,7 @@ def commit_bind(conn: Connection, taken: Taken, bind: Bind) -> None:
         if bind.state:
             _now_durable(conn, taken.run_id, bind.policy, {bind.version: bind.state})
         if bind.tokenizer:
-            conn.execute(
-                "INSERT INTO store.tokenizer (run_id, policy, body) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING",
-                [taken.run_id, bind.policy, bind.tokenizer.decode()],
-            )
+            tokenizers.keep(conn, taken.run_id, bind.policy, bind.tokenizer)
         put_event(conn, taken.run_id, f"bound:{taken.no}:{bind.incarnation}", event)
         finish(conn, taken)
 

@@ -1,9 +1,34 @@
 """How a policy's token ids become text: the tokenizer.json of its model source, stored when version 0 is bound."""
 
+import hashlib
+
 from psycopg import Connection
+
+from flexmarl.store.errors import Refused
 
 
 def load(conn: Connection, run_id: int) -> dict[str, bytes]:
     """Read the tokenizers of a run: policy -> tokenizer.json."""
     rows = conn.execute("SELECT policy, body FROM store.tokenizer WHERE run_id = %s", [run_id]).fetchall()
     return {policy: body.encode() for policy, body in rows}
+
+
+def digest(conn: Connection, run_id: int, policy: str) -> str:
+    """Return the digest of a policy's tokenizer, empty until its version 0 is bound."""
+    row = conn.execute(
+        "SELECT encode(sha256(convert_to(body, 'UTF8')), 'hex') FROM store.tokenizer WHERE run_id = %s AND policy = %s",
+        [run_id, policy],
+    ).fetchone()
+    return row[0] if row is not None else ""
+
+
+def keep(conn: Connection, run_id: int, policy: str, body: bytes) -> None:
+    """Note a policy's tokenizer. Raises Refused for another one than the run's: its samples would be other words."""
+    conn.execute(
+        "INSERT INTO store.tokenizer (run_id, policy, body) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING",
+        [run_id, policy, body.decode()],
+    )
+    own, found = digest(conn, run_id, policy), hashlib.sha256(body).hexdigest()
+    if own != found:
+        text = f"{policy} was bound with tokenizer {found[:12]}, that of the run is {own[:12]}"
+        raise Refused("tokenizer_differs", f"{text}; put the tokenizer of its folder back as it was, and retry")

@@ -1,6 +1,7 @@
 """Micro-batches keep their members, versions form a chain, rows are applied once."""
 
 from dataclasses import replace
+from hashlib import sha256
 
 import numpy as np
 import pytest
@@ -126,6 +127,11 @@ def test_a_bind_of_another_digest_is_refused(story, trained):
     story.step(trained, "0:t1", (0, 1), 1)
     with pytest.raises(Refused, match="bound 0"):
         story.bind(trained, "t1", 0)
+    assert tokenizers.load(story.conn, 1) == {"solver": b'{"a": 1}'}
+    assert tokenizers.digest(story.conn, 1, "solver") == sha256(b'{"a": 1}').hexdigest()
+    with pytest.raises(Refused, match="was bound with tokenizer") as refused, story.conn.transaction():
+        tokenizers.keep(story.conn, 1, "solver", b'{"a": 2}')
+    assert refused.value.code == "tokenizer_differs"
     assert tokenizers.load(story.conn, 1) == {"solver": b'{"a": 1}'}
     with pytest.raises(Refused, match="no version 9"):
         steps.version_of(story.conn, 1, "solver", 9)

@@ -2,22 +2,27 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 import torch
 
-from flexmarl.contracts.spec.team import FactoryModel, FolderModel
+from flexmarl.contracts.spec.team import FactoryModel, FolderModel, PolicySpec
 from tests.unit.workers.test_engine import WORDS, finish, ragged_requests, small
-from workers.models import UnsupportedModel, architecture_of
+from workers.models import UnsupportedModel, architecture_of, tokenizer_json
 from workers.models.checks import NonfiniteWeights, check_weights
 from workers.models.weights import initial_weights
 from workers.rollout.engines.base import EngineFailedError
 from workers.rollout.engines.cache import Cache
 from workers.rollout.engines.refusing import Refusal, refusal_of
 from workers.rollout.engines.requests import BadRequestError, Request
+from workers.rollout.engines.tokenizers import TokenizerDiffersError, Tokenizers
 from workers.rollout.engines.torch_engine import TorchEngine
 from workers.rollout.engines.vllm_seat import numbers
+from workers.rollout.engines.wire import LoadRequest
+from workers.training.errors import TrainerRefusal
+from workers.training.trainer import check_tokenizer
 
 NAN, INF = float("nan"), float("inf")
 State = dict[str, torch.Tensor]
@@ -163,3 +168,39 @@ def test_of_requests_that_come_together_the_wrong_ones_are_named() -> None:
 )
 def test_each_trouble_has_its_answer(error: Exception, expected: Refusal | None) -> None:
     assert refusal_of(error) == expected
+
+
+def test_weights_of_another_vocabulary_than_those_before_are_refused() -> None:
+    engine = small()
+    other = initial_weights(FactoryModel(), len(WORDS) + 10, 1)
+    with pytest.raises(UnsupportedModel, match="50 words and those of p before had 40"):
+        engine.load("p", 1, "d1", engine.prepare(other, architecture_of(FactoryModel())))
+    assert engine.has("p", 0, "d0")
+
+
+def load_named(tokenizer: bytes, policy: str = "p") -> LoadRequest:
+    return LoadRequest(policy, 0, "d0", tokenizer=sha256(tokenizer).hexdigest())
+
+
+def test_a_run_that_speaks_by_another_tokenizer_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_bytes(b"beside the model")
+    folder = PolicySpec(model=FolderModel(path=str(tmp_path)))
+    known = Tokenizers({"p": folder, "made": PolicySpec()})
+    known.check(LoadRequest("p", 0, "d0"))
+    known.check(load_named(b"beside the model"))
+    with pytest.raises(TokenizerDiffersError, match="put the folder that the policy was made from on every host"):
+        known.check(load_named(b"another"))
+    known.check(load_named(b"first", "made"))
+    known.check(load_named(b"first", "made"))
+    with pytest.raises(TokenizerDiffersError) as refused:
+        known.check(load_named(b"second", "made"))
+    assert refusal_of(refused.value) == Refusal(422, "tokenizer_differs")
+
+
+def test_a_tokenizer_with_more_ids_than_the_model_knows_is_refused_before_anything_is_trained() -> None:
+    weights = initial_weights(FactoryModel(), len(WORDS), 1)
+    check_tokenizer("p", tokenizer_json(WORDS), weights)
+    check_tokenizer("p", tokenizer_json(WORDS[:-5]), weights)
+    with pytest.raises(TrainerRefusal, match="names 41 ids and its model knows 40") as refused:
+        check_tokenizer("p", tokenizer_json((*WORDS, "more")), weights)
+    assert refused.value.code == "tokenizer_differs"

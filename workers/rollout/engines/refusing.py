@@ -10,6 +10,7 @@ from workers.models.architecture import UnsupportedModel
 from workers.models.checks import NonfiniteWeights
 from workers.rollout.engines.base import EngineFailedError
 from workers.rollout.engines.requests import BadRequestError, NotHeldError
+from workers.rollout.engines.tokenizers import TokenizerDiffersError
 from workers.transfer.base import StateError
 
 
@@ -21,25 +22,23 @@ class Refusal:
     """The requests that are wrong, where only some are."""
 
 
+PLAIN: dict[type[Exception], Refusal] = {
+    NotHeldError: Refusal(409, "not_held"),
+    UnsupportedModel: Refusal(422, "unsupported_model"),
+    WrongAdapterError: Refusal(422, "wrong_adapter"),
+    TokenizerDiffersError: Refusal(422, "tokenizer_differs"),
+    NonfiniteWeights: Refusal(422, "nonfinite_weights"),
+    msgspec.DecodeError: Refusal(422, "bad_request"),
+}
+
+
 def refusal_of(error: Exception) -> Refusal | None:
     """Return how an error is answered; None for one that nobody foresaw. Memory runs out under many names."""
-    match error:
-        case NotHeldError():
-            return Refusal(409, "not_held")
-        case StateError():
-            return Refusal(409, error.code)
-        case UnsupportedModel():
-            return Refusal(422, "unsupported_model")
-        case WrongAdapterError():
-            return Refusal(422, "wrong_adapter")
-        case NonfiniteWeights():
-            return Refusal(422, "nonfinite_weights")
-        case BadRequestError():
-            return Refusal(422, error.code, error.request_ids)
-        case msgspec.DecodeError():
-            return Refusal(422, "bad_request")
-        case _ if lacks_memory(error):
-            return Refusal(503, "out_of_memory")
-        case EngineFailedError():
-            return Refusal(422, "engine_failed")
-    return None
+    if isinstance(error, StateError):
+        return Refusal(409, error.code)
+    if isinstance(error, BadRequestError):
+        return Refusal(422, error.code, error.request_ids)
+    plain = next((refusal for kind, refusal in PLAIN.items() if isinstance(error, kind)), None)
+    if plain is None and lacks_memory(error):
+        return Refusal(503, "out_of_memory")
+    return Refusal(422, "engine_failed") if plain is None and isinstance(error, EngineFailedError) else plain

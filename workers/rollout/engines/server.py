@@ -21,6 +21,7 @@ from workers.rollout.engines.base import Engine
 from workers.rollout.engines.busy import BusyTime
 from workers.rollout.engines.calls import Call, Calls
 from workers.rollout.engines.refusing import refusal_of
+from workers.rollout.engines.tokenizers import Tokenizers
 from workers.rollout.engines.wire import (
     PROGRESS_S,
     AbortRequest,
@@ -45,11 +46,14 @@ UNLOAD_LOOKS_S = 0.01
 
 
 class EngineServer:
-    def __init__(self, engine: Engine, fetch: Fetch, incarnation: str, intervals: IntervalLog) -> None:
+    def __init__(
+        self, engine: Engine, fetch: Fetch, incarnation: str, intervals: IntervalLog, tokenizers: Tokenizers
+    ) -> None:
         self._engine = engine
         self._fetch = fetch
         self._incarnation = incarnation
         self._intervals = intervals
+        self._tokenizers = tokenizers
         self._busy_time = BusyTime(intervals)
         self._calls = Calls()
         self._orders: dict[str, int] = {}
@@ -138,6 +142,7 @@ class EngineServer:
             if self._engine.has(asked.policy, asked.version, asked.digest):
                 return json_response(Held(asked.version, asked.digest))
             self._busy_time.close()
+            self._tokenizers.check(asked)
             started = time.time()
             with self._intervals.progress.work():
                 weights = await asyncio.to_thread(self._fetch, asked.policy, asked.digest)

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from flexmarl.contracts.spec.team import Lora
-from workers.models.architecture import Architecture
+from workers.models.architecture import Architecture, UnsupportedModel
 from workers.rollout.engines import decoder, invariant, low_rank
 from workers.rollout.engines.checks import check_all
 from workers.rollout.engines.lane import Lane
@@ -73,6 +73,10 @@ class TorchEngine:
         self._closed.discard(policy)
         if self.has(policy, version, digest):
             return
+        known = {lane.weights.vocabulary for lane in lanes} - {weights.vocabulary}
+        if known:
+            text = f"these weights have {weights.vocabulary} words and those of {policy} before had {known.pop()}"
+            raise UnsupportedModel(text)
         lane = self._spare.pop(policy, None)
         if lane is None:
             lane = Lane(weights, version, digest, self.rows_of(policy), self._device, self._ordered)

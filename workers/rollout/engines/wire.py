@@ -107,6 +107,8 @@ class LoadRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Versions that go on being served besides; none of them held: the one loaded last."""
     order: int = 0
     """Number of the command, if it has one: behind a later one of its policy it is refused, however late it comes."""
+    tokenizer: str = ""
+    """Digest of the tokenizer that the run speaks to the policy by; an engine that knows another one refuses."""
 
 
 class UnloadRequest(msgspec.Struct, forbid_unknown_fields=True):

@@ -1,0 +1,41 @@
+"""Which tokenizer the run speaks to each policy by, as its engines know it: by digest, for no engine reads text.
+
+Invariant: weights are served only to who speaks by the tokenizer that they were first loaded with, and by the one that
+lies beside the model on this host. Ids of another one would be other words, and nothing else would show it.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from flexmarl.contracts.spec.team import FolderModel, PolicySpec
+from workers.rollout.engines.wire import LoadRequest
+
+SHOWN = 12
+
+
+class TokenizerDiffersError(ValueError):
+    """The run's tokenizer of a policy is not the one this engine knows; the text says what to do."""
+
+
+class Tokenizers:
+    def __init__(self, policies: Mapping[str, PolicySpec]) -> None:
+        self._policies = policies
+        self._known: dict[str, str] = {}
+
+    def check(self, asked: LoadRequest) -> None:
+        """Compare what a load names with what is known of its policy. Raises TokenizerDiffersError."""
+        if not asked.tokenizer or asked.policy not in self._policies:
+            return
+        known = self._known.setdefault(asked.policy, self._of_this_host(asked.policy) or asked.tokenizer)
+        if known != asked.tokenizer:
+            raise TokenizerDiffersError(
+                f"the run speaks to {asked.policy} by tokenizer {asked.tokenizer[:SHOWN]}, this engine knows it by "
+                f"{known[:SHOWN]}; put the folder that the policy was made from on every host, as it was, and retry"
+            )
+
+    def _of_this_host(self, policy: str) -> str:
+        """Return the digest of the tokenizer in a policy's folder; empty where there is none."""
+        source = self._policies[policy].model
+        file = Path(source.path) / "tokenizer.json" if isinstance(source, FolderModel) else None
+        return hashlib.sha256(file.read_bytes()).hexdigest() if file is not None and file.is_file() else ""
