@@ -1,8 +1,8 @@
 """Episodes as the platform plays them, for benchmarks: the real player, a real PostgreSQL, real rows, real engines.
 
 The team has one role that talks `TURNS` times, a fixed number of tokens each, to prompts of random words. Commands
-come as the driver puts them; `LANES` are played at once, so that `EPISODES` episodes are on their way, less those whose
-groups are being written. The broker, which carries one number per command, and the driver are left out.
+come as the driver puts them, `LANES` at once, and the run lets `EPISODES` episodes play at the same time: while some
+are written others play. The broker, which carries one number per command, and the driver are left out.
 """
 
 import asyncio
@@ -32,8 +32,8 @@ from workers.rollout.player import Player
 
 RUN, ROLE = 1, "speaker"
 TURNS, PROMPT = 4, 16
-LANES, GROUPS, MEMBERS = 4, 2, 8
-EPISODES = LANES * GROUPS * MEMBERS
+EPISODES = 64
+LANES, GROUPS, MEMBERS = 8, 2, 8
 VOCABULARY = ("<pad>", "<bos>", "<eos>", *(f"w{number}" for number in range(3, WORDS)))
 
 
@@ -83,6 +83,7 @@ SPEC = resolve(
             "episodes_per_task": MEMBERS,
             "episode_timeout_s": 3600.0,  # a machine that is busy with other work is no reason to play again
         },
+        "mechanisms": {"parallel": {"episodes": EPISODES}},
     }
 )
 

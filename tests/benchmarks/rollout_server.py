@@ -20,7 +20,7 @@ from pathlib import Path
 import aiohttp
 import msgspec
 from harness import Report
-from rollout_played import EPISODES, PROMPT, TURNS, Meter, Platform, Spent
+from rollout_played import EPISODES, GROUPS, LANES, MEMBERS, PROMPT, TURNS, Meter, Platform, Spent
 from rollout_share import compare, stage
 
 from flexmarl.contracts.spec.team import FactoryModel
@@ -73,7 +73,7 @@ class OwnServer:
         raise RuntimeError("vLLM's own server did not start")
 
     def raw(self, platform: Platform, tokens: int, commands: int) -> Spent:
-        return asyncio.run(self._ask(platform, tokens, commands * TURNS * EPISODES))
+        return asyncio.run(self._ask(platform, tokens, commands * LANES * GROUPS * MEMBERS * TURNS))
 
     async def _ask(self, platform: Platform, tokens: int, turns: int) -> Spent:
         await self._complete(tokens, EPISODES)

@@ -17,7 +17,7 @@ import aiohttp
 import msgspec
 import numpy as np
 from harness import ROOT, Report, interleave, paired_ratios, pin
-from rollout_played import EPISODES, LANES, PROMPT, ROLE, TURNS, Meter, Platform, Spent, database
+from rollout_played import EPISODES, GROUPS, LANES, MEMBERS, PROMPT, ROLE, TURNS, Meter, Platform, Spent, database
 
 from flexmarl.contracts.wire import PolicyPin
 from tests.support.engines import SECRET, WORDS, RunningEngine, running_engine
@@ -25,7 +25,7 @@ from workers.rollout.engines.wire import CompletionRequest, CompletionResponse
 
 Side = Callable[[int, int], Spent]
 """(tokens of a turn, commands of each lane) -> what so many turns cost."""
-COMMANDS = {16: 12, 128: 3, 512: 1}
+COMMANDS = {16: 8, 128: 2, 512: 1}
 """Tokens of a turn -> commands of each lane in one run: a few seconds each."""
 
 
@@ -66,7 +66,7 @@ class Sides:
             return meter.spent(await self.platform.play(player, commands))
 
     def raw(self, tokens: int, commands: int) -> Spent:
-        return asyncio.run(self._ask(tokens, commands * TURNS * EPISODES))
+        return asyncio.run(self._ask(tokens, commands * LANES * GROUPS * MEMBERS * TURNS))
 
     async def _ask(self, tokens: int, turns: int) -> Spent:
         await raw(self._engine, self.platform.pin, tokens, EPISODES)
