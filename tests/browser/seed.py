@@ -23,6 +23,7 @@ from flexmarl.store.decisions import LogEntry, MetricPoint, NoteLine, StoredDeci
 from flexmarl.store.runs import RunLease
 from tests.browser.seeded_decisions import decisions as decided
 from tests.browser.seeded_figures import of_agents, versions
+from tests.browser.seeded_load import load
 from tests.browser.seeded_pipeline import lines, pipeline
 from tests.browser.seeded_play import devices, episodes
 
@@ -112,6 +113,8 @@ def _tell(owner: Any, story: Story, index: int) -> Any:
         lines(conn, run.no, roles, end)
         curves += of_agents(story, roles, start)
         versions(conn, run.no, story, roles, start)
+        if story.status in (RunStatus.RUNNING, RunStatus.FAILED):
+            load(conn, run.no, story, roles, end)
         _finish(conn, lease, story, roles, curves, end)
     else:
         _finish(conn, lease, story, roles, [], end)

@@ -9,7 +9,6 @@ from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.runs import queries as runs
 from flexmarl.controlplane.telemetry import queries as telemetry
 from webui.figures import load as drawings
-from webui.formats import duration
 from webui.views import load_words as words
 from webui.views.base import page, show
 from webui.views.joint import address_with, agents_by_policy
@@ -42,6 +41,8 @@ def _read(request: HttpRequest, found: Any, row: dict[str, Any]) -> dict[str, An
     state, policy = request.GET.get("state", ""), request.GET.get("policy", "")
     state = state if state in words.ENGINE_STATES or state == "suspect" else ""
     payload = telemetry.load(found, float(window))
+    order = [agent["policy"] for agent in row["agents"]]
+    payload["policies"].sort(key=lambda one: order.index(one["policy"]) if one["policy"] in order else len(order))
     moves = telemetry.engine_moves(found, (), [policy] if policy else (), None, MOVES)
     agents = agents_by_policy(row)
     by_role = {agent["role"]: agent for agent in row["agents"]}
@@ -77,7 +78,7 @@ def _read(request: HttpRequest, found: Any, row: dict[str, Any]) -> dict[str, An
         "table_query": address_with(request, view="" if request.GET.get("view") == "table" else "table"),
         "windows": [(value, text, address_with(request, window=value)) for value, text in WINDOWS],
         "window": window,
-        "seconds": duration(float(window)),
+        "seconds": dict(WINDOWS)[window],
         "wanted": {"state": state, "policy": policy},
         "wanted_any": bool(state or policy),
         "state_choices": [(name, look[2]) for name, look in words.ENGINE_STATES.items()] + [("suspect", "Suspect")],
@@ -91,23 +92,9 @@ def _view(request: HttpRequest) -> dict[str, str]:
 
 def _served(engine: dict[str, Any], agents: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     """Join what an engine holds, loads and forgets, each policy with its agent."""
-    rows = [
-        {"policy": one["policy"], "agent": agents.get(one["policy"]), "text": _version(one)} for one in engine["serves"]
-    ]
-    known = {one["policy"] for one in engine["serves"]}
-    for one in engine["loading"]:
-        text = f"loads v{one['version']}"
-        if one["policy"] in known:
-            row = next(row for row in rows if row["policy"] == one["policy"])
-            row["text"] = f"{row['text']}, {text}"
-        else:
-            rows.append({"policy": one["policy"], "agent": agents.get(one["policy"]), "text": text})
-    return rows + [{"policy": name, "agent": agents.get(name), "text": "leaves"} for name in engine["leaving"]]
-
-
-def _version(one: dict[str, Any]) -> str:
-    former = one["former_version"]
-    return f"v{one['version']}" + (f", v{former}" if former is not None else "")
+    about = dict.fromkeys(one["policy"] for one in (*engine["serves"], *engine["loading"]))
+    texts = {name: words.version_text(engine, name) for name in about} | dict.fromkeys(engine["leaving"], "leaves")
+    return [{"policy": name, "agent": agents.get(name), "text": text} for name, text in texts.items()]
 
 
 def _shares(found: Any) -> bool:

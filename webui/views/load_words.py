@@ -50,6 +50,18 @@ def look_of(engine: Mapping[str, Any]) -> tuple[str, str, str, str]:
     return "wn", "alert-triangle", "Suspect", f"{DOUBTS[engine['suspect']]}; last known {state[2].lower()}"
 
 
+def version_text(engine: Mapping[str, Any], policy: str) -> str:
+    """Say which versions of a policy an engine holds and loads."""
+    held = [_versions(one) for one in engine["serves"] if one["policy"] == policy]
+    loads = [f"loads v{one['version']}" for one in engine["loading"] if one["policy"] == policy]
+    return ", ".join([*held, *loads])
+
+
+def _versions(served: Mapping[str, Any]) -> str:
+    former = served["former_version"]
+    return f"v{served['version']}" + (f", v{former}" if former is not None else "")
+
+
 def sentence(load: Mapping[str, Any]) -> str:
     """Say what the load comes to now."""
     if not load["live"]:

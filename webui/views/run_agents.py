@@ -10,6 +10,7 @@ from flexmarl.controlplane.runs import queries as runs
 from flexmarl.controlplane.telemetry import queries as telemetry
 from webui.formats import DASH, number, percent, si, tiny
 from webui.views.base import page, show
+from webui.views.load_words import look_of, version_text
 from webui.views.overview import switches
 from webui.views.run import run_frame
 
@@ -143,6 +144,11 @@ def _agent(found: Any, row: dict[str, Any], role: str) -> dict[str, Any]:
             {"word": column[1], "text": written(one, column), "meaning": telemetry.define(column[2]).meaning}
             for column in COLUMNS
             if one[column[0]] is not None
+        ],
+        "serving": [
+            {**engine, "look": look_of(engine), "text": version_text(engine, one["policy"])}
+            for engine in telemetry.engines(found, policies=[one["policy"]])
+            if engine["state"] != "gone"
         ],
         "episodes": telemetry.trajectory_page(found, wanted, limit=TRAJECTORIES)[0],
     }
