@@ -1,20 +1,28 @@
 """Which seat a version takes, what a load does to replies, each settled once, with seats that only count."""
 
+import asyncio
 import itertools
+import threading
 from dataclasses import replace
 
+import msgspec
 import pytest
 import torch
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
 
 from flexmarl.contracts.spec.team import FactoryModel
+from workers.child import IntervalLog
 from workers.models.architecture import Architecture, UnsupportedModel
 from workers.models.weights import initial_weights
 from workers.rollout.engines.base import EngineFailedError
 from workers.rollout.engines.requests import BadRequestError, Finished, NotHeldError, Request
+from workers.rollout.engines.server import EngineServer
+from workers.rollout.engines.tokenizers import Tokenizers
 from workers.rollout.engines.vllm_engine import VllmEngine
 from workers.rollout.engines.vllm_models import VllmModel
 from workers.rollout.engines.vllm_seat import _seed
-from workers.rollout.engines.wire import Held
+from workers.rollout.engines.wire import Held, LoadRequest
 
 MODEL = VllmModel(FactoryModel(size="M"), {"num_hidden_layers": 2}, Architecture("qwen2", 4, 4, 32, 1e4, 1e-6, 64))
 STATE = {"model.embed_tokens.weight": torch.zeros(40, 8)}
@@ -134,6 +142,29 @@ def test_a_version_that_is_kept_gets_a_second_seat_and_a_third_takes_the_oldest(
     assert len(desk.seats) == 2, "one that serves nothing waits for its next version: an engine is never let go"
     desk.load(4)
     assert [desk.engine.has("solver", v, digest(v)) for v in (2, 3, 4)] == [False, False, True]
+
+
+async def test_requests_are_taken_while_a_second_seat_is_made():
+    desk, asked = Desk(0), threading.Event()
+
+    def make(policy: str, words: int) -> CountingSeat:
+        assert asked.wait(60), "the loop answers meanwhile"
+        return desk.make(policy, words)
+
+    desk.engine._make_seat = make
+    fetch = lambda policy, digest: desk.engine.prepare(policy, STATE, 40)  # noqa: E731
+    app = web.Application()
+    app.add_routes(EngineServer(desk.engine, fetch, "life", IntervalLog(), Tokenizers({})).routes())
+    async with TestClient(TestServer(app)) as client:
+        body = LoadRequest("solver", 1, digest(1), [0])
+        loading = asyncio.create_task(client.post("/load", data=msgspec.json.encode(body)))
+        await asyncio.sleep(0.05)
+        assert (await client.get("/stats")).status == 200
+        asked.set()
+        assert (await loading).status == 200
+    assert len(desk.seats) == 2
+    assert desk.engine.has("solver", 0, "d0")
+    assert desk.engine.has("solver", 1, "d1")
 
 
 def test_a_closed_policy_hands_back_what_runs_and_its_seats_wait_for_its_next_load():

@@ -2,7 +2,7 @@
 
 Invariants, kept by every engine: a reply is made by weights that were wholly held under the version and digest it
 names; every submitted request is settled exactly once, by `step_policy` or `abort`; ids, log-probabilities and versions
-stay aligned. Everything but `prepare` of an engine runs on one thread.
+stay aligned. Everything but `prepare` and `make_room` of an engine runs on one thread.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,6 +38,9 @@ class Engine(Protocol):
     @property
     def cache_use(self) -> float | None:
         """Return the share of the attention cache in use; None where it has no size of its own."""
+
+    def make_room(self, policy: str, keeps: Sequence[int]) -> None:
+        """Make what a load beside `keeps` takes long for. Runs in a thread of its own, before that load."""
 
     def load(self, policy: str, version: int, digest: str, weights: Any, keeps: Sequence[int] = ()) -> None:
         """Hold a version from now on, beside one of `keeps`."""

@@ -145,10 +145,16 @@ class EngineServer:
             self._tokenizers.check(asked)
             started = time.time()
             with self._intervals.progress.work():
-                weights = await asyncio.to_thread(self._fetch, asked.policy, asked.digest)
+                weights = await asyncio.to_thread(self._bring, asked)
                 self._engine.load(asked.policy, asked.version, asked.digest, weights, asked.keeps)
             self._intervals.add("load", asked.policy, started, time.time())
         return json_response(Held(asked.version, asked.digest))
+
+    def _bring(self, asked: LoadRequest) -> object:
+        """Do all of a load that the engine need not stand still for; requests are taken meanwhile."""
+        weights = self._fetch(asked.policy, asked.digest)
+        self._engine.make_room(asked.policy, asked.keeps)
+        return weights
 
     async def _unload(self, request: web.Request) -> web.Response:
         """Forget a policy once nothing of it runs; from now on its requests are refused."""

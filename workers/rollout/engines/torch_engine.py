@@ -65,6 +65,9 @@ class TorchEngine:
                 invariant.check(weights, self._device)
             return weights
 
+    def make_room(self, policy: str, keeps: Sequence[int]) -> None:
+        """Have nothing ready: a lane is made in no time."""
+
     def load(self, policy: str, version: int, digest: str, weights: decoder.Weights, keeps: Sequence[int] = ()) -> None:
         """Hold a version from now on, beside one of `keeps`. Loading what is held already changes nothing."""
         import torch

@@ -33,7 +33,7 @@ class _Policy:
     seats: list[Seat] = field(default_factory=list)
     """In the order of their loads: the newest last."""
     spares: list[Seat] = field(default_factory=list)
-    """Without a version: the first one, made in another thread before its load, and those that serve none any more."""
+    """Without a version: one made in another thread before its load, and those that serve none any more."""
     broken: list[Seat] = field(default_factory=list)
     """Whose weights did not load. Never let go: the end of one vLLM engine tears down what all of a process share."""
     ended: list[Finished] = field(default_factory=list)
@@ -64,6 +64,12 @@ class VllmEngine:
         if not own.seats and not own.spares:
             own.spares.append(self._make_seat(policy, words))
         return state
+
+    def make_room(self, policy: str, keeps: Sequence[int]) -> None:
+        """Make the second seat of a policy, whose only one is kept: that takes seconds, in which others are served."""
+        own = self._policies.get(policy)
+        if own is not None and not own.spares and [seat.version in keeps for seat in own.seats] == [True]:
+            own.spares.append(self._make_seat(policy, own.seats[0].words))
 
     def load(
         self, policy: str, version: int, digest: str, weights: "dict[str, torch.Tensor]", keeps: Sequence[int] = ()
