@@ -18,7 +18,7 @@ Work is nearly all waiting; what the machine is otherwise busy with makes every 
 import argparse
 import statistics
 import tempfile
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -59,8 +59,18 @@ class Found:
         return float(np.quantile(self.steps, 0.99))
 
 
-def spec(side: str, steps: int, slow_s: float, seed: int) -> dict[str, Any]:
-    latency = {"shape": "normal", "scale_s": 0.5, "sigma": 0.25, "slow_share": SLOW_SHARE, "slow_s": slow_s}
+@dataclass(frozen=True, slots=True)
+class Setting:
+    steps: int
+    """That count, of each run."""
+    usual_s: float
+    """Mean wait of an answer; its deviation is half of it."""
+    slow_s: float
+
+
+def spec(side: str, setting: Setting, seed: int) -> dict[str, Any]:
+    usual = {"shape": "normal", "scale_s": setting.usual_s, "sigma": setting.usual_s / 2}
+    latency = {**usual, "slow_share": SLOW_SHARE, "slow_s": setting.slow_s}
     still = {"model": {"type": "factory", "size": "S"}, "optimizer": {"type": "adamw", "learning_rate": 1e-9}}
     return {
         "agents": {"guesser": {}, "hinter": {}},
@@ -69,14 +79,14 @@ def spec(side: str, steps: int, slow_s: float, seed: int) -> dict[str, Any]:
         "batch": {"tasks_per_step": 16, "episodes_per_task": 4, "micro_batch_groups": 4, "rollout_groups": 4},
         "mechanisms": {"redundancy": SIDES[side]},
         "seed": seed,
-        "budget": {"train_steps": steps + WARM_STEPS},
+        "budget": {"train_steps": setting.steps + WARM_STEPS},
         "evaluation": {"every_steps": 10_000, "tasks": 1},
         "checkpoints": {"every_steps": 10_000},
     }
 
 
-def measure(api: Api, conn: psycopg.Connection, side: str, steps: int, slow_s: float, seed: int) -> Found:
-    run = api.create_run(name=f"redundancy {side}", spec=spec(side, steps, slow_s, seed))
+def measure(api: Api, conn: psycopg.Connection, side: str, setting: Setting, seed: int) -> Found:
+    run = api.create_run(name=f"redundancy {side}", spec=spec(side, setting, seed))
     done = api.finish(run["id"], TIMEOUT_S)
     if done["status"] != "completed":
         raise RuntimeError(f"{side} run {done['status']}: {done['reason_text']}")
@@ -112,14 +122,16 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--slow-s", type=float, default=20.0, help="how much longer a slow environment's first answer takes"
     )
+    parser.add_argument("--usual-s", type=float, default=0.5, help="mean wait of an answer")
     parser.add_argument("--repeats", type=int, default=3)
 
 
 def main() -> None:
     report = start("redundancy", "what redundancy makes of the longest steps", options)
-    steps, slow_s, repeats = (report.settings[name] for name in ("steps", "slow_s", "repeats"))
+    repeats = int(report.settings.pop("repeats"))
+    setting = Setting(**report.settings)
     if report.quick:
-        steps, slow_s, repeats = 1, 5.0, 1
+        setting, repeats = Setting(1, 0.1, 3.0), 1
     found: dict[str, list[Found]] = {side: [] for side in (QUICK if report.quick else SIDES)}
     with tempfile.TemporaryDirectory(prefix="flexmarl-bench-") as folder, System(Path(folder) / "home") as system:
         Path(folder).chmod(0o711)
@@ -127,12 +139,12 @@ def main() -> None:
         with psycopg.connect(system.database_url, autocommit=True) as conn:
 
             def run(side: str) -> float:
-                found[side].append(measure(api, conn, side, steps, slow_s, len(found[side]) + 1))
+                found[side].append(measure(api, conn, side, setting, len(found[side]) + 1))
                 return found[side][-1].longest
 
             interleave({side: (lambda side=side: run(side)) for side in found}, repeats)
     _report(report, found)
-    report.settings |= {"steps": steps, "slow_s": slow_s, "repeats": repeats, "spec": spec("none", steps, slow_s, 1)}
+    report.settings |= {**asdict(setting), "repeats": repeats, "sides": SIDES, "spec": spec("none", setting, 1)}
     report.finish()
 
 
