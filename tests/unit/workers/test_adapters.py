@@ -134,9 +134,16 @@ def test_a_step_moves_the_adapter_alone_and_the_decoder_with_it() -> None:
     now = learner._whole.named()
     adapted = {name for name in now if name.split(".")[-2] in LORA.targets and name.endswith("weight")}
     assert {name for name in now if not torch.equal(now[name], before[name])} == adapted
+    assert torch.equal(laid_over(learner.parameters.named()), learner._whole.compute), "what is published is all of it"
+    learner.parameters.take(adapter(LORA, 3))
+    assert torch.equal(laid_over(adapter(LORA, 3)), learner._whole.compute)
+
+
+def laid_over(weights: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The weights that a new trainer computes with."""
     anew = FlatParameters(base(), parameter_order(base().keys()), "fp32", "cpu")
-    AdaptedParameters(anew, learner.parameters.named(), LORA, "fp32", "cpu")
-    assert torch.equal(anew.compute, learner._whole.compute), "what is published makes the same weights again"
+    AdaptedParameters(anew, weights, LORA, "fp32", "cpu")
+    return anew.compute
 
 
 def plane_with(home: Path, lora: Lora, seed: int, **about: object) -> str:
@@ -213,7 +220,7 @@ def test_fewer_key_heads_than_query_heads_are_adapted_in_their_own_columns() -> 
     torch.manual_seed(0)
     model = LlamaForCausalLM(config)
     state = {name: tensor.clone() for name, tensor in model.state_dict().items() if name != "lm_head.weight"}
-    weights = {name: tensor + 0.1 for name, tensor in initial_adapter(state, LORA, 3).items()}
+    weights = {name: torch.randn(tensor.shape) * 0.1 for name, tensor in initial_adapter(state, LORA, 3).items()}
     peft = get_peft_model(model, LoraConfig(r=LORA.rank, lora_alpha=LORA.alpha, target_modules=list(LORA.targets)))
     set_peft_model_state_dict(peft, weights)
     engine = TorchEngine(rows=16)
