@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
@@ -42,7 +42,9 @@ async def service() -> AsyncIterator[ScoringService]:
         yield service
 
 
-def begin(conn: psycopg.Connection, engine: ScriptedEngine, reward: dict, **parallel: int) -> None:
+def begin(
+    conn: psycopg.Connection, engine: ScriptedEngine, reward: dict, draws: Iterable[int] = (10,), **parallel: int
+) -> None:
     spec = {
         "agents": {"guesser": {}, "hinter": {}},
         "environment": {"type": "hot_cold"},
@@ -52,7 +54,7 @@ def begin(conn: psycopg.Connection, engine: ScriptedEngine, reward: dict, **para
     }
     make_run(conn, resolve(spec).document)
     announce(conn, engine)
-    put_command(conn, 1, order(10))
+    put_command(conn, 1, order(*draws))
 
 
 def of_service(service: ScoringService, **more: object) -> dict:
@@ -60,17 +62,20 @@ def of_service(service: ScoringService, **more: object) -> dict:
 
 
 @asynccontextmanager
-async def playing(url: str, service: ScoringService | None = None, lose: int = 0) -> AsyncIterator[Player]:
-    """A player whose messages reach a scorer of this process, after the first `lose` of them."""
+async def playing(
+    url: str, service: ScoringService | None = None, lose: int = 0, workers: int = 1
+) -> AsyncIterator[Player]:
+    """A player whose messages, but for the first `lose` of them, reach all of so many scorers of this process."""
     access = ExternalAccess(frozenset({service.host} if service else ()))
     lost, tasks, loop = [0], set(), asyncio.get_running_loop()
     with ConnectionPool(url, min_size=1, max_size=4, kwargs={"autocommit": True}) as pool:
-        scorer = Scorer(pool, access)
+        scorers = [Scorer(pool, access) for _ in range(workers)]
 
         def score(run_id: int, no: int) -> None:
-            task = loop.create_task(scorer.score(run_id, no))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
+            for scorer in scorers:
+                task = loop.create_task(scorer.score(run_id, no))
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
 
         def push(queue: str, actor: str, run_id: int, no: int) -> None:
             assert (queue, actor) == ("reward.default", "score_episode")
@@ -81,7 +86,8 @@ async def playing(url: str, service: ScoringService | None = None, lose: int = 0
         player = Player(pool, push=push)
         yield player
         await player.close()
-        await scorer.close()
+        for scorer in scorers:
+            await scorer.close()
 
 
 def episodes(conn: psycopg.Connection) -> list[tuple]:
@@ -122,6 +128,32 @@ async def test_an_episode_waits_for_its_reward_without_a_place(store_url, store_
         work = asyncio.create_task(player.play(RUN, 1))
         await until(lambda: len(service.asked) == 4)
         assert not work.done(), "all four have played in the one place, and none has its reward"
+        service.hold.set()
+        await work
+    assert [row[0] for row in episodes(store_conn)] == ["finished"] * 4
+
+
+async def test_a_burst_is_shared_by_several_workers_and_nothing_is_computed_twice(
+    store_url, store_conn, engine, service
+) -> None:
+    begin(store_conn, engine, of_service(service), draws=range(10, 26))
+    service.hold.clear()
+    async with playing(store_url, service, workers=3) as player:
+        work = asyncio.create_task(player.play(RUN, 1))
+        await until(lambda: len(service.asked) == 64)
+        service.hold.set()
+        await work
+    assert store_conn.execute("SELECT status, count(*) FROM store.episode GROUP BY 1").fetchall() == [("finished", 64)]
+    assert len({(one["draw"], one["member"]) for one in service.asked}) == len(service.asked) == 64
+
+
+async def test_a_play_whose_run_is_forgotten_meanwhile_gets_its_rewards(store_url, store_conn, engine, service) -> None:
+    begin(store_conn, engine, of_service(service))
+    service.hold.clear()
+    async with playing(store_url, service) as player:
+        work = asyncio.create_task(player.play(RUN, 1))
+        await until(lambda: len(service.asked) == 4)
+        await player.close()  # as for the oldest of many runs
         service.hold.set()
         await work
     assert [row[0] for row in episodes(store_conn)] == ["finished"] * 4

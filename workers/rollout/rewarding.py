@@ -83,8 +83,9 @@ class Rewards:
         )
 
     async def close(self) -> None:
-        """Stop looking; what is still asked for is forgotten with its play."""
-        if self._serving is not None:
+        """Stop looking, unless somebody waits: a play that goes on still gets its rewards, and it ends then."""
+        waiting = any(not one.future.done() for one in (*self._new, *self._open.values()))
+        if self._serving is not None and not waiting:
             self._serving.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._serving
