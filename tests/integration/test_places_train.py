@@ -38,11 +38,26 @@ def spec() -> dict[str, Any]:
     }
 
 
+def told_of_load(api: Any, run_id: str) -> None:
+    """The run's load was told while it went on: by engines, by rollout workers, and what moves took."""
+    load = api.get(f"/runs/{run_id}/load?window_s=1800")
+    assert max(point["engines"] for point in load["queues"]) == 2
+    assert {point["policy"] for point in load["asked"]} <= set(ROLES)
+    assert load["asked"], "turns of so small a model end within milliseconds, but some wait for a place"
+    assert set(load["states"]) <= {"draining", "gone"}
+    assert (load["live"], load["open"]) == (False, 0)
+    moves = api.get(f"/runs/{run_id}/engine-moves?limit=200")["results"]
+    served = [one for one in moves if one["kind"] == "engine_moved" and one["until_served_s"] is not None]
+    assert served
+    assert all(one["out"] != one["policy"] and one["load_s"] <= one["until_served_s"] for one in served)
+
+
 def test_more_policies_than_places_are_played_and_trained(system: System) -> None:
     api = system.api()
     run_id = api.create_run(name="places", template="arithmetic", spec=spec())["id"]
     run = api.finish(run_id, 500)
     assert run["status"] == "completed", run["reason_text"]
+    told_of_load(api, run_id)
     with psycopg.connect(system.database_url, autocommit=True) as conn:
         wrong = [check for check in consistency_report(conn, run["no"]) if not check.ok]
         assert not wrong
