@@ -42,8 +42,11 @@ export function start() {
 
 const open = () => state.socket?.readyState === WebSocket.OPEN;
 
+/** How long the page waits for a hint: a part that changes without any (`data-poll`, in seconds) is read by the clock. */
+const patience = () => Math.min(open() ? POLL_MS : POLL_WITHOUT_SOCKET_MS, ...$$("[data-poll]").map((part) => part.dataset.poll * 1000));
+
 function poll() {
-  if (Date.now() - state.polledAt >= (open() ? POLL_MS : POLL_WITHOUT_SOCKET_MS)) refresh();
+  if (Date.now() - state.polledAt >= patience()) refresh();
 }
 
 function connect(topics) {
