@@ -61,7 +61,7 @@ class RewardFailed(Exception):
 
 class RewardFunction(Protocol):
     async def __call__(self, played: Played) -> Earned:
-        """Compute a reward. Raises RewardFailed."""
+        """Compute a reward, within the time that its specification gives a try. Raises RewardFailed."""
 
     async def close(self) -> None:
         """Let go of connections."""

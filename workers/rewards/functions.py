@@ -2,9 +2,10 @@
 
 import math
 
-from flexmarl.contracts.spec.reward import Brevity, EnvironmentReward, RewardSpec, ScoringService
+from flexmarl.contracts.spec.reward import Brevity, EnvironmentReward, FunctionReward, RewardSpec, ScoringService
 from workers.external_access import ExternalAccess
 from workers.rewards.base import Earned, Played, RewardFailed, RewardFunction
+from workers.rewards.isolated import IsolatedReward
 from workers.rewards.service import ServiceReward
 
 
@@ -32,6 +33,8 @@ def reward_function(spec: RewardSpec, access: ExternalAccess) -> RewardFunction:
             return BrevityReward(spec)
         case ScoringService():
             return ServiceReward(spec, access)
+        case FunctionReward():
+            return IsolatedReward(spec)
         case EnvironmentReward():
             raise LookupError("the environment gives this reward, in step with the episode")
 

@@ -53,7 +53,7 @@ SLOTS: dict[str, Slot] = {
     "/environment/type": Slot(
         ("reference_game", "hot_cold", "arithmetic", "kitchen", "pettingzoo", "textarena"), ("mcp",)
     ),
-    "/reward/type": Slot(("environment", "brevity", "service"), ()),
+    "/reward/type": Slot(("environment", "brevity", "service", "function"), ()),
     "/policies/*/model/type": Slot(("factory", "folder"), ("hub",)),
     "/policies/*/optimizer/type": Slot(("adamw",), ("muon", "sgd")),
     "/policies/*/tuning/type": Slot(("full", "lora"), ()),

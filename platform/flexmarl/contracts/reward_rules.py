@@ -1,10 +1,10 @@
 """What a reward function cannot be combined with: rewards of single turns, and the promise of bits."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
-from flexmarl.contracts.problems import Problem
+from flexmarl.contracts.problems import Problem, nearest
 from flexmarl.contracts.spec.experiment import ExperimentSpec
-from flexmarl.contracts.spec.reward import EnvironmentReward, ScoringService
+from flexmarl.contracts.spec.reward import FUNCTIONS, EnvironmentReward, FunctionReward, RewardSpec, ScoringService
 
 
 def reward_rules(spec: ExperimentSpec) -> Iterator[Problem]:
@@ -26,10 +26,26 @@ def reward_rules(spec: ExperimentSpec) -> Iterator[Problem]:
             detail=f"wait_s must be at least timeout_s, which is {reward.timeout_s:g}; it is {reward.wait_s:g}.",
             hint=f"Set {reward.timeout_s:g}.",
         )
-    if isinstance(reward, ScoringService) and spec.mechanisms.ordered:
+    if isinstance(reward, ScoringService | FunctionReward) and spec.mechanisms.ordered:
         yield Problem(
             pointer="/mechanisms/ordered",
-            code="not_with_service",
-            detail="An ordered run promises bits, and nobody can promise those of a scoring service.",
+            code="not_with_foreign_reward",
+            detail=f"An ordered run promises bits, and nobody here can promise those of a {reward.type}.",
             hint="Set false.",
         )
+
+
+def unknown_function(reward: RewardSpec, installed: Collection[str]) -> list[Problem]:
+    """Find that a reward names a function which this installation does not have."""
+    if not isinstance(reward, FunctionReward) or reward.name in installed:
+        return []
+    close = nearest(reward.name, installed)
+    known = f"Installed: {', '.join(sorted(installed))}." if installed else "None is installed."
+    return [
+        Problem(
+            pointer="/reward/name",
+            code="unknown_value",
+            detail=f"No entry point of {FUNCTIONS} is called {reward.name}.",
+            hint=f"Did you mean {close}? {known}" if close else f"{known} Other types need none: brevity, service.",
+        )
+    ]

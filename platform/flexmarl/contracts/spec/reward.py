@@ -5,6 +5,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from flexmarl.contracts.base import Strict
+from flexmarl.contracts.ids import Name
+
+FUNCTIONS = "flexmarl.rewards"
+"""Group of the entry points that are reward functions."""
 
 
 class EnvironmentReward(Strict):
@@ -44,4 +48,14 @@ class ScoringService(QueuedReward):
     these workers. Empty: none is sent."""
 
 
-RewardSpec = Annotated[EnvironmentReward | Brevity | ScoringService, Field(discriminator="type")]
+class FunctionReward(QueuedReward):
+    """Scores of a Python function that a package installs, computed in a process of its own."""
+
+    type: Literal["function"] = "function"
+    name: Name
+    """Of its entry point in the group `flexmarl.rewards`, on every machine that computes rewards."""
+    settings: dict[Name, bool | int | float | str] = {}
+    """Passed to the function with each episode."""
+
+
+RewardSpec = Annotated[EnvironmentReward | Brevity | ScoringService | FunctionReward, Field(discriminator="type")]

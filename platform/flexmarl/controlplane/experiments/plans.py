@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import Any
 
@@ -9,6 +10,8 @@ from flexmarl.contracts.arithmetic import arithmetic
 from flexmarl.contracts.availability import not_installed
 from flexmarl.contracts.problems import Problem, SpecProblems
 from flexmarl.contracts.resolve import Resolved, parse_yaml, resolve
+from flexmarl.contracts.reward_rules import unknown_function
+from flexmarl.contracts.spec.reward import FUNCTIONS
 from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
 from flexmarl.controlplane.experiments import plan_tokens
 from flexmarl.controlplane.experiments.pools import in_pools_of
@@ -45,6 +48,8 @@ def resolve_draft(draft: Draft) -> Resolved:
     found = resolve(raw, preset=draft.preset or None, template=draft.template or None)
     if missing := not_installed(found.spec.environment.type, lambda module: find_spec(module) is not None):
         raise SpecProblems(missing)
+    if unknown := unknown_function(found.spec.reward, {point.name for point in entry_points(group=FUNCTIONS)}):
+        raise SpecProblems(unknown)
     if not draft.project:
         return found
     return in_pools_of(draft.project, found, lambda more: resolve(overlay(raw, more), **_basis(draft)))
