@@ -1,5 +1,6 @@
 """The Load tab: what agents ask against what engines can do, who was moved where, and what takes longest."""
 
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
@@ -90,7 +91,7 @@ def _view(request: HttpRequest) -> dict[str, str]:
     return {"view": "table"} if request.GET.get("view") == "table" else {}
 
 
-def _served(engine: dict[str, Any], agents: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+def _served(engine: Mapping[str, Any], agents: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Join what an engine holds, loads and forgets, each policy with its agent."""
     about = dict.fromkeys(one["policy"] for one in (*engine["serves"], *engine["loading"]))
     texts = {name: words.version_text(engine, name) for name in about} | dict.fromkeys(engine["leaving"], "leaves")
