@@ -50,6 +50,8 @@ def main() -> None:
         signal.signal(number, lambda *_: stopping.set())
     try:
         config = settings.load()
+        if role == "reward" and not config.reward_tasks:
+            raise SettingsError("FLEXMARL_REWARD_TASKS is '0'; a reward worker computes 1 at a time or more")
         pool = open_pool(config.database_url, f"flexmarl {role} worker", size=2)
     except (SettingsError, SchemaMismatch) as error:
         sys.exit(f"{role} worker: {error}")
@@ -92,8 +94,6 @@ def run_rollout(config: Settings, pool: Pool, stopping: threading.Event) -> None
 
 def run_reward(config: Settings, pool: Pool, stopping: threading.Event) -> None:
     """Compute rewards of a pool."""
-    if not config.reward_tasks:
-        raise SettingsError("FLEXMARL_REWARD_TASKS is '0'; a reward worker computes 1 at a time or more")
     worker = _start_scoring(config, pool)
     stopping.wait()
     _drop([worker])

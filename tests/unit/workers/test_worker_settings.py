@@ -3,7 +3,7 @@
 import pytest
 
 from flexmarl.store.nodes import Device
-from workers import settings
+from workers import run, settings
 from workers.errors import SettingsError
 from workers.hosting import device_environment
 
@@ -59,3 +59,17 @@ def test_classes_of_devices_are_declared_by_name_and_a_wrong_one_is_named():
     assert loaded.device_classes == {"H100": "prefill", "H20": "decode"}
     with pytest.raises(SettingsError, match="FLEXMARL_DEVICE_CLASSES: 'H100=fast' is not NAME=CLASS"):
         settings.load({**COMPLETE, "FLEXMARL_DEVICE_CLASSES": "H100=fast"})
+
+
+def test_a_rollout_worker_may_leave_rewards_to_others_and_a_reward_worker_may_not(monkeypatch):
+    assert settings.load(COMPLETE).reward_tasks == 32
+    assert settings.load({**COMPLETE, "FLEXMARL_REWARD_TASKS": "0"}).reward_tasks == 0
+    with pytest.raises(SettingsError, match="FLEXMARL_REWARD_TASKS is 'many'; it must be a whole number from 0"):
+        settings.load({**COMPLETE, "FLEXMARL_REWARD_TASKS": "many"})
+    for name, value in {**COMPLETE, "FLEXMARL_REWARD_TASKS": "0"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.argv", ["workers.run", "--role", "reward"])
+    monkeypatch.setattr("workers.reporting.configure", lambda name: None)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    with pytest.raises(SystemExit, match="reward worker: FLEXMARL_REWARD_TASKS is '0'"):
+        run.main()
