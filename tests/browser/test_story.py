@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import TimeoutError as TimedOut
 
+from flexmarl.launcher.processes import wait_until
 from tests.browser.visitor import Site
 from tests.support.system import System
 
@@ -20,11 +21,12 @@ here the services, another test and a browser share the machine."""
 RISES_WITHIN_S = 420
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture  # a second try begins anew: no run of the first holds its devices
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     folder: Path = tmp_path_factory.mktemp("story")
     folder.chmod(0o711)
     with System(folder / "home") as running:
+        assert wait_until(running.api().devices_free, 60), "the node has registered its devices"
         yield running
 
 

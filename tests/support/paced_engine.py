@@ -1,7 +1,8 @@
 """An engine that only waits: the real dialect over HTTP, and a declared time per token instead of a model.
 
 `slots` replies are made at once, the others wait their turn; it holds what it is told to load, forgets what it is told
-to unload once that has ended or gone elsewhere, and refuses the rest. `python paced_engine.py SLOTS TOKEN_S LOAD_S` prints its port.
+to unload once that has ended or gone elsewhere, and refuses the rest. `python paced_engine.py SLOTS TOKEN_S LOAD_S`
+prints its port.
 """
 
 import asyncio

@@ -89,6 +89,10 @@ class Api:
                 raise TimeoutError(f"{run['key']}: {run['status']} {run['reason_text']} at step {run['step']}")
             time.sleep(every_s)
 
+    def devices_free(self) -> bool:
+        """Whether a run of the reference game could start now."""
+        return bool(self.post("/runs/plan", {"template": "reference_game"})["devices"]["fits_now"])
+
     def finish(self, run_id: str, timeout_s: float) -> dict[str, Any]:
         return self.wait(run_id, lambda run: run["status"] in TERMINAL, timeout_s)
 

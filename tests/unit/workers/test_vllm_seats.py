@@ -172,14 +172,14 @@ def test_a_closed_policy_hands_back_what_runs_and_its_seats_wait_for_its_next_lo
     desk.load(1, 0)
     desk.engine.submit([ask("a", 0), ask("b", 1)])
     desk.engine.step_policy("solver")
-    back = desk.engine.close("solver")
+    back = desk.engine.close("solver", hand_over=True)
     assert {end.request.request_id: (end.reason, end.token_ids) for end in back} == {
         "a": ("abort", [0]),
         "b": ("abort", [1]),
     }
     assert desk.engine.forget("solver")
     assert (desk.engine.holds(), desk.engine.generated_tokens, desk.engine.busy) == ({}, 2, False)
-    assert desk.engine.close("solver") == desk.engine.close("unknown") == []
+    assert desk.engine.close("solver", hand_over=True) == desk.engine.close("unknown", hand_over=True) == []
     with pytest.raises(NotHeldError):
         desk.engine.submit([ask("c", 1)])
     desk.load(1)
