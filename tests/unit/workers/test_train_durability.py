@@ -37,7 +37,6 @@ def test_steps_behind_the_last_training_state_are_redone_to_equal_bits(
     since = max(durable)
     base = {reply.version: reply.digest for reply in replies}[since]
     [uninterrupted] = train(trainer, range(5, 6))
-    [uninterrupted] = train(trainer, range(5, 6))
     trainer.settle()  # whoever comes next gives up what it finds half written
     later = make_trainer(tmp_path, "b", **changes)
     redo = recorded(replies, since)
