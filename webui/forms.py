@@ -78,7 +78,7 @@ _LABELS = {
     "decay_steps": "Bonus decay steps",
 }
 _GROUPS = (
-    ("environment", "Environment", ("/environment",), ("/environment/type", "/environment/latency")),
+    ("environment", "Environment", ("/environment", "/reward"), ("/environment/type", "/environment/latency")),
     ("batch", "Batch", ("/batch",), ()),
     ("algorithm", "Algorithm", ("/algorithm", "/sampling"), ()),
     ("pipeline", "Pipeline", ("/mechanisms",), ()),
@@ -119,6 +119,9 @@ _LABELS_AT = {
     "/resources/pace/row_s": "Pace, s a row",
     "/resources/pace/step_s": "Pace, s a step",
     "/resources/hold_s": "Hold devices, s",
+    "/reward/timeout_s": "Reward limit, s",
+    "/reward/max_tries": "Reward tries",
+    "/reward/wait_s": "Reward wait, s",
 }
 _OPTIONAL = {"/budget/target": "/budget/target/value"}
 """An object that may be absent -> the one field that stands for it."""

@@ -36,6 +36,14 @@ def test_absent_objects_and_values_are_optional_fields() -> None:
     assert found["/budget/seconds"].value is None
 
 
+def test_what_a_chosen_reward_function_asks_for_has_fields() -> None:
+    assert not any(pointer.startswith("/reward") for pointer in all_fields()), "the environment's own asks for nothing"
+    document = DOCUMENT | {"reward": {"type": "brevity", "cost_per_token": 0.5, "timeout_s": 60.0}}
+    found = {field.pointer: field for group in forms.groups(document, SCHEMA) for field in group.fields}
+    assert found["/reward/cost_per_token"].value == 0.5
+    assert found["/reward/timeout_s"].label == "Reward limit, s"
+
+
 def test_every_agent_has_a_row_with_its_values() -> None:
     rows = forms.agent_rows(DOCUMENT, SCHEMA)
     assert [row.role for row in rows] == ["speaker", "listener"]
