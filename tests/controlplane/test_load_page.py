@@ -74,6 +74,17 @@ def test_a_doubted_engine_says_so_in_place_of_its_state(browser, run) -> None:
     assert "Suspect" in read(browser, run, "load?state=suspect")
 
 
+def test_an_engine_that_was_lost_says_why(browser, run) -> None:
+    lease_id = served(run)
+    store_connection().execute(
+        "INSERT INTO store.event (run_id, seq, kind, body, at) VALUES (%s, 900, 'child_lost', %s::jsonb, now())",
+        [run.no, f'{{"lease_id": {lease_id}, "reason": "the child ended with code -9"}}'],
+    )
+    text = read(browser, run, "parts/load")
+    assert "lost 1 life" in text
+    assert "the child ended with code -9" in text
+
+
 def test_lists_are_narrowed_by_the_address(browser, run) -> None:
     served(run)
     assert "No engine matches" in read(browser, run, "parts/load?state=gone")

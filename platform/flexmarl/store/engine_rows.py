@@ -65,6 +65,11 @@ class EngineRow:
     """(policy, version) it is asked to load."""
     leaving: tuple[str, ...]
     """Policies it is asked to forget."""
+    losses: int
+    """Incarnations that were lost."""
+    lost_at: float | None
+    lost_reason: str
+    """Why the last one was."""
     told: Told | None = None
 
 
@@ -91,20 +96,27 @@ SELECT l.id, l.device_id, d.node, d.kind, l.state, l.pid IS NOT NULL, l.incarnat
     FROM store.engine_policy p WHERE p.lease_id = l.id AND p.incarnation = l.incarnation), '[]'),
   coalesce((SELECT json_agg(json_build_array(c.kind, c.body ->> 'policy', (c.body ->> 'version')::int) ORDER BY c.no)
     FROM store.command c WHERE c.lease_id = l.id AND c.status IN ('open', 'taken')
-      AND c.kind IN ('load_weights', 'unload_policy')), '[]')
+      AND c.kind IN ('load_weights', 'unload_policy')), '[]'),
+  lost.times, lost.at, coalesce(lost.reason, '')
 FROM (
   SELECT * FROM store.lease WHERE run_id = %(run)s AND use = 'engine' AND state <> 'ended'
   UNION ALL
   (SELECT * FROM store.lease WHERE run_id = %(run)s AND use = 'engine' AND state = 'ended'
    ORDER BY id DESC LIMIT %(gone)s)
 ) l JOIN store.device d ON d.id = l.device_id JOIN store.node n ON n.name = d.node
+CROSS JOIN LATERAL (
+  SELECT count(*)::int AS times, max(extract(epoch FROM e.at))::float8 AS at,
+    (array_agg(e.body ->> 'reason' ORDER BY e.seq DESC))[1] AS reason
+  FROM store.event e
+  WHERE e.run_id = %(run)s AND e.kind = 'child_lost' AND (e.body ->> 'lease_id')::bigint = l.id
+) lost
 ORDER BY l.state = 'ended', CASE WHEN l.state = 'ended' THEN -l.id ELSE l.id END
 """
 
 
 def _row(row: Sequence[object], samples: "_Samples | None") -> EngineRow:
     (lease_id, device_id, node, kind, lease, started, incarnation, granted, ended, reason, late, node_late,
-     held, asked) = row  # fmt: skip
+     held, asked, losses, lost_at, lost_reason) = row  # fmt: skip
     served = tuple(Served(*one) for one in held)  # type: ignore[attr-defined]
     loading = tuple((policy, version) for what, policy, version in asked if what == "load_weights")  # type: ignore[attr-defined]
     told = _figures(samples, str(incarnation) if lease != "ended" else None)
@@ -132,6 +144,9 @@ def _row(row: Sequence[object], samples: "_Samples | None") -> EngineRow:
         serves=served,
         loading=loading,
         leaving=tuple(policy for what, policy, _ in asked if what == "unload_policy"),  # type: ignore[attr-defined]
+        losses=int(losses),  # type: ignore[call-overload]
+        lost_at=None if lost_at is None else float(lost_at),  # type: ignore[arg-type]
+        lost_reason=str(lost_reason),
         told=told,
     )
 

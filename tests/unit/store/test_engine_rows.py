@@ -75,6 +75,11 @@ def test_a_life_is_told_state_by_state(story):
     look()
     leases.child_ready(story.conn, hosting, "e1.1.2", "http://127.0.0.1:9", "secret")
     assert look().incarnation == "e1.1.2"
+    assert look().losses == 0, "the driver has not heard of it yet"
+    story.decide()
+    lost = look()
+    assert (lost.losses, lost.lost_reason) == (1, "died")
+    assert lost.lost_at is not None
 
     def loads(version):
         order = LoadWeights(lease_id=lease_id, policy="solver", version=version, digest=DIGEST)
