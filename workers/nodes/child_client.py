@@ -53,6 +53,14 @@ class ChildClient:
         body = await self._asked("GET", "/stats", None, "application/json", INTERVALS_S)
         return msgspec.json.decode(body, type=Stats)
 
+    async def sleep(self) -> None:
+        """Make an engine without requests give its memory back; returns when it has."""
+        await self._post("/sleep", b"{}", "application/json", None)
+
+    async def wake(self) -> dict[str, Held]:
+        """Make an engine hold again what it held when it fell asleep; returns that."""
+        return msgspec.json.decode(await self._post("/wake", b"{}", "application/json", None), type=dict[str, Held])
+
     async def intervals(self, acknowledged: int) -> list[Interval]:
         """Fetch the closed intervals behind the acknowledged one."""
         request = msgspec.json.encode(IntervalsRequest(acknowledged))

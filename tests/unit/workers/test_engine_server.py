@@ -11,13 +11,15 @@ from pathlib import Path
 
 import aiohttp
 import msgspec
+import psutil
 import pytest
 
 from flexmarl.contracts.spec.team import FactoryModel
 from tests.support.engine_child import start_engine
 from workers.child import Interval
 from workers.models import build_model
-from workers.rollout.engines.wire import CompletionResponse, NotHeld, Stats
+from workers.models.weights import initial_weights
+from workers.rollout.engines.wire import CompletionResponse, Held, NotHeld, Stats
 from workers.transfer.local import LocalTier
 
 WORDS = ("<pad>", "<bos>", "<eos>", *(f"w{i}" for i in range(37)))
@@ -267,6 +269,39 @@ async def test_what_is_to_leave_refuses_at_once_and_is_gone_when_its_last_reply_
     assert (status, msgspec.json.decode(body, type=NotHeld).code) == (409, "superseded")
     assert "listener" not in (await stats_of(child)).holds
     assert (await ask(child, "/unload", {"policy": "listener", "order": 6}))[0] == 200, "to forget twice is no error"
+
+
+async def refused(child: RunningChild, path: str, body: object) -> str:
+    status, answer = await ask(child, path, body)
+    assert status == 409
+    return msgspec.json.decode(answer, type=NotHeld).code
+
+
+async def test_an_idle_engine_gives_its_memory_back_and_wakes_with_what_it_held(child: RunningChild) -> None:
+    await load(child, 0)
+    await ask(child, "/unload", {"policy": "listener"})
+    large = child.plane.put(initial_weights(FactoryModel(), 60_000, 1)).digest
+    order = {"policy": "listener", "version": 0, "digest": large}
+    assert (await ask(child, "/load", order))[0] == 200
+    held = (await stats_of(child)).holds
+    said = choices_of((await ask(child, "/v1/completions", completion(child)))[1])
+    running = asyncio.create_task(ask(child, "/v1/completions", endless(child, "awake")))
+    await until_running(child, 1)
+    assert await refused(child, "/sleep", {}) == "busy"
+    await ask(child, "/abort", {"request_ids": ["awake"]})
+    assert (await running)[0] == 200
+    process = psutil.Process(child.process.pid)
+    full = process.memory_info().rss
+    assert (await ask(child, "/sleep", {}))[0] == 200
+    assert full - process.memory_info().rss > 25 * 2**20, "two matrices of 15 MiB are not there any more"
+    assert (await stats_of(child)).holds == {}
+    for path, body in (("/v1/completions", completion(child)), ("/load", order), ("/unload", {"policy": "listener"})):
+        assert await refused(child, path, body) == "asleep"
+    assert (await ask(child, "/sleep", {}))[0] == 200, "to fall asleep twice is no error"
+    status, answer = await ask(child, "/wake", {})
+    assert (status, msgspec.json.decode(answer, type=dict[str, Held])) == (200, held)
+    assert choices_of((await ask(child, "/v1/completions", completion(child)))[1]) == said
+    assert (await ask(child, "/unload", {"policy": "listener"}))[0] == 200
 
 
 def test_sigterm_ends_the_child_in_time_even_with_work_running(tmp_path: Path) -> None:

@@ -17,12 +17,15 @@ from workers.rollout.engines.base import EngineFailedError
 from workers.rollout.engines.cache import Cache
 from workers.rollout.engines.refusing import Refusal, refusal_of
 from workers.rollout.engines.requests import BadRequestError, Request
+from workers.rollout.engines.sleeping import AsleepError, CannotSleepError, Sleep
 from workers.rollout.engines.tokenizers import TokenizerDiffersError, Tokenizers
 from workers.rollout.engines.torch_engine import TorchEngine
+from workers.rollout.engines.vllm_engine import VllmEngine
 from workers.rollout.engines.vllm_seat import numbers
 from workers.rollout.engines.wire import LoadRequest
 from workers.training.errors import TrainerRefusal
 from workers.training.trainer import check_tokenizer
+from workers.transfer.base import StateMissing
 
 NAN, INF = float("nan"), float("inf")
 State = dict[str, torch.Tensor]
@@ -204,3 +207,41 @@ def test_a_tokenizer_with_more_ids_than_the_model_knows_is_refused_before_anythi
     with pytest.raises(TrainerRefusal, match="names 41 ids and its model knows 40") as refused:
         check_tokenizer("p", tokenizer_json((*WORDS, "more")), weights)
     assert refused.value.code == "tokenizer_differs"
+
+
+class Asks:
+    """Stands in for the state plane; one digest of it is lost after a while."""
+
+    def __init__(self) -> None:
+        self.lost = ""
+
+    async def __call__(self, asked: LoadRequest) -> object:
+        if asked.digest == self.lost:
+            raise StateMissing("no complete manifest", asked.digest)
+        return TorchEngine().prepare(initial_weights(FactoryModel(), len(WORDS), 1), architecture_of(FactoryModel()))
+
+
+async def test_an_engine_that_cannot_wake_wholly_sleeps_on_and_holds_nothing() -> None:
+    engine, sleep, plane = small(), Sleep(), Asks()
+    for version in (1, 2):
+        engine.load("p", version, f"d{version}", await plane(LoadRequest("p", version, f"d{version}")), [version - 1])
+    kept = [(asked.version, asked.digest) for asked in engine.versions()]
+    assert kept == [(1, "d1"), (2, "d2")]
+    sleep.begin(engine)
+    plane.lost = "d2"
+    with pytest.raises(StateMissing):
+        await sleep.end(engine, plane)
+    assert engine.holds() == {}
+    with pytest.raises(AsleepError):
+        sleep.refuse()
+    plane.lost = ""
+    await sleep.end(engine, plane)
+    sleep.refuse()
+    assert [(asked.version, asked.digest) for asked in engine.versions()] == kept
+
+
+def test_a_vllm_engine_does_not_pretend_to_sleep() -> None:
+    engine, sleep = VllmEngine(lambda *_: None), Sleep()
+    with pytest.raises(CannotSleepError):
+        sleep.begin(engine)
+    sleep.refuse()

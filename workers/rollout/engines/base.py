@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from workers.rollout.engines.requests import Finished, Part, Request
-from workers.rollout.engines.wire import Held, Load
+from workers.rollout.engines.wire import Held, Load, LoadRequest
 
 
 class EngineFailedError(Exception):
@@ -50,6 +50,12 @@ class Engine(Protocol):
 
     def holds(self) -> dict[str, Held]:
         """Return the newest version of each policy."""
+
+    def versions(self) -> list[LoadRequest]:
+        """Return what would have to be loaded, in this order, to hold what is held."""
+
+    def let_go(self) -> None:
+        """Forget every weight and every attention cache; only while idle. Raises CannotSleepError."""
 
     def close(self, policy: str, hand_over: bool) -> list[Finished]:
         """Take no more requests of a policy; returns those that are ended now, for somebody else to answer.

@@ -10,6 +10,7 @@ from workers.models.architecture import UnsupportedModel
 from workers.models.checks import NonfiniteWeights
 from workers.rollout.engines.base import EngineFailedError
 from workers.rollout.engines.requests import BadRequestError, NotHeldError
+from workers.rollout.engines.sleeping import AsleepError, BusyError, CannotSleepError
 from workers.rollout.engines.tokenizers import TokenizerDiffersError
 from workers.transfer.base import StateError
 
@@ -24,6 +25,9 @@ class Refusal:
 
 PLAIN: dict[type[Exception], Refusal] = {
     NotHeldError: Refusal(409, "not_held"),
+    AsleepError: Refusal(409, "asleep"),
+    BusyError: Refusal(409, "busy"),
+    CannotSleepError: Refusal(422, "cannot_sleep"),
     UnsupportedModel: Refusal(422, "unsupported_model"),
     WrongAdapterError: Refusal(422, "wrong_adapter"),
     TokenizerDiffersError: Refusal(422, "tokenizer_differs"),

@@ -43,6 +43,10 @@ class StatePlaneSource:
         no_adapter(self._plane.meta(digest), policy)
         return self._prepared(settings, self._plane.get(digest))
 
+    def forget(self) -> None:
+        """Keep no base of adapters: the next one is read anew."""
+        self._adapters = Adapters(self._plane, self._prepared)
+
     def _prepared(self, settings: PolicySpec, state: "dict[str, torch.Tensor]") -> Weights:
         architecture = architecture_of(settings.model)
         check_weights(settings.model, state)

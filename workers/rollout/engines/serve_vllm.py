@@ -87,6 +87,9 @@ class StatePlaneSource:
         state = self._plane.get(digest)
         return self._engine.prepare(policy, state, self._models[policy].check(state))
 
+    def forget(self) -> None:
+        """Keep what is there: it belongs to engines that stay."""
+
 
 def make_engine(seats: Seats) -> VllmEngine:
     """Return an engine without policies yet. Raises EngineFailedError when vLLM cannot be imported."""

@@ -7,7 +7,8 @@ that hangs up ends its requests.
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import msgspec
 import structlog
@@ -21,6 +22,7 @@ from workers.rollout.engines.base import Engine
 from workers.rollout.engines.busy import BusyTime
 from workers.rollout.engines.calls import Call, Calls
 from workers.rollout.engines.refusing import refusal_of
+from workers.rollout.engines.sleeping import Sleep
 from workers.rollout.engines.tokenizers import Tokenizers
 from workers.rollout.engines.wire import (
     PROGRESS_S,
@@ -37,8 +39,13 @@ from workers.rollout.engines.wire import (
 
 log = structlog.get_logger(__name__)
 
-Fetch = Callable[[str, str], object]
-"""(policy, digest) -> weights in the engine's form; runs in a thread."""
+
+class Fetch(Protocol):
+    def __call__(self, policy: str, digest: str) -> Any:
+        """Return weights in the engine's form; runs in a thread."""
+
+    def forget(self) -> None:
+        """Keep nothing of what was fetched."""
 
 
 UNLOAD_LOOKS_S = 0.01
@@ -58,6 +65,7 @@ class EngineServer:
         self._calls = Calls()
         self._orders: dict[str, int] = {}
         """Policy -> number of the last load command; an older one that arrives late is refused."""
+        self._sleep = Sleep()
         self._device = asyncio.Lock()
         """Held by whoever computes: generation or a load."""
         self._wake = asyncio.Event()
@@ -69,6 +77,8 @@ class EngineServer:
             web.post("/v1/completions", self._refusing(self._completions)),
             web.post("/load", self._refusing(self._load)),
             web.post("/unload", self._refusing(self._unload)),
+            web.post("/sleep", self._refusing(self._fall_asleep)),
+            web.post("/wake", self._refusing(self._wake_up)),
             web.post("/abort", self._refusing(self._abort)),
             web.get("/stats", self._stats),
         ]
@@ -102,6 +112,7 @@ class EngineServer:
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
         asked = msgspec.json.decode(await request.read(), type=CompletionRequest)
+        self._sleep.refuse()
         call = self._calls.open(asked)
         try:
             self._engine.submit(call.requests)
@@ -142,6 +153,7 @@ class EngineServer:
             if self._engine.has(asked.policy, asked.version, asked.digest):
                 return json_response(Held(asked.version, asked.digest))
             self._busy_time.close()
+            self._sleep.refuse()
             self._tokenizers.check(asked)
             started = time.time()
             with self._intervals.progress.work():
@@ -156,9 +168,24 @@ class EngineServer:
         self._engine.make_room(asked.policy, asked.keeps)
         return weights
 
+    async def _fall_asleep(self, _: web.Request) -> web.Response:
+        """Give the memory back; answers when nothing is held any more."""
+        async with self._device:
+            self._sleep.begin(self._engine)
+            self._fetch.forget()
+        return json_response(self._engine.holds())
+
+    async def _wake_up(self, _: web.Request) -> web.Response:
+        """Hold again what was held before; answers with it."""
+        async with self._device:
+            with self._intervals.progress.work():
+                await self._sleep.end(self._engine, lambda asked: asyncio.to_thread(self._bring, asked))
+        return json_response(self._engine.holds())
+
     async def _unload(self, request: web.Request) -> web.Response:
         """Forget a policy once nothing of it runs; from now on its requests are refused."""
         asked = msgspec.json.decode(await request.read(), type=UnloadRequest)
+        self._sleep.refuse()
         if self._superseded(asked):
             return self._refusal(409, "superseded", f"{asked.policy}: a later load was asked for already")
         self._calls.settle(self._engine.close(asked.policy, asked.hand_over))

@@ -20,7 +20,7 @@ from workers.rollout.engines import decoder, invariant, low_rank
 from workers.rollout.engines.checks import check_all
 from workers.rollout.engines.lane import Lane
 from workers.rollout.engines.requests import Finished, NotHeldError, Part, Request
-from workers.rollout.engines.wire import Held, Load
+from workers.rollout.engines.wire import Held, Load, LoadRequest
 
 if TYPE_CHECKING:
     import torch
@@ -101,6 +101,26 @@ class TorchEngine:
         """Return the newest version of each policy."""
         open_now = ((policy, lanes) for policy, lanes in self._lanes.items() if policy not in self._closed)
         return {policy: Held(lanes[-1].version, lanes[-1].digest) for policy, lanes in open_now}
+
+    def versions(self) -> list[LoadRequest]:
+        """Return what would have to be loaded, in this order, to hold what is held."""
+        return [
+            LoadRequest(policy, lane.version, lane.digest, [other.version for other in self._open(policy)])
+            for policy in self._lanes
+            for lane in self._open(policy)
+        ]
+
+    def let_go(self) -> None:
+        """Forget every weight and every attention cache; only while idle."""
+        import torch
+
+        if self.busy:
+            raise RuntimeError("an engine with requests keeps its weights")
+        self._lanes.clear()
+        self._spare.clear()
+        self._closed.clear()
+        if self._device.startswith("cuda"):
+            torch.cuda.empty_cache()
 
     def close(self, policy: str, hand_over: bool) -> list[Finished]:
         """Take no more requests of a policy; returns those that had not begun, which somebody else may answer.

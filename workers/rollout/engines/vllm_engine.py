@@ -17,8 +17,9 @@ from workers.models.architecture import UnsupportedModel
 from workers.rollout.engines.base import EngineFailedError
 from workers.rollout.engines.checks import check_all
 from workers.rollout.engines.requests import BadRequestError, Finished, NotHeldError, Part, Request
+from workers.rollout.engines.sleeping import CannotSleepError
 from workers.rollout.engines.vllm_seat import Seat, handed_on
-from workers.rollout.engines.wire import Held, Load
+from workers.rollout.engines.wire import Held, Load, LoadRequest
 
 if TYPE_CHECKING:
     import torch
@@ -98,6 +99,14 @@ class VllmEngine:
         """Return the newest version of each policy."""
         newest = {name: own.seats[-1].held for name, own in self._policies.items() if own.seats}
         return {name: held for name, held in newest.items() if held is not None}
+
+    def versions(self) -> list[LoadRequest]:
+        """Return nothing: this engine never lets go."""
+        return []
+
+    def let_go(self) -> None:
+        """Refuse: on a CPU vLLM's sleep does nothing, and of its levels on a GPU none was tried here."""
+        raise CannotSleepError("vLLM gives its memory back with its process alone: end the lease, and grant it anew")
 
     def close(self, policy: str, hand_over: bool) -> list[Finished]:
         """Take no more requests of a policy; returns what ran, with the tokens it has, whoever carries it on.
