@@ -25,7 +25,7 @@ from workers.rollout.engines.wire import CompletionRequest, CompletionResponse
 
 Side = Callable[[int, int], Spent]
 """(tokens of a turn, commands of each lane) -> what so many turns cost."""
-COMMANDS = {16: 8, 128: 2, 512: 1}
+COMMANDS = {16: 16, 128: 4, 512: 1}
 """Tokens of a turn -> commands of each lane in one run: a few seconds each."""
 
 
