@@ -22,10 +22,10 @@ def run(editor, make_run):
     return make_run(editor, "running", agents=SEATS)
 
 
-def served(run) -> int:
+def served(run, node: str = "box") -> int:
     """Let an engine of the run serve version 3 and tell its load, and a worker ask; returns its lease."""
     conn = store_connection()
-    story = Story(conn, run_id=run.no)
+    story = Story(conn, run_id=run.no, node=node)
     story.lease = story_lease(conn, run.no)
     lease_id = story.granted()[DeviceUse.ENGINE]
     incarnation = f"e{lease_id}.1.1"

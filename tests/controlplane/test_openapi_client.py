@@ -16,6 +16,7 @@ from flexmarl.store.attempts import BegunAttempt
 from flexmarl.store.decisions import MetricPoint, RulingLine, _write_metrics, _write_rulings
 from flexmarl.store.logs import LogLine
 from flexmarl.store.nodes import DeviceFacts, NodeFacts
+from tests.controlplane.test_load import served
 from tests.controlplane.test_queue import ask
 from tests.support.controlplane import SPEC, key
 from tests.support.played import play
@@ -114,6 +115,8 @@ def ids(api, admin_api, editor, make_run, person) -> dict[str, object]:
     _add_what_children_told(run)
     lagging = make_run(editor, RunStatus.RUNNING, agents=agents)
     _add_a_cohort_under_way(lagging)
+    told = make_run(editor, RunStatus.RUNNING, agents=agents)
+    served(told, "rack")
     other = made(api, "runs", {"spec": {**SPEC, "seed": 7}})
     base = f"runs/{run.id}"
     made(api, f"{base}/trajectories/{played.trajectory}/labels", {"label": "good"}, 200, "put")
@@ -130,7 +133,8 @@ def ids(api, admin_api, editor, make_run, person) -> dict[str, object]:
     token = made(admin_api, "tokens", {"name": "t", "projects": ["default"], "networks": ["127.0.0.0/8"]})
     operation = made(api, f"{base}/actions/pause", status=202)
     return {
-        "run_id": run.id, "runs_lag.run_id": lagging.id,
+        "run_id": run.id, "runs_lag.run_id": lagging.id, "runs_load.run_id": told.id,
+        "runs_engine_moves.run_id": told.id,
         "other": other["id"], "role": "speaker", "draw": 1, "trajectory_id": played.trajectory,
         "operation_id": operation["id"], "device_id": "box.cpu0", "nodes_read.name": "box", "pools_read.name": "gpu",
         "quotas_read.name": "gpu", "templates_read.name": "reference_game", "name": "default",
@@ -180,4 +184,4 @@ def test_every_read_answers_as_the_document_says(asker, ids) -> None:
         wrong += found
         empty += nothing_in(name, body)
     assert wrong == [], "\n".join(wrong)
-    assert empty == [], "checked on nothing"
+    assert empty == [], ("checked on nothing", *empty)
