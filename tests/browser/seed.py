@@ -208,7 +208,7 @@ def _finish(conn: Any, lease: RunLease, story: Story, roles: list[str], curves: 
         )
         if running
         else (),
-        waiting_for="7 of 16 groups of this step are still played" if running else "",
+        waiting_for="7 of 16 episode groups" if running else "",
     )
     notes = [
         NoteLine(seq, "info", f"Granted atlas.cpu0 and atlas.cpu1 to run {lease.run_id}", end - 60, "driver"),
