@@ -78,12 +78,13 @@ async def test_what_befalls_one_reward_is_its_own_reason_and_the_next_is_compute
 
 async def test_one_that_hangs_is_killed_at_its_deadline_and_holds_no_other(package: None, monkeypatch) -> None:
     monkeypatch.setattr("workers.rewards.isolated.PROCESSES", 2)
-    hanging = function_of(timeout_s=6.0)
+    hanging, before = function_of(timeout_s=6.0), set(psutil.Process().children())
     work = asyncio.create_task(hanging(played(HANGS)))
     others = [await hanging(played(WELL)) for _ in range(3)]
     assert not work.done(), "the others were computed while it hung"
     assert len({one.facts["pid"] for one in others}) == 1
-    children = [one for one in psutil.Process().children() if one.pid != others[0].facts["pid"]]
+    children = [one for one in set(psutil.Process().children()) - before if one.pid != others[0].facts["pid"]]
+    assert len(children) == 1
     with pytest.raises(RewardFailed, match="timeout: no result within 6 s") as failed:
         await work
     assert failed.value.may_pass
