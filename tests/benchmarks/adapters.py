@@ -16,6 +16,7 @@ from pathlib import Path
 
 import harness
 import numpy as np
+from training import make_rows
 
 WORDS = 43
 ROWS, PROMPT, RESPONSE = 128, 12, 8
@@ -28,22 +29,8 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeats", type=int, default=15)
 
 
-def make_rows() -> list:
-    from workers.training.wire import TrainRow
-
-    rng = np.random.default_rng(0)
-    return [
-        TrainRow(
-            prompt=rng.integers(3, WORDS, PROMPT).astype("<i4").tobytes(),
-            response=rng.integers(3, WORDS, RESPONSE).astype("<i4").tobytes(),
-            logprobs=np.full(RESPONSE, -3.5, "<f4").tobytes(),
-            allowed=b"",
-            temperature=1.0,
-            advantage=float(rng.standard_normal()),
-            weight=1.0,
-        )
-        for _ in range(ROWS)
-    ]
+def drawn_rows() -> list:
+    return make_rows(np.random.default_rng(0), ROWS, PROMPT, RESPONSE)
 
 
 def stored(home: Path, size: str, tuning: dict[str, object]) -> tuple[int, int]:
@@ -61,7 +48,7 @@ def stored(home: Path, size: str, tuning: dict[str, object]) -> tuple[int, int]:
     }
     trainer = Trainer(ExperimentSpec.model_validate(fields), 1, "a", str(home), "cpu", IntervalLog())
     trainer.bind(BindRequest("speaker", CREATE))
-    trainer.accumulate(AccumulateRequest("speaker", "0:a", 1, 0.0, make_rows()))
+    trainer.accumulate(AccumulateRequest("speaker", "0:a", 1, 0.0, drawn_rows()))
     reply = trainer.step(StepRequest("speaker", "0:a", [1], 1, 1e-3))
     trainer.settle()
     version, state = (LocalTier(home).locate(digest) for digest in (reply.digest, reply.state))
@@ -76,7 +63,7 @@ def gradients(size: str, lora: object) -> dict[str, Callable[[], float]]:
     from workers.models.weights import initial_weights
     from workers.training.learner import Adapter, Learner, Objective
 
-    source, objective, rows = FactoryModel(size=size), Objective.of(Loss()), make_rows()
+    source, objective, rows = FactoryModel(size=size), Objective.of(Loss()), drawn_rows()
     weights = initial_weights(source, WORDS, 0)
     adapters = {"whole": None, "adapter": Adapter(lora, initial_adapter(weights, lora, 1))}
 

@@ -51,6 +51,16 @@ def editor(person: Callable[..., Any]) -> Any:
 
 
 @pytest.fixture
+def browser(editor: Any) -> Any:
+    """Return a browser in which an editor is signed in."""
+    from django.test import Client
+
+    client = Client()
+    client.force_login(editor)
+    return client
+
+
+@pytest.fixture
 def api(editor: Any, client_of: Callable[..., Any]) -> Any:
     """Return an editor's client."""
     return client_of(editor)

@@ -11,11 +11,9 @@ from flexmarl.controlplane.telemetry.cohorts import CohortState, state_of, waits
 from flexmarl.orchestrator.reasons import _REASONS
 from flexmarl.store.cohort_rows import CohortBatches, CohortGroups
 from flexmarl.store.decisions import RulingLine, _write_rulings
-from tests.support.controlplane import set_state
+from tests.support.controlplane import SEATS, set_state
 from tests.support.played import play
 from tests.support.statements import at_most
-
-SEATS = {"speaker": {"policy": "solver"}, "listener": {"policy": "solver"}}
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Cohorts, lag, store and decisions on the pages of a run: what is there, what is empty, what is asked for."""
 
 import pytest
-from django.test import Client
 
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.controlplane.common.store import store_connection
@@ -9,12 +8,12 @@ from flexmarl.controlplane.telemetry import queries
 from flexmarl.controlplane.telemetry.cohorts import CohortState
 from flexmarl.store.decisions import RulingLine, _write_rulings
 from flexmarl.store.transitions import KINDS
+from tests.support.controlplane import SEATS, read
 from tests.support.played import play
 from tests.support.statements import at_most
 from webui.views import joint, moved
 from webui.views.joint_words import COHORT_STATES, DECISIONS, TRANSITIONS
 
-SEATS = {"speaker": {"policy": "solver"}, "listener": {"policy": "solver"}}
 HOSTILE = "<img src=x onerror=alert(1)>"
 pytestmark = pytest.mark.django_db
 
@@ -22,19 +21,6 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def run(editor, make_run):
     return make_run(editor, "running", agents=SEATS)
-
-
-@pytest.fixture
-def browser(editor) -> Client:
-    client = Client()
-    client.force_login(editor)
-    return client
-
-
-def read(browser, run, path) -> str:
-    answer = browser.get(f"/runs/{run.key}/{path}")
-    assert answer.status_code == 200, answer.content[:500]
-    return answer.content.decode()
 
 
 def test_a_run_without_rows_says_when_the_cards_fill(browser, run) -> None:

@@ -10,7 +10,8 @@ from flexmarl.controlplane.common.store import store_connection
 from flexmarl.store import engines as registry
 from flexmarl.store import runs
 from flexmarl.store.load_reports import AskedReport, EngineLoad, OpenTurn, put_asked, put_engines
-from tests.controlplane.test_joint import SEATS, read, refused
+from tests.controlplane.test_joint import read, refused
+from tests.support.controlplane import SEATS
 from tests.support.statements import at_most
 from tests.support.store_story import DIGEST, Story
 

@@ -1,11 +1,10 @@
 """The Load page: empty, told, filtered, as a table, ended; hostile text stays text."""
 
 import pytest
-from django.test import Client
 
 from flexmarl.controlplane.common.store import store_connection
-from tests.controlplane.test_joint import SEATS
 from tests.controlplane.test_load import served
+from tests.support.controlplane import SEATS, read
 from tests.support.statements import at_most
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -15,19 +14,6 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def run(editor, make_run):
     return make_run(editor, "running", agents=SEATS)
-
-
-@pytest.fixture
-def browser(editor) -> Client:
-    client = Client()
-    client.force_login(editor)
-    return client
-
-
-def read(browser, run, path) -> str:
-    answer = browser.get(f"/runs/{run.key}/{path}")
-    assert answer.status_code == 200, answer.content[:500]
-    return answer.content.decode()
 
 
 def test_a_run_without_engines_says_what_it_waits_for(browser, run) -> None:

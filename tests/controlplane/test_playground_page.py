@@ -25,13 +25,6 @@ def run(editor, make_run):
     return made
 
 
-@pytest.fixture
-def browser(editor) -> Client:
-    client = Client()
-    client.force_login(editor)
-    return client
-
-
 def text_of(browser: Client, run: Run, query: str = "") -> str:
     answer = browser.get(f"/runs/{run.key}/playground{query}")
     assert answer.status_code == 200

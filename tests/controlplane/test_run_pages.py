@@ -3,7 +3,6 @@
 import re
 
 import pytest
-from django.test import Client
 
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.common.store import store_connection
@@ -25,13 +24,6 @@ def run(editor, make_run):
     points.append(MetricPoint("throughput/tokens", 3, 40.0, 1.0, "speaker"))
     _write_metrics(store_connection(), run.no, points)
     return run
-
-
-@pytest.fixture
-def browser(editor):
-    client = Client()
-    client.force_login(editor)
-    return client
 
 
 def test_agents_tell_their_last_figures_and_their_devices(api, run) -> None:

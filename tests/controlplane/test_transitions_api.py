@@ -6,7 +6,8 @@ import pytest
 
 from flexmarl.contracts.events import DeviceUse
 from flexmarl.controlplane.common.api.pagination import Cursor
-from tests.controlplane.test_joint import SEATS, read, refused
+from tests.controlplane.test_joint import read, refused
+from tests.support.controlplane import SEATS
 from tests.support.played import play
 from tests.support.statements import at_most
 

@@ -14,6 +14,8 @@ SPEC: dict[str, Any] = {
     "agents": {"speaker": {}, "listener": {}},
     "environment": {"type": "reference_game"},
 }
+SEATS = {"speaker": {"policy": "solver"}, "listener": {"policy": "solver"}}
+"""Agents of which both play one policy."""
 PASSWORD = "correct-horse-battery"
 
 
@@ -27,6 +29,13 @@ def make_person(name: str, role: str = ProjectRole.EDITOR, project: str = DEFAUL
     if role in set(ProjectRole):
         Membership.objects.create(project=home, user=user, role=role)
     return user
+
+
+def read(browser: Any, run: Run, path: str) -> str:
+    """Return what a page of a run shows to a browser."""
+    answer = browser.get(f"/runs/{run.key}/{path}")
+    assert answer.status_code == 200, answer.content[:500]
+    return str(answer.content.decode())
 
 
 def set_state(run: Run, **columns: Any) -> None:

@@ -6,6 +6,7 @@ differ from the lease, the incarnation and the loads that it speaks of. Reads on
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from psycopg import Connection
 
@@ -114,11 +115,11 @@ ORDER BY l.state = 'ended', CASE WHEN l.state = 'ended' THEN -l.id ELSE l.id END
 """
 
 
-def _row(row: Sequence[object], samples: "_Samples | None") -> EngineRow:
+def _row(row: Sequence[Any], samples: "_Samples | None") -> EngineRow:
     (lease_id, device_id, node, kind, lease, started, incarnation, granted, ended, reason, late, node_late,
      held, asked, losses, lost_at, lost_reason) = row  # fmt: skip
-    served = tuple(Served(*one) for one in held)  # type: ignore[attr-defined]
-    loading = tuple((policy, version) for what, policy, version in asked if what == "load_weights")  # type: ignore[attr-defined]
+    served = tuple(Served(*one) for one in held)
+    loading = tuple((policy, version) for what, policy, version in asked if what == "load_weights")
     told = _figures(samples, str(incarnation) if lease != "ended" else None)
     facts = EngineFacts(
         lease=str(lease),
@@ -126,26 +127,26 @@ def _row(row: Sequence[object], samples: "_Samples | None") -> EngineRow:
         answers=bool(incarnation),
         held=len(served),
         loads=len(loading),
-        lease_late_s=float(late),  # type: ignore[arg-type]
-        node_late_s=float(node_late),  # type: ignore[arg-type]
+        lease_late_s=float(late),
+        node_late_s=float(node_late),
         told_s=None if told is None else told.age_s,
     )
     return EngineRow(
-        lease_id=int(lease_id),  # type: ignore[call-overload]
+        lease_id=int(lease_id),
         device_id=str(device_id),
         node=str(node),
         kind=str(kind),
         state=state_of(facts),
         doubt=doubt_of(facts),
         incarnation=str(incarnation),
-        granted_at=float(granted),  # type: ignore[arg-type]
-        ended_at=None if ended is None else float(ended),  # type: ignore[arg-type]
+        granted_at=float(granted),
+        ended_at=None if ended is None else float(ended),
         reason=str(reason),
         serves=served,
         loading=loading,
-        leaving=tuple(policy for what, policy, _ in asked if what == "unload_policy"),  # type: ignore[attr-defined]
-        losses=int(losses),  # type: ignore[call-overload]
-        lost_at=None if lost_at is None else float(lost_at),  # type: ignore[arg-type]
+        leaving=tuple(policy for what, policy, _ in asked if what == "unload_policy"),
+        losses=int(losses),
+        lost_at=None if lost_at is None else float(lost_at),
         lost_reason=str(lost_reason),
         told=told,
     )
