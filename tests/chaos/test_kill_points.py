@@ -10,12 +10,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import psutil
 import psycopg
 import pytest
 
 from flexmarl.launcher.processes import wait_until
 from tests.chaos.test_random_kills import SPEC, assert_nothing_lost_or_repeated
+from tests.support.ended import ended
 from tests.support.system import System
 
 pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(1500)]
@@ -78,7 +78,7 @@ def test_a_driver_killed_between_any_two_points_of_a_step_costs_nothing(system: 
             driver = system.processes()["driver"]
             with halted(conn, point):
                 os.kill(driver, signal.SIGKILL)
-                assert wait_until(lambda driver=driver: not psutil.pid_exists(driver), 10)
+                assert wait_until(lambda driver=driver: ended(driver), 10)
             step = api.run(run_id)["step"]
             began = time.monotonic()
             run = api.wait(run_id, lambda run, step=step: run["step"] >= min(step + 2, STEPS), 180)

@@ -7,6 +7,7 @@ import psutil
 import pytest
 
 from flexmarl.launcher.processes import wait_until
+from tests.support.ended import ended
 from tests.support.system import Api, ApiError, System
 
 pytestmark = [pytest.mark.slow, pytest.mark.services]
@@ -31,6 +32,10 @@ def started(api: Api, name: str) -> str:
     run_id = str(api.create_run(name=name, spec=SPEC)["id"])
     api.wait(run_id, lambda run: run["step"] >= 5, 90)
     return run_id
+
+
+def alive(processes: dict[str, int]) -> list[str]:
+    return [name for name, pid in processes.items() if not ended(pid)]
 
 
 def assert_finished(api: Api, run_id: str) -> None:
@@ -69,6 +74,7 @@ def test_a_run_survives_sigkill_of_the_supervisor(system: System) -> None:
     workers = system.processes()
     system.process.kill()
     system.process.wait()
-    assert wait_until(lambda: not any(psutil.pid_exists(pid) for pid in workers.values()), 15)
+    wait_until(lambda: not alive(workers), 5)
+    assert alive(workers) == []
     system.start()
     assert_finished(Api(system.url, api.token), run_id)

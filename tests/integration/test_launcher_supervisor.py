@@ -29,6 +29,7 @@ from flexmarl.launcher.state import (
 )
 from flexmarl.launcher.supervisor import ROUND_S, Signals, StopAsked, Supervisor
 from flexmarl.launcher.up import supervisor_log
+from tests.support.ended import ended
 
 LAUNCH = f"test-{os.getpid()}"
 SLEEP = "import time; time.sleep(60)"
@@ -109,7 +110,7 @@ def test_what_a_dead_process_started_dies_with_it(make: object) -> None:
     grandchild = psutil.Process(child.record.pid).children()[0]
     os.kill(child.record.pid, signal.SIGKILL)
     wait_until(lambda: child.observe(time.monotonic()) is not None, 3)
-    assert wait_until(lambda: not grandchild.is_running(), 3)
+    assert wait_until(lambda: ended(grandchild), 3)
 
 
 def test_stages_stop_in_order_and_the_stubborn_is_killed(make: object, home: Home) -> None:
@@ -131,7 +132,7 @@ def test_stop_finds_processes_that_left_their_group(make: object) -> None:
     assert wait_until(lambda: len(psutil.Process(pid).children()) == 1, 5)
     detached = psutil.Process(pid).children()[0]
     supervisor.stop()
-    assert wait_until(lambda: not detached.is_running(), 2)
+    assert wait_until(lambda: ended(detached), 2)
 
 
 def test_a_process_that_stops_answering_is_replaced(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +184,7 @@ os.kill(os.getpid(), signal.SIGKILL)
         [sys.executable, "-c", script], env=with_path(), stdout=subprocess.PIPE, check=False, timeout=30
     )
     pid = int(out.stdout)
-    assert wait_until(lambda: not psutil.pid_exists(pid), 5)
+    assert wait_until(lambda: ended(pid), 5)
 
 
 def with_path() -> dict[str, str]:

@@ -18,6 +18,7 @@ import pytest
 
 from flexmarl.launcher.processes import wait_until
 from flexmarl.launcher.state import marked
+from tests.support.ended import ended
 from tests.support.system import ROOT, System
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
@@ -129,7 +130,7 @@ def test_a_killed_server_is_started_again_at_its_old_address(running: System, se
     assert [p.cwd() for p in found] == [str(running.home.resolve() / folder)]
     addresses = (running.home / "run" / "environment.json").read_text()
     found[0].kill()
-    assert wait_until(lambda: not found[0].is_running(), 5)
+    assert wait_until(lambda: ended(found[0]), 5)
     assert wait_until(lambda: answers(f"{running.url}/readyz"), 30)
     assert (running.home / "run" / "environment.json").read_text() == addresses
 

@@ -70,7 +70,10 @@ class Child:
         self._rotate()
         log = self.home.open_log(self.spec.name)
         try:
-            self.process = spawn(self.spec.args, cwd=self.home.root, env=environment, output=log)
+            # A supervisor that dies takes the database along: who would say good-bye to it only waits, up to minutes.
+            self.process = spawn(
+                self.spec.args, cwd=self.home.root, env=environment, output=log, death_signal=signal.SIGKILL
+            )
         finally:
             os.close(log)
         self.record = record_of(self.spec.name, self.process.pid)

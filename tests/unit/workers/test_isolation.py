@@ -12,6 +12,7 @@ import pytest_asyncio
 from flexmarl.algorithms.seeds import episode_seed
 from flexmarl.contracts.spec.environment import PettingZoo
 from flexmarl.contracts.wire import EpisodeStatus, PolicyPin
+from tests.support.ended import ended
 from tests.support.misbehaving_host import DIES, DRAWS, HANGS, HANGS_AT_SET_UP, HANGS_DEAF, MOVES, RAISES, WELL
 from workers.models.tokenizer import tokenizer_json
 from workers.rollout.engine_client import TurnReply
@@ -63,7 +64,7 @@ def children(troupe: Troupe) -> list[psutil.Process]:
 
 async def until_gone(processes: list[psutil.Process]) -> None:
     async with asyncio.timeout(GONE_S):
-        while any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in processes):
+        while not all(map(ended, processes)):
             await asyncio.sleep(0.02)
 
 

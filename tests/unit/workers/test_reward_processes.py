@@ -7,6 +7,7 @@ import psutil
 import pytest
 
 from flexmarl.contracts.spec.reward import FunctionReward
+from tests.support.ended import ended
 from tests.unit.workers.test_reward_functions import PLAYED
 from workers.external_access import ExternalAccess
 from workers.rewards.base import Played, RewardFailed
@@ -59,7 +60,7 @@ async def test_a_function_is_called_in_a_process_that_is_used_again_and_knows_no
     assert (first.team_score, first.facts["secrets"]) == (1.0, 0.0)
     assert first.facts["pid"] == second.facts["pid"]
     await function.close()
-    assert not psutil.pid_exists(int(first.facts["pid"]))
+    assert ended(int(first.facts["pid"]))
 
 
 async def test_what_befalls_one_reward_is_its_own_reason_and_the_next_is_computed(package: None) -> None:
@@ -89,7 +90,7 @@ async def test_one_that_hangs_is_killed_at_its_deadline_and_holds_no_other(packa
         await work
     assert failed.value.may_pass
     async with asyncio.timeout(60):
-        while any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in children):
+        while not all(map(ended, children)):
             await asyncio.sleep(0.02)
     await hanging.close()
 
@@ -101,7 +102,7 @@ async def test_a_reward_that_nobody_waits_for_ends_its_process(package: None) ->
         while not (mine := set(psutil.Process().children()) - before):
             await asyncio.sleep(0.02)
         work.cancel()
-        while any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in mine):
+        while not all(map(ended, mine)):
             await asyncio.sleep(0.02)
     await function.close()
 
