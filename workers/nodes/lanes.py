@@ -160,7 +160,8 @@ class Lane:
 
     async def _extended(self, taken: Taken) -> bool:
         try:
-            return (await self._store(lambda conn: commands.extend(conn, taken, TTL_S))).alive
+            [alive] = await self._store(lambda conn: commands.extend(conn, [taken], TTL_S))
+            return alive
         except psycopg.Error as error:
             self._log.warning("could not extend", command=taken.no, error=str(error))
             return True

@@ -8,7 +8,7 @@ command (token lost, run moved on); nothing is kept between commands but connect
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -29,6 +29,7 @@ from workers.external_access import ExternalAccess
 from workers.rollout.demand import Reporter
 from workers.rollout.engine_client import EngineClient
 from workers.rollout.external import ExternalClient
+from workers.rollout.keeping import TTL_S, Keeper
 from workers.rollout.load_reports import LoadReporter
 from workers.rollout.members import Playing, begin, play_each, play_group
 from workers.rollout.rewarding import Push, Rewards
@@ -39,9 +40,6 @@ from workers.vocabulary import Codec
 
 log = structlog.get_logger(__name__)
 
-TTL_S = 5.0
-"""A command whose worker says nothing for this long may be taken by another one."""
-EXTEND_EVERY_S = 1.0
 FULL_AGAIN_S = 1.0
 """Pause before groups that a full disk refused are written again."""
 GIVE_BACK_TRIES = 5
@@ -70,6 +68,7 @@ class Player:
         self._holder = holder
         self._contexts: dict[int, RunContext] = {}
         self._opening = asyncio.Lock()
+        self._keeper = Keeper(self._extend)
 
     async def play(self, run_id: int, no: int) -> None:
         """Carry out one command; returns when it is done, failed, or no longer ours."""
@@ -78,17 +77,15 @@ class Player:
             return
         bound = log.bind(run_id=run_id, command=no)
         work = asyncio.create_task(self._carry_out(taken))
-        keep = asyncio.create_task(self._keep(taken, work))
         try:
-            await work
+            with self._keeper.keeping(taken, work):
+                await work
         except asyncio.CancelledError:
             # Not ours any more, or the process ends: giving it back does nothing in the first case.
             await self._give_back(taken)
             bound.info("command given up", reason="cancelled")
         except Exception as error:  # the command fails with its reason; the worker goes on with others
             await self._failed(taken, error)
-        finally:
-            keep.cancel()
 
     async def _failed(self, taken: Taken, error: Exception) -> None:
         """Say why a command was not carried out. A database that was away is no failure of the command."""
@@ -170,18 +167,8 @@ class Player:
                 told = True
                 await asyncio.sleep(FULL_AGAIN_S)
 
-    async def _keep(self, taken: Taken, work: "asyncio.Task[None]") -> None:
-        """Extend the command while it is played; stop the work once it is not ours any more."""
-        while True:
-            await asyncio.sleep(EXTEND_EVERY_S)
-            try:
-                extended = await self._store(lambda conn: commands.extend(conn, taken, TTL_S))
-            except psycopg.Error as error:
-                log.warning("could not extend", run_id=taken.run_id, command=taken.no, error=str(error))
-                continue
-            if not extended.alive:
-                work.cancel()
-                return
+    async def _extend(self, held: Sequence[Taken]) -> list[bool]:
+        return await self._store(lambda conn: commands.extend(conn, held, TTL_S))
 
     async def _context(self, run_id: int) -> RunContext:
         async with self._opening:

@@ -39,12 +39,6 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Extended:
-    alive: bool
-    """False: stop working on it; it was voided, taken again, or its run moved on."""
-
-
-@dataclass(frozen=True, slots=True)
 class DueCommand:
     """A command somebody should be told of (again)."""
 
@@ -124,20 +118,38 @@ def _taken(run_id: int, no: int, token: UUID, takes: int, epoch: int, body: str)
     return Taken(run_id, no, token, takes, epoch, command_adapter.validate_json(body))
 
 
-def extend(conn: Connection, taken: Taken, ttl_s: float) -> Extended:
-    """Move the deadline of a held command; the answer says whether to go on."""
-    cursor = conn.execute(
+def extend(conn: Connection, held: Sequence[Taken], ttl_s: float) -> list[bool]:
+    """Move the deadlines of held commands; says of each whether to go on working on it.
+
+    No means that it was voided, taken again, or its run moved on. A command whose row somebody else has locked is not
+    waited for, since whoever locks several waits for us in turn: it keeps its deadline until the next time.
+    """
+    rows = conn.execute(
         f"""
-        UPDATE store.command c
-        SET deadline = clock_timestamp() + make_interval(secs => %(ttl)s),
-          next_send = clock_timestamp() + make_interval(secs => %(ttl)s)
-        FROM store.run_state r
-        WHERE c.run_id = %(run)s AND c.no = %(no)s AND r.run_id = c.run_id AND {_LIVE}
-          AND c.status = 'taken' AND c.token = %(token)s
+        WITH held AS (
+          SELECT c.run_id, c.no, c.token FROM store.command c JOIN store.run_state r USING (run_id)
+          JOIN unnest(%(runs)s::bigint[], %(nos)s::bigint[], %(tokens)s::uuid[]) AS h(run_id, no, token)
+            ON h.run_id = c.run_id AND h.no = c.no AND h.token = c.token
+          WHERE c.status = 'taken' AND {_LIVE}
+        ), free AS MATERIALIZED (
+          SELECT c.run_id, c.no FROM store.command c JOIN held USING (run_id, no, token)
+          WHERE c.status = 'taken' FOR UPDATE OF c SKIP LOCKED
+        ), moved AS (
+          UPDATE store.command c SET deadline = clock_timestamp() + make_interval(secs => %(ttl)s),
+            next_send = clock_timestamp() + make_interval(secs => %(ttl)s)
+          FROM free WHERE c.run_id = free.run_id AND c.no = free.no
+        )
+        SELECT token FROM held
         """.encode(),
-        {"run": taken.run_id, "no": taken.no, "token": taken.token, "ttl": ttl_s},
-    )
-    return Extended(cursor.rowcount == 1)
+        {
+            "runs": [taken.run_id for taken in held],
+            "nos": [taken.no for taken in held],
+            "tokens": [taken.token for taken in held],
+            "ttl": ttl_s,
+        },
+    ).fetchall()
+    alive = {token for (token,) in rows}
+    return [taken.token in alive for taken in held]
 
 
 def guard(conn: Connection, taken: Taken) -> None:

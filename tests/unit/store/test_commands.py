@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
+import psycopg
 import pytest
 
 from flexmarl.contracts.commands import LoadWeights
@@ -36,7 +37,7 @@ def test_a_deadline_that_passed_gives_the_command_a_new_token(story):
         with pytest.raises(TokenLost):
             stale(story.conn, first)
     commands.reopen(story.conn, first)
-    assert commands.extend(story.conn, second, 30).alive
+    assert commands.extend(story.conn, [second], 30) == [True]
     commands.finish(story.conn, second)
     assert story.count("inbox") == 0
 
@@ -45,8 +46,20 @@ def test_an_extended_command_is_not_taken_again(story):
     no = story.play(0)
     taken = story.take(no)
     story.lapse(no)
-    assert commands.extend(story.conn, taken, 30).alive
+    assert commands.extend(story.conn, [taken], 30) == [True]
     assert commands.take(story.conn, 1, no, 30) is None
+
+
+def test_many_are_extended_together_and_one_that_is_locked_is_not_waited_for(story):
+    first, second, lost = (story.take(story.play(draw)) for draw in range(3))
+    for one in (first, second, lost):
+        story.lapse(one.no)
+    again = commands.take(story.conn, 1, lost.no, 30)
+    with psycopg.connect(story.conn.info.dsn, password=story.conn.info.password) as other:
+        other.execute("SELECT FROM store.command WHERE no = %s FOR UPDATE", [second.no])
+        assert commands.extend(story.conn, [first, second, lost, again], 30) == [True, True, False, True]
+    assert commands.take(story.conn, 1, first.no, 30) is None
+    assert commands.take(story.conn, 1, second.no, 30) is not None, "nobody moved the deadline of the locked one"
 
 
 def test_a_failure_is_an_event_once(story):

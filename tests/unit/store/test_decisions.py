@@ -82,7 +82,7 @@ def test_a_voided_command_tells_its_taker(story):
     no = story.play(0)
     taken = story.take(no)
     story.decide(void=(no,))
-    assert not commands.extend(story.conn, taken, 5).alive
+    assert commands.extend(story.conn, [taken], 5) == [False]
     assert commands.take(story.conn, 1, no, 5) is None
 
 
@@ -110,7 +110,7 @@ def test_an_older_epoch_is_not_taken_and_learns_it_when_held(story):
     held, waiting = story.take(story.play(0)), story.play(1)
     story.epoch = 2
     story.decide()
-    assert not commands.extend(story.conn, held, 5).alive
+    assert commands.extend(story.conn, [held], 5) == [False]
     assert commands.take(story.conn, 1, waiting, 5) is None
     order = (GroupOrder(draw=2, task_seed=2, members=2),)
     fresh = story.issue(PlayGroups(pool="p", epoch=2, origin="train", groups=order, pins={}, sampling_seed=1))

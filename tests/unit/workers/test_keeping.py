@@ -1,0 +1,79 @@
+"""Commands of a worker are extended together; whoever lost one stops, and a store that is away stops nobody."""
+
+import asyncio
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from flexmarl.contracts.commands import PlayGroups
+from flexmarl.store.commands import Taken
+from workers.rollout import keeping
+from workers.rollout.keeping import Keeper
+
+
+def taken(no: int) -> Taken:
+    order = PlayGroups(pool="p", epoch=1, origin="train", groups=(), pins={}, sampling_seed=1)
+    return Taken(1, no, uuid4(), 1, 1, order)
+
+
+class Store:
+    def __init__(self) -> None:
+        self.asked: list[list[int]] = []
+        self.lost: set[int] = set()
+        self.away = False
+
+    async def extend(self, held: list[Taken]) -> list[bool]:
+        self.asked.append(sorted(one.no for one in held))
+        if self.away:
+            raise psycopg.OperationalError("away")
+        return [one.no not in self.lost for one in held]
+
+    async def asked_again(self) -> None:
+        seen = len(self.asked)
+        while len(self.asked) < seen + 2:
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setattr(keeping, "EXTEND_EVERY_S", 0.001)
+    return Store()
+
+
+async def kept(keeper: Keeper, one: Taken) -> None:
+    work = asyncio.create_task(asyncio.sleep(3600))
+    with keeper.keeping(one, work):
+        await work
+
+
+async def test_all_are_extended_at_once_and_the_lost_one_alone_is_stopped(store: Store) -> None:
+    keeper = Keeper(store.extend)
+    async with asyncio.timeout(60):
+        first, second = (asyncio.create_task(kept(keeper, taken(no))) for no in (1, 2))
+        await store.asked_again()
+        assert store.asked[-1] == [1, 2]
+        store.lost = {2}
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        await store.asked_again()
+        assert store.asked[-1] == [1]
+        assert not first.done()
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+    seen = len(store.asked)
+    await asyncio.sleep(0.05)
+    assert len(store.asked) == seen, "nobody extends what nobody holds"
+
+
+async def test_a_store_that_is_away_stops_nobody_and_a_second_try_of_a_command_is_kept_apart(store: Store) -> None:
+    keeper, store.away = Keeper(store.extend), True
+    async with asyncio.timeout(60):
+        plays = [asyncio.create_task(kept(keeper, taken(7))) for _ in range(2)]
+        await store.asked_again()
+        assert store.asked[-1] == [7, 7]
+        assert not any(play.done() for play in plays)
+        for play in plays:
+            play.cancel()
+        await asyncio.gather(*plays, return_exceptions=True)
