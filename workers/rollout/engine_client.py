@@ -41,7 +41,7 @@ RETRY_FIRST_S = 0.02
 RETRY_LAST_S = 0.5
 LOOK_EVERY_S = 0.05
 """Pause of a turn that waits for weights to come: nothing is broken, they are being made."""
-SILENT_LOOKS = 10
+SILENT_LOOKS = 5
 """Looks, `PROGRESS_S` apart, at a stream that says nothing before its engine is left: about five seconds."""
 FAILED_ALONE_S = 1.0
 SILENT_ALONE_S = 10.0

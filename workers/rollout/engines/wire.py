@@ -13,7 +13,7 @@ of a token depends on (seed, position) alone, the same weights make the same rep
 
 import msgspec
 
-PROGRESS_S = 0.5
+PROGRESS_S = 1.0
 """Between two events of a stream that asked for progress."""
 
 
