@@ -164,7 +164,7 @@ class Run:
         for route in fleet.routes.values():
             route.holds.clear()
         self._orders = {lease: asyncio.Queue() for lease in fleet.routes}
-        client = EngineClient(self._registry, ROUTERS.get("least_loaded"))
+        client = EngineClient(self._registry, ROUTERS.get("least_loaded")())
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as session:
             lanes = [asyncio.create_task(self._lane(session, lease)) for lease in fleet.routes]
             reporter = Reporter("bench", client.counters.demand, client.depths, self._report)

@@ -30,6 +30,7 @@ from workers.rollout.turns import (
     SoFar,
     TooManyMovesError,
     TryElsewhereError,
+    TurnRefusedError,
     TurnReply,
     TurnRequest,
     TurnTimeoutError,
@@ -180,7 +181,13 @@ class EngineClient:
         if not held:
             _give_back(turns, "not_held")
             return
-        for engine, batch in spread(turns, held, self._router, self._lengths, self.counters):
+        try:
+            batches = spread(turns, held, self._router, self._lengths, self.counters)
+        except Exception as error:  # a router may be somebody's plug-in: whatever it raises ends the turns it was for
+            for one in turns:
+                one.refuse(TurnRefusedError("router_failed", f"{type(error).__name__}: {error}"))
+            return
+        for engine, batch in batches:
             for i in range(0, len(batch), MAX_PROMPTS):
                 exchange = Exchange.begin(engine, batch[i : i + MAX_PROMPTS])
                 self._open.add(exchange)

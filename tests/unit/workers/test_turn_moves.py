@@ -21,6 +21,7 @@ from workers.rollout.turns import (
     SoFar,
     TooManyMovesError,
     TryElsewhereError,
+    TurnRefusedError,
     TurnReply,
     TurnRequest,
     Waiting,
@@ -58,6 +59,16 @@ def assert_whole(reply: TurnReply, segments: list[int]) -> None:
     assert reply.choice.token_ids == WHOLE
     assert reply.choice.logprobs == CHANCES
     assert reply.choice.segments == segments
+
+
+async def test_a_router_that_fails_ends_its_turns_and_says_why() -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("no such weight")
+
+    async with BreakingEngine("a") as first, BreakingEngine("b") as second:
+        client = EngineClient(known(first, second), broken)
+        with pytest.raises(TurnRefusedError, match="router_failed: KeyError: 'no such weight'"):
+            await answer(client, asked())
 
 
 @pytest.mark.parametrize("how", ["hang_up", "abort"])
