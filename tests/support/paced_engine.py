@@ -14,6 +14,7 @@ import msgspec
 from aiohttp import web
 
 from workers.rollout.engines.wire import (
+    PROGRESS_S,
     Choice,
     CompletionRequest,
     CompletionResponse,
@@ -65,17 +66,19 @@ class PacedEngine:
             return _json(NotHeld("not_held", f"{asked.model} is not held", self._holds), 409)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        async for choice in self._made(asked):
+        async for choices in self._made(asked):
             load = Load(self._running.total(), self._waiting.total())
-            body = msgspec.json.encode(CompletionResponse(asked.model, [choice], load, self._life))
+            body = msgspec.json.encode(CompletionResponse(asked.model, choices, load, self._life))
             await response.write(b"data: " + body + b"\n\n")
         await response.write(b"data: [DONE]\n\n")
         return response
 
-    async def _made(self, asked: CompletionRequest) -> AsyncIterator[Choice]:
-        made = [asyncio.create_task(self._make(asked, index)) for index in range(len(asked.prompt))]
-        for done in asyncio.as_completed(made):
-            yield await done
+    async def _made(self, asked: CompletionRequest) -> AsyncIterator[list[Choice]]:
+        """Yield what has ended; nothing for a while is a sign of life."""
+        made = {asyncio.create_task(self._make(asked, index)) for index in range(len(asked.prompt))}
+        while made:
+            ended, made = await asyncio.wait(made, timeout=PROGRESS_S, return_when=asyncio.FIRST_COMPLETED)
+            yield [one.result() for one in ended]
 
     async def _make(self, asked: CompletionRequest, index: int) -> Choice:
         """Hold a slot for as long as the reply takes; what has not begun when its policy leaves is handed back."""

@@ -14,8 +14,6 @@ from workers.rollout.engines.wire import Choice, Done
 
 MAX_MOVES = 5
 """Times a turn goes on at another engine, or the same one anew, after one took it and did not finish it."""
-
-
 HANDED_BACK = {"abort": "aborted", "out_of_memory": "out_of_memory"}
 """Finish reasons of a reply that its engine did not finish, with what they count as."""
 
@@ -145,10 +143,12 @@ class Waiting:
     asked_at: float
     so_far: SoFar
     moves: int = 0
+    had: int = 0
+    """Tokens that were made before this try."""
     expected: float = 0.0
     """Tokens that are still to be made, as far as can be told."""
     taken: bool = False
-    """Whether an engine accepted it."""
+    """Whether an engine accepted it, and did not hand it back as it came."""
     engine: str = ""
     """To which it went."""
     before: str = ""
@@ -163,6 +163,8 @@ class Waiting:
                 self.so_far.take(choice)
                 choice = self.so_far.choice(choice.finish_reason)
             if choice.finish_reason in HANDED_BACK:
+                if choice.finish_reason == "abort" and len(choice.token_ids) == self.had:
+                    self.taken = False  # it only stood in a queue whose policy left: nothing of it moves
                 self.so_far = SoFar(choice.token_ids, choice.logprobs, choice.segments)
                 raise TryElsewhereError(HANDED_BACK[choice.finish_reason])
             if choice.finish_reason == "nonfinite":
@@ -194,4 +196,4 @@ class Waiting:
         carried = self.so_far.copy() if resumes and self.request.follow != "restart_turn" else SoFar()
         future: asyncio.Future[TurnReply] = asyncio.get_running_loop().create_future()
         moves = self.moves + self.taken
-        return Waiting(self.request, future, self.asked_at, carried, moves, before=self.engine)
+        return Waiting(self.request, future, self.asked_at, carried, moves, len(carried.token_ids), before=self.engine)

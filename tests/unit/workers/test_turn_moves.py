@@ -78,10 +78,22 @@ async def test_interrupted_at_every_token_it_is_the_uninterrupted_reply(position
         client = client_of(first, second)
         reply = await answer(client, asked(follow="resume"))
     assert_whole(reply, [0, position, 1, TOKENS - position] if position else [1, TOKENS])
-    assert (reply.incarnation, reply.moves, len(second.requests)) == ("b", 1, 1)
-    assert sum(client.counters.moved.values()) == 1
+    moves = 0 if (position, how) == (0, "abort") else 1
+    assert (reply.incarnation, reply.moves, len(second.requests)) == ("b", moves, 1)
+    assert sum(client.counters.moved.values()) == moves
     (done,) = second.requests[0].done or [None]
     assert (done.token_ids, done.logprobs) == (WHOLE[:position], CHANCES[:position]) if done else position == 0
+
+
+async def test_a_turn_that_only_stood_in_queues_has_not_moved_however_many_they_were() -> None:
+    def breaks(number: int, begun: int) -> tuple[int, str]:
+        return (0, "abort") if number < MAX_MOVES + 2 else (6, "abort") if not begun else (TOKENS, "")
+
+    async with BreakingEngine("a", 0, breaks) as engine:
+        client = client_of(engine)
+        reply = await answer(client, asked(follow="resume"))
+    assert_whole(reply, [0, TOKENS])
+    assert (reply.moves, len(engine.requests)) == (1, MAX_MOVES + 3)
 
 
 async def test_many_turns_of_a_request_move_each_with_its_own_tokens() -> None:
