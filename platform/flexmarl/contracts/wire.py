@@ -89,7 +89,7 @@ class CutSample(Record):
     turn: int
     advantage: float
     weight: float = 1.0
-    """Row coefficient c_i of the loss's normal form."""
+    """How often the row counts, before the coefficient c_i that the trainer gives it by its length."""
 
 
 class MicroBatchRef(Record):

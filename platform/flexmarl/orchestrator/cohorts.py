@@ -202,10 +202,9 @@ def _rows(ctx: Context, finished: Sequence[EpisodeOutcome], advantages: Advantag
     rows: dict[str, list[Row]] = {}
     for episode, values in zip(finished, advantages, strict=True):
         for sample, advantage in zip(episode.samples, values, strict=True):
-            weight, _ = plan.aggregation(sample.tokens)
-            if weight and sample.role in plan.trained_roles:
+            if sample.tokens and sample.role in plan.trained_roles:
                 rows.setdefault(plan.policy_of[sample.role], []).append(
-                    (episode.member, episode.attempt, sample.role, sample.turn, advantage, weight, sample.tokens)
+                    (episode.member, episode.attempt, sample.role, sample.turn, advantage, 1.0, sample.tokens)
                 )
     return rows
 

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import cast, get_args
 
 from flexmarl.algorithms.advantages import ADVANTAGES, NORMALISERS, AdvantageEstimator, BatchNormaliser
-from flexmarl.algorithms.aggregation import AGGREGATIONS, Aggregation
 from flexmarl.algorithms.filters import GROUP_FILTERS, GroupFilter
 from flexmarl.algorithms.group_keys import GROUP_KEYS, GroupKey
 from flexmarl.algorithms.schedules import entropy_coefficient, learning_rate
@@ -59,7 +58,6 @@ class Plan:
     group_key: GroupKey
     group_filter: GroupFilter
     normaliser: BatchNormaliser
-    aggregation: Aggregation
 
     def entropy_coefficient(self, step: int) -> float:
         """Return the entropy bonus's coefficient of a step, from 0."""
@@ -102,7 +100,6 @@ def make_plan(spec: ExperimentSpec) -> Plan:
         group_key=GROUP_KEYS.get(algorithm.group_key),
         group_filter=GROUP_FILTERS.get(sampling.group_filter),
         normaliser=NORMALISERS.get(algorithm.advantage.type),
-        aggregation=AGGREGATIONS.get(algorithm.loss.aggregation),
     )
 
 

@@ -267,3 +267,12 @@ def test_progress_tells_what_a_page_shows():
     assert done.agents["speaker"].version == 4
     assert done.samples_trained == len(cluster.trained)
     assert done.step_seconds > 0
+
+
+def test_a_cut_row_counts_once_whatever_the_average_of_the_loss():
+    """Its coefficient is the trainer's alone: given here as well, it would count twice."""
+    cluster = quiet(algorithm__loss__aggregation="seq_mean_token_mean")
+    decisions = [settle(cluster, 0), settle(cluster, 1)]
+    cuts = [n.command for found in decisions for n in found.commands if n.command.kind == "cut_micro_batch"]
+    assert any(sample for cut in cuts for sample in cut.samples)
+    assert {sample.weight for cut in cuts for sample in cut.samples} == {1.0}
