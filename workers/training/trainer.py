@@ -173,6 +173,10 @@ class Trainer:
         self._intervals.add("checkpoint", "", began, time.time())
         return CheckpointReply(written.path, written.bytes)
 
+    def let_go(self, policy: str) -> None:
+        """Hold a policy no more, if it is held: what broke off in the middle is restored from what is on disk."""
+        self._held.pop(policy, None)
+
     def settle(self) -> None:
         """Wait until nothing is being removed from the state plane any more."""
         for shelf in self._shelves.values():

@@ -24,7 +24,7 @@ from workers.rollout.engines.serving import serve_engine
 from workers.rollout.engines.vllm_adapters import SharedEngine
 from workers.rollout.engines.vllm_engine import VllmEngine
 from workers.rollout.engines.vllm_models import vllm_model
-from workers.rollout.engines.vllm_seat import Seat, build
+from workers.rollout.engines.vllm_seat import Seat, build, said
 from workers.transfer.local import LocalTier
 
 if TYPE_CHECKING:
@@ -127,8 +127,9 @@ def _serve(config: ChildConfig, engine: VllmEngine, source: StatePlaneSource, an
     try:
         child_server.run_loop(serve_engine(config, engine, source, IntervalLog(), answer))
         code = 0
-    except Exception:  # whatever broke generation: a fresh life follows, and these are the last words of this one
+    except Exception as error:  # whatever broke generation: a fresh life follows
         traceback.print_exc()
+        sys.stderr.write(f"{said(error)}\n")  # the last words of this one: an error may end in lines that say nothing
     finally:
         sys.stderr.flush()
         os._exit(code)
