@@ -44,7 +44,7 @@ from workers.training.wire import (
     StepRequest,
     TrainRow,
 )
-from workers.transfer import StateError
+from workers.transfer import StateError, StateMissing
 from workers.vocabulary import Codec
 
 if TYPE_CHECKING:
@@ -128,7 +128,10 @@ class Trainer:
         learned = learner.step(asked.learning_rate)
         keep_pace(began, self._spec.resources.pace.step_s)
         del self._held[asked.policy]  # held again once the new version is stored
-        stored = self._keep(asked.policy, asked.next_version, learner)
+        try:
+            stored = self._keep(asked.policy, asked.next_version, learner)
+        except StateError as error:  # the disk is full: the step is taken again once the policy is bound
+            raise TrainerRefusal(RefusalCode.STATE, str(error)) from error
         durable = {}
         if self._spec.mechanisms.durability.type == "async":
             durable, self._behind[asked.policy] = self._behind.get(asked.policy, {}), {asked.next_version: stored.state}
@@ -202,7 +205,7 @@ class Trainer:
             roles = self._spec.roles_of(policy)
             done = warm_up(learner, settings.warmup, self._family, roles, Codec(tokenizer), rng)
             facts |= {"warmup_steps": done.steps, "warmup_seconds": done.seconds}
-        held = self._hold(policy, 0, tokenizer, learner)
+        held = self._hold(policy, 0, tokenizer, learner, self._put_first(policy, learner))
         held.created = self._bound(policy, held, created=True, facts=facts)
         return held.created
 
@@ -230,7 +233,18 @@ class Trainer:
             redo(learner, step, shelf)
         self._empty_of(learner, asked.version)
         tokenizer = tokenizer_of(self._spec.policies[asked.policy].model, self._family.vocabulary())
-        return self._bound(asked.policy, self._hold(asked.policy, asked.version, tokenizer, learner))
+        stored = self._stored_already(asked, learner, shelf)
+        held = self._hold(asked.policy, asked.version, tokenizer, learner, stored)
+        return self._bound(asked.policy, held)
+
+    def _stored_already(self, asked: BindRequest, learner: Learner, shelf: Shelf) -> Stored:
+        """Keep what was restored under the names that the platform knows; store what is new of it."""
+        known = Stored(asked.digest, "" if asked.redo else asked.state)
+        if not shelf.adopt(known):
+            raise StateMissing(asked.digest, "let go of while it was restored")
+        if known.state or asked.policy not in self._spec.trainable_policies():
+            return known
+        return shelf.put_state(asked.digest, learner.training_state())
 
     def _first_weights(self, policy: str, words: int) -> "dict[str, torch.Tensor]":
         """Return what version 0 publishes. Adapters over equal models have one base, whoever trains them."""
@@ -241,16 +255,18 @@ class Trainer:
         self._shelf(policy).put_base(base, settings.tuning)
         return initial_adapter(base, settings.tuning, derive(seed, "weights", policy))
 
-    def _hold(self, policy: str, version: int, tokenizer: bytes, learner: Learner) -> Held:
-        """Store what the learner holds and remember it; a frozen policy keeps no learner."""
-        weights = learner.parameters.named()
+    def _hold(self, policy: str, version: int, tokenizer: bytes, learner: Learner, stored: Stored) -> Held:
+        """Remember a stored version; a frozen policy keeps no learner."""
+        trained = policy in self._spec.trainable_policies()
+        self._held[policy] = Held(version, stored, tokenizer, learner if trained else None)
+        return self._held[policy]
+
+    def _put_first(self, policy: str, learner: Learner) -> Stored:
+        """Store version 0."""
+        weights, shelf = learner.parameters.named(), self._shelf(policy)
         if policy in self._spec.trainable_policies():
-            stored = self._shelf(policy).put(weights, learner.training_state())
-            held = Held(version, stored, tokenizer, learner)
-        else:
-            held = Held(version, Stored(self._shelf(policy).put_weights(weights), ""), tokenizer, None)
-        self._held[policy] = held
-        return held
+            return shelf.put(weights, learner.training_state())
+        return Stored(shelf.put_weights(weights), "")
 
     def _empty(self, held: Held) -> None:
         if held.learner is not None:
