@@ -29,7 +29,8 @@ from workers.models.weights import initial_weights
 from workers.rollout.environments.registry import family_of
 from workers.training.checkpoints import Export, write_checkpoint
 from workers.training.errors import RefusalCode, TrainerRefusal
-from workers.training.learner import Adapter, Learner, Objective
+from workers.training.learner import Adapter, Learner
+from workers.training.objective import Objective
 from workers.training.shelf import Shelf, Stored
 from workers.training.warmup import warm_up
 from workers.training.wire import (
@@ -103,10 +104,10 @@ class Trainer:
 
     def accumulate(self, asked: AccumulateRequest) -> AccumulateReply:
         """Add a micro-batch's gradient to the policy's accumulator."""
-        learner = self._learner(asked.policy)
+        learner, version = self._learner(asked.policy), self._holding(asked.policy).version
         began = time.time()
         stats = learner.accumulate(
-            asked.accumulator, asked.micro_batch, content_of(asked.rows), asked.rows, asked.entropy_coef
+            asked.accumulator, asked.micro_batch, content_of(asked.rows), asked.rows, asked.entropy_coef, version
         )
         pace = self._spec.resources.pace
         keep_pace(began, pace.micro_batch_s + pace.row_s * len(asked.rows))
@@ -291,14 +292,13 @@ class Trainer:
     def _new_learner(self, policy: str, version: int, weights: "Mapping[str, torch.Tensor]") -> Learner:
         """Return a learner of published weights: a whole model's, or an adapter's over the base on the shelf."""
         settings, algorithm = self._spec.policies[policy], self._spec.algorithm
-        limit = algorithm.importance_limit if algorithm.correction == "truncated_importance" else None
         adapter = None
         if isinstance(settings.tuning, Lora):
             adapter, weights = Adapter(settings.tuning, weights), self._shelf(policy).base()
         return Learner(
             weights,
             architecture_of(settings.model),
-            Objective.of(algorithm.loss, limit),
+            Objective.of(algorithm.loss, algorithm),
             settings.optimizer,
             settings.precision,
             self._device,
@@ -343,7 +343,10 @@ def redo(learner: Learner, step: RedoStep, shelf: Shelf) -> None:
     accumulator = learner.accumulator
     accumulator.open(f"redo:{step.version}")
     for batch in sorted(step.batches, key=lambda own: own.micro_batch):
-        learner.accumulate(accumulator.epoch, batch.micro_batch, content_of(batch.rows), batch.rows, batch.entropy_coef)
+        content = content_of(batch.rows)
+        learner.accumulate(
+            accumulator.epoch, batch.micro_batch, content, batch.rows, batch.entropy_coef, step.version - 1
+        )
     learner.step(step.learning_rate)
     learner.parameters.take(shelf.weights(step.digest))
 

@@ -33,6 +33,8 @@ class TrainRow(msgspec.Struct):
     temperature: float
     advantage: float
     weight: float
+    segments: list[int] = []
+    """version, tokens, version, tokens, ... over the response; empty: not known"""
 
 
 class RedoBatch(msgspec.Struct, forbid_unknown_fields=True):

@@ -71,15 +71,16 @@ def test_training_and_evaluation_draw_different_tasks():
 
 @pytest.mark.parametrize("name", AGGREGATIONS.names())
 def test_a_row_without_tokens_weighs_nothing(name):
-    assert AGGREGATIONS.get(name)(0) == (0.0, 0.0)
-    weight, share = AGGREGATIONS.get(name)(4)
+    assert AGGREGATIONS.get(name)(0, Loss()) == (0.0, 0.0)
+    weight, share = AGGREGATIONS.get(name)(4, Loss())
     assert weight > 0 < share
 
 
 def test_aggregations_follow_their_normal_form():
-    assert AGGREGATIONS.get("token_mean")(4) == (1.0, 4.0)
-    assert AGGREGATIONS.get("seq_mean_token_mean")(4) == (0.25, 1.0)
-    assert AGGREGATIONS.get("seq_mean_token_sum")(4) == (1.0, 1.0)
+    assert AGGREGATIONS.get("token_mean")(4, Loss()) == (1.0, 4.0)
+    assert AGGREGATIONS.get("seq_mean_token_mean")(4, Loss()) == (0.25, 1.0)
+    assert AGGREGATIONS.get("seq_mean_token_sum")(4, Loss()) == (1.0, 1.0)
+    assert AGGREGATIONS.get("constant_norm")(4, Loss(norm_tokens=16)) == (1 / 16, 1.0)
 
 
 def test_schedules_decay_in_a_line_and_stay():
