@@ -80,3 +80,15 @@ class StatePlane(Protocol):
 
     def collect(self, keep: Collection[str], grace_s: float) -> list[str]:
         """Give up every claim of this owner that is not in `keep` and older than `grace_s`; return their digests."""
+
+
+class Source(Protocol):
+    """Where contents can be fetched from, chunk by chunk. Nothing it gives is trusted: who fetches checks it."""
+
+    name: str
+
+    def manifest(self, digest: str) -> bytes:
+        """Return a content's manifest. Raises StateMissing, or StateError when the source cannot be reached."""
+
+    def fetch(self, digest: str, chunk: str, room: memoryview) -> None:
+        """Fill memory with a chunk. Raises like `manifest`, and CorruptState for one of another length."""

@@ -16,6 +16,7 @@ import msgspec
 from blake3 import blake3
 
 from workers.transfer.base import CorruptState, Meta, Tensors
+from workers.transfer.parallel import in_threads
 
 if TYPE_CHECKING:
     import torch
@@ -50,7 +51,7 @@ class Description(msgspec.Struct, frozen=True):
     meta: str
     tensors: tuple[Entry, ...]
     chunks: tuple[str, ...]
-    """BLAKE3 of each chunk, in order."""
+    """Checksum of each chunk, in order: BLAKE3 wherever it is also the chunk's name."""
 
     def size(self, number: int) -> int:
         """Return the length of a chunk: the last one may be short."""
@@ -75,15 +76,18 @@ class Encoded:
 
 def encode(tensors: Tensors, meta: Meta | None = None, chunk_bytes: int = CHUNK_BYTES) -> Encoded:
     """Name a content."""
-    from workers.transfer.parallel import in_threads
-
-    entries, views, size = arrange(tensors)
-    pieces = tuple(_cut(entries, views, size, chunk_bytes))
-    names = in_threads(name_of, pieces)
-    described = json.dumps(meta or {}, sort_keys=True, separators=(",", ":"))
-    description = Description(_LAYOUT, size, chunk_bytes, described, tuple(entries), tuple(names))
+    unnamed, pieces = describe(tensors, meta or {}, chunk_bytes)
+    description = msgspec.structs.replace(unnamed, chunks=tuple(in_threads(name_of, pieces)))
     manifest = msgspec.json.encode(description)
-    return Encoded(blake3(manifest).hexdigest(), manifest, description, pieces)
+    return Encoded(blake3(manifest).hexdigest(), manifest, description, tuple(pieces))
+
+
+def describe(tensors: Tensors, meta: Meta, chunk_bytes: int) -> tuple[Description, list[Pieces]]:
+    """Return a manifest that lists no chunks yet, and the memory of each."""
+    entries, views, size = arrange(tensors)
+    described = json.dumps(meta, sort_keys=True, separators=(",", ":"))
+    description = Description(_LAYOUT, size, chunk_bytes, described, tuple(entries), ())
+    return description, cut(entries, views, size, chunk_bytes)
 
 
 def decode(digest: str, manifest: bytes) -> Description:
@@ -147,10 +151,10 @@ def room_in(description: Description, into: "Mapping[str, torch.Tensor]", digest
         not tensor.is_contiguous() or tensor.device.type != "cpu" for tensor in into.values()
     ):
         raise CorruptState(digest, "the tensors to fill differ from the content in names, types, shapes or layout")
-    return list(_cut(entries, views, size, description.chunk_bytes))
+    return cut(entries, views, size, description.chunk_bytes)
 
 
-def _cut(entries: Sequence[Entry], views: Sequence[memoryview], size: int, chunk_bytes: int) -> list[Pieces]:
+def cut(entries: Sequence[Entry], views: Sequence[memoryview], size: int, chunk_bytes: int) -> list[Pieces]:
     """Return the memory of each chunk. Between two tensors lie zeros up to the next aligned place."""
     chunks: list[Pieces] = [[] for _ in range(-(-size // chunk_bytes))]
     end = 0

@@ -40,6 +40,12 @@ class ChunkFiles:
         with open(self.path(name), "rb") as file:
             self._verified[name] = signature(file.fileno())
 
+    def accept(self, digest: str, name: str, pieces: Pieces) -> None:
+        """Store a chunk that somebody else named. Raises CorruptState for bytes of another name."""
+        if name_of(pieces) != name:
+            raise CorruptState(digest, f"chunk {name[:12]} came with other bytes")
+        self.store(name, pieces)
+
     def whole(self, name: str, size: int) -> bool:
         """Say whether a chunk lies here unharmed."""
         try:

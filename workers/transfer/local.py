@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from workers.transfer.base import CorruptState, Manifest, Meta, StateError, StateFull, StateMissing, Tensors
+from workers.transfer.base import CorruptState, Manifest, Meta, Source, StateError, StateFull, StateMissing, Tensors
 from workers.transfer.contents import Description, Encoded, Pieces, decode, encode, make_room, room_in
 from workers.transfer.files import WRITING, ChunkFiles, full_told, gone_is_fine, sync_folder, write_durably
 from workers.transfer.parallel import in_threads
@@ -72,6 +72,23 @@ class LocalTier:
             sync_folder(self._root)
         self._read[digest] = description
         return self._located(digest, description)
+
+    def bring(self, digest: str, source: Source) -> Manifest:
+        """Make a content lie here that lies there; chunks that are here already, whole, are not fetched again.
+
+        Raises StateMissing, CorruptState or StateFull. What broke off goes on at the chunk where it stopped.
+        """
+        manifest = source.manifest(digest)
+        description = decode(digest, manifest)
+
+        def write(number: int) -> None:
+            name, size = description.chunks[number], description.size(number)
+            if not self._chunks.whole(name, size):
+                room = memoryview(bytearray(size))
+                source.fetch(digest, name, room)
+                self._chunks.accept(digest, name, [room])
+
+        return self.take_in(digest, manifest, description, write)
 
     def get(
         self, digest: str, device: str = "cpu", into: "Mapping[str, torch.Tensor] | None" = None
