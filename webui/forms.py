@@ -16,7 +16,7 @@ Schema = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One input: `pointer` names it in the document, `kind` is number, integer, text, choice, flag, pairs or variant."""
+    """One input: `pointer` is its place in the document, `kind` number, integer, text, choice, flag, pairs or variant."""
 
     pointer: str
     label: str
