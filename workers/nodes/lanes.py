@@ -14,6 +14,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 import aiohttp
+import msgspec
 import psycopg
 import structlog
 
@@ -43,11 +44,18 @@ class Store(Protocol):
     def __call__(self, call: Callable[[psycopg.Connection], T], /) -> Awaitable[T]: ...
 
 
+class Bring(Protocol):
+    """Makes what a run's request names lie on this node."""
+
+    def __call__(self, run_id: int, request: msgspec.Struct, /) -> Awaitable[None]: ...
+
+
 class Lane:
     """The commands of one child incarnation."""
 
-    def __init__(self, child: ChildEndpoint, session: aiohttp.ClientSession, store: Store) -> None:
+    def __init__(self, child: ChildEndpoint, session: aiohttp.ClientSession, store: Store, bring: Bring) -> None:
         self.child = child
+        self._bring = bring
         self._client = ChildClient(session, child)
         self._store = store
         self._wake = asyncio.Event()
@@ -137,7 +145,7 @@ class Lane:
 
         Raises ChildUnreachable after giving the command back.
         """
-        work = asyncio.ensure_future(perform(self._client, prepared))
+        work = asyncio.ensure_future(self._performed(prepared))
         try:
             while True:
                 done, _ = await asyncio.wait({work}, timeout=EXTEND_S)
@@ -157,6 +165,10 @@ class Lane:
             raise
         finally:
             work.cancel()
+
+    async def _performed(self, prepared: Prepared) -> Commit:
+        await self._bring(prepared.taken.run_id, prepared.request)
+        return await perform(self._client, prepared)
 
     async def _extended(self, taken: Taken) -> bool:
         try:
