@@ -16,7 +16,7 @@ Schema = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One input: `pointer` is its place in the document, `kind` number, integer, text, choice, flag, pairs or variant."""
+    """One input: where it is in the document, and of what kind: number, integer, text, choice, flag, pairs, variant."""
 
     pointer: str
     label: str
