@@ -1,6 +1,6 @@
 """The Load page in a browser: what engines tell is shown without any event of the run, and lists are narrowed."""
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
@@ -38,7 +38,7 @@ def test_the_page_reads_engines_every_four_seconds_without_any_event(guest: Visi
     page.on("requestfinished", lambda request: read.append(request) if "/parts/load" in request.url else None)
     page.clock.install()
     guest.goto(f"/runs/{seeded.keys[RUNNING]}/load")
-    page.clock.pause_at(datetime.now() + timedelta(hours=1))
+    page.clock.pause_at(datetime.now(UTC) + timedelta(hours=1))
     assert "solver waits most: 7 turns" in page.locator("#load-now h2").inner_text()
     asked(seeded, 4321)
     for _ in range(1 + 10 * POLL_S):
