@@ -38,6 +38,7 @@ from workers.nodes.load import measure
 from workers.nodes.playground import TEND_S, Playground
 from workers.settings import Settings
 from workers.transfer.peer import StateRoutes
+from workers.transfer.shared import sweep as give_back_memory
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -186,7 +187,10 @@ class NodeAgent:
             await self._store(lambda conn: put_engines(conn, loads))
 
     async def _end_orphans(self) -> None:
-        """End leases that should end and that no device worker renews: its process is proved dead here."""
+        """End leases that should end and that no device worker renews: its process is proved dead here.
+
+        Memory of suspended states outlives their processes; it goes here as well.
+        """
         for orphan in await self._store(lambda conn: leases.orphans(conn, self._settings.node)):
             try:
                 await asyncio.to_thread(prove_dead, orphan.pid, orphan.pid_started)
@@ -194,6 +198,7 @@ class NodeAgent:
                 log.error("lease cannot be ended", lease_id=orphan.lease_id, error=str(error))
                 continue
             await self._store(partial(leases.end_orphan, orphan=orphan, reason="its device worker is gone"))
+        await asyncio.to_thread(give_back_memory, self._settings.home)
 
     async def _measure(self) -> None:
         """Keep what machine and devices are doing now, for people."""

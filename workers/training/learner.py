@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flexmarl.contracts.spec.team import AdamW, Lora
 from flexmarl.contracts.wire import TrainStats
@@ -161,3 +161,14 @@ class Learner:
         if self.parameters.master is not self.parameters.compute:
             state["master"] = self.parameters.master
         return state
+
+    def marks(self) -> dict[str, object]:
+        """Return what a bit-equal continuation needs besides memory, as JSON can say it."""
+        return {"steps": self.optimizer.steps, "accumulator": self.accumulator.marks()}
+
+    def go_on(self, marks: "Mapping[str, Any]") -> None:
+        """Continue where another learner of equal settings was suspended; its memory was brought already."""
+        self.optimizer.steps = marks["steps"]
+        self.accumulator.go_on(marks["accumulator"])
+        if self.parameters is not self._whole:
+            self.parameters.take(self.parameters.named())

@@ -21,7 +21,14 @@ from workers.child import ChildConfig, IntervalLog, Progress
 from workers.memory import lacks_memory
 from workers.training.errors import RefusalCode, TrainerRefusal, status_of
 from workers.training.trainer import Trainer
-from workers.training.wire import AccumulateRequest, BindRequest, CheckpointRequest, Refusal, StepRequest
+from workers.training.wire import (
+    AccumulateRequest,
+    BindRequest,
+    CheckpointRequest,
+    Refusal,
+    StepRequest,
+    SuspendRequest,
+)
 
 Request = TypeVar("Request", bound=msgspec.Struct)
 Verb = Callable[[Request], msgspec.Struct]
@@ -43,6 +50,7 @@ class TrainerServer:
             web.post("/bind", self._verb(BindRequest, self._trainer.bind)),
             web.post("/accumulate", self._verb(AccumulateRequest, self._trainer.accumulate)),
             web.post("/step", self._verb(StepRequest, self._trainer.step)),
+            web.post("/suspend", self._verb(SuspendRequest, self._trainer.suspend)),
             web.post("/checkpoint", self._verb(CheckpointRequest, self._trainer.checkpoint)),
         ]
 

@@ -8,15 +8,15 @@ held: memory is never ahead of what the platform can restore. Accumulator epochs
 nothing meant for an earlier life or version is ever taken in.
 """
 
-import hashlib
 import random
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
+import structlog
 
 from flexmarl.algorithms.seeds import derive
 from flexmarl.contracts.spec.experiment import ExperimentSpec
@@ -32,6 +32,8 @@ from workers.training.errors import RefusalCode, TrainerRefusal
 from workers.training.learner import Adapter, Learner
 from workers.training.objective import Objective
 from workers.training.shelf import Shelf, Stored
+from workers.training.suspending import Suspension, plane_of
+from workers.training.taken import content_of, redo
 from workers.training.warmup import warm_up
 from workers.training.wire import (
     AccumulateReply,
@@ -40,16 +42,18 @@ from workers.training.wire import (
     BindRequest,
     CheckpointReply,
     CheckpointRequest,
-    RedoStep,
     StepReply,
     StepRequest,
-    TrainRow,
+    SuspendReply,
+    SuspendRequest,
 )
 from workers.transfer import StateError, StateMissing
 from workers.vocabulary import Codec
 
 if TYPE_CHECKING:
     import torch
+
+log = structlog.get_logger(__name__)
 
 CREATE = -1
 """Version of a bind request that asks for version 0 to be made."""
@@ -83,6 +87,7 @@ class Trainer:
         self._family = family_of(spec.environment)
         self._held: dict[str, Held] = {}
         self._shelves: dict[str, Shelf] = {}
+        self._suspension: Suspension[Held] = Suspension(partial(plane_of, home, run_id))
         self._behind: dict[str, dict[int, str]] = {}
         """Policy -> version whose training state is being written, with its digest."""
 
@@ -162,6 +167,42 @@ class Trainer:
             return Stored(shelf.put_weights(weights), "")
         return shelf.put(weights, learner.training_state())
 
+    def suspend(self, asked: SuspendRequest) -> SuspendReply:
+        """Take a policy off the device, accumulator and all; whatever is asked of it next brings it back.
+
+        Asked again, it answers the same without doing it twice.
+        """
+        if (already := self._suspension.get(asked.policy)) is not None:
+            return SuspendReply(already.ticket.bytes)
+        learner, held, began = self._learner(asked.policy), self._holding(asked.policy), time.time()
+        try:
+            done = self._suspension.suspend(
+                asked.policy, learner, self._kind(asked.policy), replace(held, learner=None)
+            )
+        except StateError as error:
+            raise TrainerRefusal(RefusalCode.STATE, str(error)) from error
+        del self._held[asked.policy]
+        self._intervals.add("suspend", asked.policy, began, time.time())
+        return SuspendReply(done.ticket.bytes)
+
+    def _here(self, policy: str) -> Held | None:
+        """Return a policy that is held, back from where it was suspended; None when that is lost, or never was."""
+        suspended, began = self._suspension.get(policy), time.time()
+        if suspended is not None:
+            make = partial(self._new_learner, policy, suspended.rest.version)
+            try:
+                learner = self._suspension.resume(policy, self._kind(policy), make)
+            except StateError as error:
+                log.warning("suspended state is lost", policy=policy, error=str(error))
+                return None
+            self._held[policy] = replace(suspended.rest, learner=learner)
+            self._intervals.add("resume", policy, began, time.time())
+        return self._held.get(policy)
+
+    def _kind(self, policy: str) -> str:
+        """Return what policies have in common whose learners can take each other's place."""
+        return self._spec.policies[policy].model_dump_json(include={"model", "tuning", "precision", "optimizer"})
+
     def checkpoint(self, asked: CheckpointRequest) -> CheckpointReply:
         """Export the named versions, which need not be the newest."""
         began = time.time()
@@ -180,6 +221,7 @@ class Trainer:
     def let_go(self, policy: str) -> None:
         """Hold a policy no more, if it is held: what broke off in the middle is restored from what is on disk."""
         self._held.pop(policy, None)
+        self._suspension.forget(policy)
 
     def settle(self) -> None:
         """Wait until nothing is being removed from the state plane any more."""
@@ -187,7 +229,7 @@ class Trainer:
             shelf.settle()
 
     def _create(self, policy: str) -> BindReply:
-        held = self._held.get(policy)
+        held = self._here(policy)
         if held is not None and held.created is not None:
             self._empty(held)
             return held.created
@@ -211,7 +253,7 @@ class Trainer:
         return held.created
 
     def _restore(self, asked: BindRequest) -> BindReply:
-        held = self._held.get(asked.policy)
+        held = self._here(asked.policy)
         if held is not None and (held.version, held.stored.weights) == (asked.version, asked.digest):
             self._empty(held)
             return self._bound(asked.policy, held)
@@ -309,7 +351,9 @@ class Trainer:
         )
 
     def _export(self, policy: str, digest: str) -> Export:
-        held, settings, shelf = self._holding(policy), self._spec.policies[policy], self._shelf(policy)
+        suspended = self._suspension.get(policy)  # stays where it is: what is exported lies on the shelf
+        held = suspended.rest if suspended else self._holding(policy)
+        settings, shelf = self._spec.policies[policy], self._shelf(policy)
         weights = shelf.weights(digest)
         if not isinstance(settings.tuning, Lora):
             return Export(policy, settings.model, held.tokenizer, weights)
@@ -322,9 +366,10 @@ class Trainer:
         return learner
 
     def _holding(self, policy: str) -> Held:
-        if policy not in self._held:
+        held = self._here(policy)
+        if held is None:
             raise TrainerRefusal(RefusalCode.NOT_BOUND, f"policy {policy!r} is not held; bind it")
-        return self._held[policy]
+        return held
 
     def _shelf(self, policy: str) -> Shelf:
         if policy not in self._shelves:
@@ -333,22 +378,6 @@ class Trainer:
 
     def _epoch(self, version: int) -> str:
         return f"{version}:{self._incarnation}"
-
-
-def redo(learner: Learner, step: RedoStep, shelf: Shelf) -> None:
-    """Take a committed step again: the optimizer's state is made anew, the weights are the committed ones.
-
-    Raises StateError when those weights are not on the shelf.
-    """
-    accumulator = learner.accumulator
-    accumulator.open(f"redo:{step.version}")
-    for batch in sorted(step.batches, key=lambda own: own.micro_batch):
-        content = content_of(batch.rows)
-        learner.accumulate(
-            accumulator.epoch, batch.micro_batch, content, batch.rows, batch.entropy_coef, step.version - 1
-        )
-    learner.step(step.learning_rate)
-    learner.parameters.take(shelf.weights(step.digest))
 
 
 def check_tokenizer(policy: str, tokenizer: bytes, weights: "Mapping[str, torch.Tensor]") -> None:
@@ -365,11 +394,3 @@ def keep_pace(began: float, seconds: float) -> None:
     left = began + seconds - time.time()
     if left > 0:
         time.sleep(left)
-
-
-def content_of(rows: Sequence[TrainRow]) -> bytes:
-    """Return what identifies a micro-batch's rows, whatever their order."""
-    content = hashlib.blake2b(digest_size=16)
-    for encoded in sorted(map(msgspec.msgpack.encode, rows)):
-        content.update(hashlib.blake2b(encoded, digest_size=16).digest())
-    return content.digest()

@@ -27,6 +27,7 @@ class Shelter(Protocol):
     """A place for suspended states."""
 
     name: str
+    copies: bool
 
     def put(self, tensors: Tensors, meta: Meta) -> tuple[str, int]:
         """Take a state in; return its name and length. Raises StateFull."""
@@ -51,6 +52,8 @@ class Ticket(msgspec.Struct, frozen=True):
     place: str
     name: str
     bytes: int
+    copied: bool = True
+    """Whether the memory that was suspended may be used for something else; the plane has its own."""
 
 
 class Plane:
@@ -109,11 +112,12 @@ class Plane:
         return found or next((there for source in self._sources if (there := _there(source, digest))), None)
 
     def suspend(self, tensors: Tensors, meta: Meta | None = None) -> Ticket:
-        """Keep a state that its owner gives up: the tensors belong to the plane from now on. Raises StateFull."""
+        """Keep a state that its owner gives up. Unless the ticket says that it was copied, its tensors belong to the
+        plane from now on. Raises StateFull."""
         full = StateFull("", "there is no place for suspended states")
         for shelter in self._shelters.values():
             try:
-                return Ticket(shelter.name, *shelter.put(tensors, meta or {}))
+                return Ticket(shelter.name, *shelter.put(tensors, meta or {}), shelter.copies)
             except StateFull as error:
                 full = error
         raise full
@@ -139,6 +143,7 @@ class OwnMemory:
     """Suspended states in the memory of the process that suspended them: references, nothing is copied."""
 
     name = "process"
+    copies = False
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
@@ -173,6 +178,7 @@ class DiskShelter:
     """Suspended states as contents of the local disk, claimed by an owner who claims nothing else there."""
 
     name = "disk"
+    copies = True
 
     def __init__(self, local: LocalTier) -> None:
         self._local = local

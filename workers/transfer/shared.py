@@ -8,6 +8,7 @@ that is told (StateFull), never a signal that kills. Memory of states that are g
 and leave the copy its speed, and nothing here goes by content or leaves the host.
 """
 
+import contextlib
 import mmap
 import os
 import uuid
@@ -50,10 +51,10 @@ class SharedMemory:
     """Suspended states of one home folder in host memory."""
 
     name = "host_memory"
+    copies = True
 
     def __init__(self, home: str | Path, limit_bytes: int, folder: Path = MEMORY) -> None:
-        mark = xxhash.xxh3_64_hexdigest(str(Path(home).resolve()).encode())
-        self._root = folder / f"flexmarl-{os.getuid()}-{mark}"
+        self._root = _folder(home, folder)
         self._root.mkdir(mode=0o700, exist_ok=True)
         self._limit = limit_bytes
         self._owner = f"{os.getpid()}-{_born(os.getpid())}"
@@ -98,12 +99,7 @@ class SharedMemory:
 
     def sweep(self) -> None:
         """Remove what processes left that are dead."""
-        for path in self._root.iterdir():
-            owner = path.name.split(".")[1]
-            pid, _, born = owner.partition("-")
-            if owner != self._owner and _born(int(pid)) != born:
-                with gone_is_fine():
-                    path.unlink()
+        _sweep(self._root, self._owner)
 
     def close(self) -> None:
         """Give all memory of this process back."""
@@ -113,14 +109,17 @@ class SharedMemory:
             path.unlink(missing_ok=True)
         self._rooms.clear()
         self._free.clear()
+        with contextlib.suppress(OSError):  # others have states here
+            self._root.rmdir()
 
     @property
     def held_bytes(self) -> int:
         """Memory of all files of the home, of this process and of others."""
         total = 0
-        for path in self._root.iterdir():
-            with gone_is_fine():
-                total += path.stat().st_size
+        with gone_is_fine():
+            for path in self._root.iterdir():
+                with gone_is_fine():
+                    total += path.stat().st_size
         return total
 
     def _take(self, name: str, size: int) -> _Room:
@@ -141,6 +140,7 @@ class SharedMemory:
 
     def _make(self, name: str, size: int) -> _Room:
         path = self._payload(name)
+        self._root.mkdir(mode=0o700, exist_ok=True)  # it goes when it is empty
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             with full_told(name, self._root):
@@ -192,6 +192,28 @@ class SharedMemory:
 
     def _manifest(self, name: str) -> Path:
         return self._root / f"{name}.{self._owner}.manifest"
+
+
+def sweep(home: str | Path, folder: Path = MEMORY) -> None:
+    """Give the memory of suspended states back whose process is dead."""
+    if (root := _folder(home, folder)).is_dir():
+        _sweep(root, "")
+        with contextlib.suppress(OSError):  # somebody alive has states here
+            root.rmdir()
+
+
+def _sweep(root: Path, own: str) -> None:
+    for path in root.iterdir():
+        owner = path.name.split(".")[1]
+        pid, _, born = owner.partition("-")
+        if owner != own and _born(int(pid)) != born:
+            with gone_is_fine():
+                path.unlink()
+
+
+def _folder(home: str | Path, folder: Path) -> Path:
+    mark = xxhash.xxh3_64_hexdigest(str(Path(home).resolve()).encode())
+    return folder / f"flexmarl-{os.getuid()}-{mark}"
 
 
 def _over(numbers: range, copy: Callable[[int], str]) -> list[str]:

@@ -18,7 +18,7 @@ from workers.training.blocks import blocks_of
 from workers.training.learner import Learner, Objective
 from workers.training.objective import token_scores
 from workers.training.packing import pack
-from workers.training.trainer import content_of
+from workers.training.taken import content_of
 from workers.training.wire import TrainRow
 
 WORDS = 32
