@@ -20,7 +20,7 @@ import structlog
 
 from flexmarl.algorithms.seeds import derive
 from flexmarl.contracts.spec.experiment import ExperimentSpec
-from flexmarl.contracts.spec.team import Lora
+from flexmarl.contracts.spec.team import Lora, PolicySpec
 from workers.child import IntervalLog
 from workers.models import UnsupportedModel, architecture_of, tokenizer_of
 from workers.models.adapter import WrongAdapterError, initial_adapter
@@ -177,7 +177,7 @@ class Trainer:
         learner, held, began = self._learner(asked.policy), self._holding(asked.policy), time.time()
         try:
             done = self._suspension.suspend(
-                asked.policy, learner, self._kind(asked.policy), replace(held, learner=None)
+                asked.policy, learner, kind_of(self._spec.policies[asked.policy]), replace(held, learner=None)
             )
         except StateError as error:
             raise TrainerRefusal(RefusalCode.STATE, str(error)) from error
@@ -191,17 +191,13 @@ class Trainer:
         if suspended is not None:
             make = partial(self._new_learner, policy, suspended.rest.version)
             try:
-                learner = self._suspension.resume(policy, self._kind(policy), make)
+                learner = self._suspension.resume(policy, kind_of(self._spec.policies[policy]), make)
             except StateError as error:
                 log.warning("suspended state is lost", policy=policy, error=str(error))
                 return None
             self._held[policy] = replace(suspended.rest, learner=learner)
             self._intervals.add("resume", policy, began, time.time())
         return self._held.get(policy)
-
-    def _kind(self, policy: str) -> str:
-        """Return what policies have in common whose learners can take each other's place."""
-        return self._spec.policies[policy].model_dump_json(include={"model", "tuning", "precision", "optimizer"})
 
     def checkpoint(self, asked: CheckpointRequest) -> CheckpointReply:
         """Export the named versions, which need not be the newest."""
@@ -378,6 +374,11 @@ class Trainer:
 
     def _epoch(self, version: int) -> str:
         return f"{version}:{self._incarnation}"
+
+
+def kind_of(policy: PolicySpec) -> str:
+    """Return what policies have in common whose learners can take each other's place."""
+    return policy.model_dump_json(include={"model", "tuning", "precision", "optimizer"})
 
 
 def check_tokenizer(policy: str, tokenizer: bytes, weights: "Mapping[str, torch.Tensor]") -> None:
