@@ -101,6 +101,18 @@ _GROUPS = (
 _LABELS_AT = {
     "/algorithm/loss/type": "Loss",
     "/algorithm/loss/aggregation": "Loss average",
+    "/algorithm/group_key": "Compared rows",
+    "/algorithm/advantage/baseline_over": "Mean over",
+    "/algorithm/advantage/turn_rewards": "Turn rewards",
+    "/algorithm/advantage/gamma": "Discount a turn",
+    "/algorithm/shaping/type": "Reward shaping",
+    "/algorithm/shaping/buffer_tokens": "Overlong buffer",
+    "/algorithm/shaping/penalty": "Overlong penalty",
+    "/algorithm/shaping/form": "Judged by",
+    "/algorithm/shaping/strength": "Strength",
+    "/algorithm/shaping/history": "History of",
+    "/algorithm/shaping/gamma": "Later turns count",
+    "/sampling/keep_members": "Members kept",
     "/algorithm/loss/clip_low": "Clip below",
     "/algorithm/loss/clip_high": "Clip above",
     "/algorithm/loss/dual_clip": "Dual clip",
@@ -149,7 +161,10 @@ _LABELS_AT = {
 }
 _OPTIONAL = {"/budget/target": "/budget/target/value"}
 """An object that may be absent -> the one field that stands for it."""
-_UNIONS = {"/reward": "What an episode earns: its environment's own scores, or what a reward function makes of it."}
+_UNIONS = {
+    "/reward": "What an episode earns: its environment's own scores, or what a reward function makes of it.",
+    "/algorithm/shaping": "What a row's reward counts as before it is compared: as it is, or seen beside more.",
+}
 """An object whose type people choose here -> what is chosen."""
 
 

@@ -22,9 +22,19 @@ class Slot:
 
 
 SLOTS: dict[str, Slot] = {
-    "/algorithm/group_key": Slot(("episode_group",), ("agent", "agent_turn")),
+    "/algorithm/group_key": Slot(
+        ("episode_group", "agent_turn", "team"), (), {"agent": "group_key: episode_group, which compares a role's rows"}
+    ),
+    "/algorithm/shaping/type": Slot(("none", "overlong", "marti", "maporl"), ()),
     "/algorithm/advantage/type": Slot(
-        ("grpo", "reinforce", "reinforce_pp"), ("dr_grpo", "rloo", "magrpo", "dr_mas", "at_grpo", "gae")
+        ("grpo", "rloo", "reinforce", "reinforce_pp"),
+        ("gae",),
+        {
+            "dr_grpo": "advantage: {type: grpo}, loss: {type: ppo_clip, aggregation: constant_norm}",
+            "magrpo": "advantage: {type: grpo, per_turn: true, turn_rewards: joint, gamma: 0.9}, group_key: team",
+            "dr_mas": "advantage: {type: grpo, divide_by_std: true}, group_key: episode_group",
+            "at_grpo": "advantage: {type: grpo, divide_by_std: true}, group_key: agent_turn",
+        },
     ),
     "/algorithm/loss/type": Slot(
         ("policy_gradient", "ppo_clip", "gspo", "cispo", "topr", "sapo", "vespo"),
@@ -48,7 +58,11 @@ SLOTS: dict[str, Slot] = {
     ),
     "/sampling/task_sampler": Slot(("uniform",), ("vade",)),
     "/sampling/branch_controller": Slot(("none",), ("at_grpo_tree", "trace", "echo")),
-    "/sampling/group_filter": Slot(("none", "drop_zero_variance"), ("dynamic_sampling", "pods")),
+    "/sampling/group_filter": Slot(
+        ("none", "drop_zero_variance"),
+        ("dynamic_sampling",),
+        {"pods": "sampling: {keep_members: 4}, with more episodes_per_task than that"},
+    ),
     "/sampling/replay": Slot(("none",), ("inject", "archive")),
     "/mechanisms/lag_policy/at_admission": Slot(("admit", "wait"), ()),
     "/mechanisms/lag_policy/in_flight": Slot(("finish", "continue", "resume", "restart_turn", "discard"), ()),

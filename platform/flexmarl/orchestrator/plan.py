@@ -7,6 +7,7 @@ from flexmarl.algorithms.advantages import ADVANTAGES, NORMALISERS, AdvantageEst
 from flexmarl.algorithms.filters import GROUP_FILTERS, GroupFilter
 from flexmarl.algorithms.group_keys import GROUP_KEYS, GroupKey
 from flexmarl.algorithms.schedules import entropy_coefficient, learning_rate
+from flexmarl.algorithms.shaping import SHAPERS, Shaper
 from flexmarl.algorithms.task_sampler import TASK_SAMPLERS, TaskSampler
 from flexmarl.contracts.commands import Follow
 from flexmarl.contracts.environments import environment_facts
@@ -56,6 +57,9 @@ class Plan:
     sampler: TaskSampler
     estimator: AdvantageEstimator
     group_key: GroupKey
+    shaper: Shaper
+    reply_limits: dict[str, int]
+    """Role -> most tokens of a reply."""
     group_filter: GroupFilter
     normaliser: BatchNormaliser
 
@@ -98,6 +102,8 @@ def make_plan(spec: ExperimentSpec) -> Plan:
         sampler=TASK_SAMPLERS.get(sampling.task_sampler),
         estimator=ADVANTAGES.get(algorithm.advantage.type),
         group_key=GROUP_KEYS.get(algorithm.group_key),
+        shaper=SHAPERS.get(algorithm.shaping.type),
+        reply_limits={role: agent.sampling.max_tokens for role, agent in spec.agents.items()},
         group_filter=GROUP_FILTERS.get(sampling.group_filter),
         normaliser=NORMALISERS.get(algorithm.advantage.type),
     )

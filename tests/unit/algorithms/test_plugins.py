@@ -3,6 +3,7 @@ from typing import get_args
 
 import pytest
 
+from flexmarl.algorithms.advantages import ADVANTAGES
 from flexmarl.algorithms.aggregation import AGGREGATIONS
 from flexmarl.algorithms.filters import GROUP_FILTERS
 from flexmarl.algorithms.group_keys import GROUP_KEYS
@@ -11,7 +12,7 @@ from flexmarl.algorithms.routing import ROUTERS, least_loaded
 from flexmarl.algorithms.schedules import entropy_coefficient, learning_rate
 from flexmarl.algorithms.seeds import derive, episode_seed, turn_seed
 from flexmarl.algorithms.task_sampler import TASK_SAMPLERS
-from flexmarl.contracts.spec.algorithm import AlgorithmSpec, EntropyBonus, Loss, SamplingFamily
+from flexmarl.contracts.spec.algorithm import Advantage, AlgorithmSpec, EntropyBonus, Loss, SamplingFamily
 from flexmarl.contracts.spec.mechanisms import Mechanisms
 from flexmarl.contracts.spec.team import AdamW
 
@@ -23,6 +24,7 @@ from flexmarl.contracts.spec.team import AdamW
         (TASK_SAMPLERS, SamplingFamily, "task_sampler"),
         (GROUP_KEYS, AlgorithmSpec, "group_key"),
         (AGGREGATIONS, Loss, "aggregation"),
+        (ADVANTAGES, Advantage, "type"),
         (ROUTERS, Mechanisms, "router"),
     ],
 )

@@ -66,6 +66,25 @@ def test_a_changed_environment_type_replaces_the_variant() -> None:
         ({"algorithm": {"loss": {"norm_tokens": 8}}}, ("/algorithm/loss/norm_tokens", "not_read")),
         ({"algorithm": {"loss": {"type": "topr", "clip_low": 0.1}}}, ("/algorithm/loss/clip_low", "not_read")),
         ({"algorithm": {"correction": "icepop"}}, ("/algorithm/correction", "said_otherwise")),
+        ({"algorithm": {"advantage": {"type": "dr_mas"}}}, ("/algorithm/advantage/type", "said_otherwise")),
+        (
+            {"algorithm": {"advantage": {"type": "rloo", "divide_by_std": True}}},
+            ("/algorithm/advantage/divide_by_std", "not_read"),
+        ),
+        (
+            {"algorithm": {"advantage": {"turn_rewards": "joint"}}},
+            ("/algorithm/advantage/turn_rewards", "needs_per_turn"),
+        ),
+        ({"algorithm": {"shaping": "marti"}}, ("/algorithm/shaping/type", "needs_per_turn")),
+        (
+            {"algorithm": {"shaping": "maporl", "advantage": {"per_turn": True, "gamma": 0.5}}},
+            ("/algorithm/advantage/gamma", "not_read"),
+        ),
+        (
+            {"algorithm": {"shaping": {"type": "overlong", "buffer_tokens": 4096}}},
+            ("/algorithm/shaping/buffer_tokens", "out_of_range"),
+        ),
+        ({"sampling": {"keep_members": 8}}, ("/sampling/keep_members", "out_of_range")),
         ({"algorithm": {"correction": "mask_stale"}}, ("/algorithm/correction", "needs_bound")),
         (
             {"algorithm": {"correction": "masked_importance", "loss": {"type": "topr"}}},

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from flexmarl.contracts.base import Strict
+from flexmarl.contracts.spec.shaping import AnyShaping, NoShaping
 
 
 class EntropyBonus(Strict):
@@ -16,13 +17,17 @@ class EntropyBonus(Strict):
 
 
 class Advantage(Strict):
-    type: Literal["grpo", "reinforce", "reinforce_pp"] = "grpo"
-    """`grpo`: reward minus the mean of its group; `reinforce`: the reward itself; `reinforce_pp`: the reward normalised
-    over all rows of the policy in the cohort."""
+    type: Literal["grpo", "rloo", "reinforce", "reinforce_pp"] = "grpo"
+    """`grpo`: reward minus the mean of its group; `rloo`: minus the mean of the others in it; `reinforce`: the reward
+    itself; `reinforce_pp`: the reward normalised over all rows of the policy in the cohort."""
     divide_by_std: bool = False
     """Divide by the group's standard deviation (population, +1e-6); zero-variance groups give 0 either way."""
+    baseline_over: Literal["episodes", "rows"] = "episodes"
+    """What a group's mean is taken over: each episode once, however often a role acted in it, or every row."""
     per_turn: bool = False
     """Compare the discounted reward-to-go of the same turn index across the group instead of episode scores."""
+    turn_rewards: Literal["own", "joint"] = "own"
+    """Rewards of turns that count for a role: its own, or those of all roles by turn index; only with `per_turn`."""
     gamma: float = Field(default=1.0, gt=0.0, le=1.0)
     """Discount per turn of the reward-to-go; only with `per_turn`."""
     team_share: float = Field(default=1.0, ge=0.0, le=1.0)
@@ -68,7 +73,11 @@ CorrectionName = Literal[
 
 
 class AlgorithmSpec(Strict):
-    group_key: Literal["episode_group"] = "episode_group"
+    group_key: Literal["episode_group", "agent_turn", "team"] = "episode_group"
+    """Rows that share a baseline: those of a role, with `per_turn` of the same turn index; always of the same turn
+    index (`agent_turn`); or of all roles (`team`)."""
+    shaping: AnyShaping = NoShaping()
+    """What a row's reward counts as before it is compared."""
     advantage: Advantage = Advantage()
     loss: Loss = Loss()
     entropy: EntropyBonus = EntropyBonus()
@@ -92,6 +101,8 @@ class SamplingFamily(Strict):
     task_sampler: Literal["uniform"] = "uniform"
     branch_controller: Literal["none"] = "none"
     group_filter: Literal["none", "drop_zero_variance"] = "none"
+    keep_members: int | None = Field(default=None, ge=2, le=4096)
+    """Members of a group that are trained on: those whose team scores differ most. Absent: all of them."""
     replay: Literal["none"] = "none"
 
 
