@@ -23,7 +23,7 @@ import msgspec
 from workers.transfer.base import CorruptState, Manifest, Meta, Source, StateError, StateFull, StateMissing, Tensors
 from workers.transfer.contents import Description, Encoded, Pieces, decode, encode, make_room, room_in
 from workers.transfer.files import WRITING, ChunkFiles, full_told, gone_is_fine, sync_folder, write_durably
-from workers.transfer.parallel import in_threads
+from workers.transfer.parallel import Rooms, in_threads
 from workers.transfer.whole_files import WholeFiles
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ class LocalTier:
         """
         with self._room(digest, description), self._intending(digest, manifest):
             in_threads(write, range(len(description.chunks)))
+            in_threads(self._chunks.flush, description.chunks)
             if not self._readable(digest):
                 write_durably(self._manifest(digest), [manifest])
             sync_folder(self._root)
@@ -80,11 +81,12 @@ class LocalTier:
         """
         manifest = source.manifest(digest)
         description = decode(digest, manifest)
+        rooms = Rooms(description.chunk_bytes)
 
         def write(number: int) -> None:
             name, size = description.chunks[number], description.size(number)
             if not self._chunks.whole(name, size):
-                room = memoryview(bytearray(size))
+                room = rooms.own()[:size]
                 source.fetch(digest, name, room)
                 self._chunks.accept(digest, name, [room])
 

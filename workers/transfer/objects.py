@@ -48,10 +48,15 @@ class ObjectStore:
         return found
 
     def fetch(self, digest: str, chunk: str, room: memoryview) -> None:
-        body = self._reached(digest, lambda: self._system.cat_file(self._chunk(chunk)))
-        if len(body) != len(room):
-            raise CorruptState(digest, f"{self.name} has {len(body)} bytes of {chunk[:12]}, not {len(room)}")
-        room[:] = body
+        def read() -> int:
+            with self._system.open(self._chunk(chunk), "rb", block_size=len(room)) as file:
+                got = 0
+                while got < len(room) and (more := file.readinto(room[got:])):
+                    got += more
+                return got + len(file.read(1))
+
+        if (length := self._reached(digest, read)) != len(room):
+            raise CorruptState(digest, f"{self.name} has {length} bytes of {chunk[:12]} or more, not {len(room)}")
 
     def _length(self, path: str) -> int | None:
         try:

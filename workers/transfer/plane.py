@@ -16,6 +16,7 @@ import msgspec
 from workers.transfer.base import CorruptState, Manifest, Meta, Source, StateError, StateFull, StateMissing, Tensors
 from workers.transfer.contents import Encoded, decode, encode
 from workers.transfer.local import LocalTier
+from workers.transfer.parallel import copy
 
 if TYPE_CHECKING:
     import torch
@@ -73,8 +74,8 @@ class Plane:
     def put(self, tensors: Tensors, meta: Meta | None = None) -> Manifest:
         encoded = encode(tensors, meta)
         manifest = self._local.store(encoded)
-        for copy in self._copies:
-            copy.store(encoded)
+        for store in self._copies:
+            store.store(encoded)
         return manifest
 
     def get(self, digest: str, device: str = "cpu") -> "dict[str, torch.Tensor]":
@@ -166,8 +167,13 @@ class OwnMemory:
         tensors, meta, _ = self._held[name]
         if into is None:
             return dict(tensors), dict(meta)
-        for key, tensor in into.items():
-            tensor.copy_(tensors[key])
+        if all(
+            tensor.is_contiguous() and tensor.device.type == "cpu" for tensor in (*into.values(), *tensors.values())
+        ):
+            copy([(tensor.view(-1), tensors[key].view(-1)) for key, tensor in into.items()])
+        else:
+            for key, tensor in into.items():
+                tensor.copy_(tensors[key])
         return dict(into), dict(meta)
 
     def drop(self, name: str) -> None:
@@ -192,6 +198,10 @@ class DiskShelter:
 
     def drop(self, name: str) -> None:
         self._local.evict(name)
+
+
+def _plain(tensor: "torch.Tensor") -> bool:
+    return tensor.is_contiguous() and tensor.device.type == "cpu"
 
 
 def _there(source: Source, digest: str) -> Manifest | None:
