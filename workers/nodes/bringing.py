@@ -39,22 +39,22 @@ class Bringing:
         self._address = address
         self._local = LocalTier(settings.home, OWNER)
 
-    async def __call__(self, run_id: int, request: msgspec.Struct) -> None:
-        """Bring what a request names and this node lacks, as far as that is possible."""
-        missing = await asyncio.to_thread(self._missing, named_in(request))
+    async def __call__(self, run_id: int, request: msgspec.Struct, damaged: bool = False) -> bool:
+        """Bring what a request names and this node lacks, or may hold damaged; say whether anything came."""
+        named = [digest for digest in named_in(request) if digest]
+        missing = named if damaged else await asyncio.to_thread(self._missing, named)
         if not missing:
-            return
+            return False
         try:
             addresses = await self._store(lambda conn: addresses_for(conn, run_id))
         except psycopg.Error as error:
             log.warning("cannot ask for other nodes", error=str(error))
-            return
+            return False
         others = [address for address in addresses if address != self._address]
-        if others:
-            await asyncio.to_thread(self._bring, missing, others)
+        return bool(others) and await asyncio.to_thread(self._bring, missing, others)
 
     def _missing(self, digests: Iterable[str]) -> list[str]:
-        return [digest for digest in digests if digest and not self._here(digest)]
+        return [digest for digest in digests if not self._here(digest)]
 
     def _here(self, digest: str) -> bool:
         try:
@@ -62,7 +62,8 @@ class Bringing:
         except StateError:
             return False
 
-    def _bring(self, digests: Iterable[str], addresses: list[str]) -> None:
+    def _bring(self, digests: Iterable[str], addresses: list[str]) -> bool:
+        came = False
         plane = Plane(self._local, sources=[Peer(address, self._settings.cluster_key) for address in addresses])
         for digest in digests:
             try:
@@ -73,8 +74,10 @@ class Bringing:
             except (StateError, OSError) as error:
                 log.warning("not brought", digest=digest, error=str(error))
             else:
+                came = True
                 log.info("brought", digest=digest, bytes=brought.bytes)
         self._local.collect(set(digests), KEPT_S)
+        return came
 
 
 def named_in(request: msgspec.Struct) -> list[str]:

@@ -36,6 +36,8 @@ AGAIN_AT_MOST_S = 2.0
 """Pauses after a child did not answer or the database failed; each is twice the one before."""
 RETRYABLE = frozenset({"not_held", "not_bound", "other_accumulator", "state", "out_of_memory", "asleep"})
 """Refusals that another state of the child mends; the core decides what follows."""
+UNREAD = frozenset({"state", "state_missing", "state_corrupt"})
+"""Refusals of a child that found something missing or damaged."""
 
 
 class Store(Protocol):
@@ -45,9 +47,9 @@ class Store(Protocol):
 
 
 class Bring(Protocol):
-    """Makes what a run's request names lie on this node."""
+    """Makes what a run's request names lie on this node, anew where it may be damaged; says whether anything came."""
 
-    def __call__(self, run_id: int, request: msgspec.Struct, /) -> Awaitable[None]: ...
+    def __call__(self, run_id: int, request: msgspec.Struct, damaged: bool = False, /) -> Awaitable[bool]: ...
 
 
 class Lane:
@@ -168,6 +170,11 @@ class Lane:
 
     async def _performed(self, prepared: Prepared) -> Commit:
         await self._bring(prepared.taken.run_id, prepared.request)
+        try:
+            return await perform(self._client, prepared)
+        except ChildRefused as refused:
+            if refused.code not in UNREAD or not await self._bring(prepared.taken.run_id, prepared.request, True):
+                raise
         return await perform(self._client, prepared)
 
     async def _extended(self, taken: Taken) -> bool:

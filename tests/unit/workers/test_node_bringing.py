@@ -1,6 +1,6 @@
 """A node brings what a command names from other nodes, under the cluster key, before its child is told."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -29,11 +29,13 @@ async def serving(home: Path) -> AsyncIterator[str]:
         yield f"127.0.0.1:{port}"
 
 
-def bring(home: Path, addresses: list[str], request: object, key: str = "key", own: str = "") -> object:
+def bring(
+    home: Path, addresses: list[str], request: object, key: str = "key", own: str = "", damaged: bool = False
+) -> Awaitable[bool]:
     async def store(_: object) -> list[str]:
         return addresses
 
-    return Bringing(settings(home, key), store, own)(7, request)
+    return Bringing(settings(home, key), store, own)(7, request, damaged)
 
 
 async def test_weights_their_base_and_a_training_state_come_from_the_node_that_has_them(tmp_path: Path):
@@ -70,6 +72,20 @@ async def test_strangers_get_nothing_and_the_child_is_left_to_refuse(tmp_path: P
                 async with session.get(f"http://{address}{path}", headers=told) as response:
                     assert response.status == 404
     assert LocalTier(tmp_path / "b").locate(weights) is None
+
+
+async def test_what_a_child_found_damaged_is_fetched_anew(tmp_path: Path):
+    there, here = LocalTier(tmp_path / "a"), LocalTier(tmp_path / "b", "reader")
+    digest = there.put({"w": torch.rand(3000)}).digest
+    asked = LoadRequest("solver", 1, digest)
+    async with serving(tmp_path / "a") as address:
+        assert await bring(tmp_path / "b", [address], asked)
+        assert not await bring(tmp_path / "b", [address], asked), "it is here"
+        [chunk] = (tmp_path / "b" / "state").glob("*.chunk")
+        chunk.write_bytes(b"\1" + chunk.read_bytes()[1:])
+        assert await bring(tmp_path / "b", [address], asked, damaged=True)
+        assert not await bring(tmp_path / "b", ["127.0.0.1:9"], asked, damaged=True), "nobody has it"
+    assert torch.equal(here.get(digest)["w"], there.get(digest)["w"])
 
 
 def test_requests_name_what_their_child_reads():
