@@ -1,11 +1,12 @@
 """The form of a run from the JSON Schema of the specification: which fields, of what kind, within what bounds.
 
 Pure: the resolved document of a template and the schema in, groups of fields out. A field with one legal value offers
-no choice and is left out; the YAML tab shows everything.
+no choice and is left out; the YAML tab shows everything. Where the type of an object is a choice, the fields of all its
+types are there, and the page shows those of the chosen one.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from webui.formats import number
@@ -15,7 +16,7 @@ Schema = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One input. `pointer` names it in the document; `kind` is number, integer, text, choice or flag."""
+    """One input: where it is in the document, and of what kind: number, integer, text, choice, flag, pairs, variant."""
 
     pointer: str
     label: str
@@ -26,6 +27,13 @@ class Field:
     high: float | None = None
     optional: bool = False
     help: str = ""
+    when: tuple[str, ...] = ()
+    """Types of its object that have it; empty: all."""
+
+    @property
+    def broad(self) -> bool:
+        """Whether what is written here is long."""
+        return self.kind == "pairs" or self.pointer.endswith("/url")
 
     @property
     def hint(self) -> str:
@@ -93,6 +101,28 @@ _GROUPS = (
 _LABELS_AT = {
     "/algorithm/loss/type": "Loss",
     "/algorithm/loss/aggregation": "Loss average",
+    "/algorithm/group_key": "Compared rows",
+    "/algorithm/advantage/baseline_over": "Mean over",
+    "/algorithm/advantage/turn_rewards": "Turn rewards",
+    "/algorithm/advantage/gamma": "Discount a turn",
+    "/algorithm/shaping/type": "Reward shaping",
+    "/algorithm/shaping/buffer_tokens": "Overlong buffer",
+    "/algorithm/shaping/penalty": "Overlong penalty",
+    "/algorithm/shaping/form": "Judged by",
+    "/algorithm/shaping/strength": "Strength",
+    "/algorithm/shaping/history": "History of",
+    "/algorithm/shaping/gamma": "Later turns count",
+    "/sampling/keep_members": "Members kept",
+    "/algorithm/loss/clip_low": "Clip below",
+    "/algorithm/loss/clip_high": "Clip above",
+    "/algorithm/loss/dual_clip": "Dual clip",
+    "/algorithm/loss/gate_positive": "Gate, positive",
+    "/algorithm/loss/gate_negative": "Gate, negative",
+    "/algorithm/loss/norm_tokens": "Tokens of a row",
+    "/algorithm/importance_level": "Ratio of",
+    "/algorithm/importance_limit": "Largest ratio",
+    "/algorithm/importance_floor": "Smallest ratio",
+    "/algorithm/stale_after": "Versions old",
     "/sampling/group_filter": "Group filter",
     "/evaluation/every_steps": "Evaluate every",
     "/checkpoints/every_steps": "Checkpoint every",
@@ -119,12 +149,23 @@ _LABELS_AT = {
     "/resources/pace/row_s": "Pace, s a row",
     "/resources/pace/step_s": "Pace, s a step",
     "/resources/hold_s": "Hold devices, s",
+    "/reward/type": "Reward",
+    "/reward/cost_per_token": "Cost per token",
+    "/reward/url": "Service address",
+    "/reward/secret": "Name of secret",
+    "/reward/name": "Function",
+    "/reward/settings": "Its settings",
     "/reward/timeout_s": "Reward limit, s",
     "/reward/max_tries": "Reward tries",
     "/reward/wait_s": "Reward wait, s",
 }
 _OPTIONAL = {"/budget/target": "/budget/target/value"}
 """An object that may be absent -> the one field that stands for it."""
+_UNIONS = {
+    "/reward": "What an episode earns: its environment's own scores, or what a reward function makes of it.",
+    "/algorithm/shaping": "What a row's reward counts as before it is compared: as it is, or seen beside more.",
+}
+"""An object whose type people choose here -> what is chosen."""
 
 
 @dataclass(slots=True)
@@ -159,6 +200,17 @@ def groups(document: Schema, schema: Schema) -> list[Group]:
         if walk.fields:
             found.append(Group(name, title, tuple(walk.fields)))
     return found
+
+
+def unions(schema: Schema) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return what each type of an object is without a word of people, by pointer and type."""
+    return {
+        root: {
+            tag: {name: node["default"] for name, node in own.items() if "default" in node} | {"type": tag}
+            for tag, own in _types(schema, root).items()
+        }
+        for root in _UNIONS
+    }
 
 
 def one_field(document: Schema, schema: Schema, pointer: str) -> Field | None:
@@ -200,6 +252,9 @@ def _collect(walk: _Walk, document: Schema, pointer: str, without: tuple[str, ..
         found = _optional_object(walk, document, pointer)
         walk.fields.extend([found] if found else [])
         return
+    if pointer in _UNIONS:
+        walk.fields.extend(_union(walk.schema, document, pointer))
+        return
     value = value_at(document, pointer)
     node = node_at(walk.schema, document, pointer)
     if isinstance(value, Mapping):
@@ -234,17 +289,49 @@ def _optional_object(walk: _Walk, document: Schema, pointer: str) -> Field | Non
     )
 
 
+def _types(schema: Schema, root: str) -> dict[str, Schema]:
+    """Return the fields of each type of an object."""
+    node: Schema = schema
+    for part in root.strip("/").split("/"):
+        node = _deref(node["properties"][part], schema)
+    tags = {where: tag for tag, where in node["discriminator"]["mapping"].items()}
+    return {tags[option["$ref"]]: _deref(option, schema)["properties"] for option in node["oneOf"]}
+
+
+def _union(schema: Schema, document: Schema, root: str) -> Iterator[Field]:
+    """The choice of a type, then each field of any of them once: those of one type before those of several."""
+    types = _types(schema, root)
+    yield Field(
+        f"{root}/type",
+        _LABELS_AT[f"{root}/type"],
+        "variant",
+        value_at(document, f"{root}/type"),
+        tuple(types),
+        help=_UNIONS[root],
+    )
+    nodes = {name: node for own in types.values() for name, node in own.items() if name != "type"}
+    when = {name: tuple(tag for tag, own in types.items() if name in own) for name in nodes}
+    for name in sorted(nodes, key=lambda name: len(when[name]) > 1):
+        pointer = f"{root}/{name}"
+        value = value_at(document, pointer)
+        made = _field(pointer, nodes[name].get("default") if value is None else value, nodes[name], schema)
+        if made is not None:
+            yield replace(made, when=when[name])
+
+
 def _field(pointer: str, value: Any, node: Schema, schema: Schema) -> Field | None:
     base, optional = _without_null(_deref(node, schema), schema)
     leaf = pointer.rpartition("/")[2]
     label = _LABELS_AT.get(pointer) or _LABELS.get(leaf) or leaf.replace("_", " ").capitalize()
-    text = str(node.get("description") or base.get("description") or "").split("\n")[0]
+    text = " ".join(str(node.get("description") or base.get("description") or "").partition("\n\n")[0].split())
     options = tuple(str(option) for option in base.get("enum", ()))
     if "const" in base or len(options) == 1:
         return None
     if options:
         return Field(pointer, label, "choice", value, options, help=text)
-    kind = {"integer": "integer", "number": "number", "boolean": "flag", "string": "text"}.get(str(base.get("type")))
+    kind = {"integer": "integer", "number": "number", "boolean": "flag", "string": "text", "object": "pairs"}.get(
+        str(base.get("type"))
+    )
     low, high = base.get("minimum"), base.get("maximum")
     if kind is None or (low is not None and low == high):
         return None

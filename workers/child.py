@@ -101,7 +101,7 @@ class Interval(msgspec.Struct):
 
     ord: int
     phase: str
-    """`rollout`, `load` for engines; `bind`, `train`, `step`, `checkpoint` for trainers."""
+    """`rollout`, `load` for engines; `bind`, `train`, `step`, `suspend`, `resume`, `checkpoint` for trainers."""
     policy: str
     t0: float
     t1: float

@@ -22,6 +22,7 @@ from psycopg_pool import PoolTimeout
 
 from flexmarl.contracts.commands import HostLease
 from flexmarl.contracts.events import DeviceUse
+from flexmarl.contracts.status import MEMORY_NEXT
 from flexmarl.store import commands, leases, nodes, runs
 from flexmarl.store.commands import Taken
 from flexmarl.store.errors import LeaseLost, TokenLost
@@ -208,7 +209,7 @@ class Host:
         reason = life.reason(code)
         self._log.warning("child lost", incarnation=life.child.incarnation, code=code, reason=reason)
         lack = reason.startswith(memory.OUT_OF_MEMORY)
-        advice = f"; {memory.NEXT}" if lack else ""
+        advice = f"; {MEMORY_NEXT}" if lack else ""
         often = self._lost.lost(now, hung=bool(life.hung), ready_s=life.ready_s(now), memory=lack)
         if life.published:
             then = f"; {HUNG_NEXT}" if life.hung and not often else ""

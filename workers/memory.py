@@ -7,9 +7,10 @@ nobody here killed, is taken for one of them: what a person has to do is the sam
 import signal
 from pathlib import Path
 
-OUT_OF_MEMORY = "out_of_memory"
+from flexmarl.contracts.status import RunReason
+
+OUT_OF_MEMORY = RunReason.OUT_OF_MEMORY.value
 """Code that opens the reason of whatever ended for lack of memory."""
-NEXT = "free memory on this host, let it serve fewer devices, or choose a smaller model or shorter replies"
 VMSTAT = Path("/proc/vmstat")
 _SAID = ("memoryerror", "out of memory", "outofmemory", "can't allocate memory", "cannot allocate memory", "bad_alloc")
 

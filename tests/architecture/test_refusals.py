@@ -8,7 +8,7 @@ from flexmarl.store import errors
 from workers import errors as worker_errors
 from workers.memory import OUT_OF_MEMORY
 from workers.training.errors import RefusalCode
-from workers.transfer.base import CorruptState, StateError, StateMissing
+from workers.transfer.base import CorruptState, StateError, StateFull, StateMissing
 
 ROOT = Path(__file__).resolve().parents[2]
 SAID = re.compile(
@@ -26,9 +26,8 @@ def said_in_source() -> set[str]:
 
 def codes() -> set[str]:
     classes = [cls for module in (errors, worker_errors) for cls in vars(module).values() if isinstance(cls, type)]
-    own = {
-        str(cls.__dict__["code"]) for cls in [*classes, StateError, StateMissing, CorruptState] if "code" in vars(cls)
-    }
+    states = [StateError, StateFull, StateMissing, CorruptState]
+    own = {str(cls.__dict__["code"]) for cls in [*classes, *states] if "code" in vars(cls)}
     return own | {OUT_OF_MEMORY} | {code.value for code in (*PlaneRefusalCode, *RefusalCode)} | said_in_source()
 
 

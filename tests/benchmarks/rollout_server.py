@@ -27,8 +27,8 @@ from flexmarl.contracts.spec.team import FactoryModel
 from tests.support.engines import VLLM_PYTHON, WORDS
 from workers.programs import VLLM_ENVIRONMENT, confined
 from workers.rollout.engines.serve_vllm import ROWS
+from workers.rollout.engines.vllm_instance import BLOCK
 from workers.rollout.engines.vllm_models import CACHE_BYTES, vllm_model
-from workers.rollout.engines.vllm_seat import BLOCK
 
 START_S = 300.0
 OPTIONS = (

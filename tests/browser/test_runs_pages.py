@@ -167,6 +167,54 @@ def test_a_draft_of_new_run_survives_the_page(seeded: Any, visit: Callable[..., 
     assert page.get_by_label("Tasks per step").input_value() == "96"
 
 
+def test_a_reward_is_chosen_with_its_fields_and_its_errors_stand_at_them(
+    seeded: Any, visit: Callable[..., Any]
+) -> None:
+    guest = visit(seeded)
+    guest.sign_in()
+    page = guest.page
+    guest.goto("/runs/new?template=reference_game")
+    page.locator("#start[aria-disabled=false]").wait_for()
+
+    def shown() -> list[str]:
+        return page.locator("[data-pointer^='/reward/']:visible").evaluate_all(
+            "all => all.map(one => one.dataset.pointer.split('/').at(-1))"
+        )
+
+    form, queued = page.locator("#pane-form"), ["timeout_s", "max_tries", "wait_s"]
+    assert shown() == ["type"]
+    kind = page.get_by_label("Reward", exact=True)
+    kind.select_option("service")
+    assert shown() == ["type", "url", "secret", *queued]
+    form.get_by_text("url is required.").wait_for()
+    page.get_by_label("Service address").fill("judge")
+    form.get_by_text("url cannot be 'judge'. Write it like https://").wait_for()
+    page.get_by_label("Reward limit, s").fill("soon")
+    form.get_by_text("Write a number.").wait_for()
+    kind.select_option("function")
+    assert shown() == ["type", "name", "settings", *queued]
+    assert page.get_by_label("Reward limit, s").input_value() == "60", "what was no number is not kept"
+    page.get_by_label("Function", exact=True).fill("politeness")
+    form.get_by_text("No entry point of flexmarl.rewards is called politeness").wait_for()
+    page.get_by_label("Its settings").fill("weight 0.1")
+    form.get_by_text("Write name: value, with commas between.").wait_for()
+    page.get_by_label("Its settings").fill('weight: 0.1, tone: "warm, mild", strict: true, Odd: 1')
+    form.get_by_text("Odd cannot be 'Odd'. Lower-case letters").wait_for()
+    page.get_by_label("Its settings").fill('weight: 0.1, tone: "warm, mild", strict: true')
+    guest.keep("new-run-reward")
+    page.get_by_role("tab", name="YAML").click()
+    page.wait_for_function("() => document.querySelector('#yaml').value.includes('tone: warm, mild')")
+    page.get_by_role("tab", name="Form").click()
+    assert page.get_by_label("Its settings").input_value() == 'weight: 0.1, tone: "warm, mild", strict: true'
+    kind.select_option("brevity")
+    assert shown() == ["type", "cost_per_token", *queued]
+    page.locator("#start[aria-disabled=false]").wait_for()
+    assert "1 change" not in page.locator("#change-count").inner_text()
+    kind.select_option("environment")
+    page.get_by_text("No changes from the template").wait_for()
+    page.locator("#start[aria-disabled=false]").wait_for()
+
+
 def test_create_watch_and_stop_with_the_keyboard_alone(seeded: Any, visit: Callable[..., Any]) -> None:
     guest = visit(seeded)
     guest.sign_in()

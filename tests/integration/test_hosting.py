@@ -252,7 +252,7 @@ def test_a_child_that_the_kernel_kills_for_memory_ends_the_lease_with_that_reaso
     why = workers.story.handled[-1].reason
     assert why.startswith("out_of_memory: the kernel killed it for lack of memory")
     assert f", {MEMORY} times in " in why
-    assert "free memory on this host" in why
+    assert "free memory on that host" in why
 
 
 def test_a_child_whose_address_is_not_this_hosts_says_so_and_what_to_set(workers):

@@ -353,7 +353,7 @@ async def test_an_engine_without_the_memory_says_so_and_the_other_policies_go_on
     await engine.load("listener", 6, digests[6], keeps=(5,))
     for version in (5, 6):
         choices = await engine.complete(**asked(version, digests[version], model="listener"))
-        assert max(differences(version, choices)) < MAX_DIFFERENCE, "a seat made after the failure works"
+        assert max(differences(version, choices)) < MAX_DIFFERENCE, "an instance made after the failure works"
     await engine.load("listener", 7, digests[7])
     choices = await engine.complete(**asked(7, digests[7], model="listener"))
     assert max(differences(7, choices)) < MAX_DIFFERENCE, "so do the others when one is needed no more"

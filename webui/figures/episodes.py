@@ -70,7 +70,7 @@ def why(
 ) -> Why | None:
     """Explain an advantage from the team scores of a group. None for a group of one (evaluation).
 
-    `rule` is the algorithm's advantage. Only when it compares nothing but team scores is the sum below the advantage;
+    `rule` is the algorithm's credit. Only when it compares nothing but team scores is the sum below the advantage;
     otherwise the text says what else goes in, and no single figure is claimed.
     """
     scores = [float(row["team_score"]) for row in group]
@@ -93,14 +93,14 @@ def why(
         for place, i in enumerate(order)
     ]
     own = next((s for s, row in zip(scores, group, strict=True) if int(row["member"]) == member), mean)
-    plain = rule["team_share"] == 1 and not rule["per_turn"]
+    others = _beside_team_scores(rule)
     sums = _Sums(own, mean, deviation, len(scores))
     return Why(
         bars,
         mean,
         round(100.0 - 100.0 * (mean - low) / (high - low), 2),
-        advantages[0] if plain and advantages else None,
-        _plain_words(sums, divide_by_std=rule["divide_by_std"]) if plain else _mixed_words(sums, rule),
+        advantages[0] if advantages and not others else None,
+        _mixed_words(sums, others) if others else _plain_words(sums, divide_by_std=rule["divide_by_std"]),
     )
 
 
@@ -124,14 +124,29 @@ def _plain_words(sums: _Sums, *, divide_by_std: bool) -> str:
     return f"{text} is {result}. The {episodes} of this task differ, so the group is useful."
 
 
-def _mixed_words(sums: _Sums, rule: Mapping[str, Any]) -> str:
-    text = f"Team score {number(sums.own, 2)}, group mean {number(sums.mean, 2)} over {plural(sums.count, 'episode')}."
+def _beside_team_scores(rule: Mapping[str, Any]) -> list[str]:
+    """Name what else decides an advantage than a team score and its group's mean."""
     parts = []
     if rule["team_share"] != 1:
         parts.append(f"each role's own score, the team's counts {percent(rule['team_share'])}")
     if rule["per_turn"]:
         parts.append("the reward from each turn on, compared with the same turn of the others")
-    return f"{text} The advantages stand beside the turns; they also use {' and '.join(parts)}."
+    if rule.get("type", "grpo") != "grpo":
+        parts.append(f"the estimator {rule['type']}")
+    if rule.get("baseline_over", "episodes") != "episodes":
+        parts.append("a mean over rows instead of episodes")
+    if rule.get("group_key", "episode_group") != "episode_group":
+        parts.append(f"the group key {rule['group_key']}")
+    if rule.get("shaping", "none") != "none":
+        parts.append(f"the shaping {rule['shaping']}")
+    if rule.get("keep_members"):
+        parts.append(f"only the {rule['keep_members']} members whose scores differ most")
+    return parts
+
+
+def _mixed_words(sums: _Sums, others: Sequence[str]) -> str:
+    text = f"Team score {number(sums.own, 2)}, group mean {number(sums.mean, 2)} over {plural(sums.count, 'episode')}."
+    return f"{text} The advantages stand beside the turns; they also use {' and '.join(others)}."
 
 
 def pick(rows: Sequence[Mapping[str, Any]], seed: int) -> dict[str, Mapping[str, Any]]:

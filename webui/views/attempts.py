@@ -18,6 +18,7 @@ ENDED = {
     "episodes_failed": "Episodes failed",
     "command_failed": "A command failed",
     "children_lost": "Children lost",
+    "out_of_memory": "Out of memory",
     "orchestrator_error": "Orchestrator error",
     "store_differs": "Store differs",
 }

@@ -60,6 +60,7 @@ def new_run(request: HttpRequest) -> HttpResponse:
             "template": base["name"],
             "preset": base["preset"],
             "document": document,
+            "unions": forms.unions(schema),
             "template_document": _template_document(base["name"]),
             "agents": marks,
             "expected": base["expected"],

@@ -12,6 +12,17 @@ from webui.formats import DASH, number
 VIEWS = (("transcript", "Transcript"), ("scores", "Scores"), ("raw", "Raw"))
 
 
+def _credit(spec: dict[str, Any]) -> dict[str, Any]:
+    """Say what of a specification decides what a row is compared with; one of an earlier release knows less."""
+    algorithm = spec["algorithm"]
+    return {
+        **algorithm["advantage"],
+        "group_key": algorithm["group_key"],
+        "shaping": algorithm.get("shaping", {}).get("type", "none"),
+        "keep_members": spec["sampling"].get("keep_members"),
+    }
+
+
 def opened(run: Any, row: dict[str, Any], tid: str, view: str = "transcript") -> dict[str, Any]:
     """Read a trajectory for its page."""
     found = telemetry.trajectory(run, tid)
@@ -28,7 +39,7 @@ def opened(run: Any, row: dict[str, Any], tid: str, view: str = "transcript") ->
         "conversation": conversation(found["transcript"], turns),
         "scores": [_score(role, agent, found, turns) for role, agent in agents.items() if role in found["scores"]],
         "pins": [(name, found["pins"][name]) for name in _policies(row) if name in found["pins"]],
-        "why": episodes.why(group, found["member"], row["spec"]["algorithm"]["advantage"], advantages),
+        "why": episodes.why(group, found["member"], _credit(row["spec"]), advantages),
         "facts": sorted((str(k), v) for k, v in dict(found["task"].get("facts") or {}).items()),
         "group": group,
         "batches": _batches(turns.values()),

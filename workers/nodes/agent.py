@@ -18,6 +18,7 @@ import msgspec
 import psycopg
 import structlog
 from aiohttp import web
+from aiohttp.typedefs import Handler
 from pydantic import ValidationError
 
 from flexmarl.contracts.play import PlayRefusal, PlayRequest
@@ -29,12 +30,15 @@ from flexmarl.store.nodes import processes_of, put_load
 from workers.children import prove_dead
 from workers.database import Pool
 from workers.errors import ChildUnreachable, HostingError, WorkerError
+from workers.nodes.bringing import Bringing
 from workers.nodes.child_client import ChildClient
 from workers.nodes.engine_loads import loads_of
 from workers.nodes.lanes import Lane
 from workers.nodes.load import measure
 from workers.nodes.playground import TEND_S, Playground
 from workers.settings import Settings
+from workers.transfer.peer import StateRoutes
+from workers.transfer.shared import sweep as give_back_memory
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -79,6 +83,7 @@ class NodeAgent:
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=EVERY_CONNECTION_S)
         async with aiohttp.ClientSession(connector=connector) as session, self._endpoint(session) as port:
             address = f"{self._settings.advertise_host}:{port}"
+            bring = Bringing(self._settings, self._store, address)
             node = NodeFacts(self._settings.node, address, self._incarnation, version, facts)
             await self._store(lambda conn: leases.register_node(conn, node, self._devices))
             reopened = await self._store(lambda conn: commands.reopen_on_node(conn, node.name))
@@ -87,7 +92,7 @@ class NodeAgent:
             try:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(self._forever(self._heartbeat, HEARTBEAT_S))
-                    tasks.create_task(self._sweeping(session))
+                    tasks.create_task(self._sweeping(session, bring))
                     tasks.create_task(self._forever(lambda: self._fetch_intervals(session), INTERVALS_S))
                     tasks.create_task(self._forever(lambda: self._fetch_loads(session), 0.0))
                     tasks.create_task(self._forever(self._end_orphans, ORPHANS_S))
@@ -112,10 +117,10 @@ class NodeAgent:
 
     # Commands --------------------------------------------------------------------------------------------------------
 
-    async def _sweeping(self, session: aiohttp.ClientSession) -> None:
+    async def _sweeping(self, session: aiohttp.ClientSession, bring: Bringing) -> None:
         while True:
             try:
-                await self._sweep(session)
+                await self._sweep(session, bring)
             except psycopg.Error as error:
                 log.warning("store does not answer", error=str(error))
             with contextlib.suppress(TimeoutError):
@@ -123,7 +128,7 @@ class NodeAgent:
                     await self._sweep_now.wait()
             self._sweep_now.clear()
 
-    async def _sweep(self, session: aiohttp.ClientSession) -> None:
+    async def _sweep(self, session: aiohttp.ClientSession, bring: Bringing) -> None:
         """Follow the children as the store knows them, and wake the lanes that have something to do."""
         children, waiting = await self._store(self._look)
         for lease_id, lane in list(self._lanes.items()):
@@ -132,7 +137,7 @@ class NodeAgent:
                 await lane.stop()
         for child in children:
             if child.lease_id not in self._lanes:
-                self._lanes[child.lease_id] = Lane(child, session, self._store)
+                self._lanes[child.lease_id] = Lane(child, session, self._store, bring)
         for lease_id in waiting:
             if lease_id in self._lanes:
                 self._lanes[lease_id].wake()
@@ -182,7 +187,10 @@ class NodeAgent:
             await self._store(lambda conn: put_engines(conn, loads))
 
     async def _end_orphans(self) -> None:
-        """End leases that should end and that no device worker renews: its process is proved dead here."""
+        """End leases that should end and that no device worker renews: its process is proved dead here.
+
+        Memory of suspended states outlives their processes; it goes here as well.
+        """
         for orphan in await self._store(lambda conn: leases.orphans(conn, self._settings.node)):
             try:
                 await asyncio.to_thread(prove_dead, orphan.pid, orphan.pid_started)
@@ -190,6 +198,7 @@ class NodeAgent:
                 log.error("lease cannot be ended", lease_id=orphan.lease_id, error=str(error))
                 continue
             await self._store(partial(leases.end_orphan, orphan=orphan, reason="its device worker is gone"))
+        await asyncio.to_thread(give_back_memory, self._settings.home)
 
     async def _measure(self) -> None:
         """Keep what machine and devices are doing now, for people."""
@@ -207,6 +216,9 @@ class NodeAgent:
         app = web.Application()
         app.add_routes([web.post("/v1/commands", self._on_push), web.get("/health", self._on_health)])
         app.add_routes([web.post("/v1/playground", partial(self._on_play, session))])
+        state = StateRoutes(self._settings.home)
+        app.add_routes([web.get("/v1/state/{digest}", partial(self._to_peer, state.manifest))])
+        app.add_routes([web.get("/v1/state/chunks/{name}", partial(self._to_peer, state.chunk))])
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         try:
@@ -235,6 +247,10 @@ class NodeAgent:
         answer = await self._playground.ask(session, asked)
         status = 409 if isinstance(answer, PlayRefusal) else 200 if answer.endpoint else 202
         return web.Response(body=answer.model_dump_json(), status=status, content_type="application/json")
+
+    async def _to_peer(self, answer: Handler, request: web.Request) -> web.StreamResponse:
+        """Let another node pull contents of the state plane."""
+        return self._stranger(request) or await answer(request)
 
     def _stranger(self, request: web.Request) -> web.Response | None:
         """Return the refusal of a caller without the cluster key."""

@@ -134,8 +134,9 @@ def _bind_request(conn: psycopg.Connection, run_id: int, policy: str, version: i
 def _train_row(row: micro_batches.MicroBatchRow) -> TrainRow:
     arrays = row.arrays
     return TrainRow(
-        arrays.prompt, arrays.response, arrays.logprobs, arrays.allowed, row.temperature, row.advantage, row.weight
-    )
+        arrays.prompt, arrays.response, arrays.logprobs, arrays.allowed, row.temperature, row.advantage, row.weight,
+        row.segments,
+    )  # fmt: skip
 
 
 def _commit_bind(client: ChildClient, taken: Taken, command: BindPolicy, reply: BindReply) -> Commit:

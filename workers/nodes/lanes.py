@@ -14,6 +14,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 import aiohttp
+import msgspec
 import psycopg
 import structlog
 
@@ -35,6 +36,8 @@ AGAIN_AT_MOST_S = 2.0
 """Pauses after a child did not answer or the database failed; each is twice the one before."""
 RETRYABLE = frozenset({"not_held", "not_bound", "other_accumulator", "state", "out_of_memory", "asleep"})
 """Refusals that another state of the child mends; the core decides what follows."""
+UNREAD = frozenset({"state", "state_missing", "state_corrupt"})
+"""Refusals of a child that found something missing or damaged."""
 
 
 class Store(Protocol):
@@ -43,11 +46,18 @@ class Store(Protocol):
     def __call__(self, call: Callable[[psycopg.Connection], T], /) -> Awaitable[T]: ...
 
 
+class Bring(Protocol):
+    """Makes what a run's request names lie on this node, anew where it may be damaged; says whether anything came."""
+
+    def __call__(self, run_id: int, request: msgspec.Struct, damaged: bool = False, /) -> Awaitable[bool]: ...
+
+
 class Lane:
     """The commands of one child incarnation."""
 
-    def __init__(self, child: ChildEndpoint, session: aiohttp.ClientSession, store: Store) -> None:
+    def __init__(self, child: ChildEndpoint, session: aiohttp.ClientSession, store: Store, bring: Bring) -> None:
         self.child = child
+        self._bring = bring
         self._client = ChildClient(session, child)
         self._store = store
         self._wake = asyncio.Event()
@@ -137,7 +147,7 @@ class Lane:
 
         Raises ChildUnreachable after giving the command back.
         """
-        work = asyncio.ensure_future(perform(self._client, prepared))
+        work = asyncio.ensure_future(self._performed(prepared))
         try:
             while True:
                 done, _ = await asyncio.wait({work}, timeout=EXTEND_S)
@@ -157,6 +167,15 @@ class Lane:
             raise
         finally:
             work.cancel()
+
+    async def _performed(self, prepared: Prepared) -> Commit:
+        await self._bring(prepared.taken.run_id, prepared.request)
+        try:
+            return await perform(self._client, prepared)
+        except ChildRefused as refused:
+            if refused.code not in UNREAD or not await self._bring(prepared.taken.run_id, prepared.request, True):
+                raise
+        return await perform(self._client, prepared)
 
     async def _extended(self, taken: Taken) -> bool:
         try:

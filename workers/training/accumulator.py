@@ -7,7 +7,8 @@ sums do know their order: an ordered accumulator takes micro-batches by rising n
 bits whenever it holds the same set.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from flexmarl.contracts.wire import TrainStats
 from workers.training.errors import RefusalCode, TrainerRefusal
@@ -36,6 +37,20 @@ class Accumulator:
         self.z = 0.0
         self.total.zero_()
         self._held.clear()
+
+    def marks(self) -> dict[str, object]:
+        """Return everything but the sum itself, as JSON can say it."""
+        held = {str(number): [content.hex(), stats.model_dump()] for number, (content, stats) in self._held.items()}
+        return {"epoch": self.epoch, "z": self.z, "held": held}
+
+    def go_on(self, marks: Mapping[str, Any]) -> None:
+        """Be what `marks` told of; the sum was brought already."""
+        self.epoch = marks["epoch"]
+        self.z = marks["z"]
+        self._held = {
+            int(number): (bytes.fromhex(content), TrainStats.model_validate(stats))
+            for number, (content, stats) in marks["held"].items()
+        }
 
     def known(self, epoch: str, micro_batch: int, content: bytes) -> TrainStats | None:
         """Return the figures of a micro-batch that is in already, None when it may be added.

@@ -21,6 +21,9 @@ Floats = npt.NDArray[np.float64]
 
 _ID_BYTES = 4
 
+NO_VERSION = -1
+"""Trained version of rows that no version of the policy made, such as demonstrations: they are not old."""
+
 
 @dataclass(frozen=True, slots=True)
 class Block:
@@ -42,6 +45,8 @@ class Block:
     """[n, R]"""
     behaviour: Floats
     """[n, R]: log-probabilities the engine reported."""
+    lags: Floats
+    """[n, R]: how many versions older than the trained one the weights were that made a token."""
     advantages: Floats
     """[n]"""
     coefficients: Floats
@@ -66,6 +71,7 @@ class Block:
             self.source[rows] - start,
             self.targets[rows],
             self.behaviour[rows],
+            self.lags[rows],
             self.advantages[rows],
             self.coefficients[rows],
         )
@@ -78,8 +84,12 @@ class _Problem:
     text: str
 
 
-def blocks_of(rows: Sequence[TrainRow], aggregate: Aggregation, vocabulary: int) -> list[Block]:
+def blocks_of(
+    rows: Sequence[TrainRow], aggregate: Aggregation, vocabulary: int, version: int = NO_VERSION
+) -> list[Block]:
     """Decode and check rows; return one block per shape, shortest inputs first. Rows without response are left out.
+
+    `version` is the one that is trained, from which the ages of tokens are counted.
 
     Raises TrainerRefusal naming the first bad row and how many there are.
     """
@@ -90,7 +100,7 @@ def blocks_of(rows: Sequence[TrainRow], aggregate: Aggregation, vocabulary: int)
         found = _bad(numbers, members, vocabulary)
         problems += found
         if not found and members[0].response:
-            blocks.append(_block(members, aggregate))
+            blocks.append(_block(members, aggregate, version))
     if problems:
         first = min(problems, key=lambda problem: problem.row)
         raise TrainerRefusal(first.code, f"row {first.row}: {first.text} ({len(problems)} of {len(rows)} rows are bad)")
@@ -103,6 +113,8 @@ def _by_shape(rows: Sequence[TrainRow], problems: list[_Problem]) -> Iterator[li
         prompt, response = len(row.prompt), len(row.response)
         if prompt == 0 or (prompt | response | len(row.allowed)) % _ID_BYTES or len(row.logprobs) != response:
             problems.append(_Problem(number, RefusalCode.MALFORMED_ROW, "empty prompt or lengths that disagree"))
+        elif row.segments and sum(row.segments[1::2]) * _ID_BYTES != response:
+            problems.append(_Problem(number, RefusalCode.MALFORMED_ROW, "version segments of another length"))
         else:
             shapes.setdefault((prompt, response), []).append(number)
     yield from shapes.values()
@@ -141,7 +153,7 @@ def _legal(rows: Sequence[TrainRow], responses: Ints, vocabulary: int) -> npt.ND
     return legal
 
 
-def _block(rows: Sequence[TrainRow], aggregate: Aggregation) -> Block:
+def _block(rows: Sequence[TrainRow], aggregate: Aggregation, version: int) -> Block:
     distinct: dict[tuple[bytes, bytes, float], int] = {}
     source = np.empty(len(rows), np.int64)
     for number, row in enumerate(rows):
@@ -159,9 +171,21 @@ def _block(rows: Sequence[TrainRow], aggregate: Aggregation) -> Block:
         source=source[order],
         targets=responses[order],
         behaviour=logprobs[order].astype(np.float64),
+        lags=_lags(rows, responses.shape[1], version)[order],
         advantages=np.array([row.advantage for row in rows])[order],
         coefficients=np.array([coefficient * row.weight for row in rows])[order],
     )
+
+
+def _lags(rows: Sequence[TrainRow], width: int, version: int) -> Floats:
+    """Return each token's age in versions; 0 where it is not known, or nothing is that old."""
+    lags = np.zeros((len(rows), width))
+    if version == NO_VERSION:
+        return lags
+    for lag, row in zip(lags, rows, strict=True):
+        if row.segments:
+            lag[:] = version - np.repeat(row.segments[::2], row.segments[1::2])
+    return lags.clip(min=0.0)
 
 
 def _joined(rows: Sequence[TrainRow]) -> tuple[Ints, Ints, npt.NDArray[np.float32]]:

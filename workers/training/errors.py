@@ -30,6 +30,8 @@ class RefusalCode(StrEnum):
     """The tokenizer names more ids than the model's embedding has rows."""
     WRONG_ADAPTER = "wrong_adapter"
     """An adapter does not fit the weights it is to be laid over, or is not of the policy's kind."""
+    OUT_OF_MEMORY = "out_of_memory"
+    """Memory ran out; the policy is held no more, and bound again from what is on disk."""
 
 
 CONFLICTS = frozenset(
@@ -42,7 +44,14 @@ CONFLICTS = frozenset(
         RefusalCode.OTHER_VERSION,
     }
 )
-"""The request is sound but meant for another state of the trainer (409); all others are wrong in themselves (422)."""
+"""The request is sound but meant for another state of the trainer (409); others are wrong in themselves (422)."""
+
+
+def status_of(code: RefusalCode) -> int:
+    """Return the HTTP status of a refusal; one for lack of memory may be asked again (503)."""
+    if code is RefusalCode.OUT_OF_MEMORY:
+        return 503
+    return 409 if code in CONFLICTS else 422
 
 
 class TrainerRefusal(Exception):

@@ -8,21 +8,17 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from flexmarl.algorithms.aggregation import AGGREGATIONS, Aggregation
-from flexmarl.contracts.spec.algorithm import Loss
 from flexmarl.contracts.spec.team import AdamW, Lora
 from flexmarl.contracts.wire import TrainStats
 from workers.models.architecture import Architecture
 from workers.training.accumulator import Accumulator
 from workers.training.adapted import AdaptedParameters
-from workers.training.blocks import blocks_of
+from workers.training.blocks import NO_VERSION, blocks_of
 from workers.training.decoder import Decoder, parameter_order
 from workers.training.errors import RefusalCode, TrainerRefusal
-from workers.training.losses import REGISTRY, TokenLoss
-from workers.training.losses.importance import truncated
-from workers.training.objective import Sums, evaluate
+from workers.training.objective import Objective, Sums, evaluate
 from workers.training.optimizer import FlatAdamW
 from workers.training.packing import pack
 from workers.training.parameters import FlatParameters
@@ -33,23 +29,6 @@ if TYPE_CHECKING:
 
 TOKEN_BUDGET = {"cpu": 2048, "cuda": 65_536}
 """Input tokens per forward pass: on a CPU what the caches hold, on a GPU what fills it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Objective:
-    """A loss with its settings and its row weights."""
-
-    loss: TokenLoss
-    settings: Loss
-    aggregate: Aggregation
-
-    @classmethod
-    def of(cls, settings: Loss, importance_limit: float | None = None) -> "Objective":
-        """Make the objective of a specification; with a limit, rows are weighed by truncated importance."""
-        loss = REGISTRY.get(settings.type)
-        if importance_limit is not None:
-            loss = truncated(loss, importance_limit)
-        return cls(loss, settings, AGGREGATIONS.get(settings.aggregation))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,31 +76,37 @@ class Learner:
         self._budget = TOKEN_BUDGET.get(device.partition(":")[0], TOKEN_BUDGET["cuda"])
 
     def accumulate(
-        self, epoch: str, micro_batch: int, content: bytes, rows: Sequence[TrainRow], entropy_coef: float
+        self,
+        epoch: str,
+        micro_batch: int,
+        content: bytes,
+        rows: Sequence[TrainRow],
+        entropy_coef: float,
+        version: int = NO_VERSION,
     ) -> TrainStats:
-        """Add a micro-batch's gradient once; asked again, return the same figures."""
+        """Add a micro-batch's gradient once; asked again, return the same figures. `version` is the trained one."""
         known = self.accumulator.known(epoch, micro_batch, content)
         if known is not None:
             return known
-        gradient, stats = self.gradient(rows, entropy_coef, self._objective)
+        gradient, stats = self.gradient(rows, entropy_coef, self._objective, version)
         self.accumulator.add(micro_batch, content, gradient, stats)
         return stats
 
     def gradient(
-        self, rows: Sequence[TrainRow], entropy_coef: float, objective: Objective
+        self, rows: Sequence[TrainRow], entropy_coef: float, objective: Objective, version: int = NO_VERSION
     ) -> "tuple[torch.Tensor, TrainStats]":
         """Return the un-normalised gradient of rows, valid until the next call, with their figures."""
         import torch
 
         began = time.perf_counter()
         lengths = [len(row.response) // 4 for row in rows]
-        blocks = blocks_of(rows, objective.aggregate, self.decoder.vocabulary)
+        blocks = blocks_of(rows, objective.aggregate, self.decoder.vocabulary, version)
         fresh, master = self._whole.fresh, self._whole.master
         fresh.zero_()
         gradient = fresh if fresh.dtype == master.dtype else torch.zeros_like(master)
         sums = Sums()
         for batch in pack(blocks, self.decoder.vocabulary, self._budget):
-            value, figures = evaluate(self.decoder, batch, objective.loss, objective.settings, entropy_coef)
+            value, figures = evaluate(self.decoder, batch, objective, entropy_coef)
             value.backward()  # type: ignore[no-untyped-call]
             sums = sums.plus(figures)
             self._beat()
@@ -139,7 +124,10 @@ class Learner:
             entropy_sum=sums.entropy,
             kl_engine_sum=sums.kl_engine,
             logprob_gap_sum=sums.logprob_gap,
+            logprob_gap_max=sums.logprob_gap_max,
             clipped_sum=sums.clipped,
+            older_tokens=int(sums.older_tokens),
+            kl_update_sum=sums.kl_update,
             seconds=time.perf_counter() - began,
         )
 
@@ -173,3 +161,14 @@ class Learner:
         if self.parameters.master is not self.parameters.compute:
             state["master"] = self.parameters.master
         return state
+
+    def marks(self) -> dict[str, object]:
+        """Return what a bit-equal continuation needs besides memory, as JSON can say it."""
+        return {"steps": self.optimizer.steps, "accumulator": self.accumulator.marks()}
+
+    def go_on(self, marks: "Mapping[str, Any]") -> None:
+        """Continue where another learner of equal settings was suspended; its memory was brought already."""
+        self.optimizer.steps = marks["steps"]
+        self.accumulator.go_on(marks["accumulator"])
+        if self.parameters is not self._whole:
+            self.parameters.take(self.parameters.named())

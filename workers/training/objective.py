@@ -1,20 +1,52 @@
-"""The normal form on one batch: sum_i c_i sum_t m_it (l_it - entropy_coef H_it), un-normalised.
+"""The normal form on one batch: sum_i c_i sum_t m_it (w_it l_it - entropy_coef H_it), un-normalised.
 
 Distributions are those the engine drew from: softmax over the allowed ids of logits divided by the temperature. The
 entropy bonus is weighed by the same c_i, so one Z closes both at the step.
+
+Two ratios are told apart. Where the trained version itself made a token, trainer and engine should agree: what they
+differ by is the mismatch. Where an older version made it, the ratio is that of an update as well, and is counted apart.
 """
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from flexmarl.contracts.spec.algorithm import Loss
+from flexmarl.algorithms.aggregation import Aggregation, aggregation_of
+from flexmarl.contracts.spec.algorithm import AlgorithmSpec, Loss
 from workers.training.decoder import Decoder
-from workers.training.losses import TokenLoss
-from workers.training.losses.base import LOG_RATIO_LIMIT
+from workers.training.losses import CORRECTIONS, REGISTRY, Corrector, Rows, TokenLoss
+from workers.training.losses.base import LOG_RATIO_LIMIT, TokenTerms
 from workers.training.packing import Batch
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """A loss with its settings, its correction and its row weights."""
+
+    loss: TokenLoss
+    settings: Loss
+    aggregate: Aggregation
+    algorithm: AlgorithmSpec
+    corrector: Corrector | None = None
+
+    @classmethod
+    def of(cls, settings: Loss, algorithm: AlgorithmSpec | None = None) -> "Objective":
+        """Make the objective of a loss, with the correction of an algorithm around it."""
+        algorithm = algorithm or AlgorithmSpec(loss=settings)
+        corrector = None if algorithm.correction == "none" else CORRECTIONS.get(algorithm.correction)
+        return cls(REGISTRY.get(settings.type), settings, aggregation_of(settings), algorithm, corrector)
+
+    def terms(self, rows: Rows) -> TokenTerms:
+        """Return each token's term, corrected; `clipped` tells what the loss or the correction cut off."""
+        terms = self.loss(rows, self.settings)
+        if self.corrector is None:
+            return terms
+        correction = self.corrector(rows, self.algorithm)
+        clipped = correction.touched if terms.clipped is None else terms.clipped | correction.touched
+        return TokenTerms(correction.weights * terms.per_token, clipped)
 
 
 class Sums(NamedTuple):
@@ -25,30 +57,48 @@ class Sums(NamedTuple):
     kl_engine: float = 0.0
     logprob_gap: float = 0.0
     clipped: float = 0.0
+    older_tokens: float = 0.0
+    kl_update: float = 0.0
+    logprob_gap_max: float = 0.0
 
     def plus(self, other: "Sums") -> "Sums":
-        return Sums(*map(float.__add__, self, other))
+        widest = max(self.logprob_gap_max, other.logprob_gap_max)
+        return Sums(*map(float.__add__, self, other))._replace(logprob_gap_max=widest)
 
 
-def evaluate(
-    decoder: Decoder, batch: Batch, loss: TokenLoss, settings: Loss, entropy_coef: float
-) -> "tuple[torch.Tensor, Sums]":
+def evaluate(decoder: Decoder, batch: Batch, objective: Objective, entropy_coef: float) -> "tuple[torch.Tensor, Sums]":
     """Return the batch's un-normalised objective, ready for `backward`, and its figures."""
-    import torch
-
     logprobs, entropy = token_scores(decoder, batch)
     place = _Placer(logprobs)
-    present, behaviour = place(batch.present), place(batch.behaviour)
-    terms = loss(logprobs, behaviour, place(batch.advantages), settings)
-    weights = place(batch.coefficients) * present
+    rows = Rows.masked(
+        logprobs, place(batch.behaviour), place(batch.present), place(batch.advantages), place(batch.lags)
+    )
+    return total(rows, entropy, place(batch.coefficients), objective, entropy_coef)
+
+
+def total(
+    rows: Rows, entropy: "torch.Tensor", coefficients: "torch.Tensor", objective: Objective, entropy_coef: float
+) -> "tuple[torch.Tensor, Sums]":
+    """Weigh and add up the terms of rows; `entropy` is [rows, tokens], `coefficients` are c_i [rows, 1]."""
+    import torch
+
+    terms = objective.terms(rows)
+    weights, present = coefficients * rows.present, rows.present
+    entropy = entropy.masked_fill(present == 0, 0.0)
     loss_sum = (weights * terms.per_token).sum()
-    objective = loss_sum - entropy_coef * (weights * entropy).sum()
+    value = loss_sum - entropy_coef * (weights * entropy).sum()
     with torch.no_grad():
-        gap = (logprobs.detach() - behaviour) * present
+        gap = rows.logprobs - rows.behaviour
         k3 = gap.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).expm1() - gap
+        older = present * (rows.lags > 0)
+        fresh = present - older
         clipped = gap.new_zeros(()) if terms.clipped is None else (terms.clipped * present).sum()
-        figures = torch.stack((loss_sum.detach(), (entropy * present).sum(), k3.sum(), gap.abs().sum(), clipped))
-    return objective, Sums(*figures.double().tolist())
+        widest = (gap.abs() * fresh).max() if gap.numel() else gap.new_zeros(())
+        figures = (
+            loss_sum.detach(), (entropy * present).sum(), (k3 * fresh).sum(), (gap.abs() * fresh).sum(), clipped,
+            older.sum(), (k3 * older).sum(), widest,
+        )  # fmt: skip
+        return value, Sums(*torch.stack(figures).double().tolist())
 
 
 def token_scores(decoder: Decoder, batch: Batch) -> "tuple[torch.Tensor, torch.Tensor]":

@@ -38,6 +38,8 @@ class Batch:
     """[B, R]: 1 for a response token, 0 for padding."""
     behaviour: Floats
     """[B, R]"""
+    lags: Floats
+    """[B, R]"""
     advantages: Floats
     """[B, 1]"""
     coefficients: Floats
@@ -89,6 +91,7 @@ def _batch(parts: Sequence[Block], vocabulary: int) -> Batch:
         targets=_stacked([part.targets for part in parts], width),
         present=_stacked([np.ones(part.targets.shape) for part in parts], width),
         behaviour=_stacked([part.behaviour for part in parts], width),
+        lags=_stacked([part.lags for part in parts], width),
         advantages=np.concatenate([part.advantages for part in parts])[:, None],
         coefficients=np.concatenate([part.coefficients for part in parts])[:, None],
     )

@@ -18,9 +18,17 @@ from aiohttp.typedefs import Handler
 from flexmarl.contracts.spec.experiment import ExperimentSpec
 from workers import child_server
 from workers.child import ChildConfig, IntervalLog, Progress
-from workers.training.errors import CONFLICTS, TrainerRefusal
+from workers.memory import lacks_memory
+from workers.training.errors import RefusalCode, TrainerRefusal, status_of
 from workers.training.trainer import Trainer
-from workers.training.wire import AccumulateRequest, BindRequest, CheckpointRequest, Refusal, StepRequest
+from workers.training.wire import (
+    AccumulateRequest,
+    BindRequest,
+    CheckpointRequest,
+    Refusal,
+    StepRequest,
+    SuspendRequest,
+)
 
 Request = TypeVar("Request", bound=msgspec.Struct)
 Verb = Callable[[Request], msgspec.Struct]
@@ -42,6 +50,7 @@ class TrainerServer:
             web.post("/bind", self._verb(BindRequest, self._trainer.bind)),
             web.post("/accumulate", self._verb(AccumulateRequest, self._trainer.accumulate)),
             web.post("/step", self._verb(StepRequest, self._trainer.step)),
+            web.post("/suspend", self._verb(SuspendRequest, self._trainer.suspend)),
             web.post("/checkpoint", self._verb(CheckpointRequest, self._trainer.checkpoint)),
         ]
 
@@ -51,11 +60,11 @@ class TrainerServer:
                 asked = msgspec.msgpack.decode(await request.read(), type=kind)
                 loop = asyncio.get_running_loop()
                 with self._progress.work():
-                    return _packed(await loop.run_in_executor(self._thread, do, asked))
+                    return _packed(await loop.run_in_executor(self._thread, self._within_memory, do, asked))
             except TrainerRefusal as refused:
                 log.warning("refused", verb=request.path, code=refused.code, detail=refused.detail)
                 body = Refusal(refused.code, refused.detail, refused.accumulator, list(refused.micro_batches))
-                return _packed(body, 409 if refused.code in CONFLICTS else 422)
+                return _packed(body, status_of(refused.code))
             except msgspec.DecodeError as wrong:
                 return _packed(Refusal("bad_request", str(wrong)), 422)
             except Exception as error:  # the request failed in a way nobody foresaw: say so and stay up for the next
@@ -63,6 +72,17 @@ class TrainerServer:
                 return _packed(Refusal("internal", f"{type(error).__name__}: {error}"), 500)
 
         return answer
+
+    def _within_memory(self, do: Verb[Request], asked: Request) -> msgspec.Struct:
+        """Do it; where memory does not suffice, give back what the policy holds of it and refuse."""
+        try:
+            return do(asked)
+        except Exception as error:  # memory runs out under many names; whatever else it is goes on
+            if isinstance(error, TrainerRefusal) or not lacks_memory(error):
+                raise
+            words = f"{type(error).__name__}: {error}"
+        self._trainer.let_go(getattr(asked, "policy", ""))
+        raise TrainerRefusal(RefusalCode.OUT_OF_MEMORY, words)
 
 
 def _packed(body: msgspec.Struct, status: int = 200) -> web.Response:

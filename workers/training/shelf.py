@@ -17,7 +17,7 @@ import structlog
 from flexmarl.contracts.spec.team import Lora
 from workers.models.adapter import base_of, description
 from workers.transfer import LocalTier
-from workers.transfer.local import Encoded, encode
+from workers.transfer.contents import Encoded, encode
 
 if TYPE_CHECKING:
     import torch
@@ -78,7 +78,8 @@ class Shelf:
     def put_behind(self, weights: "Weights", state: "Weights") -> Stored:
         """Store a version whose training state is on disk only when `settle` has returned."""
         published = self._published(weights)
-        restorable = encode(state, {"kind": _STATE, "weights": published.digest})
+        still = {name: tensor.clone() for name, tensor in state.items()}  # the next step moves the ones given
+        restorable = encode(still, {"kind": _STATE, "weights": published.digest})
         self.settle()
         manifest = self._tier.store(published)
         self._note_weights(manifest.digest, manifest.bytes)
@@ -94,6 +95,25 @@ class Shelf:
         self._note_weights(manifest.digest, manifest.bytes)
         self._evicting = self._beside.submit(self._evict, self._let_go())
         return manifest.digest
+
+    def adopt(self, stored: Stored) -> bool:
+        """Keep a version that lies here already; False when it does not."""
+        self.settle()
+        manifest = self._tier.locate(stored.weights) if self._tier.claim(stored.weights) else None
+        if manifest is None or (stored.state and not self._tier.claim(stored.state)):
+            return False
+        self._note_weights(manifest.digest, manifest.bytes)
+        if stored.state:
+            self._note_state(stored.state, stored.weights)
+        self._evicting = self._beside.submit(self._evict, self._let_go())
+        return True
+
+    def put_state(self, weights: str, state: "Weights") -> Stored:
+        """Store the training state of a version whose weights lie here."""
+        self.settle()
+        manifest = self._tier.store(encode(state, {"kind": _STATE, "weights": weights}))
+        self._note_state(manifest.digest, weights)
+        return Stored(weights, manifest.digest)
 
     def put_base(self, base: "Weights", lora: Lora) -> None:
         """Keep what the adapters put from now on are laid over."""

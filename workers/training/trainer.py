@@ -8,19 +8,19 @@ held: memory is never ahead of what the platform can restore. Accumulator epochs
 nothing meant for an earlier life or version is ever taken in.
 """
 
-import hashlib
 import random
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
+import structlog
 
 from flexmarl.algorithms.seeds import derive
 from flexmarl.contracts.spec.experiment import ExperimentSpec
-from flexmarl.contracts.spec.team import Lora
+from flexmarl.contracts.spec.team import Lora, PolicySpec
 from workers.child import IntervalLog
 from workers.models import UnsupportedModel, architecture_of, tokenizer_of
 from workers.models.adapter import WrongAdapterError, initial_adapter
@@ -29,8 +29,11 @@ from workers.models.weights import initial_weights
 from workers.rollout.environments.registry import family_of
 from workers.training.checkpoints import Export, write_checkpoint
 from workers.training.errors import RefusalCode, TrainerRefusal
-from workers.training.learner import Adapter, Learner, Objective
+from workers.training.learner import Adapter, Learner
+from workers.training.objective import Objective
 from workers.training.shelf import Shelf, Stored
+from workers.training.suspending import Suspension, plane_of
+from workers.training.taken import content_of, redo
 from workers.training.warmup import warm_up
 from workers.training.wire import (
     AccumulateReply,
@@ -39,16 +42,18 @@ from workers.training.wire import (
     BindRequest,
     CheckpointReply,
     CheckpointRequest,
-    RedoStep,
     StepReply,
     StepRequest,
-    TrainRow,
+    SuspendReply,
+    SuspendRequest,
 )
-from workers.transfer import StateError
+from workers.transfer import StateError, StateMissing
 from workers.vocabulary import Codec
 
 if TYPE_CHECKING:
     import torch
+
+log = structlog.get_logger(__name__)
 
 CREATE = -1
 """Version of a bind request that asks for version 0 to be made."""
@@ -82,6 +87,7 @@ class Trainer:
         self._family = family_of(spec.environment)
         self._held: dict[str, Held] = {}
         self._shelves: dict[str, Shelf] = {}
+        self._suspension: Suspension[Held] = Suspension(partial(plane_of, home, run_id))
         self._behind: dict[str, dict[int, str]] = {}
         """Policy -> version whose training state is being written, with its digest."""
 
@@ -103,10 +109,10 @@ class Trainer:
 
     def accumulate(self, asked: AccumulateRequest) -> AccumulateReply:
         """Add a micro-batch's gradient to the policy's accumulator."""
-        learner = self._learner(asked.policy)
+        learner, version = self._learner(asked.policy), self._holding(asked.policy).version
         began = time.time()
         stats = learner.accumulate(
-            asked.accumulator, asked.micro_batch, content_of(asked.rows), asked.rows, asked.entropy_coef
+            asked.accumulator, asked.micro_batch, content_of(asked.rows), asked.rows, asked.entropy_coef, version
         )
         pace = self._spec.resources.pace
         keep_pace(began, pace.micro_batch_s + pace.row_s * len(asked.rows))
@@ -128,7 +134,10 @@ class Trainer:
         learned = learner.step(asked.learning_rate)
         keep_pace(began, self._spec.resources.pace.step_s)
         del self._held[asked.policy]  # held again once the new version is stored
-        stored = self._keep(asked.policy, asked.next_version, learner)
+        try:
+            stored = self._keep(asked.policy, asked.next_version, learner)
+        except StateError as error:  # the disk is full: the step is taken again once the policy is bound
+            raise TrainerRefusal(RefusalCode.STATE, str(error)) from error
         durable = {}
         if self._spec.mechanisms.durability.type == "async":
             durable, self._behind[asked.policy] = self._behind.get(asked.policy, {}), {asked.next_version: stored.state}
@@ -158,6 +167,38 @@ class Trainer:
             return Stored(shelf.put_weights(weights), "")
         return shelf.put(weights, learner.training_state())
 
+    def suspend(self, asked: SuspendRequest) -> SuspendReply:
+        """Take a policy off the device, accumulator and all; whatever is asked of it next brings it back.
+
+        Asked again, it answers the same without doing it twice.
+        """
+        if (already := self._suspension.get(asked.policy)) is not None:
+            return SuspendReply(already.ticket.bytes)
+        learner, held, began = self._learner(asked.policy), self._holding(asked.policy), time.time()
+        try:
+            done = self._suspension.suspend(
+                asked.policy, learner, kind_of(self._spec.policies[asked.policy]), replace(held, learner=None)
+            )
+        except StateError as error:
+            raise TrainerRefusal(RefusalCode.STATE, str(error)) from error
+        del self._held[asked.policy]
+        self._intervals.add("suspend", asked.policy, began, time.time())
+        return SuspendReply(done.ticket.bytes)
+
+    def _here(self, policy: str) -> Held | None:
+        """Return a policy that is held, back from where it was suspended; None when that is lost, or never was."""
+        suspended, began = self._suspension.get(policy), time.time()
+        if suspended is not None:
+            make = partial(self._new_learner, policy, suspended.rest.version)
+            try:
+                learner = self._suspension.resume(policy, kind_of(self._spec.policies[policy]), make)
+            except StateError as error:
+                log.warning("suspended state is lost", policy=policy, error=str(error))
+                return None
+            self._held[policy] = replace(suspended.rest, learner=learner)
+            self._intervals.add("resume", policy, began, time.time())
+        return self._held.get(policy)
+
     def checkpoint(self, asked: CheckpointRequest) -> CheckpointReply:
         """Export the named versions, which need not be the newest."""
         began = time.time()
@@ -173,13 +214,18 @@ class Trainer:
         self._intervals.add("checkpoint", "", began, time.time())
         return CheckpointReply(written.path, written.bytes)
 
+    def let_go(self, policy: str) -> None:
+        """Hold a policy no more, if it is held: what broke off in the middle is restored from what is on disk."""
+        self._held.pop(policy, None)
+        self._suspension.forget(policy)
+
     def settle(self) -> None:
         """Wait until nothing is being removed from the state plane any more."""
         for shelf in self._shelves.values():
             shelf.settle()
 
     def _create(self, policy: str) -> BindReply:
-        held = self._held.get(policy)
+        held = self._here(policy)
         if held is not None and held.created is not None:
             self._empty(held)
             return held.created
@@ -198,12 +244,12 @@ class Trainer:
             roles = self._spec.roles_of(policy)
             done = warm_up(learner, settings.warmup, self._family, roles, Codec(tokenizer), rng)
             facts |= {"warmup_steps": done.steps, "warmup_seconds": done.seconds}
-        held = self._hold(policy, 0, tokenizer, learner)
+        held = self._hold(policy, 0, tokenizer, learner, self._put_first(policy, learner))
         held.created = self._bound(policy, held, created=True, facts=facts)
         return held.created
 
     def _restore(self, asked: BindRequest) -> BindReply:
-        held = self._held.get(asked.policy)
+        held = self._here(asked.policy)
         if held is not None and (held.version, held.stored.weights) == (asked.version, asked.digest):
             self._empty(held)
             return self._bound(asked.policy, held)
@@ -226,7 +272,18 @@ class Trainer:
             redo(learner, step, shelf)
         self._empty_of(learner, asked.version)
         tokenizer = tokenizer_of(self._spec.policies[asked.policy].model, self._family.vocabulary())
-        return self._bound(asked.policy, self._hold(asked.policy, asked.version, tokenizer, learner))
+        stored = self._stored_already(asked, learner, shelf)
+        held = self._hold(asked.policy, asked.version, tokenizer, learner, stored)
+        return self._bound(asked.policy, held)
+
+    def _stored_already(self, asked: BindRequest, learner: Learner, shelf: Shelf) -> Stored:
+        """Keep what was restored under the names that the platform knows; store what is new of it."""
+        known = Stored(asked.digest, "" if asked.redo else asked.state)
+        if not shelf.adopt(known):
+            raise StateMissing(asked.digest, "let go of while it was restored")
+        if known.state or asked.policy not in self._spec.trainable_policies():
+            return known
+        return shelf.put_state(asked.digest, learner.training_state())
 
     def _first_weights(self, policy: str, words: int) -> "dict[str, torch.Tensor]":
         """Return what version 0 publishes. Adapters over equal models have one base, whoever trains them."""
@@ -237,16 +294,18 @@ class Trainer:
         self._shelf(policy).put_base(base, settings.tuning)
         return initial_adapter(base, settings.tuning, derive(seed, "weights", policy))
 
-    def _hold(self, policy: str, version: int, tokenizer: bytes, learner: Learner) -> Held:
-        """Store what the learner holds and remember it; a frozen policy keeps no learner."""
-        weights = learner.parameters.named()
+    def _hold(self, policy: str, version: int, tokenizer: bytes, learner: Learner, stored: Stored) -> Held:
+        """Remember a stored version; a frozen policy keeps no learner."""
+        trained = policy in self._spec.trainable_policies()
+        self._held[policy] = Held(version, stored, tokenizer, learner if trained else None)
+        return self._held[policy]
+
+    def _put_first(self, policy: str, learner: Learner) -> Stored:
+        """Store version 0."""
+        weights, shelf = learner.parameters.named(), self._shelf(policy)
         if policy in self._spec.trainable_policies():
-            stored = self._shelf(policy).put(weights, learner.training_state())
-            held = Held(version, stored, tokenizer, learner)
-        else:
-            held = Held(version, Stored(self._shelf(policy).put_weights(weights), ""), tokenizer, None)
-        self._held[policy] = held
-        return held
+            return shelf.put(weights, learner.training_state())
+        return Stored(shelf.put_weights(weights), "")
 
     def _empty(self, held: Held) -> None:
         if held.learner is not None:
@@ -271,14 +330,13 @@ class Trainer:
     def _new_learner(self, policy: str, version: int, weights: "Mapping[str, torch.Tensor]") -> Learner:
         """Return a learner of published weights: a whole model's, or an adapter's over the base on the shelf."""
         settings, algorithm = self._spec.policies[policy], self._spec.algorithm
-        limit = algorithm.importance_limit if algorithm.correction == "truncated_importance" else None
         adapter = None
         if isinstance(settings.tuning, Lora):
             adapter, weights = Adapter(settings.tuning, weights), self._shelf(policy).base()
         return Learner(
             weights,
             architecture_of(settings.model),
-            Objective.of(algorithm.loss, limit),
+            Objective.of(algorithm.loss, algorithm),
             settings.optimizer,
             settings.precision,
             self._device,
@@ -289,7 +347,9 @@ class Trainer:
         )
 
     def _export(self, policy: str, digest: str) -> Export:
-        held, settings, shelf = self._holding(policy), self._spec.policies[policy], self._shelf(policy)
+        suspended = self._suspension.get(policy)  # stays where it is: what is exported lies on the shelf
+        held = suspended.rest if suspended else self._holding(policy)
+        settings, shelf = self._spec.policies[policy], self._shelf(policy)
         weights = shelf.weights(digest)
         if not isinstance(settings.tuning, Lora):
             return Export(policy, settings.model, held.tokenizer, weights)
@@ -302,9 +362,10 @@ class Trainer:
         return learner
 
     def _holding(self, policy: str) -> Held:
-        if policy not in self._held:
+        held = self._here(policy)
+        if held is None:
             raise TrainerRefusal(RefusalCode.NOT_BOUND, f"policy {policy!r} is not held; bind it")
-        return self._held[policy]
+        return held
 
     def _shelf(self, policy: str) -> Shelf:
         if policy not in self._shelves:
@@ -315,17 +376,9 @@ class Trainer:
         return f"{version}:{self._incarnation}"
 
 
-def redo(learner: Learner, step: RedoStep, shelf: Shelf) -> None:
-    """Take a committed step again: the optimizer's state is made anew, the weights are the committed ones.
-
-    Raises StateError when those weights are not on the shelf.
-    """
-    accumulator = learner.accumulator
-    accumulator.open(f"redo:{step.version}")
-    for batch in sorted(step.batches, key=lambda own: own.micro_batch):
-        learner.accumulate(accumulator.epoch, batch.micro_batch, content_of(batch.rows), batch.rows, batch.entropy_coef)
-    learner.step(step.learning_rate)
-    learner.parameters.take(shelf.weights(step.digest))
+def kind_of(policy: PolicySpec) -> str:
+    """Return what policies have in common whose learners can take each other's place."""
+    return policy.model_dump_json(include={"model", "tuning", "precision", "optimizer"})
 
 
 def check_tokenizer(policy: str, tokenizer: bytes, weights: "Mapping[str, torch.Tensor]") -> None:
@@ -342,11 +395,3 @@ def keep_pace(began: float, seconds: float) -> None:
     left = began + seconds - time.time()
     if left > 0:
         time.sleep(left)
-
-
-def content_of(rows: Sequence[TrainRow]) -> bytes:
-    """Return what identifies a micro-batch's rows, whatever their order."""
-    content = hashlib.blake2b(digest_size=16)
-    for encoded in sorted(map(msgspec.msgpack.encode, rows)):
-        content.update(hashlib.blake2b(encoded, digest_size=16).digest())
-    return content.digest()

@@ -15,7 +15,8 @@ from flexmarl.contracts.spec.algorithm import Loss
 from flexmarl.contracts.spec.team import SupervisedWarmup
 from workers.rollout.environments.base import Demonstration, Family
 from workers.training.errors import RefusalCode, TrainerRefusal
-from workers.training.learner import Learner, Objective
+from workers.training.learner import Learner
+from workers.training.objective import Objective
 from workers.training.wire import TrainRow
 from workers.vocabulary import Codec
 

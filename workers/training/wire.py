@@ -1,5 +1,5 @@
 """What a node says to a trainer child: msgpack over loopback HTTP, one endpoint per verb (`POST /bind`, `/accumulate`,
-`/step`, `/checkpoint`).
+`/step`, `/suspend`, `/checkpoint`).
 
 Arrays travel as little-endian bytes. Every request names the accumulator epoch it is meant for; the trainer refuses
 another one (409), so a command of an earlier life can never touch this one's gradient.
@@ -33,6 +33,8 @@ class TrainRow(msgspec.Struct):
     temperature: float
     advantage: float
     weight: float
+    segments: list[int] = []
+    """version, tokens, version, tokens, ... over the response; empty: not known"""
 
 
 class RedoBatch(msgspec.Struct, forbid_unknown_fields=True):
@@ -99,6 +101,15 @@ class StepReply(msgspec.Struct):
     seconds: float
     durable: dict[int, str] = {}
     """Earlier versions whose training state is on disk by now, with its digest."""
+
+
+class SuspendRequest(msgspec.Struct, forbid_unknown_fields=True):
+    policy: str
+
+
+class SuspendReply(msgspec.Struct):
+    bytes: int
+    """Length of the suspended state."""
 
 
 class CheckpointRequest(msgspec.Struct, forbid_unknown_fields=True):

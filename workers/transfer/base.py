@@ -1,7 +1,8 @@
 """What every tier of the state plane promises. The caller says what, never where.
 
 Invariants, kept by the tiers: a digest names exactly one content, so a second put of the same content is the same
-content; a digest that `put` returned is durable; `get` returns the whole content or raises, never a part of it.
+content; `get` returns the whole content or raises, never a part of it. Where a tier outlives its processes, a digest
+that `put` returned is durable.
 """
 
 from collections.abc import Collection, Mapping
@@ -41,20 +42,29 @@ class CorruptState(StateError):
     code = "state_corrupt"
 
 
+class StateFull(StateError):
+    """There is no room for a content. Nothing of it stays."""
+
+    code = "state_full"
+
+
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """Proof that a content lies whole in a tier; written after everything it speaks of."""
 
     digest: str
-    """SHA-256 of the payload's bytes, its description included."""
     bytes: int
+    """Length of the payload."""
     path: str
-    """Where this tier keeps the payload; for people and same-host readers."""
+    """Where this tier keeps the content; for people."""
 
 
 class StatePlane(Protocol):
     def put(self, tensors: Tensors, meta: Meta | None = None) -> Manifest:
-        """Store tensors with a small JSON description and return when they are durable. Equal input, equal digest."""
+        """Store tensors with a small JSON description and return when that is done. Equal input, equal digest.
+
+        Raises StateFull when there is no room; then nothing of it stays.
+        """
 
     def get(self, digest: str, device: str = "cpu") -> "dict[str, torch.Tensor]":
         """Return the tensors of a digest, checked. Raises StateMissing or CorruptState."""
@@ -70,3 +80,15 @@ class StatePlane(Protocol):
 
     def collect(self, keep: Collection[str], grace_s: float) -> list[str]:
         """Give up every claim of this owner that is not in `keep` and older than `grace_s`; return their digests."""
+
+
+class Source(Protocol):
+    """Where contents can be fetched from, chunk by chunk. Nothing it gives is trusted: who fetches checks it."""
+
+    name: str
+
+    def manifest(self, digest: str) -> bytes:
+        """Return a content's manifest. Raises StateMissing, or StateError when the source cannot be reached."""
+
+    def fetch(self, digest: str, chunk: str, room: memoryview) -> None:
+        """Fill memory with a chunk. Raises like `manifest`, and CorruptState for one of another length."""

@@ -1,54 +1,41 @@
-"""The local-disk tier: one safetensors file and one manifest per digest under `<home>/state/`.
+"""The local-disk tier: chunks and manifests in one folder, `<home>/state/`, shared by the processes of a host.
 
-Invariants. A file gets its final name only after its bytes are on disk, and the manifest comes last, so a writer killed
-at any instruction leaves no digest that looks whole and is not. A payload is never written in place; readers therefore
-need no lock. The digest covers the whole payload file, description included, and is checked on the first read in every
-process. Equal contents of several owners share one payload: each owner holds a claim (an empty file), and the payload
-goes with the last one. Claims and removals exclude each other through one advisory lock on the folder.
+Invariants. What `put` has returned is durable. The manifest comes last, so a writer killed at any instruction leaves no
+digest that looks whole and is not; everything is checked when it is read. Equal contents of several owners are stored
+once: each owner holds a claim (an empty file), and the manifest goes with the last one. A chunk is stored once however
+many contents have it; it goes with the last manifest that lists it. A writer names what it is about to write in an
+intent, which counts as a manifest meanwhile. Claims, intents and removals exclude each other through one advisory lock.
 """
 
+import contextlib
 import fcntl
-import hashlib
-import json
 import os
 import re
 import time
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from workers.transfer.base import CorruptState, Manifest, Meta, StateError, StateMissing, Tensors
+from workers.transfer.base import CorruptState, Manifest, Meta, Source, StateError, StateFull, StateMissing, Tensors
+from workers.transfer.contents import Description, Encoded, Pieces, decode, encode, make_room, room_in
+from workers.transfer.files import WRITING, ChunkFiles, full_told, gone_is_fine, sync_folder, write_durably
+from workers.transfer.parallel import Rooms, in_threads
+from workers.transfer.whole_files import WholeFiles
 
 if TYPE_CHECKING:
     import torch
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _OWNER = re.compile(r"[a-z0-9_-]{1,100}")
-_HEADER_LENGTH_BYTES = 8
-_META = "meta"
-"""The one metadata key of a payload: several keys would be written in no fixed order."""
-
-
-class _ManifestFile(msgspec.Struct):
-    digest: str
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """A content with its name, not yet stored."""
-
-    digest: str
-    payload: bytes
+INTENT = ".intent"
 
 
 class LocalTier:
-    """Implements `StatePlane` on a folder that processes of one host share."""
+    """Implements `StatePlane` on a folder."""
 
     def __init__(self, home: str | Path, owner: str = "local") -> None:
         if not _OWNER.fullmatch(owner):
@@ -56,51 +43,89 @@ class LocalTier:
         self._root = Path(home) / "state"
         self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._owner = owner
-        self._verified: dict[str, tuple[int, int, int]] = {}
+        self._chunks = ChunkFiles(self._root)
+        self._whole = WholeFiles(self._root)
+        self._read: dict[str, Description] = {}
+        """Manifests are immutable, so each is read once."""
 
     def put(self, tensors: Tensors, meta: Meta | None = None) -> Manifest:
         return self.store(encode(tensors, meta))
 
     def store(self, encoded: Encoded) -> Manifest:
         """Put what `encode` made: naming a content and writing it may happen apart."""
-        digest, payload = encoded.digest, encoded.payload
-        manifest = Manifest(digest, len(payload), str(self._payload(digest)))
-        with self._locked():
-            self._claim(digest).touch(mode=0o600)
-        if not self._whole(digest):
-            _write_durably(self._payload(digest), payload)
-            body = msgspec.json.encode(_ManifestFile(digest, len(payload)))
-            _write_durably(self._manifest(digest), body)
-            _sync_folder(self._root)
-            self._remember(digest)
-        return manifest
 
-    def get(self, digest: str, device: str = "cpu") -> "dict[str, torch.Tensor]":
-        from safetensors.torch import load
+        def write(number: int) -> None:
+            self._chunks.store(encoded.description.chunks[number], encoded.pieces[number])
 
-        tensors = load(self._read(digest))
-        if device == "cpu":
-            return tensors
-        return {name: tensor.to(device) for name, tensor in tensors.items()}
+        return self.take_in(encoded.digest, encoded.manifest, encoded.description, write)
+
+    def take_in(self, digest: str, manifest: bytes, description: Description, write: Callable[[int], None]) -> Manifest:
+        """Make a content lie here by having each of its chunks written; claim it.
+
+        Raises StateFull, after which nothing of it stays, or what `write` raises; then chunks that came stay for a
+        while, for whoever tries again.
+        """
+        with self._room(digest, description), self._intending(digest, manifest):
+            in_threads(write, range(len(description.chunks)))
+            in_threads(self._chunks.flush, description.chunks)
+            if not self._readable(digest):
+                write_durably(self._manifest(digest), [manifest])
+            sync_folder(self._root)
+        self._read[digest] = description
+        return self._located(digest, description)
+
+    def bring(self, digest: str, source: Source) -> Manifest:
+        """Make a content lie here that lies there; chunks that are here already, whole, are not fetched again.
+
+        Raises StateMissing, CorruptState or StateFull. What broke off goes on at the chunk where it stopped.
+        """
+        manifest = source.manifest(digest)
+        description = decode(digest, manifest)
+        rooms = Rooms(description.chunk_bytes)
+
+        def write(number: int) -> None:
+            name, size = description.chunks[number], description.size(number)
+            if not self._chunks.whole(name, size):
+                room = rooms.own()[:size]
+                source.fetch(digest, name, room)
+                self._chunks.accept(digest, name, [room])
+
+        return self.take_in(digest, manifest, description, write)
+
+    def get(
+        self, digest: str, device: str = "cpu", into: "Mapping[str, torch.Tensor] | None" = None
+    ) -> "dict[str, torch.Tensor]":
+        """Return the tensors of a digest, checked; with `into`, in memory that is there already.
+
+        Raises StateMissing or CorruptState; `into` then holds anything.
+        """
+        description = self._described(digest)
+        if description is None:
+            tensors = self._whole.get(_checked(digest))
+            for name, tensor in (into or {}).items():
+                tensor.copy_(tensors[name])
+        elif into is None:
+            tensors, room = make_room(description)
+            self._fill(digest, description, room)
+        else:
+            tensors = dict(into)
+            self._fill(digest, description, room_in(description, into, digest))
+        return tensors if device == "cpu" else {name: tensor.to(device) for name, tensor in tensors.items()}
 
     def meta(self, digest: str) -> dict[str, object]:
-        payload = self._read(digest)
-        length = int.from_bytes(payload[:_HEADER_LENGTH_BYTES], "little")
-        header = json.loads(payload[_HEADER_LENGTH_BYTES : _HEADER_LENGTH_BYTES + length])
-        described: dict[str, object] = json.loads(header["__metadata__"][_META])
-        return described
+        description = self._described(digest)
+        return self._whole.meta(_checked(digest)) if description is None else description.described
 
     def locate(self, digest: str) -> Manifest | None:
-        return self._intact(digest)
+        description = self._described(digest)
+        return self._whole.locate(_checked(digest)) if description is None else self._located(digest, description)
 
     def evict(self, digest: str) -> bool:
         with self._locked():
             self._claim(digest).unlink(missing_ok=True)
-            if any(self._root.glob(f"{digest}.claim.*")):
+            if any(name.startswith(f"{digest}.claim.") for name in os.listdir(self._root)):
                 return False
-            self._manifest(digest).unlink(missing_ok=True)
-            self._payload(digest).unlink(missing_ok=True)
-        self._verified.pop(digest, None)
+            self._forget(digest)
         return True
 
     def collect(self, keep: Collection[str], grace_s: float) -> list[str]:
@@ -108,16 +133,13 @@ class LocalTier:
         gone = [digest for digest, since in self.claims().items() if digest not in keep and since <= horizon]
         for digest in gone:
             self.evict(digest)
-        for leftover in self._root.glob("*.writing"):
-            with _gone_is_fine():
-                if leftover.stat().st_mtime <= horizon:
-                    leftover.unlink()
+        self._sweep(horizon)
         return gone
 
     def claim(self, digest: str) -> bool:
         """Keep a content that another owner put; False when it is not here any more."""
         with self._locked():
-            if self._intact(digest) is None:
+            if self.locate(digest) is None:
                 return False
             self._claim(digest).touch(mode=0o600)
         return True
@@ -125,62 +147,123 @@ class LocalTier:
     def claims(self) -> dict[str, float]:
         """Return this owner's digests with the time each was last put, oldest first."""
         found: dict[str, float] = {}
-        for path in self._root.glob(f"*.claim.{self._owner}"):
-            with _gone_is_fine():
-                found[path.name.partition(".")[0]] = path.stat().st_mtime
+        for path in self._named(f".claim.{self._owner}"):
+            with gone_is_fine():
+                found[_digest_of(path)] = path.stat().st_mtime
         return dict(sorted(found.items(), key=lambda item: item[1]))
 
-    def _read(self, digest: str) -> bytes:
-        """Return the payload's bytes, verified unless this process has already verified the same file."""
-        manifest = self._intact(digest)
-        if manifest is None:
+    def manifest(self, digest: str) -> bytes:
+        """Return a manifest as it was put. Raises StateMissing."""
+        if self._described(digest) is None:
             raise StateMissing(digest, "no complete manifest in the local tier")
-        try:
-            with open(manifest.path, "rb") as file:
-                before = _signature(file.fileno())
-                payload = file.read()
-        except FileNotFoundError:
-            raise StateMissing(digest, "evicted while it was read") from None
-        if self._verified.get(digest) != before:
-            if hashlib.sha256(payload).hexdigest() != digest:
-                raise CorruptState(digest, f"{len(payload)} bytes on disk are not the {manifest.bytes} bytes put")
-            self._verified[digest] = before
-        return payload
+        return self._manifest(digest).read_bytes()
 
-    def _whole(self, digest: str) -> bool:
-        """Say whether the content lies here unharmed; a harmed one is written anew by the put that asks."""
-        try:
-            self._read(digest)
-        except StateError:
-            return False
-        return True
+    def chunk(self, name: str) -> Path:
+        """Return the file of a chunk, which may not exist."""
+        return self._chunks.path(_checked(name))
 
-    def _intact(self, digest: str) -> Manifest | None:
-        """Return the manifest when it and a payload lie here."""
-        payload = self._payload(digest)
+    def _fill(self, digest: str, description: Description, room: list[Pieces]) -> None:
+        in_threads(lambda number: self._chunks.read(digest, description.chunks[number], room[number]), range(len(room)))
+
+    def _described(self, digest: str) -> Description | None:
+        """Return a content's manifest; None when there is none here, or one of the older layout."""
+        path = self._manifest(digest)
+        if digest in self._read and path.exists():
+            return self._read[digest]
         try:
-            body = msgspec.json.decode(self._manifest(digest).read_bytes(), type=_ManifestFile)
-            payload.stat()
+            body = path.read_bytes()
         except FileNotFoundError:
+            self._read.pop(digest, None)
             return None
-        except msgspec.DecodeError as error:
-            raise CorruptState(digest, f"unreadable manifest: {error}") from None
-        return Manifest(body.digest, body.bytes, str(payload))
+        self._read[digest] = decode(digest, body)
+        return self._read[digest]
 
-    def _remember(self, digest: str) -> None:
-        with open(self._payload(digest), "rb") as file:
-            self._verified[digest] = _signature(file.fileno())
+    def _readable(self, digest: str) -> bool:
+        """Say whether a whole manifest lies here; a harmed one is written anew by the put that asks."""
+        try:
+            return self._described(digest) is not None
+        except CorruptState:
+            return False
 
-    def _payload(self, digest: str) -> Path:
-        if not _DIGEST.fullmatch(digest):
-            raise StateMissing(digest, "not a SHA-256 digest")
-        return self._root / f"{digest}.safetensors"
+    def _forget(self, digest: str) -> None:
+        """Drop a content that nobody claims, under the lock; its chunks unless another content has them."""
+        self._whole.drop(digest)
+        try:
+            description = self._described(digest)
+        except CorruptState:
+            description = None  # its chunks are found by the next sweep
+        self._manifest(digest).unlink(missing_ok=True)
+        self._read.pop(digest, None)
+        if description is not None:
+            for name in set(description.chunks) - self._listed():
+                self._chunks.drop(name)
+
+    def _listed(self) -> set[str]:
+        """Return the chunks of all contents, and of those that are being written."""
+        listed: set[str] = set()
+        for path in self._named(".manifest"):
+            with gone_is_fine(), _unreadable_lists_nothing():
+                description = self._described(_digest_of(path))
+                listed.update(description.chunks if description else ())
+        for path in self._named(INTENT):
+            with gone_is_fine(), _unreadable_lists_nothing():
+                listed.update(decode(_digest_of(path), path.read_bytes()).chunks)
+        return listed
+
+    def _sweep(self, horizon: float) -> None:
+        """Remove what killed writers left: their intents at once, the bytes once they are old."""
+        with self._locked():
+            for intent in self._named(INTENT):
+                _unlink_dead(intent)
+            needed = self._listed() | {_digest_of(intent) for intent in self._named(INTENT)}
+            for left in [*self._named(WRITING), *self._named(".chunk")]:
+                with gone_is_fine():
+                    if _digest_of(left) not in needed and left.stat().st_mtime <= horizon:
+                        left.unlink()
+
+    @contextmanager
+    def _room(self, digest: str, description: Description) -> Iterator[None]:
+        """Remove what a put without room has written, and say that there is none."""
+        try:
+            with full_told(digest, self._root):
+                yield
+        except StateFull:
+            with self._locked():
+                for name in set(description.chunks) - self._listed():
+                    self._chunks.drop(name)
+            raise
+
+    @contextmanager
+    def _intending(self, digest: str, manifest: bytes) -> Iterator[None]:
+        """Claim a content and guard its chunks from removal while they are written."""
+        intent = self._root / f"{_checked(digest)}.{uuid.uuid4().hex}{INTENT}"
+        claim = self._claim(digest)
+        with contextlib.ExitStack() as held:
+            with self._locked():  # so that nobody sees the intent before this writer holds it
+                file = held.enter_context(open(intent, "xb", buffering=0))
+                held.callback(intent.unlink, missing_ok=True)
+                fcntl.flock(file, fcntl.LOCK_EX)
+                file.write(manifest)
+                claim.touch(mode=0o600)
+            try:
+                yield
+            except BaseException:
+                with self._locked():
+                    if not self._manifest(digest).exists():
+                        claim.unlink(missing_ok=True)
+                raise
+
+    def _named(self, suffix: str) -> list[Path]:
+        return [self._root / name for name in os.listdir(self._root) if name.endswith(suffix)]
+
+    def _located(self, digest: str, description: Description) -> Manifest:
+        return Manifest(digest, description.bytes, str(self._manifest(digest)))
 
     def _manifest(self, digest: str) -> Path:
-        return self._root / f"{digest}.json"
+        return self._root / f"{_checked(digest)}.manifest"
 
     def _claim(self, digest: str) -> Path:
-        return self._root / f"{digest}.claim.{self._owner}"
+        return self._root / f"{_checked(digest)}.claim.{self._owner}"
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -189,50 +272,31 @@ class LocalTier:
             yield
 
 
-def encode(tensors: Tensors, meta: Meta | None = None) -> Encoded:
-    """Render tensors as safetensors bytes that depend on names, shapes, types, values and description alone."""
-    from safetensors.torch import save
-
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    described = json.dumps(meta or {}, sort_keys=True, separators=(",", ":"))
-    payload = save(plain, metadata={_META: described})
-    return Encoded(hashlib.sha256(payload).hexdigest(), payload)
+def _checked(digest: str) -> str:
+    """Return what may become a file's name."""
+    if not _DIGEST.fullmatch(digest):
+        raise StateMissing(digest, "not a digest")
+    return digest
 
 
-def _write_durably(path: Path, payload: bytes) -> None:
-    """Write beside the target, force to disk, then give the final name."""
-    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.writing")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with open(descriptor, "wb", buffering=0) as file:
-            view = memoryview(payload)
-            while view:
-                view = view[file.write(view) :]
-            os.fsync(descriptor)
-        os.rename(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+def _digest_of(path: Path) -> str:
+    return path.name.partition(".")[0]
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _signature(descriptor: int) -> tuple[int, int, int]:
-    """Return what changes whenever a file's content could have: inode, size, modification time."""
-    status = os.fstat(descriptor)
-    return status.st_ino, status.st_size, status.st_mtime_ns
+def _unlink_dead(intent: Path) -> None:
+    """Remove an intent that no living writer holds."""
+    with gone_is_fine(), open(intent, "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        intent.unlink()
 
 
 @contextmanager
-def _gone_is_fine() -> Iterator[None]:
-    """Another process may remove a file between listing and looking at it."""
+def _unreadable_lists_nothing() -> Iterator[None]:
+    """A manifest that cannot be read keeps no chunk: its content is lost already."""
     try:
         yield
-    except FileNotFoundError:
+    except (StateError, msgspec.DecodeError):
         return

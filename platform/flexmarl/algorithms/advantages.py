@@ -2,15 +2,17 @@
 
 Invariants: the result is aligned with the samples of the given episodes and depends on nothing else; permuting the
 episodes permutes it; it is finite (a non-finite reward raises). A baseline is the mean over the episodes in which the
-role acted, each counted once however often it acted (episode-weighted). Rows without a peer, and rows whose peers all
-got the same reward, get exactly 0.
+role acted, each counted once however often it acted, unless the spec counts rows. Rows without a peer, and rows whose
+peers all got the same reward, get exactly 0.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from math import isfinite, sqrt
 
 from flexmarl.algorithms.group_keys import GroupKey
 from flexmarl.algorithms.registry import Registry
+from flexmarl.algorithms.rewards import Rewards
 from flexmarl.contracts.spec.algorithm import Advantage
 from flexmarl.contracts.wire import EpisodeOutcome
 
@@ -20,60 +22,84 @@ STD_EPSILON = 1e-6
 Advantages = list[list[float]]
 """One list per episode, one number per sample, in the order given."""
 
-AdvantageEstimator = Callable[[Advantage, GroupKey, Sequence[EpisodeOutcome]], Advantages]
+AdvantageEstimator = Callable[[Advantage, GroupKey, Sequence[EpisodeOutcome], Sequence[Rewards]], Advantages]
+"""(settings, key, episodes, what their samples earned) -> advantages."""
 
 
-def role_reward(spec: Advantage, episode: EpisodeOutcome, role: str) -> float:
-    """Mix the team score and the role's own score. A role the environment did not score counts as the team."""
-    own = episode.scores.get(role, episode.team_score)
-    return spec.team_share * episode.team_score + (1.0 - spec.team_share) * own
+@dataclass(slots=True)
+class _Peers:
+    """Rewards that are compared with each other, by the episode they come from."""
+
+    by_episode: dict[int, list[float]] = field(default_factory=dict)
+
+    def values(self) -> list[float]:
+        # Sorted, so that the order of arrival cannot change a bit of a sum.
+        return sorted(value for own in self.by_episode.values() for value in own)
 
 
-def rewards_to_go(spec: Advantage, episode: EpisodeOutcome) -> list[float]:
-    """Return, per sample, the discounted sum of its role's turn rewards from that turn on."""
-    order = sorted(range(len(episode.samples)), key=lambda i: episode.samples[i].turn, reverse=True)
-    result = [0.0] * len(episode.samples)
-    ahead: dict[str, float] = {}
-    for index in order:
-        sample = episode.samples[index]
-        value = sample.reward + spec.gamma * ahead.get(sample.role, 0.0)
-        ahead[sample.role] = result[index] = value
-    return result
-
-
-def _row_rewards(spec: Advantage, episode: EpisodeOutcome) -> list[float]:
-    if spec.per_turn:
-        return rewards_to_go(spec, episode)
-    by_role: dict[str, float] = {}
-    for sample in episode.samples:
-        if sample.role not in by_role:
-            by_role[sample.role] = role_reward(spec, episode, sample.role)
-    return [by_role[sample.role] for sample in episode.samples]
-
-
-def grpo(spec: Advantage, key: GroupKey, episodes: Sequence[EpisodeOutcome]) -> Advantages:
+def grpo(spec: Advantage, key: GroupKey, episodes: Sequence[EpisodeOutcome], rewards: Sequence[Rewards]) -> Advantages:
     """Reward minus the mean of its peers, divided by their standard deviation where the spec asks."""
-    rewards = [_row_rewards(spec, episode) for episode in episodes]
-    keys = [[key(sample, spec.per_turn) for sample in episode.samples] for episode in episodes]
-    peers: dict[tuple[str, int], list[float]] = {}
-    for episode_keys, episode_rewards in zip(keys, rewards, strict=True):
-        # A dict counts an episode once per key: without `per_turn` all its rows of a role carry the same reward.
-        for row_key, reward in dict(zip(episode_keys, episode_rewards, strict=True)).items():
-            peers.setdefault(row_key, []).append(reward)
-    scales = {row_key: _baseline(spec, values) for row_key, values in peers.items()}
+    scales = {row_key: _baseline(spec, peers.values()) for row_key, peers in _compared(spec, key, episodes, rewards)}
     return [
-        [(reward - scales[row_key][0]) * scales[row_key][1] for row_key, reward in zip(ks, rs, strict=True)]
-        for ks, rs in zip(keys, rewards, strict=True)
+        [(reward - scales[row_key][0]) * scales[row_key][1] for row_key, reward in zip(keys, own, strict=True)]
+        for keys, own in zip(_keys(spec, key, episodes), rewards, strict=True)
     ]
 
 
-def _baseline(spec: Advantage, values: list[float]) -> tuple[float, float]:
-    """Return the mean and the factor of one key's rewards; the factor is 0 where nothing can be compared."""
+def rloo(spec: Advantage, key: GroupKey, episodes: Sequence[EpisodeOutcome], rewards: Sequence[Rewards]) -> Advantages:
+    """Reward minus the mean over the other episodes: a baseline that knows nothing of the row it judges."""
+    peers = dict(_compared(spec, key, episodes, rewards))
+    means = {row_key: _means_of_others(own) for row_key, own in peers.items()}
+    return [
+        [reward - means[row_key].get(number, reward) for row_key, reward in zip(keys, own, strict=True)]
+        for number, (keys, own) in enumerate(zip(_keys(spec, key, episodes), rewards, strict=True))
+    ]
+
+
+def reinforce(
+    spec: Advantage, key: GroupKey, episodes: Sequence[EpisodeOutcome], rewards: Sequence[Rewards]
+) -> Advantages:
+    """Take the reward itself: a row needs no peer."""
+    _check(value for own in rewards for value in own)
+    return [list(own) for own in rewards]
+
+
+def _keys(spec: Advantage, key: GroupKey, episodes: Sequence[EpisodeOutcome]) -> list[list[tuple[str, int]]]:
+    return [[key(sample, spec.per_turn) for sample in episode.samples] for episode in episodes]
+
+
+def _compared(
+    spec: Advantage, key: GroupKey, episodes: Sequence[EpisodeOutcome], rewards: Sequence[Rewards]
+) -> list[tuple[tuple[str, int], _Peers]]:
+    """Collect the peers of each key: every row, or what each role (at each turn) of an episode earned, once."""
+    found: dict[tuple[str, int], _Peers] = {}
+    for number, (episode, keys, own) in enumerate(zip(episodes, _keys(spec, key, episodes), rewards, strict=True)):
+        _check(own)
+        units: dict[tuple[tuple[str, int], tuple[str | int, ...]], list[float]] = {}
+        for place, (sample, row_key, reward) in enumerate(zip(episode.samples, keys, own, strict=True)):
+            turn = sample.turn if spec.per_turn else -1
+            once: tuple[str | int, ...] = (sample.role, turn) if spec.baseline_over == "episodes" else (place,)
+            units.setdefault((row_key, once), []).append(reward)
+        for (row_key, _), values in units.items():
+            peers = found.setdefault(row_key, _Peers())
+            peers.by_episode.setdefault(number, []).append(_mean(sorted(values)))
+    return list(found.items())
+
+
+def _check(values: Iterable[float]) -> None:
     if not all(map(isfinite, values)):
         raise ValueError("a reward is not a finite number")
-    # Sorted, so that the order of arrival cannot change a bit of the sum.
-    mean = sum(sorted(values)) / len(values)
-    if max(values) == min(values):
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Return the mean of sorted values; of equal ones exactly their value."""
+    return values[0] if values[0] == values[-1] else sum(values) / len(values)
+
+
+def _baseline(spec: Advantage, values: Sequence[float]) -> tuple[float, float]:
+    """Return the mean and the factor of one key's rewards; the factor is 0 where nothing can be compared."""
+    mean = sum(values) / len(values)
+    if values[0] == values[-1]:
         return mean, 0.0
     if not spec.divide_by_std:
         return mean, 1.0
@@ -81,12 +107,17 @@ def _baseline(spec: Advantage, values: list[float]) -> tuple[float, float]:
     return mean, 1.0 / (sqrt(variance) + STD_EPSILON)
 
 
-def reinforce(spec: Advantage, key: GroupKey, episodes: Sequence[EpisodeOutcome]) -> Advantages:
-    """Take the reward itself: a row needs no peer."""
-    rewards = [_row_rewards(spec, episode) for episode in episodes]
-    if not all(isfinite(reward) for row in rewards for reward in row):
-        raise ValueError("a reward is not a finite number")
-    return rewards
+def _means_of_others(peers: _Peers) -> dict[int, float]:
+    """Return per episode the mean over all others; nothing where there is no other, or all are equal."""
+    values = peers.values()
+    if values[0] == values[-1]:
+        return {}
+    total, count = sum(values), len(values)
+    return {
+        number: (total - sum(sorted(own))) / (count - len(own))
+        for number, own in peers.by_episode.items()
+        if count > len(own)
+    }
 
 
 def keep_rows(values: Sequence[float]) -> list[float]:
@@ -108,9 +139,9 @@ BatchNormaliser = Callable[[Sequence[float]], list[float]]
 """Advantages of all rows of a policy in a cohort -> the same in the same order, made comparable over the batch."""
 
 ADVANTAGES: Registry[AdvantageEstimator] = Registry(
-    "advantage", {"grpo": grpo, "reinforce": reinforce, "reinforce_pp": reinforce}
+    "advantage", {"grpo": grpo, "rloo": rloo, "reinforce": reinforce, "reinforce_pp": reinforce}
 )
 NORMALISERS: Registry[BatchNormaliser] = Registry(
-    "normaliser", {"grpo": keep_rows, "reinforce": keep_rows, "reinforce_pp": whiten_rows}
+    "normaliser", {"grpo": keep_rows, "rloo": keep_rows, "reinforce": keep_rows, "reinforce_pp": whiten_rows}
 )
 """What an estimator does once the whole batch is known; only those with readiness `batch` do anything."""

@@ -7,31 +7,47 @@ A row without response tokens has coefficient 0 and no share of Z.
 from collections.abc import Callable
 
 from flexmarl.algorithms.registry import Registry
+from flexmarl.contracts.spec.algorithm import Loss
 
 Aggregation = Callable[[int], tuple[float, float]]
 """Response tokens of a row -> (c_i, its share of Z)."""
 
+Aggregator = Callable[[int, Loss], tuple[float, float]]
+"""The same by the settings of a loss."""
 
-def token_mean(tokens: int) -> tuple[float, float]:
+
+def token_mean(tokens: int, settings: Loss) -> tuple[float, float]:
     """Every token of the step weighs the same."""
     return (1.0, float(tokens)) if tokens else (0.0, 0.0)
 
 
-def seq_mean_token_mean(tokens: int) -> tuple[float, float]:
+def seq_mean_token_mean(tokens: int, settings: Loss) -> tuple[float, float]:
     """Every row weighs the same, its tokens share the weight."""
     return (1.0 / tokens, 1.0) if tokens else (0.0, 0.0)
 
 
-def seq_mean_token_sum(tokens: int) -> tuple[float, float]:
+def seq_mean_token_sum(tokens: int, settings: Loss) -> tuple[float, float]:
     """Every token of a row counts fully, rows are averaged."""
     return (1.0, 1.0) if tokens else (0.0, 0.0)
 
 
-AGGREGATIONS: Registry[Aggregation] = Registry(
+def constant_norm(tokens: int, settings: Loss) -> tuple[float, float]:
+    """Every token of the run weighs the same, whatever the length of its row."""
+    return (1.0 / settings.norm_tokens, 1.0) if tokens else (0.0, 0.0)
+
+
+AGGREGATIONS: Registry[Aggregator] = Registry(
     "aggregation",
     {
         "token_mean": token_mean,
         "seq_mean_token_mean": seq_mean_token_mean,
         "seq_mean_token_sum": seq_mean_token_sum,
+        "constant_norm": constant_norm,
     },
 )
+
+
+def aggregation_of(settings: Loss) -> Aggregation:
+    """Return what a loss's rows weigh by their lengths. Raises LookupError for an average nobody has."""
+    aggregator = AGGREGATIONS.get(settings.aggregation)
+    return lambda tokens: aggregator(tokens, settings)

@@ -18,4 +18,16 @@ def episode_group(sample: SampleRef, per_turn: bool) -> tuple[str, int]:
     return (sample.role, sample.turn if per_turn else -1)
 
 
-GROUP_KEYS: Registry[GroupKey] = Registry("group_key", {"episode_group": episode_group})
+def agent_turn(sample: SampleRef, per_turn: bool) -> tuple[str, int]:
+    """Compare a role's calls of the same turn index, whatever they are paid by."""
+    return (sample.role, sample.turn)
+
+
+def team(sample: SampleRef, per_turn: bool) -> tuple[str, int]:
+    """Compare all roles with each other: one baseline for the whole team."""
+    return ("", sample.turn if per_turn else -1)
+
+
+GROUP_KEYS: Registry[GroupKey] = Registry(
+    "group_key", {"episode_group": episode_group, "agent_turn": agent_turn, "team": team}
+)

@@ -5,7 +5,7 @@ and the types cannot drift apart.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from flexmarl.contracts.games import DISTRIBUTIONS
@@ -17,22 +17,52 @@ class Slot:
     available: tuple[str, ...]
     planned: tuple[str, ...]
     """Names the field knows and this version does not build."""
+    written: Mapping[str, str] = field(default_factory=dict)
+    """Published names that are no options of their own -> how they are said with those there are."""
 
 
 SLOTS: dict[str, Slot] = {
-    "/algorithm/group_key": Slot(("episode_group",), ("agent", "agent_turn")),
+    "/algorithm/group_key": Slot(
+        ("episode_group", "agent_turn", "team"), (), {"agent": "group_key: episode_group, which compares a role's rows"}
+    ),
+    "/algorithm/shaping/type": Slot(("none", "overlong", "marti", "maporl"), ()),
     "/algorithm/advantage/type": Slot(
-        ("grpo", "reinforce", "reinforce_pp"), ("dr_grpo", "rloo", "magrpo", "dr_mas", "at_grpo", "gae")
+        ("grpo", "rloo", "reinforce", "reinforce_pp"),
+        ("gae",),
+        {
+            "dr_grpo": "advantage: {type: grpo}, loss: {type: ppo_clip, aggregation: constant_norm}",
+            "magrpo": "advantage: {type: grpo, per_turn: true, turn_rewards: joint, gamma: 0.9}, group_key: team",
+            "dr_mas": "advantage: {type: grpo, divide_by_std: true}, group_key: episode_group",
+            "at_grpo": "advantage: {type: grpo, divide_by_std: true}, group_key: agent_turn",
+        },
     ),
     "/algorithm/loss/type": Slot(
-        ("policy_gradient", "ppo_clip"), ("dapo", "gspo", "cispo", "topr", "decoupled_ppo", "online_dpo")
+        ("policy_gradient", "ppo_clip", "gspo", "cispo", "topr", "sapo", "vespo"),
+        ("online_dpo",),
+        {
+            "grpo": "loss: {type: ppo_clip, aggregation: seq_mean_token_mean}, advantage: {divide_by_std: true}",
+            "dr_grpo": "loss: {type: ppo_clip, aggregation: constant_norm}",
+            "dapo": "loss: {type: ppo_clip, clip_high: 0.28}, advantage: {divide_by_std: true}",
+            "luspo": "loss: {type: gspo, aggregation: seq_mean_token_sum, clip_low: 0.0003, clip_high: 0.0004}",
+            "decoupled_ppo": "loss: {type: policy_gradient}, correction: truncated_importance: a row has one gradient, "
+            "taken at the proximal policy itself, so the clipped ratio is 1",
+        },
     ),
     "/algorithm/correction": Slot(
-        ("none", "truncated_importance"), ("mask_stale", "masked_importance", "decoupled", "sequence_filter")
+        ("none", "truncated_importance", "masked_importance", "mask_stale", "sequence_filter", "off_policy_filter"),
+        (),
+        {
+            "decoupled": "correction: truncated_importance, importance_limit: 5",
+            "icepop": "correction: masked_importance, importance_floor: 0.5, importance_limit: 5",
+        },
     ),
     "/sampling/task_sampler": Slot(("uniform",), ("vade",)),
     "/sampling/branch_controller": Slot(("none",), ("at_grpo_tree", "trace", "echo")),
-    "/sampling/group_filter": Slot(("none", "drop_zero_variance"), ("dynamic_sampling", "pods")),
+    "/sampling/group_filter": Slot(
+        ("none", "drop_zero_variance"),
+        ("dynamic_sampling",),
+        {"pods": "sampling: {keep_members: 4}, with more episodes_per_task than that"},
+    ),
     "/sampling/replay": Slot(("none",), ("inject", "archive")),
     "/mechanisms/lag_policy/at_admission": Slot(("admit", "wait"), ()),
     "/mechanisms/lag_policy/in_flight": Slot(("finish", "continue", "resume", "restart_turn", "discard"), ()),
@@ -73,6 +103,16 @@ def unavailable(document: Mapping[str, Any]) -> list[Problem]:
         for path, slot in SLOTS.items()
         for where, value in _values(document, path.strip("/").split("/"), "")
         if value in slot.planned
+    ] + [
+        Problem(
+            pointer=where,
+            code="said_otherwise",
+            detail=f"{value} is no option of its own: other options together are what it means.",
+            hint=f"Write {slot.written[value]}.",
+        )
+        for path, slot in SLOTS.items()
+        for where, value in _values(document, path.strip("/").split("/"), "")
+        if isinstance(value, str) and value in slot.written
     ]
 
 

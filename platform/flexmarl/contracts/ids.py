@@ -11,7 +11,8 @@ from pydantic import Field, StringConstraints
 RunId = Annotated[int, Field(ge=1)]
 """Number of a run, assigned once by the control plane."""
 
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
+NAME = r"^[a-z][a-z0-9_]{0,31}$"
+Name = Annotated[str, StringConstraints(pattern=NAME)]
 """A role, policy, environment or plug-in name: lower-case letters, digits and underscore, at most 32 characters."""
 
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]

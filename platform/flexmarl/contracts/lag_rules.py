@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from flexmarl.contracts.problems import Problem
+from flexmarl.contracts.spec.algorithm import WEIGHTING
 from flexmarl.contracts.spec.experiment import ExperimentSpec
 
 CARRIED = frozenset({"keep", "continue"})
@@ -55,12 +56,21 @@ def _policy(spec: ExperimentSpec, name: str) -> Iterator[Problem]:
 
 def _correction(spec: ExperimentSpec) -> Iterator[Problem]:
     algorithm = spec.algorithm
-    if algorithm.correction == "truncated_importance" and algorithm.loss.type != "policy_gradient":
+    if algorithm.correction in WEIGHTING and algorithm.loss.has_ratio:
         yield Problem(
             pointer="/algorithm/correction",
             code="ratio_counted_twice",
             detail=f"{algorithm.loss.type} has a ratio of its own; weighing its tokens again would count it twice.",
             hint="Set none, or loss: {type: policy_gradient}.",
+        )
+    oldest = max((spec.lag_policy_of(name).bound for name in spec.trainable_policies()), default=0)
+    if algorithm.correction == "mask_stale" and algorithm.stale_after >= oldest:
+        fresh = oldest == 0
+        yield Problem(
+            pointer="/algorithm/correction" if fresh else "/algorithm/stale_after",
+            code="needs_bound",
+            detail=f"No row is ever more than {oldest} versions old, so none is older than {algorithm.stale_after}.",
+            hint="Set none, or a lag policy with a bound of 1 or more." if fresh else f"Set {oldest - 1} or less.",
         )
 
 

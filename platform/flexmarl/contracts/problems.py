@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from flexmarl.contracts.base import Record
+from flexmarl.contracts.ids import NAME
 
 
 class Problem(Record):
@@ -86,6 +87,11 @@ def _problem(item: Any, schema: Mapping[str, Any], raw: object) -> Problem:
             detail=f"{name} does not know {context.get('tag', item['input'])!r}.",
             hint=f"Legal values: {legal_text}.",
         )
+    if kind == "string_pattern_mismatch":
+        examples = _node(path, schema, raw).get("examples", ())
+        hint = f"Write it like {examples[0]}." if examples else _words_of(context["pattern"])
+        detail = f"{name} cannot be {item['input']!r}." if item["input"] else f"{name} is empty."
+        return Problem(pointer=where, code="invalid", detail=detail, hint=hint)
     if kind in ("missing", "union_tag_not_found"):
         return Problem(
             pointer=where + ("/type" if kind == "union_tag_not_found" else ""),
@@ -95,6 +101,13 @@ def _problem(item: Any, schema: Mapping[str, Any], raw: object) -> Problem:
         )
     code = "wrong_type" if kind.endswith(("_type", "_parsing")) else "invalid"
     return Problem(pointer=where, code=code, detail=f"{name}: {item['msg']}.", hint="")
+
+
+def _words_of(pattern: str) -> str:
+    """Return what a pattern asks for."""
+    if pattern == NAME:
+        return "Lower-case letters, digits and underscore, a letter first, at most 32."
+    return f"Its pattern is {pattern}."
 
 
 def _document_path(loc: tuple[int | str, ...], raw: object, *, missing: bool) -> list[int | str]:
@@ -116,7 +129,18 @@ def _document_path(loc: tuple[int | str, ...], raw: object, *, missing: bool) ->
 
 
 def _legal_fields(path: list[int | str], schema: Mapping[str, Any], raw: object) -> list[str]:
-    """List the property names of the object at `path`, following references and the chosen union variant."""
+    """List the property names of the object at `path`."""
+    return sorted(_variant(_node(path, schema, raw), _value(path, raw), schema).get("properties", {}))
+
+
+def _value(path: list[int | str], raw: object) -> object:
+    for part in path:
+        raw = raw.get(part) if isinstance(raw, Mapping) else None
+    return raw
+
+
+def _node(path: list[int | str], schema: Mapping[str, Any], raw: object) -> Mapping[str, Any]:
+    """Return the schema of the value at `path`, following references and the chosen union variants."""
     node: Mapping[str, Any] = schema
     here = raw
     for part in path:
@@ -124,7 +148,7 @@ def _legal_fields(path: list[int | str], schema: Mapping[str, Any], raw: object)
         here = here.get(part) if isinstance(here, Mapping) else None
         properties = node.get("properties", {})
         node = properties.get(part) or node.get("additionalProperties") or _pattern_schema(node)
-    return sorted(_variant(_deref(node, schema), here, schema).get("properties", {}))
+    return _deref(node, schema) if isinstance(node, Mapping) else {}
 
 
 def _pattern_schema(node: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -25,6 +25,7 @@ class Readiness(StrEnum):
 
 ADVANTAGE_NEEDS: dict[str, Readiness] = {
     "grpo": Readiness.GROUP,
+    "rloo": Readiness.GROUP,
     "reinforce": Readiness.EPISODE,
     "reinforce_pp": Readiness.BATCH,
 }
@@ -37,10 +38,15 @@ FILTER_NEEDS: dict[str, Readiness] = {"none": Readiness.ROW, "drop_zero_variance
 def needs(spec: ExperimentSpec) -> dict[str, Readiness]:
     """Return what each plug-in of a run needs, by the pointer of its field."""
     advantage, group_filter = spec.algorithm.advantage, spec.sampling.group_filter
-    return {
+    found = {
         "/algorithm/advantage/type": ADVANTAGE_NEEDS[advantage.type],
         "/sampling/group_filter": FILTER_NEEDS[group_filter],
     }
+    if spec.algorithm.shaping.type != "none":
+        found["/algorithm/shaping/type"] = Readiness.EPISODE
+    if spec.sampling.keep_members is not None:
+        found["/sampling/keep_members"] = Readiness.GROUP
+    return found
 
 
 def readiness(spec: ExperimentSpec) -> Readiness:

@@ -7,6 +7,7 @@ from flexmarl.contracts.engine_rules import broken_engine_rules
 from flexmarl.contracts.environments import environment_facts
 from flexmarl.contracts.external_rules import external_rules
 from flexmarl.contracts.lag_rules import broken_lag_rules
+from flexmarl.contracts.learning_rules import learning_rules
 from flexmarl.contracts.problems import Problem, nearest
 from flexmarl.contracts.reward_rules import reward_rules
 from flexmarl.contracts.spec.environment import ForeignGame, HotCold, ReferenceGame
@@ -22,7 +23,7 @@ def broken_rules(spec: ExperimentSpec) -> list[Problem]:
     A record that several policies share is refused once: the same field, rule and way out is one refusal.
     """
     facts = (broken_lag_rules, training_rules, external_rules, broken_engine_rules, adapter_rules, _places)
-    own = (_roles, _policies, _batch, _algorithm, *facts, reward_rules, _budget)
+    own = (_roles, _policies, _batch, learning_rules, *facts, reward_rules, _budget)
     found: dict[tuple[str, str, str], Problem] = {}
     for rules in own:
         for problem in rules(spec):
@@ -134,17 +135,6 @@ def _batch(spec: ExperimentSpec) -> Iterator[Problem]:
             code="out_of_range",
             detail=f"min_members must be at most episodes_per_task, which is {batch.episodes_per_task}.",
             hint=f"Set {batch.episodes_per_task}.",
-        )
-
-
-def _algorithm(spec: ExperimentSpec) -> Iterator[Problem]:
-    advantage = spec.algorithm.advantage
-    if advantage.gamma != 1.0 and not advantage.per_turn:
-        yield Problem(
-            pointer="/algorithm/advantage/gamma",
-            code="needs_per_turn",
-            detail="gamma discounts the reward-to-go of turns and needs per_turn.",
-            hint="Set per_turn: true, or gamma: 1.",
         )
 
 

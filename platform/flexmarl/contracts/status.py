@@ -46,10 +46,15 @@ class RunReason(StrEnum):
     COMMAND_FAILED = "command_failed"
     CHILDREN_LOST = "children_lost"
     """Engines or trainers died too often for the run to go on."""
+    OUT_OF_MEMORY = "out_of_memory"
+    """An engine or a trainer lacks memory for what the run asks of it."""
     ORCHESTRATOR_ERROR = "orchestrator_error"
     STORE_DIFFERS = "store_differs"
     """The rows do not agree with the log: something was lost or changed behind the driver's back."""
 
+
+MEMORY_NEXT = "free memory on that host, let it serve fewer devices, or choose a smaller model or shorter replies"
+"""What helps where memory ran out, whoever lacked it."""
 
 TERMINAL: frozenset[RunStatus] = frozenset(
     {RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.KILLED}

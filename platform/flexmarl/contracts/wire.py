@@ -89,7 +89,7 @@ class CutSample(Record):
     turn: int
     advantage: float
     weight: float = 1.0
-    """Row coefficient c_i of the loss's normal form."""
+    """How often the row counts, before the coefficient c_i that the trainer gives it by its length."""
 
 
 class MicroBatchRef(Record):
@@ -109,9 +109,15 @@ class TrainStats(Record):
     loss_sum: float = 0.0
     entropy_sum: float = 0.0
     kl_engine_sum: float = 0.0
-    """Sum over tokens of the k3 estimate of KL(engine || trainer)."""
+    """Sum of the k3 estimate of KL(engine || trainer) over the tokens that the trained version made."""
     logprob_gap_sum: float = 0.0
-    """Sum over tokens of |trainer log-prob - engine log-prob|."""
+    """Sum of |trainer log-prob - engine log-prob| over the same tokens."""
+    logprob_gap_max: float = 0.0
+    """The largest of these."""
     clipped_sum: float = 0.0
     """Tokens whose ratio was clipped."""
+    older_tokens: int = 0
+    """Tokens that older versions made."""
+    kl_update_sum: float = 0.0
+    """Sum of the k3 estimate over the tokens that older versions made: update and mismatch in one."""
     seconds: float = 0.0

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 from flexmarl.algorithms.advantages import Advantages
 from flexmarl.algorithms.filters import Signal, signal_of
+from flexmarl.algorithms.rewards import row_rewards
+from flexmarl.algorithms.selection import max_variance
 from flexmarl.contracts.events import GroupSettled
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.status import RunReason, RunStatus
@@ -21,7 +23,7 @@ from flexmarl.orchestrator.ordered import watch_the_clock
 from flexmarl.orchestrator.overlapping import begin_training
 from flexmarl.orchestrator.redundancy import cancel, enough, groups_to_open, hand_on, take_late
 from flexmarl.orchestrator.rollout import drive_rollout, newly_ended, open_draws, settle_draw
-from flexmarl.orchestrator.staleness import ages_of
+from flexmarl.orchestrator.staleness import ages_of, count_made
 from flexmarl.orchestrator.state import Cohort, PendingGroup, Pin, PolicyCohort, Row
 from flexmarl.orchestrator.tallies import add_episode, count_fates, finished_of
 from flexmarl.orchestrator.types import NoteLevel
@@ -133,7 +135,7 @@ def _all_ended(ctx: Context, cohort: Cohort, event: GroupSettled) -> bool:
 def _keep(ctx: Context, cohort: Cohort, event: GroupSettled, finished: Sequence[EpisodeOutcome]) -> PendingGroup | None:
     """Return the rows a group gives to training, None when it is dropped or refused."""
     plan = ctx.plan
-    ages = ages_of(ctx, cohort, event, finished)
+    count_made(ctx, cohort, finished)
     if plan.by_episode and not finished:
         return None
     if len(finished) < plan.needed_members and plan.spec.batch.incomplete_group == "score" and finished:
@@ -147,7 +149,7 @@ def _keep(ctx: Context, cohort: Cohort, event: GroupSettled, finished: Sequence[
         ctx.note(text, NoteLevel.WARNING, target=f"draw:{event.draw}")
         _rule_out(ctx, RulingKind.GROUP_DROPPED, cohort, event, finished, text)
         return None
-    advantages = plan.estimator(plan.spec.algorithm.advantage, plan.group_key, finished)
+    advantages = _advantages(ctx, finished)
     signal = signal_of(finished, advantages)
     cohort.tally.signals[signal] = cohort.tally.signals.get(signal, 0) + 1
     if not plan.group_filter(Signal(signal)):
@@ -155,7 +157,24 @@ def _keep(ctx: Context, cohort: Cohort, event: GroupSettled, finished: Sequence[
         text = f"group {event.draw} refused: the filter {plan.spec.sampling.group_filter} keeps no {signal} group"
         _rule_out(ctx, RulingKind.GROUP_REFUSED, cohort, event, finished, text)
         return None
-    return PendingGroup(event.draw, _rows(ctx, finished, advantages), ages)
+    kept = finished
+    if plan.spec.sampling.keep_members is not None:
+        kept = max_variance(finished, plan.spec.sampling.keep_members)
+    if kept is not finished or plan.spec.algorithm.shaping.type != "none":
+        advantages = _advantages(ctx, kept, shaped=True)
+    return PendingGroup(event.draw, _rows(ctx, kept, advantages), ages_of(ctx, cohort, event, kept))
+
+
+def _advantages(ctx: Context, episodes: Sequence[EpisodeOutcome], shaped: bool = False) -> Advantages:
+    """Compare the rows of a group: by what they earned, which filters judge by, or by what it is shaped into."""
+    plan, algorithm = ctx.plan, ctx.plan.spec.algorithm
+    rewards = [row_rewards(algorithm.advantage, episode) for episode in episodes]
+    if shaped:
+        rewards = [
+            plan.shaper(algorithm.shaping, plan.reply_limits, episode, own)
+            for episode, own in zip(episodes, rewards, strict=True)
+        ]
+    return plan.estimator(algorithm.advantage, plan.group_key, episodes, rewards)
 
 
 def _scored_failures(ctx: Context, finished: Sequence[EpisodeOutcome]) -> list[EpisodeOutcome]:
@@ -202,10 +221,9 @@ def _rows(ctx: Context, finished: Sequence[EpisodeOutcome], advantages: Advantag
     rows: dict[str, list[Row]] = {}
     for episode, values in zip(finished, advantages, strict=True):
         for sample, advantage in zip(episode.samples, values, strict=True):
-            weight, _ = plan.aggregation(sample.tokens)
-            if weight and sample.role in plan.trained_roles:
+            if sample.tokens and sample.role in plan.trained_roles:
                 rows.setdefault(plan.policy_of[sample.role], []).append(
-                    (episode.member, episode.attempt, sample.role, sample.turn, advantage, weight, sample.tokens)
+                    (episode.member, episode.attempt, sample.role, sample.turn, advantage, 1.0, sample.tokens)
                 )
     return rows
 

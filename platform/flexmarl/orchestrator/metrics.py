@@ -5,6 +5,7 @@ from flexmarl.algorithms.filters import Signal
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.staleness import lag_metrics
 from flexmarl.orchestrator.state import Cohort, PolicyCohort, Tally
+from flexmarl.orchestrator.totals import TrainTotals
 
 POLICY_VERSION = "policy/version"
 """Version that a policy had when the step ended: what the x axis `version` of its other series is made of."""
@@ -74,13 +75,23 @@ def _training(ctx: Context, name: str, own: PolicyCohort, cohort_no: int, step: 
     if totals.z:
         ctx.metric("train/loss", totals.loss_sum / totals.z, step, name)
     ctx.metric("train/entropy", totals.entropy_sum / totals.tokens, step, name)
-    ctx.metric("train/kl_engine", totals.kl_engine_sum / totals.tokens, step, name)
-    ctx.metric("train/logprob_gap", totals.logprob_gap_sum / totals.tokens, step, name)
+    _ratios(ctx, name, totals, step)
     ctx.metric("train/clipped", totals.clipped_sum / totals.tokens, step, name, stat="share")
     ctx.metric("train/grad_norm", own.grad_norm, step, name)
     ctx.metric("train/learning_rate", own.learning_rate, step, name)
     ctx.metric("train/entropy_coef", ctx.plan.entropy_coefficient(cohort_no), step, name)
     ctx.metric("time/train", totals.seconds + own.step_seconds, step, name, stat="sum")
+
+
+def _ratios(ctx: Context, name: str, totals: TrainTotals, step: int) -> None:
+    """Write what trainer and engine differ by, and, apart from it, what updates since have made of the ratio."""
+    fresh = totals.tokens - totals.older_tokens
+    if fresh:
+        ctx.metric("train/kl_engine", totals.kl_engine_sum / fresh, step, name)
+        ctx.metric("train/logprob_gap", totals.logprob_gap_sum / fresh, step, name)
+        ctx.metric("train/logprob_gap", totals.logprob_gap_max, step, name, stat="max")
+    if totals.older_tokens:
+        ctx.metric("train/kl_update", totals.kl_update_sum / totals.older_tokens, step, name)
 
 
 def publish_metrics(ctx: Context, cohort: Cohort) -> None:

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import cast, get_args
 
 from flexmarl.algorithms.advantages import ADVANTAGES, NORMALISERS, AdvantageEstimator, BatchNormaliser
-from flexmarl.algorithms.aggregation import AGGREGATIONS, Aggregation
 from flexmarl.algorithms.filters import GROUP_FILTERS, GroupFilter
 from flexmarl.algorithms.group_keys import GROUP_KEYS, GroupKey
 from flexmarl.algorithms.schedules import entropy_coefficient, learning_rate
+from flexmarl.algorithms.shaping import SHAPERS, Shaper
 from flexmarl.algorithms.task_sampler import TASK_SAMPLERS, TaskSampler
 from flexmarl.contracts.commands import Follow
 from flexmarl.contracts.environments import environment_facts
@@ -57,9 +57,11 @@ class Plan:
     sampler: TaskSampler
     estimator: AdvantageEstimator
     group_key: GroupKey
+    shaper: Shaper
+    reply_limits: dict[str, int]
+    """Role -> most tokens of a reply."""
     group_filter: GroupFilter
     normaliser: BatchNormaliser
-    aggregation: Aggregation
 
     def entropy_coefficient(self, step: int) -> float:
         """Return the entropy bonus's coefficient of a step, from 0."""
@@ -100,9 +102,10 @@ def make_plan(spec: ExperimentSpec) -> Plan:
         sampler=TASK_SAMPLERS.get(sampling.task_sampler),
         estimator=ADVANTAGES.get(algorithm.advantage.type),
         group_key=GROUP_KEYS.get(algorithm.group_key),
+        shaper=SHAPERS.get(algorithm.shaping.type),
+        reply_limits={role: agent.sampling.max_tokens for role, agent in spec.agents.items()},
         group_filter=GROUP_FILTERS.get(sampling.group_filter),
         normaliser=NORMALISERS.get(algorithm.advantage.type),
-        aggregation=AGGREGATIONS.get(algorithm.loss.aggregation),
     )
 
 

@@ -7,7 +7,7 @@ of times between two finished steps.
 
 from flexmarl.contracts.commands import HostLease, ReleaseLease, RequestDevices
 from flexmarl.contracts.events import ChildLost, ChildReady, CommandFailed, DevicesGranted, DeviceUse, LeaseEnded
-from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus
+from flexmarl.contracts.status import MEMORY_NEXT, TERMINAL, RunReason, RunStatus
 from flexmarl.orchestrator import attempts
 from flexmarl.orchestrator.children import forget_child
 from flexmarl.orchestrator.context import Context
@@ -119,7 +119,8 @@ def on_lease_ended(ctx: Context, event: LeaseEnded) -> None:
     ctx.note(f"{lease.use} on {lease.device_id} ended: {why}", NoteLevel.ERROR, target=f"lease:{lease.lease_id}")
     if ctx.state.replacements > MAX_REPLACEMENTS:
         text = f"{ctx.state.replacements} leases ended without a finished step between them, the last: {why}"
-        fail(ctx, RunReason.CHILDREN_LOST, f"{text}; read the log of {lease.device_id}'s node")
+        reason = RunReason.OUT_OF_MEMORY if why.startswith(RunReason.OUT_OF_MEMORY) else RunReason.CHILDREN_LOST
+        fail(ctx, reason, f"{text}; read the log of {lease.device_id}'s node")
         return
     ctx.withdraw(GANG)  # a request on its way asks for less than the run lacks now, and a gang is asked for whole
 
@@ -153,13 +154,17 @@ def _give_up(ctx: Context, kind: str, name: str, event: CommandFailed) -> None:
         step = "" if wanted is None else f" after step {wanted.step}"
         ctx.note(f"the {name} checkpoint{step} was not written: {event.message[:300]}", NoteLevel.ERROR)
         return
+    words = f"{event.command_kind} failed: {event.message[:300]} ({event.code})"
+    if event.code == RunReason.OUT_OF_MEMORY:
+        fail(ctx, RunReason.OUT_OF_MEMORY, f"{words}; {MEMORY_NEXT}")
+        return
     advice = {
         "play": "open the log of the rollout worker",
         "load": "open the log of the engine",
         "unload": "open the log of the engine",
         "host": "open the log of the device's node",
     }.get(kind, "open the log of the trainer")
-    fail(ctx, RunReason.COMMAND_FAILED, f"{event.command_kind} failed: {event.message[:300]} ({event.code}); {advice}")
+    fail(ctx, RunReason.COMMAND_FAILED, f"{words}; {advice}")
 
 
 def drive_hosts(ctx: Context) -> None:

@@ -16,10 +16,20 @@ STALE = "stale"
 """Cause of rows that grew older than their policy's bound before they could be trained."""
 
 
+def count_made(ctx: Context, cohort: Cohort, finished: Sequence[EpisodeOutcome]) -> None:
+    """Count the trainable rows that were generated, whatever becomes of them."""
+    for episode in finished:
+        for sample in episode.samples:
+            if sample.tokens and sample.role in ctx.plan.trained_roles:
+                own = cohort.policies[ctx.plan.policy_of[sample.role]]
+                own.made_rows += 1
+                own.made_tokens += sample.tokens
+
+
 def ages_of(
     ctx: Context, cohort: Cohort, event: GroupSettled, finished: Sequence[EpisodeOutcome]
 ) -> dict[str, lag.Ages]:
-    """Return the versions that made a group's trainable rows, by policy; and count what was generated."""
+    """Return the versions that made a group's trainable rows, by policy."""
     plan, state = ctx.plan, ctx.state
     ages: dict[str, lag.Ages] = {}
     for episode in finished:
@@ -30,9 +40,6 @@ def ages_of(
                     ages[name] = lag.Ages(done=state.policies[name].version or 0)
                 pinned = event.versions.get(name, cohort.pins[name].version)
                 lag.add_row(ages[name], pinned, sample.tokens, sample.segments)
-                own = cohort.policies[name]
-                own.made_rows += 1
-                own.made_tokens += sample.tokens
     return ages
 
 

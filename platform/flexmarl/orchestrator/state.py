@@ -16,6 +16,7 @@ from flexmarl.orchestrator.demand import Demand
 from flexmarl.orchestrator.lag import Ages, LagCounts
 from flexmarl.orchestrator.on_its_way import OnItsWay, Outstanding
 from flexmarl.orchestrator.standing import History, Rest, Wish
+from flexmarl.orchestrator.totals import TrainTotals
 
 STATE_SCHEMA_VERSION = 3
 
@@ -97,21 +98,6 @@ class MicroBatchState(msgspec.Struct, gc=False):
     part: int = 0
     """Optimizer step of its cohort that it belongs to; more than one only with mini-batches."""
     applied: bool = False
-
-
-@dataclass(slots=True)
-class TrainTotals:
-    """Un-normalised sums over the accumulated micro-batches of a policy's step."""
-
-    rows: int = 0
-    tokens: int = 0
-    z: float = 0.0
-    loss_sum: float = 0.0
-    entropy_sum: float = 0.0
-    kl_engine_sum: float = 0.0
-    logprob_gap_sum: float = 0.0
-    clipped_sum: float = 0.0
-    seconds: float = 0.0
 
 
 @dataclass(slots=True)

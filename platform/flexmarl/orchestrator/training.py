@@ -10,7 +10,6 @@ same numbers.
 from flexmarl.contracts.commands import Accumulate, BindPolicy, OptimizerStep, WriteCheckpoint
 from flexmarl.contracts.events import CheckpointWritten, MicroBatchAccumulated, PolicyBound, StepCommitted
 from flexmarl.contracts.rulings import RulingKind
-from flexmarl.contracts.wire import TrainStats
 from flexmarl.orchestrator.admission import abandon_older
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.cutting import part_complete
@@ -22,8 +21,8 @@ from flexmarl.orchestrator.state import (
     MicroBatchState,
     PolicyCohort,
     PolicyState,
-    TrainTotals,
 )
+from flexmarl.orchestrator.totals import TrainTotals
 
 
 def drive_trainer(ctx: Context) -> None:
@@ -237,7 +236,7 @@ def on_accumulated(ctx: Context, event: MicroBatchAccumulated) -> None:
         micro_batch.accumulated = True
         own.accumulated += 1
         ctx.answered(f"accumulate:{event.policy}:{event.micro_batch}")
-        _add(own.totals, event.stats)
+        own.totals.add(event.stats)
     if cohort.settled_at is not None or own.accumulated < len(own.micro_batches):
         return
     if all(o.accumulated == len(o.micro_batches) for o in cohort.policies.values()):
@@ -250,18 +249,6 @@ def _numbered(own: PolicyCohort, no: int) -> MicroBatchState | None:
     if not 0 <= place < len(own.micro_batches) or own.micro_batches[place].no != no:
         return next((micro_batch for micro_batch in own.micro_batches if micro_batch.no == no), None)
     return own.micro_batches[place]
-
-
-def _add(totals: TrainTotals, more: TrainStats | TrainTotals) -> None:
-    totals.rows += more.rows
-    totals.tokens += more.tokens
-    totals.z += more.z
-    totals.loss_sum += more.loss_sum
-    totals.entropy_sum += more.entropy_sum
-    totals.kl_engine_sum += more.kl_engine_sum
-    totals.logprob_gap_sum += more.logprob_gap_sum
-    totals.clipped_sum += more.clipped_sum
-    totals.seconds += more.seconds
 
 
 def on_step_committed(ctx: Context, event: StepCommitted) -> None:
@@ -302,7 +289,7 @@ def _applied(own: PolicyCohort, part: list[MicroBatchState], event: StepCommitte
     own.null_step = event.null_step
     own.grad_norm, own.learning_rate = event.grad_norm, event.learning_rate
     own.step_seconds += event.seconds
-    _add(own.trained, own.totals)
+    own.trained.add(own.totals)
     own.totals = TrainTotals()
     return sum(micro_batch.rows for micro_batch in part)
 

@@ -18,11 +18,11 @@ from flexmarl.store.inbox import put_event
 from flexmarl.store.payload import Arrays
 from flexmarl.store.stored_payloads import PAYLOAD, load
 
-_MEMBER = 9
+_MEMBER = 10
 """Columns of a member before its payload's."""
 MEMBERS = f"""
-SELECT s.draw, s.member, s.attempt, s.role, s.turn, s.version, s.temperature, m.advantages[k.ord], m.weights[k.ord],
-  {PAYLOAD}
+SELECT s.draw, s.member, s.attempt, s.role, s.turn, s.version, s.segments, s.temperature, m.advantages[k.ord],
+  m.weights[k.ord], {PAYLOAD}
 FROM store.micro_batch m, jsonb_array_elements(m.keys) WITH ORDINALITY AS k(key, ord),
   LATERAL (
     SELECT * FROM store.sample s
@@ -45,6 +45,8 @@ class MicroBatchRow:
     role: str
     turn: int
     version: int
+    segments: list[int]
+    """version, tokens, version, tokens, ... over the response"""
     temperature: float
     advantage: float
     weight: float
@@ -81,10 +83,10 @@ def read(conn: Connection, run_id: int, policy: str, no: int) -> MicroBatch:
 
 
 def _member(
-    arrays: Arrays, draw: int, member: int, attempt: int, role: str, turn: int, version: int, temperature: float,
-    advantage: float, weight: float,
+    arrays: Arrays, draw: int, member: int, attempt: int, role: str, turn: int, version: int, segments: list[int],
+    temperature: float, advantage: float, weight: float,
 ) -> MicroBatchRow:  # fmt: skip
-    return MicroBatchRow(draw, member, attempt, role, turn, version, temperature, advantage, weight, arrays)
+    return MicroBatchRow(draw, member, attempt, role, turn, version, segments, temperature, advantage, weight, arrays)
 
 
 def accumulated(conn: Connection, taken: Taken, policy: str, no: int, *, accumulator: str, stats: TrainStats) -> None:

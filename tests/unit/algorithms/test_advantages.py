@@ -4,13 +4,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flexmarl.algorithms.advantages import ADVANTAGES, grpo
+from flexmarl.algorithms.advantages import ADVANTAGES
 from flexmarl.algorithms.filters import GROUP_FILTERS, Signal, signal_of
 from flexmarl.algorithms.group_keys import GROUP_KEYS
+from flexmarl.algorithms.rewards import row_rewards
 from flexmarl.contracts.spec.algorithm import Advantage
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 
 KEY = GROUP_KEYS.get("episode_group")
+
+
+def estimate(name, spec, key, episodes):
+    return ADVANTAGES.get(name)(spec, key, episodes, [row_rewards(spec, episode) for episode in episodes])
+
+
+def grpo(spec, key, episodes):
+    return estimate("grpo", spec, key, episodes)
+
+
+def rloo(spec, key, episodes):
+    return estimate("rloo", spec, key, episodes)
 
 
 def episode(member, team, scores=None, samples=(("solver", 0, 0.0),), solved=False):
@@ -96,6 +109,8 @@ specs = st.builds(
     per_turn=st.booleans(),
     gamma=st.sampled_from([0.5, 1.0]),
     team_share=st.sampled_from([0.0, 0.5, 1.0]),
+    baseline_over=st.sampled_from(["episodes", "rows"]),
+    turn_rewards=st.sampled_from(["own", "joint"]),
 )
 
 
@@ -112,18 +127,69 @@ def build(rows):
 
 
 @pytest.mark.parametrize("name", ADVANTAGES.names())
-@settings(max_examples=60, deadline=None)
+@pytest.mark.parametrize("key", GROUP_KEYS.names())
+@settings(max_examples=40, deadline=None)
 @given(rows=groups, spec=specs, order=st.randoms(use_true_random=False))
-def test_every_estimator_is_deterministic_aligned_and_follows_permutations(name, rows, spec, order):
-    estimate = ADVANTAGES.get(name)
-    episodes = build(rows)
-    values = estimate(spec, KEY, episodes)
-    assert values == estimate(spec, KEY, episodes)
+def test_every_estimator_is_deterministic_aligned_and_follows_permutations(name, key, rows, spec, order):
+    key, episodes = GROUP_KEYS.get(key), build(rows)
+    values = estimate(name, spec, key, episodes)
+    assert values == estimate(name, spec, key, episodes)
     assert [len(v) for v in values] == [len(e.samples) for e in episodes]
     assert all(math.isfinite(x) for v in values for x in v)
     shuffled = list(range(len(episodes)))
     order.shuffle(shuffled)
-    assert estimate(spec, KEY, [episodes[i] for i in shuffled]) == [values[i] for i in shuffled]
+    assert estimate(name, spec, key, [episodes[i] for i in shuffled]) == [values[i] for i in shuffled]
+
+
+def test_leave_one_out_judges_a_row_by_the_others():
+    rewards = (1.0, 0.0, 0.0, 1.0, 1.0)
+    values = rloo(Advantage(), KEY, [episode(i, r) for i, r in enumerate(rewards)])
+    assert [v for own in values for v in own] == pytest.approx([0.5, -0.75, -0.75, 0.5, 0.5])
+    assert rloo(Advantage(), KEY, [episode(0, 0.7)]) == [[0.0]]
+    assert rloo(Advantage(), KEY, [episode(i, 0.1) for i in range(3)]) == [[0.0]] * 3
+
+
+def test_leave_one_out_of_a_team_leaves_the_whole_episode_out():
+    both = (("a", 0, 0.0), ("b", 0, 0.0))
+    episodes = [episode(i, 0.0, {"a": a, "b": b}, both) for i, (a, b) in enumerate(((1.0, 3.0), (0.0, 10.0)))]
+    spec = Advantage(team_share=0.0)
+    assert rloo(spec, GROUP_KEYS.get("team"), episodes) == [[1.0 - 5.0, 3.0 - 5.0], [0.0 - 2.0, 10.0 - 2.0]]
+
+
+def test_agents_of_unlike_scales_are_normalised_each_by_its_own():
+    """One baseline for the team leaves an agent's second moment at (own variance + (own mean - mean)^2) / variance."""
+    both = (("a", 0, 0.0), ("b", 0, 0.0))
+    rewards = [(1.0, 100.0), (0.0, 140.0), (1.0, 60.0), (0.0, 100.0)]
+    episodes = [episode(i, 0.0, {"a": a, "b": b}, both) for i, (a, b) in enumerate(rewards)]
+    spec = Advantage(team_share=0.0, divide_by_std=True)
+    own, common = (grpo(spec, GROUP_KEYS.get(name), episodes) for name in ("episode_group", "team"))
+    for place in (0, 1):
+        assert sum(row[place] ** 2 for row in own) / 4 == pytest.approx(1.0, abs=1e-4)
+    values = [value for row in rewards for value in row]
+    mean = sum(values) / 8
+    variance = sum((value - mean) ** 2 for value in values) / 8
+    assert sum(row[0] ** 2 for row in common) / 4 == pytest.approx((0.25 + (0.5 - mean) ** 2) / variance, rel=1e-4)
+
+
+def test_a_baseline_over_rows_counts_every_call():
+    often = (("solver", 0, 0.0), ("solver", 1, 0.0), ("solver", 2, 0.0))
+    episodes = [episode(0, 1.0, samples=often), episode(1, 0.0, samples=often[:1])]
+    assert grpo(Advantage(baseline_over="rows"), KEY, episodes) == [[0.25, 0.25, 0.25], [-0.75]]
+
+
+def test_agent_and_turn_compare_only_episodes_that_came_that_far():
+    turns = (("solver", 0, 0.0), ("solver", 1, 0.0))
+    episodes = [episode(0, 1.0, samples=turns), episode(1, 0.5, samples=turns), episode(2, 0.0, samples=turns[:1])]
+    assert grpo(Advantage(), GROUP_KEYS.get("agent_turn"), episodes) == [[0.5, 0.25], [0.0, -0.25], [-0.5]]
+
+
+def test_joint_rewards_of_turns_are_the_whole_teams():
+    spec = Advantage(per_turn=True, turn_rewards="joint", gamma=0.5)
+    samples = (("a", 0, 1.0), ("b", 0, 2.0), ("a", 1, 4.0))
+    assert row_rewards(spec, episode(0, 0.0, samples=samples)) == [5.0, 5.0, 4.0]
+    assert row_rewards(spec, episode(0, 0.0, samples=samples[::-1])) == [4.0, 5.0, 5.0]
+    values = grpo(spec, GROUP_KEYS.get("team"), [episode(0, 0, samples=samples), episode(1, 0, samples=samples[:2])])
+    assert values == [[1.0, 1.0, 0.0], [-1.0, -1.0]]
 
 
 def test_signal_tells_useful_easy_and_hard_apart():

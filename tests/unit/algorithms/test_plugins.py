@@ -3,6 +3,7 @@ from typing import get_args
 
 import pytest
 
+from flexmarl.algorithms.advantages import ADVANTAGES
 from flexmarl.algorithms.aggregation import AGGREGATIONS
 from flexmarl.algorithms.filters import GROUP_FILTERS
 from flexmarl.algorithms.group_keys import GROUP_KEYS
@@ -11,7 +12,7 @@ from flexmarl.algorithms.routing import ROUTERS, least_loaded
 from flexmarl.algorithms.schedules import entropy_coefficient, learning_rate
 from flexmarl.algorithms.seeds import derive, episode_seed, turn_seed
 from flexmarl.algorithms.task_sampler import TASK_SAMPLERS
-from flexmarl.contracts.spec.algorithm import AlgorithmSpec, EntropyBonus, Loss, SamplingFamily
+from flexmarl.contracts.spec.algorithm import Advantage, AlgorithmSpec, EntropyBonus, Loss, SamplingFamily
 from flexmarl.contracts.spec.mechanisms import Mechanisms
 from flexmarl.contracts.spec.team import AdamW
 
@@ -23,6 +24,7 @@ from flexmarl.contracts.spec.team import AdamW
         (TASK_SAMPLERS, SamplingFamily, "task_sampler"),
         (GROUP_KEYS, AlgorithmSpec, "group_key"),
         (AGGREGATIONS, Loss, "aggregation"),
+        (ADVANTAGES, Advantage, "type"),
         (ROUTERS, Mechanisms, "router"),
     ],
 )
@@ -71,15 +73,16 @@ def test_training_and_evaluation_draw_different_tasks():
 
 @pytest.mark.parametrize("name", AGGREGATIONS.names())
 def test_a_row_without_tokens_weighs_nothing(name):
-    assert AGGREGATIONS.get(name)(0) == (0.0, 0.0)
-    weight, share = AGGREGATIONS.get(name)(4)
+    assert AGGREGATIONS.get(name)(0, Loss()) == (0.0, 0.0)
+    weight, share = AGGREGATIONS.get(name)(4, Loss())
     assert weight > 0 < share
 
 
 def test_aggregations_follow_their_normal_form():
-    assert AGGREGATIONS.get("token_mean")(4) == (1.0, 4.0)
-    assert AGGREGATIONS.get("seq_mean_token_mean")(4) == (0.25, 1.0)
-    assert AGGREGATIONS.get("seq_mean_token_sum")(4) == (1.0, 1.0)
+    assert AGGREGATIONS.get("token_mean")(4, Loss()) == (1.0, 4.0)
+    assert AGGREGATIONS.get("seq_mean_token_mean")(4, Loss()) == (0.25, 1.0)
+    assert AGGREGATIONS.get("seq_mean_token_sum")(4, Loss()) == (1.0, 1.0)
+    assert AGGREGATIONS.get("constant_norm")(4, Loss(norm_tokens=16)) == (1 / 16, 1.0)
 
 
 def test_schedules_decay_in_a_line_and_stay():

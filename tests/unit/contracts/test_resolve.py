@@ -1,8 +1,11 @@
 """Resolving a specification: layers, sources, and refusals that name the field, the rule and a legal value."""
 
+import re
 import typing
+from pathlib import Path
 
 import pytest
+import yaml
 
 from flexmarl.contracts.arithmetic import arithmetic
 from flexmarl.contracts.availability import SLOTS
@@ -56,7 +59,37 @@ def test_a_changed_environment_type_replaces_the_variant() -> None:
         ({"batch": {"tasks_per_steps": 8}}, ("/batch/tasks_per_steps", "unknown_field")),
         ({"batch": {"tasks_per_step": 0}}, ("/batch/tasks_per_step", "out_of_range")),
         ({"batch": {"micro_batch_groups": 64}}, ("/batch/micro_batch_groups", "out_of_range")),
-        ({"algorithm": {"loss": {"type": "gspo"}}}, ("/algorithm/loss/type", "not_available")),
+        ({"algorithm": {"loss": {"type": "online_dpo"}}}, ("/algorithm/loss/type", "not_available")),
+        ({"algorithm": {"loss": {"type": "dapo"}}}, ("/algorithm/loss/type", "said_otherwise")),
+        ({"algorithm": {"loss": {"type": "gspo"}}}, ("/algorithm/loss/clip_high", "out_of_range")),
+        ({"algorithm": {"loss": {"dual_clip": 3.0}}}, ("/algorithm/loss/dual_clip", "not_read")),
+        ({"algorithm": {"loss": {"norm_tokens": 8}}}, ("/algorithm/loss/norm_tokens", "not_read")),
+        ({"algorithm": {"loss": {"type": "topr", "clip_low": 0.1}}}, ("/algorithm/loss/clip_low", "not_read")),
+        ({"algorithm": {"correction": "icepop"}}, ("/algorithm/correction", "said_otherwise")),
+        ({"algorithm": {"advantage": {"type": "dr_mas"}}}, ("/algorithm/advantage/type", "said_otherwise")),
+        (
+            {"algorithm": {"advantage": {"type": "rloo", "divide_by_std": True}}},
+            ("/algorithm/advantage/divide_by_std", "not_read"),
+        ),
+        (
+            {"algorithm": {"advantage": {"turn_rewards": "joint"}}},
+            ("/algorithm/advantage/turn_rewards", "needs_per_turn"),
+        ),
+        ({"algorithm": {"shaping": "marti"}}, ("/algorithm/shaping/type", "needs_per_turn")),
+        (
+            {"algorithm": {"shaping": "maporl", "advantage": {"per_turn": True, "gamma": 0.5}}},
+            ("/algorithm/advantage/gamma", "not_read"),
+        ),
+        (
+            {"algorithm": {"shaping": {"type": "overlong", "buffer_tokens": 4096}}},
+            ("/algorithm/shaping/buffer_tokens", "out_of_range"),
+        ),
+        ({"sampling": {"keep_members": 8}}, ("/sampling/keep_members", "out_of_range")),
+        ({"algorithm": {"correction": "mask_stale"}}, ("/algorithm/correction", "needs_bound")),
+        (
+            {"algorithm": {"correction": "masked_importance", "loss": {"type": "topr"}}},
+            ("/algorithm/correction", "ratio_counted_twice"),
+        ),
         ({"algorithm": {"loss": {"type": "nonsense"}}}, ("/algorithm/loss/type", "unknown_value")),
         ({"policies": {"speaker": {"tuning": "dora"}}}, ("/policies/speaker/tuning/type", "unknown_value")),
         (
@@ -107,7 +140,7 @@ def test_all_problems_come_at_once() -> None:
 def test_hints_name_a_legal_neighbour() -> None:
     assert "tasks_per_step" in hints({**GAME, "batch": {"task_per_step": 8}})
     assert "Set 1." in hints({**GAME, "batch": {"tasks_per_step": 0}})
-    assert "policy_gradient" in hints({**GAME, "algorithm": {"loss": {"type": "gspo"}}})
+    assert "policy_gradient" in hints({**GAME, "algorithm": {"loss": {"type": "online_dpo"}}})
 
 
 def test_unknown_template_names_a_neighbour() -> None:
@@ -238,3 +271,13 @@ def test_a_stored_specification_may_name_redundancy_by_a_word() -> None:
 def test_a_policy_without_a_lag_policy_has_the_teams() -> None:
     spec = resolve({**GAME, "mechanisms": {"lag_policy": LAG}, "policies": {"speaker": {"lag_policy": {"bound": 3}}}})
     assert [spec.spec.lag_policy_of(name).bound for name in ("speaker", "listener")] == [3, 1]
+
+
+def test_published_methods_are_written_as_the_documents_say() -> None:
+    text = (Path(__file__).resolve().parents[3] / "docs/learning.md").read_text(encoding="utf-8")
+    table = text.split("## Published methods")[1]
+    methods = re.findall(r"^\| ([^|]+) \| `(\{.*?\})`(?=[ :|])", table, re.MULTILINE)
+    assert len(methods) >= 10
+    for name, written in methods:
+        changed = resolve({**GAME, "algorithm": yaml.safe_load(written)}).spec.algorithm
+        assert changed != resolve(GAME).spec.algorithm, name

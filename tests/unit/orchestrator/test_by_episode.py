@@ -101,6 +101,7 @@ def test_a_group_of_which_nobody_finished_is_dropped_and_told():
     [
         ({"algorithm__advantage": {"type": "grpo"}}, "/batch/settle", "needs_group"),
         ({"sampling__group_filter": "drop_zero_variance"}, "/batch/settle", "needs_group"),
+        ({"sampling__keep_members": 2}, "/batch/settle", "needs_group"),
         ({"mechanisms__trainer_protocol": "batch"}, "/mechanisms/trainer_protocol", "not_with_settle_episode"),
         ({"mechanisms__ordered": True}, "/mechanisms/ordered", "not_with_settle_episode"),
         ({"batch__min_members": 2}, "/batch/min_members", "not_with_settle_episode"),

@@ -267,3 +267,44 @@ def test_progress_tells_what_a_page_shows():
     assert done.agents["speaker"].version == 4
     assert done.samples_trained == len(cluster.trained)
     assert done.step_seconds > 0
+
+
+def test_a_cut_row_counts_once_whatever_the_average_of_the_loss():
+    """Its coefficient is the trainer's alone: given here as well, it would count twice."""
+    cluster = quiet(algorithm__loss__aggregation="seq_mean_token_mean")
+    decisions = [settle(cluster, 0), settle(cluster, 1)]
+    cuts = [n.command for found in decisions for n in found.commands if n.command.kind == "cut_micro_batch"]
+    assert any(sample for cut in cuts for sample in cut.samples)
+    assert {sample.weight for cut in cuts for sample in cut.samples} == {1.0}
+
+
+def test_members_that_are_not_kept_are_recorded_and_the_others_compared():
+    spec = make_spec(batch__episodes_per_task=3, sampling__keep_members=2)
+    cluster = running(spec)
+    while cluster.core.state.evaluation is not None:
+        settle(cluster, next(iter(cluster.core.state.evaluation.open)))
+    scores = (1.0, 0.6, 0.0)
+    group = [
+        cluster.episode(member).model_copy(update={"team_score": s, "scores": {}}) for member, s in enumerate(scores)
+    ]
+    cuts = []
+    for draw in (0, 1):
+        decision = settle(cluster, draw, group)
+        cuts += [n.command for n in decision.commands if n.command.kind == "cut_micro_batch"]
+    assert {(s.member, s.advantage) for cut in cuts for s in cut.samples} == {(0, 0.5), (2, -0.5)}
+    assert cluster.core.state.samples_recorded > 0
+
+
+def test_a_whole_run_keeps_its_books_with_kept_members_and_shaped_rewards():
+    shaping = {"type": "overlong", "buffer_tokens": 1}
+    spec = make_spec(batch__episodes_per_task=3, sampling__keep_members=2, algorithm__shaping=shaping)
+    assert started(spec).run().status is RunStatus.COMPLETED
+
+
+def test_filters_judge_by_rewards_before_shaping():
+    """All members did equally: that some spoke longer does not make their group useful."""
+    cluster = quiet(sampling__group_filter="drop_zero_variance", algorithm__shaping={"type": "overlong"})
+    members = cluster.spec.batch.episodes_per_task
+    equal = [cluster.episode(m).model_copy(update={"team_score": 0.5, "scores": {}}) for m in range(members)]
+    settle(cluster, 0, equal)
+    assert cluster.core.state.cohort.refused == 1

@@ -183,11 +183,17 @@ def test_a_lost_engine_gets_the_pinned_version_back():
     assert cluster.core.state.leases[engine.lease_id].holds == {}
 
 
-def test_a_lease_that_ended_is_replaced_a_bounded_number_of_times():
+MEMORY = "out_of_memory: the child ended with code 1, 3 times in 3600 s; free memory on that host"
+
+
+@pytest.mark.parametrize(
+    ("why", "reason"), [("5 losses in 60 s", RunReason.CHILDREN_LOST), (MEMORY, RunReason.OUT_OF_MEMORY)]
+)
+def test_a_lease_that_ended_is_replaced_a_bounded_number_of_times(why, reason):
     cluster = running()
     for _ in range(5):
         lease = cluster.core.state.of_use(DeviceUse.ENGINE)[0]
-        decision = cluster.tell(e.LeaseEnded(lease_id=lease.lease_id, reason="5 losses in 60 s"))
+        decision = cluster.tell(e.LeaseEnded(lease_id=lease.lease_id, reason=why))
         if decision.status is RunStatus.FAILED:
             break
         request = next(n.command for n in decision.commands if n.command.kind == "request_devices")
@@ -195,8 +201,20 @@ def test_a_lease_that_ended_is_replaced_a_bounded_number_of_times():
         number = next(n for n, x in cluster.open.items() if x.command.kind == "request_devices")
         cluster.execute(number)
         cluster.tell(cluster.inbox.pop())
-    assert decision.reason is RunReason.CHILDREN_LOST
-    assert "5 losses in 60 s" in decision.reason_text
+    assert decision.reason is reason
+    assert why in decision.reason_text
+
+
+@pytest.mark.parametrize("kind", ["accumulate", "bind_policy", "load_weights"])
+def test_memory_that_does_not_suffice_again_and_again_ends_the_run_by_that_name(kind):
+    cluster = started(make_spec(agents={r: {"policy": "both"} for r in ("speaker", "listener")}))
+    statuses = []
+    while RunStatus.FAILED not in statuses:
+        decision = fail_next(cluster, kind, "out_of_memory")
+        statuses.append(decision.status)
+    assert len(statuses) == 5
+    assert decision.reason is RunReason.OUT_OF_MEMORY
+    assert "(out_of_memory); free memory on that host, let it serve fewer devices" in decision.reason_text
 
 
 def test_a_failed_command_is_repeated_after_a_back_off():

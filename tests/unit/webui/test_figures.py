@@ -222,6 +222,24 @@ def test_no_single_figure_is_claimed_when_more_than_the_team_score_counts() -> N
     assert "each role's own score, the team's counts 50 %" in found.text
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"type": "rloo"}, "the estimator rloo"),
+        ({"baseline_over": "rows"}, "a mean over rows"),
+        ({"group_key": "team"}, "the group key team"),
+        ({"shaping": "overlong"}, "the shaping overlong"),
+        ({"keep_members": 4}, "only the 4 members"),
+    ],
+)
+def test_what_else_decides_an_advantage_is_named(change: dict, words: str) -> None:
+    group = [{"member": 0, "team_score": 1.0}, {"member": 1, "team_score": 0.0}]
+    found = episodes.why(group, 0, {**PLAIN, **change}, [0.5])
+    assert found is not None
+    assert found.advantage is None
+    assert words in found.text
+
+
 def test_a_group_without_variance_teaches_nothing() -> None:
     group = [{"member": i, "team_score": 1.0} for i in range(3)]
     found = episodes.why(group, 0, {**PLAIN, "divide_by_std": True}, [0.0])

@@ -36,12 +36,26 @@ def test_absent_objects_and_values_are_optional_fields() -> None:
     assert found["/budget/seconds"].value is None
 
 
-def test_what_a_chosen_reward_function_asks_for_has_fields() -> None:
-    assert not any(pointer.startswith("/reward") for pointer in all_fields()), "the environment's own asks for nothing"
-    document = DOCUMENT | {"reward": {"type": "brevity", "cost_per_token": 0.5, "timeout_s": 60.0}}
-    found = {field.pointer: field for group in forms.groups(document, SCHEMA) for field in group.fields}
-    assert found["/reward/cost_per_token"].value == 0.5
-    assert found["/reward/timeout_s"].label == "Reward limit, s"
+def test_each_type_of_a_reward_brings_its_fields_and_what_it_is_without_a_word() -> None:
+    queued = ("brevity", "service", "function")
+    document = DOCUMENT | {"reward": {"type": "brevity", "cost_per_token": 0.5, "timeout_s": 30.0}}
+    found = [f for group in forms.groups(document, SCHEMA) for f in group.fields if f.pointer.startswith("/reward/")]
+    assert [(f.pointer.removeprefix("/reward/"), f.kind, f.value, f.when) for f in found] == [
+        ("type", "variant", "brevity", ()),
+        ("cost_per_token", "number", 0.5, ("brevity",)),
+        ("url", "text", None, ("service",)),
+        ("secret", "text", "", ("service",)),
+        ("name", "text", None, ("function",)),
+        ("settings", "pairs", {}, ("function",)),
+        ("timeout_s", "number", 30.0, queued),
+        ("max_tries", "integer", 3, queued),
+        ("wait_s", "number", 600.0, queued),
+    ]
+    assert found[0].options == ("environment", *queued)
+    bare = forms.unions(SCHEMA)["/reward"]
+    assert bare["environment"] == {"type": "environment"}
+    assert bare["service"] == {"type": "service", "secret": "", "timeout_s": 60.0, "max_tries": 3, "wait_s": 600.0}
+    assert all(resolve({**DOCUMENT, "reward": bare[tag]}) for tag in ("environment", "brevity"))
 
 
 def test_every_agent_has_a_row_with_its_values() -> None:

@@ -21,7 +21,7 @@ from workers.rollout.engines.sleeping import AsleepError, CannotSleepError, Slee
 from workers.rollout.engines.tokenizers import TokenizerDiffersError, Tokenizers
 from workers.rollout.engines.torch_engine import TorchEngine
 from workers.rollout.engines.vllm_engine import VllmEngine
-from workers.rollout.engines.vllm_seat import numbers
+from workers.rollout.engines.vllm_instance import numbers
 from workers.rollout.engines.wire import LoadRequest
 from workers.training.errors import TrainerRefusal
 from workers.training.trainer import check_tokenizer

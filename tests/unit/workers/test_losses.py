@@ -1,29 +1,45 @@
 """Gradient facts of the losses, and AdamW against torch's own."""
 
 import math
+from typing import get_args
 
 import pytest
 import torch
 
-from flexmarl.contracts.spec.algorithm import Loss
+from flexmarl.contracts.spec.algorithm import AlgorithmSpec, Loss
 from flexmarl.contracts.spec.team import AdamW, FactoryModel
 from workers.models import architecture_of
 from workers.models.weights import initial_weights
-from workers.training.learner import Learner, Objective
-from workers.training.losses import REGISTRY
+from workers.training.learner import Learner
+from workers.training.losses import CORRECTIONS, REGISTRY, Rows
+from workers.training.objective import Objective
 from workers.training.optimizer import FlatAdamW
 
 
 def _gradient(kind: str, ratio: float, advantage: float, **settings: float) -> tuple[float, float, bool | None]:
     """Return value, gradient by log-probability and clipping of one token."""
-    loss = Loss(type=kind, **settings)
-    logprobs = torch.tensor([[-1.0]], dtype=torch.float64, requires_grad=True)
-    behaviour = logprobs.detach() - math.log(ratio)
-    advantages = torch.tensor([[advantage]], dtype=torch.float64)
-    terms = REGISTRY.get(kind)(logprobs, behaviour, advantages, loss)
+    rows = one_row([ratio], advantage)
+    terms = REGISTRY.get(kind)(rows, Loss(type=kind, **settings))
     terms.per_token.sum().backward()
     clipped = None if terms.clipped is None else bool(terms.clipped)
-    return terms.per_token.item(), logprobs.grad.item(), clipped
+    return terms.per_token.item(), rows.logprobs.grad.item(), clipped
+
+
+def one_row(ratios: list[float], advantage: float, lags: list[int] | None = None) -> Rows:
+    """A row of tokens whose ratios p / p_engine are given."""
+    logprobs = torch.full((1, len(ratios)), -1.0, dtype=torch.float64, requires_grad=True)
+    behaviour = logprobs.detach() - torch.tensor([ratios], dtype=torch.float64).log()
+    ages = torch.tensor([lags or [0] * len(ratios)], dtype=torch.float64)
+    advantages = torch.tensor([[advantage]], dtype=torch.float64)
+    return Rows(logprobs, behaviour, torch.ones_like(behaviour), advantages, ages)
+
+
+def gradients(kind: str, ratios: list[float], advantage: float, **settings: object) -> list[float]:
+    """Gradient by each token's log-probability of a row's terms, added up over its tokens."""
+    rows = one_row(ratios, advantage)
+    terms = REGISTRY.get(kind)(rows, Loss(type=kind, **settings))
+    (terms.per_token * rows.present).sum().backward()
+    return rows.logprobs.grad[0].tolist()
 
 
 @pytest.mark.parametrize("kind", REGISTRY.names())
@@ -56,10 +72,13 @@ def test_clip_range_is_a_setting():
     assert _gradient("ppo_clip", 0.7, -1.0, clip_low=0.4)[2] is False
 
 
-def test_ratios_beyond_all_bounds_stay_finite():
-    loss = Loss(type="ppo_clip")
+@pytest.mark.parametrize("kind", REGISTRY.names())
+@pytest.mark.parametrize("advantage", [-1.0, 1.0])
+def test_ratios_beyond_all_bounds_stay_finite(kind: str, advantage: float):
+    behaviour = torch.tensor([[-2000.0, -1.0]])
     logprobs = torch.tensor([[-1.0, -2000.0]], requires_grad=True)
-    terms = REGISTRY.get("ppo_clip")(logprobs, torch.tensor([[-2000.0, -1.0]]), torch.tensor([[-1.0]]), loss)
+    rows = Rows(logprobs, behaviour, torch.ones(1, 2), torch.tensor([[advantage]]), torch.zeros(1, 2))
+    terms = REGISTRY.get(kind)(rows, Loss(type=kind))
     terms.per_token.sum().backward()
     assert torch.isfinite(terms.per_token).all()
     assert torch.isfinite(logprobs.grad).all()
@@ -103,14 +122,92 @@ def test_clipping_comes_after_the_division_by_z():
     assert clipped.optimizer.first.norm().item() == pytest.approx(0.1 * 0.1, rel=1e-4)
 
 
-@pytest.mark.parametrize(("ratio", "weight", "truncated"), [(1.0, 1.0, False), (0.5, 0.5, False), (3.0, 2.0, True)])
-def test_truncated_importance_weighs_the_policy_gradient(ratio: float, weight: float, truncated: bool):
-    objective = Objective.of(Loss(), 2.0)
-    logprobs = torch.tensor([[-1.0]], dtype=torch.float64, requires_grad=True)
-    terms = objective.loss(
-        logprobs, logprobs.detach() - math.log(ratio), torch.tensor([[1.5]], dtype=torch.float64), Loss()
+def test_a_dual_clip_bounds_what_a_bad_token_adds():
+    assert _gradient("ppo_clip", 4.0, -2.0)[:2] == pytest.approx((8.0, 8.0))
+    assert _gradient("ppo_clip", 4.0, -2.0, dual_clip=3.0) == (pytest.approx(6.0), 0.0, True)
+    assert _gradient("ppo_clip", 2.5, -2.0, dual_clip=3.0) == (pytest.approx(5.0), pytest.approx(5.0), False)
+    assert _gradient("ppo_clip", 4.0, 2.0, dual_clip=3.0) == _gradient("ppo_clip", 4.0, 2.0)
+
+
+def test_gspo_has_one_ratio_per_row_and_clips_its_tokens_together():
+    ratios = [math.exp(x) for x in (0.1, -0.3, 0.2, 0.4)]
+    rows = one_row(ratios, 1.0)
+    terms = REGISTRY.get("gspo")(rows, Loss(type="gspo", clip_low=0.2, clip_high=0.2))
+    assert terms.per_token.tolist() == [[pytest.approx(-math.exp(0.1))]]
+    assert gradients("gspo", ratios, 1.0) == pytest.approx([-math.exp(0.1)] * 4)
+    assert gradients("gspo", ratios, 1.0, clip_high=0.05) == [0.0] * 4
+    assert gradients("gspo", ratios, -1.0, clip_high=0.05) == pytest.approx([math.exp(0.1)] * 4)
+
+
+def test_cispo_keeps_a_gradient_where_the_ratio_is_clipped():
+    assert gradients("cispo", [2.0, 0.1, 1.1], 1.5, clip_low=1.0, clip_high=0.28) == pytest.approx(
+        [-1.28 * 1.5, -0.1 * 1.5, -1.1 * 1.5]
     )
+    assert gradients("cispo", [0.1], 1.0, clip_low=0.2) == pytest.approx([-0.8])
+
+
+def test_topr_imitates_what_was_good_and_tapers_what_was_bad():
+    assert gradients("topr", [3.0, 0.2], 1.5) == pytest.approx([-1.5, -1.5])
+    assert gradients("topr", [0.5, 0.4], -1.0) == pytest.approx([0.2, 0.2])
+    assert gradients("topr", [4.0, 0.5], -1.0) == pytest.approx([1.0, 1.0])
+    assert gradients("topr", [1e-8, 1e-8], -1.0) == pytest.approx([0.0, 0.0], abs=1e-8)
+
+
+def test_soft_gates_close_on_both_sides_of_ratio_one():
+    for kind in ("sapo", "vespo"):
+        here, up, down = (abs(_gradient(kind, ratio, 1.0)[1]) / ratio for ratio in (1.0, 4.0, 0.05))
+        assert here == pytest.approx(1.0)
+        assert up < here
+        if kind == "vespo":
+            assert down < here
+
+
+@pytest.mark.parametrize(
+    ("correction", "ratios", "weights"),
+    [
+        ({"correction": "truncated_importance"}, [0.5, 1.0, 3.0], [0.5, 1.0, 2.0]),
+        (
+            {"correction": "masked_importance", "importance_limit": 5.0},
+            [0.4, 0.51, 1.0, 4.9, 5.1],
+            [0.0, 0.51, 1.0, 4.9, 0.0],
+        ),
+        ({"correction": "truncated_importance", "importance_level": "sequence"}, [3.0, 0.5], [1.5, 1.5]),
+        ({"correction": "truncated_importance", "importance_level": "sequence"}, [3.0, 2.0], [2.0, 2.0]),
+        ({"correction": "masked_importance", "importance_level": "sequence"}, [3.0, 2.0], [0.0, 0.0]),
+        ({"correction": "sequence_filter"}, [4.0, 0.5, 1.5], [1.0, 1.0, 1.0]),
+        ({"correction": "sequence_filter"}, [4.0, 3.0], [0.0, 0.0]),
+        ({"correction": "off_policy_filter"}, [0.1, 0.2], [1.0, 1.0]),
+    ],
+)
+def test_corrections_weigh_the_policy_gradient(correction, ratios, weights):
+    objective = Objective.of(Loss(), AlgorithmSpec(**correction))
+    rows = one_row(ratios, 1.5)
+    terms = objective.terms(rows)
     terms.per_token.sum().backward()
-    assert logprobs.grad.item() == pytest.approx(-1.5 * weight)
+    assert rows.logprobs.grad[0].tolist() == pytest.approx([-1.5 * weight for weight in weights])
     assert terms.clipped is not None
-    assert bool(terms.clipped) is truncated
+    whole = math.prod(ratios) if correction.get("importance_level") == "sequence" else None
+    cut = [w not in (pytest.approx(r if whole is None else whole), 1.0) for r, w in zip(ratios, weights, strict=True)]
+    assert torch.broadcast_to(terms.clipped, rows.present.shape)[0].tolist() == cut
+
+
+def test_rows_that_did_badly_and_were_left_are_filtered():
+    objective = Objective.of(Loss(), AlgorithmSpec(correction="off_policy_filter", importance_floor=0.5))
+    for ratios, weight in (([0.1, 0.2], 0.0), ([0.1, 2.6], 1.0), ([9.0, 9.0], 1.0)):
+        rows = one_row(ratios, -1.0)
+        objective.terms(rows).per_token.sum().backward()
+        assert rows.logprobs.grad[0].tolist() == [weight] * 2
+
+
+def test_stale_tokens_are_masked_and_their_row_stays():
+    objective = Objective.of(Loss(type="ppo_clip"), AlgorithmSpec(correction="mask_stale", stale_after=1))
+    rows = one_row([1.0, 1.0, 1.0], 1.0, lags=[2, 1, 0])
+    terms = objective.terms(rows)
+    terms.per_token.sum().backward()
+    assert rows.logprobs.grad[0].tolist() == [0.0, -1.0, -1.0]
+    assert terms.clipped.tolist() == [[True, False, False]]
+
+
+def test_names_of_the_specification_are_built_and_no_others():
+    assert set(REGISTRY.names()) == set(get_args(Loss.model_fields["type"].annotation))
+    assert {"none", *CORRECTIONS.names()} == set(get_args(AlgorithmSpec.model_fields["correction"].annotation))

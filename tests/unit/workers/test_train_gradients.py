@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from flexmarl.algorithms.aggregation import AGGREGATIONS
+from flexmarl.algorithms.aggregation import aggregation_of
 from flexmarl.contracts.spec.algorithm import Loss
 from flexmarl.contracts.spec.team import AdamW, FactoryModel
 from workers.models import architecture_of, build_model
@@ -19,7 +19,7 @@ from workers.training.wire import TrainRow
 WORDS = 20
 VOCABULARY = ("<pad>", "<bos>", "<eos>", *(f"w{i}" for i in range(WORDS - 3)))
 SOURCE = FactoryModel()
-AGGREGATION_NAMES = ("token_mean", "seq_mean_token_mean", "seq_mean_token_sum")
+AGGREGATION_NAMES = ("token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "constant_norm")
 RELATIVE_L2 = {"fp32": 1e-5, "fp64": 1e-12}
 
 
@@ -81,7 +81,7 @@ def reference_gradient(rows: list[TrainRow], loss: Loss, entropy_coef: float) ->
         logits = model(input_ids=torch.from_numpy(np.concatenate((prompt, response)))[None]).logits[0]
         allowed = np.frombuffer(row.allowed, "<i4").astype(np.int64)
         legal = torch.from_numpy(allowed) if len(allowed) else torch.arange(WORDS)
-        c, share = AGGREGATIONS.get(loss.aggregation)(len(response))
+        c, share = aggregation_of(loss)(len(response))
         z += share
         for t, token in enumerate(response):
             scores = F.log_softmax(logits[len(prompt) - 1 + t][legal] / row.temperature, -1)

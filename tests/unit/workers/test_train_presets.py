@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from flexmarl.algorithms.aggregation import AGGREGATIONS
+from flexmarl.algorithms.aggregation import aggregation_of
 from flexmarl.contracts.spec.algorithm import Loss
 from flexmarl.contracts.spec.team import AdamW, FactoryModel
 from workers.models import architecture_of
@@ -18,7 +18,7 @@ from workers.training.blocks import blocks_of
 from workers.training.learner import Learner, Objective
 from workers.training.objective import token_scores
 from workers.training.packing import pack
-from workers.training.trainer import content_of
+from workers.training.taken import content_of
 from workers.training.wire import TrainRow
 
 WORDS = 32
@@ -58,7 +58,7 @@ def _group(rng: np.random.Generator, behaviour: Learner) -> Group:
 
 
 def _logprobs(behaviour: Learner, row: TrainRow) -> bytes:
-    (batch,) = pack(blocks_of([row], AGGREGATIONS.get("token_mean"), WORDS), WORDS, 1000)
+    (batch,) = pack(blocks_of([row], aggregation_of(Loss()), WORDS), WORDS, 1000)
     with torch.no_grad():
         return token_scores(behaviour.decoder, batch)[0][0].numpy().astype("<f4").tobytes()
 

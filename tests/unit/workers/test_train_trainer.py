@@ -1,5 +1,6 @@
 """The trainer's verbs: exact sets, idempotence, durability, restoration, refusals that change nothing."""
 
+import errno
 import math
 from pathlib import Path
 
@@ -277,6 +278,27 @@ def test_a_step_that_cannot_be_stored_is_no_step(tmp_path: Path, monkeypatch: py
             step(trainer, [1])
     with refusal(RefusalCode.NOT_BOUND):
         step(trainer, [1])
+    trainer.bind(BindRequest("speaker", 0, created.digest, created.state))
+    accumulate(trainer, 1, make_rows(1))
+    assert step(trainer, [1]).version == 1
+
+
+def test_a_full_disk_refuses_the_step_by_name_and_it_is_taken_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    trainer = make_trainer(tmp_path)
+    created = create(trainer)
+    accumulate(trainer, 1, make_rows(1))
+    trainer.settle()
+    before = sorted(path.name for path in (tmp_path / "state").iterdir())
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.writev", full)
+        with refusal(RefusalCode.STATE) as refused:
+            step(trainer, [1])
+    assert "no room left" in refused.value.detail
+    assert sorted(path.name for path in (tmp_path / "state").iterdir()) == before
     trainer.bind(BindRequest("speaker", 0, created.digest, created.state))
     accumulate(trainer, 1, make_rows(1))
     assert step(trainer, [1]).version == 1

@@ -1,7 +1,10 @@
 """The local tier gives back what was put, whole, or nothing."""
 
+import errno
 import hashlib
+import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -10,7 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from workers.transfer import CorruptState, LocalTier, StateMissing
+from tests.support.machine import wait_for
+from workers.transfer import CorruptState, LocalTier, StateFull, StateMissing
+from workers.transfer.contents import encode
 
 
 def _tensors(scale: float = 1.0) -> dict[str, torch.Tensor]:
@@ -32,7 +37,35 @@ def test_tensors_come_back_with_type_shape_and_bits(tmp_path: Path):
         assert torch.equal(found[name], tensor)
     assert tier.meta(manifest.digest) == {"policy": "solver"}
     assert tier.locate(manifest.digest) == manifest
-    assert Path(manifest.path).stat().st_size == manifest.bytes
+    assert manifest.bytes == 64 + 7 * 5 * 4 + 52 + 8  # each tensor begins at a multiple of 64
+
+
+def test_every_type_and_shape_comes_back(tmp_path: Path):
+    tensors = {
+        "scalar": torch.tensor(3.5),
+        "none": torch.empty(0, 3),
+        "half": torch.tensor([1.5, -0.0, float("nan")], dtype=torch.bfloat16),
+        "yes": torch.tensor([True, False]),
+        "z": torch.empty(0),
+    }
+    tier = LocalTier(tmp_path)
+    found = tier.get(tier.put(tensors).digest)
+    assert {name: (t.dtype, t.shape) for name, t in found.items()} == {
+        name: (t.dtype, t.shape) for name, t in tensors.items()
+    }
+    assert all(found[n].numpy(force=True).tobytes() == tensors[n].numpy().tobytes() for n in ("scalar", "yes", "z"))
+    assert torch.equal(found["half"].view(torch.int16), tensors["half"].view(torch.int16))
+    assert tier.get(tier.put({}).digest) == {}
+
+
+def test_memory_that_is_there_is_filled(tmp_path: Path):
+    tier = LocalTier(tmp_path)
+    digest = tier.store(encode(_tensors(), chunk_bytes=64)).digest
+    room = {name: torch.zeros_like(tensor) for name, tensor in _tensors().items()}
+    assert tier.get(digest, into=room)["b.weight"] is room["b.weight"]
+    assert all(torch.equal(room[name], tensor) for name, tensor in _tensors().items())
+    with pytest.raises(CorruptState, match="differ"):
+        tier.get(digest, into={**room, "step": torch.zeros(1)})
 
 
 def test_digest_depends_on_content_alone(tmp_path: Path):
@@ -42,7 +75,6 @@ def test_digest_depends_on_content_alone(tmp_path: Path):
     backwards["b.weight"] = tensors["b.weight"].t().contiguous().t()
     first = tier.put(tensors, {"x": 1, "y": 2})
     assert tier.put(backwards, {"y": 2, "x": 1}).digest == first.digest
-    assert hashlib.sha256(Path(first.path).read_bytes()).hexdigest() == first.digest
     assert tier.put(_tensors(2.0), {"x": 1, "y": 2}).digest != first.digest
     assert tier.put(tensors, {"x": 1, "y": 3}).digest != first.digest
 
@@ -58,10 +90,16 @@ def test_digest_is_the_same_in_another_process(tmp_path: Path):
     assert LocalTier(tmp_path / "own").put(tensors, {"a": [2], "b": 1}).digest == other
 
 
+def _chunks(home: Path) -> list[Path]:
+    return sorted((home / "state").glob("*.chunk"))
+
+
 @pytest.mark.parametrize("harm", ["truncate", "flip", "append", "empty"])
-def test_harmed_payload_is_refused_and_healed_by_the_next_put(tmp_path: Path, harm: str):
-    manifest = LocalTier(tmp_path).put(_tensors())
-    path = Path(manifest.path)
+def test_harmed_chunk_is_refused_and_healed_by_the_next_put(tmp_path: Path, harm: str):
+    encoded = encode(_tensors(), chunk_bytes=100)
+    LocalTier(tmp_path).store(encoded)
+    assert len(_chunks(tmp_path)) == 3
+    path = tmp_path / "state" / f"{encoded.description.chunks[1]}.chunk"
     content = bytearray(path.read_bytes())
     if harm == "flip":
         content[-3] ^= 1
@@ -69,39 +107,104 @@ def test_harmed_payload_is_refused_and_healed_by_the_next_put(tmp_path: Path, ha
     path.write_bytes(damaged)
     reader = LocalTier(tmp_path, "reader")
     with pytest.raises(CorruptState):
-        reader.get(manifest.digest)
-    with pytest.raises(CorruptState):
-        reader.meta(manifest.digest)
-    reader.put(_tensors())
-    assert torch.equal(reader.get(manifest.digest)["step"], _tensors()["step"])
+        reader.get(encoded.digest)
+    reader.store(encoded)
+    assert torch.equal(reader.get(encoded.digest)["step"], _tensors()["step"])
 
 
 def test_harm_after_a_verified_read_is_seen(tmp_path: Path):
     tier = LocalTier(tmp_path)
-    manifest = tier.put(_tensors())
-    tier.get(manifest.digest)
-    content = bytearray(Path(manifest.path).read_bytes())
+    digest = tier.put(_tensors()).digest
+    tier.get(digest)
+    [chunk] = _chunks(tmp_path)
+    content = bytearray(chunk.read_bytes())
     content[-1] ^= 1
-    Path(manifest.path).write_bytes(content)
+    chunk.write_bytes(content)
     with pytest.raises(CorruptState):
-        tier.get(manifest.digest)
+        tier.get(digest)
 
 
-def test_payload_without_manifest_does_not_exist(tmp_path: Path):
+def test_a_chunk_that_is_stored_already_is_not_written_again(tmp_path: Path):
+    tier = LocalTier(tmp_path)
+    frozen = torch.arange(64.0)
+    one = tier.store(encode({"a": frozen, "b": torch.zeros(64)}, chunk_bytes=256))
+    before = {path.name: path.stat().st_ino for path in _chunks(tmp_path)}
+    two = tier.store(encode({"a": frozen, "b": torch.ones(64)}, chunk_bytes=256))
+    after = {path.name: path.stat().st_ino for path in _chunks(tmp_path)}
+    assert len(before) == 2
+    assert len(after) == 3
+    assert {name: after[name] for name in before} == before
+    tier.evict(one.digest)
+    assert torch.equal(tier.get(two.digest)["a"], frozen), "a chunk goes with the last content that has it"
+    assert len(_chunks(tmp_path)) == 2
+
+
+def test_content_without_manifest_or_chunk_is_missing(tmp_path: Path):
     tier = LocalTier(tmp_path)
     manifest = tier.put(_tensors())
-    (tmp_path / "state" / f"{manifest.digest}.json").unlink()
+    _chunks(tmp_path)[0].unlink()
+    with pytest.raises(StateMissing):
+        tier.get(manifest.digest)
+    Path(manifest.path).unlink()
     assert tier.locate(manifest.digest) is None
     with pytest.raises(StateMissing):
         tier.get(manifest.digest)
 
 
-def test_unreadable_manifest_is_refused(tmp_path: Path):
+@pytest.mark.parametrize("body", [b"{", b""])
+def test_a_harmed_manifest_is_refused_and_healed_by_the_next_put(tmp_path: Path, body: bytes):
+    manifest = LocalTier(tmp_path).put(_tensors())
+    Path(manifest.path).write_bytes(body)
+    reader = LocalTier(tmp_path, "reader")
+    for ask in (reader.get, reader.meta, reader.locate):
+        with pytest.raises(CorruptState):
+            ask(manifest.digest)
+    reader.put(_tensors())
+    assert torch.equal(reader.get(manifest.digest)["step"], _tensors()["step"])
+
+
+@pytest.mark.parametrize("written", [0, 1])
+def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int):
     tier = LocalTier(tmp_path)
-    manifest = tier.put(_tensors())
-    (tmp_path / "state" / f"{manifest.digest}.json").write_bytes(b"{")
+    kept = tier.put({"x": torch.ones(3)}).digest
+    before = sorted(path.name for path in (tmp_path / "state").iterdir())
+    write, calls = os.writev, []
+
+    def full(descriptor: int, pieces: list[memoryview]) -> int:
+        calls.append(1)
+        if len(calls) > written:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(descriptor, pieces)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "writev", full)
+        with pytest.raises(StateFull):
+            tier.store(encode(_tensors(), chunk_bytes=64))
+    assert sorted(path.name for path in (tmp_path / "state").iterdir()) == before
+    assert tier.get(kept).keys() == {"x"}
+    assert tier.get(tier.store(encode(_tensors(), chunk_bytes=64)).digest).keys() == _tensors().keys()
+
+
+def test_what_was_put_before_chunks_is_read_under_its_old_digest(tmp_path: Path):
+    from safetensors.torch import save
+
+    payload = save(_tensors(), metadata={"meta": json.dumps({"kind": "weights"})})
+    digest = hashlib.sha256(payload).hexdigest()
+    tier = LocalTier(tmp_path, "run-1")
+    (tmp_path / "state" / f"{digest}.safetensors").write_bytes(payload)
+    (tmp_path / "state" / f"{digest}.json").write_text(json.dumps({"digest": digest, "bytes": len(payload)}))
+    assert tier.claim(digest)
+    assert torch.equal(tier.get(digest)["b.weight"], _tensors()["b.weight"])
+    assert tier.meta(digest) == {"kind": "weights"}
+    assert tier.locate(digest).bytes == len(payload)
+    room = {name: torch.zeros_like(tensor) for name, tensor in _tensors().items()}
+    tier.get(digest, into=room)
+    assert torch.equal(room["b.weight"], _tensors()["b.weight"])
+    (tmp_path / "state" / f"{digest}.safetensors").write_bytes(payload[:-1])
     with pytest.raises(CorruptState):
-        tier.get(manifest.digest)
+        tier.get(digest)
+    assert tier.evict(digest)
+    assert [path.name for path in (tmp_path / "state").iterdir()] == ["lock"]
 
 
 @pytest.mark.parametrize("digest", ["", "../secret", "A" * 64, "0" * 63])
@@ -135,16 +238,55 @@ def test_collect_spares_what_is_kept_young_or_claimed_elsewhere(tmp_path: Path):
     assert all(tier.locate(digest) for digest in (kept, young, shared))
 
 
-def test_writer_killed_midway_leaves_nothing_that_looks_whole(tmp_path: Path):
-    """The process dies between the payload's bytes and its final name; a later collect clears the rest."""
-    code = (
-        "import os, sys, torch; from workers.transfer import LocalTier;"
-        "os.rename = lambda *a: os._exit(9);"
-        "LocalTier(sys.argv[1]).put({'x': torch.ones(4)})"
-    )
-    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False).returncode == 9
-    tier = LocalTier(tmp_path)
-    assert [path.suffix for path in (tmp_path / "state").glob("*writing")] == [".writing"]
-    assert not list((tmp_path / "state").glob("*.safetensors"))
+KILLED = """
+import os, sys, torch
+from workers.transfer import LocalTier
+from workers.transfer.contents import encode
+tier = LocalTier(sys.argv[1])
+print("ready", flush=True)
+while True:
+    tier.store(encode({"x": torch.rand(1 << 16)}, chunk_bytes=1 << 12))
+    for digest in list(tier.claims())[:-1]:
+        tier.evict(digest)
+"""
+
+
+def test_a_writer_killed_at_any_moment_leaves_nothing_that_looks_whole(tmp_path: Path):
+    """A real SIGKILL in mid-write, several times; whatever is located then is whole, and the rest is swept."""
+    seen = 0
+    for life in range(4):
+        process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE)
+        assert process.stdout.readline() == b"ready\n"
+        wait_for(lambda: list((tmp_path / "state").glob("*.manifest")))
+        time.sleep(0.013 * life)  # another instruction each time
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        tier = LocalTier(tmp_path)
+        for digest in tier.claims():
+            if tier.locate(digest) is None:
+                with pytest.raises(StateMissing):
+                    tier.get(digest)
+            else:
+                assert tier.get(digest)["x"].shape == (1 << 16,)
+                seen += 1
+    assert seen
+    kept = {digest for digest in tier.claims() if tier.locate(digest)}
+    tier.collect(kept, grace_s=-1)
+    names = {path.suffix for path in (tmp_path / "state").iterdir()}
+    assert names <= {"", ".chunk", ".manifest", ".local"}, "no intent and nothing half written is left"
+    for digest in kept:
+        assert tier.get(digest)["x"].shape == (1 << 16,)
     tier.collect(set(), grace_s=-1)
     assert [path.name for path in (tmp_path / "state").iterdir()] == ["lock"]
+
+
+def test_chunks_that_are_being_written_are_not_swept(tmp_path: Path):
+    tier, other = LocalTier(tmp_path, "run-1"), LocalTier(tmp_path, "run-2")
+    encoded = encode(_tensors(), chunk_bytes=64)
+
+    def write(number: int) -> None:
+        tier._chunks.store(encoded.description.chunks[number], encoded.pieces[number])
+        other.collect(set(), grace_s=-1)
+
+    digest = tier.take_in(encoded.digest, encoded.manifest, encoded.description, write).digest
+    assert tier.get(digest).keys() == _tensors().keys()

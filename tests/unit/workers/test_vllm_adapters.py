@@ -1,11 +1,11 @@
-"""Seats on one vLLM engine: what a step ends for another seat waits there and is handed out once."""
+"""Instances on one vLLM engine: what a step ends for another instance waits there and is handed out once."""
 
 from types import SimpleNamespace
 
 import pytest
 
 from flexmarl.contracts.spec.team import Lora
-from workers.rollout.engines import vllm_adapters, vllm_seat
+from workers.rollout.engines import vllm_adapters, vllm_instance
 from workers.rollout.engines.requests import Request
 from workers.rollout.engines.vllm_adapters import SharedEngine, room_for
 
@@ -52,7 +52,7 @@ class CountingEngine:
 def shared(monkeypatch: pytest.MonkeyPatch) -> SharedEngine:
     engine = CountingEngine()
     monkeypatch.setattr(vllm_adapters, "build", lambda *_: engine)
-    monkeypatch.setattr(vllm_seat, "_sampling", lambda _: None)
+    monkeypatch.setattr(vllm_instance, "_sampling", lambda _: None)
     model = SimpleNamespace(check=lambda _: 40)
     return SharedEngine(model, {}, [Lora(), Lora()], "cpu", 4)
 
@@ -61,8 +61,8 @@ def request(name: str, tokens: int) -> Request:
     return Request(name, name[0], (tokens,), tokens, seed=0)
 
 
-def test_what_a_step_ends_for_another_seat_is_handed_out_once_by_that_seat(shared: SharedEngine) -> None:
-    left, right = shared.seat(Lora()), shared.seat(Lora())
+def test_what_a_step_ends_for_another_instance_is_handed_out_once_by_that_instance(shared: SharedEngine) -> None:
+    left, right = shared.instance(Lora()), shared.instance(Lora())
     left.add(request("l", 2))
     right.add(request("r", 1))
     right.add(request("rr", 3))
@@ -80,7 +80,7 @@ def test_what_a_step_ends_for_another_seat_is_handed_out_once_by_that_seat(share
 
 
 def test_an_abort_hands_out_what_had_ended_as_it_ended(shared: SharedEngine) -> None:
-    left, right = shared.seat(Lora()), shared.seat(Lora())
+    left, right = shared.instance(Lora()), shared.instance(Lora())
     left.add(request("l", 5))
     right.add(request("r", 1))
     right.add(request("rr", 5))

@@ -23,8 +23,8 @@ from workers.rollout.engines.requests import NotHeldError
 from workers.rollout.engines.serving import serve_engine
 from workers.rollout.engines.vllm_adapters import SharedEngine
 from workers.rollout.engines.vllm_engine import VllmEngine
+from workers.rollout.engines.vllm_instance import Instance, build, said
 from workers.rollout.engines.vllm_models import vllm_model
-from workers.rollout.engines.vllm_seat import Seat, build
 from workers.transfer.local import LocalTier
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ ROWS = 256
 """Requests of one policy version in generation at once."""
 
 
-class Seats:
-    """Makes seats: an engine of its own for weights of a policy, a place on a shared one for its adapters."""
+class Instances:
+    """Makes instances: an engine of its own for weights of a policy, a place on a shared one for its adapters."""
 
     def __init__(self, config: ChildConfig, policies: Mapping[str, PolicySpec], rows: int = ROWS) -> None:
         """Raises UnsupportedModel for a model that vLLM does not serve."""
@@ -57,24 +57,24 @@ class Seats:
         self._shared.update(dict.fromkeys(over, shared))
         return shared
 
-    def __call__(self, policy: str, words: int) -> Seat:
+    def __call__(self, policy: str, words: int) -> Instance:
         tuning, model = self._policies[policy].tuning, self.models[policy]
         if isinstance(tuning, Lora):
-            return self._shared[policy].seat(tuning)
-        return Seat(model, words, build(model, words, self._device, self.rows))
+            return self._shared[policy].instance(tuning)
+        return Instance(model, words, build(model, words, self._device, self.rows))
 
 
 class StatePlaneSource:
-    """Brings a version's weights from the state plane, and makes the first seat of its policy ready meanwhile."""
+    """Brings a version's weights from the state plane, and makes the first instance of its policy ready meanwhile."""
 
     def __init__(
-        self, engine: VllmEngine, config: ChildConfig, policies: Mapping[str, PolicySpec], seats: Seats
+        self, engine: VllmEngine, config: ChildConfig, policies: Mapping[str, PolicySpec], instances: Instances
     ) -> None:
         self._engine = engine
         self._plane = LocalTier(config.home)
         self._policies = policies
-        self._models = seats.models
-        self._adapters = Adapters(self._plane, seats.share)
+        self._models = instances.models
+        self._adapters = Adapters(self._plane, instances.share)
 
     def __call__(self, policy: str, digest: str) -> object:
         if policy not in self._policies:
@@ -91,7 +91,7 @@ class StatePlaneSource:
         """Keep what is there: it belongs to engines that stay."""
 
 
-def make_engine(seats: Seats) -> VllmEngine:
+def make_engine(instances: Instances) -> VllmEngine:
     """Return an engine without policies yet. Raises EngineFailedError when vLLM cannot be imported."""
     try:
         from vllm.v1.engine.llm_engine import LLMEngine
@@ -99,7 +99,7 @@ def make_engine(seats: Seats) -> VllmEngine:
         raise EngineFailedError(f"vLLM cannot be imported by {sys.executable}: {error}") from error
     del LLMEngine  # imported now, so that the first load need not wait for it
     logging.getLogger("torch._library.triton").setLevel(logging.ERROR)  # that a CPU has no triton is no news
-    return VllmEngine(seats, seats.rows)
+    return VllmEngine(instances, instances.rows)
 
 
 def main() -> None:
@@ -108,14 +108,14 @@ def main() -> None:
     answer = child_server.take_standard_output()
     try:
         spec = ExperimentSpec.model_validate(config.spec)
-        seats = Seats(config, spec.policies)
-        engine = make_engine(seats)
+        instances = Instances(config, spec.policies)
+        engine = make_engine(instances)
     except UnsupportedModel as refused:
         failed = ChildFailed("unsupported_model", str(refused), "choose another model, or resources.engine: torch")
     except EngineFailedError as broken:
         failed = ChildFailed("engine_failed", str(broken), "mend the environment of FLEXMARL_VLLM_PYTHON")
     else:
-        source = StatePlaneSource(engine, config, spec.policies, seats)
+        source = StatePlaneSource(engine, config, spec.policies, instances)
         _serve(config, engine, source, answer)
     child_server.say(answer, failed)
     sys.exit(1)
@@ -127,8 +127,9 @@ def _serve(config: ChildConfig, engine: VllmEngine, source: StatePlaneSource, an
     try:
         child_server.run_loop(serve_engine(config, engine, source, IntervalLog(), answer))
         code = 0
-    except Exception:  # whatever broke generation: a fresh life follows, and these are the last words of this one
+    except Exception as error:  # whatever broke generation: a fresh life follows
         traceback.print_exc()
+        sys.stderr.write(f"{said(error)}\n")  # the last words of this one: an error may end in lines that say nothing
     finally:
         sys.stderr.flush()
         os._exit(code)

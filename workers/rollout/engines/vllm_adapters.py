@@ -1,8 +1,8 @@
-"""Adapters on vLLM: one engine holds their base, and each version of each is a seat of its own on it.
+"""Adapters on vLLM: one engine holds their base, and each version of each is an instance of its own on it.
 
 Invariants. The engine's own weights never change. A version is loaded under a number and a place of its own, so a key
 that another version left in the prefix cache is never read again, and none has to be thrown away. One step advances the
-replies of all seats; what it ended for another seat waits there, and is handed out once, by that seat.
+replies of all instances; what it ended for another instance waits there, and is handed out once, by that instance.
 """
 
 import itertools
@@ -16,8 +16,8 @@ from flexmarl.contracts.spec.team import Lora
 from workers.models.adapter import peft_config
 from workers.rollout.engines.base import EngineFailedError
 from workers.rollout.engines.requests import Finished, Request
+from workers.rollout.engines.vllm_instance import Base, Instance, build, said
 from workers.rollout.engines.vllm_models import VllmModel
-from workers.rollout.engines.vllm_seat import Base, Seat, build, said
 
 if TYPE_CHECKING:
     import torch
@@ -42,26 +42,26 @@ class SharedEngine:
         """`adapters`: of each policy over this base. Raises EngineFailedError, UnsupportedModel."""
         self.model, self.words = model, model.check(weights)
         self.engine = build(model, self.words, device, rows, Base(weights, room_for(adapters)))
-        self._seats: list[AdapterSeat] = []
+        self._instances: list[AdapterInstance] = []
         self._numbers = itertools.count(1)
 
-    def seat(self, lora: Lora) -> "AdapterSeat":
-        """Return a further seat, without an adapter yet."""
-        self._seats.append(AdapterSeat(self, lora))
-        return self._seats[-1]
+    def instance(self, lora: Lora) -> "AdapterInstance":
+        """Return a further instance, without an adapter yet."""
+        self._instances.append(AdapterInstance(self, lora))
+        return self._instances[-1]
 
     def number(self) -> int:
         """Return a number that no adapter has had."""
         return next(self._numbers)
 
     def step(self) -> None:
-        """Advance every reply by one token; each seat keeps what ended of its own."""
+        """Advance every reply by one token; each instance keeps what ended of its own."""
         for output in self.engine.step():
-            for seat in self._seats:
-                seat.keep(output)
+            for instance in self._instances:
+                instance.keep(output)
 
 
-class AdapterSeat(Seat):
+class AdapterInstance(Instance):
     """Holds one version of one policy's adapter; weights given to it are the adapter's."""
 
     def __init__(self, shared: SharedEngine, lora: Lora) -> None:
@@ -79,7 +79,7 @@ class AdapterSeat(Seat):
         from vllm.lora.request import LoRARequest
 
         if self.busy:
-            raise RuntimeError("a seat with requests keeps its adapter")
+            raise RuntimeError("an instance with requests keeps its adapter")
         self._let_go()
         with tempfile.TemporaryDirectory(prefix="flexmarl-adapter-") as folder:
             _write(Path(folder), state, self._lora)
@@ -100,7 +100,7 @@ class AdapterSeat(Seat):
         return ended
 
     def keep(self, output: Any) -> None:
-        """Keep the reply that an output of vLLM ends, if it is one of this seat."""
+        """Keep the reply that an output of vLLM ends, if it is one of this instance."""
         ended = self.take(output)
         if ended is not None:
             self._ended[ended.request.request_id] = ended

@@ -1,10 +1,10 @@
-"""The vLLM engine: a set of policies in one process, each on seats of its own.
+"""The vLLM engine: a set of policies in one process, each on instances of its own.
 
 Invariants:
-- A reply is made by exactly the version it names. A policy has one seat; a second one is made when a load is told to
-  keep a version that is held, so two versions are served only where the run needs two.
+- A reply is made by exactly the version it names. A policy has one instance; a second one is made when a load is told
+  to keep a version that is held, so two versions are served only where the run needs two.
 - Every submitted request is settled exactly once, by `step_policy` or `abort`.
-- A load takes the seat of a version that nobody is to be served by any more. What still runs there ends as aborted,
+- A load takes the instance of a version that nobody is to be served by any more. What still runs there ends as aborted,
   with the tokens so far, before the weights change; what asked to follow goes on under the new version with every token
   it has, its keys computed anew.
 """
@@ -18,59 +18,59 @@ from workers.rollout.engines.base import EngineFailedError
 from workers.rollout.engines.checks import check_all
 from workers.rollout.engines.requests import BadRequestError, Finished, NotHeldError, Part, Request
 from workers.rollout.engines.sleeping import CannotSleepError
-from workers.rollout.engines.vllm_seat import Seat, handed_on
+from workers.rollout.engines.vllm_instance import Instance, handed_on
 from workers.rollout.engines.wire import Held, Load, LoadRequest
 
 if TYPE_CHECKING:
     import torch
 
-MakeSeat = Callable[[str, int], Seat]
-"""(policy, words) -> a seat without weights."""
+MakeInstance = Callable[[str, int], Instance]
+"""(policy, words) -> an instance without weights."""
 FOLLOWS = ("", "resume", "restart_turn")
 
 
 @dataclass(slots=True)
 class _Policy:
-    seats: list[Seat] = field(default_factory=list)
+    instances: list[Instance] = field(default_factory=list)
     """In the order of their loads: the newest last."""
-    spares: list[Seat] = field(default_factory=list)
+    spares: list[Instance] = field(default_factory=list)
     """Without a version: one made in another thread before its load, and those that serve none any more."""
-    broken: list[Seat] = field(default_factory=list)
+    broken: list[Instance] = field(default_factory=list)
     """Whose weights did not load. Never let go: the end of one vLLM engine tears down what all of a process share."""
     ended: list[Finished] = field(default_factory=list)
     """Ended by a load; settled with the next step."""
 
     @property
     def busy(self) -> bool:
-        return bool(self.ended) or any(seat.busy for seat in self.seats)
+        return bool(self.ended) or any(instance.busy for instance in self.instances)
 
 
 class VllmEngine:
-    def __init__(self, make_seat: MakeSeat, rows: int = 256) -> None:
+    def __init__(self, make_instance: MakeInstance, rows: int = 256) -> None:
         self.rows = rows
         self.generated_tokens = 0
         self.prompt_tokens = 0
-        self._make_seat = make_seat
+        self._make_instance = make_instance
         self._policies: dict[str, _Policy] = {}
 
     def prepare(self, policy: str, state: "dict[str, torch.Tensor]", words: int) -> "dict[str, torch.Tensor]":
-        """Make the first seat of a policy for its weights. May run in any thread while nothing else does.
+        """Make the first instance of a policy for its weights. May run in any thread while nothing else does.
 
-        Raises UnsupportedModel for another vocabulary than that of the policy's seats.
+        Raises UnsupportedModel for another vocabulary than that of the policy's instances.
         """
         own = self._policies.setdefault(policy, _Policy())
-        known = {seat.words for seat in (*own.seats, *own.spares)} - {words}
+        known = {instance.words for instance in (*own.instances, *own.spares)} - {words}
         if known:
             raise UnsupportedModel(f"these weights have {words} words and those of {policy} before had {known.pop()}")
-        if not own.seats and not own.spares:
-            own.spares.append(self._make_seat(policy, words))
+        if not own.instances and not own.spares:
+            own.spares.append(self._make_instance(policy, words))
         return state
 
     def make_room(self, policy: str, keeps: Sequence[int]) -> None:
-        """Make the second seat of a policy, whose only one is kept: that takes seconds, in which others are served."""
+        """Make the second instance of a policy whose only one is kept: that takes seconds, and others are served."""
         own = self._policies.get(policy)
-        if own is not None and not own.spares and [seat.version in keeps for seat in own.seats] == [True]:
-            own.spares.append(self._make_seat(policy, own.seats[0].words))
+        if own is not None and not own.spares and [instance.version in keeps for instance in own.instances] == [True]:
+            own.spares.append(self._make_instance(policy, own.instances[0].words))
 
     def load(
         self, policy: str, version: int, digest: str, weights: "dict[str, torch.Tensor]", keeps: Sequence[int] = ()
@@ -79,25 +79,25 @@ class VllmEngine:
         if self.has(policy, version, digest):
             return
         own = self._policies.setdefault(policy, _Policy())
-        following = _take_followers(own.seats, version)
-        seat = self._vacate(policy, own, keeps)
+        following = _take_followers(own.instances, version)
+        instance = self._vacate(policy, own, keeps)
         try:
-            seat.hold(version, digest, weights)
+            instance.hold(version, digest, weights)
         except EngineFailedError:
             own.ended += following
-            own.broken.append(seat)
+            own.broken.append(instance)
             raise
-        own.seats.append(seat)
+        own.instances.append(instance)
         for one in following:
-            seat.add(handed_on(one))
+            instance.add(handed_on(one))
 
     def has(self, policy: str, version: int, digest: str) -> bool:
         """Whether requests for exactly these weights are taken."""
-        return any((seat.version, seat.digest) == (version, digest) for seat in self._seats(policy))
+        return any((instance.version, instance.digest) == (version, digest) for instance in self._instances(policy))
 
     def holds(self) -> dict[str, Held]:
         """Return the newest version of each policy."""
-        newest = {name: own.seats[-1].held for name, own in self._policies.items() if own.seats}
+        newest = {name: own.instances[-1].held for name, own in self._policies.items() if own.instances}
         return {name: held for name, held in newest.items() if held is not None}
 
     def versions(self) -> list[LoadRequest]:
@@ -111,35 +111,35 @@ class VllmEngine:
     def close(self, policy: str, hand_over: bool) -> list[Finished]:
         """Take no more requests of a policy; returns what ran, with the tokens it has, whoever carries it on.
 
-        Its seats stay for its next load: vLLM gives the memory of one engine back only with the process.
+        Its instances stay for its next load: vLLM gives the memory of one engine back only with the process.
         """
         own = self._policies.get(policy)
         if own is None:
             return []
         ended, own.ended = own.ended, []
-        for seat in own.seats:
-            ended += self._counted(seat.end([request.request_id for request in seat.running()]))
-        own.spares += own.seats
-        own.seats = []
+        for instance in own.instances:
+            ended += self._counted(instance.end([request.request_id for request in instance.running()]))
+        own.spares += own.instances
+        own.instances = []
         return ended
 
     def forget(self, policy: str) -> bool:
         """Whether nothing of a closed policy runs: nothing does."""
-        return not self._seats(policy)
+        return not self._instances(policy)
 
     def submit(self, requests: list[Request]) -> None:
         """Queue requests, all or none; raise `NotHeldError` or `BadRequestError`."""
-        seats = [self._seat_of(request) for request in requests]
-        models = [(seat.words, seat.model.architecture.max_positions) for seat in seats]
+        instances = [self._instance_of(request) for request in requests]
+        models = [(instance.words, instance.model.architecture.max_positions) for instance in instances]
         check_all((request, *model) for request, model in zip(requests, models, strict=True))
         added: list[str] = []
         try:
-            for request, seat in zip(requests, seats, strict=True):
-                seat.add(request)
+            for request, instance in zip(requests, instances, strict=True):
+                instance.add(request)
                 added.append(request.request_id)
         except ValueError as refused:  # a rule of vLLM's own that we do not know
-            for seat in set(seats):
-                seat.end(added)
+            for instance in set(instances):
+                instance.end(added)
             text = f"vLLM refuses this request: {refused}"
             raise BadRequestError(text, request_ids=[requests[len(added)].request_id]) from refused
         self.prompt_tokens += sum(len(request.prompt) for request in requests)
@@ -155,9 +155,9 @@ class VllmEngine:
         """Advance every reply of a policy by one token; return what ended and how many tokens those had."""
         own = self._policies[policy]
         finished, own.ended = own.ended, []
-        for seat in own.seats:
-            if seat.busy:
-                finished += seat.step()
+        for instance in own.instances:
+            if instance.busy:
+                finished += instance.step()
         before = self.generated_tokens
         return self._counted(finished), self.generated_tokens - before
 
@@ -170,61 +170,61 @@ class VllmEngine:
 
     def abort(self, ids: set[str]) -> list[Finished]:
         """End requests now, with the tokens they have; unknown ids are ignored."""
-        return self._counted([one for seat in self._all() for one in seat.end(ids)])
+        return self._counted([one for instance in self._all() for one in instance.end(ids)])
 
     def parts(self, told: Mapping[str, int]) -> list[Part]:
         """Return what running replies have beyond the tokens that `told` counts, by request; others are left out."""
-        return [part for seat in self._all() for part in seat.parts(told)]
+        return [part for instance in self._all() for part in instance.parts(told)]
 
     def depth(self) -> Load:
         """Return how many requests run and wait."""
-        depths = [seat.depth() for seat in self._all()]
+        depths = [instance.depth() for instance in self._all()]
         return Load(sum(running for running, _ in depths), sum(waiting for _, waiting in depths))
 
     @property
     def cached_tokens(self) -> int:
         """Return how many prompt tokens were not computed, because an earlier request had left their keys."""
-        return sum(seat.cached_tokens for seat in self._all())
+        return sum(instance.cached_tokens for instance in self._all())
 
     @property
     def cache_use(self) -> float:
-        """Return the share of the attention cache in use, of the seat that uses most of its own."""
-        return max((seat.cache_use for seat in self._all()), default=0.0)
+        """Return the share of the attention cache in use, of the instance that uses most of its own."""
+        return max((instance.cache_use for instance in self._all()), default=0.0)
 
     def _counted(self, ended: list[Finished]) -> list[Finished]:
         self.generated_tokens += sum(len(one.token_ids) - len(one.request.done) for one in ended)
         return ended
 
-    def _all(self) -> list[Seat]:
-        return [seat for own in self._policies.values() for seat in own.seats]
+    def _all(self) -> list[Instance]:
+        return [instance for own in self._policies.values() for instance in own.instances]
 
-    def _seats(self, policy: str) -> list[Seat]:
+    def _instances(self, policy: str) -> list[Instance]:
         own = self._policies.get(policy)
-        return own.seats if own is not None else []
+        return own.instances if own is not None else []
 
-    def _seat_of(self, request: Request) -> Seat:
+    def _instance_of(self, request: Request) -> Instance:
         if request.follow not in FOLLOWS:
             raise BadRequestError(f"follow: vLLM cannot {request.follow} on keys of older weights; it can resume")
-        for seat in reversed(self._seats(request.policy)):
-            if request.follow and seat.version >= request.version:
-                return seat
-            if request.version in (-1, seat.version) and request.digest in ("", seat.digest):
-                return seat
+        for instance in reversed(self._instances(request.policy)):
+            if request.follow and instance.version >= request.version:
+                return instance
+            if request.version in (-1, instance.version) and request.digest in ("", instance.digest):
+                return instance
         wanted = f"{request.policy} version {request.version} {request.digest[:12]}"
         raise NotHeldError(f"{wanted} is not held")
 
-    def _vacate(self, policy: str, own: _Policy, keeps: Sequence[int]) -> Seat:
-        """Take what nobody is to be served by any more out of service; return an idle seat, or a new one."""
-        kept = [seat for seat in own.seats if seat.version in keeps][-1:]
-        leaving = [seat for seat in own.seats if seat not in kept]
-        own.seats = kept
-        for seat in leaving:
-            own.ended += seat.end([request.request_id for request in seat.running()])
+    def _vacate(self, policy: str, own: _Policy, keeps: Sequence[int]) -> Instance:
+        """Take what nobody is to be served by any more out of service; return an idle instance, or a new one."""
+        kept = [instance for instance in own.instances if instance.version in keeps][-1:]
+        leaving = [instance for instance in own.instances if instance not in kept]
+        own.instances = kept
+        for instance in leaving:
+            own.ended += instance.end([request.request_id for request in instance.running()])
         own.spares += leaving
-        return own.spares.pop() if own.spares else self._make_seat(policy, kept[0].words)
+        return own.spares.pop() if own.spares else self._make_instance(policy, kept[0].words)
 
 
-def _take_followers(seats: Sequence[Seat], version: int) -> list[Finished]:
+def _take_followers(instances: Sequence[Instance], version: int) -> list[Finished]:
     """End the replies that asked to follow newer weights, to be carried on by them."""
-    older = [seat for seat in seats if seat.version < version]
-    return [one for seat in older for one in seat.end([r.request_id for r in seat.running() if r.follow])]
+    older = [instance for instance in instances if instance.version < version]
+    return [one for instance in older for one in instance.end([r.request_id for r in instance.running() if r.follow])]

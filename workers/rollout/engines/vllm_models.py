@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 FLOAT_BYTES = 4
 CACHE_BYTES = 64 * 2**20
-"""Attention cache of one seat, unless its longest context needs more: room for 32 768 tokens of a factory model."""
+"""Attention cache of one instance, unless its longest context needs more: room for 32 768 tokens of a factory model."""
 
 
 @dataclass(frozen=True, slots=True)
 class VllmModel:
-    """All that a seat is made from, besides the weights."""
+    """All that an instance is made from, besides the weights."""
 
     source: FactoryModel | FolderModel
     config: dict[str, Any]
@@ -36,7 +36,7 @@ class VllmModel:
 
     @property
     def cache_bytes(self) -> int:
-        """Return the size of a seat's attention cache: the usual one, or one full context and a half."""
+        """Return the size of an instance's attention cache: the usual one, or one full context and a half."""
         a = self.architecture
         token = 2 * self.layers * a.kv_heads * a.head_dim * FLOAT_BYTES
         return max(CACHE_BYTES, token * a.max_positions * 3 // 2)
@@ -54,7 +54,7 @@ class VllmModel:
 
 
 def vllm_model(source: FactoryModel | FolderModel) -> VllmModel:
-    """Return what a seat for a model source is made from. Raises UnsupportedModel."""
+    """Return what an instance for a model source is made from. Raises UnsupportedModel."""
     architecture = architecture_of(source)
     if architecture.head_dim not in VLLM_HEAD_DIMS:
         legal = ", ".join(map(str, VLLM_HEAD_DIMS))

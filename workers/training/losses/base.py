@@ -1,10 +1,14 @@
-"""What a loss is given and returns."""
+"""What a loss and a correction are given and return.
+
+Invariant: whatever lies under the mask is 0 before a plug-in sees it (`Rows.masked`), so garbage or NaN there reaches
+neither a loss nor a gradient, and a sum over a row's tokens needs no further care.
+"""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from flexmarl.algorithms.registry import Registry
-from flexmarl.contracts.spec.algorithm import Loss
+from flexmarl.contracts.spec.algorithm import AlgorithmSpec, Loss
 
 if TYPE_CHECKING:
     import torch
@@ -14,18 +18,78 @@ LOG_RATIO_LIMIT = 20.0
 
 
 @dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of a batch as plug-ins see them: [rows, tokens] where nothing else is said, padded on the right."""
+
+    logprobs: "torch.Tensor"
+    """Of the emitted tokens under the weights that are trained, with gradient."""
+    behaviour: "torch.Tensor"
+    """Of the same under the engine that sampled them, as it reported."""
+    present: "torch.Tensor"
+    """1 for a token the policy emitted, 0 for padding."""
+    advantages: "torch.Tensor"
+    """[rows, 1]"""
+    lags: "torch.Tensor"
+    """How many versions older than the trained one the weights were that made a token."""
+
+    @classmethod
+    def masked(
+        cls,
+        logprobs: "torch.Tensor",
+        behaviour: "torch.Tensor",
+        present: "torch.Tensor",
+        advantages: "torch.Tensor",
+        lags: "torch.Tensor",
+    ) -> "Rows":
+        """Take tables in with zeros under the mask, whatever stood there."""
+        absent = present == 0
+        clean, known = logprobs.masked_fill(absent, 0.0), behaviour.masked_fill(absent, 0.0)
+        return cls(clean, known, present, advantages, lags.masked_fill(absent, 0.0))
+
+    def lengths(self) -> "torch.Tensor":
+        """Count each row's tokens [rows, 1]; at least 1, so that a row without tokens divides nothing by zero."""
+        return self.present.sum(1, keepdim=True).clamp(min=1.0)
+
+    def log_ratio(self) -> "torch.Tensor":
+        """Return log p / p_engine per token, clamped, with gradient."""
+        return (self.logprobs - self.behaviour).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+
+    def row_log_ratio(self) -> "torch.Tensor":
+        """Return the sum of a row's log-ratios [rows, 1], clamped, with gradient."""
+        whole = (self.logprobs - self.behaviour).sum(1, keepdim=True)
+        return whole.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+
+    def row_mean_log_ratio(self) -> "torch.Tensor":
+        """Return the mean of a row's log-ratios [rows, 1], clamped, with gradient."""
+        whole = (self.logprobs - self.behaviour).sum(1, keepdim=True) / self.lengths()
+        return whole.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+
+
+@dataclass(frozen=True, slots=True)
 class TokenTerms:
     per_token: "torch.Tensor"
-    """[rows, tokens], with gradient."""
+    """l_it of the normal form: [rows, tokens], or [rows, 1] for all tokens of a row; with gradient."""
     clipped: "torch.Tensor | None" = None
-    """[rows, tokens] bool: tokens whose ratio was clipped; None when the loss has no ratio."""
+    """bool of the same shape: what was clipped; None when the loss has no ratio."""
 
 
 class TokenLoss(Protocol):
-    def __call__(
-        self, logprobs: "torch.Tensor", behaviour: "torch.Tensor", advantages: "torch.Tensor", settings: Loss
-    ) -> TokenTerms:
-        """Return l_it of the normal form: current and engine log-probabilities [rows, tokens], advantages [rows, 1]."""
+    def __call__(self, rows: Rows, settings: Loss) -> TokenTerms:
+        """Return l_it of the normal form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    weights: "torch.Tensor"
+    """[rows, tokens] or [rows, 1], without gradient: what a token's term is multiplied by. Z stays what it is."""
+    touched: "torch.Tensor"
+    """bool of the same shape: weights that were truncated, tokens that were left out."""
+
+
+class Corrector(Protocol):
+    def __call__(self, rows: Rows, settings: AlgorithmSpec) -> Correction:
+        """Weigh tokens that were not sampled by the weights that are trained."""
 
 
 REGISTRY: Registry[TokenLoss] = Registry("loss", {})
+CORRECTIONS: Registry[Corrector] = Registry("correction", {})

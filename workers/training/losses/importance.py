@@ -1,25 +1,29 @@
-"""Truncated importance weights: a loss of rows that older weights sampled, seen from the weights it trains.
+"""Importance weights p / p_engine, held fixed, for rows that something else sampled than the weights that are trained.
 
-Each token's term is weighed by min(p / p_behaviour, limit), held fixed. Z is not touched: it counts tokens.
+`truncated_importance` caps them; `masked_importance` leaves out what lies outside of a range. Of single tokens, or of
+whole rows, whose ratio is the product of their tokens'. Z is not touched: it counts the tokens that were there.
 """
 
 from typing import TYPE_CHECKING
 
-from flexmarl.contracts.spec.algorithm import Loss
-from workers.training.losses.base import LOG_RATIO_LIMIT, TokenLoss, TokenTerms
+from flexmarl.contracts.spec.algorithm import AlgorithmSpec
+from workers.training.losses.base import Correction, Rows
 
 if TYPE_CHECKING:
     import torch
 
 
-def truncated(loss: TokenLoss, limit: float) -> TokenLoss:
-    """Weigh a loss per token; `clipped` tells which weights were truncated."""
+def truncated(rows: Rows, settings: AlgorithmSpec) -> Correction:
+    ratio = _ratio(rows, settings)
+    return Correction(ratio.clamp(max=settings.importance_limit), ratio > settings.importance_limit)
 
-    def weighed(
-        logprobs: "torch.Tensor", behaviour: "torch.Tensor", advantages: "torch.Tensor", settings: Loss
-    ) -> TokenTerms:
-        ratio = (logprobs.detach() - behaviour).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
-        terms = loss(logprobs, behaviour, advantages, settings)
-        return TokenTerms(ratio.clamp(max=limit) * terms.per_token, ratio > limit)
 
-    return weighed
+def masked(rows: Rows, settings: AlgorithmSpec) -> Correction:
+    ratio = _ratio(rows, settings)
+    outside = (ratio < settings.importance_floor) | (ratio > settings.importance_limit)
+    return Correction(ratio.masked_fill(outside, 0.0), outside)
+
+
+def _ratio(rows: Rows, settings: AlgorithmSpec) -> "torch.Tensor":
+    log_ratio = rows.log_ratio() if settings.importance_level == "token" else rows.row_log_ratio()
+    return log_ratio.detach().exp()

@@ -1,15 +1,8 @@
-"""Plain policy gradient: -A log p. The gradient of every clipped loss at ratio 1."""
-
-from typing import TYPE_CHECKING
+"""Plain policy gradient: -A log p. The gradient of every loss at ratio 1."""
 
 from flexmarl.contracts.spec.algorithm import Loss
-from workers.training.losses.base import TokenTerms
-
-if TYPE_CHECKING:
-    import torch
+from workers.training.losses.base import Rows, TokenTerms
 
 
-def policy_gradient(
-    logprobs: "torch.Tensor", behaviour: "torch.Tensor", advantages: "torch.Tensor", settings: Loss
-) -> TokenTerms:
-    return TokenTerms(-advantages * logprobs)
+def policy_gradient(rows: Rows, settings: Loss) -> TokenTerms:
+    return TokenTerms(-rows.advantages * rows.logprobs)

@@ -1,20 +1,21 @@
-"""The clipped surrogate: -min(r A, clip(r, 1 - low, 1 + high) A), r against the engine that sampled."""
+"""The clipped surrogate: -min(r A, clip(r, 1 - low, 1 + high) A), r against the engine that sampled.
 
-from typing import TYPE_CHECKING
+A dual clip c also bounds what a token of negative advantage may add: at most -c A, with no gradient beyond.
+"""
 
 from flexmarl.contracts.spec.algorithm import Loss
-from workers.training.losses.base import LOG_RATIO_LIMIT, TokenTerms
+from workers.training.losses.base import Rows, TokenTerms
 
-if TYPE_CHECKING:
+
+def ppo_clip(rows: Rows, settings: Loss) -> TokenTerms:
     import torch
 
-
-def ppo_clip(
-    logprobs: "torch.Tensor", behaviour: "torch.Tensor", advantages: "torch.Tensor", settings: Loss
-) -> TokenTerms:
-    import torch
-
-    ratio = (logprobs - behaviour).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+    ratio, advantages = rows.log_ratio().exp(), rows.advantages
     bounded = ratio.clamp(1.0 - settings.clip_low, 1.0 + settings.clip_high)
     clipped = (ratio * advantages > bounded * advantages).detach()
-    return TokenTerms(-torch.minimum(ratio * advantages, bounded * advantages), clipped)
+    gain = torch.minimum(ratio * advantages, bounded * advantages)
+    if settings.dual_clip is not None:
+        worst = settings.dual_clip * advantages
+        beyond = (advantages < 0) & (gain < worst)
+        clipped, gain = clipped | beyond.detach(), torch.where(beyond, worst.expand_as(gain), gain)
+    return TokenTerms(-gain, clipped)

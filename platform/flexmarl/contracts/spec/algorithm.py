@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from flexmarl.contracts.base import Strict
+from flexmarl.contracts.spec.shaping import AnyShaping, NoShaping
 
 
 class EntropyBonus(Strict):
@@ -16,43 +17,92 @@ class EntropyBonus(Strict):
 
 
 class Advantage(Strict):
-    type: Literal["grpo", "reinforce", "reinforce_pp"] = "grpo"
-    """`grpo`: reward minus the mean of its group; `reinforce`: the reward itself; `reinforce_pp`: the reward normalised
-    over all rows of the policy in the cohort."""
+    type: Literal["grpo", "rloo", "reinforce", "reinforce_pp"] = "grpo"
+    """`grpo`: reward minus the mean of its group; `rloo`: minus the mean of the others in it; `reinforce`: the reward
+    itself; `reinforce_pp`: the reward normalised over all rows of the policy in the cohort."""
     divide_by_std: bool = False
     """Divide by the group's standard deviation (population, +1e-6); zero-variance groups give 0 either way."""
+    baseline_over: Literal["episodes", "rows"] = "episodes"
+    """What a group's mean is taken over: each episode once, however often a role acted in it, or every row."""
     per_turn: bool = False
     """Compare the discounted reward-to-go of the same turn index across the group instead of episode scores."""
+    turn_rewards: Literal["own", "joint"] = "own"
+    """Rewards of turns that count for a role: its own, or those of all roles by turn index; only with `per_turn`."""
     gamma: float = Field(default=1.0, gt=0.0, le=1.0)
     """Discount per turn of the reward-to-go; only with `per_turn`."""
     team_share: float = Field(default=1.0, ge=0.0, le=1.0)
     """Share of the team score in a role's reward; the rest is the role's own score."""
 
 
+LossName = Literal["policy_gradient", "ppo_clip", "gspo", "cispo", "topr", "sapo", "vespo"]
+CLIPPED = frozenset({"ppo_clip", "gspo", "cispo"})
+"""Losses that read the clip range."""
+
+
 class Loss(Strict):
-    type: Literal["policy_gradient", "ppo_clip"] = "policy_gradient"
-    """Both are equal on strictly on-policy data; `ppo_clip` carries the clipped ratio for bounded staleness."""
-    clip_low: float = Field(default=0.2, ge=0.0, lt=1.0)
+    type: LossName = "policy_gradient"
+    """All are equal on strictly on-policy data, but for the average over a row. The others carry a ratio p / p_engine
+    for bounded staleness: clipped per token (`ppo_clip`) or per row (`gspo`), a clipped weight (`cispo`), a taper for
+    bad rows alone (`topr`), a smooth gate per token (`sapo`) or row (`vespo`)."""
+    clip_low: float = Field(default=0.2, ge=0.0, le=1.0)
+    """The ratio's lower bound is 1 less this; 1: none. For `gspo` some thousand times smaller, as 0.0003."""
     clip_high: float = Field(default=0.2, ge=0.0, le=10.0)
-    aggregation: Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum"] = "token_mean"
-    """Row coefficient c_i and normaliser Z: 1 and tokens; 1/len and rows; 1 and rows."""
+    """The ratio's upper bound is 1 plus this. For `gspo` some thousand times smaller, as 0.0004."""
+    dual_clip: float | None = Field(default=None, gt=1.0, le=100.0)
+    """Largest ratio with which a token of negative advantage counts; only with `ppo_clip`, absent: no such bound."""
+    gate_positive: float = Field(default=1.0, gt=0.0, le=100.0)
+    """Steepness of the gate for positive advantages; only with `sapo`."""
+    gate_negative: float = Field(default=1.05, gt=0.0, le=100.0)
+    """Steepness of the gate for other advantages; only with `sapo`."""
+    aggregation: Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "constant_norm"] = "token_mean"
+    """Row coefficient c_i and normaliser Z: 1 and tokens; 1/len and rows; 1 and rows; 1/`norm_tokens` and rows."""
+    norm_tokens: int = Field(default=1024, ge=1, le=1_000_000)
+    """Tokens that a row counts as, however long it is; only with `constant_norm`."""
+
+    @property
+    def has_ratio(self) -> bool:
+        """Tell whether rows of older weights are accounted for by the loss itself."""
+        return self.type != "policy_gradient"
+
+
+WEIGHTING = frozenset({"truncated_importance", "masked_importance"})
+"""Corrections that are the ratio p / p_engine: beside a loss with a ratio they would count it twice."""
+CorrectionName = Literal[
+    "none", "truncated_importance", "masked_importance", "mask_stale", "sequence_filter", "off_policy_filter"
+]
 
 
 class AlgorithmSpec(Strict):
-    group_key: Literal["episode_group"] = "episode_group"
+    group_key: Literal["episode_group", "agent_turn", "team"] = "episode_group"
+    """Rows that share a baseline: those of a role, with `per_turn` of the same turn index; always of the same turn
+    index (`agent_turn`); or of all roles (`team`)."""
+    shaping: AnyShaping = NoShaping()
+    """What a row's reward counts as before it is compared."""
     advantage: Advantage = Advantage()
     loss: Loss = Loss()
     entropy: EntropyBonus = EntropyBonus()
-    correction: Literal["none", "truncated_importance"] = "none"
-    """Of rows that older weights sampled: none, or each token weighed by min(p / p_behaviour, importance_limit)."""
+    correction: CorrectionName = "none"
+    """Of tokens that were not sampled by the weights they train. Weights, for a loss without a ratio of its own:
+    p / p_engine capped at `importance_limit` (`truncated_importance`), or left out beyond floor and limit
+    (`masked_importance`). Masks, for every loss: tokens older than `stale_after` versions (`mask_stale`), rows whose
+    mean ratio is outside of floor and limit (`sequence_filter`), rows of negative advantage whose mean ratio is below
+    the floor (`off_policy_filter`)."""
+    importance_level: Literal["token", "sequence"] = "token"
+    """Ratio of each token, or of a row: the product of its tokens'. Only with weights."""
     importance_limit: float = Field(default=2.0, ge=1.0, le=1000.0)
-    """Largest weight of a token; only with `truncated_importance`."""
+    """Largest ratio; with weights and `sequence_filter`."""
+    importance_floor: float = Field(default=0.5, ge=0.0, le=1.0)
+    """Smallest ratio; with `masked_importance` and the two filters of rows."""
+    stale_after: int = Field(default=0, ge=0, le=64)
+    """Versions that a token may be old; only with `mask_stale`."""
 
 
 class SamplingFamily(Strict):
     task_sampler: Literal["uniform"] = "uniform"
     branch_controller: Literal["none"] = "none"
     group_filter: Literal["none", "drop_zero_variance"] = "none"
+    keep_members: int | None = Field(default=None, ge=2, le=4096)
+    """Members of a group that are trained on: those whose team scores differ most. Absent: all of them."""
     replay: Literal["none"] = "none"
 
 

@@ -41,9 +41,11 @@ class ScoringService(QueuedReward):
     """Scores of an HTTP endpoint that is sent the episode: a judge model, a verifier, a program of your own."""
 
     type: Literal["service"] = "service"
-    url: str = Field(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$", max_length=500)
+    url: str = Field(
+        pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$", max_length=500, examples=["https://judge.example.org/score"]
+    )
     """Where episodes are posted. Its host must be allowed on the workers that compute rewards."""
-    secret: str = Field(default="", pattern=r"^([A-Z][A-Z0-9_]{0,63})?$")
+    secret: str = Field(default="", pattern=r"^([A-Z][A-Z0-9_]{0,63})?$", examples=["JUDGE_KEY"])
     """Name of the secret that is sent as a bearer token, never its value, which is FLEXMARL_EXTERNAL_SECRET_<name> on
     these workers. Empty: none is sent."""
 

@@ -19,11 +19,13 @@ class Sampling(Strict):
 class ExternalModel(Strict):
     """Somebody else's model behind an HTTP endpoint of the OpenAI chat-completions form."""
 
-    url: str = Field(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$", max_length=500)
+    url: str = Field(
+        pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$", max_length=500, examples=["https://api.example.org/v1"]
+    )
     """Base address; `/chat/completions` is asked below it. Its host must be allowed on the rollout workers."""
     model: str = Field(min_length=1, max_length=200)
     """Name under which the endpoint knows the model."""
-    secret: str = Field(default="", pattern=r"^([A-Z][A-Z0-9_]{0,63})?$")
+    secret: str = Field(default="", pattern=r"^([A-Z][A-Z0-9_]{0,63})?$", examples=["JUDGE_KEY"])
     """Name of the secret that is sent as a bearer token, never its value, which is FLEXMARL_EXTERNAL_SECRET_<name> on
     the rollout workers. Empty: none is sent."""
     instruction: str = Field(default="", max_length=8000)

@@ -49,12 +49,17 @@ DEFINITIONS: dict[str, Definition] = {
     "train/kl_engine": _policy(
         "Mismatch of engine and trainer",
         "nats",
-        "Mean over trained tokens of the estimated KL divergence from the engine's distribution to the trainer's.",
+        "Mean estimated KL divergence from the engine to the trainer, over tokens that the trained version made.",
     ),
     "train/logprob_gap": _policy(
         "Gap of log-probabilities",
         "nats",
-        "Mean over trained tokens of the absolute difference between the trainer's and the engine's log-probability.",
+        "Absolute difference between trainer's and engine's log-probability: mean and largest, of the same tokens.",
+    ),
+    "train/kl_update": _policy(
+        "Distance from older weights",
+        "nats",
+        "Mean estimated KL divergence from the engine to the trainer, over tokens that older versions made.",
     ),
     "train/clipped": _policy("Clipped tokens", "share", "Share of trained tokens whose ratio was clipped."),
     "train/grad_norm": _policy("Gradient norm", "", "Norm of the step's gradient before it is clipped."),

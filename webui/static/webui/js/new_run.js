@@ -4,7 +4,7 @@ import { post } from "./api.js";
 import { $, $$, el, announce, toast } from "./dom.js";
 import { forget, keep, restored, restoreMarks, marks, showMarkErrors } from "./draft.js";
 import * as plan from "./plan.js";
-import { at, copy, differences, overridesOf, put, text } from "./spec.js";
+import { at, copy, differences, overridesOf, pairs, pairsText, put, text } from "./spec.js";
 
 const data = JSON.parse($("#new-run-data").textContent);
 const textUrl = $("#new-run").dataset.textUrl;
@@ -55,13 +55,21 @@ function settle(found, errors) {
   start.title = $("#keep").title = state.valid ? "" : "Something in the specification is not right yet.";
 }
 
+const WRONG = { pairs: "Write name: value, with commas between." };
+const inputOf = (pointer) => $(`#spec-form [data-pointer="${CSS.escape(pointer)}"]`);
+/** Whether an error is told at an input: that of its pointer, or of what lies inside a field of pairs. */
+function belongs(pointer, input) {
+  const own = input?.dataset.pointer;
+  return pointer === own || (input?.dataset.kind === "pairs" && pointer.startsWith(`${own}/`));
+}
+
 function showErrors(errors) {
   for (const place of $$("#spec-form [data-error]")) {
-    const own = errors.filter((error) => error.pointer === place.dataset.error);
+    const input = inputOf(place.dataset.error);
+    const own = errors.filter((error) => belongs(error.pointer, input));
     const wrong = state.bad.has(place.dataset.error);
     place.hidden = !own.length && !wrong;
-    place.textContent = wrong ? "Write a number." : own.map((error) => [error.detail, error.hint].filter(Boolean).join(" ")).join(" ");
-    const input = $(`[data-pointer="${CSS.escape(place.dataset.error)}"]`);
+    place.textContent = wrong ? WRONG[input.dataset.kind] || "Write a number." : own.map((error) => [error.detail, error.hint].filter(Boolean).join(" ")).join(" ");
     if (input) input.setAttribute("aria-invalid", String(!place.hidden));
   }
   const count = errors.length + state.bad.size;
@@ -69,8 +77,8 @@ function showErrors(errors) {
   $("#error-count span").textContent = `${count} error${count === 1 ? "" : "s"}`;
   dots(errors);
   yamlErrors(errors);
-  const known = new Set($$("#spec-form [data-error]").map((place) => place.dataset.error));
-  const lost = errors.filter((error) => !known.has(error.pointer));
+  const inputs = $$("#spec-form [data-pointer]");
+  const lost = errors.filter((error) => !inputs.some((input) => belongs(error.pointer, input)));
   if (lost.length && state.pane === "form") announceLost(lost);
 }
 
@@ -109,7 +117,12 @@ function take(input) {
   const { pointer, kind } = input.dataset;
   const written = input.value.trim();
   state.bad.delete(pointer);
-  if (kind === "flag") put(state.document, pointer, input.checked);
+  if (kind === "variant") choose(input);
+  else if (kind === "pairs") {
+    const found = pairs(written);
+    if (found) put(state.document, pointer, found);
+    else state.bad.add(pointer);
+  } else if (kind === "flag") put(state.document, pointer, input.checked);
   else if (written === "" && "optional" in input.dataset) clear(pointer);
   else if (kind === "text") put(state.document, pointer, written);
   else {
@@ -118,6 +131,29 @@ function take(input) {
     else set(pointer, value);
   }
   later();
+}
+
+/** Another type of an object: what both types have is kept, what the template or original wrote for it comes back. */
+function choose(input) {
+  const root = input.dataset.pointer.replace(/\/type$/, "");
+  const before = at(state.document, root) || {};
+  const own = at(state.base, root);
+  const fresh = { ...data.unions[root][input.value], ...(own?.type === input.value ? own : {}) };
+  for (const name of Object.keys(fresh)) if (name !== "type" && name in before) fresh[name] = before[name];
+  put(state.document, root, copy(fresh));
+  for (const one of $$(`#spec-form [data-pointer^="${CSS.escape(root)}/"]`)) { fill(one); state.bad.delete(one.dataset.pointer); }
+  showTypes();
+}
+
+/** Of an object with a type show the fields of that type. */
+function showTypes() {
+  for (const input of $$("#spec-form [data-kind=variant]")) {
+    const root = input.dataset.pointer.replace(/type$/, "");
+    for (const one of $$(`#spec-form [data-when] [data-pointer^="${CSS.escape(root)}"]`)) {
+      const box = one.closest("[data-when]");
+      box.hidden = !box.dataset.when.split(" ").includes(input.value);
+    }
+  }
 }
 
 const TARGET = "/budget/target";
@@ -130,13 +166,18 @@ function set(pointer, value) {
   put(state.document, pointer, value);
 }
 
+function fill(input) {
+  const value = at(state.document, input.dataset.pointer);
+  if (input.dataset.kind === "flag") input.checked = Boolean(value);
+  else if (input.dataset.kind === "pairs") input.value = pairsText(value);
+  else if (input.dataset.kind === "variant") input.value = value ?? input.options[0].value;
+  else input.value = value === null || value === undefined ? "" : String(value);
+}
+
 /** Write the document's values into the fields. */
 function fillForm() {
-  for (const input of $$("#spec-form [data-pointer]")) {
-    const value = at(state.document, input.dataset.pointer);
-    if (input.dataset.kind === "flag") input.checked = Boolean(value);
-    else input.value = value === null || value === undefined ? "" : String(value);
-  }
+  for (const input of $$("#spec-form [data-pointer]")) fill(input);
+  showTypes();
   $("#preset").value = state.preset;
   state.bad.clear();
 }

@@ -42,6 +42,36 @@ export function copy(document) {
   return structuredClone(document);
 }
 
+const PAIR = /\s*([^\s:=,"]+)\s*[:=]\s*("(?:[^"\\]|\\.)*"|[^,"]+?)\s*(?:,|$)/y;
+
+function valueOf(written) {
+  try {
+    const value = JSON.parse(written);
+    return value === null || typeof value === "object" ? written : value;
+  } catch { return written; }
+}
+
+/** Read `name: value, name: value`; null when it is not that. Numbers, true and false are values, the rest is text. */
+export function pairs(written) {
+  const found = {};
+  let here = 0;
+  const whole = written.trim().replace(/,$/, "");
+  while (here < whole.length) {
+    PAIR.lastIndex = here;
+    const one = PAIR.exec(whole);
+    if (!one) return null;
+    found[one[1]] = valueOf(one[2]);
+    here = PAIR.lastIndex;
+  }
+  return found;
+}
+
+/** Write what `pairs` reads; text that would be read as something else stands in quotes. */
+export function pairsText(values) {
+  const plain = (value) => typeof value !== "string" || (value.trim() === value && value !== "" && !/[,"]/.test(value) && valueOf(value) === value);
+  return Object.entries(values || {}).map(([name, value]) => `${name}: ${plain(value) ? value : JSON.stringify(value)}`).join(", ");
+}
+
 export function text(value) {
   if (value === undefined) return "–";
   if (value === null) return "null";

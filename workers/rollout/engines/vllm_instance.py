@@ -1,8 +1,8 @@
-"""A seat: one vLLM engine in this process, which holds the weights of one version of one policy at a time.
+"""An instance: one vLLM engine in this process, which holds the weights of one version of one policy at a time.
 
-Invariants. Weights change only while nothing runs on the seat, and its prefix cache is emptied with them, so no key of
-other weights is ever read again. A seat whose weights did not load wholly holds nothing. Replies end inside `step` or
-`end`, each once. The seat is built from a configuration alone, with weights that are never served.
+Invariants. Weights change only while nothing runs on the instance, and its prefix cache is emptied with them, so no key
+of other weights is ever read again. An instance whose weights did not load wholly holds nothing. Replies end inside
+`step` or `end`, each once. The instance is built from a configuration alone, with weights that are never served.
 
 Log-probabilities are those of the distribution drawn from: mask and temperature applied, renormalised; greedy replies
 report the masked distribution at temperature 1, as the torch engine does. A reply that carries on another's tokens
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 BLOCK = 32
 """Tokens of a cache block: prompts that agree share whole blocks only, and the turns of small games are short."""
 CUDA_SHARE = 0.4
-"""Of the free memory of a GPU, for the attention cache of a seat."""
+"""Of the free memory of a GPU, for the attention cache of an instance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class _Running:
     """Under which vLLM knows it."""
 
 
-class Seat:
+class Instance:
     def __init__(self, model: VllmModel, words: int, engine: "LLMEngine") -> None:
         self.model = model
         self.words = words
@@ -77,7 +77,7 @@ class Seat:
     def hold(self, version: int, digest: str, state: "Mapping[str, torch.Tensor]") -> None:
         """Take other weights; only while idle. Raises EngineFailedError, and holds nothing then."""
         if self._running:
-            raise RuntimeError("a seat with requests keeps its weights")
+            raise RuntimeError("an instance with requests keeps its weights")
         self.version, self.digest = -1, ""
         try:
             # The linear weights were repacked for the CPU: only the reloading loader puts new ones where they belong.
@@ -100,7 +100,7 @@ class Seat:
         return [one for one in taken if one is not None]
 
     def take(self, output: Any) -> Finished | None:
-        """Return the reply that an output of vLLM ends, if it is one of this seat."""
+        """Return the reply that an output of vLLM ends, if it is one of this instance."""
         if not output.finished or (running := self._running.pop(output.request_id, None)) is None:
             return None
         self.cached_tokens += output.num_cached_tokens or 0

@@ -1,4 +1,4 @@
-"""Which seat a version takes, what a load does to replies, each settled once, with seats that only count."""
+"""Which instance a version takes, what a load does to replies, each settled once, with instances that only count."""
 
 import asyncio
 import itertools
@@ -20,8 +20,8 @@ from workers.rollout.engines.requests import BadRequestError, Finished, NotHeldE
 from workers.rollout.engines.server import EngineServer
 from workers.rollout.engines.tokenizers import Tokenizers
 from workers.rollout.engines.vllm_engine import VllmEngine
+from workers.rollout.engines.vllm_instance import _seed
 from workers.rollout.engines.vllm_models import VllmModel
-from workers.rollout.engines.vllm_seat import _seed
 from workers.rollout.engines.wire import Held, LoadRequest
 
 MODEL = VllmModel(FactoryModel(size="M"), {"num_hidden_layers": 2}, Architecture("qwen2", 4, 4, 32, 1e4, 1e-6, 64))
@@ -29,7 +29,7 @@ STATE = {"model.embed_tokens.weight": torch.zeros(40, 8)}
 BROKEN = {**STATE, "broken": torch.zeros(1)}
 
 
-class CountingSeat:
+class CountingInstance:
     """Replies with its version, one token a step."""
 
     numbers = itertools.count()
@@ -93,17 +93,17 @@ def ask(name: str, version: int = -1, **more: object) -> Request:
 
 
 class Desk:
-    """An engine and the seats it was given."""
+    """An engine and the instances it was given."""
 
     def __init__(self, *versions: int) -> None:
-        self.seats: list[CountingSeat] = []
+        self.instances: list[CountingInstance] = []
         self.engine = VllmEngine(self.make)
         for version in versions:
             self.load(version)
 
-    def make(self, policy: str, words: int) -> CountingSeat:
-        self.seats.append(CountingSeat())
-        return self.seats[-1]
+    def make(self, policy: str, words: int) -> CountingInstance:
+        self.instances.append(CountingInstance())
+        return self.instances[-1]
 
     def load(self, version: int, *keeps: int, state: dict[str, torch.Tensor] = STATE) -> None:
         self.engine.load("solver", version, digest(version), self.engine.prepare("solver", state, 40), keeps)
@@ -117,9 +117,9 @@ class Desk:
         return {ended.request.request_id: ended for ended in found}
 
 
-def test_versions_that_nobody_needs_side_by_side_share_one_seat():
+def test_versions_that_nobody_needs_side_by_side_share_one_instance():
     desk = Desk(0, 1, 2)
-    assert len(desk.seats) == 1
+    assert len(desk.instances) == 1
     assert desk.engine.holds() == {"solver": Held(2, "d2")}
     with pytest.raises(NotHeldError):
         desk.engine.submit([ask("a", 1)])
@@ -127,31 +127,31 @@ def test_versions_that_nobody_needs_side_by_side_share_one_seat():
     assert desk.engine.has("solver", 2, "d2")
 
 
-def test_a_version_that_is_kept_gets_a_second_seat_and_a_third_takes_the_oldest():
+def test_a_version_that_is_kept_gets_a_second_instance_and_a_third_takes_the_oldest():
     desk = Desk(0)
     desk.load(1, 0)
     desk.engine.submit([ask("old", 0), ask("new", 1)])
     assert {name: end.token_ids for name, end in desk.finish().items()} == {"old": [0] * 3, "new": [1] * 3}
     desk.load(2, 1)
     desk.load(3, 1, 2)
-    assert len(desk.seats) == 2, "of two to keep, the newest"
+    assert len(desk.instances) == 2, "of two to keep, the newest"
     assert [desk.engine.has("solver", v, digest(v)) for v in (0, 1, 2, 3)] == [False, False, True, True]
     desk.load(4)
     desk.load(5, 4)
     desk.load(6)
-    assert len(desk.seats) == 2, "one that serves nothing waits for its next version: an engine is never let go"
+    assert len(desk.instances) == 2, "one that serves nothing waits for its next version: an engine is never let go"
     desk.load(4)
     assert [desk.engine.has("solver", v, digest(v)) for v in (2, 3, 4)] == [False, False, True]
 
 
-async def test_requests_are_taken_while_a_second_seat_is_made():
+async def test_requests_are_taken_while_a_second_instance_is_made():
     desk, asked = Desk(0), threading.Event()
 
-    def make(policy: str, words: int) -> CountingSeat:
+    def make(policy: str, words: int) -> CountingInstance:
         assert asked.wait(60), "the loop answers meanwhile"
         return desk.make(policy, words)
 
-    desk.engine._make_seat = make
+    desk.engine._make_instance = make
     fetch = lambda policy, digest: desk.engine.prepare(policy, STATE, 40)  # noqa: E731
     app = web.Application()
     app.add_routes(EngineServer(desk.engine, fetch, "life", IntervalLog(), Tokenizers({})).routes())
@@ -162,12 +162,12 @@ async def test_requests_are_taken_while_a_second_seat_is_made():
         assert (await client.get("/stats")).status == 200
         asked.set()
         assert (await loading).status == 200
-    assert len(desk.seats) == 2
+    assert len(desk.instances) == 2
     assert desk.engine.has("solver", 0, "d0")
     assert desk.engine.has("solver", 1, "d1")
 
 
-def test_a_closed_policy_hands_back_what_runs_and_its_seats_wait_for_its_next_load():
+def test_a_closed_policy_hands_back_what_runs_and_its_instances_wait_for_its_next_load():
     desk = Desk(0)
     desk.load(1, 0)
     desk.engine.submit([ask("a", 0), ask("b", 1)])
@@ -184,7 +184,7 @@ def test_a_closed_policy_hands_back_what_runs_and_its_seats_wait_for_its_next_lo
         desk.engine.submit([ask("c", 1)])
     desk.load(1)
     desk.engine.submit([ask("c", 1)])
-    assert (desk.finish()["c"].token_ids, len(desk.seats)) == ([1] * 3, 2)
+    assert (desk.finish()["c"].token_ids, len(desk.instances)) == ([1] * 3, 2)
 
 
 def test_a_load_ends_what_is_pinned_and_moves_what_follows():
@@ -208,7 +208,7 @@ def test_weights_that_do_not_load_hold_nothing_and_settle_everybody():
     assert {end.reason for end in desk.finish().values()} == {"abort"}
     desk.load(2)
     assert desk.engine.holds() == {"solver": Held(2, "d2")}
-    assert len(desk.seats) == 2, "a seat that failed is not used again"
+    assert len(desk.instances) == 2, "an instance that failed is not used again"
 
 
 def test_weights_are_whole_or_refused_while_the_former_ones_go_on():

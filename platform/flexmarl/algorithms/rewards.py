@@ -1,0 +1,60 @@
+"""What a row earned, before it is compared with others.
+
+Invariants: one number per sample, in the order given; a number depends on its own episode alone. A role that the
+environment did not score counts as the team.
+"""
+
+from collections.abc import Sequence
+
+from flexmarl.contracts.spec.algorithm import Advantage
+from flexmarl.contracts.wire import EpisodeOutcome, SampleRef
+
+Rewards = list[float]
+"""Of an episode's samples, in their order."""
+
+
+def role_reward(spec: Advantage, episode: EpisodeOutcome, role: str) -> float:
+    """Mix the team score and the role's own score. A role the environment did not score counts as the team."""
+    own = episode.scores.get(role, episode.team_score)
+    return spec.team_share * episode.team_score + (1.0 - spec.team_share) * own
+
+
+def row_rewards(spec: Advantage, episode: EpisodeOutcome) -> Rewards:
+    """Return what each sample earned: its role's part of the episode's score, or the rewards of turns from it on."""
+    if spec.per_turn:
+        return joint_to_go(spec, episode) if spec.turn_rewards == "joint" else rewards_to_go(spec, episode)
+    by_role: dict[str, float] = {}
+    for sample in episode.samples:
+        if sample.role not in by_role:
+            by_role[sample.role] = role_reward(spec, episode, sample.role)
+    return [by_role[sample.role] for sample in episode.samples]
+
+
+def rewards_to_go(spec: Advantage, episode: EpisodeOutcome) -> Rewards:
+    """Return, per sample, the discounted sum of its role's turn rewards from that turn on."""
+    order = sorted(range(len(episode.samples)), key=lambda i: episode.samples[i].turn, reverse=True)
+    result = [0.0] * len(episode.samples)
+    ahead: dict[str, float] = {}
+    for index in order:
+        sample = episode.samples[index]
+        value = sample.reward + spec.gamma * ahead.get(sample.role, 0.0)
+        ahead[sample.role] = result[index] = value
+    return result
+
+
+def joint_to_go(spec: Advantage, episode: EpisodeOutcome) -> Rewards:
+    """Return, per sample, the discounted sum of what the whole team earned from its turn index on."""
+    ahead, value = {}, 0.0
+    earned = by_turn(episode.samples)
+    for turn in range(max(earned, default=-1), -1, -1):
+        value = sum(sorted(earned.get(turn, ()))) + spec.gamma * value
+        ahead[turn] = value
+    return [ahead[sample.turn] for sample in episode.samples]
+
+
+def by_turn(samples: Sequence[SampleRef]) -> dict[int, list[float]]:
+    """Collect the turn rewards of all roles by turn index."""
+    earned: dict[int, list[float]] = {}
+    for sample in samples:
+        earned.setdefault(sample.turn, []).append(sample.reward)
+    return earned

@@ -1,0 +1,37 @@
+"""Members of a group that are trained on: those whose scores differ most, as in PODS.
+
+Invariants: at most as many as asked for; the choice depends on scores and member numbers, never on order of arrival;
+what is compared afterwards is the chosen members alone.
+"""
+
+from collections.abc import Sequence
+
+from flexmarl.contracts.wire import EpisodeOutcome
+
+
+def max_variance(episodes: Sequence[EpisodeOutcome], keep: int) -> list[EpisodeOutcome]:
+    """Return the `keep` episodes whose team scores have the largest variance, in the order given.
+
+    Some number of the highest and the rest of the lowest are always among the best choices, so these are all tried.
+    """
+    if len(episodes) <= keep:
+        return list(episodes)
+    ranked = sorted(episodes, key=lambda episode: (episode.team_score, episode.member))
+    chosen = max((_ends(ranked, high, keep) for high in _balanced_first(keep)), key=_variance)
+    members = {episode.member for episode in chosen}
+    return [episode for episode in episodes if episode.member in members]
+
+
+def _balanced_first(keep: int) -> list[int]:
+    """Return 0..keep from the middle outwards, so that among equals the balanced choice is the first."""
+    return sorted(range(keep + 1), key=lambda high: (abs(2 * high - keep), high))
+
+
+def _ends(ranked: list[EpisodeOutcome], high: int, keep: int) -> list[EpisodeOutcome]:
+    return ranked[: keep - high] + ranked[len(ranked) - high :]
+
+
+def _variance(episodes: list[EpisodeOutcome]) -> float:
+    scores = [episode.team_score for episode in episodes]
+    mean = sum(scores) / len(scores)
+    return sum((score - mean) ** 2 for score in scores)

@@ -1,0 +1,130 @@
+"""Rules inside the algorithm: settings that a loss reads, and ranges that would quietly do nothing."""
+
+from collections.abc import Iterator
+
+from flexmarl.contracts.problems import Problem
+from flexmarl.contracts.spec.algorithm import CLIPPED, Loss
+from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.spec.shaping import Maporl, Marti, Overlong
+
+WIDEST_ROW_CLIP = 0.05
+"""Above this a clip of row ratios never bites: they are means over a row's tokens, within thousandths of 1."""
+
+
+def learning_rules(spec: ExperimentSpec) -> Iterator[Problem]:
+    """Return what the algorithm of a specification breaks."""
+    yield from _loss_settings(spec.algorithm.loss)
+    yield from _row_clip(spec.algorithm.loss)
+    yield from _turns(spec)
+    yield from _leave_one_out(spec)
+    yield from _overlong(spec)
+    yield from _members(spec)
+
+
+def _loss_settings(loss: Loss) -> Iterator[Problem]:
+    """Refuse a setting that the chosen loss does not read: it would be believed in."""
+    plain = Loss()
+    reads = {
+        "dual_clip": loss.type == "ppo_clip",
+        "gate_positive": loss.type == "sapo",
+        "gate_negative": loss.type == "sapo",
+        "norm_tokens": loss.aggregation == "constant_norm",
+        "clip_low": loss.type in CLIPPED,
+        "clip_high": loss.type in CLIPPED,
+    }
+    for name, read in reads.items():
+        value, default = getattr(loss, name), getattr(plain, name)
+        if not read and value != default:
+            by = f"aggregation {loss.aggregation}" if name == "norm_tokens" else loss.type
+            yield Problem(
+                pointer=f"/algorithm/loss/{name}",
+                code="not_read",
+                detail=f"{name} is {value}, and {by} does not read it.",
+                hint="Remove it." if default is None else f"Remove it, or set {default}.",
+            )
+
+
+def _row_clip(loss: Loss) -> Iterator[Problem]:
+    """Refuse a token's clip range under a loss of rows, where it would switch clipping off."""
+    for name, published in (("clip_low", 0.0003), ("clip_high", 0.0004)):
+        value = getattr(loss, name)
+        if loss.type == "gspo" and value > WIDEST_ROW_CLIP:
+            yield Problem(
+                pointer=f"/algorithm/loss/{name}",
+                code="out_of_range",
+                detail=f"gspo clips the geometric mean of a row's ratios, which is within thousandths of 1; {name} "
+                f"{value} would clip nothing.",
+                hint=f"Set {published}, or at most {WIDEST_ROW_CLIP}.",
+            )
+
+
+def _turns(spec: ExperimentSpec) -> Iterator[Problem]:
+    """Refuse what speaks of turns where episodes are compared, and what would be replaced by a shaping of turns."""
+    advantage, shaping = spec.algorithm.advantage, spec.algorithm.shaping
+    if advantage.gamma != 1.0 and not advantage.per_turn:
+        yield Problem(
+            pointer="/algorithm/advantage/gamma",
+            code="needs_per_turn",
+            detail="gamma discounts the reward-to-go of turns and needs per_turn.",
+            hint="Set per_turn: true, or gamma: 1.",
+        )
+    if advantage.turn_rewards == "joint" and not advantage.per_turn:
+        yield Problem(
+            pointer="/algorithm/advantage/turn_rewards",
+            code="needs_per_turn",
+            detail="joint adds up the turn rewards of all roles and needs per_turn.",
+            hint="Set per_turn: true, or turn_rewards: own.",
+        )
+    if not isinstance(shaping, Marti | Maporl):
+        return
+    if not advantage.per_turn:
+        yield Problem(
+            pointer="/algorithm/shaping/type",
+            code="needs_per_turn",
+            detail=f"{shaping.type} shapes the scores of turns and needs per_turn.",
+            hint="Set per_turn: true in /algorithm/advantage, or shaping: none.",
+        )
+    for name, plain in (("gamma", 1.0), ("turn_rewards", "own")):
+        if getattr(advantage, name) != plain:
+            yield Problem(
+                pointer=f"/algorithm/advantage/{name}",
+                code="not_read",
+                detail=f"{shaping.type} says what a turn earns, in place of the rewards from it on.",
+                hint=f"Set {plain:g}." if isinstance(plain, float) else f"Set {plain}.",
+            )
+
+
+def _leave_one_out(spec: ExperimentSpec) -> Iterator[Problem]:
+    if spec.algorithm.advantage.type == "rloo" and spec.algorithm.advantage.divide_by_std:
+        yield Problem(
+            pointer="/algorithm/advantage/divide_by_std",
+            code="not_read",
+            detail="rloo leaves each row out of its own baseline and divides by nothing.",
+            hint="Set false, or type: grpo.",
+        )
+
+
+def _overlong(spec: ExperimentSpec) -> Iterator[Problem]:
+    shaping = spec.algorithm.shaping
+    if not isinstance(shaping, Overlong):
+        return
+    trained = {role: agent.sampling.max_tokens for role, agent in spec.agents.items() if agent.trainable}
+    shortest = min(trained, key=lambda role: trained[role], default=None)
+    if shortest is not None and shaping.buffer_tokens > trained[shortest]:
+        yield Problem(
+            pointer="/algorithm/shaping/buffer_tokens",
+            code="out_of_range",
+            detail=f"A reply of {shortest} has {trained[shortest]} tokens at most, so all of it would be the buffer's.",
+            hint=f"Set {trained[shortest]} or less.",
+        )
+
+
+def _members(spec: ExperimentSpec) -> Iterator[Problem]:
+    keep, members = spec.sampling.keep_members, spec.batch.episodes_per_task
+    if keep is not None and keep >= members:
+        yield Problem(
+            pointer="/sampling/keep_members",
+            code="out_of_range",
+            detail=f"A group has {members} members, so keeping {keep} leaves none out.",
+            hint=f"Set {members - 1} or less, or remove it." if members > 2 else "Remove it.",
+        )

@@ -1,0 +1,82 @@
+"""Loss and gradient are TRL's, on the same tensors in fp32, for every loss of its GRPOTrainer.
+
+The figures are recorded with where they come from; where TRL is installed, it is asked again.
+"""
+
+import importlib.util
+
+import pytest
+import torch
+
+from flexmarl.contracts.spec.algorithm import AlgorithmSpec, Loss
+from tests.conformance.trl_reference import CASES, Case, Tables, computed, recorded, tables
+from workers.training.losses import Rows
+from workers.training.objective import Objective, total
+
+RELATIVE = 1e-5
+TRL_LOSSES = {"grpo", "bnpo", "dapo", "dr_grpo", "cispo", "luspo", "sapo", "vespo"}
+
+
+def own(case: Case, given: Tables) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the mean loss and its gradient, the way a trainer closes a step: sums, divided once by Z."""
+    loss = Loss(**case.loss)
+    objective = Objective.of(loss, AlgorithmSpec(loss=loss, **case.algorithm))
+    lengths = [int(n) for n in given["present"].sum(1)]
+    shares = [objective.aggregate(n) for n in lengths]
+    logprobs = given["logprobs"].clone().requires_grad_()
+    rows = Rows.masked(
+        logprobs, given["behaviour"], given["present"], given["advantages"][:, None], torch.zeros_like(logprobs)
+    )
+    coefficients = torch.tensor([[c] for c, _ in shares])
+    value, _ = total(rows, given["entropy"], coefficients, objective, case.entropy_coef)
+    mean = value / sum(z for _, z in shares)
+    mean.backward()
+    return mean.detach(), logprobs.grad
+
+
+def assert_equal(case: Case, given: Tables, loss: float, gradient: list[list[float]]) -> None:
+    value, found = own(case, given)
+    theirs = torch.tensor(gradient)
+    assert theirs.abs().sum() > 0
+    assert abs(value.item() - loss) <= RELATIVE * abs(loss)
+    assert (found - theirs).norm() <= RELATIVE * theirs.norm()
+    assert (found - theirs).abs().max() <= RELATIVE * theirs.abs().max()
+
+
+@pytest.fixture(scope="module")
+def figures() -> dict:
+    return recorded()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_loss_and_gradient_are_those_recorded_of_trl(case: Case, figures: dict):
+    given = {name: torch.tensor(table) for name, table in figures["tables"].items()}
+    assert_equal(case, given, **figures["cases"][case.name])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="TRL is not installed: requirements/trl.txt")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_loss_and_gradient_are_those_of_the_installed_trl(case: Case):
+    for seed in range(3):
+        given = tables(seed)
+        assert_equal(case, given, *computed(case, given))
+
+
+def test_every_loss_of_trl_is_compared(figures: dict):
+    assert {case.theirs["loss_type"] for case in CASES} == TRL_LOSSES
+    assert set(figures["cases"]) == {case.name for case in CASES}
+    assert figures["provenance"]["package"].startswith("trl ")
+
+
+def test_every_clip_of_a_case_bites(figures: dict):
+    """A comparison in which nothing is cut off would compare the policy gradient with itself."""
+    given = {name: torch.tensor(table) for name, table in figures["tables"].items()}
+    for case in CASES:
+        loss = Loss(**case.loss)
+        objective = Objective.of(loss, AlgorithmSpec(loss=loss, **case.algorithm))
+        none = torch.zeros_like(given["logprobs"])
+        rows = Rows.masked(given["logprobs"], given["behaviour"], given["present"], given["advantages"][:, None], none)
+        clipped = objective.terms(rows).clipped
+        if clipped is not None:
+            share = (torch.broadcast_to(clipped, none.shape) * given["present"]).sum() / given["present"].sum()
+            assert 0 < share < 1, case.name

@@ -1,0 +1,173 @@
+"""On games small enough to enumerate, the mean gradient is the true one within three standard errors.
+
+A policy says one or two words; its reward is a table. Estimators that claim to be unbiased are held against the
+enumerated gradient, those that are known to shrink it by their own share of the baseline against that, and every loss
+with every estimator is shown to learn.
+"""
+
+import itertools
+
+import pytest
+import torch
+
+from flexmarl.algorithms.advantages import ADVANTAGES, NORMALISERS
+from flexmarl.algorithms.group_keys import GROUP_KEYS
+from flexmarl.algorithms.rewards import row_rewards
+from flexmarl.contracts.spec.algorithm import Advantage, AlgorithmSpec, Loss
+from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
+from workers.training.losses import REGISTRY, Rows
+from workers.training.objective import Objective, total
+
+WORDS, MEMBERS, GROUPS = 3, 4, 3000
+SUM = {"aggregation": "seq_mean_token_sum"}
+
+
+def reward_table(words: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn([WORDS] * words, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 0.7
+
+
+def logits_of(words: int, seed: int) -> torch.Tensor:
+    """One table of logits per word said: [words, WORDS]."""
+    return 0.8 * torch.randn(words, WORDS, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def enumerated(logits: torch.Tensor, rewards: torch.Tensor) -> torch.Tensor:
+    """The gradient of the expected reward, by adding up every reply there is."""
+    own = logits.clone().requires_grad_()
+    probabilities = own.softmax(-1)
+    expected = torch.zeros((), dtype=torch.float64)
+    for reply in itertools.product(range(WORDS), repeat=len(logits)):
+        chance = torch.stack([probabilities[place, word] for place, word in enumerate(reply)]).prod()
+        expected = expected + chance * rewards[reply]
+    (gradient,) = torch.autograd.grad(expected, own)
+    return gradient
+
+
+def said(logits: torch.Tensor, count: int, seed: int) -> torch.Tensor:
+    """Replies [count, words]."""
+    made = torch.Generator().manual_seed(seed)
+    return torch.stack([torch.multinomial(p, count, replacement=True, generator=made) for p in logits.softmax(-1)], 1)
+
+
+def advantages_of(name: str, spec: Advantage, key: str, scores: torch.Tensor, roles: int = 1) -> torch.Tensor:
+    """Advantages [episodes, roles] of groups of MEMBERS, by the plug-ins themselves."""
+    estimator, row_key, found = ADVANTAGES.get(name), GROUP_KEYS.get(key), []
+    for group in scores.split(MEMBERS):
+        episodes = [
+            EpisodeOutcome(
+                member=member,
+                attempt=1,
+                status=EpisodeStatus.FINISHED,
+                team_score=score,
+                samples=tuple(SampleRef(role=f"r{n}", turn=0, tokens=1, reward=score) for n in range(roles)),
+            )
+            for member, score in enumerate(group.tolist())
+        ]
+        found += estimator(spec, row_key, episodes, [row_rewards(spec, one) for one in episodes])
+    return torch.tensor(found, dtype=torch.float64)
+
+
+def group_gradients(
+    objective: Objective, logits: torch.Tensor, replies: torch.Tensor, advantages: torch.Tensor, sampler: torch.Tensor
+) -> torch.Tensor:
+    """The ascent direction of every group by itself: [groups, words * WORDS]; `sampler` are the logits that spoke."""
+    leaf = logits.expand(len(replies), -1, -1).clone().requires_grad_()
+    logprobs = leaf.log_softmax(-1).gather(2, replies.unsqueeze(2)).squeeze(2)
+    behaviour = sampler.log_softmax(-1).expand(len(replies), -1, -1).gather(2, replies.unsqueeze(2)).squeeze(2)
+    rows = Rows.masked(logprobs, behaviour, torch.ones_like(behaviour), advantages, torch.zeros_like(behaviour))
+    coefficient, share = objective.aggregate(replies.shape[1])
+    coefficients = torch.full((len(replies), 1), coefficient, dtype=torch.float64)
+    value, _ = total(rows, torch.zeros_like(behaviour), coefficients, objective, 0.0)
+    value.backward()
+    return -leaf.grad.view(-1, MEMBERS, logits.numel()).sum(1) / (share * MEMBERS)
+
+
+def assert_unbiased(gradients: torch.Tensor, truth: torch.Tensor, scale: float = 1.0) -> None:
+    mean, error = gradients.mean(0), gradients.std(0) / len(gradients) ** 0.5
+    distance = (mean - scale * truth.flatten()).abs() / error
+    assert distance.max() < 3.0, distance
+    assert (truth.flatten().abs() > 8.0 * error).any(), "too few groups to tell the truth from nothing"
+
+
+@pytest.mark.parametrize("words", [1, 2])
+@pytest.mark.parametrize(
+    ("name", "scale"),
+    [("reinforce", 1.0), ("rloo", 1.0), ("grpo", (MEMBERS - 1) / MEMBERS)],
+)
+def test_a_bandits_gradient(name: str, scale: float, words: int):
+    """The mean of all, the row itself among them, is a baseline that takes its share of the gradient away."""
+    logits, rewards = logits_of(words, 1), reward_table(words)
+    replies = said(logits, GROUPS * MEMBERS, 2)
+    advantages = advantages_of(name, Advantage(), "episode_group", rewards[tuple(replies.T)])
+    gradients = group_gradients(Objective.of(Loss(**SUM)), logits, replies, advantages, logits)
+    assert_unbiased(gradients, enumerated(logits, rewards), scale)
+
+
+@pytest.mark.parametrize(
+    ("loss", "algorithm"),
+    [
+        ({"type": "policy_gradient"}, {"correction": "truncated_importance", "importance_limit": 1000.0}),
+        (
+            {"type": "policy_gradient"},
+            {"correction": "masked_importance", "importance_limit": 1000.0, "importance_floor": 0.0},
+        ),
+        ({"type": "ppo_clip", "clip_low": 1.0, "clip_high": 10.0}, {}),
+        ({"type": "cispo", "clip_low": 1.0, "clip_high": 10.0}, {}),
+    ],
+)
+def test_weights_of_other_samplers_are_made_up_for(loss: dict, algorithm: dict):
+    logits, rewards, sampler = logits_of(1, 1), reward_table(1), logits_of(1, 5)
+    replies = said(sampler, GROUPS * MEMBERS, 3)
+    advantages = advantages_of("reinforce", Advantage(), "episode_group", rewards[tuple(replies.T)])
+    settings = Loss(**loss, **SUM)
+    objective = Objective.of(settings, AlgorithmSpec(loss=settings, **algorithm))
+    truth = enumerated(logits, rewards)
+    assert_unbiased(group_gradients(objective, logits, replies, advantages, sampler), truth)
+    uncorrected = group_gradients(Objective.of(Loss(**SUM)), logits, replies, advantages, sampler)
+    error = uncorrected.std(0) / GROUPS**0.5
+    assert ((uncorrected.mean(0) - truth.flatten()).abs() / error).max() > 3.0
+
+
+def test_whole_replies_of_other_samplers_are_made_up_for():
+    logits, rewards, sampler = logits_of(2, 1), reward_table(2), logits_of(2, 5)
+    replies = said(sampler, GROUPS * MEMBERS, 4)
+    advantages = advantages_of("reinforce", Advantage(), "episode_group", rewards[tuple(replies.T)])
+    settings, truth = Loss(**SUM), enumerated(logits, rewards)
+    made_up = {"correction": "truncated_importance", "importance_limit": 1000.0, "importance_level": "sequence"}
+    objective = Objective.of(settings, AlgorithmSpec(loss=settings, **made_up))
+    assert_unbiased(group_gradients(objective, logits, replies, advantages, sampler), truth)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "scale"),
+    [
+        ("reinforce", "episode_group", 1.0),
+        ("rloo", "episode_group", 1.0),
+        ("rloo", "team", 1.0),
+        ("grpo", "team", (MEMBERS - 1) / MEMBERS),
+    ],
+)
+def test_both_agents_of_a_matrix_game(name: str, key: str, scale: float):
+    """Each agent's gradient of the common reward, its partner being part of the chance it meets."""
+    both, rewards = logits_of(2, 6), reward_table(2, 7)
+    replies = said(both, GROUPS * MEMBERS, 8)
+    advantages = advantages_of(name, Advantage(), key, rewards[tuple(replies.T)], roles=2)
+    truth = enumerated(both, rewards)
+    for agent in (0, 1):
+        own, words = both[agent : agent + 1], replies[:, agent : agent + 1]
+        found = group_gradients(Objective.of(Loss(**SUM)), own, words, advantages[:, agent : agent + 1], own)
+        assert_unbiased(found, truth[agent : agent + 1], scale)
+
+
+@pytest.mark.parametrize("loss", REGISTRY.names())
+@pytest.mark.parametrize("name", ADVANTAGES.names())
+def test_every_loss_learns_with_every_advantage(name: str, loss: str):
+    rewards, logits = torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64), torch.zeros(1, WORDS, dtype=torch.float64)
+    objective = Objective.of(Loss(type=loss))
+    for step in range(60):
+        replies = said(logits, 4 * MEMBERS, step)
+        advantages = advantages_of(name, Advantage(), "episode_group", rewards[replies[:, 0]])
+        whole = NORMALISERS.get(name)(advantages.flatten().tolist())
+        advantages = torch.tensor(whole, dtype=torch.float64).view(-1, 1)
+        logits = logits + group_gradients(objective, logits, replies, advantages, logits).mean(0).view(1, -1)
+    assert float((logits.softmax(-1) * rewards).sum()) > 0.8

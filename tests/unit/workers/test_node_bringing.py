@@ -1,0 +1,95 @@
+"""A node brings what a command names from other nodes, under the cluster key, before its child is told."""
+
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from aiohttp import ClientSession
+
+from workers.nodes.agent import NodeAgent
+from workers.nodes.bringing import Bringing, named_in
+from workers.rollout.engines.wire import LoadRequest
+from workers.settings import Settings, load
+from workers.training.wire import BindRequest, CheckpointRequest, RedoStep, StepRequest
+from workers.transfer import LocalTier
+
+
+def settings(home: Path, key: str = "key") -> Settings:
+    told = load({"DATABASE_URL": "-", "REDIS_URL": "-", "FLEXMARL_HOME": str(home), "FLEXMARL_CLUSTER_KEY": key})
+    return replace(told, node=home.name)
+
+
+@asynccontextmanager
+async def serving(home: Path) -> AsyncIterator[str]:
+    """The endpoint of a real node agent, without its store."""
+    agent = NodeAgent(settings(home), None, [], "a")
+    async with ClientSession() as session, agent._endpoint(session) as port:
+        yield f"127.0.0.1:{port}"
+
+
+def bring(
+    home: Path, addresses: list[str], request: object, key: str = "key", own: str = "", damaged: bool = False
+) -> Awaitable[bool]:
+    async def store(_: object) -> list[str]:
+        return addresses
+
+    return Bringing(settings(home, key), store, own)(7, request, damaged)
+
+
+async def test_weights_their_base_and_a_training_state_come_from_the_node_that_has_them(tmp_path: Path):
+    there, here = LocalTier(tmp_path / "a"), LocalTier(tmp_path / "b", "reader")
+    base = there.put({"w": torch.rand(300_000)}, {"kind": "base"}).digest
+    weights = there.put({"down": torch.rand(8)}, {"kind": "weights", "base": base}).digest
+    state = there.put({"first": torch.rand(8)}, {"kind": "training_state", "weights": weights}).digest
+    async with serving(tmp_path / "a") as address:
+        await bring(tmp_path / "b", ["127.0.0.1:9", address], LoadRequest("solver", 1, weights))
+        assert here.locate(state) is None, "nothing comes that nobody asked for"
+        await bring(tmp_path / "b", [address], BindRequest("solver", 1, weights, state))
+    for digest in (base, weights, state):
+        for name, tensor in there.get(digest).items():
+            assert torch.equal(here.get(digest)[name], tensor)
+
+
+async def test_strangers_get_nothing_and_the_child_is_left_to_refuse(tmp_path: Path):
+    weights = LocalTier(tmp_path / "a").put({"w": torch.rand(8)}).digest
+    async with serving(tmp_path / "a") as address:
+        await bring(tmp_path / "b", [address], LoadRequest("solver", 1, weights), key="other")
+        await bring(tmp_path / "b", [address], LoadRequest("solver", 1, weights), own=address)
+        async with ClientSession() as session:
+            chunk = next((tmp_path / "a" / "state").glob("*.chunk")).stem
+            for path in (f"/v1/state/{weights}", f"/v1/state/chunks/{chunk}"):
+                async with session.get(f"http://{address}{path}") as response:
+                    assert response.status == 401
+            told = {"Authorization": "Bearer key"}
+            async with session.get(f"http://{address}/v1/state/chunks/{chunk}", headers=told) as response:
+                assert len(await response.read()) == 32
+            told["Range"] = "bytes=30-"
+            async with session.get(f"http://{address}/v1/state/chunks/{chunk}", headers=told) as response:
+                assert (response.status, len(await response.read())) == (206, 2)
+            for path in ("/v1/state/nothing", "/v1/state/chunks/..%2Flock", f"/v1/state/chunks/{'0' * 64}"):
+                async with session.get(f"http://{address}{path}", headers=told) as response:
+                    assert response.status == 404
+    assert LocalTier(tmp_path / "b").locate(weights) is None
+
+
+async def test_what_a_child_found_damaged_is_fetched_anew(tmp_path: Path):
+    there, here = LocalTier(tmp_path / "a"), LocalTier(tmp_path / "b", "reader")
+    digest = there.put({"w": torch.rand(3000)}).digest
+    asked = LoadRequest("solver", 1, digest)
+    async with serving(tmp_path / "a") as address:
+        assert await bring(tmp_path / "b", [address], asked)
+        assert not await bring(tmp_path / "b", [address], asked), "it is here"
+        [chunk] = (tmp_path / "b" / "state").glob("*.chunk")
+        chunk.write_bytes(b"\1" + chunk.read_bytes()[1:])
+        assert await bring(tmp_path / "b", [address], asked, damaged=True)
+        assert not await bring(tmp_path / "b", ["127.0.0.1:9"], asked, damaged=True), "nobody has it"
+    assert torch.equal(here.get(digest)["w"], there.get(digest)["w"])
+
+
+def test_requests_name_what_their_child_reads():
+    redo = [RedoStep(2, "two", 0.1, []), RedoStep(3, "three", 0.1, [])]
+    assert named_in(BindRequest("p", 3, "three", "state", "base", redo)) == ["three", "state", "base", "two", "three"]
+    assert named_in(CheckpointRequest("best", 1, {"p": 1}, {"p": "one"})) == ["one"]
+    assert named_in(StepRequest("p", "0:a", [1], 1, 0.1)) == []

@@ -1,0 +1,93 @@
+"""What a command speaks of lies on this node before its child is told: missing contents come from other nodes.
+
+Invariants: only the node speaks to other nodes, under the cluster key, which children never see; a content comes whole
+or not at all. What cannot be brought is left to the child, which refuses it by name. Contents that came are claimed for
+`KEPT_S`; a trainer that holds them claims them itself meanwhile.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeAlias
+
+import msgspec
+import psycopg
+import structlog
+
+from flexmarl.store.nodes import addresses_for
+from workers.rollout.engines.wire import LoadRequest
+from workers.settings import Settings
+from workers.training.wire import BindRequest, CheckpointRequest
+from workers.transfer import LocalTier, StateError
+from workers.transfer.peer import Peer
+from workers.transfer.plane import Plane
+
+log = structlog.get_logger(__name__)
+Addresses: TypeAlias = list[str]
+
+OWNER = "brought"
+KEPT_S = 3600.0
+
+
+class Bringing:
+    def __init__(
+        self, settings: Settings, store: Callable[[Callable[[psycopg.Connection], Addresses]], Awaitable[Addresses]],
+        address: str,
+    ) -> None:  # fmt: skip
+        """`address` is this node's own, which is not asked."""
+        self._settings = settings
+        self._store = store
+        self._address = address
+        self._local = LocalTier(settings.home, OWNER)
+
+    async def __call__(self, run_id: int, request: msgspec.Struct, damaged: bool = False) -> bool:
+        """Bring what a request names and this node lacks, or may hold damaged; say whether anything came."""
+        named = [digest for digest in named_in(request) if digest]
+        missing = named if damaged else await asyncio.to_thread(self._missing, named)
+        if not missing:
+            return False
+        try:
+            addresses = await self._store(lambda conn: addresses_for(conn, run_id))
+        except psycopg.Error as error:
+            log.warning("cannot ask for other nodes", error=str(error))
+            return False
+        others = [address for address in addresses if address != self._address]
+        return bool(others) and await asyncio.to_thread(self._bring, missing, others)
+
+    def _missing(self, digests: Iterable[str]) -> list[str]:
+        return [digest for digest in digests if not self._here(digest)]
+
+    def _here(self, digest: str) -> bool:
+        try:
+            return self._local.locate(digest) is not None
+        except StateError:
+            return False
+
+    def _bring(self, digests: Iterable[str], addresses: list[str]) -> bool:
+        came = False
+        plane = Plane(self._local, sources=[Peer(address, self._settings.cluster_key) for address in addresses])
+        for digest in digests:
+            try:
+                brought = plane.bring(digest)
+                base = str(plane.meta(digest).get("base", ""))
+                if base and not self._here(base):
+                    plane.bring(base)
+            except (StateError, OSError) as error:
+                log.warning("not brought", digest=digest, error=str(error))
+            else:
+                came = True
+                log.info("brought", digest=digest, bytes=brought.bytes)
+        self._local.collect(set(digests), KEPT_S)
+        return came
+
+
+def named_in(request: msgspec.Struct) -> list[str]:
+    """Return the digests that a child needs for a request."""
+    match request:
+        case LoadRequest(digest=digest):
+            return [digest]
+        case BindRequest() as bind:
+            return [bind.digest, bind.state, bind.base, *(step.digest for step in bind.redo)]
+        case CheckpointRequest() as checkpoint:
+            return list(checkpoint.digests.values())
+        case _:
+            return []
