@@ -30,9 +30,9 @@ from workers.transfer.parallel import in_threads
 if TYPE_CHECKING:
     import torch
 
-CHUNK_BYTES = 2**20
-"""Fits a core's own cache: what was just hashed is copied without being fetched from memory again."""
-PER_TASK = 16
+CHUNK_BYTES = 4 * 2**20
+"""Large enough that the interpreter costs little beside the copy, small enough to share out among threads."""
+PER_TASK = 4
 """Chunks that one thread takes at a time."""
 MEMORY = Path("/dev/shm")
 
@@ -145,7 +145,7 @@ class SharedMemory:
         try:
             with full_told(name, self._root):
                 os.posix_fallocate(descriptor, 0, max(1, size))
-            mapped = mmap.mmap(descriptor, max(1, size), flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+            mapped = mmap.mmap(descriptor, max(1, size), flags=mmap.MAP_SHARED)  # touched by several threads
         except BaseException:
             path.unlink()
             raise
