@@ -322,6 +322,7 @@ class Trainer:
 
     def _new_learner(self, policy: str, version: int, weights: "Mapping[str, torch.Tensor]") -> Learner:
         """Return a learner of published weights: a whole model's, or an adapter's over the base on the shelf."""
+        self._suspension.give_back()  # memory of another kind of policy would lie beside it
         settings, algorithm = self._spec.policies[policy], self._spec.algorithm
         adapter = None
         if isinstance(settings.tuning, Lora):
