@@ -113,6 +113,8 @@ _LABELS_AT = {
     "/algorithm/shaping/history": "History of",
     "/algorithm/shaping/gamma": "Later turns count",
     "/sampling/keep_members": "Members kept",
+    "/algorithm/kl/coefficient": "KL to the first",
+    "/algorithm/kl/estimator": "KL estimator",
     "/algorithm/loss/clip_low": "Clip below",
     "/algorithm/loss/clip_high": "Clip above",
     "/algorithm/loss/dual_clip": "Dual clip",

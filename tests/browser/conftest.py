@@ -73,7 +73,7 @@ def seeded(services: Any, seeded_database: tuple[str, list[str]], request: pytes
         yield Site(url, "ada", PASSWORD, keys, environment)
     finally:
         web.terminate()
-        web.wait(15)
+        web.wait(60)
         services.drop_database(name)
 
 

@@ -123,7 +123,7 @@ def _moves(conn: Any, run_no: int, roles: list[str], end: float) -> None:
         RulingLine(4, "engine_assigned", f"atlas.cpu2 has a free place, which goes to {roles[0]}: its engine number 2, "
                    "nobody asks it now", end - 200, roles[0], -1, target),
         RulingLine(5, "engine_moved", f"atlas.cpu2 serves {roles[1]} instead of {roles[0]}: {queues}"
-                   "92% of an engine gained, a load takes 0.41 s", end - 90, roles[1], -1, target, 0, "disparity"),
+                   "gains 92 % of an engine, a load takes 0.41 s", end - 90, roles[1], -1, target, 0, "disparity"),
     ]  # fmt: skip
     _write_rulings(conn, run_no, lines)
     for no, kind, policy in ((2001, "unload_policy", roles[0]), (2002, "load_weights", roles[1])):

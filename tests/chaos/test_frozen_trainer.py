@@ -206,7 +206,7 @@ def test_a_trainer_that_stood_with_its_host_returns_with_an_old_fence_and_change
     stood_s = time.monotonic() - standing.since
     go_on(standing.hosts)
     node_log = standing.system.home / "logs" / "node.log"
-    told = wait_until(lambda: bool(refusals(node_log, standing.node_log_at)), 20)
+    told = wait_until(lambda: bool(refusals(node_log, standing.node_log_at)), 120)
     assert told, "the node tells by name what it does not commit"
     assert_old_fence_is_refused(standing.conn, standing.held, order)
     said = refusals(node_log, standing.node_log_at)

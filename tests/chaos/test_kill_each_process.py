@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.system import Api, System
 
-pytestmark = [pytest.mark.slow, pytest.mark.services]
+pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(1500)]
 
 STEPS = 60
 
@@ -36,9 +36,9 @@ def start(api: Api, name: str) -> str:
 @pytest.mark.parametrize("victim", ["rollout-worker", "device-worker", "driver", "node", "web"])
 def test_a_killed_process_costs_time_and_nothing_else(system: System, api: Api, victim: str) -> None:
     run_id = start(api, f"kill {victim}")
-    api.wait(run_id, lambda run: run["step"] >= 8, 60)
+    api.wait(run_id, lambda run: run["step"] >= 8, 300)
     system.kill(victim)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while True:
         try:
             api.run(run_id)
@@ -46,7 +46,7 @@ def test_a_killed_process_costs_time_and_nothing_else(system: System, api: Api, 
         except OSError:  # the web process is the victim
             assert time.monotonic() < deadline
             time.sleep(0.2)
-    run = api.finish(run_id, 180)
+    run = api.finish(run_id, 600)
     assert (run["status"], run["step"]) == ("completed", STEPS), run["reason_text"]
     assert_counts_add_up(system, api, run)
 
@@ -79,10 +79,10 @@ def test_losing_all_of_the_broker_loses_nothing(system: System, api: Api) -> Non
     import redis
 
     run_id = start(api, "flushall")
-    api.wait(run_id, lambda run: run["step"] >= 8, 60)
+    api.wait(run_id, lambda run: run["step"] >= 8, 300)
     url = json.loads((system.home / "run" / "environment.json").read_text())["REDIS_URL"]
     with redis.Redis.from_url(url) as client:
         client.flushall()
-    run = api.finish(run_id, 180)
+    run = api.finish(run_id, 600)
     assert (run["status"], run["step"]) == ("completed", STEPS), run["reason_text"]
     assert_counts_add_up(system, api, run)

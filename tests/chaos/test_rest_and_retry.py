@@ -8,7 +8,7 @@ import pytest
 from tests.chaos.test_kill_each_process import assert_counts_add_up
 from tests.support.system import Api, System
 
-pytestmark = [pytest.mark.slow, pytest.mark.services]
+pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(1500)]
 
 STEPS = 60
 SPEC = {
@@ -44,7 +44,7 @@ def outcome(api: Api, operation: dict) -> tuple[str, object]:
 
 def pause(api: Api, run_id: str, **options: object) -> dict:
     operation = api.post(f"/runs/{run_id}/actions/pause", options)
-    api.wait(run_id, lambda run: run["status"] == "paused", 60)
+    api.wait(run_id, lambda run: run["status"] == "paused", 300)
     return operation
 
 
@@ -52,14 +52,14 @@ def pause(api: Api, run_id: str, **options: object) -> dict:
 def test_a_resting_run_frees_its_devices_and_goes_on_under_another_driver(system: System, api: Api, mode: str) -> None:
     before = free(api)
     run_id = start(api, f"rest {mode}")
-    api.wait(run_id, lambda run: run["step"] >= 8, 90)
+    api.wait(run_id, lambda run: run["step"] >= 8, 300)
     paused = pause(api, run_id, mode=mode, hold_s=0)
-    resting = api.wait(run_id, lambda run: run["reason"] == "devices_given_back" and free(api) == before, 60)
+    resting = api.wait(run_id, lambda run: run["reason"] == "devices_given_back" and free(api) == before, 300)
     system.kill("driver")
     resumed = api.post(f"/runs/{run_id}/actions/resume", {"reason": "back from lunch"})
-    api.wait(run_id, lambda run: run["step"] > resting["step"], 90)
+    api.wait(run_id, lambda run: run["step"] > resting["step"], 300)
     system.kill("driver")
-    run = api.finish(run_id, 240)
+    run = api.finish(run_id, 600)
     assert (run["status"], run["step"], run["attempt"]) == ("completed", STEPS, 2), run["reason_text"]
     assert_counts_add_up(system, api, run)
     assert outcome(api, paused) == ("succeeded", "paused")
@@ -71,13 +71,13 @@ def test_a_resting_run_frees_its_devices_and_goes_on_under_another_driver(system
 
 def test_a_killed_run_is_retried_and_continues_its_versions(system: System, api: Api) -> None:
     run_id = start(api, "retry")
-    api.wait(run_id, lambda run: run["step"] >= 8, 90)
+    api.wait(run_id, lambda run: run["step"] >= 8, 300)
     killed = api.act(run_id, "kill")
-    api.wait(run_id, lambda run: run["status"] == "killed", 30)
+    api.wait(run_id, lambda run: run["status"] == "killed", 150)
     retried = api.act(run_id, "retry")
-    run = api.wait(run_id, lambda run: run["status"] == "running", 90)
+    run = api.wait(run_id, lambda run: run["status"] == "running", 300)
     assert run["finished_at"] is None
-    run = api.finish(run_id, 240)
+    run = api.finish(run_id, 600)
     assert (run["status"], run["step"]) == ("completed", STEPS), run["reason_text"]
     report = api.get(f"/runs/{run_id}/consistency")
     assert report["ok"], [check for check in report["checks"] if not check["ok"]]
@@ -103,20 +103,20 @@ def test_a_killed_run_is_retried_and_continues_its_versions(system: System, api:
 def test_a_resume_says_what_it_waits_for_while_others_hold_the_devices(system: System, api: Api) -> None:
     """Every device is taken by another run while the first one rests."""
     first = start(api, "first")
-    api.wait(first, lambda run: run["step"] >= 2, 90)
+    api.wait(first, lambda run: run["step"] >= 2, 300)
     pause(api, first, mode="freeze", hold_s=0)
     taken = []
     while free(api) >= 2 and len(taken) < 4:
         taken.append(start(api, f"other {len(taken)}"))
-        api.wait(taken[-1], lambda run: run["status"] == "running", 90)
+        api.wait(taken[-1], lambda run: run["status"] == "running", 300)
     api.act(first, "resume")
-    waiting = api.wait(first, lambda run: run["status"] == "resuming" and run["reason"] == "waiting_for_devices", 30)
+    waiting = api.wait(first, lambda run: run["status"] == "resuming" and run["reason"] == "waiting_for_devices", 150)
     assert waiting["allowed_actions"] == ["pause", "stop", "kill"]
     for run_id in taken:
         api.act(run_id, "kill")
-    api.wait(first, lambda run: run["status"] == "running", 90)
+    api.wait(first, lambda run: run["status"] == "running", 300)
     api.act(first, "stop")
-    run = api.finish(first, 120)
+    run = api.finish(first, 600)
     assert run["status"] == "completed"
     report = api.get(f"/runs/{first}/consistency")
     assert report["ok"], [check for check in report["checks"] if not check["ok"]]

@@ -41,10 +41,11 @@ class Drawn:
     behaviour: torch.Tensor
     lags: torch.Tensor
     advantages: torch.Tensor
+    reference: torch.Tensor
 
     def part(self, numbers: Sequence[int]) -> "Drawn":
         which = torch.tensor(numbers, dtype=torch.long)
-        names = ("contexts", "words", "present", "behaviour", "lags", "advantages")
+        names = ("contexts", "words", "present", "behaviour", "lags", "advantages", "reference")
         return replace(self, **{name: getattr(self, name)[which] for name in names})
 
 
@@ -65,6 +66,7 @@ def draw(seed: int, rows: int = 24) -> Drawn:
         logprobs + 0.5 * torch.randn(rows, TOKENS, generator=made, dtype=torch.float64),
         torch.randint(3, (rows, TOKENS), generator=made).double(),
         torch.randn(rows, 1, generator=made, dtype=torch.float64),
+        logprobs + 0.5 * torch.randn(rows, TOKENS, generator=made, dtype=torch.float64),
     )
 
 
@@ -82,13 +84,15 @@ def take(objective: Objective, drawn: Drawn, entropy_coef: float = 0.1, dirt: fl
     scores = logits.log_softmax(-1)[drawn.contexts]
     logprobs = scores.gather(2, drawn.words.unsqueeze(2)).squeeze(2)
     entropy = -(scores.exp() * scores).sum(-1)
-    behaviour, lags = drawn.behaviour, drawn.lags
+    behaviour, lags, reference = drawn.behaviour, drawn.lags, drawn.reference
     if dirt is not None:
         absent = drawn.present == 0
-        logprobs, behaviour, lags, entropy = (
-            torch.where(absent, torch.full_like(table, dirt), table) for table in (logprobs, behaviour, lags, entropy)
+        logprobs, behaviour, lags, entropy, reference = (
+            torch.where(absent, torch.full_like(table, dirt), table)
+            for table in (logprobs, behaviour, lags, entropy, reference)
         )
-    rows = Rows.masked(logprobs, behaviour, drawn.present, drawn.advantages, lags)
+    near = reference if objective.algorithm.kl.coefficient else None
+    rows = Rows.masked(logprobs, behaviour, drawn.present, drawn.advantages, lags, near)
     shares = [objective.aggregate(int(n)) for n in drawn.present.sum(1)]
     coefficients = torch.tensor([[c] for c, _ in shares], dtype=torch.float64).view(-1, 1)
     value, sums = total(rows, entropy, coefficients, objective, entropy_coef)
@@ -158,7 +162,7 @@ def check_degenerate(objective: Objective, drawn: Drawn) -> None:
     assert (silent.value, silent.z, silent.sums) == (0.0, 0.0, Sums())
     assert torch.count_nonzero(silent.gradient) == 0
     equal = take(objective, replace(drawn, advantages=torch.zeros_like(drawn.advantages)), entropy_coef=0.0)
-    assert torch.count_nonzero(equal.gradient) == 0
+    assert objective.algorithm.kl.coefficient or torch.count_nonzero(equal.gradient) == 0
     assert equal.z > 0
     far = replace(drawn, behaviour=drawn.behaviour.sign() * 3000.0)
     assert torch.isfinite(take(objective, far).gradient).all()

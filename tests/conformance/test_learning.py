@@ -8,10 +8,10 @@ from flexmarl.algorithms.filters import GROUP_FILTERS
 from flexmarl.algorithms.group_keys import GROUP_KEYS
 from flexmarl.algorithms.shaping import SHAPERS
 from flexmarl.contracts.readiness import ADVANTAGE_NEEDS, Readiness
-from flexmarl.contracts.spec.algorithm import WEIGHTING, AlgorithmSpec, Loss
+from flexmarl.contracts.spec.algorithm import WEIGHTING, AlgorithmSpec, Loss, ReferenceKl
 from flexmarl.contracts.spec.shaping import Maporl, Marti, NoShaping, Overlong
 from tests.conformance import learning_kit as kit
-from workers.training.losses import CORRECTIONS, REGISTRY
+from workers.training.losses import CORRECTIONS, KL_ESTIMATORS, REGISTRY
 from workers.training.objective import Objective
 
 SETTINGS = {"ppo_clip": {"dual_clip": 3.0}, "gspo": {"clip_low": 0.05, "clip_high": 0.05}}
@@ -37,6 +37,14 @@ def test_corrections(correction: str, level: str):
     if correction not in WEIGHTING:
         for loss in REGISTRY.names():
             kit.check_objective(objective(loss, correction, "seq_mean_token_mean", level))
+
+
+@pytest.mark.parametrize("loss", REGISTRY.names())
+@pytest.mark.parametrize("estimator", KL_ESTIMATORS.names())
+def test_penalties_for_leaving_a_reference(estimator: str, loss: str):
+    settings = objective(loss).settings
+    kl = ReferenceKl(coefficient=0.3, estimator=estimator)
+    kit.check_objective(Objective.of(settings, AlgorithmSpec(loss=settings, kl=kl)))
 
 
 @pytest.mark.parametrize("key", GROUP_KEYS.names())

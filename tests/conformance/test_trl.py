@@ -24,9 +24,9 @@ def own(case: Case, given: Tables) -> tuple[torch.Tensor, torch.Tensor]:
     lengths = [int(n) for n in given["present"].sum(1)]
     shares = [objective.aggregate(n) for n in lengths]
     logprobs = given["logprobs"].clone().requires_grad_()
-    rows = Rows.masked(
-        logprobs, given["behaviour"], given["present"], given["advantages"][:, None], torch.zeros_like(logprobs)
-    )
+    near = given["reference"] if objective.algorithm.kl.coefficient else None
+    advantages, fresh = given["advantages"][:, None], torch.zeros_like(logprobs)
+    rows = Rows.masked(logprobs, given["behaviour"], given["present"], advantages, fresh, near)
     coefficients = torch.tensor([[c] for c, _ in shares])
     value, _ = total(rows, given["entropy"], coefficients, objective, case.entropy_coef)
     mean = value / sum(z for _, z in shares)

@@ -159,6 +159,33 @@ def test_both_agents_of_a_matrix_game(name: str, key: str, scale: float):
         assert_unbiased(found, truth[agent : agent + 1], scale)
 
 
+@pytest.mark.parametrize(("estimator", "unbiased"), [("k2", True), ("k3", False)])
+def test_the_gradient_of_a_divergence_is_that_of_k2(estimator: str, unbiased: bool):
+    """With rewards of 0 all that is left is the penalty; k3 is the better value and has another gradient."""
+    logits, near = logits_of(1, 1), logits_of(1, 9)
+    own = logits.clone().requires_grad_()
+    divergence = (own.softmax(-1) * (own.log_softmax(-1) - near.log_softmax(-1))).sum()
+    (truth,) = torch.autograd.grad(-divergence, own)
+    replies = said(logits, GROUPS * MEMBERS, 10)
+    leaf = logits.expand(len(replies), -1, -1).clone().requires_grad_()
+    logprobs, reference = (
+        table.log_softmax(-1).expand(len(replies), -1, -1).gather(2, replies.unsqueeze(2)).squeeze(2)
+        for table in (leaf, near)
+    )
+    nothing, ones = torch.zeros(len(replies), 1, dtype=torch.float64), torch.ones(len(replies), 1, dtype=torch.float64)
+    objective = Objective.of(Loss(), AlgorithmSpec(kl={"coefficient": 1.0, "estimator": estimator}))
+    rows = Rows.masked(logprobs, logprobs.detach(), ones, nothing, nothing, reference)
+    value, sums = total(rows, nothing, ones, objective, 0.0)
+    value.backward()
+    gradients = -leaf.grad.view(len(replies), -1)
+    if unbiased:
+        assert_unbiased(gradients, truth)
+    else:
+        distance = (gradients.mean(0) - truth.flatten()).abs() / (gradients.std(0) / len(gradients) ** 0.5)
+        assert distance.max() > 3.0
+        assert sums.kl_reference / len(replies) == pytest.approx(divergence.item(), rel=0.05)
+
+
 @pytest.mark.parametrize("loss", REGISTRY.names())
 @pytest.mark.parametrize("name", ADVANTAGES.names())
 def test_every_loss_learns_with_every_advantage(name: str, loss: str):

@@ -43,6 +43,13 @@ CASES = (
     Case("bnpo", {"loss_type": "bnpo"}, {"type": "ppo_clip"}),
     Case("dapo", {"loss_type": "dapo", "epsilon_high": 0.28}, {"type": "ppo_clip", "clip_high": 0.28}),
     Case("dapo_entropy", {"loss_type": "dapo", "entropy_coef": 0.05}, {"type": "ppo_clip"}, entropy_coef=0.05),
+    Case("dapo_kl", {"loss_type": "dapo", "beta": 0.04}, {"type": "ppo_clip"}, {"kl": {"coefficient": 0.04}}),
+    Case(
+        "grpo_kl",
+        {"loss_type": "grpo", "beta": 0.5},
+        {"type": "ppo_clip", **ROW_MEAN},
+        {"kl": {"coefficient": 0.5, "estimator": "k3"}},
+    ),
     Case("dr_grpo", {"loss_type": "dr_grpo"}, {"type": "ppo_clip", **CONSTANT}),
     Case("cispo", {"loss_type": "cispo", "epsilon_high": 1.4}, {"type": "cispo", "clip_low": 1.0, "clip_high": 0.4}),
     Case(
@@ -83,7 +90,7 @@ CASES = (
 )
 DEFAULTS: dict[str, Any] = {
     "delta": None, "epsilon_low": 0.2, "epsilon_high": 0.2, "importance_sampling_level": "token", "entropy_coef": 0.0,
-    "off_policy_mask_threshold": None, "clip_min": None, "clip_max": None,
+    "off_policy_mask_threshold": None, "clip_min": None, "clip_max": None, "beta": 0.0,
 }  # fmt: skip
 
 
@@ -95,6 +102,7 @@ def tables(seed: int = 5) -> Tables:
     return {
         "logprobs": logprobs,
         "behaviour": logprobs - 0.3 * torch.randn(ROWS, TOKENS, generator=made),
+        "reference": logprobs - 0.4 * torch.randn(ROWS, TOKENS, generator=made),
         "entropy": torch.rand(ROWS, TOKENS, generator=made),
         "present": torch.tensor([[float(t < n) for t in range(TOKENS)] for n in lengths]),
         "advantages": torch.tensor([1.3, -0.7, 0.4, -1.1, 0.0, 0.9, -0.2, 1.0]),
@@ -114,6 +122,7 @@ def computed(case: Case, given: Tables) -> tuple[float, list[list[float]]]:
         "completion_mask": given["present"],
         "advantages": given["advantages"],
         "num_items_in_batch": given["present"].sum(),
+        "ref_per_token_logps": given["reference"],
         "old_per_token_logps": logprobs.detach() if case.sampled else given["behaviour"],
     }
     if case.sampled:
@@ -134,7 +143,7 @@ def _stand_in(own: dict[str, Any], logprobs: torch.Tensor, entropy: torch.Tensor
     )  # fmt: skip
     return SimpleNamespace(
         args=args, loss_type=own["loss_type"], epsilon_low=own["epsilon_low"], epsilon_high=own["epsilon_high"],
-        importance_sampling_level=own["importance_sampling_level"], beta=0.0, top_entropy_quantile=1.0,
+        importance_sampling_level=own["importance_sampling_level"], beta=own["beta"], top_entropy_quantile=1.0,
         off_policy_mask_threshold=own["off_policy_mask_threshold"], aux_loss_enabled=False, use_vllm=sampled,
         vllm_importance_sampling_correction=sampled, max_completion_length=LONGEST, accelerator=nothing,
         current_gradient_accumulation_steps=1, model=SimpleNamespace(training=True), use_adaptive_entropy=False,

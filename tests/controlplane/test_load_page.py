@@ -2,6 +2,7 @@
 
 import pytest
 
+from flexmarl.contracts.wire import EVALUATION_DRAWS
 from flexmarl.controlplane.common.store import store_connection
 from tests.controlplane.test_load import served
 from tests.support.controlplane import SEATS, read
@@ -48,6 +49,17 @@ def test_what_was_told_is_on_the_page_and_what_was_not_is_named(browser, run) ->
     assert "trajectories?draw=7" in text
     assert "7 / 1" in text
     assert "Nothing was moved" not in text
+
+
+def test_turns_of_an_evaluation_count_apart(browser, run) -> None:
+    served(run)
+    text = read(browser, run, "parts/load")
+    assert "eval" not in text
+    later = "UPDATE store.open_turns SET longest = jsonb_set(longest, '{0,draw}', %s::text::jsonb)"
+    store_connection().execute(later, [EVALUATION_DRAWS + 12])
+    text = read(browser, run, "parts/load")
+    assert "eval 12 / 1" in text
+    assert f"trajectories?origin=eval&amp;draw={EVALUATION_DRAWS + 12}" in text
 
 
 def test_a_doubted_engine_says_so_in_place_of_its_state(browser, run) -> None:

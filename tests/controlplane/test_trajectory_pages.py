@@ -118,6 +118,28 @@ def test_checkpoints_say_what_is_on_disk_and_which_promises_hold(browser, run) -
         assert title in html
 
 
+def test_events_name_the_promises_as_checkpoints_do(browser, run) -> None:
+    html = read(browser, run, "events")
+    assert "The log has no gap" in html
+    assert "log gapless" not in html
+
+
+def test_an_adapter_is_said_to_be_one(browser, run) -> None:
+    assert "AutoModelForCausalLM" in read(browser, run, "checkpoints")
+    assert "peft" not in read(browser, run, "checkpoints")
+    run.spec["policies"]["solver"] = {"tuning": {"type": "lora", "rank": 8}}
+    run.save()
+    html = read(browser, run, "checkpoints")
+    assert "adapter_model.safetensors" in html
+    assert "With the package peft installed" in html
+
+
+def test_a_run_that_ended_tells_of_no_step_behind_its_last(browser, run) -> None:
+    assert "Micro-batches of step" in read(browser, run, "parts/summary")
+    store_connection().execute("UPDATE store.run_state SET finished_at = clock_timestamp() WHERE run_id = %s", [run.no])
+    assert "Micro-batches of step" not in read(browser, run, "parts/summary")
+
+
 def test_every_check_of_the_report_has_a_title(run) -> None:
     from flexmarl.controlplane.telemetry import queries
 

@@ -54,7 +54,7 @@ class FakeNode(threading.Thread):
 def node() -> Iterator[FakeNode]:
     node = FakeNode()
     node.start()
-    assert node.ready.wait(5)
+    assert node.ready.wait(60)
     yield node
     node.stop()
 

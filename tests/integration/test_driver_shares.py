@@ -35,7 +35,7 @@ def drivers(environment: dict[str, str], short_tmp: Path) -> Iterator[list[subpr
         if process.poll() is None:
             os.kill(process.pid, signal.SIGCONT)
             process.kill()
-        process.wait(10)
+        process.wait(60)
 
 
 def start(conn: psycopg.Connection, run_id: int) -> None:

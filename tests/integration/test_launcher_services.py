@@ -95,7 +95,7 @@ def test_a_left_over_postmaster_is_stopped_first(home: Home) -> None:
         count_after_insert(first.start())
         assert count_after_insert(second.start()) == 2
         assert first.process is not None
-        assert first.process.wait(5) == 0
+        assert first.process.wait(60) == 0
     finally:
         second.stop()
         first.stop()
@@ -231,9 +231,9 @@ def test_valkey_keeps_acknowledged_keys_over_sigkill(home: Home) -> None:
     try:
         with redis.Redis.from_url(valkey.start()) as client:
             client.set("kept", "1")
-            assert wait_until(lambda: client.info("persistence")["aof_pending_bio_fsync"] == 0, 3)
+            assert wait_until(lambda: client.info("persistence")["aof_pending_bio_fsync"] == 0, 60)
         os.kill(valkey.process.pid, signal.SIGKILL)
-        valkey.process.wait(5)
+        valkey.process.wait(60)
         with redis.Redis.from_url(valkey.start()) as client:
             assert client.get("kept") == b"1"
     finally:

@@ -196,7 +196,7 @@ async def test_a_worker_that_ends_gives_its_command_back_at_once(
     playing = asyncio.create_task(player.play(RUN, 1))
     await asyncio.sleep(0.1)
     playing.cancel()
-    await asyncio.wait({playing}, timeout=5)
+    await asyncio.wait({playing}, timeout=60)
     assert store_conn.execute("SELECT status, takes FROM store.command").fetchone() == ("open", 1)
     assert counts(store_conn) == (0, 0, 0)
 
@@ -210,7 +210,7 @@ async def test_turns_wait_for_an_engine_that_comes_later(
     await asyncio.sleep(0.3)
     assert not playing.done()
     announce(store_conn, engine)
-    await asyncio.wait_for(playing, 5)
+    await asyncio.wait_for(playing, 60)
     assert counts(store_conn)[0] == 4
 
 

@@ -224,7 +224,7 @@ def worker(role: str, environment: dict[str, str], log: Path) -> Iterator[subpro
         yield process
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(60)
 
 
 async def test_a_killed_worker_loses_no_episode_and_settles_none_twice(
@@ -240,7 +240,7 @@ async def test_a_killed_worker_loses_no_episode_and_settles_none_twice(
         with worker("reward", environment, short_tmp / "first.log") as first:
             await until(lambda: len(service.asked) == 4)
             first.send_signal(signal.SIGKILL)
-            first.wait(10)
+            first.wait(60)
         with redis.Redis.from_url(redis_url) as client:
             client.flushall()
         assert store_conn.execute("SELECT status, takes FROM store.reward_task").fetchall() == [("taken", 1)] * 4

@@ -52,7 +52,7 @@ def drivers(store_url: str, redis_url: str, short_tmp: Path) -> Iterator[list[su
     for process in started:
         process.send_signal(signal.SIGCONT)
         process.kill()
-        process.wait(10)
+        process.wait(60)
 
 
 @contextmanager

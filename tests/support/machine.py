@@ -19,6 +19,8 @@ from tests.support.store_story import Story
 from workers.broker import PromptBroker
 
 T = TypeVar("T")
+SMALL_PROCESS_S = 0.1
+"""What `slowness` starts takes so long where nothing else is at work."""
 
 ROOT = Path(__file__).resolve().parents[2]
 CHILDREN = ROOT / "tests" / "integration" / "children"
@@ -105,6 +107,14 @@ def wait_for(look: Callable[[], T], within_s: float = 60.0) -> T:
             return found
         time.sleep(0.02)
     pytest.fail(f"did not happen within {within_s} s")
+
+
+def slowness() -> float:
+    """Return how many times longer a small process takes now than on a machine without other work; at least 1."""
+    began = time.monotonic()
+    for _ in range(3):
+        subprocess.run([sys.executable, "-c", "import asyncio, http.client, json, subprocess"], check=True)
+    return max(1.0, (time.monotonic() - began) / (3 * SMALL_PROCESS_S))
 
 
 def alive(pid: int) -> bool:

@@ -1,5 +1,6 @@
 """Checkpoints of a run, the version of each policy, and the promises checked on its rows."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -30,6 +31,17 @@ CHECKED_AT_ONCE = 20_000
 LABELS = {"best": "best evaluated", "last": "newest", "step": "kept by interval"}
 
 
+def titled(report: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """Prepare the checks of a report, each with what it promises."""
+    return [{**row, "title": TITLES.get(row["name"], row["name"])} for row in (report or {}).get("checks", [])]
+
+
+def adapter_of(spec: Mapping[str, Any], policy: str) -> bool:
+    """Tell whether what is kept of a policy is an adapter."""
+    tuning = spec["policies"].get(policy, {}).get("tuning") or {}
+    return bool(tuning.get("type") == "lora")
+
+
 @page()
 def checkpoints(request: HttpRequest, key: str) -> HttpResponse:
     """Show what a run left on disk, how to load it, and whether its rows keep their promises."""
@@ -38,6 +50,7 @@ def checkpoints(request: HttpRequest, key: str) -> HttpResponse:
     small = context["run"]["progress"]["episodes_finished"] <= CHECKED_AT_ONCE
     report = telemetry.consistency(found) if small or request.GET.get("check") == "1" else None
     rows = listed(runs.checkpoints(found))
+    policy = next(iter(rows[0]["versions"]), "") if rows else ""
     agents: dict[str, Any] = {}
     for agent in context["run"]["agents"]:
         agents.setdefault(agent["policy"], agent)
@@ -48,12 +61,11 @@ def checkpoints(request: HttpRequest, key: str) -> HttpResponse:
             **context,
             "checkpoints": rows,
             "example": rows[0] if rows else None,
-            "policy": next(iter(rows[0]["versions"]), "") if rows else "",
+            "policy": policy,
+            "adapter": adapter_of(context["run"]["spec"], policy),
             "versions": [{**row, "agent": agents.get(row["policy"])} for row in runs.versions(found)],
             "report": report,
-            "checks": [
-                {**row, "title": TITLES.get(row["name"], row["name"])} for row in (report or {}).get("checks", [])
-            ],
+            "checks": titled(report),
             "failed": sum(not row["ok"] for row in (report or {}).get("checks", [])),
         },
     )

@@ -6,6 +6,7 @@ from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse
 
+from flexmarl.contracts.wire import EVALUATION_DRAWS
 from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.runs import queries as runs
 from flexmarl.controlplane.telemetry import queries as telemetry
@@ -67,7 +68,8 @@ def _read(request: HttpRequest, found: Any, row: dict[str, Any]) -> dict[str, An
         "more_moves": moves["next"] is not None,
         "shares": _shares(found),
         "longest": [
-            {**one, "agent": by_role.get(one["role"])}
+            {**one, "agent": by_role.get(one["role"]), "evaluated": one["draw"] >= EVALUATION_DRAWS,
+             "number": one["draw"] % EVALUATION_DRAWS}
             for one in payload["longest"]
             if not policy or one["policy"] == policy
         ],

@@ -133,6 +133,8 @@ def text_of(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, float):
         return f"{value:g}"
+    if isinstance(value, list):
+        return f"[{', '.join(text_of(one) for one in value)}]"
     return str(value)
 
 

@@ -198,7 +198,8 @@ class NodeAgent:
                 log.error("lease cannot be ended", lease_id=orphan.lease_id, error=str(error))
                 continue
             await self._store(partial(leases.end_orphan, orphan=orphan, reason="its device worker is gone"))
-        await asyncio.to_thread(give_back_memory, self._settings.home)
+        with contextlib.suppress(OSError):  # somebody else's folder is no reason to stop
+            await asyncio.to_thread(give_back_memory, self._settings.home)
 
     async def _measure(self) -> None:
         """Keep what machine and devices are doing now, for people."""

@@ -119,8 +119,9 @@ async def perform(client: ChildClient, prepared: Prepared) -> Commit:
 def _bind_request(conn: psycopg.Connection, run_id: int, policy: str, version: int) -> BindRequest:
     """Read what restores a version: its training state, or the last one before it and the steps from there."""
     base, behind = steps.steps_behind_state(conn, run_id, policy, version)
+    first = steps.version_of(conn, run_id, policy, 0).digest
     if not behind:
-        return BindRequest(policy, version, base.digest, base.state)
+        return BindRequest(policy, version, base.digest, base.state, reference=first)
     redo = [
         RedoStep(step.version, step.digest, step.learning_rate, [
             RedoBatch(no, entropy, [_train_row(row) for row in micro_batches.read(conn, run_id, policy, no).rows])
@@ -128,7 +129,7 @@ def _bind_request(conn: psycopg.Connection, run_id: int, policy: str, version: i
         ])
         for step in behind
     ]  # fmt: skip
-    return BindRequest(policy, version, behind[-1].digest, base.state, base.digest, redo)
+    return BindRequest(policy, version, behind[-1].digest, base.state, base.digest, redo, first)
 
 
 def _train_row(row: micro_batches.MicroBatchRow) -> TrainRow:

@@ -183,7 +183,9 @@ def _lags(rows: Sequence[TrainRow], width: int, version: int) -> Floats:
     if version == NO_VERSION:
         return lags
     for lag, row in zip(lags, rows, strict=True):
-        if row.segments:
+        if len(row.segments) == 2:  # one version made all of it, as nearly always
+            lag[:] = version - row.segments[0]
+        elif row.segments:
             lag[:] = version - np.repeat(row.segments[::2], row.segments[1::2])
     return lags.clip(min=0.0)
 

@@ -83,17 +83,23 @@ class Learner:
         rows: Sequence[TrainRow],
         entropy_coef: float,
         version: int = NO_VERSION,
+        reference: Decoder | None = None,
     ) -> TrainStats:
         """Add a micro-batch's gradient once; asked again, return the same figures. `version` is the trained one."""
         known = self.accumulator.known(epoch, micro_batch, content)
         if known is not None:
             return known
-        gradient, stats = self.gradient(rows, entropy_coef, self._objective, version)
+        gradient, stats = self.gradient(rows, entropy_coef, self._objective, version, reference)
         self.accumulator.add(micro_batch, content, gradient, stats)
         return stats
 
     def gradient(
-        self, rows: Sequence[TrainRow], entropy_coef: float, objective: Objective, version: int = NO_VERSION
+        self,
+        rows: Sequence[TrainRow],
+        entropy_coef: float,
+        objective: Objective,
+        version: int = NO_VERSION,
+        reference: Decoder | None = None,
     ) -> "tuple[torch.Tensor, TrainStats]":
         """Return the un-normalised gradient of rows, valid until the next call, with their figures."""
         import torch
@@ -106,7 +112,7 @@ class Learner:
         gradient = fresh if fresh.dtype == master.dtype else torch.zeros_like(master)
         sums = Sums()
         for batch in pack(blocks, self.decoder.vocabulary, self._budget):
-            value, figures = evaluate(self.decoder, batch, objective, entropy_coef)
+            value, figures = evaluate(self.decoder, batch, objective, entropy_coef, reference)
             value.backward()  # type: ignore[no-untyped-call]
             sums = sums.plus(figures)
             self._beat()
@@ -128,6 +134,7 @@ class Learner:
             clipped_sum=sums.clipped,
             older_tokens=int(sums.older_tokens),
             kl_update_sum=sums.kl_update,
+            kl_reference_sum=sums.kl_reference,
             seconds=time.perf_counter() - began,
         )
 

@@ -1,7 +1,8 @@
-"""The normal form on one batch: sum_i c_i sum_t m_it (w_it l_it - entropy_coef H_it), un-normalised.
+"""The normal form on one batch: sum_i c_i sum_t m_it (w_it l_it + kl_coef K_it - entropy_coef H_it),
+un-normalised.
 
 Distributions are those the engine drew from: softmax over the allowed ids of logits divided by the temperature. The
-entropy bonus is weighed by the same c_i, so one Z closes both at the step.
+entropy bonus and the penalty K for leaving a reference are weighed by the same c_i: one Z closes all at the step.
 
 Two ratios are told apart. Where the trained version itself made a token, trainer and engine should agree: what they
 differ by is the mismatch. Where an older version made it, the ratio is that of an update as well, and is counted apart.
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from flexmarl.algorithms.aggregation import Aggregation, aggregation_of
 from flexmarl.contracts.spec.algorithm import AlgorithmSpec, Loss
 from workers.training.decoder import Decoder
-from workers.training.losses import CORRECTIONS, REGISTRY, Corrector, Rows, TokenLoss
+from workers.training.losses import CORRECTIONS, KL_ESTIMATORS, REGISTRY, Corrector, Rows, TokenLoss
 from workers.training.losses.base import LOG_RATIO_LIMIT, TokenTerms
 from workers.training.packing import Batch
 
@@ -60,18 +61,27 @@ class Sums(NamedTuple):
     older_tokens: float = 0.0
     kl_update: float = 0.0
     logprob_gap_max: float = 0.0
+    kl_reference: float = 0.0
 
     def plus(self, other: "Sums") -> "Sums":
         widest = max(self.logprob_gap_max, other.logprob_gap_max)
         return Sums(*map(float.__add__, self, other))._replace(logprob_gap_max=widest)
 
 
-def evaluate(decoder: Decoder, batch: Batch, objective: Objective, entropy_coef: float) -> "tuple[torch.Tensor, Sums]":
+def evaluate(
+    decoder: Decoder, batch: Batch, objective: Objective, entropy_coef: float, reference: Decoder | None = None
+) -> "tuple[torch.Tensor, Sums]":
     """Return the batch's un-normalised objective, ready for `backward`, and its figures."""
+    import torch
+
     logprobs, entropy = token_scores(decoder, batch)
     place = _Placer(logprobs)
+    near = None
+    if reference is not None:
+        with torch.no_grad():
+            near = token_scores(reference, batch)[0]
     rows = Rows.masked(
-        logprobs, place(batch.behaviour), place(batch.present), place(batch.advantages), place(batch.lags)
+        logprobs, place(batch.behaviour), place(batch.present), place(batch.advantages), place(batch.lags), near
     )
     return total(rows, entropy, place(batch.coefficients), objective, entropy_coef)
 
@@ -87,6 +97,11 @@ def total(
     entropy = entropy.masked_fill(present == 0, 0.0)
     loss_sum = (weights * terms.per_token).sum()
     value = loss_sum - entropy_coef * (weights * entropy).sum()
+    distance = torch.zeros_like(rows.logprobs)
+    if rows.reference is not None:
+        kl = objective.algorithm.kl
+        distance = KL_ESTIMATORS.get(kl.estimator)(rows.logprobs - rows.reference)
+        value = value + kl.coefficient * (weights * distance).sum()
     with torch.no_grad():
         gap = rows.logprobs - rows.behaviour
         k3 = gap.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).expm1() - gap
@@ -96,7 +111,7 @@ def total(
         widest = (gap.abs() * fresh).max() if gap.numel() else gap.new_zeros(())
         figures = (
             loss_sum.detach(), (entropy * present).sum(), (k3 * fresh).sum(), (gap.abs() * fresh).sum(), clipped,
-            older.sum(), (k3 * older).sum(), widest,
+            older.sum(), (k3 * older).sum(), widest, (distance.detach() * present).sum(),
         )  # fmt: skip
         return value, Sums(*torch.stack(figures).double().tolist())
 

@@ -18,8 +18,14 @@ class FlatParameters:
     """Weights in one buffer. Leaves handed out share its memory and write their gradient into `fresh`."""
 
     def __init__(
-        self, weights: "Mapping[str, torch.Tensor]", order: Sequence[str], precision: str, device: str
+        self,
+        weights: "Mapping[str, torch.Tensor]",
+        order: Sequence[str],
+        precision: str,
+        device: str,
+        frozen: bool = False,
     ) -> None:
+        """Frozen weights are computed with and never trained: their gradient takes no memory, and nobody adds to it."""
         import torch
 
         compute_dtype = {"fp32": torch.float32, "fp64": torch.float64, "bf16": torch.bfloat16}[precision]
@@ -32,7 +38,7 @@ class FlatParameters:
             size += prod(self._shapes[name])
         self.master = torch.empty(size, dtype=master_dtype, device=device)
         self.compute = self.master if compute_dtype == master_dtype else self.master.to(compute_dtype)
-        self.fresh = torch.zeros(size, dtype=compute_dtype, device=device)
+        self.fresh = torch.zeros(1 if frozen else size, dtype=compute_dtype, device=device).expand(size)
         self.load(weights)
 
     @property

@@ -69,7 +69,9 @@ class Suspension(Generic[Rest]):
         """
         suspended = self._suspended.pop(policy)
         try:
-            learner = self._idle.pop(kind, None) or make(_nothing(suspended.shapes))
+            idle = self._idle.pop(kind, None)
+            self.give_back()
+            learner = idle or make(_nothing(suspended.shapes))
             own = memory_of(learner)
             on_host = all(tensor.device.type == "cpu" for tensor in own.values())
             tensors, marks = self._there().resume(suspended.ticket, own if on_host else None)
@@ -81,8 +83,13 @@ class Suspension(Generic[Rest]):
             self._there().release(suspended.ticket)
         return learner
 
+    def give_back(self) -> None:
+        """Keep no memory for a policy to come."""
+        self._idle.clear()
+
     def forget(self, policy: str) -> None:
-        """Let a suspended policy go, if there is one."""
+        """Let a suspended policy go, if there is one, and what lies idle."""
+        self.give_back()
         suspended = self._suspended.pop(policy, None)
         if suspended is not None:
             self._there().release(suspended.ticket)

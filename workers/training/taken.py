@@ -5,12 +5,13 @@ from collections.abc import Sequence
 
 import msgspec
 
+from workers.training.decoder import Decoder
 from workers.training.learner import Learner
 from workers.training.shelf import Shelf
 from workers.training.wire import RedoStep, TrainRow
 
 
-def redo(learner: Learner, step: RedoStep, shelf: Shelf) -> None:
+def redo(learner: Learner, step: RedoStep, shelf: Shelf, reference: Decoder | None = None) -> None:
     """Take a committed step again: the optimizer's state is made anew, the weights are the committed ones.
 
     Raises StateError when those weights are not on the shelf.
@@ -20,7 +21,7 @@ def redo(learner: Learner, step: RedoStep, shelf: Shelf) -> None:
     for batch in sorted(step.batches, key=lambda own: own.micro_batch):
         content = content_of(batch.rows)
         learner.accumulate(
-            accumulator.epoch, batch.micro_batch, content, batch.rows, batch.entropy_coef, step.version - 1
+            accumulator.epoch, batch.micro_batch, content, batch.rows, batch.entropy_coef, step.version - 1, reference
         )
     learner.step(step.learning_rate)
     learner.parameters.take(shelf.weights(step.digest))

@@ -24,13 +24,14 @@ from flexmarl.contracts.spec.team import Lora, PolicySpec
 from workers.child import IntervalLog
 from workers.models import UnsupportedModel, architecture_of, tokenizer_of
 from workers.models.adapter import WrongAdapterError, initial_adapter
-from workers.models.checks import EMBEDDING
 from workers.models.weights import initial_weights
 from workers.rollout.environments.registry import family_of
 from workers.training.checkpoints import Export, write_checkpoint
+from workers.training.checks import check_tokenizer
 from workers.training.errors import RefusalCode, TrainerRefusal
 from workers.training.learner import Adapter, Learner
 from workers.training.objective import Objective
+from workers.training.reference import References
 from workers.training.shelf import Shelf, Stored
 from workers.training.suspending import Suspension, plane_of
 from workers.training.taken import content_of, redo
@@ -88,6 +89,7 @@ class Trainer:
         self._held: dict[str, Held] = {}
         self._shelves: dict[str, Shelf] = {}
         self._suspension: Suspension[Held] = Suspension(partial(plane_of, home, run_id))
+        self._references = References(spec, device)
         self._behind: dict[str, dict[int, str]] = {}
         """Policy -> version whose training state is being written, with its digest."""
 
@@ -112,8 +114,9 @@ class Trainer:
         learner, version = self._learner(asked.policy), self._holding(asked.policy).version
         began = time.time()
         stats = learner.accumulate(
-            asked.accumulator, asked.micro_batch, content_of(asked.rows), asked.rows, asked.entropy_coef, version
-        )
+            asked.accumulator, asked.micro_batch, content_of(asked.rows), asked.rows, asked.entropy_coef, version,
+            self._references.get(asked.policy),
+        )  # fmt: skip
         pace = self._spec.resources.pace
         keep_pace(began, pace.micro_batch_s + pace.row_s * len(asked.rows))
         self._intervals.add("train", asked.policy, began, time.time(), stats.tokens)
@@ -244,15 +247,17 @@ class Trainer:
             roles = self._spec.roles_of(policy)
             done = warm_up(learner, settings.warmup, self._family, roles, Codec(tokenizer), rng)
             facts |= {"warmup_steps": done.steps, "warmup_seconds": done.seconds}
-        held = self._hold(policy, 0, tokenizer, learner, self._put_first(policy, learner))
-        held.created = self._bound(policy, held, created=True, facts=facts)
+        stored = self._put_first(policy, learner)
+        self._references.take(policy, stored.weights, self._shelf(policy))
+        held = self._hold(policy, 0, tokenizer, learner, stored)
+        held.created = reply_of(policy, held, created=True, facts=facts)
         return held.created
 
     def _restore(self, asked: BindRequest) -> BindReply:
         held = self._here(asked.policy)
         if held is not None and (held.version, held.stored.weights) == (asked.version, asked.digest):
             self._empty(held)
-            return self._bound(asked.policy, held)
+            return reply_of(asked.policy, held)
         shelf = self._shelf(asked.policy)
         shelf.settle()
         self._behind.pop(asked.policy, None)
@@ -268,13 +273,14 @@ class Trainer:
         learner = self._new_learner(asked.policy, asked.version, weights)
         if state is not None:
             learner.restore(state)
+        reference = self._references.take(asked.policy, asked.reference, shelf)
         for step in asked.redo:
-            redo(learner, step, shelf)
+            redo(learner, step, shelf, reference)
         self._empty_of(learner, asked.version)
         tokenizer = tokenizer_of(self._spec.policies[asked.policy].model, self._family.vocabulary())
         stored = self._stored_already(asked, learner, shelf)
         held = self._hold(asked.policy, asked.version, tokenizer, learner, stored)
-        return self._bound(asked.policy, held)
+        return reply_of(asked.policy, held)
 
     def _stored_already(self, asked: BindRequest, learner: Learner, shelf: Shelf) -> Stored:
         """Keep what was restored under the names that the platform knows; store what is new of it."""
@@ -314,21 +320,9 @@ class Trainer:
     def _empty_of(self, learner: Learner, version: int) -> None:
         learner.accumulator.open(self._epoch(version))
 
-    def _bound(
-        self, policy: str, held: Held, created: bool = False, facts: dict[str, float] | None = None
-    ) -> BindReply:
-        return BindReply(
-            policy=policy,
-            version=held.version,
-            digest=held.stored.weights,
-            state=held.stored.state,
-            created=created,
-            tokenizer=held.tokenizer,
-            facts=facts or {},
-        )
-
     def _new_learner(self, policy: str, version: int, weights: "Mapping[str, torch.Tensor]") -> Learner:
         """Return a learner of published weights: a whole model's, or an adapter's over the base on the shelf."""
+        self._suspension.give_back()  # memory of another kind of policy would lie beside it
         settings, algorithm = self._spec.policies[policy], self._spec.algorithm
         adapter = None
         if isinstance(settings.tuning, Lora):
@@ -376,18 +370,22 @@ class Trainer:
         return f"{version}:{self._incarnation}"
 
 
+def reply_of(policy: str, held: Held, created: bool = False, facts: dict[str, float] | None = None) -> BindReply:
+    """Return what is said of a policy that is held now."""
+    return BindReply(
+        policy=policy,
+        version=held.version,
+        digest=held.stored.weights,
+        state=held.stored.state,
+        created=created,
+        tokenizer=held.tokenizer,
+        facts=facts or {},
+    )
+
+
 def kind_of(policy: PolicySpec) -> str:
     """Return what policies have in common whose learners can take each other's place."""
     return policy.model_dump_json(include={"model", "tuning", "precision", "optimizer"})
-
-
-def check_tokenizer(policy: str, tokenizer: bytes, weights: "Mapping[str, torch.Tensor]") -> None:
-    """Refuse a tokenizer some of whose ids the weights do not know; a model may know more than it names."""
-    rows = len(weights[EMBEDDING]) if EMBEDDING in weights else None  # an adapter leaves the embedding as it is
-    named = Codec(tokenizer).size
-    if rows is not None and named > rows:
-        detail = f"the tokenizer of {policy!r} names {named} ids and its model knows {rows}; give it the model's own"
-        raise TrainerRefusal(RefusalCode.TOKENIZER_DIFFERS, detail)
 
 
 def keep_pace(began: float, seconds: float) -> None:

@@ -67,6 +67,8 @@ class BindRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Where steps are redone: digest of the weights that the training state belongs to."""
     redo: list[RedoStep] = []
     """Committed steps behind the training state, oldest first; the last one made the version asked for."""
+    reference: str = ""
+    """Digest of the policy's version 0, where that is not to be made."""
 
 
 class AccumulateRequest(msgspec.Struct, forbid_unknown_fields=True):

@@ -203,7 +203,8 @@ class LocalTier:
         listed: set[str] = set()
         for path in self._named(".manifest"):
             with gone_is_fine(), _unreadable_lists_nothing():
-                description = self._described(_digest_of(path))
+                digest = _digest_of(path)
+                description = self._read.get(digest) or self._described(digest)
                 listed.update(description.chunks if description else ())
         for path in self._named(INTENT):
             with gone_is_fine(), _unreadable_lists_nothing():

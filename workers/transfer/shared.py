@@ -11,6 +11,7 @@ and leave the copy its speed, and nothing here goes by content or leaves the hos
 import contextlib
 import mmap
 import os
+import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -30,11 +31,12 @@ from workers.transfer.parallel import in_threads
 if TYPE_CHECKING:
     import torch
 
-CHUNK_BYTES = 2**20
-"""Fits a core's own cache: what was just hashed is copied without being fetched from memory again."""
-PER_TASK = 16
+CHUNK_BYTES = 4 * 2**20
+"""Large enough that the interpreter costs little beside the copy, small enough to share out among threads."""
+PER_TASK = 4
 """Chunks that one thread takes at a time."""
 MEMORY = Path("/dev/shm")
+_FILE = re.compile(r"[0-9a-f]{32}\.(?P<owner>(?P<pid>\d+)-(?P<born>\d+))\.\w+")
 
 
 @dataclass(slots=True)
@@ -145,7 +147,7 @@ class SharedMemory:
         try:
             with full_told(name, self._root):
                 os.posix_fallocate(descriptor, 0, max(1, size))
-            mapped = mmap.mmap(descriptor, max(1, size), flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+            mapped = mmap.mmap(descriptor, max(1, size), flags=mmap.MAP_SHARED)  # touched by several threads
         except BaseException:
             path.unlink()
             raise
@@ -204,9 +206,8 @@ def sweep(home: str | Path, folder: Path = MEMORY) -> None:
 
 def _sweep(root: Path, own: str) -> None:
     for path in root.iterdir():
-        owner = path.name.split(".")[1]
-        pid, _, born = owner.partition("-")
-        if owner != own and _born(int(pid)) != born:
+        named = _FILE.fullmatch(path.name)
+        if named is not None and named["owner"] != own and _born(int(named["pid"])) != named["born"]:
             with gone_is_fine():
                 path.unlink()
 

@@ -120,4 +120,6 @@ class TrainStats(Record):
     """Tokens that older versions made."""
     kl_update_sum: float = 0.0
     """Sum of the k3 estimate over the tokens that older versions made: update and mismatch in one."""
+    kl_reference_sum: float = 0.0
+    """Sum of the estimated divergence from the reference policy, where there is one."""
     seconds: float = 0.0

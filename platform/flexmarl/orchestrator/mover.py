@@ -124,11 +124,15 @@ def for_waiting(seen: Snapshot) -> list[Move]:
         board.give(engine, out, name)
         turns = seen.policies[name].turns
         reason = (
-            f"{name} has no engine and {_turns(turns)} that waited {seen.now - since:.1f} s; "
+            f"{name} has no engine and {_turns(turns)} that {_waited(seen.now - since)}; "
             f"{out} has {_turns(seen.policies[out].turns)} on {_engines(board.count(out) + 1)}"
         )
         moves.append(Move(engine, out, name, "waiting", reason))
     return moves
+
+
+def _waited(seconds: float) -> str:
+    return f"waited {seconds:.1f} s" if seconds >= 0.05 else "just came"
 
 
 def _givers(board: _Board, into: str) -> Iterator[tuple[int, str]]:
@@ -217,7 +221,8 @@ def _to(board: _Board, hottest: str, delta: float, hold_s: float) -> Move | None
             continue
         reason = (
             f"{_said(seen, board, hottest)}, {_said(seen, board, coldest)}: {before - per_engine[coldest]:.1f} apart, "
-            f"above {delta:g} for {lasted:.1f} s; {use:.0%} of an engine gained, a load takes {asked.load_s:.2f} s"
+            f"above {delta:g} for {lasted:.1f} s; "
+            f"gains {100 * use:.0f} % of an engine, a load takes {asked.load_s:.2f} s"
         )
         return Move(engine, coldest, hottest, "disparity", reason)
     return None

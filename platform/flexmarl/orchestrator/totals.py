@@ -1,6 +1,6 @@
 """What micro-batches add up to. Every figure is a sum, but the largest gap, which is the largest."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from flexmarl.contracts.wire import TrainStats
 
@@ -20,19 +20,15 @@ class TrainTotals:
     clipped_sum: float = 0.0
     older_tokens: int = 0
     kl_update_sum: float = 0.0
+    kl_reference_sum: float = 0.0
     seconds: float = 0.0
 
     def add(self, more: "TrainStats | TrainTotals") -> None:
         """Take in what a micro-batch, or a step of several, adds."""
-        self.rows += more.rows
-        self.tokens += more.tokens
-        self.z += more.z
-        self.loss_sum += more.loss_sum
-        self.entropy_sum += more.entropy_sum
-        self.kl_engine_sum += more.kl_engine_sum
-        self.logprob_gap_sum += more.logprob_gap_sum
-        self.logprob_gap_max = max(self.logprob_gap_max, more.logprob_gap_max)
-        self.clipped_sum += more.clipped_sum
-        self.older_tokens += more.older_tokens
-        self.kl_update_sum += more.kl_update_sum
-        self.seconds += more.seconds
+        widest = max(self.logprob_gap_max, more.logprob_gap_max)
+        for name in FIGURES:
+            setattr(self, name, getattr(self, name) + getattr(more, name))
+        self.logprob_gap_max = widest
+
+
+FIGURES = tuple(own.name for own in fields(TrainTotals))

@@ -49,6 +49,9 @@ def any_mix(rng):
             sampling__group_filter=rng.choice(["none", "drop_zero_variance"]),
             evaluation__every_steps=rng.choice([1, 2]),
             resources=rng.choice([{}, {}, {"rollout_devices": 2, "engine_policies": 1}]),
+            sampling__keep_members=rng.choice([None, None, 2]),
+            algorithm__group_key=rng.choice(["episode_group", "agent_turn", "team"]),
+            algorithm__shaping=rng.choice(["none", {"type": "overlong", "buffer_tokens": 1}]),
         )
         if not broken_rules(spec):
             return spec

@@ -4,7 +4,7 @@ import pytest
 
 from flexmarl.contracts import events as e
 from flexmarl.contracts.status import RunReason, RunStatus
-from flexmarl.contracts.wire import EVALUATION_DRAWS, EpisodeOutcome, EpisodeStatus, Origin, TrainStats
+from flexmarl.contracts.wire import EVALUATION_DRAWS, EpisodeOutcome, EpisodeStatus, Origin, SampleRef, TrainStats
 from flexmarl.orchestrator.state import decode
 from tests.unit.orchestrator.fake_cluster import FakeCluster, Faults, make_spec, running, started
 
@@ -306,5 +306,8 @@ def test_filters_judge_by_rewards_before_shaping():
     cluster = quiet(sampling__group_filter="drop_zero_variance", algorithm__shaping={"type": "overlong"})
     members = cluster.spec.batch.episodes_per_task
     equal = [cluster.episode(m).model_copy(update={"team_score": 0.5, "scores": {}}) for m in range(members)]
+    limit = cluster.core.plan.reply_limits["speaker"]
+    longest = SampleRef(role="speaker", turn=0, tokens=limit, reward=0.5)
+    equal[0] = equal[0].model_copy(update={"samples": (longest,)})
     settle(cluster, 0, equal)
     assert cluster.core.state.cohort.refused == 1

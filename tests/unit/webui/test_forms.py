@@ -5,6 +5,7 @@ import yaml
 from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.spec import ExperimentSpec
 from webui import forms, yamltext
+from webui.views import words
 
 SCHEMA = ExperimentSpec.model_json_schema()
 DOCUMENT = resolve({"agents": {"speaker": {}, "listener": {}}, "environment": {"type": "reference_game"}}).document
@@ -81,3 +82,9 @@ def test_yaml_keeps_every_value_and_knows_its_lines() -> None:
     assert line.strip().startswith("tasks_per_step:")
     assert yamltext.nearest_line(where, "/batch/nothing/here") == where["/batch"]
     assert yamltext.lines("a: [1,\nb: 2") == {}
+
+
+def test_values_of_a_specification_are_written_as_yaml_writes_them() -> None:
+    for value in (None, True, 0.5, 3, "lora", ["q_proj", "k_proj"], []):
+        assert yaml.safe_load(words.text_of(value)) == value
+    assert words.text_of(["q_proj", "k_proj"]) == "[q_proj, k_proj]"

@@ -23,8 +23,8 @@ from workers.rollout.engines.torch_engine import TorchEngine
 from workers.rollout.engines.vllm_engine import VllmEngine
 from workers.rollout.engines.vllm_instance import numbers
 from workers.rollout.engines.wire import LoadRequest
+from workers.training.checks import check_tokenizer
 from workers.training.errors import TrainerRefusal
-from workers.training.trainer import check_tokenizer
 from workers.transfer.base import StateMissing
 
 NAN, INF = float("nan"), float("inf")

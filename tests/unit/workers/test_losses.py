@@ -176,6 +176,7 @@ def test_soft_gates_close_on_both_sides_of_ratio_one():
         ({"correction": "masked_importance", "importance_level": "sequence"}, [3.0, 2.0], [0.0, 0.0]),
         ({"correction": "sequence_filter"}, [4.0, 0.5, 1.5], [1.0, 1.0, 1.0]),
         ({"correction": "sequence_filter"}, [4.0, 3.0], [0.0, 0.0]),
+        ({"correction": "sequence_filter"}, [0.3, 0.6], [0.0, 0.0]),
         ({"correction": "off_policy_filter"}, [0.1, 0.2], [1.0, 1.0]),
     ],
 )

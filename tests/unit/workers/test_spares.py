@@ -40,7 +40,7 @@ class Played:
 
     async def group(self, spares):
         playing = [asyncio.create_task(self.play(member, 1)) for member in self.first]
-        attempts = await asyncio.wait_for(play_with_spares(playing, spares, lambda member: self.play(member, 2)), 5.0)
+        attempts = await asyncio.wait_for(play_with_spares(playing, spares, lambda member: self.play(member, 2)), 60.0)
         assert all(task.done() for task in playing), "nothing plays on"
         return [(own.order.member, own.order.attempt, own.replaced) for own in attempts]
 

@@ -1,8 +1,11 @@
 """Durable training states: what of them is on disk after a step, and what is redone behind the last one."""
 
+import hashlib
+import json
 from pathlib import Path
 
 import pytest
+from safetensors.torch import save
 
 from tests.unit.workers.test_train_trainer import accumulate, create, make_rows, make_trainer, refusal, step, train
 from workers.training.errors import RefusalCode
@@ -87,3 +90,30 @@ def test_a_training_state_that_cannot_be_written_beside_fails_the_next_step(
     later = make_trainer(tmp_path, "b", mechanisms={"durability": "async"})
     redo = recorded([first, second], 1)
     assert later.bind(BindRequest("speaker", 2, second.digest, second.durable[1], first.digest, redo)).version == 2
+
+
+def test_versions_put_before_contents_were_cut_into_chunks_are_restored_under_their_names(tmp_path: Path):
+    first = create(make_trainer(tmp_path / "new"))
+    new = LocalTier(tmp_path / "new", "reader")
+    (tmp_path / "old" / "state").mkdir(parents=True)
+
+    def as_before(digest: str, meta: dict[str, object]) -> str:
+        payload = save(new.get(digest), metadata={"meta": json.dumps(meta)})
+        name, folder = hashlib.sha256(payload).hexdigest(), tmp_path / "old" / "state"
+        (folder / f"{name}.safetensors").write_bytes(payload)
+        (folder / f"{name}.json").write_text(json.dumps({"digest": name, "bytes": len(payload)}))
+        (folder / f"{name}.claim.run-1-speaker").touch()
+        return name
+
+    weights = as_before(first.digest, {"kind": "weights"})
+    state = as_before(first.state, {"kind": "training_state", "weights": weights})
+    upgraded = make_trainer(tmp_path / "old", "b")
+    bound = upgraded.bind(BindRequest("speaker", 0, weights, state))
+    assert (bound.digest, bound.state) == (weights, state), "the platform knows them by these names"
+    straight = make_trainer(tmp_path / "new", "b")
+    straight.bind(BindRequest("speaker", 0, first.digest, first.state))
+    assert [r.digest for r in train(upgraded, range(4), "b")] == [r.digest for r in train(straight, range(4), "b")]
+    upgraded.settle()
+    left = LocalTier(tmp_path / "old", "reader")
+    assert left.locate(state) is None, "it went as any state that is too old"
+    assert left.locate(weights) is not None

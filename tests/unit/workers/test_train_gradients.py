@@ -8,11 +8,12 @@ import torch
 from torch.nn import functional as F
 
 from flexmarl.algorithms.aggregation import aggregation_of
-from flexmarl.contracts.spec.algorithm import Loss
+from flexmarl.contracts.spec.algorithm import AlgorithmSpec, Loss
 from flexmarl.contracts.spec.team import AdamW, FactoryModel
 from workers.models import architecture_of, build_model
 from workers.models.weights import initial_weights
 from workers.training import learner as learner_module
+from workers.training.errors import TrainerRefusal
 from workers.training.learner import Learner, Objective
 from workers.training.wire import TrainRow
 
@@ -242,3 +243,40 @@ def test_bf16_weights_gather_their_gradient_in_fp32():
     half.step(1e-3)
     assert not torch.equal(half.parameters.master, half.parameters.compute.float())
     assert torch.equal(half.parameters.master.bfloat16(), half.parameters.compute)
+
+
+def test_tokens_of_older_versions_are_counted_apart():
+    """What the trained version made tells of the engine; what older ones made, of the updates since as well."""
+    loss = Loss(type="ppo_clip")
+    learner = make_learner(loss)
+    rng = np.random.default_rng(8)
+    rows = [make_row(rng, 3, 4, segments=segments) for segments in ([7, 4], [5, 1, 7, 3], [6, 4], [])]
+    _, stats = learner.gradient(rows, 0.0, Objective.of(loss), version=7)
+    assert (stats.tokens, stats.older_tokens) == (16, 5)
+    old = [_replace(row, segments=[5, 4]) for row in rows]
+    _, older = learner.gradient(old, 0.0, Objective.of(loss), version=7)
+    _, fresh = learner.gradient([_replace(row, segments=[]) for row in rows], 0.0, Objective.of(loss), version=7)
+    assert (older.older_tokens, older.kl_engine_sum, older.logprob_gap_max) == (16, 0.0, 0.0)
+    assert older.kl_update_sum == pytest.approx(fresh.kl_engine_sum)
+    assert stats.kl_engine_sum + stats.kl_update_sum == pytest.approx(fresh.kl_engine_sum)
+    assert fresh.logprob_gap_sum / 16 < fresh.logprob_gap_max <= fresh.logprob_gap_sum
+    assert stats.loss_sum == pytest.approx(fresh.loss_sum), "ages alone change no gradient"
+
+
+def test_version_segments_of_another_length_are_refused():
+    learner = make_learner(Loss())
+    row = make_row(np.random.default_rng(9), 3, 4, segments=[7, 3])
+    with pytest.raises(TrainerRefusal, match="malformed_row"):
+        learner.gradient([row], 0.0, Objective.of(Loss()), version=7)
+
+
+def test_stale_tokens_are_left_out_by_their_versions():
+    loss = Loss()
+    masked = Objective.of(loss, AlgorithmSpec(loss=loss, correction="mask_stale", stale_after=1))
+    learner = make_learner(loss, "fp64")
+    row = make_row(np.random.default_rng(10), 3, 4)
+    found, stats = learner.gradient([_replace(row, segments=[5, 4])], 0.0, masked, version=7)
+    assert torch.count_nonzero(found) == 0
+    assert (stats.z, stats.clipped_sum) == (4.0, 4.0)
+    found = learner.gradient([_replace(row, segments=[6, 4])], 0.0, masked, version=7)[0].clone()
+    assert torch.equal(found, learner.gradient([row], 0.0, Objective.of(loss))[0])

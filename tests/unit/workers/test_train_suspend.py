@@ -62,7 +62,7 @@ def test_it_steps_to_the_same_bits_with_the_accumulator_it_had(tmp_path: Path, p
 
 def test_memory_of_a_policy_that_left_serves_the_next(tmp_path: Path, place: str):
     trainer = make_trainer(tmp_path)
-    create(trainer)
+    created = create(trainer)
     create(trainer, "listener")
     suspend(trainer)
     memory = trainer._held["listener"].learner.parameters.master.data_ptr()
@@ -70,6 +70,9 @@ def test_memory_of_a_policy_that_left_serves_the_next(tmp_path: Path, place: str
     accumulate(trainer, 1, make_rows(1))
     used = trainer._held["speaker"].learner.parameters.master.data_ptr()
     assert (used == memory) == (place != "process")
+    suspend(trainer)
+    trainer.bind(BindRequest("speaker", 0, created.digest, created.state))
+    assert not trainer._suspension._idle, "what lies idle goes before a new learner is made"
 
 
 def test_verbs_meet_a_suspended_policy_as_they_would_a_held_one(tmp_path: Path, place: str):

@@ -18,7 +18,7 @@ from workers.transfer.contents import encode
 from workers.transfer.objects import ObjectStore
 from workers.transfer.peer import Peer
 from workers.transfer.plane import DiskShelter, OwnMemory, Plane, Shelter, Ticket
-from workers.transfer.shared import SharedMemory
+from workers.transfer.shared import SharedMemory, sweep
 
 MIB = 2**20
 
@@ -161,7 +161,9 @@ def test_states_go_with_their_owner_killed_in_mid_write(tmp_path: Path):
     assert torch.equal(reader.get(name)[0]["x"], torch.ones(1000)), "a living owner's state is there for all"
     process.send_signal(signal.SIGKILL)
     process.wait()
-    reader.sweep()
+    next(tmp_path.glob("flexmarl-*")).joinpath("foreign").touch()  # not ours, not touched
+    sweep(tmp_path, tmp_path)
+    next(tmp_path.glob("flexmarl-*/foreign")).unlink()
     with pytest.raises(StateMissing):
         reader.get(name)
     assert not list(tmp_path.glob("flexmarl-*/*"))

@@ -9,6 +9,7 @@ from workers.training.losses.base import CORRECTIONS, REGISTRY, Corrector, Rows,
 from workers.training.losses.cispo import cispo
 from workers.training.losses.gspo import gspo
 from workers.training.losses.importance import masked, truncated
+from workers.training.losses.kl import KL_ESTIMATORS
 from workers.training.losses.policy_gradient import policy_gradient
 from workers.training.losses.ppo_clip import ppo_clip
 from workers.training.losses.row_filters import off_policy_filter, sequence_filter
@@ -25,4 +26,4 @@ CORRECTIONS.add("mask_stale", mask_stale)
 CORRECTIONS.add("sequence_filter", sequence_filter)
 CORRECTIONS.add("off_policy_filter", off_policy_filter)
 
-__all__ = ["CORRECTIONS", "REGISTRY", "Corrector", "Rows", "TokenLoss", "TokenTerms"]
+__all__ = ["CORRECTIONS", "KL_ESTIMATORS", "REGISTRY", "Corrector", "Rows", "TokenLoss", "TokenTerms"]

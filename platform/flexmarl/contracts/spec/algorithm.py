@@ -72,6 +72,16 @@ CorrectionName = Literal[
 ]
 
 
+class ReferenceKl(Strict):
+    """A penalty for leaving the policy that training began with: version 0, after its warm-up."""
+
+    coefficient: float = Field(default=0.0, ge=0.0, le=100.0)
+    """Weight of the divergence beside the loss; 0: none, and no second copy of the weights is held."""
+    estimator: Literal["k2", "k3"] = "k3"
+    """Of KL(policy || reference) from drawn tokens: half the squared log-ratio, whose gradient is the divergence's; or
+    p_ref / p - 1 - log p_ref / p, which is unbiased as a value."""
+
+
 class AlgorithmSpec(Strict):
     group_key: Literal["episode_group", "agent_turn", "team"] = "episode_group"
     """Rows that share a baseline: those of a role, with `per_turn` of the same turn index; always of the same turn
@@ -81,6 +91,7 @@ class AlgorithmSpec(Strict):
     advantage: Advantage = Advantage()
     loss: Loss = Loss()
     entropy: EntropyBonus = EntropyBonus()
+    kl: ReferenceKl = ReferenceKl()
     correction: CorrectionName = "none"
     """Of tokens that were not sampled by the weights they train. Weights, for a loss without a ratio of its own:
     p / p_engine capped at `importance_limit` (`truncated_importance`), or left out beyond floor and limit

@@ -1,0 +1,80 @@
+"""The policy that training is kept near to: its first version, for every life of a trainer."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.unit.workers.test_train_durability import recorded
+from tests.unit.workers.test_train_trainer import accumulate, create, make_rows, make_trainer, refusal, train
+from workers.training.errors import RefusalCode
+from workers.training.wire import BindRequest
+from workers.transfer import LocalTier
+
+KEPT = {"algorithm": {"kl": {"coefficient": 0.5, "estimator": "k3"}}}
+LORA = {"policies": {"speaker": {"tuning": {"type": "lora", "rank": 4}}}}
+
+
+def test_the_first_step_is_taken_where_the_reference_is_and_the_next_ones_leave_it(tmp_path: Path):
+    trainer, plain = make_trainer(tmp_path / "kept", **KEPT), make_trainer(tmp_path / "free")
+    create(trainer)
+    create(plain)
+    first = accumulate(trainer, 0, make_rows(0))
+    assert first.kl_reference_sum == pytest.approx(0.0, abs=1e-9)
+    trainer.bind(BindRequest("speaker", -1))  # empties the accumulator
+    kept, free = train(trainer, range(3)), train(plain, range(3))
+    assert kept[0].digest == free[0].digest, "nothing pulls at the reference itself"
+    assert kept[2].digest != free[2].digest
+    assert accumulate(trainer, 6, make_rows(6), "3:a").kl_reference_sum > 0.0
+    assert accumulate(plain, 6, make_rows(6), "3:a").kl_reference_sum == 0.0
+
+
+@pytest.mark.parametrize("tuning", [{}, LORA], ids=["full", "lora"])
+@pytest.mark.parametrize("durability", ["every_step", {"type": "every_k", "every": 3}])
+def test_a_new_life_keeps_near_the_same_policy(tmp_path: Path, durability: object, tuning: dict):
+    changes = {**KEPT, **tuning, "mechanisms": {"durability": durability}}
+    trainer = make_trainer(tmp_path, **changes)
+    created = create(trainer)
+    replies = train(trainer, range(4))
+    [uninterrupted] = train(trainer, range(4, 5))
+    trainer.settle()
+    later = make_trainer(tmp_path, "b", **changes)
+    since = max(reply.version for reply in replies if reply.state)
+    base = replies[since - 1]
+    redo = recorded(replies, since)
+    request = BindRequest("speaker", 4, replies[-1].digest, base.state, base.digest, redo, created.digest)
+    assert later.bind(request).version == 4
+    assert train(later, range(4, 5), "b")[0].digest == uninterrupted.digest
+
+
+def test_the_first_version_stays_on_disk_for_as_long_as_it_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("workers.training.shelf.WEIGHTS_COUNT", 1)
+    trainer = make_trainer(tmp_path, **KEPT)
+    created = create(trainer)
+    replies = train(trainer, range(5))
+    trainer.settle()
+    tier = LocalTier(tmp_path, "reader")
+    assert tier.locate(created.digest)
+    assert not tier.locate(replies[0].digest)
+
+
+def test_a_trainer_that_cannot_find_the_reference_refuses_the_policy(tmp_path: Path):
+    trainer = make_trainer(tmp_path, **KEPT)
+    create(trainer)
+    [reply] = train(trainer, range(1))
+    trainer.settle()
+    for unknown in ("", "0" * 64):
+        with refusal(RefusalCode.STATE):
+            make_trainer(tmp_path, "b", **KEPT).bind(
+                BindRequest("speaker", 1, reply.digest, reply.state, reference=unknown)
+            )
+
+
+def test_a_reference_has_no_gradient_of_its_own(tmp_path: Path):
+    trainer = make_trainer(tmp_path, **KEPT)
+    create(trainer)
+    train(trainer, range(2))
+    reference = trainer._references.get("speaker")
+    embedding = reference._embed
+    assert embedding.grad.untyped_storage().nbytes() <= 8
+    assert torch.count_nonzero(embedding.grad) == 0

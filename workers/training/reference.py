@@ -1,0 +1,54 @@
+"""The policies that trained ones are kept near to: each one's first version, demonstrations included.
+
+Invariants: a reference is never trained, and it is the same for every life of a trainer, since its weights are found by
+the digest of version 0 and claimed in the state plane for as long as the run's folder is there. A run without a penalty
+loads none. It stays on the device while its policy is suspended.
+"""
+
+from typing import TYPE_CHECKING
+
+from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.spec.team import Lora
+from workers.models import architecture_of
+from workers.training.adapted import AdaptedParameters
+from workers.training.decoder import Decoder, parameter_order
+from workers.training.parameters import FlatParameters
+from workers.training.shelf import Shelf
+from workers.transfer import StateMissing
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
+
+LABEL = "reference"
+
+
+class References:
+    def __init__(self, spec: ExperimentSpec, device: str) -> None:
+        self._spec = spec
+        self._device = device
+        self._decoders: dict[str, Decoder] = {}
+
+    def get(self, policy: str) -> Decoder | None:
+        """Return what a policy is compared with, None where nothing is."""
+        return self._decoders.get(policy)
+
+    def take(self, policy: str, digest: str, shelf: Shelf) -> Decoder | None:
+        """Load a policy's first version, if it is needed and not there. Raises StateError when it cannot be had."""
+        wanted = self._spec.algorithm.kl.coefficient > 0 and policy in self._spec.trainable_policies()
+        if wanted and policy not in self._decoders:
+            if not digest:
+                raise StateMissing(f"version 0 of {policy}", "nobody said by what digest it is known")
+            weights = shelf.weights(digest)
+            shelf.hold(digest, LABEL)
+            self._decoders[policy] = self._decoder(policy, weights, shelf)
+        return self._decoders.get(policy)
+
+    def _decoder(self, policy: str, weights: "Mapping[str, torch.Tensor]", shelf: Shelf) -> Decoder:
+        settings = self._spec.policies[policy]
+        base = shelf.base() if isinstance(settings.tuning, Lora) else weights
+        whole = FlatParameters(base, parameter_order(base.keys()), settings.precision, self._device, frozen=True)
+        if isinstance(settings.tuning, Lora):
+            AdaptedParameters(whole, weights, settings.tuning, settings.precision, self._device)
+        return Decoder(whole, architecture_of(settings.model))
