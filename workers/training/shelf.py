@@ -68,8 +68,13 @@ class Shelf:
         restorable = encode(state, {"kind": _STATE, "weights": published.digest})
         self.settle()
         storing = self._beside.submit(self._tier.store, restorable)  # both wait for the disk, so they wait together
-        manifest = self._tier.store(published)
-        storing.result()
+        try:
+            manifest = self._tier.store(published)
+            storing.result()
+        except BaseException:  # no version: whichever of the two was stored goes as well, once both are done
+            storing.exception()
+            self._evict([each.digest for each in (published, restorable) if not self._known(each.digest)])
+            raise
         self._note_weights(manifest.digest, manifest.bytes)
         self._note_state(restorable.digest, published.digest)
         self._evicting = self._beside.submit(self._evict, self._let_go())
@@ -160,6 +165,9 @@ class Shelf:
 
     def _published(self, weights: "Weights") -> Encoded:
         return encode(weights, {"kind": _WEIGHTS, **self._about})
+
+    def _known(self, digest: str) -> bool:
+        return digest in self._states or digest in self._weights
 
     def _note_state(self, state: str, weights: str) -> None:
         self._states.pop(state, None)

@@ -2,6 +2,7 @@
 
 import errno
 import math
+import os
 from pathlib import Path
 
 import numpy as np
@@ -283,15 +284,22 @@ def test_a_step_that_cannot_be_stored_is_no_step(tmp_path: Path, monkeypatch: py
     assert step(trainer, [1]).version == 1
 
 
-def test_a_full_disk_refuses_the_step_by_name_and_it_is_taken_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("least", "most"), [(0, 1e9), (1e5, 5e5), (5e5, 1e9)], ids=["both", "weights", "state"])
+def test_a_full_disk_refuses_the_step_by_name_and_it_is_taken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: float, most: float
+):
     trainer = make_trainer(tmp_path)
     created = create(trainer)
     accumulate(trainer, 1, make_rows(1))
     trainer.settle()
     before = sorted(path.name for path in (tmp_path / "state").iterdir())
 
-    def full(*_: object) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    write = os.writev
+
+    def full(descriptor: int, pieces: list[memoryview]) -> int:
+        if least <= sum(map(len, pieces)) < most:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(descriptor, pieces)
 
     with monkeypatch.context() as patch:
         patch.setattr("os.writev", full)
