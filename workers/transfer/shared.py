@@ -1,14 +1,15 @@
 """Host memory for suspended states: whole files in a memory file system, mapped; one per state.
 
 Invariants. A state lives as long as the process that suspended it, and not longer: whoever opens the tier next removes
-what dead owners left. Its manifest comes last, with a checksum per chunk, and each is checked when the state is read:
-nothing half written is ever resumed. Room is taken before anything is written: a full memory file system is an error
-that is told (StateFull), never a signal that kills. Memory of states that are gone is kept for the next one, up to
-`limit_bytes` in all: touching fresh memory costs several times a copy. Checksums are XXH3, not names: they tell damage
-and leave the copy its speed, and nothing here goes by content or leaves the host.
+what owners left whose locks nobody holds any more. Its manifest comes last, with a checksum per chunk, and each is
+checked when the state is read: nothing half written is ever resumed. Room is taken before anything is written: a full
+memory file system is an error that is told (StateFull), never a signal that kills. Memory of states that are gone is
+kept for the next one, up to `limit_bytes` in all: touching fresh memory costs several times a copy. Checksums are XXH3,
+not names: they tell damage and leave the copy its speed, and nothing here goes by content or leaves the host.
 """
 
 import contextlib
+import fcntl
 import mmap
 import os
 import re
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 import numpy as np
@@ -36,7 +37,7 @@ CHUNK_BYTES = 4 * 2**20
 PER_TASK = 4
 """Chunks that one thread takes at a time."""
 MEMORY = Path("/dev/shm")
-_FILE = re.compile(r"[0-9a-f]{32}\.(?P<owner>(?P<pid>\d+)-(?P<born>\d+))\.\w+")
+_FILE = re.compile(r"[0-9a-f]{32}\.(?P<owner>[0-9a-f]{32})\.\w+")
 
 
 @dataclass(slots=True)
@@ -59,7 +60,9 @@ class SharedMemory:
         self._root = _folder(home, folder)
         self._root.mkdir(mode=0o700, exist_ok=True)
         self._limit = limit_bytes
-        self._owner = f"{os.getpid()}-{_born(os.getpid())}"
+        self._owner = uuid.uuid4().hex
+        self._living: BinaryIO | None = None
+        """The owner's lock, which the kernel lets go of when the process ends."""
         self._rooms: dict[str, _Room] = {}
         self._free: list[_Room] = []
         self.sweep()
@@ -111,6 +114,10 @@ class SharedMemory:
             path.unlink(missing_ok=True)
         self._rooms.clear()
         self._free.clear()
+        if self._living is not None:
+            _lock_of(self._root, self._owner).unlink(missing_ok=True)
+            self._living.close()
+            self._living = None
         with contextlib.suppress(OSError):  # others have states here
             self._root.rmdir()
 
@@ -142,7 +149,7 @@ class SharedMemory:
 
     def _make(self, name: str, size: int) -> _Room:
         path = self._payload(name)
-        self._root.mkdir(mode=0o700, exist_ok=True)  # it goes when it is empty
+        self._live()
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             with full_told(name, self._root):
@@ -154,6 +161,14 @@ class SharedMemory:
         finally:
             os.close(descriptor)
         return _Room(path, max(1, size), mapped, np.frombuffer(mapped, dtype=np.uint8))
+
+    def _live(self) -> None:
+        """Say that the owner of what is written next is alive, for as long as it is."""
+        if self._living is None:
+            self._root.mkdir(mode=0o700, exist_ok=True)  # it goes when it is empty
+            with _alone(self._root):
+                self._living = open(_lock_of(self._root, self._owner), "xb")  # noqa: SIM115 - held until `close`
+                fcntl.flock(self._living, fcntl.LOCK_EX)
 
     def _give_back(self, name: str) -> None:
         room = self._rooms.pop(name, None)
@@ -205,11 +220,40 @@ def sweep(home: str | Path, folder: Path = MEMORY) -> None:
 
 
 def _sweep(root: Path, own: str) -> None:
-    for path in root.iterdir():
-        named = _FILE.fullmatch(path.name)
-        if named is not None and named["owner"] != own and _born(int(named["pid"])) != named["born"]:
-            with gone_is_fine():
-                path.unlink()
+    with _alone(root):
+        named = {path: found["owner"] for path in root.iterdir() if (found := _FILE.fullmatch(path.name))}
+        for owner in set(named.values()) - {own}:
+            if _dead(root, owner):
+                for path in [path for path in named if named[path] == owner]:
+                    path.unlink(missing_ok=True)
+                _lock_of(root, owner).unlink(missing_ok=True)
+
+
+def _dead(root: Path, owner: str) -> bool:
+    """Tell whether nobody holds an owner's lock: process ids mean nothing to whoever lives in another namespace."""
+    try:
+        with open(_lock_of(root, owner), "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return True
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _lock_of(root: Path, owner: str) -> Path:
+    return root / f"{owner}.alive"
+
+
+@contextmanager
+def _alone(root: Path) -> Iterator[None]:
+    """Keep others from looking for dead owners meanwhile: one is born."""
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _folder(home: str | Path, folder: Path) -> Path:
@@ -246,12 +290,3 @@ def _unmap(room: _Room) -> None:
     room.path.unlink(missing_ok=True)
     room.view = room.view[:0].copy()
     room.mapped.close()
-
-
-def _born(pid: int) -> str:
-    """Return what tells a living process from another that had its number before; empty when there is none."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
-    return "" if fields[0] == "Z" else fields[19]

@@ -139,7 +139,7 @@ def test_a_full_memory_file_system_is_told_and_nothing_stays(tmp_path: Path, mon
         patch.setattr(os, "posix_fallocate", full)
         with pytest.raises(StateFull):
             memory.put(_tensors(), {})
-    assert not list(tmp_path.glob("flexmarl-*/*"))
+    assert [path.suffix for path in tmp_path.glob("flexmarl-*/*")] in ([], [".alive"])
 
 
 KILLED = """
@@ -167,6 +167,18 @@ def test_states_go_with_their_owner_killed_in_mid_write(tmp_path: Path):
     with pytest.raises(StateMissing):
         reader.get(name)
     assert not list(tmp_path.glob("flexmarl-*/*"))
+
+
+def test_a_living_owner_is_known_by_its_lock_and_not_by_its_process_id(tmp_path: Path, monkeypatch):
+    """Containers may share host memory and not their process ids."""
+    memory = SharedMemory(tmp_path, 64 * MIB, tmp_path)
+    name, _ = memory.put(_tensors(), {})
+    monkeypatch.setattr("os.getpid", lambda: 4_000_000)
+    SharedMemory(tmp_path, 64 * MIB, tmp_path)
+    sweep(tmp_path, tmp_path)
+    assert _same(memory.get(name)[0], _tensors())
+    memory.close()
+    assert not list(tmp_path.glob("flexmarl-*"))
 
 
 # Contents from elsewhere --------------------------------------------------------------------------------------------
