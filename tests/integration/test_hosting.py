@@ -17,8 +17,9 @@ import pytest
 from flexmarl.contracts.plane_tokens import Plane, PlaneRefused, check
 from flexmarl.store import engines, leases
 from flexmarl.store.engines import EngineRoute
+from tests.support.ended import ended
 from tests.support.little_memory import little_memory
-from tests.support.machine import Machine, alive, slowness, wait_for
+from tests.support.machine import Machine, slowness, wait_for
 from tests.support.store_story import Story
 from workers.children import TERM_S
 from workers.hosting import RENEW_S
@@ -61,7 +62,7 @@ def test_a_killed_worker_takes_its_child_along_and_its_successor_hosts_again(wor
     pid = workers.lease()[1]
     first_worker.kill()
     first_worker.wait()
-    wait_for(lambda: not alive(pid))
+    wait_for(lambda: ended(pid))
     workers.start()
     began = time.monotonic()
     second = workers.serving(first.incarnation)
@@ -111,7 +112,7 @@ def test_sigterm_leaves_the_lease_to_the_next_worker(workers):
     pid = workers.lease()[1]
     worker.terminate()
     assert worker.wait(60) == 0
-    assert not alive(pid)
+    assert ended(pid)
     assert workers.lease()[0] == "held"
     lapsed = "SELECT expires_at <= clock_timestamp() FROM store.lease WHERE device_id = 'box.cpu0'"
     order = "SELECT status, next_send <= clock_timestamp() FROM store.command WHERE kind = 'host_lease'"
@@ -133,7 +134,7 @@ def test_a_released_lease_ends_after_its_child_even_a_stubborn_one(workers):
     pid = wait_for(started)
     leases.request_release(workers.story.conn, 1, lease_id)
     wait_for(lambda: workers.lease()[0] == "ended", 60)
-    assert not alive(pid)
+    assert ended(pid)
     assert leases.supply(workers.story.conn).free
     status = workers.story.conn.execute("SELECT status FROM store.command WHERE no = %s", [no]).fetchone()
     assert status == ("done",)
@@ -181,7 +182,7 @@ def test_a_child_that_stands_alone_is_found_killed_and_replaced(workers, tmp_pat
     pid = workers.lease()[1]
     os.kill(pid, signal.SIGSTOP)
     second = workers.serving(first.incarnation, 60)
-    assert not alive(pid)
+    assert ended(pid)
     assert workers.lease()[3] == 1, "the same host"
     assert second.endpoint != first.endpoint
     workers.story.decide()

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import dramatiq
-import psutil
 import pytest
 
 from flexmarl.contracts.commands import HostLease
@@ -115,10 +114,3 @@ def slowness() -> float:
     for _ in range(3):
         subprocess.run([sys.executable, "-c", "import asyncio, http.client, json, subprocess"], check=True)
     return max(1.0, (time.monotonic() - began) / (3 * SMALL_PROCESS_S))
-
-
-def alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
