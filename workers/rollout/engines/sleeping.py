@@ -6,6 +6,7 @@ asleep.
 """
 
 import ctypes
+import gc
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ class Sleep:
     def begin(self, engine: Engine) -> None:
         """Put an engine to sleep; one that sleeps stays so. Raises BusyError, CannotSleepError."""
         if self.held is not None:
+            give_back()  # what another thread still had in its hands the first time
             return
         load = engine.depth()
         if engine.busy:
@@ -64,6 +66,7 @@ class Sleep:
 
 def give_back() -> None:
     """Return freed memory to the operating system: the C library keeps what it may use again."""
+    gc.collect()
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's own
         if trim is not None:
