@@ -9,6 +9,7 @@ files was dropped, `warm` from it. Every round changes all chunks, so nothing is
 
 import argparse
 import asyncio
+import io
 import mmap
 import os
 import shutil
@@ -67,6 +68,15 @@ class State:
         """Return a state's memory in slices, in order."""
         flat = [source[name].view(torch.uint8).numpy() for name in PARTS]
         return [part[start : start + SLICE] for part in flat for start in range(0, len(part), SLICE)]
+
+    def write(self, file: io.FileIO) -> None:
+        for part in self.slices(self.tensors):
+            file.write(part.data)
+
+    def read(self, file: io.FileIO) -> None:
+        """Fill the memory to resume into."""
+        for part in self.slices(self.room):
+            file.readinto(part.data)
 
 
 def copy(pairs: list[tuple[Bytes, Bytes]]) -> None:
@@ -136,14 +146,12 @@ def raw_disk(state: State, folder: Path, cold: bool) -> float:
     state.change()
     path, taken = folder / "raw", list[float]()
     with timed(taken), open(path, "wb", buffering=0) as file:
-        for part in state.slices(state.tensors):
-            file.write(part.data)
+        state.write(file)
         os.fsync(file.fileno())
     if cold:
         drop(path)
     with timed(taken), open(path, "rb", buffering=0) as file:
-        for part in state.slices(state.room):
-            file.readinto(part.data)
+        state.read(file)
     state.check()
     path.unlink()
     return sum(taken)
@@ -207,15 +215,13 @@ def raw_pulled(state: State, home: Path, other: Path, address: str) -> float:
     path, there, taken = home / "raw", other / "raw", list[float]()
     with timed(taken):
         with open(path, "wb", buffering=0) as file:
-            for part in state.slices(state.tensors):
-                file.write(part.data)
+            state.write(file)
             os.fsync(file.fileno())
         with urllib.request.urlopen(f"http://{address}/plain/raw") as body, open(there, "wb", buffering=0) as file:
             shutil.copyfileobj(body, file, 8 * 2**20)
             os.fsync(file.fileno())
         with open(there, "rb", buffering=0) as file:
-            for part in state.slices(state.room):
-                file.readinto(part.data)
+            state.read(file)
     state.check()
     path.unlink()
     there.unlink()
@@ -245,13 +251,11 @@ def raw_stored(state: State, folder: Path) -> float:
     path, there, taken = folder / "raw", folder / "raw2", list[float]()
     with timed(taken):
         with open(path, "wb", buffering=0) as file:
-            for part in state.slices(state.tensors):
-                file.write(part.data)
+            state.write(file)
         shutil.copyfile(path, there)
         with open(there, "rb+", buffering=0) as file:
             os.fsync(file.fileno())
-            for part in state.slices(state.room):
-                file.readinto(part.data)
+            state.read(file)
     state.check()
     path.unlink()
     there.unlink()
