@@ -1,7 +1,7 @@
 // The plan beside the form: what the specification would become, per agent, and whether it fits now.
 import { $, chip, el, icon, number } from "./dom.js";
 
-const range = ([low, high]) => (low === high ? number(low) : `${number(low)}–${number(high)}`);
+const range = ([low, high]) => (low === high ? number(low) : `${number(low)}–\u200b${number(high)}`);
 
 /** Show a plan; `stale` keeps the last valid one, dimmed. */
 export function show(plan, { agents, expected, stale }) {
