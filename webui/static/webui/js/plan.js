@@ -28,7 +28,7 @@ function tiles(plan, expected) {
   const sums = plan.arithmetic;
   const list = [["Train steps", number(plan.spec.budget.train_steps), "at most"], ["Episodes per step", number(sums.episodes_per_step), `${number(sums.tasks_per_step)} × ${number(sums.episodes_per_task)}`],
     ["Episodes in all", number(sums.total_episodes), `${number(sums.evaluations * sums.evaluation_episodes)} for evaluation`], ["Samples in all", range(sums.total_samples), expected || ""]];
-  return el("div", { class: "pt" }, ...list.map(([label, value, basis]) => el("div", { class: "tile" }, el("div", { class: "l", text: label }), el("div", { class: "v tn", text: value }), el("div", { class: "d", text: basis, title: basis }))));
+  return el("div", { class: "pt" }, ...list.map(([label, value, basis]) => el("div", { class: "tile" }, el("div", { class: "l", text: label }), el("div", { class: "v tn" }, ...String(value).split("\u200b").map((part) => el("span", { text: part }))), el("div", { class: "d", text: basis, title: basis }))));
 }
 
 function samples(spec, sums, agents) {
