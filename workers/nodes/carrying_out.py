@@ -19,9 +19,11 @@ from flexmarl.contracts.commands import (
     BindPolicy,
     LoadWeights,
     OptimizerStep,
+    SuspendPolicy,
     UnloadPolicy,
     WriteCheckpoint,
 )
+from flexmarl.contracts.events import PolicySuspended
 from flexmarl.contracts.wire import TrainStats
 from flexmarl.store import checkpoints, engines, micro_batches, steps, tokenizers
 from flexmarl.store.commands import Taken
@@ -40,6 +42,8 @@ from workers.training.wire import (
     RedoStep,
     StepReply,
     StepRequest,
+    SuspendReply,
+    SuspendRequest,
     TrainRow,
 )
 
@@ -59,8 +63,12 @@ def prepare(conn: psycopg.Connection, taken: Taken) -> Prepared:
     match taken.command:
         case BindPolicy(policy=policy, version=None):
             return Prepared(taken, BindRequest(policy))
+        case BindPolicy(policy=policy, version=int(version)) as order if order.resume:
+            return Prepared(taken, _resume_request(conn, taken.run_id, order, version))
         case BindPolicy(policy=policy, version=int(version)):
             return Prepared(taken, _bind_request(conn, taken.run_id, policy, version))
+        case SuspendPolicy() as order:
+            return Prepared(taken, SuspendRequest(order.policy, order.accumulator, order.reach))
         case Accumulate() as order:
             batch = micro_batches.read(conn, taken.run_id, order.policy, order.micro_batch)
             rows = [_train_row(row) for row in batch.rows]
@@ -96,6 +104,8 @@ async def perform(client: ChildClient, prepared: Prepared) -> Commit:
     match command:
         case BindPolicy():
             return _commit_bind(client, taken, command, await client.train("bind", request, BindReply))
+        case SuspendPolicy():
+            return _commit_suspend(client, taken, command, await client.train("suspend", request, SuspendReply))
         case Accumulate():
             reply = await client.train("accumulate", request, AccumulateReply)
             return _commit_accumulate(taken, command, reply)
@@ -132,6 +142,16 @@ def _bind_request(conn: psycopg.Connection, run_id: int, policy: str, version: i
     return BindRequest(policy, version, behind[-1].digest, base.state, base.digest, redo, first)
 
 
+def _resume_request(conn: psycopg.Connection, run_id: int, order: BindPolicy, version: int) -> BindRequest:
+    """Read what a suspended policy is checked against; what it consists of lies in the state plane."""
+    own = steps.version_of(conn, run_id, order.policy, version)
+    first = steps.version_of(conn, run_id, order.policy, 0).digest
+    return BindRequest(
+        order.policy, version, own.digest, own.state, reference=first, resume=order.resume,
+        accumulator=order.accumulator,
+    )  # fmt: skip
+
+
 def _train_row(row: micro_batches.MicroBatchRow) -> TrainRow:
     arrays = row.arrays
     return TrainRow(
@@ -145,8 +165,18 @@ def _commit_bind(client: ChildClient, taken: Taken, command: BindPolicy, reply: 
     bind = steps.Bind(
         lease_id=command.lease_id, incarnation=client.child.incarnation, policy=reply.policy, version=reply.version,
         digest=reply.digest, state=reply.state, created=reply.created, tokenizer=reply.tokenizer, facts=reply.facts,
+        resumed=reply.resumed, accumulator=command.accumulator, bytes=reply.bytes, seconds=reply.seconds,
     )  # fmt: skip
     return lambda conn: steps.commit_bind(conn, taken, bind)
+
+
+def _commit_suspend(client: ChildClient, taken: Taken, command: SuspendPolicy, reply: SuspendReply) -> Commit:
+    event = PolicySuspended(
+        lease_id=command.lease_id, incarnation=client.child.incarnation, policy=command.policy,
+        accumulator=command.accumulator, ticket=reply.ticket, bytes=reply.bytes, seconds=reply.seconds,
+        command_no=taken.no,
+    )  # fmt: skip
+    return lambda conn: steps.commit_suspend(conn, taken, event)
 
 
 def _commit_accumulate(taken: Taken, command: Accumulate, reply: AccumulateReply) -> Commit:

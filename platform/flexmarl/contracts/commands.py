@@ -102,6 +102,22 @@ class BindPolicy(Record):
     version: int | None = None
     """None: create version 0 from the policy's model source."""
     digest: Digest | None = None
+    resume: str = ""
+    """Where it was suspended, as `PolicySuspended` told: it goes on with the gradients it had gathered."""
+    accumulator: str = ""
+    """Of a policy that was suspended: the epoch of its accumulator, which goes on under the epoch of this trainer."""
+
+
+class SuspendPolicy(Record):
+    """Make a trainer give a policy up and keep all of it, its accumulator and the set of micro-batches in it included,
+    where another trainer can take it from."""
+
+    kind: Literal["suspend_policy"] = "suspend_policy"
+    lease_id: int
+    policy: Name
+    accumulator: str
+    reach: Literal["process", "host", "cluster"] = "cluster"
+    """Where the run has trainers that may take it up: only the one that suspends it, others of its host, anywhere."""
 
 
 class CutMicroBatch(Record):
@@ -178,6 +194,7 @@ Command = Annotated[
     | ReleaseLease
     | PlayGroups
     | BindPolicy
+    | SuspendPolicy
     | CutMicroBatch
     | Accumulate
     | OptimizerStep
@@ -207,6 +224,7 @@ ROUTES: dict[str, Route] = {
     "host_lease": Route.BROKER,
     "play_groups": Route.BROKER,
     "bind_policy": Route.NODE,
+    "suspend_policy": Route.NODE,
     "accumulate": Route.NODE,
     "optimizer_step": Route.NODE,
     "load_weights": Route.NODE,

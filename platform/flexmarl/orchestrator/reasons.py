@@ -17,6 +17,7 @@ from flexmarl.contracts.commands import (
     PlayGroups,
     ReleaseLease,
     RequestDevices,
+    SuspendPolicy,
     UnloadPolicy,
     WriteCheckpoint,
 )
@@ -82,7 +83,15 @@ def _vector(command: PlayGroups) -> str:
 def _bind(state: RunState, command: BindPolicy) -> str:
     if command.version is None:
         return f"{command.policy} has no version yet"
+    if command.resume:
+        return f"{command.policy} has something to do: it goes on at v{command.version} with what it had gathered"
     return f"no trainer holds {command.policy}: it starts again from v{command.version}, the newest committed one"
+
+
+def _suspend(state: RunState, command: SuspendPolicy) -> str:
+    lease = state.leases.get(command.lease_id)
+    where = f"lease {command.lease_id}" if lease is None else lease.device_id
+    return f"{where} is wanted for another policy than {command.policy}"
 
 
 def _cut(state: RunState, command: CutMicroBatch) -> str:
@@ -129,6 +138,7 @@ _REASONS: dict[type[Any], Callable[[RunState, Any], str]] = {
     ReleaseLease: _release,
     PlayGroups: _play,
     BindPolicy: _bind,
+    SuspendPolicy: _suspend,
     CutMicroBatch: _cut,
     Accumulate: _accumulate,
     OptimizerStep: _step,
