@@ -102,6 +102,27 @@ class BindPolicy(Record):
     version: int | None = None
     """None: create version 0 from the policy's model source."""
     digest: Digest | None = None
+    gang: tuple[int, ...] = ()
+    """Trainer leases that hold it together, in the order of their ranks, this one first; empty: it alone. The answer
+    comes when every rank has joined, or is the refusal `gang_incomplete`."""
+    meeting: int = 0
+    """Which forming of the policy's gang this is: the same number in the commands of all its ranks, a higher one each
+    time. A rank that comes late to an older one finds nobody there."""
+
+
+class JoinGang(Record):
+    """Make a trainer a further rank of a policy's gang; what it holds of the policy from before is let go.
+
+    Its node tells it where the leader, the gang's first lease, has its rendezvous. The fact `RankJoined` says that it
+    waits there; `PolicyBound` of the leader, that all are in. A gang lasts until the policy is bound anew or a rank is
+    lost, which the leader tells by refusing what it is asked for next (`rank_lost`).
+    """
+
+    kind: Literal["join_gang"] = "join_gang"
+    lease_id: int
+    policy: Name
+    gang: tuple[int, ...]
+    meeting: int = 0
 
 
 class CutMicroBatch(Record):
@@ -178,6 +199,7 @@ Command = Annotated[
     | ReleaseLease
     | PlayGroups
     | BindPolicy
+    | JoinGang
     | CutMicroBatch
     | Accumulate
     | OptimizerStep
@@ -207,6 +229,7 @@ ROUTES: dict[str, Route] = {
     "host_lease": Route.BROKER,
     "play_groups": Route.BROKER,
     "bind_policy": Route.NODE,
+    "join_gang": Route.NODE,
     "accumulate": Route.NODE,
     "optimizer_step": Route.NODE,
     "load_weights": Route.NODE,

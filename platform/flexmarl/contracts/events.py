@@ -139,6 +139,16 @@ class PolicyBound(Record):
     """E.g. `parameters`, `warmup_steps`, `warmup_seconds`."""
 
 
+class RankJoined(Record):
+    """A trainer is a further rank of a policy's gang, or waits at the leader's rendezvous to become one."""
+
+    kind: Literal["rank_joined"] = "rank_joined"
+    lease_id: int
+    incarnation: str
+    policy: Name
+    meeting: int
+
+
 class GroupSettled(Record):
     """All members of an episode group ended; its rows are in the store, in this event's transaction.
 
@@ -286,6 +296,7 @@ Event = Annotated[
     | GangRecalled
     | PoolsChanged
     | PolicyBound
+    | RankJoined
     | GroupSettled
     | MicroBatchAccumulated
     | StepCommitted

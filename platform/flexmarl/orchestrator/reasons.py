@@ -12,6 +12,7 @@ from flexmarl.contracts.commands import (
     Command,
     CutMicroBatch,
     HostLease,
+    JoinGang,
     LoadWeights,
     OptimizerStep,
     PlayGroups,
@@ -85,6 +86,11 @@ def _bind(state: RunState, command: BindPolicy) -> str:
     return f"no trainer holds {command.policy}: it starts again from v{command.version}, the newest committed one"
 
 
+def _join(state: RunState, command: JoinGang) -> str:
+    rank = command.gang.index(command.lease_id)
+    return f"{command.policy} is bound to {len(command.gang)} devices, and this one is its rank {rank}"
+
+
 def _cut(state: RunState, command: CutMicroBatch) -> str:
     groups = len({sample.draw for sample in command.samples})
     give = "gives" if groups == 1 else "give"
@@ -129,6 +135,7 @@ _REASONS: dict[type[Any], Callable[[RunState, Any], str]] = {
     ReleaseLease: _release,
     PlayGroups: _play,
     BindPolicy: _bind,
+    JoinGang: _join,
     CutMicroBatch: _cut,
     Accumulate: _accumulate,
     OptimizerStep: _step,

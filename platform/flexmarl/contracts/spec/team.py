@@ -131,6 +131,9 @@ class PolicySpec(Strict):
     tuning: Tuning = FullTuning()
     optimizer: AdamW = AdamW()
     warmup: SupervisedWarmup | None = None
+    devices: int = Field(default=1, ge=1, le=64)
+    """Trainer ranks that share its weights, gradient and optimizer among them, each on a device of its own. They start
+    and stop together, and a state that one number of ranks made is taken up by any other."""
     lag_policy: LagPolicy | None = None
     """How old its rows may be; as `mechanisms.lag_policy` says when absent. Together: the team's lag vector."""
 
