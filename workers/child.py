@@ -47,6 +47,8 @@ class ChildConfig(msgspec.Struct, forbid_unknown_fields=True):
 class ChildReady(msgspec.Struct):
     port: int
     incarnation: str
+    rendezvous: int = 0
+    """Port where the ranks of gangs meet that this child leads; 0: it leads none."""
 
 
 class ChildFailed(msgspec.Struct):

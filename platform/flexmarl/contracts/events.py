@@ -160,6 +160,16 @@ class PolicySuspended(Record):
     command_no: int
 
 
+class RankJoined(Record):
+    """A trainer is a further rank of a policy's gang, or waits at the leader's rendezvous to become one."""
+
+    kind: Literal["rank_joined"] = "rank_joined"
+    lease_id: int
+    incarnation: str
+    policy: Name
+    meeting: int
+
+
 class GroupSettled(Record):
     """All members of an episode group ended; its rows are in the store, in this event's transaction.
 
@@ -308,6 +318,7 @@ Event = Annotated[
     | PoolsChanged
     | PolicyBound
     | PolicySuspended
+    | RankJoined
     | GroupSettled
     | MicroBatchAccumulated
     | StepCommitted

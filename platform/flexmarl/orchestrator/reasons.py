@@ -12,6 +12,7 @@ from flexmarl.contracts.commands import (
     Command,
     CutMicroBatch,
     HostLease,
+    JoinGang,
     LoadWeights,
     OptimizerStep,
     PlayGroups,
@@ -94,6 +95,11 @@ def _suspend(state: RunState, command: SuspendPolicy) -> str:
     return f"{where} is wanted for another policy than {command.policy}"
 
 
+def _join(state: RunState, command: JoinGang) -> str:
+    rank = command.gang.index(command.lease_id)
+    return f"{command.policy} is bound to {len(command.gang)} devices, and this one is its rank {rank}"
+
+
 def _cut(state: RunState, command: CutMicroBatch) -> str:
     groups = len({sample.draw for sample in command.samples})
     give = "gives" if groups == 1 else "give"
@@ -139,6 +145,7 @@ _REASONS: dict[type[Any], Callable[[RunState, Any], str]] = {
     PlayGroups: _play,
     BindPolicy: _bind,
     SuspendPolicy: _suspend,
+    JoinGang: _join,
     CutMicroBatch: _cut,
     Accumulate: _accumulate,
     OptimizerStep: _step,

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import orjson
 from psycopg import Connection
 
-from flexmarl.contracts.commands import OptimizerStep
-from flexmarl.contracts.events import PolicyBound, PolicySuspended, StepCommitted
+from flexmarl.contracts.commands import JoinGang, OptimizerStep
+from flexmarl.contracts.events import PolicyBound, PolicySuspended, RankJoined, StepCommitted
 from flexmarl.store import tokenizers
 from flexmarl.store.commands import Taken, finish, guard
 from flexmarl.store.errors import LeaseLost, Refused
@@ -182,6 +182,19 @@ def commit_suspend(conn: Connection, taken: Taken, event: PolicySuspended) -> No
         guard(conn, taken)
         _serving(conn, taken.run_id, event.lease_id, event.incarnation)
         put_event(conn, taken.run_id, f"suspended:{taken.no}:{event.incarnation}", event)
+        finish(conn, taken)
+
+
+def commit_join(conn: Connection, taken: Taken, order: JoinGang, incarnation: str) -> None:
+    """Tell the driver that a rank waits for its leader and finish the command, in one transaction.
+
+    Raises TokenLost, EpochStale or LeaseLost.
+    """
+    event = RankJoined(lease_id=order.lease_id, incarnation=incarnation, policy=order.policy, meeting=order.meeting)
+    with conn.transaction():
+        guard(conn, taken)
+        _serving(conn, taken.run_id, order.lease_id, incarnation)
+        put_event(conn, taken.run_id, f"joined:{taken.no}:{incarnation}", event)
         finish(conn, taken)
 
 

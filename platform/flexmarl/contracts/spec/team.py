@@ -126,10 +126,11 @@ Tuning = Annotated[FullTuning | Lora, Field(discriminator="type")]
 
 
 class Devices(Strict):
-    """Trainer devices that a policy is trained on at once, as one gang: all of them or none."""
+    """Trainer devices that a policy is trained on at once, as one gang: they start and stop together. Its ranks share
+    weights, gradient and optimizer among them; a state that one number of ranks made is taken up by any other."""
 
     least: int = Field(default=1, ge=1, le=64)
-    """With more than one, weights, gradients and optimizer are shared out among them."""
+    """It is trained on so many or not at all."""
     most: int = Field(default=1, ge=1, le=64)
     """It may take so many while no other policy waits for one; only where devices are given on demand."""
 
