@@ -149,7 +149,9 @@ def _bind_request(conn: psycopg.Connection, run_id: int, order: BindPolicy) -> B
         ])
         for step in behind
     ]  # fmt: skip
-    return BindRequest(policy, version, behind[-1].digest, base.state, base.digest, redo, first, gang, meeting)
+    return BindRequest(
+        policy, version, behind[-1].digest, base.state, base.digest, redo, first, gang=gang, meeting=meeting
+    )
 
 
 def _join_request(conn: psycopg.Connection, run_id: int, order: JoinGang) -> JoinRequest:

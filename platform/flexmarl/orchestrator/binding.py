@@ -10,8 +10,8 @@ again. Before a policy is suspended, gradients that were asked for and not compu
 from math import inf
 from typing import Literal
 
-from flexmarl.contracts.commands import BindPolicy, SuspendPolicy
-from flexmarl.contracts.events import DeviceUse, PolicySuspended
+from flexmarl.contracts.commands import BindPolicy, JoinGang, SuspendPolicy
+from flexmarl.contracts.events import DeviceUse, PolicySuspended, RankJoined
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.orchestrator.allocation import Bind, Snapshot, Standing, next_look, on_demand, spread_once
 from flexmarl.orchestrator.context import Context
@@ -170,12 +170,28 @@ def _bind(ctx: Context, name: str, policy: PolicyState) -> None:
     # The policy's own back-off holds every attempt to bring it back, whichever of its commands failed.
     if leader is None or not leader.incarnation or not ctx.wanted(key) or not ctx.wanted(f"policy:{name}"):
         return
+    home = policy.home
+    gang = tuple(home.gang) if len(home.gang) > 1 else ()
+    home.meeting += bool(gang)
     command = BindPolicy(
         lease_id=leader.lease_id,
         policy=name,
         version=policy.version,
         digest=policy.digest or None,
-        resume=policy.home.ticket,
-        accumulator=policy.accumulator if policy.home.ticket else "",
+        resume=home.ticket,
+        accumulator=policy.accumulator if home.ticket else "",
+        gang=gang,
+        meeting=home.meeting if gang else 0,
     )
     ctx.issue(key, command, lease_id=leader.lease_id, version=-1 if policy.version is None else policy.version)
+    for lease_id in gang[1:]:
+        order = JoinGang(lease_id=lease_id, policy=name, gang=gang, meeting=home.meeting)
+        ctx.withdraw(f"join:{name}:{lease_id}")
+        ctx.issue(f"join:{name}:{lease_id}", order, lease_id=lease_id)
+
+
+def on_rank_joined(ctx: Context, event: RankJoined) -> None:
+    """A further rank is in, or waits for its leader, who tells when all are."""
+    policy, key = ctx.state.policies.get(event.policy), f"join:{event.policy}:{event.lease_id}"
+    if policy is not None and policy.home.meeting == event.meeting:
+        ctx.answered(key)

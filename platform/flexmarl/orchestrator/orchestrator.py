@@ -27,6 +27,7 @@ from flexmarl.contracts.events import (
     PolicySuspended,
     PolicyUnloaded,
     PoolsChanged,
+    RankJoined,
     RunGivenUp,
     RunVerb,
     StepCommitted,
@@ -40,7 +41,7 @@ from flexmarl.contracts.wire import Origin
 from flexmarl.orchestrator import attempts
 from flexmarl.orchestrator import progress as progress_view
 from flexmarl.orchestrator.attention import Attention
-from flexmarl.orchestrator.binding import on_policy_suspended
+from flexmarl.orchestrator.binding import on_policy_suspended, on_rank_joined
 from flexmarl.orchestrator.cohorts import on_train_group
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.evaluation import on_evaluation_group
@@ -100,6 +101,7 @@ HANDLERS: dict[type[Any], Callable[[Context, Any], None]] = {
     PoolsChanged: on_pools_changed,
     PolicyBound: on_policy_bound,
     PolicySuspended: on_policy_suspended,
+    RankJoined: on_rank_joined,
     GroupSettled: _on_group,
     MicroBatchAccumulated: on_accumulated,
     StepCommitted: on_step_committed,

@@ -138,7 +138,7 @@ def on_command_failed(ctx: Context, event: CommandFailed) -> None:
         ctx.failed(key)  # it stays where it is and goes on; whoever waits for its devices waits on
         ctx.note(f"{name} cannot be suspended ({event.code}): {event.message[:500]}", NoteLevel.WARNING)
         return
-    if kind in ("accumulate", "step", "bind", "suspend"):
+    if kind in ("accumulate", "step", "bind", "join", "suspend"):
         # The trainer's state is in doubt now: one back-off per policy, and everything of it again.
         name = name.partition(":")[0]
         key = f"policy:{name}"

@@ -81,6 +81,8 @@ class Home:
     """Where it is suspended; empty while it is not. It stays until a trainer has taken the policy up."""
     lease_id: int = 0
     """Lease whose trainer suspended it last."""
+    meeting: int = 0
+    """How often a gang of several was formed for it."""
     since: float = 0.0
     """When it was given its gang."""
     waiting_since: float | None = None

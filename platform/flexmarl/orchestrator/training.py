@@ -220,6 +220,7 @@ def unbind(ctx: Context, name: str) -> None:
     policy.accumulator = policy.home.ticket = ""
     ctx.withdraw(f"bind:{name}")
     ctx.withdraw(f"suspend:{name}")
+    ctx.withdraw_prefix(f"join:{name}:")
     ctx.withdraw(f"step:{name}")
     ctx.withdraw_prefix(f"accumulate:{name}:")
     for own in _gathering(ctx, name):
