@@ -37,6 +37,8 @@ class Standing:
     bound_at: float = 0.0
     last: int = 0
     """Device it was on last: what it left there may be of use."""
+    homes: tuple[int, ...] = ()
+    """Devices that somebody chose for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,8 @@ def spread_once(seen: Snapshot) -> list[Change]:
         standing, room = seen.policies[name], book.room(name)
         if len(room) < standing.least:
             continue
-        gang = tuple(sorted(room[: standing.least]))
+        chosen = len(standing.homes) == standing.least and set(standing.homes) <= set(room)
+        gang = standing.homes if chosen else tuple(sorted(room[: standing.least]))
         book.bind(name, gang)
         changes.append(Bind(name, gang, "static", f"{name} is trained there from now on"))
     return changes

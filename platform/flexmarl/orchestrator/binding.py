@@ -132,7 +132,15 @@ def _standing(ctx: Context, name: str, due: dict[str, int]) -> Standing:
         idle_since=home.idle_since,
         bound_at=home.since,
         last=home.lease_id,
+        homes=_homes(ctx, name),
     )
+
+
+def _homes(ctx: Context, name: str) -> tuple[int, ...]:
+    """Return the devices that the specification chooses for a policy, none while one of them is not there."""
+    chosen = ctx.plan.spec.mechanisms.allocation.homes.get(name, ())
+    leases = sorted(lease.lease_id for lease in ctx.state.at_work(DeviceUse.TRAINER))
+    return tuple(leases[place] for place in chosen) if all(place < len(leases) for place in chosen) else ()
 
 
 def _busy(ctx: Context, name: str) -> bool:
