@@ -6,7 +6,7 @@ computed in is kept for the next policy of equal settings, so that two that alte
 """
 
 import atexit
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -24,7 +24,7 @@ MEMORY_SHARE = 0.5
 """Of the memory file system's size, for the suspended states of a home; of the machine's memory, for one process."""
 
 Rest = TypeVar("Rest")
-Shapes = Mapping[str, tuple[int, ...]]
+Shapes = Mapping[str, Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,12 @@ class Suspension(Generic[Rest]):
     def suspend(self, policy: str, learner: Learner, kind: str, rest: Rest) -> Suspended[Rest]:
         """Take a policy's learner off the device. Raises StateFull, after which nothing has changed.
 
-        Learners of one kind can take each other's place.
+        Learners of one kind can take each other's place; of none, nobody's.
         """
-        ticket = self._there().suspend(memory_of(learner), learner.marks())
-        shapes = {name: tuple(tensor.shape) for name, tensor in learner.parameters.named().items()}
-        self._suspended[policy] = Suspended(ticket, shapes, rest)
-        self._idle = {kind: learner} if ticket.copied else {}
+        with learner.setting_aside():
+            ticket = self._there().suspend(memory_of(learner), learner.marks())
+        self._suspended[policy] = Suspended(ticket, learner.shapes, rest)
+        self._idle = {kind: learner} if ticket.copied and kind else {}
         return self._suspended[policy]
 
     def resume(self, policy: str, kind: str, make: "Callable[[dict[str, torch.Tensor]], Learner]") -> Learner:
@@ -72,13 +72,14 @@ class Suspension(Generic[Rest]):
             idle = self._idle.pop(kind, None)
             self.give_back()
             learner = idle or make(_nothing(suspended.shapes))
-            own = memory_of(learner)
-            on_host = all(tensor.device.type == "cpu" for tensor in own.values())
-            tensors, marks = self._there().resume(suspended.ticket, own if on_host else None)
-            if not on_host:
-                for name, tensor in own.items():
-                    tensor.copy_(tensors[name])
-            learner.go_on(marks)
+            with learner.coming_back():
+                own = memory_of(learner)
+                on_host = all(tensor.device.type == "cpu" for tensor in own.values())
+                tensors, marks = self._there().resume(suspended.ticket, own if on_host else None)
+                if not on_host:
+                    for name, tensor in own.items():
+                        tensor.copy_(tensors[name])
+                learner.go_on(marks)
         finally:
             self._there().release(suspended.ticket)
         return learner
@@ -118,9 +119,8 @@ def _nothing(shapes: Shapes) -> "dict[str, torch.Tensor]":
     return {name: torch.zeros(()).expand(shape) for name, shape in shapes.items()}
 
 
-def plane_of(home: str, run_id: int) -> Plane:
-    """Return the plane of a trainer's suspended states; what an earlier life of it left on disk is let go."""
-    owner = f"run-{run_id}-suspended"
+def plane_of(home: str, owner: str) -> Plane:
+    """Return a plane of suspended states; what an earlier life of its owner left on disk is let go."""
     disk = LocalTier(home, owner)
     disk.collect((), 0.0)
     shelters: list[Shelter] = [OwnMemory(int(MEMORY_SHARE * psutil.virtual_memory().total)), DiskShelter(disk)]

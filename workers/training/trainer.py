@@ -11,7 +11,7 @@ nothing meant for an earlier life or version is ever taken in.
 import random
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,15 +20,18 @@ import structlog
 
 from flexmarl.algorithms.seeds import derive
 from flexmarl.contracts.spec.experiment import ExperimentSpec
-from flexmarl.contracts.spec.team import Lora, PolicySpec
+from flexmarl.contracts.spec.team import Lora
 from workers.child import IntervalLog
 from workers.models import UnsupportedModel, architecture_of, tokenizer_of
 from workers.models.adapter import WrongAdapterError, initial_adapter
 from workers.models.weights import initial_weights
+from workers.rollout.environments.base import Family
 from workers.rollout.environments.registry import family_of
 from workers.training.checkpoints import Export, write_checkpoint
 from workers.training.checks import check_tokenizer
 from workers.training.errors import RefusalCode, TrainerRefusal
+from workers.training.gangs.membership import Gangs
+from workers.training.held import Held, keep_pace, kind_of, reply_of
 from workers.training.learner import Adapter, Learner
 from workers.training.objective import Objective
 from workers.training.reference import References
@@ -43,6 +46,8 @@ from workers.training.wire import (
     BindRequest,
     CheckpointReply,
     CheckpointRequest,
+    JoinReply,
+    JoinRequest,
     StepReply,
     StepRequest,
     SuspendReply,
@@ -60,21 +65,6 @@ CREATE = -1
 """Version of a bind request that asks for version 0 to be made."""
 
 
-@dataclass
-class Held:
-    """A policy this trainer holds."""
-
-    version: int
-    stored: Stored
-    tokenizer: bytes
-    learner: Learner | None
-    """None for a policy that nobody trains."""
-    created: BindReply | None = None
-    """The reply that made version 0, while it is the one held."""
-    stepped: dict[tuple[object, ...], StepReply] = field(default_factory=dict)
-    """The last step asked for, and its answer."""
-
-
 class Trainer:
     def __init__(
         self, spec: ExperimentSpec, run_id: int, incarnation: str, home: str, device: str, intervals: IntervalLog
@@ -85,10 +75,11 @@ class Trainer:
         self._home = home
         self._device = device
         self._intervals = intervals
-        self._family = family_of(spec.environment)
         self._held: dict[str, Held] = {}
         self._shelves: dict[str, Shelf] = {}
-        self._suspension: Suspension[Held] = Suspension(partial(plane_of, home, run_id))
+        suspended = f"run-{run_id}-suspended-{incarnation.partition('.')[0]}"  # its lease's, whatever life of it
+        self._suspension: Suspension[Held] = Suspension(partial(plane_of, home, suspended))
+        self.gangs = Gangs(spec, device, intervals, lambda policy: plane_of(home, f"{suspended}-{policy}"))
         self._references = References(spec, device)
         self._behind: dict[str, dict[int, str]] = {}
         """Policy -> version whose training state is being written, with its digest."""
@@ -98,8 +89,10 @@ class Trainer:
         if asked.policy not in self._spec.policies:
             raise TrainerRefusal(RefusalCode.NOT_BOUND, f"the run has no policy {asked.policy!r}")
         began = time.time()
+        if not self.gangs.fit(asked):
+            self.let_go(asked.policy)
         try:
-            reply = self._create(asked.policy) if asked.version == CREATE else self._restore(asked)
+            reply = self._create(asked) if asked.version == CREATE else self._restore(asked)
         except StateError as error:
             raise TrainerRefusal(RefusalCode.STATE, str(error)) from error
         except (UnsupportedModel, FileNotFoundError) as error:
@@ -108,6 +101,12 @@ class Trainer:
             raise TrainerRefusal(RefusalCode.WRONG_ADAPTER, str(error)) from error
         self._intervals.add("bind", asked.policy, began, time.time())
         return reply
+
+    def join(self, asked: JoinRequest) -> JoinReply:
+        """Become a further rank of a policy's gang; what is held of the policy alone is let go."""
+        self._held.pop(asked.policy, None)
+        self._suspension.forget(asked.policy)
+        return self.gangs.join(asked)
 
     def accumulate(self, asked: AccumulateRequest) -> AccumulateReply:
         """Add a micro-batch's gradient to the policy's accumulator."""
@@ -155,7 +154,7 @@ class Trainer:
             seconds=ended - began,
             durable=durable,
         )
-        learner.accumulator.open(self._epoch(asked.next_version))
+        learner.open(self._epoch(asked.next_version))
         self._held[asked.policy] = Held(asked.next_version, stored, held.tokenizer, learner, stepped={key: reply})
         self._intervals.add("step", asked.policy, began, ended)
         return reply
@@ -179,9 +178,8 @@ class Trainer:
             return SuspendReply(already.ticket.bytes)
         learner, held, began = self._learner(asked.policy), self._holding(asked.policy), time.time()
         try:
-            done = self._suspension.suspend(
-                asked.policy, learner, kind_of(self._spec.policies[asked.policy]), replace(held, learner=None)
-            )
+            kind = self._kind(asked.policy)
+            done = self._suspension.suspend(asked.policy, learner, kind, replace(held, learner=None))
         except StateError as error:
             raise TrainerRefusal(RefusalCode.STATE, str(error)) from error
         del self._held[asked.policy]
@@ -192,9 +190,9 @@ class Trainer:
         """Return a policy that is held, back from where it was suspended; None when that is lost, or never was."""
         suspended, began = self._suspension.get(policy), time.time()
         if suspended is not None:
-            make = partial(self._new_learner, policy, suspended.rest.version)
+            make = partial(self._made_again, policy, suspended.rest.version)
             try:
-                learner = self._suspension.resume(policy, kind_of(self._spec.policies[policy]), make)
+                learner = self._suspension.resume(policy, self._kind(policy), make)
             except StateError as error:
                 log.warning("suspended state is lost", policy=policy, error=str(error))
                 return None
@@ -221,13 +219,15 @@ class Trainer:
         """Hold a policy no more, if it is held: what broke off in the middle is restored from what is on disk."""
         self._held.pop(policy, None)
         self._suspension.forget(policy)
+        self.gangs.leave(policy)
 
     def settle(self) -> None:
         """Wait until nothing is being removed from the state plane any more."""
         for shelf in self._shelves.values():
             shelf.settle()
 
-    def _create(self, policy: str) -> BindReply:
+    def _create(self, asked: BindRequest) -> BindReply:
+        policy = asked.policy
         held = self._here(policy)
         if held is not None and held.created is not None:
             self._empty(held)
@@ -236,7 +236,8 @@ class Trainer:
             detail = f"version 0 cannot be made while version {held.version} of {policy!r} is held"
             raise TrainerRefusal(RefusalCode.OTHER_VERSION, detail)
         settings = self._spec.policies[policy]
-        vocabulary = self._family.vocabulary()
+        family = self._family
+        vocabulary = family.vocabulary()
         tokenizer = tokenizer_of(settings.model, vocabulary)
         weights = self._first_weights(policy, len(vocabulary))
         check_tokenizer(policy, tokenizer, weights)
@@ -245,10 +246,13 @@ class Trainer:
         if settings.warmup is not None:
             rng = random.Random(derive(self._spec.seed, "warmup", policy))
             roles = self._spec.roles_of(policy)
-            done = warm_up(learner, settings.warmup, self._family, roles, Codec(tokenizer), rng)
+            done = warm_up(learner, settings.warmup, family, roles, Codec(tokenizer), rng)
             facts |= {"warmup_steps": done.steps, "warmup_seconds": done.seconds}
         stored = self._put_first(policy, learner)
-        self._references.take(policy, stored.weights, self._shelf(policy))
+        if asked.gang:  # made by one, as it is for any number of ranks, and then shared
+            learner = self._led(asked, 0, learner.parameters.named(), stored.weights)
+        else:
+            self._references.take(policy, stored.weights, self._shelf(policy))
         held = self._hold(policy, 0, tokenizer, learner, stored)
         held.created = reply_of(policy, held, created=True, facts=facts)
         return held.created
@@ -270,10 +274,13 @@ class Trainer:
         if asked.state and state is None:
             detail = f"training state {asked.state} does not belong to weights {base}"
             raise TrainerRefusal(RefusalCode.STATE, detail)
-        learner = self._new_learner(asked.policy, asked.version, weights)
+        if asked.gang:
+            learner, reference = self._led(asked, asked.version, weights, asked.reference), None
+        else:
+            learner = self._new_learner(asked.policy, asked.version, weights)
+            reference = self._references.take(asked.policy, asked.reference, shelf)
         if state is not None:
             learner.restore(state)
-        reference = self._references.take(asked.policy, asked.reference, shelf)
         for step in asked.redo:
             redo(learner, step, shelf, reference)
         self._empty_of(learner, asked.version)
@@ -318,7 +325,7 @@ class Trainer:
             self._empty_of(held.learner, held.version)
 
     def _empty_of(self, learner: Learner, version: int) -> None:
-        learner.accumulator.open(self._epoch(version))
+        learner.open(self._epoch(version))
 
     def _new_learner(self, policy: str, version: int, weights: "Mapping[str, torch.Tensor]") -> Learner:
         """Return a learner of published weights: a whole model's, or an adapter's over the base on the shelf."""
@@ -339,6 +346,23 @@ class Trainer:
             self._intervals.progress.beat,
             adapter,
         )
+
+    def _led(self, asked: BindRequest, version: int, weights: "Mapping[str, torch.Tensor]", first: str) -> Learner:
+        """Return the learner of a gang that this trainer leads; `first` is the digest of the policy's version 0."""
+        self._suspension.give_back()
+        reference = self._references.shared(asked.policy, first, self._shelf(asked.policy))
+        return self.gangs.lead(asked, self._epoch(version), weights, reference)
+
+    def _made_again(self, policy: str, version: int, weights: "Mapping[str, torch.Tensor]") -> Learner:
+        return self.gangs.call_back(policy, self._epoch(version)) or self._new_learner(policy, version, weights)
+
+    def _kind(self, policy: str) -> str:
+        """Return what learners must have in common to take each other's place; one of a gang takes nobody's."""
+        return "" if self.gangs.leads(policy) else kind_of(self._spec.policies[policy])
+
+    @property
+    def _family(self) -> Family:
+        return family_of(self._spec.environment)
 
     def _export(self, policy: str, digest: str) -> Export:
         suspended = self._suspension.get(policy)  # stays where it is: what is exported lies on the shelf
@@ -368,28 +392,3 @@ class Trainer:
 
     def _epoch(self, version: int) -> str:
         return f"{version}:{self._incarnation}"
-
-
-def reply_of(policy: str, held: Held, created: bool = False, facts: dict[str, float] | None = None) -> BindReply:
-    """Return what is said of a policy that is held now."""
-    return BindReply(
-        policy=policy,
-        version=held.version,
-        digest=held.stored.weights,
-        state=held.stored.state,
-        created=created,
-        tokenizer=held.tokenizer,
-        facts=facts or {},
-    )
-
-
-def kind_of(policy: PolicySpec) -> str:
-    """Return what policies have in common whose learners can take each other's place."""
-    return policy.model_dump_json(include={"model", "tuning", "precision", "optimizer"})
-
-
-def keep_pace(began: float, seconds: float) -> None:
-    """Wait until a declared service time is over."""
-    left = began + seconds - time.time()
-    if left > 0:
-        time.sleep(left)
