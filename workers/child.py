@@ -112,6 +112,8 @@ class Interval(msgspec.Struct):
     t0: float
     t1: float
     tokens: int = 0
+    bytes: int = 0
+    """What was moved: the length of a suspended state."""
 
 
 class IntervalsRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -138,7 +140,7 @@ class IntervalLog:
         self._closed: list[Interval] = []
         self._lock = threading.Lock()
 
-    def add(self, phase: str, policy: str, t0: float, t1: float, tokens: int = 0) -> None:
+    def add(self, phase: str, policy: str, t0: float, t1: float, tokens: int = 0, bytes: int = 0) -> None:
         """Record one busy stretch, `t0 <= t1` in seconds since the epoch."""
         self.progress.beat()
         with self._lock:
@@ -150,9 +152,9 @@ class IntervalLog:
                 and t0 - last.t1 <= self.MERGE_GAP_S
                 and last.t1 - last.t0 < self.MERGE_UP_TO_S
             ):
-                last.t1, last.tokens = t1, last.tokens + tokens
+                last.t1, last.tokens, last.bytes = t1, last.tokens + tokens, last.bytes + bytes
                 return
-            self._closed.append(Interval(self._next, phase, policy, t0, t1, tokens))
+            self._closed.append(Interval(self._next, phase, policy, t0, t1, tokens, bytes))
             self._next += 1
             del self._closed[: -self.LIMIT]
 

@@ -20,9 +20,11 @@ from flexmarl.contracts.commands import (
     JoinGang,
     LoadWeights,
     OptimizerStep,
+    SuspendPolicy,
     UnloadPolicy,
     WriteCheckpoint,
 )
+from flexmarl.contracts.events import PolicySuspended
 from flexmarl.contracts.wire import TrainStats
 from flexmarl.store import checkpoints, engines, leases, micro_batches, steps, tokenizers
 from flexmarl.store.commands import Taken
@@ -43,6 +45,8 @@ from workers.training.wire import (
     RedoStep,
     StepReply,
     StepRequest,
+    SuspendReply,
+    SuspendRequest,
     TrainRow,
     rendezvous_key,
 )
@@ -61,6 +65,8 @@ class Prepared:
 def prepare(conn: psycopg.Connection, taken: Taken) -> Prepared:
     """Read what the request needs. Raises Refused when the store does not have it."""
     match taken.command:
+        case SuspendPolicy() as order:
+            return Prepared(taken, SuspendRequest(order.policy, order.accumulator, order.reach))
         case BindPolicy() as order:
             return Prepared(taken, _bind_request(conn, taken.run_id, order))
         case JoinGang() as order:
@@ -100,6 +106,8 @@ async def perform(client: ChildClient, prepared: Prepared) -> Commit:
     match command:
         case BindPolicy():
             return _commit_bind(client, taken, command, await client.train("bind", request, BindReply))
+        case SuspendPolicy():
+            return _commit_suspend(client, taken, command, await client.train("suspend", request, SuspendReply))
         case JoinGang():
             await client.train("join", request, JoinReply)
             return _commit_join(client, taken, command)
@@ -128,6 +136,8 @@ def _bind_request(conn: psycopg.Connection, run_id: int, order: BindPolicy) -> B
     policy, version, gang, meeting = order.policy, order.version, list(order.gang), order.meeting
     if version is None:
         return BindRequest(policy, gang=gang, meeting=meeting)
+    if order.resume:
+        return _resume_request(conn, run_id, order, version)
     base, behind = steps.steps_behind_state(conn, run_id, policy, version)
     first = steps.version_of(conn, run_id, policy, 0).digest
     if not behind:
@@ -139,7 +149,9 @@ def _bind_request(conn: psycopg.Connection, run_id: int, order: BindPolicy) -> B
         ])
         for step in behind
     ]  # fmt: skip
-    return BindRequest(policy, version, behind[-1].digest, base.state, base.digest, redo, first, gang, meeting)
+    return BindRequest(
+        policy, version, behind[-1].digest, base.state, base.digest, redo, first, gang=gang, meeting=meeting
+    )
 
 
 def _join_request(conn: psycopg.Connection, run_id: int, order: JoinGang) -> JoinRequest:
@@ -150,6 +162,16 @@ def _join_request(conn: psycopg.Connection, run_id: int, order: JoinGang) -> Joi
     return JoinRequest(
         policy=order.policy, rank=order.gang.index(order.lease_id), ranks=len(order.gang), meeting=order.meeting,
         leader=leader.rendezvous, key=rendezvous_key(leader.secret, order.policy, order.meeting),
+    )  # fmt: skip
+
+
+def _resume_request(conn: psycopg.Connection, run_id: int, order: BindPolicy, version: int) -> BindRequest:
+    """Read what a suspended policy is checked against; what it consists of lies in the state plane."""
+    own = steps.version_of(conn, run_id, order.policy, version)
+    first = steps.version_of(conn, run_id, order.policy, 0).digest
+    return BindRequest(
+        order.policy, version, own.digest, own.state, reference=first, resume=order.resume,
+        accumulator=order.accumulator, gang=list(order.gang), meeting=order.meeting,
     )  # fmt: skip
 
 
@@ -166,8 +188,18 @@ def _commit_bind(client: ChildClient, taken: Taken, command: BindPolicy, reply: 
     bind = steps.Bind(
         lease_id=command.lease_id, incarnation=client.child.incarnation, policy=reply.policy, version=reply.version,
         digest=reply.digest, state=reply.state, created=reply.created, tokenizer=reply.tokenizer, facts=reply.facts,
+        resumed=reply.resumed, accumulator=command.accumulator, bytes=reply.bytes, seconds=reply.seconds,
     )  # fmt: skip
     return lambda conn: steps.commit_bind(conn, taken, bind)
+
+
+def _commit_suspend(client: ChildClient, taken: Taken, command: SuspendPolicy, reply: SuspendReply) -> Commit:
+    event = PolicySuspended(
+        lease_id=command.lease_id, incarnation=client.child.incarnation, policy=command.policy,
+        accumulator=command.accumulator, ticket=reply.ticket, bytes=reply.bytes, seconds=reply.seconds,
+        command_no=taken.no,
+    )  # fmt: skip
+    return lambda conn: steps.commit_suspend(conn, taken, event)
 
 
 def _commit_join(client: ChildClient, taken: Taken, command: JoinGang) -> Commit:

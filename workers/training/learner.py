@@ -6,8 +6,7 @@ the sum once by Z, then clips, then moves the weights. A Z of 0 makes a null ste
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -125,13 +124,9 @@ class Learner:
         return gradient, figures_of(rows, objective, sums, time.perf_counter() - began)
 
     @property
-    def shapes(self) -> Mapping[str, Sequence[int]]:
+    def shapes(self) -> Mapping[str, list[int]]:
         """Shapes of what a version publishes, by name."""
-        return {name: tuple(tensor.shape) for name, tensor in self.parameters.named().items()}
-
-    def open(self, epoch: str) -> None:
-        """Forget what is accumulated and begin an epoch."""
-        self.accumulator.open(epoch)
+        return {name: list(tensor.shape) for name, tensor in self.parameters.named().items()}
 
     def step(self, learning_rate: float) -> Learned:
         """Move the weights along the accumulated mean gradient. The caller opens the next epoch."""
@@ -164,15 +159,26 @@ class Learner:
             state["master"] = self.parameters.master
         return state
 
-    @contextmanager
-    def setting_aside(self) -> Iterator[None]:
-        """Enclose the taking of its memory off the device; on one device there is nothing to tell anybody."""
-        yield
+    @property
+    def on_host(self) -> bool:
+        """Tell whether all its memory lies where a suspended state can be read into it."""
+        return self.parameters.master.device.type == "cpu"
 
-    @contextmanager
-    def coming_back(self) -> Iterator[None]:
-        """Enclose its memory's return."""
-        yield
+    def memory(self) -> "dict[str, torch.Tensor]":
+        """Return all that a bit-equal continuation needs, of the whole policy."""
+        own = {
+            "master": self.parameters.master,
+            "first": self.optimizer.first,
+            "second": self.optimizer.second,
+            "accumulated": self.accumulator.total,
+        }
+        same = self.parameters.compute is self.parameters.master
+        return own if same else {**own, "compute": self.parameters.compute}
+
+    def refill(self, memory: "Mapping[str, torch.Tensor]") -> None:
+        """Take over what another learner's `memory` held."""
+        for name, tensor in self.memory().items():
+            tensor.copy_(memory[name])
 
     def marks(self) -> dict[str, object]:
         """Return what a bit-equal continuation needs besides memory, as JSON can say it."""

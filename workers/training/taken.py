@@ -16,12 +16,12 @@ def redo(learner: Learner, step: RedoStep, shelf: Shelf, reference: Decoder | No
 
     Raises StateError when those weights are not on the shelf.
     """
-    epoch = f"redo:{step.version}"
-    learner.open(epoch)
+    accumulator = learner.accumulator
+    accumulator.open(f"redo:{step.version}")
     for batch in sorted(step.batches, key=lambda own: own.micro_batch):
         content = content_of(batch.rows)
         learner.accumulate(
-            epoch, batch.micro_batch, content, batch.rows, batch.entropy_coef, step.version - 1, reference
+            accumulator.epoch, batch.micro_batch, content, batch.rows, batch.entropy_coef, step.version - 1, reference
         )
     learner.step(step.learning_rate)
     learner.parameters.take(shelf.weights(step.digest))

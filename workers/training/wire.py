@@ -20,6 +20,11 @@ class BindReply(msgspec.Struct):
     tokenizer: bytes
     """tokenizer.json of the policy's model source."""
     facts: dict[str, float]
+    resumed: bool = False
+    """It goes on with the accumulator that it was suspended with."""
+    bytes: int = 0
+    """Length of what was brought back."""
+    seconds: float = 0.0
 
 
 class TrainRow(msgspec.Struct):
@@ -72,6 +77,10 @@ class BindRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Committed steps behind the training state, oldest first; the last one made the version asked for."""
     reference: str = ""
     """Digest of the policy's version 0, where that is not to be made."""
+    resume: str = ""
+    """Ticket of its suspended state: it goes on as it was, with the gradients it had gathered."""
+    accumulator: str = ""
+    """Epoch that the suspended accumulator had."""
     gang: list[int] = []
     """Leases of its ranks, the trainer that is asked first; empty: it alone."""
     meeting: int = 0
@@ -140,11 +149,17 @@ class StepReply(msgspec.Struct):
 
 class SuspendRequest(msgspec.Struct, forbid_unknown_fields=True):
     policy: str
+    accumulator: str
+    reach: str = "host"
+    """Who may take it up: this process, one of this host, or any of the cluster."""
 
 
 class SuspendReply(msgspec.Struct):
+    ticket: str
+    """Where it lies, for the state plane of whoever takes it up."""
     bytes: int
     """Length of the suspended state."""
+    seconds: float
 
 
 class CheckpointRequest(msgspec.Struct, forbid_unknown_fields=True):

@@ -18,6 +18,7 @@ from flexmarl.contracts.commands import (
     PlayGroups,
     ReleaseLease,
     RequestDevices,
+    SuspendPolicy,
     UnloadPolicy,
     WriteCheckpoint,
 )
@@ -83,7 +84,15 @@ def _vector(command: PlayGroups) -> str:
 def _bind(state: RunState, command: BindPolicy) -> str:
     if command.version is None:
         return f"{command.policy} has no version yet"
+    if command.resume:
+        return f"{command.policy} has something to do: it goes on at v{command.version} with what it had gathered"
     return f"no trainer holds {command.policy}: it starts again from v{command.version}, the newest committed one"
+
+
+def _suspend(state: RunState, command: SuspendPolicy) -> str:
+    lease = state.leases.get(command.lease_id)
+    where = f"lease {command.lease_id}" if lease is None else lease.device_id
+    return f"{where} is wanted for another policy than {command.policy}"
 
 
 def _join(state: RunState, command: JoinGang) -> str:
@@ -135,6 +144,7 @@ _REASONS: dict[type[Any], Callable[[RunState, Any], str]] = {
     ReleaseLease: _release,
     PlayGroups: _play,
     BindPolicy: _bind,
+    SuspendPolicy: _suspend,
     JoinGang: _join,
     CutMicroBatch: _cut,
     Accumulate: _accumulate,

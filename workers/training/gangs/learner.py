@@ -1,19 +1,18 @@
 """One rank's part of a policy that several trainers share: the learner of a single device on a part of each buffer.
 
-All ranks call the same methods with the same arguments; the leader's calls order the others'. Rows of a micro-batch are
-shared out among the ranks, their gradients meet as sums, cut like the weights. What a step needs of the whole - the
-figures, the finiteness, the norm - is agreed on by all, so that all clip, refuse and step alike.
+The leader's learner is used like any other; what takes all ranks, it orders of the others first and then does with
+them. Rows of a micro-batch are shared out among the ranks, their gradients meet as sums, cut like the weights. What a
+step needs of the whole - the figures, the finiteness, the norm - is agreed on by all, so that all clip, refuse and step
+alike.
 
-Invariants: accumulator, optimizer and masters are the parts of one rank, in the layout of `Cut`; bookkeeping (ids, Z,
-epoch, optimizer steps) is the same on every rank; what is collected on the leader and what is restored from it is
-whole. A refusal that one rank finds, all ranks raise.
+Invariants: accumulator, optimizer and masters are the parts of one rank, in the layout of `Cut`; what the leader gives
+out and takes in is whole, in the layout that a single device has. A refusal that one rank finds, all ranks raise.
 """
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,7 @@ from workers.training.errors import RefusalCode, TrainerRefusal
 from workers.training.gangs.group import Group
 from workers.training.gangs.layout import Shapes, names_split
 from workers.training.gangs.modules import ShardedWeights
-from workers.training.gangs.orders import Accumulate, Collect, Open, Restore, Step, Suspend
+from workers.training.gangs.orders import Accumulate, Collect, Open, Restore, Step
 from workers.training.learner import TOKEN_BUDGET, Learned, Learner, figures_of
 from workers.training.objective import Objective, Sums, evaluate
 from workers.training.optimizer import FlatAdamW
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 
     Weights = Mapping[str, torch.Tensor]
 
-MASTER, FIRST, SECOND, REFERENCE = "master", "first", "second", "reference"
+MASTER, FIRST, SECOND, ACCUMULATED, REFERENCE = "master", "first", "second", "accumulated", "reference"
 
 
 class ShardedParameters:
@@ -64,39 +63,36 @@ class ShardedParameters:
         self._weights.put(self.master)
 
     def named(self) -> "dict[str, torch.Tensor]":
-        """Return the whole weights by name, as they are published, on the leader's host; nothing elsewhere."""
-        self._group.order(Collect([MASTER]))
-        whole = collect(self._group, self._weights, self.master)
-        return {} if whole is None else names_split(whole.to(self._weights.compute_dtype), self._weights.shapes)
+        """Return the whole weights by name, as they are published; the leader alone may ask."""
+        whole = collected(self._group, self._weights, MASTER, self.master)
+        return names_split(whole.to(self._weights.compute_dtype), self._weights.shapes)
 
     def take(self, weights: "Weights") -> None:
-        """Go on with whole weights that the leader gives. Masters of another precision stay, being nearer to it."""
-        import torch
-
-        if self._weights.compute_dtype != self._weights.dtype:
-            return
-        self._group.order(Restore([MASTER], -1))
-        flat = torch.cat([weights[name].flatten().cpu() for name in self._weights.shapes]) if weights else None
-        self.master.copy_(distribute(self._group, self._weights, flat))
-        self.publish()
+        """Compute with given whole weights; masters of another precision stay, being nearer to the truth."""
+        if self._weights.compute_dtype == self._weights.dtype:
+            whole = flat(weights, self._weights.shapes)
+            self.master.copy_(restored(self._group, self._weights, MASTER, whole))
+            self.publish()
 
 
-@dataclass(slots=True)
-class Kept:
-    """What a rank keeps of a policy also while its part of it is suspended."""
+class SharedAccumulator(Accumulator):
+    """The leader's accumulator: its books are of all ranks, its sum is this rank's part."""
 
-    group: Group
-    shapes: Shapes
-    """Of the whole weights, in the decoder's order."""
-    reference: ShardedWeights | None = None
-    """What the policy is kept near to, if to anything."""
+    def __init__(self, master: "torch.Tensor", epoch: str, group: Group) -> None:
+        super().__init__(master, epoch)
+        self._group = group
+
+    def open(self, epoch: str) -> None:
+        self._group.order(Open())
+        super().open(epoch)
 
 
 class ShardedLearner(Learner):
     def __init__(
         self,
-        kept: Kept,
+        shapes: Shapes,
         architecture: Architecture,
+        group: Group,
         objective: Objective,
         optimizer: AdamW,
         precision: str,
@@ -104,38 +100,27 @@ class ShardedLearner(Learner):
         beat: Callable[[], object],
     ) -> None:
         """Weights are zeros until they are restored."""
-        group = self._group = kept.group
-        self._kept = kept
-        self._weights = ShardedWeights(kept.shapes, architecture, group, precision)
-        self._new_reference = partial(ShardedWeights, kept.shapes, architecture, group, precision, frozen=True)
+        self._group = group
+        self._weights = ShardedWeights(shapes, architecture, group, precision)
+        self._reference: ShardedWeights | None = None
+        self._new_reference = partial(ShardedWeights, shapes, architecture, group, precision, frozen=True)
         self.parameters: Any = ShardedParameters(self._weights, group)
         self.decoder = self._weights.decoder
         self.optimizer = FlatAdamW(self.parameters.master, optimizer)
-        self.accumulator = Accumulator(self.parameters.master, epoch)
+        self.accumulator = SharedAccumulator(self.parameters.master, epoch, group)
         self._objective = objective
         self._clip = optimizer.grad_clip_norm
         self._beat = beat
         self._budget = TOKEN_BUDGET.get(group.device.partition(":")[0], TOKEN_BUDGET["cuda"])
 
     @property
-    def shapes(self) -> Shapes:
-        return self._kept.shapes
+    def shapes(self) -> Mapping[str, list[int]]:
+        return {name: list(shape) for name, shape in self._weights.shapes.items()}
 
-    def accumulate(
-        self,
-        epoch: str,
-        micro_batch: int,
-        content: bytes,
-        rows: Sequence[TrainRow],
-        entropy_coef: float,
-        version: int = NO_VERSION,
-        reference: Decoder | None = None,
-    ) -> TrainStats:
-        known = self.accumulator.known(epoch, micro_batch, content)
-        if known is not None:
-            return known
-        self._group.order(Accumulate(epoch, micro_batch, content, list(rows), entropy_coef, version))
-        return super().accumulate(epoch, micro_batch, content, rows, entropy_coef, version)
+    @property
+    def on_host(self) -> bool:
+        """The whole policy lies nowhere."""
+        return False
 
     def gradient(
         self,
@@ -147,8 +132,9 @@ class ShardedLearner(Learner):
     ) -> "tuple[torch.Tensor, TrainStats]":
         """Return this rank's part of the gradient of all rows, with the figures of all."""
         began = time.perf_counter()
+        self._group.order(Accumulate(list(rows), entropy_coef, version))
+        near = None if self._reference is None else self._reference.decoder
         sums, fresh = Sums(), self.parameters.fresh
-        near = None if self._kept.reference is None else self._kept.reference.decoder
         batches = self._batches(rows, objective, version)
         with self._group.together():
             for batch, counts in batches:
@@ -157,62 +143,81 @@ class ShardedLearner(Learner):
                 sums = sums.plus(figures) if counts else sums
                 self._beat()
         self._weights.take_gradient(fresh)
-        finite = math.isfinite(sums.loss) and math.isfinite(fresh.sum().item())
-        if not self._group.agree(finite):
+        if not self._group.agree(math.isfinite(sums.loss) and math.isfinite(fresh.sum().item())):
             raise TrainerRefusal(RefusalCode.NONFINITE_GRADIENT, "the micro-batch's loss or gradient is not finite")
-        everywhere = self._everywhere(sums)
-        return fresh, figures_of(rows, objective, everywhere, time.perf_counter() - began)
+        return fresh, figures_of(rows, objective, self._everywhere(sums), time.perf_counter() - began)
+
+    def follow(self, order: Accumulate) -> TrainStats:
+        """Add this rank's part of a micro-batch that the leader accumulates."""
+        gradient, stats = self.gradient(order.rows, order.entropy_coef, self._objective, order.version)
+        if stats.tokens:
+            self.accumulator.total.add_(gradient)
+        return stats
 
     def step(self, learning_rate: float) -> Learned:
-        self._group.order(Step(learning_rate))
+        if self.accumulator.z > 0.0:
+            self._group.order(Step(self.accumulator.z, self.optimizer.steps, learning_rate))
         return super().step(learning_rate)
 
-    def open(self, epoch: str) -> None:
-        self._group.order(Open(epoch))
-        super().open(epoch)
+    def follow_step(self, order: Step) -> None:
+        """Move this rank's part as the leader does."""
+        self.accumulator.z, self.optimizer.steps = order.z, order.steps
+        super().step(order.learning_rate)
 
     def training_state(self) -> "dict[str, torch.Tensor]":
-        """Return what a continuation by any number of ranks needs, on the leader; the steps alone elsewhere."""
-        buffers = [FIRST, SECOND]
+        """Return what a continuation by any number of ranks needs."""
+        names = [FIRST, SECOND]
         if self._weights.compute_dtype != self._weights.dtype:
-            buffers.append(MASTER)
-        return {**self.optimizer.state(), **self.collected(buffers)}
+            names.append(MASTER)
+        return {**self.optimizer.state(), **{name: self._collected(name) for name in names}}
 
     def restore(self, state: "Weights") -> None:
-        """Continue from a whole training state."""
-        buffers = [name for name in (FIRST, SECOND, MASTER) if name in state]
-        self.restored(buffers, int(state["steps"]), state)
+        """Continue from the whole training state that belongs to the weights held."""
+        for name in (FIRST, SECOND, MASTER):
+            if name in state:
+                self.give(name, state[name])
+        self.optimizer.steps = int(state["steps"])
 
-    def collected(self, buffers: Sequence[str]) -> "dict[str, torch.Tensor]":
-        """Return whole buffers on the leader, nothing elsewhere."""
-        self._group.order(Collect(list(buffers)))
-        own = {name: collect(self._group, self._weights, self._buffer(name)) for name in buffers}
-        return {name: whole for name, whole in own.items() if whole is not None}
+    def memory(self) -> "dict[str, torch.Tensor]":
+        names = (MASTER, FIRST, SECOND, ACCUMULATED)
+        own = {name: self._collected(name) for name in names}
+        same = self._weights.compute_dtype == self._weights.dtype
+        return own if same else {**own, "compute": own[MASTER].to(self._weights.compute_dtype)}
 
-    def restored(self, buffers: Sequence[str], steps: int, whole: "Weights") -> None:
-        """Take this rank's parts of whole buffers, which the leader has."""
-        self._group.order(Restore(list(buffers), steps))
-        for name in buffers:
-            own = distribute(self._group, self._weights, whole.get(name))
-            if name == REFERENCE:
-                self._compare_with(own)
-            else:
-                self._buffer(name).copy_(own)
-        if MASTER in buffers:
+    def refill(self, memory: "Weights") -> None:
+        for name in (MASTER, FIRST, SECOND, ACCUMULATED):
+            self.give(name, memory[name])
+
+    def go_on(self, marks: "Mapping[str, Any]") -> None:
+        self.optimizer.steps = marks["steps"]
+        self.accumulator.go_on(marks["accumulator"])
+
+    def give(self, name: str, whole: "torch.Tensor | None") -> None:
+        """Let every rank take its part of a buffer, which the leader has whole."""
+        own = restored(self._group, self._weights, name, whole)
+        if name == REFERENCE:
+            self._reference = self._reference or self._new_reference()
+            self._reference.put(own)
+            return
+        self._buffer(name).copy_(own)
+        if name == MASTER:
             self.parameters.publish()
-        self.optimizer.steps = steps if steps >= 0 else self.optimizer.steps
 
-    @contextmanager
-    def setting_aside(self) -> Iterator[None]:
-        self._group.order(Suspend())
-        with self._all_or_none():
-            yield
+    def give_up(self, name: str) -> None:
+        """Give the leader this rank's part of a buffer."""
+        self._group.gather(self._buffer(name), self._weights.cut.longest)
 
-    @contextmanager
-    def coming_back(self) -> Iterator[None]:
-        with self._all_or_none():
-            yield
-            self.parameters.publish()
+    def _collected(self, name: str) -> "torch.Tensor":
+        return collected(self._group, self._weights, name, self._buffer(name))
+
+    def _buffer(self, name: str) -> "torch.Tensor":
+        found: dict[str, torch.Tensor] = {
+            MASTER: self.parameters.master,
+            FIRST: self.optimizer.first,
+            SECOND: self.optimizer.second,
+            ACCUMULATED: self.accumulator.total,
+        }
+        return found[name]
 
     def _norm(self, vector: "torch.Tensor") -> float:
         [squares] = self._group.sum([float(vector.norm()) ** 2])
@@ -226,14 +231,14 @@ class ShardedLearner(Learner):
         own, vocabulary = shares(rows, self._group.ranks)[self._group.rank], self.decoder.vocabulary
         try:
             blocks = blocks_of(own or rows[:1], objective.aggregate, vocabulary, version)
-            batches = pack(blocks, vocabulary, self._budget)
+            batches, refused = pack(blocks, vocabulary, self._budget), False
         except TrainerRefusal:
-            batches = []
-        number, refused = self._group.most([len(batches), float(not batches)])
-        if refused:
+            batches, refused = [], True
+        number, any_refused = self._group.most([len(batches), float(refused)])
+        if any_refused:
             blocks_of(rows, objective.aggregate, vocabulary, version)  # raises what the rank that met it did
         counting = len(batches) if own else 0
-        padded = batches + [batches[0]] * (int(number) - len(batches))
+        padded = batches + [batches[0]] * (int(number) - len(batches)) if batches else []
         return [(batch if at < counting else _of_no_weight(batch), at < counting) for at, batch in enumerate(padded)]
 
     def _everywhere(self, sums: Sums) -> Sums:
@@ -242,36 +247,25 @@ class ShardedLearner(Learner):
         [widest] = self._group.most([sums.logprob_gap_max])
         return total._replace(logprob_gap_max=widest)
 
-    def _buffer(self, name: str) -> "torch.Tensor":
-        found: dict[str, torch.Tensor] = {
-            MASTER: self.parameters.master, FIRST: self.optimizer.first, SECOND: self.optimizer.second
-        }  # fmt: skip
-        return found[name]
 
-    def _compare_with(self, own: "torch.Tensor") -> None:
-        if self._kept.reference is None:
-            self._kept.reference = self._new_reference()
-        self._kept.reference.put(own)
+def flat(weights: "Weights", shapes: Shapes) -> "torch.Tensor":
+    """Return whole weights as one buffer, in the decoder's order."""
+    import torch
 
-    @contextmanager
-    def _all_or_none(self) -> Iterator[None]:
-        """Do a rank's own work; where it fails on one rank, the gang is over for all."""
-        try:
-            yield
-        except BaseException:
-            self._group.close()
-            raise
-        self._group.agree(True)
+    return torch.cat([weights[name].flatten().cpu() for name in shapes])
 
 
-def collect(group: Group, weights: ShardedWeights, own: "torch.Tensor") -> "torch.Tensor | None":
-    """Return the whole of a buffer on the leader, None elsewhere."""
+def collected(group: Group, weights: ShardedWeights, name: str, own: "torch.Tensor") -> "torch.Tensor":
+    """Return the whole of a buffer on the leader's host."""
+    group.order(Collect(name))
     parts = group.gather(own, weights.cut.longest)
-    return None if parts is None else weights.cut.join(parts)
+    assert parts is not None, "the leader alone asks for the whole"
+    return weights.cut.join(parts)
 
 
-def distribute(group: Group, weights: ShardedWeights, whole: "torch.Tensor | None") -> "torch.Tensor":
+def restored(group: Group, weights: ShardedWeights, name: str, whole: "torch.Tensor | None") -> "torch.Tensor":
     """Return this rank's part of a buffer that the leader has whole."""
+    group.order(Restore(name))
     parts = weights.cut.split(whole.to(weights.dtype)) if whole is not None else None
     return group.scatter(parts, weights.cut.longest, weights.dtype)[: weights.cut.length(group.rank)]
 

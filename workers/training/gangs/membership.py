@@ -27,13 +27,11 @@ from workers.training.decoder import parameter_order
 from workers.training.errors import RefusalCode, TrainerRefusal
 from workers.training.gangs.group import SILENT_S, Group, GroupLost, of_process_group
 from workers.training.gangs.layout import Shapes
-from workers.training.gangs.learner import MASTER, REFERENCE, Kept, ShardedLearner
-from workers.training.gangs.orders import Accumulate, Build, Collect, Open, Order, Restore, Resume, Step, Suspend
+from workers.training.gangs.learner import MASTER, REFERENCE, ShardedLearner, flat
+from workers.training.gangs.orders import Accumulate, Build, Collect, Open, Order, Restore, Step
 from workers.training.gangs.rendezvous import Place, Rendezvous, reach
 from workers.training.objective import Objective
-from workers.training.suspending import Suspension
 from workers.training.wire import BindRequest, JoinReply, JoinRequest, rendezvous_key
-from workers.transfer.plane import Plane
 
 if TYPE_CHECKING:
     import torch
@@ -43,29 +41,31 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 JOIN_S = 60.0
-"""How long a leader waits for its ranks: their nodes may have to bring nothing, and their threads may be at work."""
+"""How long a leader waits for its ranks: all they have to do is to say that they are there, once they are idle."""
 GO_S = 900.0
-"""How long a rank waits for a leader that lives: it may be restoring other policies."""
+"""How long a rank waits for a leader that lives: it may have other work first."""
 
 Ranks = tuple[tuple[int, ...], int]
 """Leases of a gang in the order of their ranks, and the number of its forming."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Led:
     ranks: Ranks
-    kept: Kept
+    group: Group
 
 
 class Gangs:
     def __init__(
-        self, spec: ExperimentSpec, device: str, intervals: IntervalLog, plane: Callable[[str], Plane],
-        join_s: float = JOIN_S, silent_s: float = SILENT_S,
-    ) -> None:  # fmt: skip
-        """`plane` makes the plane of a policy's suspended parts."""
+        self,
+        spec: ExperimentSpec,
+        device: str,
+        intervals: IntervalLog,
+        join_s: float = JOIN_S,
+        silent_s: float = SILENT_S,
+    ) -> None:
         self._builder = _Builder(spec, intervals)
         self._device = device
-        self._plane = plane
         self._join_s, self._silent_s = join_s, silent_s
         self._rendezvous: Rendezvous | None = None
         self._host = self._secret = ""
@@ -80,7 +80,7 @@ class Gangs:
     def fit(self, asked: BindRequest) -> bool:
         """Tell whether a policy is with the ranks that are asked for; alone, or nowhere yet, is no other place."""
         led = self._led.get(asked.policy)
-        if asked.policy in self._followed or (led is not None and led.kept.group.closed):
+        if asked.policy in self._followed or (led is not None and led.group.closed):
             return False
         wanted = (tuple(asked.gang), asked.meeting) if asked.gang else None
         return (None if led is None else led.ranks) == wanted
@@ -95,29 +95,19 @@ class Gangs:
         place.await_ranks(len(asked.gang), self._join_s)
         group = _connected(place, 0, len(asked.gang), self._host, self._device, self._silent_s)
         shapes = {name: list(weights[name].shape) for name in parameter_order(weights.keys())}
-        kept = Kept(group, shapes)
         try:
-            group.order(Build(epoch, shapes, reference is not None))
+            group.order(Build(shapes))
             with group.together():
-                learner = self._builder.learner(asked.policy, kept, epoch)
-            learner.restored([MASTER], 0, {MASTER: _flat(weights, shapes)})
+                learner = self._builder.learner(asked.policy, group, shapes, epoch)
+            learner.give(MASTER, flat(weights, shapes))
             if reference is not None:
-                learner.restored([REFERENCE], -1, {REFERENCE: _flat(reference, shapes)})
+                learner.give(REFERENCE, flat(reference, shapes))
         except BaseException:
             group.close()
             raise
-        self._led[asked.policy] = Led((tuple(asked.gang), asked.meeting), kept)
+        self._led[asked.policy] = Led((tuple(asked.gang), asked.meeting), group)
         log.info("gang stands", policy=asked.policy, ranks=len(asked.gang), meeting=asked.meeting)
         return learner
-
-    def call_back(self, policy: str, epoch: str) -> ShardedLearner | None:
-        """Make a suspended policy's part anew, on every rank; None where the policy has no gang."""
-        led = self._led.get(policy)
-        if led is None:
-            return None
-        led.kept.group.order(Resume())
-        with led.kept.group.together():
-            return self._builder.learner(policy, led.kept, epoch)
 
     def join(self, asked: JoinRequest) -> JoinReply:
         """Become a further rank of a gang: say so at the leader's rendezvous and wait for orders, in a thread."""
@@ -130,16 +120,15 @@ class Gangs:
         place = reach(asked.leader, asked.key)
         place.arrive(asked.rank)
         connect = partial(_connected, place, asked.rank, asked.ranks, self._host, self._device, self._silent_s)
-        following = Following(asked, place, connect, self._builder, Suspension(partial(self._plane, asked.policy)))
-        self._followed[asked.policy] = following
-        following.start()
+        self._followed[asked.policy] = Following(asked, place, connect, self._builder)
+        self._followed[asked.policy].start()
         return reply
 
     def leave(self, policy: str) -> None:
         """Leave a policy's gang, if there is one; its other ranks learn it."""
         led, followed = self._led.pop(policy, None), self._followed.pop(policy, None)
         if led is not None:
-            led.kept.group.close()
+            led.group.close()
         if followed is not None:
             followed.leave()
 
@@ -153,16 +142,13 @@ class Following:
     """One gang in which this trainer is a further rank."""
 
     def __init__(
-        self, asked: JoinRequest, place: Place, connect: Callable[[], Group], builder: "_Builder",
-        suspension: "Suspension[None]",
-    ) -> None:  # fmt: skip
+        self, asked: JoinRequest, place: Place, connect: Callable[[], Group], builder: "_Builder"
+    ) -> None:
         self.asked = asked
         self._place = place
         self._connect = connect
         self._builder = builder
-        self._suspension = suspension
         self._group: Group | None = None
-        self._kept: Kept | None = None
         self._learner: ShardedLearner | None = None
         self._thread = threading.Thread(target=self._run, name=f"gang-{asked.policy}", daemon=True)
 
@@ -199,14 +185,10 @@ class Following:
         except Exception:  # this rank can do no more for the gang, whatever it was: the others learn it by its leaving
             told.exception("rank failed")
         finally:
-            self._end()
-
-    def _end(self) -> None:
-        if self._group is not None:
-            self._group.close()
-        self._learner = None
-        self._suspension.forget(self.asked.policy)
-        gc.collect()
+            if self._group is not None:
+                self._group.close()
+            self._learner = None
+            gc.collect()  # modules of FSDP2 know each other in circles
 
     def _follow(self, group: Group) -> None:
         while True:
@@ -215,46 +197,31 @@ class Following:
                 with self._builder.working():
                     self._carry_out(order, group)
             except TrainerRefusal as refused:
-                if refused.code is RefusalCode.RANK_LOST:
+                if group.closed:
                     raise
                 log.info("refused with the leader", policy=self.asked.policy, code=refused.code)
 
     def _carry_out(self, order: Order, group: Group) -> None:
         policy, began = self.asked.policy, time.time()
+        if isinstance(order, Build):
+            with group.together():
+                self._learner = self._builder.learner(policy, group, order.shapes, "")
+            return
+        learner = self._learner
+        assert learner is not None, "a leader's first order is to build"
         match order:
-            case Build(epoch, shapes, _):
-                self._kept = Kept(group, shapes)
-                self._build(policy, epoch)
-            case Resume():
-                self._suspension.resume(policy, "", lambda _: self._build(policy, ""))
-            case Suspend():
-                self._suspension.suspend(policy, self._held(), "", None)
-                self._learner = None
-                gc.collect()  # modules of FSDP2 know each other in circles
-            case Accumulate() as own:
-                stats = self._held().accumulate(
-                    own.epoch, own.micro_batch, own.content, own.rows, own.entropy_coef, own.version
-                )
+            case Accumulate():
+                stats = learner.follow(order)
                 self._builder.interval("train", policy, began, stats.tokens // group.ranks)
-            case Step(learning_rate):
-                self._held().step(learning_rate)
+            case Step():
+                learner.follow_step(order)
                 self._builder.interval("step", policy, began)
-            case Open(epoch):
-                self._held().open(epoch)
-            case Collect(buffers):
-                self._held().collected(buffers)
-            case Restore(buffers, steps):
-                self._held().restored(buffers, steps, {})
-
-    def _build(self, policy: str, epoch: str) -> ShardedLearner:
-        assert self._kept is not None, "a leader's first order is to build"
-        with self._kept.group.together():
-            self._learner = self._builder.learner(policy, self._kept, epoch)
-        return self._learner
-
-    def _held(self) -> ShardedLearner:
-        assert self._learner is not None, "a leader orders nothing of a policy that is not built or suspended"
-        return self._learner
+            case Open():
+                learner.accumulator.open("")
+            case Collect(name):
+                learner.give_up(name)
+            case Restore(name):
+                learner.give(name, None)
 
 
 class _Builder:
@@ -264,12 +231,18 @@ class _Builder:
         self._spec = spec
         self._intervals = intervals
 
-    def learner(self, policy: str, kept: Kept, epoch: str) -> ShardedLearner:
+    def learner(self, policy: str, group: Group, shapes: Shapes, epoch: str) -> ShardedLearner:
         settings, algorithm = self._spec.policies[policy], self._spec.algorithm
         return ShardedLearner(
-            kept, architecture_of(settings.model), Objective.of(algorithm.loss, algorithm), settings.optimizer,
-            settings.precision, epoch, self._intervals.progress.beat,
-        )  # fmt: skip
+            shapes,
+            architecture_of(settings.model),
+            group,
+            Objective.of(algorithm.loss, algorithm),
+            settings.optimizer,
+            settings.precision,
+            epoch,
+            self._intervals.progress.beat,
+        )
 
     def interval(self, phase: str, policy: str, began: float, tokens: int = 0) -> None:
         """Note a stretch of work of this rank's device."""
@@ -289,10 +262,3 @@ def _connected(place: Place, rank: int, ranks: int, host: str, device: str, sile
             raise
         place.leave()
         raise TrainerRefusal(RefusalCode.GANG_INCOMPLETE, f"the ranks cannot reach each other: {error}") from error
-
-
-def _flat(weights: "Weights", shapes: Shapes) -> "torch.Tensor":
-    """Return weights as one buffer, in the decoder's order."""
-    import torch
-
-    return torch.cat([weights[name].flatten().cpu() for name in shapes])
