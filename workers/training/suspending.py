@@ -65,14 +65,13 @@ class Suspension:
     def suspend(self, policy: str, learner: Learner, kind: str, rest: Mapping[str, Any], reach: str) -> Left:
         """Take a policy's learner off the device. Raises StateFull, after which nothing has changed.
 
-        Learners of one kind can take each other's place. `rest` comes back with it, as JSON can say it.
+        Learners of one kind can take each other's place; of none, nobody's. `rest` comes back with it, as JSON can say it.
         """
         began = time.time()
         self.forget(policy, idle=False)
-        shapes = {name: list(tensor.shape) for name, tensor in learner.parameters.named().items()}
-        marks = {"learner": learner.marks(), "shapes": shapes, "rest": dict(rest)}
-        ticket = self._there().suspend(memory_of(learner), marks, reach)
-        self._idle = {kind: learner} if ticket.copied else {}
+        marks = {"learner": learner.marks(), "shapes": learner.shapes, "rest": dict(rest)}
+        ticket = self._there().suspend(learner.memory(), marks, reach)
+        self._idle = {kind: learner} if ticket.copied and kind else {}
         told = msgspec.json.encode(ticket).decode()
         self._left[policy] = Left(told, learner.accumulator.epoch, ticket.bytes, time.time() - began)
         return self._left[policy]
@@ -88,12 +87,9 @@ class Suspension:
             idle = self._idle.pop(kind, None)
             self.give_back()
             learner = idle or make(_nothing(marks["shapes"]))
-            own = memory_of(learner)
-            on_host = all(tensor.device.type == "cpu" for tensor in own.values())
-            tensors, _ = plane.resume(ticket, own if on_host else None)
-            if not on_host:
-                for name, tensor in own.items():
-                    tensor.copy_(tensors[name])
+            tensors, _ = plane.resume(ticket, learner.memory() if learner.on_host else None)
+            if not learner.on_host:
+                learner.refill(tensors)
             learner.go_on(marks["learner"])
         finally:
             plane.release(ticket)
@@ -114,18 +110,6 @@ class Suspension:
     def _there(self) -> Plane:
         self._plane = self._plane or self._make_plane()
         return self._plane
-
-
-def memory_of(learner: Learner) -> "dict[str, torch.Tensor]":
-    """Return all memory of a learner that a bit-equal continuation needs."""
-    parameters = learner.parameters
-    own = {
-        "master": parameters.master,
-        "first": learner.optimizer.first,
-        "second": learner.optimizer.second,
-        "accumulated": learner.accumulator.total,
-    }
-    return own if parameters.compute is parameters.master else {**own, "compute": parameters.compute}
 
 
 def _nothing(shapes: Mapping[str, list[int]]) -> "dict[str, torch.Tensor]":

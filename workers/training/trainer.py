@@ -27,6 +27,7 @@ from workers.models.adapter import WrongAdapterError
 from workers.training.checkpoints import write_checkpoint
 from workers.training.checks import check_tokenizer
 from workers.training.errors import RefusalCode, TrainerRefusal
+from workers.training.gangs.membership import Gangs
 from workers.training.learner import Learner
 from workers.training.making import Making, kind_of
 from workers.training.reference import References
@@ -41,6 +42,8 @@ from workers.training.wire import (
     BindRequest,
     CheckpointReply,
     CheckpointRequest,
+    JoinReply,
+    JoinRequest,
     StepReply,
     StepRequest,
     SuspendReply,
@@ -88,6 +91,7 @@ class Trainer:
         self._held: dict[str, Held] = {}
         self._suspension = Suspension(partial(plane_of, home, run_id, incarnation))
         self._references = References(spec, device)
+        self.gangs = Gangs(spec, device, intervals)
         self._behind: dict[str, dict[int, str]] = {}
         """Policy -> version whose training state is being written, with its digest."""
 
@@ -96,10 +100,13 @@ class Trainer:
         if asked.policy not in self._spec.policies:
             raise TrainerRefusal(RefusalCode.NOT_BOUND, f"the run has no policy {asked.policy!r}")
         began = time.time()
+        if not self.gangs.fit(asked):
+            self._held.pop(asked.policy, None)
+            self.gangs.leave(asked.policy)
         try:
             if asked.resume:
                 return self._resume(asked)
-            reply = self._create(asked.policy) if asked.version == CREATE else self._restore(asked)
+            reply = self._create(asked) if asked.version == CREATE else self._restore(asked)
         except StateError as error:
             raise TrainerRefusal(RefusalCode.STATE, str(error)) from error
         except (UnsupportedModel, FileNotFoundError) as error:
@@ -108,6 +115,11 @@ class Trainer:
             raise TrainerRefusal(RefusalCode.WRONG_ADAPTER, str(error)) from error
         self._intervals.add("bind", asked.policy, began, time.time())
         return reply
+
+    def join(self, asked: JoinRequest) -> JoinReply:
+        """Become a further rank of a policy's gang; what is held of the policy alone is let go."""
+        self._held.pop(asked.policy, None)
+        return self.gangs.join(asked)
 
     def accumulate(self, asked: AccumulateRequest) -> AccumulateReply:
         """Add a micro-batch's gradient to the policy's accumulator."""
@@ -186,14 +198,13 @@ class Trainer:
         }
         try:
             self._making.shelf(asked.policy).settle()
-            done = self._suspension.suspend(
-                asked.policy, learner, kind_of(self._spec.policies[asked.policy]), rest, asked.reach
-            )
+            done = self._suspension.suspend(asked.policy, learner, self._kind(asked.policy), rest, asked.reach)
         except StateError as error:
             raise TrainerRefusal(RefusalCode.STATE, str(error)) from error
         self._making.close_shelf(asked.policy)
         self._behind.pop(asked.policy, None)
         del self._held[asked.policy]
+        self.gangs.leave(asked.policy)
         self._intervals.add("suspend", asked.policy, began, time.time(), bytes=done.bytes)
         return SuspendReply(done.ticket, done.bytes, done.seconds)
 
@@ -206,16 +217,16 @@ class Trainer:
         tuning = self._spec.policies[asked.policy].tuning
         if isinstance(tuning, Lora):
             shelf.find_base(asked.digest, asked.policy, tuning)
-        back: Suspended = self._suspension.resume(
-            asked.resume,
-            kind_of(self._spec.policies[asked.policy]),
-            partial(self._making.learner, asked.policy, self._epoch(asked.version)),
-        )
+        make = partial(self._making.learner, asked.policy, self._epoch(asked.version))
+        if asked.gang:
+            make = partial(self._led, asked, asked.reference)
+        back: Suspended = self._suspension.resume(asked.resume, self._kind(asked.policy, bool(asked.gang)), make)
         stored = Stored(back.rest["weights"], back.rest["state"])
         if (back.rest["version"], stored.weights) != (asked.version, asked.digest) or not shelf.adopt(stored):
             raise TrainerRefusal(RefusalCode.STATE, f"what was suspended is version {back.rest['version']}")
         back.learner.accumulator.go_on_as(asked.accumulator, self._epoch(asked.version))
-        self._references.take(asked.policy, asked.reference, shelf)
+        if not asked.gang:
+            self._references.take(asked.policy, asked.reference, shelf)
         if behind := {int(version): state for version, state in back.rest["behind"].items()}:
             self._behind[asked.policy] = behind
         held = self._hold(asked.policy, asked.version, self._making.tokenizer(asked.policy), back.learner, stored)
@@ -248,12 +259,14 @@ class Trainer:
         """Hold a policy no more, if it is held: what broke off in the middle is restored from what is on disk."""
         self._held.pop(policy, None)
         self._suspension.forget(policy)
+        self.gangs.leave(policy)
 
     def settle(self) -> None:
         """Wait until nothing is being removed from the state plane any more."""
         self._making.settle()
 
-    def _create(self, policy: str) -> BindReply:
+    def _create(self, asked: BindRequest) -> BindReply:
+        policy = asked.policy
         held = self._held.get(policy)
         if held is not None and held.created is not None:
             self._empty(held)
@@ -273,7 +286,10 @@ class Trainer:
             done = warm_up(learner, settings.warmup, self._making.family, roles, Codec(tokenizer), rng)
             facts |= {"warmup_steps": done.steps, "warmup_seconds": done.seconds}
         stored = self._put_first(policy, learner)
-        self._references.take(policy, stored.weights, self._making.shelf(policy))
+        if asked.gang:  # one trainer makes the version, so that it is the same for any number of ranks
+            learner = self._led(asked, stored.weights, learner.parameters.named())
+        else:
+            self._references.take(policy, stored.weights, self._making.shelf(policy))
         held = self._hold(policy, 0, tokenizer, learner, stored)
         held.created = reply_of(policy, held, created=True, facts=facts)
         return held.created
@@ -295,10 +311,13 @@ class Trainer:
         if asked.state and state is None:
             detail = f"training state {asked.state} does not belong to weights {base}"
             raise TrainerRefusal(RefusalCode.STATE, detail)
-        learner = self._new_learner(asked.policy, asked.version, weights)
+        if asked.gang:
+            learner, reference = self._led(asked, asked.reference, weights), None
+        else:
+            learner = self._new_learner(asked.policy, asked.version, weights)
+            reference = self._references.take(asked.policy, asked.reference, shelf)
         if state is not None:
             learner.restore(state)
-        reference = self._references.take(asked.policy, asked.reference, shelf)
         for step in asked.redo:
             redo(learner, step, shelf, reference)
         self._empty_of(learner, asked.version)
@@ -339,6 +358,16 @@ class Trainer:
     def _new_learner(self, policy: str, version: int, weights: "Mapping[str, torch.Tensor]") -> Learner:
         self._suspension.give_back()  # memory of another kind of policy would lie beside it
         return self._making.learner(policy, self._epoch(version), weights)
+
+    def _led(self, asked: BindRequest, first: str, weights: "Mapping[str, torch.Tensor]") -> Learner:
+        """Return the learner of a gang that this trainer leads; `first` is the digest of the policy's version 0."""
+        self._suspension.give_back()
+        reference = self._references.shared(asked.policy, first, self._making.shelf(asked.policy))
+        return self.gangs.lead(asked, self._epoch(max(asked.version, 0)), weights, reference)
+
+    def _kind(self, policy: str, led: bool = False) -> str:
+        """Return what learners must have in common to take each other's place; one of a gang takes nobody's."""
+        return "" if led or self.gangs.leads(policy) else kind_of(self._spec.policies[policy])
 
     def _learner(self, policy: str) -> Learner:
         learner = self._holding(policy).learner
