@@ -10,8 +10,38 @@ from flexmarl.contracts.spec.team import Lora
 def allocation_rules(spec: ExperimentSpec) -> Iterator[Problem]:
     """Return every broken rule of who is trained where."""
     yield from _gangs(spec)
+    yield from _homes(spec)
     if spec.mechanisms.allocation.type == "static":
         yield from _static(spec)
+
+
+def _homes(spec: ExperimentSpec) -> Iterator[Problem]:
+    """Chosen devices are those of the run, as many as the policy takes, and only where they do not change."""
+    allocation, devices = spec.mechanisms.allocation, spec.resources.training_devices
+    for name, places in allocation.homes.items():
+        where = f"/mechanisms/allocation/homes/{name}"
+        if allocation.type != "static":
+            yield Problem(
+                pointer=where,
+                code="not_read",
+                detail="Devices on demand are chosen as it goes; only static ones are chosen before.",
+                hint="Leave homes out, or set type: static.",
+            )
+        elif name not in spec.trainable_policies():
+            yield Problem(
+                pointer=where,
+                code="unknown_policy",
+                detail=f"{name} is no policy that is trained.",
+                hint=f"Trained are: {', '.join(spec.trainable_policies())}.",
+            )
+        elif len(set(places)) != spec.policies[name].devices.least or not all(0 <= p < devices for p in places):
+            count = spec.policies[name].devices.least
+            yield Problem(
+                pointer=where,
+                code="wrong_devices",
+                detail=f"{name} is trained on {count} of the devices 0 to {devices - 1}, each named once.",
+                hint=f"Set {list(range(count))}.",
+            )
 
 
 def _static(spec: ExperimentSpec) -> Iterator[Problem]:
