@@ -360,7 +360,7 @@ class FakeCluster:
     def settle(self, number, command, group, members=None):
         self.now += 0.001
         ending = range(group.members) if members is None else members
-        episodes = tuple(episode(self, member, command) for member in ending)
+        episodes = tuple(self.episode(member, command) for member in ending)
         return e.GroupSettled(
             draw=group.draw,
             origin=command.origin,
@@ -372,6 +372,9 @@ class FakeCluster:
             versions={name: pin.version for name, pin in command.pins.items()},
             part=command.by_episode,
         )
+
+    def episode(self, member, command=None):
+        return episode(self, member, command)
 
     def kinds(self):
         return [n.command.kind for d in self.decisions for n in d.commands]
