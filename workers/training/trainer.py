@@ -26,11 +26,13 @@ from workers.models import UnsupportedModel, architecture_of, tokenizer_of
 from workers.models.adapter import WrongAdapterError, initial_adapter
 from workers.models.weights import initial_weights
 from workers.rollout.environments.registry import family_of
+from workers.training.bases import Bases
 from workers.training.checkpoints import Export, write_checkpoint
 from workers.training.checks import check_tokenizer
 from workers.training.errors import RefusalCode, TrainerRefusal
 from workers.training.learner import Adapter, Learner
 from workers.training.objective import Objective
+from workers.training.parameters import FlatParameters
 from workers.training.reference import References
 from workers.training.shelf import Shelf, Stored
 from workers.training.suspending import Suspension, plane_of
@@ -89,7 +91,8 @@ class Trainer:
         self._held: dict[str, Held] = {}
         self._shelves: dict[str, Shelf] = {}
         self._suspension: Suspension[Held] = Suspension(partial(plane_of, home, run_id))
-        self._references = References(spec, device)
+        self._bases = Bases(device)
+        self._references = References(spec, device, self._bases)
         self._behind: dict[str, dict[int, str]] = {}
         """Policy -> version whose training state is being written, with its digest."""
 
@@ -324,11 +327,13 @@ class Trainer:
         """Return a learner of published weights: a whole model's, or an adapter's over the base on the shelf."""
         self._suspension.give_back()  # memory of another kind of policy would lie beside it
         settings, algorithm = self._spec.policies[policy], self._spec.algorithm
-        adapter = None
+        adapter: Adapter | None = None
+        under: Mapping[str, torch.Tensor] | FlatParameters = weights
         if isinstance(settings.tuning, Lora):
-            adapter, weights = Adapter(settings.tuning, weights), self._shelf(policy).base()
+            adapter = Adapter(settings.tuning, weights)
+            under = self._bases.under(self._shelf(policy), settings.precision)
         return Learner(
-            weights,
+            under,
             architecture_of(settings.model),
             Objective.of(algorithm.loss, algorithm),
             settings.optimizer,

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from flexmarl.contracts.spec.algorithm import Loss
 from flexmarl.contracts.spec.experiment import ExperimentSpec
 from flexmarl.contracts.spec.team import AdamW, FactoryModel, Lora
+from tests.support.packed import last_logits
 from workers.child import ChildConfig, IntervalLog
 from workers.models import architecture_of, build_model
 from workers.models.adapter import WrongAdapterError, description, initial_adapter
@@ -21,11 +22,8 @@ from workers.models.weights import initial_weights
 from workers.rollout.engines.requests import Finished, Request
 from workers.rollout.engines.serve import StatePlaneSource
 from workers.rollout.engines.torch_engine import TorchEngine
-from workers.training.adapted import AdaptedParameters
-from workers.training.decoder import parameter_order
 from workers.training.errors import RefusalCode, TrainerRefusal
 from workers.training.learner import Adapter, Learner, Objective
-from workers.training.parameters import FlatParameters
 from workers.training.trainer import CREATE, Trainer
 from workers.training.wire import (
     AccumulateRequest,
@@ -116,7 +114,7 @@ def test_gradients_are_those_of_peft(lora: Lora) -> None:
         for name, parameter in model.named_parameters()
         if parameter.requires_grad
     }
-    named = learner.parameters._own.split(found)
+    named = learner.parameters.split(found)
     assert named.keys() == expected.keys()
     for name, gradient in named.items():
         # Hugging Face turns queries and keys by angles of fp32, whatever the model's precision.
@@ -128,22 +126,28 @@ def test_a_step_moves_the_adapter_alone_and_the_decoder_with_it() -> None:
         base(), architecture_of(SOURCE), Objective.of(Loss()), AdamW(), adapter=Adapter(LORA, adapter(LORA, 2))
     )
     assert learner.optimizer.first.numel() == learner.accumulator.total.numel() == learner.parameters.size
-    before = {name: tensor.clone() for name, tensor in learner._whole.named().items()}
+    frozen = learner.decoder._parameters
+    before, began = frozen.compute.clone(), logits(learner)
     learner.accumulate("", 1, b"", rows(), 0.0)
     assert not learner.step(1e-2).null_step
-    now = learner._whole.named()
-    adapted = {name for name in now if name.split(".")[-2] in LORA.targets and name.endswith("weight")}
-    assert {name for name in now if not torch.equal(now[name], before[name])} == adapted
-    assert torch.equal(laid_over(learner.parameters.named()), learner._whole.compute), "what is published is all of it"
+    assert torch.equal(frozen.compute, before)
+    assert frozen.fresh.numel() == 0, "nothing is computed for weights that stay"
+    assert not torch.equal(logits(learner), began)
+    now = {name: tensor.clone() for name, tensor in learner.parameters.named().items()}
+    assert torch.equal(logits(learner), logits(laid_over(now))), "what is published is all of it"
     learner.parameters.take(adapter(LORA, 3))
-    assert torch.equal(laid_over(adapter(LORA, 3)), learner._whole.compute)
+    assert torch.equal(logits(learner), logits(laid_over(adapter(LORA, 3))))
 
 
-def laid_over(weights: dict[str, torch.Tensor]) -> torch.Tensor:
-    """The weights that a new trainer computes with."""
-    anew = FlatParameters(base(), parameter_order(base().keys()), "fp32", "cpu")
-    AdaptedParameters(anew, weights, LORA, "fp32", "cpu")
-    return anew.compute
+def laid_over(weights: dict[str, torch.Tensor]) -> Learner:
+    """A new trainer's policy."""
+    return Learner(base(), architecture_of(SOURCE), Objective.of(Loss()), AdamW(), adapter=Adapter(LORA, weights))
+
+
+def logits(learner: Learner) -> torch.Tensor:
+    with torch.no_grad():
+        (found,) = last_logits(learner.decoder, [[1, 4, 8, 5, 11]], 5)
+    return found
 
 
 def plane_with(home: Path, lora: Lora, seed: int, **about: object) -> str:
@@ -356,7 +360,7 @@ def test_plain_transformers_and_peft_load_a_checkpoint(tmp_path: Path) -> None:
         model = AutoModelForCausalLM.from_pretrained(folder / policy)
         learner = own._holding(policy).learner
         with torch.no_grad():
-            found, expected = model(ids).logits, learner.decoder.logits(ids, torch.arange(5)[None])
+            found, expected = model(ids).logits, logits(learner)
             assert (found - expected).abs().max() <= 1e-5
             assert (found - under(ids).logits).abs().max() > 1e-3
         assert (folder / policy / "tokenizer.json").exists()

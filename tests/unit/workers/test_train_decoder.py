@@ -5,6 +5,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from flexmarl.contracts.spec.team import FactoryModel, FolderModel
+from tests.support.packed import last_logits
 from workers.models import UnsupportedModel, architecture_of, build_model
 from workers.models.weights import initial_weights, model_config
 from workers.training.decoder import Decoder, parameter_order
@@ -41,15 +42,12 @@ def test_logits_equal_those_of_the_folder_s_own_model(name: str, tmp_path):
             parameter.add_(torch.randn_like(parameter) * 0.1)
     model.save_pretrained(tmp_path)
     decoder = _decoder(FolderModel(path=str(tmp_path)), 0)
-    lengths = torch.tensor([9, 4, 70])
-    ids = torch.randint(1, 50, (3, 70))
-    ids[torch.arange(70) >= lengths[:, None]] = 0
-    window = torch.stack([torch.arange(length - 3, length) for length in lengths])
+    inputs = [torch.randint(1, 50, (length,)) for length in (9, 4, 70, 11, 300)]
     with torch.no_grad():
-        found = decoder.logits(ids, window)
-        for row, length in enumerate(lengths):
-            expected = model(input_ids=ids[row : row + 1, :length]).logits[0, -3:]
-            assert ((found[row] - expected).norm() / expected.norm()) < 1e-6
+        found = last_logits(decoder, [ids.tolist() for ids in inputs], 3)
+        for ids, own in zip(inputs, found, strict=True):
+            expected = model(input_ids=ids[None]).logits[0, -3:]
+            assert ((own - expected).norm() / expected.norm()) < 1e-6
 
 
 @pytest.mark.parametrize("size", ["S", "M"])
