@@ -300,6 +300,8 @@ class Trainer:
         if not isinstance(settings.tuning, Lora):
             return initial_weights(settings.model, words, derive(seed, "weights", policy))
         base = initial_weights(settings.model, words, derive(seed, "base", settings.model.model_dump_json()))
+        if settings.precision == "bf16":  # engines compute with the very weights that the trainer does
+            base = {name: tensor.bfloat16() for name, tensor in base.items()}
         self._shelf(policy).put_base(base, settings.tuning)
         return initial_adapter(base, settings.tuning, derive(seed, "weights", policy))
 
@@ -343,6 +345,7 @@ class Trainer:
             self._spec.mechanisms.ordered,
             self._intervals.progress.beat,
             adapter,
+            settings.activations == "recompute",
         )
 
     def _export(self, policy: str, digest: str) -> Export:
@@ -390,7 +393,7 @@ def reply_of(policy: str, held: Held, created: bool = False, facts: dict[str, fl
 
 def kind_of(policy: PolicySpec) -> str:
     """Return what policies have in common whose learners can take each other's place."""
-    return policy.model_dump_json(include={"model", "tuning", "precision", "optimizer"})
+    return policy.model_dump_json(include={"model", "tuning", "precision", "optimizer", "activations"})
 
 
 def keep_pace(began: float, seconds: float) -> None:

@@ -1,6 +1,8 @@
 """Adapters against PEFT: the same gradients, the same results, folders that it loads; and what is refused."""
 
+import gc
 import json
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -274,12 +276,13 @@ def test_wrong_adapters_are_refused_in_words(tmp_path: Path) -> None:
         source(tmp_path, LORA.model_dump())[1]("speaker", plane_with(tmp_path, LORA, 0, base=strange))
 
 
-def trainer(home: Path, incarnation: str = "a", tuning: Lora = LORA, every: int = 1) -> Trainer:
+def trainer(home: Path, incarnation: str = "a", tuning: Lora = LORA, every: int = 1, kl: float = 0.0) -> Trainer:
     policy = {"model": SOURCE.model_dump(), "tuning": tuning.model_dump()}
     durability = {"type": "every_k", "every": every} if every > 1 else "every_step"
     spec = {
         "agents": {role: {} for role in POLICIES}, "policies": dict.fromkeys(POLICIES, policy), "seed": 5,
         "environment": {"type": "reference_game"}, "mechanisms": {"durability": durability},
+        "algorithm": {"kl": {"coefficient": kl}},
     }  # fmt: skip
     return Trainer(ExperimentSpec.model_validate(spec), 7, incarnation, str(home), "cpu", IntervalLog())
 
@@ -343,6 +346,30 @@ def test_a_trainer_refuses_an_adapter_of_another_kind(tmp_path: Path) -> None:
     with pytest.raises(TrainerRefusal, match="this adapter has") as refused:
         trainer(tmp_path, "b", PARTIAL).bind(BindRequest("speaker", 0, digest, ""))
     assert refused.value.code == RefusalCode.WRONG_ADAPTER
+
+
+def test_policies_and_their_references_share_one_base_in_the_trainer(tmp_path: Path) -> None:
+    own = trainer(tmp_path, kl=0.1)
+    for policy in POLICIES:
+        own.bind(BindRequest(policy, CREATE))
+    learners = [own._holding(policy).learner for policy in POLICIES]
+    decoders = [*(learner.decoder for learner in learners), *(own._references.get(policy) for policy in POLICIES)]
+    (base,) = {id(decoder._parameters): decoder._parameters for decoder in decoders}.values()
+    assert base.fresh.numel() == 0
+    assert base.master is base.compute
+    for learner in learners:
+        step_size = learner.parameters.size
+        assert step_size < base.size / 2
+        assert learner.parameters.fresh.numel() == learner.optimizer.first.numel() == step_size
+    assert len({id(learner.parameters) for learner in learners}) == 2
+    gone = weakref.ref(base)
+    del base, decoders, learners, learner
+    own._references._decoders.clear()
+    for policy in POLICIES:
+        assert gone() is not None
+        own.let_go(policy)
+    gc.collect()
+    assert gone() is None, "it goes with the last one that is laid over it"
 
 
 def test_plain_transformers_and_peft_load_a_checkpoint(tmp_path: Path) -> None:
