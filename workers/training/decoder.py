@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from workers.models.architecture import Architecture, UnsupportedModel
 from workers.training.adapted import LowRank
+from workers.training.elementwise import gated, rotate
 from workers.training.layout import Layout, Spread
 from workers.training.linear import Linear
 from workers.training.packing import Batch
@@ -138,7 +139,7 @@ class Decoder:
         (qkv,) = layer.qkv
         mixed = qkv(self._normed(x, layer.norm1)).view(len(x), heads + 2 * kv_heads, width)
         turning, value = torch.split(mixed, [heads + kv_heads, kv_heads], 1)
-        query, key = torch.split(_rotate(turning, cos, sin), [heads, kv_heads], 1)
+        query, key = torch.split(rotate(turning, cos, sin), [heads, kv_heads], 1)
         seen = [
             spread.gather(_attention(spread.lay(q), spread.lay(k), spread.lay(v)))
             for spread, q, k, v in zip(
@@ -158,9 +159,9 @@ class Decoder:
         for_query, for_rest = layer.qkv
         everywhere, at = self._normed(x, layer.norm1), layout.at
         query = for_query(everywhere[at]).view(len(at), heads, width)
-        query = _rotate(query, cos[at], sin[at])
+        query = rotate(query, cos[at], sin[at])
         turning, value = torch.split(for_rest(everywhere).view(len(x), 2 * kv_heads, width), kv_heads, 1)
-        key = _rotate(turning, cos, sin)
+        key = rotate(turning, cos, sin)
         seen = [
             asked.gather(_attention(asked.lay(q), tokens.lay(k), tokens.lay(v), visible))
             for asked, tokens, visible, q, k, v in zip(
@@ -176,10 +177,7 @@ class Decoder:
         return x + self._mlp(layer, x)
 
     def _mlp(self, layer: _Layer, x: "torch.Tensor") -> "torch.Tensor":
-        from torch.nn import functional as F
-
-        gate, up = layer.gate_up(self._normed(x, layer.norm2)).chunk(2, -1)
-        return layer.down(F.silu(gate) * up)
+        return layer.down(gated(layer.gate_up(self._normed(x, layer.norm2))))
 
     def _normed(self, x: "torch.Tensor", weight: "torch.Tensor") -> "torch.Tensor":
         from torch.nn import functional as F
@@ -204,14 +202,6 @@ def _rotation(architecture: Architecture, length: int, like: "torch.Tensor") -> 
     angles = torch.arange(length, device=like.device).to(exact).unsqueeze(1) / architecture.rope_theta**steps
     angles = torch.cat((angles, angles), -1).unsqueeze(1)
     return angles.cos().to(like.dtype), angles.sin().to(like.dtype)
-
-
-def _rotate(x: "torch.Tensor", cos: "torch.Tensor", sin: "torch.Tensor") -> "torch.Tensor":
-    """Turn each head's pairs (first half, second half) by its position's angles."""
-    import torch
-
-    first, second = x.chunk(2, -1)
-    return torch.addcmul(x * cos, torch.cat((-second, first), -1), sin)
 
 
 def _attention(

@@ -9,6 +9,7 @@ from tests.support.packed import last_logits
 from workers.models import UnsupportedModel, architecture_of, build_model
 from workers.models.weights import initial_weights, model_config
 from workers.training.decoder import Decoder, parameter_order
+from workers.training.elementwise import gated, rotate
 from workers.training.parameters import FlatParameters
 
 SHAPE = {
@@ -71,3 +72,31 @@ def test_weights_of_another_kind_of_model_are_refused():
         parameter_order(weights.keys() - {"model.norm.weight"})
     with pytest.raises(ValueError, match="neighbours"):
         FlatParameters(weights, sorted(weights), "fp32", "cpu").leaf("lm_head.weight", "model.norm.weight")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_steps_by_element_are_the_composed_ones(dtype: torch.dtype):
+    made = torch.Generator().manual_seed(0)
+    x, above = (torch.randn(7, 3, 16, generator=made).to(dtype) for _ in range(2))
+    angles = torch.randn(7, 1, 8, generator=made).repeat(1, 1, 2)
+    cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+
+    def turned(x: torch.Tensor) -> torch.Tensor:
+        first, second = x.chunk(2, -1)
+        return x * cos + torch.cat((-second, first), -1) * sin
+
+    def product(x: torch.Tensor) -> torch.Tensor:
+        gate, up = x.chunk(2, -1)
+        return torch.nn.functional.silu(gate) * up
+
+    limit = {torch.float32: 1e-6, torch.float64: 1e-14, torch.bfloat16: 1e-2}[dtype]
+    for own, composed in ((lambda x: rotate(x, cos, sin), turned), (gated, product)):
+        found = []
+        for way in (own, composed):
+            leaf = x.clone().requires_grad_()
+            y = way(leaf)
+            y.backward(above[..., : y.shape[-1]])
+            found.append((y.detach(), leaf.grad))
+        for a, b in zip(*found, strict=True):
+            assert a.dtype == dtype
+            assert (a - b).norm() <= limit * b.norm()

@@ -16,8 +16,10 @@ from tests.unit.workers.test_train_trainer import accumulate, create, make_rows,
 from workers.rollout.engines.requests import Request
 from workers.training.errors import TrainerRefusal
 from workers.training.learner import Learner, Objective
+from workers.transfer import LocalTier
 
 LOSS = Loss()
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def gradient(learner: Learner, seed: int = 9) -> torch.Tensor:
@@ -77,6 +79,8 @@ def test_an_engine_serves_what_a_bf16_trainer_publishes_and_the_mismatch_is_told
         engine, fetch = source(home, tuning)
         fetch._policies["speaker"] = fetch._policies["speaker"].model_copy(update={"precision": precision})
         engine.load("speaker", 0, digest, fetch("speaker", digest))
+        published = LocalTier(home).meta(digest).get("base", digest)
+        assert {tensor.dtype for tensor in LocalTier(home).get(published).values()} == {DTYPES[precision]}
         rows = make_rows(0)
         engine.submit(
             [Request(str(n), "speaker", tuple(np.frombuffer(row.prompt, "<i4").tolist()), 6, seed=n)

@@ -1,8 +1,8 @@
 """Adapters and what they are laid over, from the state plane, each checked before an engine takes it.
 
 Invariants: policies that name equal models and precisions and train adapters have one base, by its digest, for the life
-of the engine; it is read and prepared once. An adapter of another base, of other sizes, or for another kind of policy is
-refused in words, and what the engine holds stays as it is.
+of the engine; it is read and prepared once. An adapter of another base, of other sizes, or for another kind of policy
+is refused in words, and what the engine holds stays as it is.
 """
 
 from collections.abc import Callable
