@@ -9,13 +9,24 @@ import pytest
 import torch
 
 from flexmarl.contracts.spec.algorithm import Loss
-from flexmarl.contracts.spec.team import Lora
+from flexmarl.contracts.spec.team import AdamW, Lora
 from tests.unit.workers.test_adapters import source
-from tests.unit.workers.test_train_gradients import by_name, make_learner, make_row, ragged_rows, relative
+from tests.unit.workers.test_train_gradients import (
+    SOURCE,
+    WORDS,
+    by_name,
+    make_learner,
+    make_row,
+    ragged_rows,
+    relative,
+)
 from tests.unit.workers.test_train_trainer import accumulate, create, make_rows, make_trainer
+from workers.models import architecture_of
+from workers.models.adapter import initial_adapter
+from workers.models.weights import initial_weights
 from workers.rollout.engines.requests import Request
 from workers.training.errors import TrainerRefusal
-from workers.training.learner import Learner, Objective
+from workers.training.learner import Adapter, Learner, Objective
 from workers.transfer import LocalTier
 
 LOSS = Loss()
@@ -138,3 +149,23 @@ def test_a_step_that_is_refused_leaves_the_sum_and_one_that_is_taken_makes_no_co
     largest = max(event.cpu_memory_usage for event in profile.events())
     assert largest < total.nbytes / 2
     assert learner.accumulator.total.data_ptr() == at
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("tuning", [None, Lora(rank=4)], ids=["full", "lora"])
+@pytest.mark.parametrize(("precision", "limit"), [("fp32", 1e-3), ("bf16", 0.03)])
+def test_a_gpu_computes_the_same_step(precision: str, limit: float, tuning: Lora | None):
+    found = []
+    for device, own, recompute in (("cpu", "fp32", False), ("cuda:0", precision, False), ("cuda:0", precision, True)):
+        weights = initial_weights(SOURCE, WORDS, seed=4)
+        adapter = None if tuning is None else Adapter(tuning, initial_adapter(weights, tuning, 5))
+        learner = Learner(
+            weights, architecture_of(SOURCE), Objective.of(LOSS), AdamW(), own, device, "0:a", adapter=adapter,
+            recompute=recompute,
+        )  # fmt: skip
+        learner.accumulate("0:a", 0, b"", ragged_rows(9), 0.1)
+        found.append(learner.accumulator.total.cpu().clone())
+        assert not learner.step(1e-3).null_step
+    assert relative(found[1], found[0]) < limit
+    assert relative(found[2], found[0]) < limit
