@@ -29,7 +29,7 @@ class References:
     def __init__(self, spec: ExperimentSpec, device: str, bases: Bases) -> None:
         self._spec = spec
         self._device = device
-        self._bases = bases
+        self.bases = bases
         self._decoders: dict[str, Decoder] = {}
 
     def get(self, policy: str) -> Decoder | None:
@@ -53,6 +53,6 @@ class References:
         if not isinstance(settings.tuning, Lora):
             order = parameter_order(weights.keys())
             return Decoder(FlatParameters(weights, order, precision, self._device, frozen=True), architecture)
-        base = self._bases.under(shelf, precision)
+        base = self.bases.under(shelf, precision)
         adapter = LowRank(base, weights, settings.tuning, precision, self._device, frozen=True)
         return Decoder(base, architecture, adapter)

@@ -32,7 +32,6 @@ from workers.training.checks import check_tokenizer
 from workers.training.errors import RefusalCode, TrainerRefusal
 from workers.training.learner import Adapter, Learner
 from workers.training.objective import Objective
-from workers.training.parameters import FlatParameters
 from workers.training.reference import References
 from workers.training.shelf import Shelf, Stored
 from workers.training.suspending import Suspension, plane_of
@@ -91,8 +90,7 @@ class Trainer:
         self._held: dict[str, Held] = {}
         self._shelves: dict[str, Shelf] = {}
         self._suspension: Suspension[Held] = Suspension(partial(plane_of, home, run_id))
-        self._bases = Bases(device)
-        self._references = References(spec, device, self._bases)
+        self._references = References(spec, device, Bases(device))
         self._behind: dict[str, dict[int, str]] = {}
         """Policy -> version whose training state is being written, with its digest."""
 
@@ -329,11 +327,7 @@ class Trainer:
         """Return a learner of published weights: a whole model's, or an adapter's over the base on the shelf."""
         self._suspension.give_back()  # memory of another kind of policy would lie beside it
         settings, algorithm = self._spec.policies[policy], self._spec.algorithm
-        adapter: Adapter | None = None
-        under: Mapping[str, torch.Tensor] | FlatParameters = weights
-        if isinstance(settings.tuning, Lora):
-            adapter = Adapter(settings.tuning, weights)
-            under = self._bases.under(self._shelf(policy), settings.precision)
+        under, adapter = self._references.bases.beneath(settings, weights, self._shelf(policy))
         return Learner(
             under,
             architecture_of(settings.model),
