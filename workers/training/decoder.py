@@ -117,8 +117,8 @@ class Decoder:
         cos, sin = self._rotation_at(layout.positions, layout.longest)
         x = F.embedding(layout.ids, self._embed).to(self._head.dtype)
         for layer in self._layers[:-1]:
-            x = self._kept(partial(self._through, layer, layout, cos, sin), x)
-        x = self._kept(partial(self._through_last, self._layers[-1], layout, cos, sin), x)
+            x = self._through(layer, layout, cos, sin, x)
+        x = self._through_last(self._layers[-1], layout, cos, sin, x)
         return self._normed(x, self._norm)
 
     def _kept(self, layer: "Callable[[torch.Tensor], torch.Tensor]", x: "torch.Tensor") -> "torch.Tensor":
@@ -131,6 +131,17 @@ class Decoder:
         return found
 
     def _through(
+        self, layer: _Layer, layout: Layout, cos: "torch.Tensor", sin: "torch.Tensor", x: "torch.Tensor"
+    ) -> "torch.Tensor":
+        return self._kept(partial(self._computed, layer, layout, cos, sin), x)
+
+    def _through_last(
+        self, layer: _Layer, layout: Layout, cos: "torch.Tensor", sin: "torch.Tensor", x: "torch.Tensor"
+    ) -> "torch.Tensor":
+        """Go on with the tokens that predict alone; the others are seen and do not look."""
+        return self._kept(partial(self._computed_last, layer, layout, cos, sin), x)
+
+    def _computed(
         self, layer: _Layer, layout: Layout, cos: "torch.Tensor", sin: "torch.Tensor", x: "torch.Tensor"
     ) -> "torch.Tensor":
         import torch
@@ -149,10 +160,9 @@ class Decoder:
         x = x + layer.out(_joined(seen))
         return x + self._mlp(layer, x)
 
-    def _through_last(
+    def _computed_last(
         self, layer: _Layer, layout: Layout, cos: "torch.Tensor", sin: "torch.Tensor", x: "torch.Tensor"
     ) -> "torch.Tensor":
-        """Go on with the tokens that predict alone; the others are seen and do not look."""
         import torch
 
         heads, kv_heads, width = self._architecture.heads, self._architecture.kv_heads, self._architecture.head_dim

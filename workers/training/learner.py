@@ -108,7 +108,6 @@ class Learner:
     ) -> "tuple[torch.Tensor, TrainStats]":
         """Return the un-normalised gradient of rows, valid until the next call, with their figures."""
         began = time.perf_counter()
-        lengths = [len(row.response) // 4 for row in rows]
         blocks = blocks_of(rows, objective.aggregate, self.decoder.vocabulary, version)
         gradient = self.parameters.fresh
         gradient.zero_()
@@ -120,21 +119,12 @@ class Learner:
             self._beat()
         if not (math.isfinite(sums.loss) and math.isfinite(gradient.sum().item())):
             raise TrainerRefusal(RefusalCode.NONFINITE_GRADIENT, "the micro-batch's loss or gradient is not finite")
-        return gradient, TrainStats(
-            rows=len(rows),
-            tokens=sum(lengths),
-            z=sum(objective.aggregate(length)[1] for length in lengths),
-            loss_sum=sums.loss,
-            entropy_sum=sums.entropy,
-            kl_engine_sum=sums.kl_engine,
-            logprob_gap_sum=sums.logprob_gap,
-            logprob_gap_max=sums.logprob_gap_max,
-            clipped_sum=sums.clipped,
-            older_tokens=int(sums.older_tokens),
-            kl_update_sum=sums.kl_update,
-            kl_reference_sum=sums.kl_reference,
-            seconds=time.perf_counter() - began,
-        )
+        return gradient, figures_of(rows, objective, sums, time.perf_counter() - began)
+
+    @property
+    def shapes(self) -> Mapping[str, list[int]]:
+        """Shapes of what a version publishes, by name."""
+        return {name: list(tensor.shape) for name, tensor in self.parameters.named().items()}
 
     def step(self, learning_rate: float) -> Learned:
         """Move the weights along the accumulated mean gradient. The caller opens the next epoch."""
@@ -147,7 +137,7 @@ class Learner:
 
         The sum's memory is used up, unless the step is refused.
         """
-        norm = float(total.norm()) / z
+        norm = self._norm(total) / z
         if not math.isfinite(norm):
             raise TrainerRefusal(RefusalCode.NONFINITE_GRADIENT, "the accumulated gradient is not finite")
         total.mul_((self._clip / norm if norm > self._clip else 1.0) / z)
@@ -169,6 +159,27 @@ class Learner:
             state["master"] = self.parameters.master
         return state
 
+    @property
+    def on_host(self) -> bool:
+        """Tell whether all its memory lies where a suspended state can be read into it."""
+        return self.parameters.master.device.type == "cpu"
+
+    def memory(self) -> "dict[str, torch.Tensor]":
+        """Return all that a bit-equal continuation needs, of the whole policy."""
+        own = {
+            "master": self.parameters.master,
+            "first": self.optimizer.first,
+            "second": self.optimizer.second,
+            "accumulated": self.accumulator.total,
+        }
+        same = self.parameters.compute is self.parameters.master
+        return own if same else {**own, "compute": self.parameters.compute}
+
+    def refill(self, memory: "Mapping[str, torch.Tensor]") -> None:
+        """Take over what another learner's `memory` held."""
+        for name, tensor in self.memory().items():
+            tensor.copy_(memory[name])
+
     def marks(self) -> dict[str, object]:
         """Return what a bit-equal continuation needs besides memory, as JSON can say it."""
         return {"steps": self.optimizer.steps, "accumulator": self.accumulator.marks()}
@@ -177,3 +188,26 @@ class Learner:
         """Continue where another learner of equal settings was suspended; its memory was brought already."""
         self.optimizer.steps = marks["steps"]
         self.accumulator.go_on(marks["accumulator"])
+
+    def _norm(self, vector: "torch.Tensor") -> float:
+        return float(vector.norm())
+
+
+def figures_of(rows: Sequence[TrainRow], objective: Objective, sums: Sums, seconds: float) -> TrainStats:
+    """Return what is told of a micro-batch: its rows, and the sums over its passes."""
+    lengths = [len(row.response) // 4 for row in rows]
+    return TrainStats(
+        rows=len(rows),
+        tokens=sum(lengths),
+        z=sum(objective.aggregate(length)[1] for length in lengths),
+        loss_sum=sums.loss,
+        entropy_sum=sums.entropy,
+        kl_engine_sum=sums.kl_engine,
+        logprob_gap_sum=sums.logprob_gap,
+        logprob_gap_max=sums.logprob_gap_max,
+        clipped_sum=sums.clipped,
+        older_tokens=int(sums.older_tokens),
+        kl_update_sum=sums.kl_update,
+        kl_reference_sum=sums.kl_reference,
+        seconds=seconds,
+    )
