@@ -219,6 +219,7 @@ class NodeAgent:
         app.add_routes([web.post("/v1/playground", partial(self._on_play, session))])
         state = StateRoutes(self._settings.home)
         app.add_routes([web.get("/v1/state/{digest}", partial(self._to_peer, state.manifest))])
+        app.add_routes([web.get("/v1/state/{digest}/delta", partial(self._to_peer, state.delta))])
         app.add_routes([web.get("/v1/state/chunks/{name}", partial(self._to_peer, state.chunk))])
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await runner.setup()

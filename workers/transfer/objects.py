@@ -5,7 +5,7 @@ length than its chunk's was cut short and is written anew. Whoever fetches check
 what a bucket keeps, and how long, is the bucket's own rule.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import fsspec
@@ -46,6 +46,9 @@ class ObjectStore:
     def manifest(self, digest: str) -> bytes:
         found: bytes = self._reached(digest, lambda: self._system.cat_file(self._manifest(digest)))
         return found
+
+    def delta(self, digest: str, bases: Sequence[str], most: float) -> None:
+        """Nobody computes there."""
 
     def fetch(self, digest: str, chunk: str, room: memoryview) -> None:
         def read() -> int:

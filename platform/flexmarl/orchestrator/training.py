@@ -41,7 +41,7 @@ def drive_trainer(ctx: Context) -> None:
 
 def _train(ctx: Context, lease: LeaseState, cohort: Cohort) -> None:
     """Hand over gradients and steps; in a wavefront, what an episode asks first is finished first."""
-    in_turn = ctx.plan.spec.mechanisms.publication == "wavefront" and cohort.settled_at is not None
+    in_turn = ctx.plan.spec.mechanisms.publication.type == "wavefront" and cohort.settled_at is not None
     for name, own in cohort.policies.items():
         drive_policy(ctx, lease, cohort, name)
         if in_turn and not own.stepped and f"step:{name}" not in ctx.state.outstanding:

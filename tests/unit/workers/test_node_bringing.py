@@ -9,7 +9,7 @@ import torch
 from aiohttp import ClientSession
 
 from workers.nodes.agent import NodeAgent
-from workers.nodes.bringing import Bringing, named_in
+from workers.nodes.bringing import Bringing, Elsewhere, named_in
 from workers.rollout.engines.wire import LoadRequest
 from workers.settings import Settings, load
 from workers.training.wire import BindRequest, CheckpointRequest, RedoStep, StepRequest
@@ -32,8 +32,8 @@ async def serving(home: Path) -> AsyncIterator[str]:
 def bring(
     home: Path, addresses: list[str], request: object, key: str = "key", own: str = "", damaged: bool = False
 ) -> Awaitable[bool]:
-    async def store(_: object) -> list[str]:
-        return addresses
+    async def store(_: object) -> Elsewhere:
+        return Elsewhere(addresses)
 
     return Bringing(settings(home, key), store, own)(7, request, damaged)
 
