@@ -118,7 +118,8 @@ class LocalTier:
 
     def read_chunk(self, digest: str, number: int, room: memoryview) -> None:
         """Fill memory with one chunk of a content. Raises StateMissing or CorruptState."""
-        self._chunks.read(digest, self.description(digest).chunks[number], [room])
+        described = self.description(digest)
+        self._chunks.read(digest, described.chunks[number], [room], described.sum(number))
 
     def newest(self) -> list[str]:
         """Return the contents that lie here, whoever keeps them, the last one first."""
@@ -198,7 +199,10 @@ class LocalTier:
         return self._chunks.path(_checked(name))
 
     def _fill(self, digest: str, description: Description, room: list[Pieces]) -> None:
-        in_threads(lambda number: self._chunks.read(digest, description.chunks[number], room[number]), range(len(room)))
+        in_threads(
+            lambda number: self._chunks.read(digest, description.chunks[number], room[number], description.sum(number)),
+            range(len(room)),
+        )
 
     def _described(self, digest: str) -> Description | None:
         """Return a content's manifest; None when there is none here, or one of the older layout."""

@@ -46,11 +46,14 @@ class TorchEngine:
         """Requests in generation at once of policies that ran out of memory with more."""
 
     def prepare(self, state: "dict[str, torch.Tensor]", architecture: Architecture) -> decoder.Weights:
-        """Make a state dict ready to decode. Touches nothing of the engine: may run in any thread."""
+        """Make a state dict ready to decode, whose memory is the engine's from now on. May run in any thread.
+
+        An ordered engine lays its matrices as its check of the machine's kernels knows them.
+        """
         import torch
 
         with torch.inference_mode():
-            weights = decoder.prepare(state, architecture, self._device)
+            weights = decoder.prepare(state, architecture, self._device, take_over=not self._ordered)
             if self._ordered:
                 invariant.check(weights, self._device)
             return weights
