@@ -1,4 +1,5 @@
-"""What a command speaks of lies on this node before its child is told: missing contents come from other nodes.
+"""What a command speaks of lies on this node before its child is told: missing contents come from other nodes, or from
+the installation's object store.
 
 Invariants: only the node speaks to other nodes, under the cluster key, which children never see; a content comes whole
 or not at all. What cannot be brought is left to the child, which refuses it by name. Contents that came are claimed for
@@ -19,6 +20,8 @@ from workers.rollout.engines.wire import LoadRequest
 from workers.settings import Settings
 from workers.training.wire import BindRequest, CheckpointRequest
 from workers.transfer import LocalTier, StateError
+from workers.transfer.base import Source
+from workers.transfer.objects import ObjectStore
 from workers.transfer.peer import Peer
 from workers.transfer.plane import Plane
 
@@ -48,6 +51,7 @@ class Bringing:
         self._store = store
         self._address = address
         self._local = LocalTier(settings.home, OWNER)
+        self._objects = [ObjectStore(settings.object_store)] if settings.object_store else []
 
     async def __call__(self, run_id: int, request: msgspec.Struct, damaged: bool = False) -> bool:
         """Bring what a request names and this node lacks, or may hold damaged; say whether anything came."""
@@ -61,7 +65,9 @@ class Bringing:
             log.warning("cannot ask for other nodes", error=str(error))
             return False
         others = [address for address in there.addresses if address != self._address]
-        return bool(others) and await asyncio.to_thread(self._bring, missing, others, MOST[there.content])
+        peers = [Peer(address, self._settings.cluster_key) for address in others]
+        sources: list[Source] = [*peers, *self._objects]
+        return bool(sources) and await asyncio.to_thread(self._bring, missing, sources, MOST[there.content])
 
     def _missing(self, digests: Iterable[str]) -> list[str]:
         return [digest for digest in digests if not self._here(digest)]
@@ -72,9 +78,9 @@ class Bringing:
         except StateError:
             return False
 
-    def _bring(self, digests: Iterable[str], addresses: list[str], most: float) -> bool:
+    def _bring(self, digests: Iterable[str], sources: list[Source], most: float) -> bool:
         came = False
-        plane = Plane(self._local, sources=[Peer(address, self._settings.cluster_key) for address in addresses])
+        plane = Plane(self._local, sources=sources)
         for digest in digests:
             try:
                 brought = plane.bring(digest, most)
