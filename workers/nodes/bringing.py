@@ -23,7 +23,7 @@ from workers.transfer import LocalTier, StateError
 from workers.transfer.base import Source
 from workers.transfer.objects import ObjectStore
 from workers.transfer.peer import Peer
-from workers.transfer.plane import Plane
+from workers.transfer.plane import Plane, digest_of
 
 log = structlog.get_logger(__name__)
 
@@ -106,7 +106,8 @@ def named_in(request: msgspec.Struct) -> list[str]:
         case LoadRequest(digest=digest):
             return [digest]
         case BindRequest() as bind:
-            return [bind.digest, bind.state, bind.base, *(step.digest for step in bind.redo)]
+            suspended = [digest_of(bind.resume)] if bind.resume else []
+            return [bind.digest, bind.state, bind.base, *(step.digest for step in bind.redo), *suspended]
         case CheckpointRequest() as checkpoint:
             return list(checkpoint.digests.values())
         case _:
