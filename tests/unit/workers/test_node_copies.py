@@ -70,13 +70,13 @@ async def test_what_nothing_speaks_of_goes_and_what_is_shared_stays(url: str, tm
     rows.wanted = {new}
     await node.tend()
     assert ObjectStore(url).whole() == {base, old, new}, "somebody may be writing what lists it"
-    monkeypatch.setattr(copies, "GRACE_S", -1.0)
-    await node.tend()
     store = ObjectStore(url)
+    assert store.collect({new}, -1.0) == [old]
     assert store.whole() == {base, new}
     assert store._names(f"{store._root}/chunks") == {
         *there.description(new).chunks, *there.description(base).chunks
     }  # fmt: skip
+    monkeypatch.setattr(copies, "GRACE_S", -1.0)
     rows.wanted = set()
     await node.tend()
     assert store.contents() == set()
