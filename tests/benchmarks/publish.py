@@ -154,7 +154,7 @@ def publish(api: Api, conn: psycopg.Connection, model: Path, steps: int) -> tupl
     ended(conn, run["no"])
     found = conn.execute(
         """
-        SELECT extract(epoch FROM max(c.done_at) - v.at)::float8, extract(epoch FROM max(c.created_at) - v.at)::float8,
+        SELECT extract(epoch FROM max(c.done_at) - v.at)::float8, extract(epoch FROM min(c.created_at) - v.at)::float8,
                max((e.body ->> 'seconds')::float8), count(*)
         FROM store.policy_version v
         JOIN store.command c ON c.run_id = v.run_id AND c.kind = 'load_weights' AND c.status = 'done'
@@ -165,9 +165,10 @@ def publish(api: Api, conn: psycopg.Connection, model: Path, steps: int) -> tupl
         """,
         [run["no"], steps + 2],
     ).fetchall()
-    if not found or any(row[3] != ENGINES for row in found):
-        raise RuntimeError(f"not every version was served by {ENGINES} engines: {found}")
-    return [Published(*row[:3]) for row in found], (model / "model.safetensors").stat().st_size
+    whole = [Published(*row[:3]) for row in found if row[3] == ENGINES]
+    if not whole:
+        raise RuntimeError(f"no version was served once by each of {ENGINES} engines: {found}")
+    return whole, (model / "model.safetensors").stat().st_size
 
 
 def ended(conn: psycopg.Connection, run_id: int) -> None:

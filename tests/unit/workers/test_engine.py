@@ -1,5 +1,6 @@
 """The torch engine against plain transformers, and its promises about requests and versions."""
 
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -112,6 +113,17 @@ def test_large_matrices_are_computed_with_where_they_lie(
     assert all(tensor.untyped_storage().data_ptr() == memory.data_ptr() for tensor in own)
     engine.load("p", 0, "d0", weights)
     check_against(model, engine, ragged_requests(30))
+
+
+def test_weights_that_serve_nobody_any_more_take_no_memory() -> None:
+    source = FactoryModel()
+    engine, seen = TorchEngine("cpu", 4), []
+    for version in range(4):
+        weights = engine.prepare(build_model(source, WORDS, version).state_dict(), architecture_of(source))
+        seen.append(weakref.ref(weights.head))
+        engine.load("p", version, f"d{version}", weights)
+        del weights
+    assert [held() is not None for held in seen] == [False, False, True, True]
 
 
 def test_biases_count() -> None:

@@ -40,7 +40,7 @@ class TorchEngine:
         self._lanes: dict[str, list[Lane]] = {}
         """Per policy; the last `KEPT_VERSIONS` take requests, earlier ones only finish."""
         self._spare: dict[str, Lane] = {}
-        """Per policy, an emptied lane whose memory the next version takes over."""
+        """Per policy, an emptied lane whose memory of rows and cache the next version takes over."""
         self._closed: set[str] = set()
         self._rows: dict[str, int] = {}
         """Requests in generation at once of policies that ran out of memory with more."""
@@ -250,7 +250,10 @@ class TorchEngine:
         lanes = self._lanes[policy]
         kept = lanes[-KEPT_VERSIONS:]
         running = [lane for lane in lanes[:-KEPT_VERSIONS] if lane.busy]
-        self._spare.update((policy, lane) for lane in lanes[:-KEPT_VERSIONS] if not lane.busy)
+        for lane in lanes[:-KEPT_VERSIONS]:
+            if not lane.busy:
+                lane.rest()
+                self._spare[policy] = lane
         self._lanes[policy] = running + kept
 
 
