@@ -10,7 +10,6 @@ nobody fetches costs no time.
 
 import contextlib
 import os
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from workers.transfer.base import Source, StateError
-from workers.transfer.contents import Description, Encoded, encode, memory_of
+from workers.transfer.contents import Description, Encoded, decode, encode, memory_of
 from workers.transfer.local import Fill, LocalTier, Shortcut
 from workers.transfer.parallel import Rooms, in_threads
 from workers.transfer.patches import PatchError, apply, patch_of
@@ -43,7 +42,7 @@ _DELTA = "delta"
 
 
 def delta_between(tier: LocalTier, base: str, digest: str, most: float) -> Encoded | None:
-    """Return what makes a content of another that lies here too; None when it has more than `most` of its bytes.
+    """Return what makes a content of another that lies here too; None unless it has less than `most` of its bytes.
 
     Raises StateMissing or CorruptState.
     """
@@ -64,7 +63,7 @@ def delta_between(tier: LocalTier, base: str, digest: str, most: float) -> Encod
     short = {str(number): _tensor(each) for number, each in patches if len(each) < most * new.size(number)}
     made = encode(short, {_KIND: _DELTA, _BASE: base, _MAKES: digest})
     left = sum(new.size(number) for number in changed if str(number) not in short)
-    return made if made.description.bytes + left <= most * _bytes_of(new, changed) else None
+    return made if made.description.bytes + left < most * _bytes_of(new, changed) else None
 
 
 def guess(tier: LocalTier, base: str, digest: str) -> float:
@@ -79,33 +78,34 @@ def guess(tier: LocalTier, base: str, digest: str) -> float:
 
 
 class Deltas:
-    """The deltas that a host has made of what lies there, for others; their claims are this object's alone."""
+    """The deltas that a host has made of what lies there, for others; their claims are this object's alone.
+
+    It is asked by one at a time: whoever serves it sees to that.
+    """
 
     def __init__(self, tier: LocalTier) -> None:
         self._tier = tier
         self._made: dict[tuple[str, str], str] = {}
         """Base and content -> the delta between them, the last one last."""
-        self._one = threading.Lock()
         for earlier in tier.claims():  # another life's
             tier.evict(earlier)
 
     def get(self, digest: str, bases: Sequence[str], most: float) -> str | None:
         """Return a delta over one of the bases; None when the whole is better, or none of them lies here too."""
-        with self._one:
-            known = [made for base in bases if (made := self._made.get((base, digest)))]
-            if known:
-                return known[0]
-            base, share = self._best(digest, bases)
-            if share > most or share * self._tier.description(digest).bytes > MOST_BYTES:
-                return None
-            encoded = delta_between(self._tier, base, digest, most)
-            if encoded is None:
-                return None
-            self._tier.store(encoded)
-            self._made[base, digest] = encoded.digest
-            self._let_go()
-            log.info("delta made", digest=digest, base=base, bytes=encoded.description.bytes)
-            return encoded.digest
+        known = [made for base in bases if (made := self._made.get((base, digest)))]
+        if known:
+            return known[0]
+        base, share = self._best(digest, bases)
+        if not base or share > most or share * self._tier.description(digest).bytes > MOST_BYTES:
+            return None
+        encoded = delta_between(self._tier, base, digest, most)
+        if encoded is None:
+            return None
+        self._tier.store(encoded)
+        self._made[base, digest] = encoded.digest
+        self._let_go()
+        log.info("delta made", digest=digest, base=base, bytes=encoded.description.bytes)
+        return encoded.digest
 
     def _best(self, digest: str, bases: Sequence[str]) -> tuple[str, float]:
         found = ("", 1.0)
@@ -130,13 +130,14 @@ def shortcut_by(tier: LocalTier, source: Source, most: float) -> Iterator[Shortc
         bases = _bases(tier, description) if missing >= LEAST_BYTES else []
         with contextlib.suppress(StateError, OSError):  # a delta that does not come is no reason not to take the whole
             delta = source.delta(digest, bases, most) if bases else None
-            if delta is not None and tier.bring(delta, source).bytes < missing:
+            if delta is not None and decode(delta, source.manifest(delta)).bytes < missing:
                 taken.append(delta)
+                tier.bring(delta, source)
                 return _filling(tier, delta, digest)
         return None
 
     yield shortcut if most > 0 else None
-    for delta in taken:  # what broke off goes on with it
+    for delta in taken:  # only where all went well: what broke off goes on with it
         tier.evict(delta)
 
 

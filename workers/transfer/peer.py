@@ -117,6 +117,8 @@ class StateRoutes:
     def __init__(self, home: str | Path) -> None:
         self._tier = LocalTier(home, "served")
         self._deltas = Deltas(LocalTier(home, "deltas"))
+        self._making = asyncio.Lock()
+        """Held while a delta is made: others wait for it without a thread each."""
 
     async def manifest(self, request: web.Request) -> web.StreamResponse:
         try:
@@ -132,7 +134,8 @@ class StateRoutes:
         except ValueError:
             return web.json_response({"code": "bad_request", "detail": "most: a share of the bytes"}, status=422)
         try:
-            made = await asyncio.to_thread(self._deltas.get, digest, bases[:BASES_AT_MOST], most)
+            async with self._making:
+                made = await asyncio.to_thread(self._deltas.get, digest, bases[:BASES_AT_MOST], most)
         except StateError as missing:
             return web.json_response({"code": missing.code, "detail": str(missing)}, status=404)
         if made is None:

@@ -147,6 +147,7 @@ def test_a_few_looks_spare_the_work_of_a_delta_that_does_not_pay(node: Node, mon
     near = [node.tier.put(version(number, torch.bfloat16, 1e-6)).digest for number in (0, 1)]
     assert guess(node.tier, *far) > 0.9
     assert guess(node.tier, *near) < 0.1
+    assert delta_between(node.tier, *far, 1.0) is None, "it is no shorter than the whole"
     monkeypatch.setattr("workers.transfer.deltas.delta_between", None)
     assert Deltas(LocalTier(node.home, "deltas")).get(far[1], far[:1], 0.75) is None
 
