@@ -8,12 +8,16 @@ processes as there are engines read one plain file of the same bytes from the pa
 at once, in every round. Raw readers keep their memory, engines need fresh memory beside the version that they serve;
 `slope_share_fresh` is over readers with fresh memory.
 
+`load_share_<size>` leaves all out but the engines: four children are told at once to load a version that was just put,
+and in turns the raw readers read as many bytes; time over raw time, pair by pair.
+
 The change of a step is measured on the trainer's own verbs, on real rows: the share of elements whose bits differ in
 the published weights, and the bytes of the exact delta over those of the whole, at the learning rates given. What a
 host makes of base and delta is compared bit for bit.
 """
 
 import argparse
+import asyncio
 import json
 import os
 import random
@@ -35,6 +39,7 @@ import torch
 from safetensors.torch import save_file
 
 from flexmarl.contracts.spec.experiment import ExperimentSpec
+from tests.support.engines import RunningEngine
 from tests.support.system import Api, System
 from workers.child import IntervalLog
 from workers.models.tokenizer import tokenizer_json, write_tokenizer
@@ -49,6 +54,7 @@ ENGINES = 4
 SIZES = {"tiny": (64, 2, 128, 4), "25m": (512, 8, 1376, 8), "50m": (640, 10, 1728, 10), "200m": (1024, 16, 2752, 16)}
 """hidden, layers, MLP, heads"""
 TIMEOUT_S = 1800.0
+PARTS = ["publish", "engines", "changed"]
 READER = """
 import sys, mmap, numpy
 path, fresh, held = sys.argv[1], sys.argv[2] == "fresh", None
@@ -83,7 +89,8 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--rates", type=float, nargs="+", default=[2e-3, 1e-5, 1e-6], help="learning rates")
     parser.add_argument("--changed-size", default="25m", choices=list(SIZES))
-    parser.add_argument("--parts", nargs="+", default=["publish", "changed"], choices=["publish", "changed"])
+    parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
+    parser.add_argument("--loads", type=int, default=6, help="versions that engines load in turns with raw readers")
 
 
 # Models -------------------------------------------------------------------------------------------------------------
@@ -255,6 +262,52 @@ def report_publication(report: harness.Report, folder: Path, sizes: list[str], r
             report.figures[f"{part}_{size}_ms"] = 1e3 * statistics.median(getattr(each, part) for each in found)
 
 
+# Engines alone ------------------------------------------------------------------------------------------------------
+
+
+def report_engines(report: harness.Report, folder: Path, size: str, loads: int) -> None:
+    model = make_model(folder / f"loaded-{size}", size)
+    home = folder / f"engines-{size}"
+    home.mkdir()
+    policy = {"big": {"model": {"type": "folder", "path": str(model)}}}
+    state, tier = weights(size, len(words())), LocalTier(home, "trainer")
+    engines = [RunningEngine("torch", home, more=policy, life=f"life-{number}") for number in range(ENGINES)]
+    times: dict[str, list[float]] = {"ours": [], "reuse": [], "fresh": []}
+    try:
+        for engine in engines:
+            engine.ready()
+        path = model / "model.safetensors"
+        with readers(path, "reuse") as reuse, readers(path, "fresh") as fresh:
+            for version in range(loads + 3):
+                for tensor in state.values():
+                    tensor.view(-1)[:: 2**10] += 1e-3
+                digest = tier.put(state).digest
+                ours, raw = loaded(engines, version, digest), (told(reuse), told(fresh))
+                for key, seconds in zip(times, (ours, *raw), strict=True):
+                    times[key] += [seconds] * (version >= 3)
+                tier.collect({digest}, -1.0)
+    finally:
+        for engine in engines:
+            engine.child.stop(20.0)
+    report.figures[f"loaded_alone_{size}_ms"] = 1e3 * statistics.median(times["ours"])
+    for kind in ("reuse", "fresh"):
+        name = f"load_share_{size}" if kind == "reuse" else f"load_share_{kind}_{size}"
+        ratios = harness.paired_ratios(times["ours"], times[kind])
+        report.figures[name] = statistics.median(ratios)
+        report.figures[f"{name}_upper"] = -harness.median_and_lower_end([-ratio for ratio in ratios])[1]
+
+
+def loaded(engines: list[RunningEngine], version: int, digest: str) -> float:
+    """Have all engines load a version at once; return the seconds until the last serves it."""
+
+    async def all_at_once() -> None:
+        await asyncio.gather(*(engine.load("big", version, digest) for engine in engines))
+
+    began = time.perf_counter()
+    asyncio.run(all_at_once())
+    return time.perf_counter() - began
+
+
 # What a step changes ------------------------------------------------------------------------------------------------
 
 
@@ -335,15 +388,18 @@ def report_change(report: harness.Report, folder: Path, size: str, rates: list[f
 def main() -> None:
     report = harness.start("publish", __doc__ or "", options)
     sizes, steps, rounds = (report.settings[name] for name in ("sizes", "steps", "rounds"))
-    rates, size = report.settings["rates"], report.settings["changed_size"]
+    rates, size, loads = (report.settings[name] for name in ("rates", "changed_size", "loads"))
     if report.quick:
-        sizes, steps, rounds, rates, size = ["tiny", "25m"], 2, 1, [1e-6], "tiny"
+        sizes, steps, rounds, rates, size, loads = ["tiny", "25m"], 2, 1, [1e-6], "tiny", 2
     report.settings |= {"sizes": sizes, "steps": steps, "rounds": rounds, "rates": rates, "changed_size": size}
     report.settings["load_before"] = round(os.getloadavg()[0], 2)
     with tempfile.TemporaryDirectory(prefix="flexmarl-bench-") as name:
         Path(name).chmod(0o711)
         if "changed" in report.settings["parts"]:
             report_change(report, Path(name), size, rates)
+        if "engines" in report.settings["parts"]:
+            for each in sizes:
+                report_engines(report, Path(name), each, loads)
         if "publish" in report.settings["parts"]:
             report_publication(report, Path(name), sizes, rounds, steps)
     report.finish()
