@@ -323,7 +323,7 @@ def on_step_committed(ctx: Context, event: StepCommitted) -> None:
         unbind(ctx, event.policy)
     state.samples_trained += _applied(own, part, event)
     own.stepped = own.closed or (cohort.settled_at is not None and not cohort.pending and not gathered(own))
-    policy.version, policy.digest = event.version, event.digest
+    policy.version, policy.digest, policy.home.worked = event.version, event.digest, True
     fill_pins(ctx, event.policy)
     abandon_older(ctx, event.policy)
     ctx.answered(f"step:{event.policy}")
