@@ -14,10 +14,11 @@ from workers.models import architecture_of, tokenizer_of
 from workers.models.adapter import initial_adapter
 from workers.models.weights import initial_weights
 from workers.rollout.environments.registry import family_of
+from workers.training.bases import Bases
 from workers.training.checkpoints import Export
 from workers.training.learner import Adapter, Learner
 from workers.training.objective import Objective
-from workers.training.shelf import Shelf
+from workers.training.shelf import Shelf, Stored
 
 if TYPE_CHECKING:
     import torch
@@ -33,6 +34,7 @@ class Making:
         self._home = home
         self._device = device
         self._beat = beat
+        self.bases = Bases(device)
         self._shelves: dict[str, Shelf] = {}
 
     def shelf(self, policy: str) -> Shelf:
@@ -61,17 +63,17 @@ class Making:
         if not isinstance(settings.tuning, Lora):
             return initial_weights(settings.model, words, derive(seed, "weights", policy))
         base = initial_weights(settings.model, words, derive(seed, "base", settings.model.model_dump_json()))
+        if settings.precision == "bf16":  # engines compute with the very weights that the trainer does
+            base = {name: tensor.bfloat16() for name, tensor in base.items()}
         self.shelf(policy).put_base(base, settings.tuning)
         return initial_adapter(base, settings.tuning, derive(seed, "weights", policy))
 
     def learner(self, policy: str, epoch: str, weights: "Mapping[str, torch.Tensor]") -> Learner:
         """Return a learner of published weights: a whole model's, or an adapter's over the base on the shelf."""
         settings, algorithm = self._spec.policies[policy], self._spec.algorithm
-        adapter = None
-        if isinstance(settings.tuning, Lora):
-            adapter, weights = Adapter(settings.tuning, weights), self.shelf(policy).base()
+        under, adapter = self.bases.beneath(settings, weights, self.shelf(policy))
         return Learner(
-            weights,
+            under,
             architecture_of(settings.model),
             Objective.of(algorithm.loss, algorithm),
             settings.optimizer,
@@ -81,7 +83,25 @@ class Making:
             self._spec.mechanisms.ordered,
             self._beat,
             adapter,
+            settings.activations == "recompute",
         )
+
+    def put_first(self, policy: str, learner: Learner) -> Stored:
+        """Store version 0."""
+        weights, shelf = learner.parameters.named(), self.shelf(policy)
+        if policy in self._spec.trainable_policies():
+            return shelf.put(weights, learner.training_state())
+        return Stored(shelf.put_weights(weights), "")
+
+    def keep(self, policy: str, version: int, learner: Learner) -> Stored:
+        """Store what a step made, as durably as the specification says."""
+        durability, shelf = self._spec.mechanisms.durability, self.shelf(policy)
+        weights = learner.parameters.named()
+        if durability.type == "async":
+            return shelf.put_behind(weights, learner.training_state())
+        if version % durability.every:
+            return Stored(shelf.put_weights(weights), "")
+        return shelf.put(weights, learner.training_state())
 
     def export(self, policy: str, digest: str) -> Export:
         """Return a version as a checkpoint writes it, whoever trains the policy."""
@@ -95,4 +115,4 @@ class Making:
 
 def kind_of(policy: PolicySpec) -> str:
     """Return what policies have in common whose learners can take each other's place."""
-    return policy.model_dump_json(include={"model", "tuning", "precision", "optimizer"})
+    return policy.model_dump_json(include={"model", "tuning", "precision", "optimizer", "activations"})
