@@ -33,6 +33,8 @@ from workers.errors import ChildUnreachable, HostingError, WorkerError
 from workers.nodes.bringing import Bringing
 from workers.nodes.child_client import ChildClient
 from workers.nodes.engine_loads import loads_of
+from workers.nodes.keeping import TEND_S as KEEPING_S
+from workers.nodes.keeping import Keeping
 from workers.nodes.lanes import Lane
 from workers.nodes.load import measure
 from workers.nodes.playground import TEND_S, Playground
@@ -77,6 +79,7 @@ class NodeAgent:
         self._stored: dict[str, int] = {}
         self._sweep_now = asyncio.Event()
         self._playground = Playground(settings, self._store)
+        self._keeping = Keeping(settings.home, settings.node, self._store)
 
     async def run(self, facts: dict[str, object], version: str) -> None:
         """Serve until cancelled."""
@@ -98,6 +101,7 @@ class NodeAgent:
                     tasks.create_task(self._forever(self._end_orphans, ORPHANS_S))
                     tasks.create_task(self._forever(self._measure, LOAD_S))
                     tasks.create_task(self._forever(self._playground.tend, TEND_S))
+                    tasks.create_task(self._forever(self._keeping.tend, KEEPING_S))
             finally:
                 await self._playground.close()
                 await asyncio.gather(*(lane.stop() for lane in self._lanes.values()))

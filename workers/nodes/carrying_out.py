@@ -23,7 +23,7 @@ from flexmarl.contracts.commands import (
     WriteCheckpoint,
 )
 from flexmarl.contracts.wire import TrainStats
-from flexmarl.store import checkpoints, engines, micro_batches, steps, tokenizers
+from flexmarl.store import checkpoints, engines, lineage, micro_batches, steps, tokenizers
 from flexmarl.store.commands import Taken
 from flexmarl.store.errors import Refused
 from workers.errors import ChildRefused
@@ -58,7 +58,7 @@ def prepare(conn: psycopg.Connection, taken: Taken) -> Prepared:
     """Read what the request needs. Raises Refused when the store does not have it."""
     match taken.command:
         case BindPolicy(policy=policy, version=None):
-            return Prepared(taken, BindRequest(policy))
+            return Prepared(taken, _first_bind(conn, taken.run_id, policy))
         case BindPolicy(policy=policy, version=int(version)):
             return Prepared(taken, _bind_request(conn, taken.run_id, policy, version))
         case Accumulate() as order:
@@ -114,6 +114,15 @@ async def perform(client: ChildClient, prepared: Prepared) -> Commit:
             return _commit_checkpoint(taken, command, reply_)
         case other:
             raise ChildRefused("unknown_command", f"a node does not carry out {other.kind}")
+
+
+def _first_bind(conn: psycopg.Connection, run_id: int, policy: str) -> BindRequest:
+    """Read what version 0 is made of: the policy's model source, or another run's version."""
+    origin = lineage.origins(conn, run_id).get(policy)
+    if origin is None:
+        return BindRequest(policy)
+    spoken = tokenizers.digest(conn, origin.from_run, origin.from_policy)
+    return BindRequest(policy, digest=origin.digest, state=origin.state, tokenizer=spoken)
 
 
 def _bind_request(conn: psycopg.Connection, run_id: int, policy: str, version: int) -> BindRequest:
@@ -183,7 +192,11 @@ def _commit_unload(client: ChildClient, taken: Taken, command: UnloadPolicy, sec
 
 def _commit_checkpoint(taken: Taken, command: WriteCheckpoint, reply: CheckpointReply) -> Commit:
     versions = {policy: pin.version for policy, pin in command.pins.items()}
-    row = checkpoints.Checkpoint(command.label, command.step, versions, reply.path, reply.bytes)
+    parts = {
+        policy: {"version": pin.version, "digest": pin.digest, "state": reply.states.get(policy, "")}
+        for policy, pin in command.pins.items()
+    }
+    row = checkpoints.Checkpoint(command.label, command.step, versions, reply.path, reply.bytes, parts)
     return lambda conn: checkpoints.written(conn, taken, row)
 
 

@@ -13,7 +13,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
@@ -23,12 +22,13 @@ from flexmarl.contracts.spec.experiment import ExperimentSpec
 from flexmarl.contracts.spec.team import Lora, PolicySpec
 from workers.child import IntervalLog
 from workers.models import UnsupportedModel, architecture_of, tokenizer_of
-from workers.models.adapter import WrongAdapterError, initial_adapter
-from workers.models.weights import initial_weights
+from workers.models.adapter import WrongAdapterError
 from workers.rollout.environments.registry import family_of
+from workers.training.beginning import beginning_of
 from workers.training.checkpoints import Export, write_checkpoint
 from workers.training.checks import check_tokenizer
 from workers.training.errors import RefusalCode, TrainerRefusal
+from workers.training.folders import root_of
 from workers.training.learner import Adapter, Learner
 from workers.training.objective import Objective
 from workers.training.reference import References
@@ -99,7 +99,7 @@ class Trainer:
             raise TrainerRefusal(RefusalCode.NOT_BOUND, f"the run has no policy {asked.policy!r}")
         began = time.time()
         try:
-            reply = self._create(asked.policy) if asked.version == CREATE else self._restore(asked)
+            reply = self._create(asked) if asked.version == CREATE else self._restore(asked)
         except StateError as error:
             raise TrainerRefusal(RefusalCode.STATE, str(error)) from error
         except (UnsupportedModel, FileNotFoundError) as error:
@@ -205,17 +205,16 @@ class Trainer:
     def checkpoint(self, asked: CheckpointRequest) -> CheckpointReply:
         """Export the named versions, which need not be the newest."""
         began = time.time()
-        label = f"step-{asked.step}" if asked.label == "step" else asked.label
+        label = f"step-{asked.step}"
         about = {"run": self._run_id, "step": asked.step, "versions": asked.versions, "digests": asked.digests}
-        root = Path(self._home) / "checkpoints" / f"run-{self._run_id}"
+        exports = (self._export(*pair) for pair in asked.digests.items())
         try:
-            written = write_checkpoint(root, label, about, (self._export(*pair) for pair in asked.digests.items()))
-            for policy, digest in asked.digests.items():
-                self._shelf(policy).hold(digest, label)
+            written = write_checkpoint(root_of(self._home, self._run_id), label, about, exports)
+            states = {policy: self._shelf(policy).hold(digest, label) for policy, digest in asked.digests.items()}
         except StateError as error:
             raise TrainerRefusal(RefusalCode.STATE, str(error)) from error
         self._intervals.add("checkpoint", "", began, time.time())
-        return CheckpointReply(written.path, written.bytes)
+        return CheckpointReply(written.path, written.bytes, states)
 
     def let_go(self, policy: str) -> None:
         """Hold a policy no more, if it is held: what broke off in the middle is restored from what is on disk."""
@@ -227,7 +226,8 @@ class Trainer:
         for shelf in self._shelves.values():
             shelf.settle()
 
-    def _create(self, policy: str) -> BindReply:
+    def _create(self, asked: BindRequest) -> BindReply:
+        policy = asked.policy
         held = self._here(policy)
         if held is not None and held.created is not None:
             self._empty(held)
@@ -238,11 +238,13 @@ class Trainer:
         settings = self._spec.policies[policy]
         vocabulary = self._family.vocabulary()
         tokenizer = tokenizer_of(settings.model, vocabulary)
-        weights = self._first_weights(policy, len(vocabulary))
-        check_tokenizer(policy, tokenizer, weights)
-        learner = self._new_learner(policy, 0, weights)
+        first = beginning_of(self._spec, asked, len(vocabulary), tokenizer, self._shelf(policy))
+        check_tokenizer(policy, tokenizer, first.weights)
+        learner = self._new_learner(policy, 0, first.weights)
+        if first.state is not None:
+            learner.restore(first.state)
         facts: dict[str, float] = {"parameters": learner.parameters.size}
-        if settings.warmup is not None:
+        if settings.warmup is not None and not first.taken:
             rng = random.Random(derive(self._spec.seed, "warmup", policy))
             roles = self._spec.roles_of(policy)
             done = warm_up(learner, settings.warmup, self._family, roles, Codec(tokenizer), rng)
@@ -290,15 +292,6 @@ class Trainer:
         if known.state or asked.policy not in self._spec.trainable_policies():
             return known
         return shelf.put_state(asked.digest, learner.training_state())
-
-    def _first_weights(self, policy: str, words: int) -> "dict[str, torch.Tensor]":
-        """Return what version 0 publishes. Adapters over equal models have one base, whoever trains them."""
-        settings, seed = self._spec.policies[policy], self._spec.seed
-        if not isinstance(settings.tuning, Lora):
-            return initial_weights(settings.model, words, derive(seed, "weights", policy))
-        base = initial_weights(settings.model, words, derive(seed, "base", settings.model.model_dump_json()))
-        self._shelf(policy).put_base(base, settings.tuning)
-        return initial_adapter(base, settings.tuning, derive(seed, "weights", policy))
 
     def _hold(self, policy: str, version: int, tokenizer: bytes, learner: Learner, stored: Stored) -> Held:
         """Remember a stored version; a frozen policy keeps no learner."""

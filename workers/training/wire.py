@@ -59,7 +59,7 @@ class RedoStep(msgspec.Struct, forbid_unknown_fields=True):
 class BindRequest(msgspec.Struct, forbid_unknown_fields=True):
     policy: str
     version: int = -1
-    """-1: create version 0."""
+    """-1: create version 0, from another run's weights where a digest is named."""
     digest: str = ""
     state: str = ""
     """Digest of the training state (optimizer) to restore; empty starts a fresh optimizer."""
@@ -69,6 +69,8 @@ class BindRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Committed steps behind the training state, oldest first; the last one made the version asked for."""
     reference: str = ""
     """Digest of the policy's version 0, where that is not to be made."""
+    tokenizer: str = ""
+    """Where weights are taken over: SHA-256 of the tokenizer they speak with; empty is not compared."""
 
 
 class AccumulateRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -124,6 +126,8 @@ class CheckpointRequest(msgspec.Struct, forbid_unknown_fields=True):
 class CheckpointReply(msgspec.Struct):
     path: str
     bytes: int
+    states: dict[str, str] = {}
+    """Policy -> digest of the training state that is kept with its weights; empty when there is none."""
 
 
 class Refusal(msgspec.Struct):

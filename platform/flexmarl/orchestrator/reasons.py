@@ -12,6 +12,7 @@ from flexmarl.contracts.commands import (
     Command,
     CutMicroBatch,
     HostLease,
+    KeepCheckpoints,
     LoadWeights,
     OptimizerStep,
     PlayGroups,
@@ -115,8 +116,15 @@ def _unload(state: RunState, command: UnloadPolicy) -> str:
 
 
 def _checkpoint(state: RunState, command: WriteCheckpoint) -> str:
-    why = {"best": "the best evaluated vector so far", "last": "the newest vector"}.get(command.label, "its interval")
+    why = {"best": "one of the best evaluated vectors so far", "last": "the newest vector"}.get(
+        command.label, "its interval"
+    )
     return f"{why}, after step {command.step}"
+
+
+def _keep(state: RunState, command: KeepCheckpoints) -> str:
+    steps = ", ".join(f"{kept.step} ({' and '.join(kept.why)})" for kept in command.kept)
+    return f"of the checkpoints up to step {command.newest} the rules keep {steps or 'none'}"
 
 
 def _count(number: int, one: str, many: str = "") -> str:
@@ -135,4 +143,5 @@ _REASONS: dict[type[Any], Callable[[RunState, Any], str]] = {
     LoadWeights: _load,
     UnloadPolicy: _unload,
     WriteCheckpoint: _checkpoint,
+    KeepCheckpoints: _keep,
 }

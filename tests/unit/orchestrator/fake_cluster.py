@@ -43,6 +43,7 @@ class FakeCluster:
         self.lags, self.lags_of = set(), {}
         self.metrics, self.notes = {}, []
         self.checkpoints = []
+        self.kept = []
         self.deadline = None
         self.plays = []
         self.recalls = 0
@@ -82,6 +83,8 @@ class FakeCluster:
             key = (command.ref.policy, command.ref.no)
             assert key not in self.micro_batches, f"{key} cut twice"
             self.micro_batches[key] = command.samples
+        elif isinstance(command, c.KeepCheckpoints):
+            self.kept.append(command)
         elif isinstance(command, c.ReleaseLease):
             self.children.pop(command.lease_id, None)
             self.end_lease(command.lease_id, "released")
