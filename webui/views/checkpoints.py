@@ -5,6 +5,7 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 
+from flexmarl.controlplane.runs import checkpoints as kept
 from flexmarl.controlplane.runs import queries as runs
 from flexmarl.controlplane.telemetry import queries as telemetry
 from webui.views.base import page, show
@@ -49,7 +50,7 @@ def checkpoints(request: HttpRequest, key: str) -> HttpResponse:
     found = context["found"]
     small = context["run"]["progress"]["episodes_finished"] <= CHECKED_AT_ONCE
     report = telemetry.consistency(found) if small or request.GET.get("check") == "1" else None
-    rows = listed(runs.checkpoints(found))
+    rows = listed(kept.listed(found))
     policy = next(iter(rows[0]["versions"]), "") if rows else ""
     agents: dict[str, Any] = {}
     for agent in context["run"]["agents"]:

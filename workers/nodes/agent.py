@@ -30,6 +30,7 @@ from flexmarl.store.nodes import processes_of, put_load
 from workers.children import prove_dead
 from workers.database import Pool
 from workers.errors import ChildUnreachable, HostingError, WorkerError
+from workers.nodes.archives import Archives
 from workers.nodes.bringing import Bringing
 from workers.nodes.child_client import ChildClient
 from workers.nodes.engine_loads import loads_of
@@ -224,6 +225,8 @@ class NodeAgent:
         state = StateRoutes(self._settings.home)
         app.add_routes([web.get("/v1/state/{digest}", partial(self._to_peer, state.manifest))])
         app.add_routes([web.get("/v1/state/chunks/{name}", partial(self._to_peer, state.chunk))])
+        archive = Archives(self._settings.home).answer
+        app.add_routes([web.get("/v1/checkpoints/{run}/{step}/archive", partial(self._to_peer, archive))])
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         try:
@@ -254,7 +257,7 @@ class NodeAgent:
         return web.Response(body=answer.model_dump_json(), status=status, content_type="application/json")
 
     async def _to_peer(self, answer: Handler, request: web.Request) -> web.StreamResponse:
-        """Let another node pull contents of the state plane."""
+        """Let another node pull contents of the state plane, or the platform a checkpoint."""
         return self._stranger(request) or await answer(request)
 
     def _stranger(self, request: web.Request) -> web.Response | None:

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import psycopg
 import structlog
@@ -22,8 +22,7 @@ from workers.training.shelf import holder_of, owner_of
 from workers.transfer import LocalTier, StateError
 
 log = structlog.get_logger(__name__)
-T = TypeVar("T")
-Store = Callable[[Callable[[psycopg.Connection], T]], Awaitable[T]]
+Store = Callable[[Callable[[psycopg.Connection], Any]], Awaitable[Any]]
 
 TEND_S = 2.0
 INSPECT_S = 20.0

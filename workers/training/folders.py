@@ -62,10 +62,9 @@ def whole(folder: Path, about: dict[str, object]) -> bool:
 def listed(folder: Path) -> dict[str, tuple[int, str]]:
     """Return length and BLAKE3 of each file that a folder's manifest names; nothing for one without."""
     manifest = read_manifest(folder) or {}
-    files = manifest.get(_FILES)
-    return {
-        name: (int(size), str(digest)) for name, (size, digest) in (files if isinstance(files, dict) else {}).items()
-    }
+    found = manifest.get(_FILES)
+    files = found if isinstance(found, dict) else {}
+    return {name: (int(size), str(digest)) for name, (size, digest) in files.items()}
 
 
 def files_of(folder: Path) -> list[Path]:

@@ -27,11 +27,11 @@ def fork_rules(
 
 
 def _model(policy: str, was: PolicySpec, now: PolicySpec) -> Iterator[Problem]:
-    where = f"/policies/{policy}/model"
-    if was.model.type != now.model.type:
-        yield _differs(f"{where}/type", now.model.type, was.model.type, "the weights are of a model of")
-    elif isinstance(was.model, FactoryModel) and isinstance(now.model, FactoryModel) and was.model.size != now.model.size:
-        yield _differs(f"{where}/size", now.model.size, was.model.size, "the weights are of a model of")
+    where, why, old, new = f"/policies/{policy}/model", "the weights are of a model of", was.model, now.model
+    if old.type != new.type:
+        yield _differs(f"{where}/type", new.type, old.type, why)
+    elif isinstance(old, FactoryModel) and isinstance(new, FactoryModel) and old.size != new.size:
+        yield _differs(f"{where}/size", new.size, old.size, why)
 
 
 def _tuning(policy: str, was: PolicySpec, now: PolicySpec) -> Iterator[Problem]:

@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 
 from flexmarl.contracts.events import Verb
 
-
 Score = tuple[float, float]
 """Solved share and team score of an evaluation."""
 

@@ -86,8 +86,9 @@ def leaving(conn: Connection, node: str) -> list[Folder]:
         UPDATE store.checkpoint c SET state = 'removing', state_text = ''
         WHERE c.node = %s AND c.state <> 'removed' AND (c.state = 'removing' OR (
           c.kept_by = '{}' AND c.pinned_at IS NULL AND coalesce(c.read_until < clock_timestamp(), true)
-          AND NOT EXISTS (SELECT 1 FROM store.lineage l
-                          WHERE l.from_run = c.run_id AND l.from_step = c.step AND l.checkpoint AND l.bound_at IS NULL)))
+          AND NOT EXISTS (
+            SELECT 1 FROM store.lineage l
+            WHERE l.from_run = c.run_id AND l.from_step = c.step AND l.checkpoint AND l.bound_at IS NULL)))
         RETURNING c.run_id, c.step, c.path, c.state, c.parts::text
         """,
         [node],

@@ -31,7 +31,7 @@ def put(conn: Connection, run_id: int, origins: Iterable[Origin]) -> None:
     """Write where a new run's policies come from."""
     for one in origins:
         conn.execute(
-            f"INSERT INTO store.lineage (run_id, {_COLUMNS}) "  # noqa: S608 -- a constant of this module
+            f"INSERT INTO store.lineage (run_id, {_COLUMNS}) "
             "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)".encode(),
             [
                 run_id, one.policy, one.from_run, one.from_policy, one.from_version, one.from_step, one.checkpoint,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.problems import SpecProblems
+from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.spec.resources import Checkpoints
 from flexmarl.orchestrator.keeping import kept
 from tests.unit.orchestrator.fake_cluster import make_spec, running
@@ -33,11 +33,14 @@ def test_a_run_keeps_by_its_rules_and_forgets_what_it_let_go():
     written = {step for _, step, _ in cluster.checkpoints}
     last = cluster.kept[-1]
     steps = {one.step for one in last.kept}
-    assert written >= set(range(1, 9)) and last.newest == 8
-    assert {3, 6, 7, 8} <= steps and len(steps) <= 5
+    assert written >= set(range(1, 9))
+    assert last.newest == 8
+    assert {3, 6, 7, 8} <= steps
+    assert len(steps) <= 5
     assert set(cluster.core.state.history.cuts) == steps
     best = [one for one in last.kept if "best" in one.why]
-    assert len(best) == 1 and best[0].score is not None
+    assert len(best) == 1
+    assert best[0].score is not None
 
 
 def test_a_rule_that_no_checkpoint_can_meet_is_refused():

@@ -127,7 +127,8 @@ def test_a_folder_that_is_harmed_is_told_and_told_again_when_it_is_mended(bench:
     bench.tend()
     assert bench.states() == {1: "missing", 2: "damaged", 3: "damaged", 4: "whole"}
     [text] = bench.conn.execute("SELECT state_text FROM store.checkpoint WHERE step = 2").fetchone()
-    assert "speaker/model.safetensors" in text and "put it back" in text
+    assert "speaker/model.safetensors" in text
+    assert "put it back" in text
     (root / "away").rename(root / "step-1")
     weights.write_bytes(good)
     bench.tend()
@@ -166,8 +167,11 @@ def test_a_file_is_read_through_once_and_again_when_it_changed(tmp_path: Path, m
 
     whole = folders.hash_of
     monkeypatch.setattr(folders, "hash_of", lambda path: read.append(path) or whole(path))
-    assert inspector.look(folder) is None and inspector.look(folder) is None
+    assert inspector.look(folder) is None
+    assert inspector.look(folder) is None
     assert len(read) == 1
     (folder / "a").write_bytes(b"2")
     damage = inspector.look(folder)
-    assert damage is not None and damage.state == "damaged" and len(read) == 2
+    assert damage is not None
+    assert damage.state == "damaged"
+    assert len(read) == 2

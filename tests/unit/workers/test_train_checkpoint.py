@@ -65,7 +65,8 @@ def test_plain_transformers_loads_and_generates(tmp_path: Path):
         assert tokenizer.decode(made[0, asked.input_ids.shape[1] :])
     about = json.loads((Path(reply.path) / "flexmarl.json").read_text())
     files = about.pop("files")
-    assert "speaker/model.safetensors" in files and "flexmarl.json" not in files
+    assert "speaker/model.safetensors" in files
+    assert "flexmarl.json" not in files
     assert about == {"run": 7, "step": 1, "versions": dict.fromkeys(POLICIES, 1), "digests": digests}
 
 

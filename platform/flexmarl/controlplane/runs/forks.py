@@ -48,12 +48,13 @@ def fork(actor: Actor, run: Run, draft: Draft, source: Source, **options: Any) -
     taken = sorted(spec.policies.keys() & found.keys())
     if not taken:
         detail = f"No policy is left that {run.key} has weights of: {', '.join(sorted(found))}."
-        raise ValidationProblem(detail, errors=[FieldError("/policies", "required", detail, "Keep one of them.", "spec")])
+        hint = "Keep one of them."
+        raise ValidationProblem(detail, errors=[FieldError("/policies", "required", detail, hint, "spec")])
     problems = list(fork_rules(parent, spec, taken, source.take == "training_state"))
     if problems:
         errors = [as_field_error(problem) for problem in problems]
         raise ValidationProblem("The weights do not fit: " + errors[0].detail, errors=errors)
-    origins = [replace(found[policy], state=found[policy].state if _keeps(spec, source, policy) else "") for policy in taken]
+    origins = [found[one] if _keeps(spec, source, one) else replace(found[one], state="") for one in taken]
     _check_states(spec, source, origins)
     lineage.put(store_connection(), made.no, origins)
     asked = {"from": run.key, "checkpoint": source.checkpoint, "take": source.take}

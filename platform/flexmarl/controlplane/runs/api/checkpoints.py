@@ -82,7 +82,7 @@ class StepField(serializers.Field):
 class ForkSerializer(CloneSerializer):
     """What the new run begins with, and what it changes."""
 
-    checkpoint = StepField(help_text="Step of the checkpoint, or newest: the newest vector of a run that does not train.")
+    checkpoint = StepField(help_text="Step of the checkpoint; newest: the newest vector of a run that does not train.")
     take = serializers.ChoiceField(
         ["weights", "training_state"], default="weights", help_text="training_state: the optimizer goes on as well."
     )
@@ -164,7 +164,7 @@ class ArchiveView(ApiView):
 
     @extend_schema(
         operation_id="checkpoints_archive",
-        responses={(200, "application/x-tar"): OpenApiResponse(OpenApiTypes.BINARY, "Hugging Face folders in one tar.")},
+        responses={(200, "application/x-tar"): OpenApiResponse(OpenApiTypes.BINARY, "Hugging Face folders, one tar.")},
     )
     def get(self, request: Request, run_id: str, step: int) -> StreamingHttpResponse:
         """Download a checkpoint as Hugging Face folders: whole models, adapters with their base, or merged models."""
