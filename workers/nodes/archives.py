@@ -43,18 +43,18 @@ class Entry:
     source: Path | bytes
 
     @property
-    def bytes(self) -> int:
+    def size(self) -> int:
         return len(self.source) if isinstance(self.source, bytes) else self.source.stat().st_size
 
     @property
     def header(self) -> bytes:
         info = tarfile.TarInfo(self.name)
-        info.size, info.mode = self.bytes, 0o644
+        info.size, info.mode = self.size, 0o644
         return info.tobuf(tarfile.PAX_FORMAT)
 
     @property
     def padding(self) -> bytes:
-        return bytes(-self.bytes % BLOCK)
+        return bytes(-self.size % BLOCK)
 
 
 class Archives:
@@ -74,9 +74,9 @@ class Archives:
         except (NotServed, ValueError) as refused:
             code, status = (refused.code, refused.status) if isinstance(refused, NotServed) else ("bad_request", 422)
             return web.json_response({"code": code, "detail": str(refused)}, status=status)
-        size = sum(len(entry.header) + entry.bytes + len(entry.padding) for entry in entries) + 2 * BLOCK
+        size = sum(len(entry.header) + entry.size + len(entry.padding) for entry in entries) + 2 * BLOCK
         if asked.get("check"):
-            files = [{"name": entry.name, "bytes": entry.bytes} for entry in entries]
+            files = [{"name": entry.name, "bytes": entry.size} for entry in entries]
             return web.json_response({"bytes": size, "files": files})
         response = web.StreamResponse(headers={"Content-Type": "application/x-tar", "Content-Length": str(size)})
         await response.prepare(request)
@@ -134,7 +134,7 @@ async def pieces(entries: list[Entry]) -> AsyncIterator[bytes]:
             yield entry.source
         else:
             with entry.source.open("rb") as file:
-                left = entry.bytes
+                left = entry.size
                 while left and (piece := await asyncio.to_thread(file.read, min(PIECE, left))):
                     left -= len(piece)
                     yield piece

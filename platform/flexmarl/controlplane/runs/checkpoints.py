@@ -67,11 +67,6 @@ def gone(run: Run, step: int) -> CheckpointGone:
     return CheckpointGone(detail, errors=[FieldError("/checkpoint", CheckpointGone.code, detail, hint)])
 
 
-def disk_use(run: Run) -> int:
-    """Return the bytes of a run's checkpoints on disk."""
-    return sum(Checkpoint.objects.filter(run_id=run.no).exclude(state="removed").values_list("bytes", flat=True))
-
-
 def lineage_of(actor: Actor, run: Run) -> dict[str, Any]:
     """Say which versions a run began with, and which runs began with its own, as far as the caller may see them."""
     conn = store_connection()
