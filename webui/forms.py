@@ -130,7 +130,7 @@ _LABELS_AT = {
     "/checkpoints/every_steps": "Checkpoint every",
     "/checkpoints/keep_last": "Newest kept",
     "/checkpoints/keep_best": "Best kept",
-    "/checkpoints/keep_every": "Kept for good every",
+    "/checkpoints/keep_every": "Kept every",
     "/algorithm/advantage/type": "Advantage",
     "/batch/min_members": "Least members",
     "/batch/min_rows": "Least rows",

@@ -38,6 +38,8 @@ def new_run(request: HttpRequest) -> HttpResponse:
         )
     base = _clone(request, cloned) if cloned else experiments.template(name)
     fork = _fork(request, cloned) if cloned and "checkpoint" in request.GET else None
+    if fork:
+        base["title"] = f"Fork of {cloned}"
     facts = environment_facts(ExperimentSpec.model_validate(base["spec"]).environment)
     seats = {role.name: base["spec"]["agents"][role.name] for role in facts.roles}
     document = {**base["spec"], "agents": seats}

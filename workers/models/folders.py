@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from flexmarl.contracts.spec.team import ADAPTER_TARGETS, Lora
 from workers.models.adapter import WrongAdapterError, check_adapter, parts_of
+from workers.models.architecture import UnsupportedModel
 
 if TYPE_CHECKING:
     import torch
@@ -41,6 +42,20 @@ def read_adapter(path: str, base: "Weights", lora: Lora) -> "dict[str, torch.Ten
     adapter = {name: tensor.to(torch.float32) for name, tensor in adapter.items()}
     check_adapter(adapter, {name: tuple(tensor.shape) for name, tensor in base.items()}, lora)
     return adapter
+
+
+def check_folder(folder: Path) -> None:
+    """Raise UnsupportedModel unless a folder has the files of a whole model with its tokenizer."""
+    if not folder.is_dir():
+        raise UnsupportedModel(f"{folder} is no folder that this host can read; name one that every node can read")
+    if (folder / CONFIG).exists() and not (folder / "config.json").exists():
+        text = f"{folder} is an adapter; name it as tuning.adapter and the model it is laid over here, or a merged one"
+        raise UnsupportedModel(text)
+    for name in ("config.json", "tokenizer.json"):
+        if not (folder / name).exists():
+            raise UnsupportedModel(
+                f"{folder} has no {name}; name a folder with config.json, tokenizer.json, *.safetensors"
+            )
 
 
 def peft_config_of(folder: Path) -> dict[str, object]:

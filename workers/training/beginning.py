@@ -8,15 +8,16 @@ another kind. What is taken over is the same content, so it keeps its digest. Ev
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flexmarl.algorithms.seeds import derive
 from flexmarl.contracts.spec.experiment import ExperimentSpec
-from flexmarl.contracts.spec.team import Lora
-from workers.models import UnsupportedModel
+from flexmarl.contracts.spec.team import FolderModel, Lora
+from workers.models import UnsupportedModel, architecture_of, tokenizer_of
 from workers.models.adapter import WrongAdapterError, check_adapter, initial_adapter, no_adapter
 from workers.models.checks import check_weights
-from workers.models.folders import read_adapter
+from workers.models.folders import check_folder, read_adapter
 from workers.models.weights import initial_weights
 from workers.training.errors import RefusalCode, TrainerRefusal
 from workers.training.shelf import Shelf
@@ -56,6 +57,16 @@ def beginning_of(spec: ExperimentSpec, asked: BindRequest, words: int, tokenizer
     return Beginning(weights, state, taken=True)
 
 
+def tokenizer_for(spec: ExperimentSpec, policy: str, vocabulary: tuple[str, ...]) -> bytes:
+    """Return the tokenizer of a policy's model. Raises UnsupportedModel naming what its folder lacks."""
+    source = spec.policies[policy].model
+    if isinstance(source, FolderModel):
+        with _named(f"policies.{policy}.model.path"):
+            check_folder(Path(source.path))
+            architecture_of(source)
+    return tokenizer_of(source, vocabulary)
+
+
 def _first_weights(spec: ExperimentSpec, policy: str, words: int, shelf: Shelf) -> "dict[str, torch.Tensor]":
     """Return what version 0 publishes. Adapters over equal models have one base, whoever trains them."""
     settings, seed = spec.policies[policy], spec.seed
@@ -82,6 +93,7 @@ def _taken_over(spec: ExperimentSpec, asked: BindRequest, shelf: Shelf) -> "dict
     with _named(f"policies.{asked.policy}.tuning"):
         shelf.find_base(asked.digest, asked.policy, settings.tuning)
         base = shelf.keep_base()
+        check_weights(settings.model, base)
         check_adapter(weights, {name: tuple(tensor.shape) for name, tensor in base.items()}, settings.tuning)
     return weights
 

@@ -24,7 +24,7 @@ from workers.child import IntervalLog
 from workers.models import UnsupportedModel, architecture_of, tokenizer_of
 from workers.models.adapter import WrongAdapterError
 from workers.rollout.environments.registry import family_of
-from workers.training.beginning import beginning_of
+from workers.training.beginning import beginning_of, tokenizer_for
 from workers.training.checkpoints import Export, write_checkpoint
 from workers.training.checks import check_tokenizer
 from workers.training.errors import RefusalCode, TrainerRefusal
@@ -237,7 +237,7 @@ class Trainer:
             raise TrainerRefusal(RefusalCode.OTHER_VERSION, detail)
         settings = self._spec.policies[policy]
         vocabulary = self._family.vocabulary()
-        tokenizer = tokenizer_of(settings.model, vocabulary)
+        tokenizer = tokenizer_for(self._spec, policy, vocabulary)
         first = beginning_of(self._spec, asked, len(vocabulary), tokenizer, self._shelf(policy))
         check_tokenizer(policy, tokenizer, first.weights)
         learner = self._new_learner(policy, 0, first.weights)
