@@ -69,7 +69,9 @@ def test_vllm_loads_a_merged_model_and_an_adapter_over_its_base(tmp_path: Path) 
     merged = by_vllm(whole)
     expected = by_transformers(whole, merged["ids"])
     assert merged["logprobs"] == pytest.approx(expected, abs=1e-4)
-    assert by_transformers(folder / "base-0", merged["ids"]) != pytest.approx(expected, abs=1e-3), "it changes something"
+    assert by_transformers(folder / "base-0", merged["ids"]) != pytest.approx(expected, abs=1e-3), (
+        "it changes something"
+    )
     adapted = by_vllm(folder / "base-0", folder / "speaker")
     assert adapted["ids"] == merged["ids"]
     assert adapted["logprobs"] == pytest.approx(merged["logprobs"], abs=1e-4)

@@ -48,7 +48,12 @@ def play(run: Run) -> Played:
     conn.execute(
         "INSERT INTO store.checkpoint (run_id, label, step, versions, path, bytes, parts) "
         "VALUES (%s, 'best', 3, %s, %s, 9, %s)",
-        [run.no, '{"solver": 1}', "runs/1/best", f'{{"speaker": {{"version": 1, "digest": "{"a" * 64}", "state": ""}}}}'],
+        [
+            run.no,
+            '{"solver": 1}',
+            "runs/1/best",
+            f'{{"speaker": {{"version": 1, "digest": "{"a" * 64}", "state": ""}}}}',
+        ],
     )
     return Played(story, "1-1-1", held, busy)
 

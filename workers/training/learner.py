@@ -105,7 +105,6 @@ class Learner:
         import torch
 
         began = time.perf_counter()
-        lengths = [len(row.response) // 4 for row in rows]
         blocks = blocks_of(rows, objective.aggregate, self.decoder.vocabulary, version)
         fresh, master = self._whole.fresh, self._whole.master
         fresh.zero_()
@@ -122,21 +121,12 @@ class Learner:
         gradient = self.parameters.gradient_of(gradient)
         if not (math.isfinite(sums.loss) and math.isfinite(gradient.sum().item())):
             raise TrainerRefusal(RefusalCode.NONFINITE_GRADIENT, "the micro-batch's loss or gradient is not finite")
-        return gradient, TrainStats(
-            rows=len(rows),
-            tokens=sum(lengths),
-            z=sum(objective.aggregate(length)[1] for length in lengths),
-            loss_sum=sums.loss,
-            entropy_sum=sums.entropy,
-            kl_engine_sum=sums.kl_engine,
-            logprob_gap_sum=sums.logprob_gap,
-            logprob_gap_max=sums.logprob_gap_max,
-            clipped_sum=sums.clipped,
-            older_tokens=int(sums.older_tokens),
-            kl_update_sum=sums.kl_update,
-            kl_reference_sum=sums.kl_reference,
-            seconds=time.perf_counter() - began,
-        )
+        return gradient, figures_of(rows, objective, sums, time.perf_counter() - began)
+
+    @property
+    def shapes(self) -> Mapping[str, list[int]]:
+        """Shapes of what a version publishes, by name."""
+        return {name: list(tensor.shape) for name, tensor in self.parameters.named().items()}
 
     def step(self, learning_rate: float) -> Learned:
         """Move the weights along the accumulated mean gradient. The caller opens the next epoch."""
@@ -146,7 +136,7 @@ class Learner:
 
     def descend(self, mean: "torch.Tensor", learning_rate: float) -> float:
         """Clip a mean gradient in place, take one optimizer step and return the norm before clipping."""
-        norm = float(mean.norm())
+        norm = self._norm(mean)
         if not math.isfinite(norm):
             raise TrainerRefusal(RefusalCode.NONFINITE_GRADIENT, "the accumulated gradient is not finite")
         if norm > self._clip:
@@ -169,6 +159,27 @@ class Learner:
             state["master"] = self.parameters.master
         return state
 
+    @property
+    def on_host(self) -> bool:
+        """Tell whether all its memory lies where a suspended state can be read into it."""
+        return self.parameters.master.device.type == "cpu"
+
+    def memory(self) -> "dict[str, torch.Tensor]":
+        """Return all that a bit-equal continuation needs, of the whole policy."""
+        own = {
+            "master": self.parameters.master,
+            "first": self.optimizer.first,
+            "second": self.optimizer.second,
+            "accumulated": self.accumulator.total,
+        }
+        same = self.parameters.compute is self.parameters.master
+        return own if same else {**own, "compute": self.parameters.compute}
+
+    def refill(self, memory: "Mapping[str, torch.Tensor]") -> None:
+        """Take over what another learner's `memory` held."""
+        for name, tensor in self.memory().items():
+            tensor.copy_(memory[name])
+
     def marks(self) -> dict[str, object]:
         """Return what a bit-equal continuation needs besides memory, as JSON can say it."""
         return {"steps": self.optimizer.steps, "accumulator": self.accumulator.marks()}
@@ -179,3 +190,26 @@ class Learner:
         self.accumulator.go_on(marks["accumulator"])
         if self.parameters is not self._whole:
             self.parameters.take(self.parameters.named())
+
+    def _norm(self, vector: "torch.Tensor") -> float:
+        return float(vector.norm())
+
+
+def figures_of(rows: Sequence[TrainRow], objective: Objective, sums: Sums, seconds: float) -> TrainStats:
+    """Return what is told of a micro-batch: its rows, and the sums over its passes."""
+    lengths = [len(row.response) // 4 for row in rows]
+    return TrainStats(
+        rows=len(rows),
+        tokens=sum(lengths),
+        z=sum(objective.aggregate(length)[1] for length in lengths),
+        loss_sum=sums.loss,
+        entropy_sum=sums.entropy,
+        kl_engine_sum=sums.kl_engine,
+        logprob_gap_sum=sums.logprob_gap,
+        logprob_gap_max=sums.logprob_gap_max,
+        clipped_sum=sums.clipped,
+        older_tokens=int(sums.older_tokens),
+        kl_update_sum=sums.kl_update,
+        kl_reference_sum=sums.kl_reference,
+        seconds=seconds,
+    )
