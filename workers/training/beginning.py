@@ -75,6 +75,8 @@ def _first_weights(spec: ExperimentSpec, policy: str, words: int, shelf: Shelf) 
             return initial_weights(settings.model, words, derive(seed, "weights", policy))
     with _named(f"policies.{policy}.model"):
         base = initial_weights(settings.model, words, derive(seed, "base", settings.model.model_dump_json()))
+    if settings.precision == "bf16":  # engines compute with the very weights that the trainer does
+        base = {name: tensor.bfloat16() for name, tensor in base.items()}
     shelf.put_base(base, settings.tuning)
     if not settings.tuning.adapter:
         return initial_adapter(base, settings.tuning, derive(seed, "weights", policy))

@@ -1,5 +1,6 @@
-"""What a trainer remembers of a policy that it holds, and what it says of it."""
+"""A policy that a trainer holds, and what is said of it."""
 
+import time
 from dataclasses import dataclass, field
 
 from workers.training.learner import Learner
@@ -35,3 +36,10 @@ def reply_of(policy: str, held: Held, created: bool = False, facts: dict[str, fl
         tokenizer=held.tokenizer,
         facts=facts or {},
     )
+
+
+def keep_pace(began: float, seconds: float) -> None:
+    """Wait until a declared service time is over."""
+    left = began + seconds - time.time()
+    if left > 0:
+        time.sleep(left)

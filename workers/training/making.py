@@ -11,11 +11,12 @@ from flexmarl.contracts.spec.experiment import ExperimentSpec
 from flexmarl.contracts.spec.team import Lora, PolicySpec
 from workers.models import architecture_of
 from workers.rollout.environments.registry import family_of
+from workers.training.bases import Bases
 from workers.training.beginning import tokenizer_for
 from workers.training.checkpoints import Export
 from workers.training.learner import Adapter, Learner
 from workers.training.objective import Objective
-from workers.training.shelf import Shelf
+from workers.training.shelf import Shelf, Stored
 
 if TYPE_CHECKING:
     import torch
@@ -31,6 +32,7 @@ class Making:
         self._home = home
         self._device = device
         self._beat = beat
+        self.bases = Bases(device)
         self._shelves: dict[str, Shelf] = {}
 
     def shelf(self, policy: str) -> Shelf:
@@ -61,11 +63,9 @@ class Making:
     def learner(self, policy: str, epoch: str, weights: "Mapping[str, torch.Tensor]") -> Learner:
         """Return a learner of published weights: a whole model's, or an adapter's over the base on the shelf."""
         settings, algorithm = self._spec.policies[policy], self._spec.algorithm
-        adapter = None
-        if isinstance(settings.tuning, Lora):
-            adapter, weights = Adapter(settings.tuning, weights), self.shelf(policy).base()
+        under, adapter = self.bases.beneath(settings, weights, self.shelf(policy))
         return Learner(
-            weights,
+            under,
             architecture_of(settings.model),
             Objective.of(algorithm.loss, algorithm),
             settings.optimizer,
@@ -75,7 +75,25 @@ class Making:
             self._spec.mechanisms.ordered,
             self._beat,
             adapter,
+            settings.activations == "recompute",
         )
+
+    def put_first(self, policy: str, learner: Learner) -> Stored:
+        """Store version 0."""
+        weights, shelf = learner.parameters.named(), self.shelf(policy)
+        if policy in self._spec.trainable_policies():
+            return shelf.put(weights, learner.training_state())
+        return Stored(shelf.put_weights(weights), "")
+
+    def keep(self, policy: str, version: int, learner: Learner) -> Stored:
+        """Store what a step made, as durably as the specification says."""
+        durability, shelf = self._spec.mechanisms.durability, self.shelf(policy)
+        weights = learner.parameters.named()
+        if durability.type == "async":
+            return shelf.put_behind(weights, learner.training_state())
+        if version % durability.every:
+            return Stored(shelf.put_weights(weights), "")
+        return shelf.put(weights, learner.training_state())
 
     def export(self, policy: str, digest: str) -> Export:
         """Return a version as a checkpoint writes it, whoever trains the policy."""
@@ -89,4 +107,4 @@ class Making:
 
 def kind_of(policy: PolicySpec) -> str:
     """Return what policies have in common whose learners can take each other's place."""
-    return policy.model_dump_json(include={"model", "tuning", "precision", "optimizer"})
+    return policy.model_dump_json(include={"model", "tuning", "precision", "optimizer", "activations"})

@@ -28,7 +28,7 @@ from workers.training.checks import check_tokenizer
 from workers.training.errors import RefusalCode, TrainerRefusal
 from workers.training.folders import root_of
 from workers.training.gangs.membership import Gangs
-from workers.training.held import Held, reply_of
+from workers.training.held import Held, keep_pace, reply_of
 from workers.training.learner import Learner
 from workers.training.making import Making, kind_of
 from workers.training.reference import References
@@ -74,7 +74,7 @@ class Trainer:
         self._making = Making(spec, run_id, home, device, intervals.progress.beat)
         self._held: dict[str, Held] = {}
         self._suspension = Suspension(partial(plane_of, home, run_id, incarnation))
-        self._references = References(spec, device)
+        self._references = References(spec, device, self._making.bases)
         self.gangs = Gangs(spec, device, intervals)
         self._behind: dict[str, dict[int, str]] = {}
         """Policy -> version whose training state is being written, with its digest."""
@@ -135,7 +135,7 @@ class Trainer:
         keep_pace(began, self._spec.resources.pace.step_s)
         del self._held[asked.policy]  # held again once the new version is stored
         try:
-            stored = self._keep(asked.policy, asked.next_version, learner)
+            stored = self._making.keep(asked.policy, asked.next_version, learner)
         except StateError as error:  # the disk is full: the step is taken again once the policy is bound
             raise TrainerRefusal(RefusalCode.STATE, str(error)) from error
         durable = {}
@@ -156,16 +156,6 @@ class Trainer:
         self._held[asked.policy] = Held(asked.next_version, stored, held.tokenizer, learner, stepped={key: reply})
         self._intervals.add("step", asked.policy, began, ended)
         return reply
-
-    def _keep(self, policy: str, version: int, learner: Learner) -> Stored:
-        """Store what a step made, as durably as the specification says."""
-        durability, shelf = self._spec.mechanisms.durability, self._making.shelf(policy)
-        weights = learner.parameters.named()
-        if durability.type == "async":
-            return shelf.put_behind(weights, learner.training_state())
-        if version % durability.every:
-            return Stored(shelf.put_weights(weights), "")
-        return shelf.put(weights, learner.training_state())
 
     def suspend(self, asked: SuspendRequest) -> SuspendReply:
         """Take a policy off the device, accumulator and all; asked again, answer the same without doing it twice."""
@@ -269,7 +259,7 @@ class Trainer:
             roles = self._spec.roles_of(policy)
             done = warm_up(learner, settings.warmup, self._making.family, roles, Codec(tokenizer), rng)
             facts |= {"warmup_steps": done.steps, "warmup_seconds": done.seconds}
-        stored = self._put_first(policy, learner)
+        stored = self._making.put_first(policy, learner)
         if asked.gang:  # one trainer makes the version, so that it is the same for any number of ranks
             learner = self._led(asked, stored.weights, learner.parameters.named())
             if first.state is not None:
@@ -327,13 +317,6 @@ class Trainer:
         self._held[policy] = Held(version, stored, tokenizer, learner if trained else None)
         return self._held[policy]
 
-    def _put_first(self, policy: str, learner: Learner) -> Stored:
-        """Store version 0."""
-        weights, shelf = learner.parameters.named(), self._making.shelf(policy)
-        if policy in self._spec.trainable_policies():
-            return shelf.put(weights, learner.training_state())
-        return Stored(shelf.put_weights(weights), "")
-
     def _empty(self, held: Held) -> None:
         if held.learner is not None:
             self._empty_of(held.learner, held.version)
@@ -369,10 +352,3 @@ class Trainer:
 
     def _epoch(self, version: int) -> str:
         return f"{version}:{self._incarnation}"
-
-
-def keep_pace(began: float, seconds: float) -> None:
-    """Wait until a declared service time is over."""
-    left = began + seconds - time.time()
-    if left > 0:
-        time.sleep(left)

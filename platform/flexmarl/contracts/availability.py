@@ -75,7 +75,8 @@ SLOTS: dict[str, Slot] = {
         ("least_loaded", "prefix_affinity", "length_aware", "hardware_class", "version_aware"), ()
     ),
     "/mechanisms/mover/type": Slot(("static", "demand"), ()),
-    "/mechanisms/publication": Slot(("cohort", "wavefront", "delayed"), ()),
+    "/mechanisms/publication/content": Slot(("auto", "full", "delta"), ()),
+    "/mechanisms/publication/type": Slot(("cohort", "wavefront", "delayed"), ()),
     "/mechanisms/trainer_protocol": Slot(("micro_batch", "batch", "mini_batch", "per_group"), ()),
     "/mechanisms/allocation/type": Slot(("agent_centric", "static"), ("colocated",)),
     "/mechanisms/arbiter": Slot(("fair_share",), ()),
@@ -87,7 +88,8 @@ SLOTS: dict[str, Slot] = {
     "/policies/*/model/type": Slot(("factory", "folder"), ("hub",)),
     "/policies/*/optimizer/type": Slot(("adamw",), ("muon", "sgd")),
     "/policies/*/tuning/type": Slot(("full", "lora"), ()),
-    "/policies/*/precision": Slot(("fp32", "fp64"), ("bf16",)),
+    "/policies/*/precision": Slot(("fp32", "fp64", "bf16"), ()),
+    "/policies/*/activations": Slot(("keep", "recompute"), ()),
 }
 
 

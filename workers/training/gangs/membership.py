@@ -45,6 +45,9 @@ JOIN_S = 60.0
 GO_S = 900.0
 """How long a rank waits for a leader that lives: it may have other work first."""
 
+LEAVE_S = 5.0
+"""How long a trainer that ends waits for its threads."""
+
 Ranks = tuple[tuple[int, ...], int]
 """Leases of a gang in the order of their ranks, and the number of its forming."""
 
@@ -134,8 +137,18 @@ class Gangs:
         led, followed = self._led.pop(policy, None), self._followed.pop(policy, None)
         if led is not None:
             led.group.close()
+            gc.collect()  # what works with it knows itself in circles, and keeps its connections
         if followed is not None:
             followed.leave()
+
+    def close(self) -> None:
+        """Leave every gang, and wait for its thread, which must not outlive what it works with."""
+        followed = list(self._followed.values())
+        for policy in [*self._led, *self._followed]:
+            self.leave(policy)
+        for following in followed:
+            following.join(LEAVE_S)
+        gc.collect()
 
     def _place(self, asked: BindRequest) -> Place:
         if self._rendezvous is None:
@@ -151,6 +164,7 @@ class Following:
         self._place = place
         self._connect = connect
         self._builder = builder
+        self._left = threading.Event()
         self._group: Group | None = None
         self._learner: ShardedLearner | None = None
         self._thread = threading.Thread(target=self._run, name=f"gang-{asked.policy}", daemon=True)
@@ -162,12 +176,15 @@ class Following:
     def start(self) -> None:
         self._thread.start()
 
+    def join(self, seconds: float) -> None:
+        """Wait for its end."""
+        self._thread.join(seconds)
+
     def leave(self) -> None:
         """End; the thread follows by itself."""
+        self._left.set()
         if self._group is not None:
             self._group.close()
-        else:
-            self._place.leave()
 
     def _run(self) -> None:
         import torch
@@ -175,12 +192,13 @@ class Following:
         torch.set_flush_denormal(True)
         told = log.bind(policy=self.asked.policy, rank=self.asked.rank, meeting=self.asked.meeting)
         try:
-            if not self._place.await_go(GO_S):
+            if not self._place.await_go(GO_S, lambda: not self._left.is_set()):
                 told.info("the gang did not come together")
                 return
             self._group = self._connect()
             told.info("joined the gang")
-            self._follow(self._group)
+            if not self._left.is_set():
+                self._follow(self._group)
         except GroupLost as ended:
             told.info("the gang is over", reason=str(ended))
         except TrainerRefusal as refused:
@@ -245,6 +263,7 @@ class _Builder:
             settings.precision,
             epoch,
             self._intervals.progress.beat,
+            settings.activations == "recompute",
         )
 
     def interval(self, phase: str, policy: str, began: float, tokens: int = 0) -> None:
