@@ -54,6 +54,7 @@ class FakeCluster:
         self.lags, self.lags_of = set(), {}
         self.metrics, self.notes = {}, []
         self.checkpoints = []
+        self.kept = []
         self.deadline = None
         self.plays = []
         self.recalls = 0
@@ -98,6 +99,8 @@ class FakeCluster:
             asked = [other.kind for other in waiting if other.kind not in ("load_weights", "unload_policy")]
             assert not asked, f"{command.policy} is suspended while it is asked for {asked}"
             self.open[numbered.no] = numbered
+        elif isinstance(command, c.KeepCheckpoints):
+            self.kept.append(command)
         elif isinstance(command, c.ReleaseLease):
             self.children.pop(command.lease_id, None)
             self.end_lease(command.lease_id, "released")
