@@ -126,6 +126,7 @@ _LABELS_AT = {
     "/algorithm/importance_floor": "Smallest ratio",
     "/algorithm/stale_after": "Versions old",
     "/sampling/group_filter": "Group filter",
+    "/sampling/draw_limit": "Draws a group",
     "/evaluation/every_steps": "Evaluate every",
     "/checkpoints/every_steps": "Checkpoint every",
     "/algorithm/advantage/type": "Advantage",

@@ -59,8 +59,8 @@ SLOTS: dict[str, Slot] = {
     "/sampling/task_sampler": Slot(("uniform",), ("vade",)),
     "/sampling/branch_controller": Slot(("none",), ("at_grpo_tree", "trace", "echo")),
     "/sampling/group_filter": Slot(
-        ("none", "drop_zero_variance"),
-        ("dynamic_sampling",),
+        ("none", "drop_zero_variance", "dynamic_sampling"),
+        (),
         {"pods": "sampling: {keep_members: 4}, with more episodes_per_task than that"},
     ),
     "/sampling/replay": Slot(("none",), ("inject", "archive")),

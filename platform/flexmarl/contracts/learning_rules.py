@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from flexmarl.contracts.problems import Problem
-from flexmarl.contracts.spec.algorithm import CLIPPED, Loss
+from flexmarl.contracts.spec.algorithm import CLIPPED, Loss, SamplingFamily
 from flexmarl.contracts.spec.experiment import ExperimentSpec
 from flexmarl.contracts.spec.shaping import Maporl, Marti, Overlong
 
@@ -19,6 +19,7 @@ def learning_rules(spec: ExperimentSpec) -> Iterator[Problem]:
     yield from _leave_one_out(spec)
     yield from _overlong(spec)
     yield from _members(spec)
+    yield from _draws(spec)
 
 
 def _loss_settings(loss: Loss) -> Iterator[Problem]:
@@ -127,4 +128,26 @@ def _members(spec: ExperimentSpec) -> Iterator[Problem]:
             code="out_of_range",
             detail=f"A group has {members} members, so keeping {keep} leaves none out.",
             hint=f"Set {members - 1} or less, or remove it." if members > 2 else "Remove it.",
+        )
+
+
+def _draws(spec: ExperimentSpec) -> Iterator[Problem]:
+    """Refuse a limit that nothing reads, and two ways of proposing more groups than a step needs."""
+    sampling, redundancy = spec.sampling, spec.mechanisms.redundancy
+    if sampling.group_filter != "dynamic_sampling":
+        plain = SamplingFamily().draw_limit
+        if sampling.draw_limit != plain:
+            yield Problem(
+                pointer="/sampling/draw_limit",
+                code="not_read",
+                detail=f"draw_limit is {sampling.draw_limit}, and {sampling.group_filter} draws no group again.",
+                hint=f"Remove it, or set {plain}.",
+            )
+    elif redundancy.type == "extra_groups":
+        yield Problem(
+            pointer="/mechanisms/redundancy/type",
+            code="not_with_dynamic_sampling",
+            detail="dynamic_sampling proposes another group for each one refused; groups proposed beforehand as well "
+            "would make a step of more than it needs.",
+            hint="Set none or extra_members, or group_filter: drop_zero_variance in /sampling.",
         )

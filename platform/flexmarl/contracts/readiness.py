@@ -31,7 +31,11 @@ ADVANTAGE_NEEDS: dict[str, Readiness] = {
 }
 """Advantage estimator -> what it compares a row with."""
 
-FILTER_NEEDS: dict[str, Readiness] = {"none": Readiness.ROW, "drop_zero_variance": Readiness.GROUP}
+FILTER_NEEDS: dict[str, Readiness] = {
+    "none": Readiness.ROW,
+    "drop_zero_variance": Readiness.GROUP,
+    "dynamic_sampling": Readiness.GROUP,
+}
 """Group filter -> what it looks at."""
 
 

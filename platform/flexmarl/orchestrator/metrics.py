@@ -24,6 +24,10 @@ def step_metrics(ctx: Context, cohort: Cohort) -> None:
     if ctx.plan.spares:
         ctx.metric("episodes/replaced", float(tally.replaced), step, stat="sum")
     ctx.metric("groups/dropped", float(cohort.dropped), step, stat="sum")
+    if ctx.plan.group_filter.draws_again:
+        ctx.metric("groups/drawn", float(cohort.size), step, stat="sum")
+        if cohort.kept:
+            ctx.metric("groups/drawn_per_kept", cohort.size / cohort.kept, step)
     if ctx.plan.extra_groups:
         ctx.metric("groups/handed_on", float(cohort.handed_on), step, stat="sum")
         ctx.metric("groups/cancelled", float(cohort.cancelled), step, stat="sum")

@@ -111,7 +111,12 @@ class AlgorithmSpec(Strict):
 class SamplingFamily(Strict):
     task_sampler: Literal["uniform"] = "uniform"
     branch_controller: Literal["none"] = "none"
-    group_filter: Literal["none", "drop_zero_variance"] = "none"
+    group_filter: Literal["none", "drop_zero_variance", "dynamic_sampling"] = "none"
+    """Groups that are trained on: all, those in which some member did better than another (`drop_zero_variance`), or
+    those, with another task drawn for each one refused (`dynamic_sampling`)."""
+    draw_limit: int = Field(default=10, ge=2, le=1000)
+    """Groups drawn at most for each that a step needs; then it goes on with those it has. Only with
+    `dynamic_sampling`."""
     keep_members: int | None = Field(default=None, ge=2, le=4096)
     """Members of a group that are trained on: those whose team scores differ most. Absent: all of them."""
     replay: Literal["none"] = "none"

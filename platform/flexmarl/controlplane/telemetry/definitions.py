@@ -78,6 +78,12 @@ DEFINITIONS: dict[str, Definition] = {
         "Groups that are too hard", "share", "Share of groups whose members did equally without all solving the task."
     ),
     "groups/dropped": _team("Dropped groups", "groups", "Groups of the step that were dropped after members failed."),
+    "groups/drawn": _team(
+        "Groups drawn", "groups", "Groups that were proposed for the step, those in the place of refused ones included."
+    ),
+    "groups/drawn_per_kept": _team(
+        "Groups drawn per group kept", "", "Groups that were proposed for the step over those that were trained on."
+    ),
     "groups/handed_on": _team(
         "Groups handed on", "groups", "Groups that still played when the step had enough and play on for the next one."
     ),
