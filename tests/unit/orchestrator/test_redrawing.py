@@ -68,7 +68,10 @@ def test_a_refused_group_is_replaced_under_the_same_vector_and_its_step_waits_fo
     state = cluster.core.state
     assert (state.cohort.size, state.cohort.refused, state.train_episodes.proposed) == (7, 1, 21)
     ruling = next(r for r in decision.rulings if r.kind is RulingKind.GROUP_REFUSED)
-    assert ruling.reason == "group 2 refused: the filter dynamic_sampling keeps no easy group; group 6 is drawn in its place"
+    assert (
+        ruling.reason
+        == "group 2 refused: the filter dynamic_sampling keeps no easy group; group 6 is drawn in its place"
+    )
     for draw in (0, 1, 3, 4, 5):
         settle(cluster, draw, members(UNLIKE))
     assert state.cohort.settled_at is None
@@ -195,4 +198,6 @@ def test_what_it_cannot_be_beside_is_refused_with_a_legal_value(changes, pointer
 
 def test_without_it_nothing_is_drawn_again():
     cluster = started(make_spec(sampling__group_filter="drop_zero_variance"), seed=1).run()
-    assert {cohort.draw for order in cluster.commands("play_groups") for cohort in order.groups if cohort.draw < 1 << 30} == set(range(24))
+    assert {
+        cohort.draw for order in cluster.commands("play_groups") for cohort in order.groups if cohort.draw < 1 << 30
+    } == set(range(24))
