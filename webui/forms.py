@@ -121,6 +121,7 @@ _LABELS_AT = {
     "/algorithm/loss/gate_positive": "Gate, positive",
     "/algorithm/loss/gate_negative": "Gate, negative",
     "/algorithm/loss/norm_tokens": "Tokens of a row",
+    "/algorithm/loss/beta": "Preference's beta",
     "/algorithm/importance_level": "Ratio of",
     "/algorithm/importance_limit": "Largest ratio",
     "/algorithm/importance_floor": "Smallest ratio",

@@ -21,6 +21,7 @@ from workers.training.errors import RefusalCode, TrainerRefusal
 from workers.training.objective import Objective, Sums, evaluate
 from workers.training.optimizer import FlatAdamW
 from workers.training.packing import pack
+from workers.training.pairs import preferred
 from workers.training.parameters import FlatParameters
 from workers.training.wire import TrainRow
 
@@ -105,6 +106,10 @@ class Learner:
         import torch
 
         began = time.perf_counter()
+        count, weighed = len(rows), None
+        if objective.paired:
+            rows, weighed = preferred(rows, self.decoder, reference, objective, self._budget)
+            reference = None
         lengths = [len(row.response) // 4 for row in rows]
         blocks = blocks_of(rows, objective.aggregate, self.decoder.vocabulary, version)
         fresh, master = self._whole.fresh, self._whole.master
@@ -120,12 +125,15 @@ class Learner:
                 gradient.add_(fresh)
                 fresh.zero_()
         gradient = self.parameters.gradient_of(gradient)
+        z = sum(objective.aggregate(length)[1] for length in lengths)
+        if weighed is not None:
+            sums, z = sums._replace(loss=weighed.loss), float(weighed.pairs)
         if not (math.isfinite(sums.loss) and math.isfinite(gradient.sum().item())):
             raise TrainerRefusal(RefusalCode.NONFINITE_GRADIENT, "the micro-batch's loss or gradient is not finite")
         return gradient, TrainStats(
-            rows=len(rows),
+            rows=count,
             tokens=sum(lengths),
-            z=sum(objective.aggregate(length)[1] for length in lengths),
+            z=z,
             loss_sum=sums.loss,
             entropy_sum=sums.entropy,
             kl_engine_sum=sums.kl_engine,

@@ -1,8 +1,8 @@
 """The policies that trained ones are kept near to: each one's first version, demonstrations included.
 
 Invariants: a reference is never trained, and it is the same for every life of a trainer, since its weights are found by
-the digest of version 0 and claimed in the state plane for as long as the run's folder is there. A run without a penalty
-loads none. It stays on the device while its policy is suspended.
+the digest of version 0 and claimed in the state plane for as long as the run's folder is there. A run that compares
+with none loads none. It stays on the device while its policy is suspended.
 """
 
 from typing import TYPE_CHECKING
@@ -36,7 +36,7 @@ class References:
 
     def take(self, policy: str, digest: str, shelf: Shelf) -> Decoder | None:
         """Load a policy's first version, if it is needed and not there. Raises StateError when it cannot be had."""
-        wanted = self._spec.algorithm.kl.coefficient > 0 and policy in self._spec.trainable_policies()
+        wanted = self._spec.algorithm.needs_reference and policy in self._spec.trainable_policies()
         if wanted and policy not in self._decoders:
             if not digest:
                 raise StateMissing(f"version 0 of {policy}", "nobody said by what digest it is known")

@@ -27,7 +27,7 @@ SLOTS: dict[str, Slot] = {
     ),
     "/algorithm/shaping/type": Slot(("none", "overlong", "marti", "maporl"), ()),
     "/algorithm/advantage/type": Slot(
-        ("grpo", "rloo", "reinforce", "reinforce_pp"),
+        ("grpo", "rloo", "reinforce", "reinforce_pp", "best_worst"),
         ("gae",),
         {
             "dr_grpo": "advantage: {type: grpo}, loss: {type: ppo_clip, aggregation: constant_norm}",
@@ -37,8 +37,8 @@ SLOTS: dict[str, Slot] = {
         },
     ),
     "/algorithm/loss/type": Slot(
-        ("policy_gradient", "ppo_clip", "gspo", "cispo", "topr", "sapo", "vespo"),
-        ("online_dpo",),
+        ("policy_gradient", "ppo_clip", "gspo", "cispo", "topr", "sapo", "vespo", "online_dpo"),
+        (),
         {
             "grpo": "loss: {type: ppo_clip, aggregation: seq_mean_token_mean}, advantage: {divide_by_std: true}",
             "dr_grpo": "loss: {type: ppo_clip, aggregation: constant_norm}",

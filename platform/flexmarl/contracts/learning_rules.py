@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from flexmarl.contracts.problems import Problem
-from flexmarl.contracts.spec.algorithm import CLIPPED, Loss, SamplingFamily
+from flexmarl.contracts.spec.algorithm import CLIPPED, PAIRED, Loss, SamplingFamily
 from flexmarl.contracts.spec.experiment import ExperimentSpec
 from flexmarl.contracts.spec.shaping import Maporl, Marti, Overlong
 
@@ -18,6 +18,7 @@ def learning_rules(spec: ExperimentSpec) -> Iterator[Problem]:
     yield from _turns(spec)
     yield from _leave_one_out(spec)
     yield from _overlong(spec)
+    yield from _pairs(spec)
     yield from _members(spec)
     yield from _draws(spec)
 
@@ -32,6 +33,8 @@ def _loss_settings(loss: Loss) -> Iterator[Problem]:
         "norm_tokens": loss.aggregation == "constant_norm",
         "clip_low": loss.type in CLIPPED,
         "clip_high": loss.type in CLIPPED,
+        "beta": loss.type in PAIRED,
+        "aggregation": loss.type not in PAIRED,
     }
     for name, read in reads.items():
         value, default = getattr(loss, name), getattr(plain, name)
@@ -92,6 +95,49 @@ def _turns(spec: ExperimentSpec) -> Iterator[Problem]:
                 code="not_read",
                 detail=f"{shaping.type} says what a turn earns, in place of the rewards from it on.",
                 hint=f"Set {plain:g}." if isinstance(plain, float) else f"Set {plain}.",
+            )
+
+
+def _pairs(spec: ExperimentSpec) -> Iterator[Problem]:
+    """A preference is one between what a role said in two whole episodes of a group, seen from the first version."""
+    algorithm, advantage = spec.algorithm, spec.algorithm.advantage
+    if advantage.type == "best_worst":
+        for name, plain in (("divide_by_std", False), ("baseline_over", "episodes")):
+            if getattr(advantage, name) != plain:
+                yield Problem(
+                    pointer=f"/algorithm/advantage/{name}",
+                    code="not_read",
+                    detail="best_worst marks the best and the worst episode, and takes no baseline.",
+                    hint=f"Set {str(plain).lower()}, or type: grpo.",
+                )
+    if algorithm.loss.type not in PAIRED:
+        return
+    loss = algorithm.loss.type
+    demands = (
+        (
+            "/algorithm/advantage/type",
+            advantage.type,
+            "best_worst",
+            "compares the best member of a group with its worst",
+        ),
+        ("/algorithm/advantage/per_turn", advantage.per_turn, False, "compares what a role said in whole episodes"),
+        (
+            "/algorithm/group_key",
+            algorithm.group_key,
+            "episode_group",
+            "compares a role with itself, episode by episode",
+        ),
+        ("/algorithm/correction", algorithm.correction, "none", "weighs rows in pairs, whoever sampled them"),
+        ("/algorithm/kl/coefficient", algorithm.kl.coefficient, 0.0, "keeps near the first version by beta"),
+    )
+    for pointer, value, wanted, why in demands:
+        if value != wanted:
+            said, legal = (str(word).lower() if isinstance(word, bool) else word for word in (value, wanted))
+            yield Problem(
+                pointer=pointer,
+                code="not_with_pairs",
+                detail=f"{loss} {why}; {pointer.rpartition('/')[2]} is {said}.",
+                hint=f"Set {legal}, or another loss than {loss}.",
             )
 
 

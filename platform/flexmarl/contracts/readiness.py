@@ -28,6 +28,7 @@ ADVANTAGE_NEEDS: dict[str, Readiness] = {
     "rloo": Readiness.GROUP,
     "reinforce": Readiness.EPISODE,
     "reinforce_pp": Readiness.BATCH,
+    "best_worst": Readiness.GROUP,
 }
 """Advantage estimator -> what it compares a row with."""
 
