@@ -105,6 +105,8 @@ _LABELS_AT = {
     "/algorithm/advantage/baseline_over": "Mean over",
     "/algorithm/advantage/turn_rewards": "Turn rewards",
     "/algorithm/advantage/gamma": "Discount a turn",
+    "/algorithm/advantage/gae_lambda": "Later surprises",
+    "/algorithm/advantage/critic_rate": "Critic's rate",
     "/algorithm/shaping/type": "Reward shaping",
     "/algorithm/shaping/buffer_tokens": "Overlong buffer",
     "/algorithm/shaping/penalty": "Overlong penalty",

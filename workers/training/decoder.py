@@ -9,6 +9,7 @@ from collections.abc import Iterator, Set
 from typing import TYPE_CHECKING
 
 from workers.models.architecture import Architecture, UnsupportedModel
+from workers.training.packing import Batch
 from workers.training.parameters import FlatParameters
 
 if TYPE_CHECKING:
@@ -88,11 +89,30 @@ class Decoder:
         return int(self._embed.shape[0])
 
     @property
+    def width(self) -> int:
+        return int(self._embed.shape[1])
+
+    @property
     def device(self) -> "torch.device":
         return self._embed.device
 
     def logits(self, ids: "torch.Tensor", window: "torch.Tensor") -> "torch.Tensor":
         """Return [B, R, vocabulary]: logits at `window` (positions, int64 [B, R]) of right-padded `ids` [B, T]."""
+        from torch.nn import functional as F
+
+        return F.linear(self._hidden(ids, window), self._head)
+
+    def openings(self, batch: Batch) -> "torch.Tensor":
+        """Return [rows, width]: what the head reads at the last token of each row's prompt."""
+        import torch
+
+        ids, window, source = (
+            torch.from_numpy(table).to(self.device) for table in (batch.ids, batch.window, batch.source)
+        )
+        return self._hidden(ids, window[:, :1])[:, 0][source]
+
+    def _hidden(self, ids: "torch.Tensor", window: "torch.Tensor") -> "torch.Tensor":
+        """Return [B, R, width]: what the head reads."""
         import torch
         from torch.nn import functional as F
 
@@ -108,7 +128,7 @@ class Decoder:
         x = x.view(rows * length, -1)[at].view(*window.shape, -1)
         x = x + self._attend_last(layer, everywhere, at, window, cos, sin)
         x = x + self._mlp(layer, x)
-        return F.linear(self._normed(x, self._norm), self._head)
+        return self._normed(x, self._norm)
 
     def _attend(self, layer: _Layer, x: "torch.Tensor", cos: "torch.Tensor", sin: "torch.Tensor") -> "torch.Tensor":
         from torch.nn import functional as F

@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from flexmarl.contracts.spec.algorithm import Loss
-from workers.training.blocks import blocks_of
 from workers.training.errors import RefusalCode, TrainerRefusal
 from workers.training.objective import Objective, token_scores
-from workers.training.packing import pack
+from workers.training.packing import Batch
+from workers.training.row_figures import figures_of
 from workers.training.wire import TrainRow
 
 if TYPE_CHECKING:
+    import torch
+
     from workers.training.decoder import Decoder
 
 
@@ -66,26 +68,16 @@ def preferred(
     """Return the rows of pairs with their weights as advantages; members of no pair are left out."""
     if reference is None:
         raise TrainerRefusal(RefusalCode.STATE, "pairs are compared with the first version, and the trainer has none")
+    near = reference
+
+    def log_ratios(batch: Batch) -> "torch.Tensor":
+        import torch
+
+        gap = token_scores(decoder, batch)[0] - token_scores(near, batch)[0]
+        return gap.masked_fill(torch.from_numpy(batch.present == 0).to(gap.device), 0.0).double().sum(1, keepdim=True)
+
     paired = [row for row in rows if row.advantage and row.response]
-    weighed = weigh(paired, _log_ratios(paired, decoder, reference, objective, budget), objective.settings)
+    found = figures_of(paired, objective.aggregate, decoder.vocabulary, budget, log_ratios, 1)
+    weighed = weigh(paired, found[:, 0].tolist(), objective.settings)
     weighty = zip(paired, weighed.advantages, strict=True)
     return [structs.replace(row, advantage=advantage) for row, advantage in weighty], weighed
-
-
-def _log_ratios(
-    rows: Sequence[TrainRow], decoder: "Decoder", reference: "Decoder", objective: Objective, budget: int
-) -> list[float]:
-    """Sum each row's log p / p_ref, without gradient."""
-    import torch
-
-    # Packing takes rows out of their order and keeps what stands beside them, so each carries its number along.
-    numbered = [structs.replace(row, advantage=float(number)) for number, row in enumerate(rows)]
-    found = [0.0] * len(rows)
-    for batch in pack(blocks_of(numbered, objective.aggregate, decoder.vocabulary), decoder.vocabulary, budget):
-        with torch.no_grad():
-            gap = token_scores(decoder, batch)[0] - token_scores(reference, batch)[0]
-            absent = torch.from_numpy(batch.present == 0).to(gap.device)
-            sums = gap.masked_fill(absent, 0.0).double().sum(1).tolist()
-        for number, whole in zip(batch.advantages[:, 0], sums, strict=True):
-            found[int(number)] = whole
-    return found

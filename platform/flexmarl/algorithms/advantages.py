@@ -64,6 +64,11 @@ def reinforce(
     return [list(own) for own in rewards]
 
 
+def gae(spec: Advantage, key: GroupKey, episodes: Sequence[EpisodeOutcome], rewards: Sequence[Rewards]) -> Advantages:
+    """Hand on what each row earned when it ended: its advantage is what the trainer's critic did not expect of it."""
+    return reinforce(spec, key, episodes, rewards)
+
+
 def best_worst(
     spec: Advantage, key: GroupKey, episodes: Sequence[EpisodeOutcome], rewards: Sequence[Rewards]
 ) -> Advantages:
@@ -174,7 +179,14 @@ BatchNormaliser = Callable[[Sequence[float]], list[float]]
 
 ADVANTAGES: Registry[AdvantageEstimator] = Registry(
     "advantage",
-    {"grpo": grpo, "rloo": rloo, "reinforce": reinforce, "reinforce_pp": reinforce, "best_worst": best_worst},
+    {
+        "grpo": grpo,
+        "rloo": rloo,
+        "reinforce": reinforce,
+        "reinforce_pp": reinforce,
+        "best_worst": best_worst,
+        "gae": gae,
+    },
 )
 NORMALISERS: Registry[BatchNormaliser] = Registry(
     "normaliser",
@@ -184,6 +196,7 @@ NORMALISERS: Registry[BatchNormaliser] = Registry(
         "reinforce": keep_rows,
         "reinforce_pp": whiten_rows,
         "best_worst": keep_rows,
+        "gae": keep_rows,
     },
 )
 """What an estimator does once the whole batch is known; only those with readiness `batch` do anything."""

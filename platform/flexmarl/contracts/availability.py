@@ -27,8 +27,8 @@ SLOTS: dict[str, Slot] = {
     ),
     "/algorithm/shaping/type": Slot(("none", "overlong", "marti", "maporl"), ()),
     "/algorithm/advantage/type": Slot(
-        ("grpo", "rloo", "reinforce", "reinforce_pp", "best_worst"),
-        ("gae",),
+        ("grpo", "rloo", "reinforce", "reinforce_pp", "best_worst", "gae"),
+        (),
         {
             "dr_grpo": "advantage: {type: grpo}, loss: {type: ppo_clip, aggregation: constant_norm}",
             "magrpo": "advantage: {type: grpo, per_turn: true, turn_rewards: joint, gamma: 0.9}, group_key: team",

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from flexmarl.contracts.problems import Problem
-from flexmarl.contracts.spec.algorithm import CLIPPED, PAIRED, Loss, SamplingFamily
+from flexmarl.contracts.spec.algorithm import CLIPPED, PAIRED, Advantage, Loss, SamplingFamily
 from flexmarl.contracts.spec.experiment import ExperimentSpec
 from flexmarl.contracts.spec.shaping import Maporl, Marti, Overlong
 
@@ -18,6 +18,7 @@ def learning_rules(spec: ExperimentSpec) -> Iterator[Problem]:
     yield from _turns(spec)
     yield from _leave_one_out(spec)
     yield from _overlong(spec)
+    yield from _critic(spec)
     yield from _pairs(spec)
     yield from _members(spec)
     yield from _draws(spec)
@@ -65,12 +66,12 @@ def _row_clip(loss: Loss) -> Iterator[Problem]:
 def _turns(spec: ExperimentSpec) -> Iterator[Problem]:
     """Refuse what speaks of turns where episodes are compared, and what would be replaced by a shaping of turns."""
     advantage, shaping = spec.algorithm.advantage, spec.algorithm.shaping
-    if advantage.gamma != 1.0 and not advantage.per_turn:
+    if advantage.gamma != 1.0 and not advantage.per_turn and advantage.type != "gae":
         yield Problem(
             pointer="/algorithm/advantage/gamma",
             code="needs_per_turn",
             detail="gamma discounts the reward-to-go of turns and needs per_turn.",
-            hint="Set per_turn: true, or gamma: 1.",
+            hint="Set per_turn: true, type: gae, or gamma: 1.",
         )
     if advantage.turn_rewards == "joint" and not advantage.per_turn:
         yield Problem(
@@ -95,6 +96,41 @@ def _turns(spec: ExperimentSpec) -> Iterator[Problem]:
                 code="not_read",
                 detail=f"{shaping.type} says what a turn earns, in place of the rewards from it on.",
                 hint=f"Set {plain:g}." if isinstance(plain, float) else f"Set {plain}.",
+            )
+
+
+def _critic(spec: ExperimentSpec) -> Iterator[Problem]:
+    """A critic reads its own settings and no baseline's; without one, nobody reads them."""
+    algorithm, advantage = spec.algorithm, spec.algorithm.advantage
+    plain = Advantage()
+    unread = ("divide_by_std", "baseline_over", "turn_rewards")
+    names = unread if advantage.type == "gae" else ("gae_lambda", "critic_rate")
+    for name in names:
+        value, default = getattr(advantage, name), getattr(plain, name)
+        if value != default:
+            yield Problem(
+                pointer=f"/algorithm/advantage/{name}",
+                code="not_read",
+                detail=f"{name} is {value}, and {advantage.type} does not read it.",
+                hint=f"Remove it, or set {str(default).lower()}.",
+            )
+    if advantage.type != "gae":
+        return
+    demands = (
+        ("/algorithm/group_key", algorithm.group_key, "episode_group", "compares no rows"),
+        *(
+            (("/algorithm/shaping/type", algorithm.shaping.type, "none", "adds up what later turns earn itself"),)
+            if isinstance(algorithm.shaping, Marti | Maporl)
+            else ()
+        ),
+    )
+    for pointer, value, wanted, why in demands:
+        if value != wanted:
+            yield Problem(
+                pointer=pointer,
+                code="not_with_gae",
+                detail=f"gae {why}, so {value} means nothing beside it.",
+                hint=f"Set {wanted}, or another advantage than gae.",
             )
 
 

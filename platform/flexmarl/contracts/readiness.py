@@ -29,6 +29,7 @@ ADVANTAGE_NEEDS: dict[str, Readiness] = {
     "reinforce": Readiness.EPISODE,
     "reinforce_pp": Readiness.BATCH,
     "best_worst": Readiness.GROUP,
+    "gae": Readiness.EPISODE,
 }
 """Advantage estimator -> what it compares a row with."""
 

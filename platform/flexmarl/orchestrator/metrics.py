@@ -96,6 +96,8 @@ def _ratios(ctx: Context, name: str, totals: TrainTotals, step: int) -> None:
         ctx.metric("train/logprob_gap", totals.logprob_gap_max, step, name, stat="max")
     if ctx.plan.spec.algorithm.kl.coefficient:
         ctx.metric("train/kl_reference", totals.kl_reference_sum / totals.tokens, step, name)
+    if totals.value_rows:
+        ctx.metric("train/value_loss", totals.value_loss_sum / totals.value_rows, step, name)
     if totals.older_tokens:
         ctx.metric("train/kl_update", totals.kl_update_sum / totals.older_tokens, step, name)
 

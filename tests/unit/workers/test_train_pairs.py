@@ -94,9 +94,9 @@ def formula(rows: Sequence[TrainRow], precision: str) -> tuple[torch.Tensor, flo
         share = token_scores(learner.decoder, batch)[0].sum() - far
         sums[row.pair] = sums.get(row.pair, torch.zeros_like(share)) + row.advantage * share
     loss = torch.stack([-torch.nn.functional.logsigmoid(LOSS.beta * h) for h in sums.values()]).sum()
-    learner._whole.fresh.zero_()
+    learner.parameters.fresh.zero_()
     loss.backward()
-    return learner._whole.fresh.clone(), loss.item(), len(sums)
+    return learner.parameters.fresh.clone(), loss.item(), len(sums)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

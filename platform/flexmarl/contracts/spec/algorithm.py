@@ -17,10 +17,11 @@ class EntropyBonus(Strict):
 
 
 class Advantage(Strict):
-    type: Literal["grpo", "rloo", "reinforce", "reinforce_pp", "best_worst"] = "grpo"
+    type: Literal["grpo", "rloo", "reinforce", "reinforce_pp", "best_worst", "gae"] = "grpo"
     """`grpo`: reward minus the mean of its group; `rloo`: minus the mean of the others in it; `reinforce`: the reward
     itself; `reinforce_pp`: the reward normalised over all rows of the policy in the cohort; `best_worst`: 1 for the
-    best member of a group, -1 for the worst, 0 for the others."""
+    best member of a group, -1 for the worst, 0 for the others; `gae`: what a learned critic did not expect, turn by
+    turn (generalised advantage estimation)."""
     divide_by_std: bool = False
     """Divide by the group's standard deviation (population, +1e-6); zero-variance groups give 0 either way."""
     baseline_over: Literal["episodes", "rows"] = "episodes"
@@ -30,7 +31,11 @@ class Advantage(Strict):
     turn_rewards: Literal["own", "joint"] = "own"
     """Rewards of turns that count for a role: its own, or those of all roles by turn index; only with `per_turn`."""
     gamma: float = Field(default=1.0, gt=0.0, le=1.0)
-    """Discount per turn of the reward-to-go; only with `per_turn`."""
+    """Discount per turn of the reward-to-go; only with `per_turn`, or `gae`."""
+    gae_lambda: float = Field(default=0.95, ge=0.0, le=1.0)
+    """How far surprises of later turns count: 0 the next value alone, 1 the whole return; only with `gae`."""
+    critic_rate: float = Field(default=0.01, gt=0.0, le=1.0)
+    """Learning rate of the critic; only with `gae`."""
     team_share: float = Field(default=1.0, ge=0.0, le=1.0)
     """Share of the team score in a role's reward; the rest is the role's own score."""
 

@@ -64,6 +64,9 @@ DEFINITIONS: dict[str, Definition] = {
         "nats",
         "Mean estimated KL divergence from the engine to the trainer, over tokens that older versions made.",
     ),
+    "train/value_loss": _policy(
+        "Value loss", "", "Half the mean squared distance of the critic's values from what they are drawn to."
+    ),
     "train/clipped": _policy("Clipped tokens", "share", "Share of trained tokens whose ratio was clipped."),
     "train/grad_norm": _policy("Gradient norm", "", "Norm of the step's gradient before it is clipped."),
     "train/learning_rate": _policy("Learning rate", "", "Learning rate of the step."),
