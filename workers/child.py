@@ -9,6 +9,7 @@ All its HTTP routes ask for `Authorization: Bearer <secret>`. Both kinds of chil
 
 import contextlib
 import itertools
+import threading
 from collections.abc import Iterator
 
 import msgspec
@@ -47,6 +48,8 @@ class ChildConfig(msgspec.Struct, forbid_unknown_fields=True):
 class ChildReady(msgspec.Struct):
     port: int
     incarnation: str
+    rendezvous: int = 0
+    """Port where the ranks of gangs meet that this child leads; 0: it leads none."""
 
 
 class ChildFailed(msgspec.Struct):
@@ -71,12 +74,13 @@ class ChildHealth(msgspec.Struct):
 
 
 class Progress:
-    """Work that is open and pieces of it that were done. Any thread may beat; work is opened on the event loop."""
+    """Work that is open and pieces of it that were done, told by any thread."""
 
     def __init__(self) -> None:
         self.beats = 0
         self._open = 0
         self._count = itertools.count(1)
+        self._lock = threading.Lock()
 
     @property
     def working(self) -> bool:
@@ -89,11 +93,13 @@ class Progress:
     @contextlib.contextmanager
     def work(self) -> Iterator[None]:
         """Count what was asked for as open, until the block ends."""
-        self._open += 1
+        with self._lock:
+            self._open += 1
         try:
             yield
         finally:
-            self._open -= 1
+            with self._lock:
+                self._open -= 1
 
 
 class Interval(msgspec.Struct):
@@ -106,6 +112,8 @@ class Interval(msgspec.Struct):
     t0: float
     t1: float
     tokens: int = 0
+    bytes: int = 0
+    """What was moved: the length of a suspended state."""
 
 
 class IntervalsRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -130,30 +138,33 @@ class IntervalLog:
         self.progress = Progress()
         self._next = 0
         self._closed: list[Interval] = []
+        self._lock = threading.Lock()
 
-    def add(self, phase: str, policy: str, t0: float, t1: float, tokens: int = 0) -> None:
+    def add(self, phase: str, policy: str, t0: float, t1: float, tokens: int = 0, bytes: int = 0) -> None:
         """Record one busy stretch, `t0 <= t1` in seconds since the epoch."""
         self.progress.beat()
-        last = self._closed[-1] if self._closed else None
-        if (
-            last is not None
-            and last.ord == self._next - 1
-            and (last.phase, last.policy) == (phase, policy)
-            and t0 - last.t1 <= self.MERGE_GAP_S
-            and last.t1 - last.t0 < self.MERGE_UP_TO_S
-        ):
-            last.t1, last.tokens = t1, last.tokens + tokens
-            return
-        self._closed.append(Interval(self._next, phase, policy, t0, t1, tokens))
-        self._next += 1
-        del self._closed[: -self.LIMIT]
+        with self._lock:
+            last = self._closed[-1] if self._closed else None
+            if (
+                last is not None
+                and last.ord == self._next - 1
+                and (last.phase, last.policy) == (phase, policy)
+                and t0 - last.t1 <= self.MERGE_GAP_S
+                and last.t1 - last.t0 < self.MERGE_UP_TO_S
+            ):
+                last.t1, last.tokens, last.bytes = t1, last.tokens + tokens, last.bytes + bytes
+                return
+            self._closed.append(Interval(self._next, phase, policy, t0, t1, tokens, bytes))
+            self._next += 1
+            del self._closed[: -self.LIMIT]
 
     def drain(self, acknowledged: int, now: float) -> list[Interval]:
         """Forget what the node has stored and return the rest, without the newest while it may still grow."""
-        self._closed = [interval for interval in self._closed if interval.ord > acknowledged]
-        if self._closed and now - self._closed[-1].t1 <= self.MERGE_GAP_S:
-            return self._closed[:-1]
-        return list(self._closed)
+        with self._lock:
+            self._closed = [interval for interval in self._closed if interval.ord > acknowledged]
+            if self._closed and now - self._closed[-1].t1 <= self.MERGE_GAP_S:
+                return self._closed[:-1]
+            return list(self._closed)
 
     def flush(self) -> list[Interval]:
         """Return everything, the newest included; for a child about to exit."""

@@ -63,9 +63,16 @@ def say(answer: int, line: ChildReady | ChildFailed) -> None:
 
 
 async def serve(
-    config: ChildConfig, routes: Sequence[web.RouteDef], intervals: IntervalLog, answer: int | None = None
+    config: ChildConfig,
+    routes: Sequence[web.RouteDef],
+    intervals: IntervalLog,
+    answer: int | None = None,
+    rendezvous: int = 0,
 ) -> None:
-    """Serve routes until the parent is gone or asks to stop. The ready line goes out once the port is bound."""
+    """Serve routes until the parent is gone or asks to stop. The ready line goes out once the port is bound.
+
+    `rendezvous` is the port where ranks of gangs meet that this child leads.
+    """
     faulthandler.enable()  # a host that finds this process hanging asks for its stacks with SIGABRT
     answer = take_standard_output() if answer is None else answer
     stop = asyncio.Event()
@@ -77,7 +84,7 @@ async def serve(
     try:
         await _listen(runner, config.host, answer)
         port = runner.addresses[0][1]
-        say(answer, ChildReady(port, config.incarnation))
+        say(answer, ChildReady(port, config.incarnation, rendezvous))
         await stop.wait()
     finally:
         await runner.cleanup()

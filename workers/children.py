@@ -38,6 +38,7 @@ _SAME_START_S = 0.05
 @dataclass(frozen=True, slots=True)
 class Ready:
     port: int
+    rendezvous: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,8 @@ class Child:
 def _said(line: bytes) -> Ready | Failed | None:
     """Understand a child's line; None when it is neither of the two."""
     with contextlib.suppress(msgspec.DecodeError):
-        return Ready(msgspec.json.decode(line, type=ChildReady).port)
+        ready = msgspec.json.decode(line, type=ChildReady)
+        return Ready(ready.port, ready.rendezvous)
     with contextlib.suppress(msgspec.DecodeError):
         failed = msgspec.json.decode(line, type=ChildFailed)
         return Failed(f"{failed.code}: {failed.detail}; {failed.hint}")

@@ -275,9 +275,9 @@ class Host:
             except queue.Empty:
                 continue
             match signal:  # a hang of a life that ended meanwhile is nobody's
-                case Ready(port):
+                case Ready(port, rendezvous):
                     life.port = port
-                    self._publish(life)
+                    self._publish(life, rendezvous)
                 case Failed(reason):
                     life.failed = reason
                 case Ended(code):
@@ -310,10 +310,12 @@ class Host:
             life.child.stop(0.0)  # counted as lost; its end arrives as a signal
         return True
 
-    def _publish(self, life: Life) -> None:
+    def _publish(self, life: Life, rendezvous: int) -> None:
         url = self._url(life)
+        meet = f"{self._settings.child_host}:{rendezvous}" if rendezvous else ""
+        own = (life.child.incarnation, url, life.secret, meet)
         try:
-            self._store(lambda conn: leases.child_ready(conn, self._hosting, life.child.incarnation, url, life.secret))
+            self._store(lambda conn: leases.child_ready(conn, self._hosting, *own))
         except LeaseLost:
             return  # released meanwhile: the next renewal says what to do
         life.published, life.ready_at = True, time.monotonic()

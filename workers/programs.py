@@ -33,6 +33,8 @@ VLLM_ENVIRONMENT = {
     "TORCH_CPP_LOG_LEVEL": "ERROR",
     "PYTHONWARNINGS": "ignore",
 }
+QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
+"""A rank that meets a closed connection says so itself; the stacks of process groups are no news."""
 _ROOTS = (Path(__file__).resolve().parents[1], Path(flexmarl.contracts.__file__).resolve().parents[2])
 """Where `workers` and `flexmarl` lie: another interpreter finds them there, and nothing else of this environment."""
 
@@ -56,7 +58,7 @@ def program_of(use: DeviceUse, spec: Mapping[str, object], settings: Settings) -
     wanted = resources.get("engine") if isinstance(resources, dict) else None
     if use is DeviceUse.ENGINE and wanted == "vllm":
         return vllm_program(settings.vllm_python)
-    return Program(MODULES[use])
+    return Program(MODULES[use], environment=QUIET if use is DeviceUse.TRAINER else {})
 
 
 def vllm_program(python: str) -> Program:

@@ -289,7 +289,7 @@ def memory_sides(state: State, home: Path, reused: SharedMemory) -> dict[str, Si
 def sides(tier: str, state: State, folder: Path, address: str, memory: SharedMemory) -> dict[str, Sides]:
     """Return both sides of each variant of a tier: raw, ours."""
     home = folder / "one"
-    disk: Shelter = DiskShelter(LocalTier(home))
+    disk: Shelter = DiskShelter(home, "suspended")
     handed = Plane(LocalTier(home), [OwnMemory(4 * state.bytes)])
     plane = Plane(LocalTier(home), [disk])
 

@@ -22,6 +22,7 @@ DECISIONS = {
     "host_lease": "Start a child",
     "play_groups": "Play groups",
     "bind_policy": "Bind a policy",
+    "join_gang": "Join a policy's gang",
     "accumulate": "Accumulate",
     "optimizer_step": "Step",
     "load_weights": "Serve weights",

@@ -19,7 +19,7 @@ from workers.settings import Settings
 from workers.training.wire import BindRequest, CheckpointRequest
 from workers.transfer import LocalTier, StateError
 from workers.transfer.peer import Peer
-from workers.transfer.plane import Plane
+from workers.transfer.plane import Plane, digest_of
 
 log = structlog.get_logger(__name__)
 Addresses: TypeAlias = list[str]
@@ -86,7 +86,8 @@ def named_in(request: msgspec.Struct) -> list[str]:
         case LoadRequest(digest=digest):
             return [digest]
         case BindRequest() as bind:
-            return [bind.digest, bind.state, bind.base, *(step.digest for step in bind.redo)]
+            suspended = [digest_of(bind.resume)] if bind.resume else []
+            return [bind.digest, bind.state, bind.base, *(step.digest for step in bind.redo), *suspended]
         case CheckpointRequest() as checkpoint:
             return list(checkpoint.digests.values())
         case _:

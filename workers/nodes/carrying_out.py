@@ -17,13 +17,16 @@ import psycopg
 from flexmarl.contracts.commands import (
     Accumulate,
     BindPolicy,
+    JoinGang,
     LoadWeights,
     OptimizerStep,
+    SuspendPolicy,
     UnloadPolicy,
     WriteCheckpoint,
 )
+from flexmarl.contracts.events import PolicySuspended
 from flexmarl.contracts.wire import TrainStats
-from flexmarl.store import checkpoints, engines, micro_batches, steps, tokenizers
+from flexmarl.store import checkpoints, engines, leases, micro_batches, steps, tokenizers
 from flexmarl.store.commands import Taken
 from flexmarl.store.errors import Refused
 from workers.errors import ChildRefused
@@ -36,11 +39,16 @@ from workers.training.wire import (
     BindRequest,
     CheckpointReply,
     CheckpointRequest,
+    JoinReply,
+    JoinRequest,
     RedoBatch,
     RedoStep,
     StepReply,
     StepRequest,
+    SuspendReply,
+    SuspendRequest,
     TrainRow,
+    rendezvous_key,
 )
 
 Commit = Callable[[psycopg.Connection], None]
@@ -57,10 +65,12 @@ class Prepared:
 def prepare(conn: psycopg.Connection, taken: Taken) -> Prepared:
     """Read what the request needs. Raises Refused when the store does not have it."""
     match taken.command:
-        case BindPolicy(policy=policy, version=None):
-            return Prepared(taken, BindRequest(policy))
-        case BindPolicy(policy=policy, version=int(version)):
-            return Prepared(taken, _bind_request(conn, taken.run_id, policy, version))
+        case SuspendPolicy() as order:
+            return Prepared(taken, SuspendRequest(order.policy, order.accumulator, order.reach))
+        case BindPolicy() as order:
+            return Prepared(taken, _bind_request(conn, taken.run_id, order))
+        case JoinGang() as order:
+            return Prepared(taken, _join_request(conn, taken.run_id, order))
         case Accumulate() as order:
             batch = micro_batches.read(conn, taken.run_id, order.policy, order.micro_batch)
             rows = [_train_row(row) for row in batch.rows]
@@ -96,6 +106,11 @@ async def perform(client: ChildClient, prepared: Prepared) -> Commit:
     match command:
         case BindPolicy():
             return _commit_bind(client, taken, command, await client.train("bind", request, BindReply))
+        case SuspendPolicy():
+            return _commit_suspend(client, taken, command, await client.train("suspend", request, SuspendReply))
+        case JoinGang():
+            await client.train("join", request, JoinReply)
+            return _commit_join(client, taken, command)
         case Accumulate():
             reply = await client.train("accumulate", request, AccumulateReply)
             return _commit_accumulate(taken, command, reply)
@@ -116,12 +131,17 @@ async def perform(client: ChildClient, prepared: Prepared) -> Commit:
             raise ChildRefused("unknown_command", f"a node does not carry out {other.kind}")
 
 
-def _bind_request(conn: psycopg.Connection, run_id: int, policy: str, version: int) -> BindRequest:
+def _bind_request(conn: psycopg.Connection, run_id: int, order: BindPolicy) -> BindRequest:
     """Read what restores a version: its training state, or the last one before it and the steps from there."""
+    policy, version, gang, meeting = order.policy, order.version, list(order.gang), order.meeting
+    if version is None:
+        return BindRequest(policy, gang=gang, meeting=meeting)
+    if order.resume:
+        return _resume_request(conn, run_id, order, version)
     base, behind = steps.steps_behind_state(conn, run_id, policy, version)
     first = steps.version_of(conn, run_id, policy, 0).digest
     if not behind:
-        return BindRequest(policy, version, base.digest, base.state, reference=first)
+        return BindRequest(policy, version, base.digest, base.state, reference=first, gang=gang, meeting=meeting)
     redo = [
         RedoStep(step.version, step.digest, step.learning_rate, [
             RedoBatch(no, entropy, [_train_row(row) for row in micro_batches.read(conn, run_id, policy, no).rows])
@@ -129,7 +149,30 @@ def _bind_request(conn: psycopg.Connection, run_id: int, policy: str, version: i
         ])
         for step in behind
     ]  # fmt: skip
-    return BindRequest(policy, version, behind[-1].digest, base.state, base.digest, redo, first)
+    return BindRequest(
+        policy, version, behind[-1].digest, base.state, base.digest, redo, first, gang=gang, meeting=meeting
+    )
+
+
+def _join_request(conn: psycopg.Connection, run_id: int, order: JoinGang) -> JoinRequest:
+    """Look up where the leader's ranks meet. Raises Refused while no child of its lease answers."""
+    leader = leases.endpoint(conn, order.gang[0])
+    if leader is None or leader.run_id != run_id or not leader.rendezvous:
+        raise Refused("gang_incomplete", f"the leader of {order.policy}'s gang, lease {order.gang[0]}, does not answer")
+    return JoinRequest(
+        policy=order.policy, rank=order.gang.index(order.lease_id), ranks=len(order.gang), meeting=order.meeting,
+        leader=leader.rendezvous, key=rendezvous_key(leader.secret, order.policy, order.meeting),
+    )  # fmt: skip
+
+
+def _resume_request(conn: psycopg.Connection, run_id: int, order: BindPolicy, version: int) -> BindRequest:
+    """Read what a suspended policy is checked against; what it consists of lies in the state plane."""
+    own = steps.version_of(conn, run_id, order.policy, version)
+    first = steps.version_of(conn, run_id, order.policy, 0).digest
+    return BindRequest(
+        order.policy, version, own.digest, own.state, reference=first, resume=order.resume,
+        accumulator=order.accumulator, gang=list(order.gang), meeting=order.meeting,
+    )  # fmt: skip
 
 
 def _train_row(row: micro_batches.MicroBatchRow) -> TrainRow:
@@ -145,8 +188,23 @@ def _commit_bind(client: ChildClient, taken: Taken, command: BindPolicy, reply: 
     bind = steps.Bind(
         lease_id=command.lease_id, incarnation=client.child.incarnation, policy=reply.policy, version=reply.version,
         digest=reply.digest, state=reply.state, created=reply.created, tokenizer=reply.tokenizer, facts=reply.facts,
+        resumed=reply.resumed, accumulator=command.accumulator, bytes=reply.bytes, seconds=reply.seconds,
     )  # fmt: skip
     return lambda conn: steps.commit_bind(conn, taken, bind)
+
+
+def _commit_suspend(client: ChildClient, taken: Taken, command: SuspendPolicy, reply: SuspendReply) -> Commit:
+    event = PolicySuspended(
+        lease_id=command.lease_id, incarnation=client.child.incarnation, policy=command.policy,
+        accumulator=command.accumulator, ticket=reply.ticket, bytes=reply.bytes, seconds=reply.seconds,
+        command_no=taken.no,
+    )  # fmt: skip
+    return lambda conn: steps.commit_suspend(conn, taken, event)
+
+
+def _commit_join(client: ChildClient, taken: Taken, command: JoinGang) -> Commit:
+    incarnation = client.child.incarnation
+    return lambda conn: steps.commit_join(conn, taken, command, incarnation)
 
 
 def _commit_accumulate(taken: Taken, command: Accumulate, reply: AccumulateReply) -> Commit:

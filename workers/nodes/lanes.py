@@ -34,7 +34,9 @@ EXTEND_S = 2.0
 AGAIN_S = 0.2
 AGAIN_AT_MOST_S = 2.0
 """Pauses after a child did not answer or the database failed; each is twice the one before."""
-RETRYABLE = frozenset({"not_held", "not_bound", "other_accumulator", "state", "out_of_memory", "asleep"})
+RETRYABLE = frozenset(
+    {"not_held", "not_bound", "other_accumulator", "state", "out_of_memory", "asleep", "gang_incomplete", "rank_lost"}
+)
 """Refusals that another state of the child mends; the core decides what follows."""
 UNREAD = frozenset({"state", "state_missing", "state_corrupt"})
 """Refusals of a child that found something missing or damaged."""
@@ -139,7 +141,7 @@ class Lane:
             if after:
                 commands.reopen(conn, taken)
             else:
-                commands.fail(conn, taken, refused.code, str(refused), retryable=False)
+                commands.fail(conn, taken, refused.code, str(refused), refused.code in RETRYABLE)
             return taken
 
     async def _worked(self, prepared: Prepared, ahead: "asyncio.Task[Prepared | None]") -> Commit | ChildRefused | None:

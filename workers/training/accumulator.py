@@ -52,13 +52,18 @@ class Accumulator:
             for number, (content, stats) in marks["held"].items()
         }
 
+    def go_on_as(self, former: str, epoch: str) -> None:
+        """Go on under the epoch of the trainer that took it up. Raises TrainerRefusal when it was another one."""
+        self.check_epoch(former)
+        self.epoch = epoch
+
     def known(self, epoch: str, micro_batch: int, content: bytes) -> TrainStats | None:
         """Return the figures of a micro-batch that is in already, None when it may be added.
 
         Raises TrainerRefusal for another epoch, another content under a number that is taken, or a number whose turn
         is over.
         """
-        self._check_epoch(epoch)
+        self.check_epoch(epoch)
         held = self._held.get(micro_batch)
         if held is None:
             self._check_turn(micro_batch)
@@ -76,12 +81,13 @@ class Accumulator:
 
     def check_exactly(self, epoch: str, micro_batches: tuple[int, ...]) -> None:
         """Raise TrainerRefusal unless exactly these micro-batches are in."""
-        self._check_epoch(epoch)
+        self.check_epoch(epoch)
         if tuple(sorted(micro_batches)) != self.micro_batches:
             detail = f"asked to step on {sorted(micro_batches)}, holding {list(self.micro_batches)}"
             raise self._refusal(RefusalCode.OTHER_MICRO_BATCHES, detail)
 
-    def _check_epoch(self, epoch: str) -> None:
+    def check_epoch(self, epoch: str) -> None:
+        """Raise TrainerRefusal unless this is the epoch."""
         if epoch != self.epoch:
             raise self._refusal(RefusalCode.OTHER_ACCUMULATOR, f"meant for {epoch!r}, this is {self.epoch!r}")
 

@@ -120,15 +120,28 @@ class Decoder:
         cos, sin = self._rotation_for(length)
         x = F.embedding(ids, self._embed)
         for layer in self._layers[:-1]:
-            x = x + self._attend(layer, self._normed(x, layer.norm1), cos, sin)
-            x = x + self._mlp(layer, x)
-        layer = self._layers[-1]
-        everywhere = self._normed(x, layer.norm1)
+            x = self._through(layer, cos, sin, x)
         at = (window + torch.arange(rows, device=ids.device).unsqueeze(1) * length).flatten()
-        x = x.view(rows * length, -1)[at].view(*window.shape, -1)
-        x = x + self._attend_last(layer, everywhere, at, window, cos, sin)
-        x = x + self._mlp(layer, x)
+        x = self._through_last(self._layers[-1], at, window, cos, sin, x)
         return self._normed(x, self._norm)
+
+    def _through(self, layer: _Layer, cos: "torch.Tensor", sin: "torch.Tensor", x: "torch.Tensor") -> "torch.Tensor":
+        x = x + self._attend(layer, self._normed(x, layer.norm1), cos, sin)
+        return x + self._mlp(layer, x)
+
+    def _through_last(
+        self,
+        layer: _Layer,
+        at: "torch.Tensor",
+        window: "torch.Tensor",
+        cos: "torch.Tensor",
+        sin: "torch.Tensor",
+        x: "torch.Tensor",
+    ) -> "torch.Tensor":
+        everywhere = self._normed(x, layer.norm1)
+        x = x.flatten(0, 1)[at].view(*window.shape, -1)
+        x = x + self._attend_last(layer, everywhere, at, window, cos, sin)
+        return x + self._mlp(layer, x)
 
     def _attend(self, layer: _Layer, x: "torch.Tensor", cos: "torch.Tensor", sin: "torch.Tensor") -> "torch.Tensor":
         from torch.nn import functional as F

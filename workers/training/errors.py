@@ -30,6 +30,10 @@ class RefusalCode(StrEnum):
     """The tokenizer names more ids than the model's embedding has rows."""
     WRONG_ADAPTER = "wrong_adapter"
     """An adapter does not fit the weights it is to be laid over, or is not of the policy's kind."""
+    GANG_INCOMPLETE = "gang_incomplete"
+    """Not every rank of the policy's gang was there in time."""
+    RANK_LOST = "rank_lost"
+    """A rank of the policy's gang is gone: its accumulator is void, and the policy is held no more."""
     OUT_OF_MEMORY = "out_of_memory"
     """Memory ran out; the policy is held no more, and bound again from what is on disk."""
 
@@ -42,6 +46,8 @@ CONFLICTS = frozenset(
         RefusalCode.OUT_OF_ORDER,
         RefusalCode.OTHER_MICRO_BATCHES,
         RefusalCode.OTHER_VERSION,
+        RefusalCode.GANG_INCOMPLETE,
+        RefusalCode.RANK_LOST,
     }
 )
 """The request is sound but meant for another state of the trainer (409); others are wrong in themselves (422)."""

@@ -24,7 +24,7 @@ from workers.training.optimizer import FlatAdamW
 from workers.training.packing import pack
 from workers.training.pairs import preferred
 from workers.training.parameters import FlatParameters
-from workers.training.row_figures import figures_of
+from workers.training.row_figures import each_row
 from workers.training.wire import TrainRow
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ class Learned:
 
 
 class Learner:
+    critic: Critic | None = None
+
     def __init__(
         self,
         weights: "Mapping[str, torch.Tensor]",
@@ -77,7 +79,8 @@ class Learner:
         self.accumulator = Accumulator(self.parameters.master, epoch, ordered)
         self._objective = objective
         judged = objective.algorithm.advantage
-        self.critic = Critic(self.decoder.width, judged) if judged.type == "gae" else None
+        if judged.type == "gae":
+            self.critic = Critic(self.decoder.width, judged)
         self._clip = optimizer.grad_clip_norm
         self._beat = beat
         self._budget = TOKEN_BUDGET.get(device.partition(":")[0], TOKEN_BUDGET["cuda"])
@@ -110,7 +113,7 @@ class Learner:
         """Let the critic see what the policy reads where each turn begins."""
         said, decoder = [row for row in rows if row.response], self.decoder
         aggregate, budget = self._objective.aggregate, self._budget
-        read = figures_of(said, aggregate, decoder.vocabulary, budget, decoder.openings, decoder.width)
+        read = each_row(said, aggregate, decoder.vocabulary, budget, decoder.openings, decoder.width)
         return critic.judge(said, read)
 
     def gradient(
@@ -129,7 +132,6 @@ class Learner:
         if objective.paired:
             rows, weighed = preferred(rows, self.decoder, reference, objective, self._budget)
             reference = None
-        lengths = [len(row.response) // 4 for row in rows]
         blocks = blocks_of(rows, objective.aggregate, self.decoder.vocabulary, version)
         fresh, master = self._whole.fresh, self._whole.master
         fresh.zero_()
@@ -144,26 +146,17 @@ class Learner:
                 gradient.add_(fresh)
                 fresh.zero_()
         gradient = self.parameters.gradient_of(gradient)
-        z = sum(objective.aggregate(length)[1] for length in lengths)
-        if weighed is not None:
-            sums, z = sums._replace(loss=weighed.loss), float(weighed.pairs)
         if not (math.isfinite(sums.loss) and math.isfinite(gradient.sum().item())):
             raise TrainerRefusal(RefusalCode.NONFINITE_GRADIENT, "the micro-batch's loss or gradient is not finite")
-        return gradient, TrainStats(
-            rows=count,
-            tokens=sum(lengths),
-            z=z,
-            loss_sum=sums.loss,
-            entropy_sum=sums.entropy,
-            kl_engine_sum=sums.kl_engine,
-            logprob_gap_sum=sums.logprob_gap,
-            logprob_gap_max=sums.logprob_gap_max,
-            clipped_sum=sums.clipped,
-            older_tokens=int(sums.older_tokens),
-            kl_update_sum=sums.kl_update,
-            kl_reference_sum=sums.kl_reference,
-            seconds=time.perf_counter() - began,
-        )
+        stats = figures_of(rows, objective, sums, time.perf_counter() - began)
+        if weighed is not None:
+            stats = stats.model_copy(update={"rows": count, "z": float(weighed.pairs), "loss_sum": weighed.loss})
+        return gradient, stats
+
+    @property
+    def shapes(self) -> Mapping[str, list[int]]:
+        """Shapes of what a version publishes, by name."""
+        return {name: list(tensor.shape) for name, tensor in self.parameters.named().items()}
 
     def step(self, learning_rate: float) -> Learned:
         """Move the weights along the accumulated mean gradient. The caller opens the next epoch."""
@@ -176,7 +169,7 @@ class Learner:
 
     def descend(self, mean: "torch.Tensor", learning_rate: float) -> float:
         """Clip a mean gradient in place, take one optimizer step and return the norm before clipping."""
-        norm = float(mean.norm())
+        norm = self._norm(mean)
         if not math.isfinite(norm):
             raise TrainerRefusal(RefusalCode.NONFINITE_GRADIENT, "the accumulated gradient is not finite")
         if norm > self._clip:
@@ -203,6 +196,27 @@ class Learner:
             state["master"] = self.parameters.master
         return state
 
+    @property
+    def on_host(self) -> bool:
+        """Tell whether all its memory lies where a suspended state can be read into it."""
+        return self.parameters.master.device.type == "cpu"
+
+    def memory(self) -> "dict[str, torch.Tensor]":
+        """Return all that a bit-equal continuation needs, of the whole policy."""
+        own = {
+            "master": self.parameters.master,
+            "first": self.optimizer.first,
+            "second": self.optimizer.second,
+            "accumulated": self.accumulator.total,
+        }
+        same = self.parameters.compute is self.parameters.master
+        return own if same else {**own, "compute": self.parameters.compute}
+
+    def refill(self, memory: "Mapping[str, torch.Tensor]") -> None:
+        """Take over what another learner's `memory` held."""
+        for name, tensor in self.memory().items():
+            tensor.copy_(memory[name])
+
     def marks(self) -> dict[str, object]:
         """Return what a bit-equal continuation needs besides memory, as JSON can say it."""
         own = {"steps": self.optimizer.steps, "accumulator": self.accumulator.marks()}
@@ -216,3 +230,26 @@ class Learner:
             self.critic.go_on(marks[CRITIC])
         if self.parameters is not self._whole:
             self.parameters.take(self.parameters.named())
+
+    def _norm(self, vector: "torch.Tensor") -> float:
+        return float(vector.norm())
+
+
+def figures_of(rows: Sequence[TrainRow], objective: Objective, sums: Sums, seconds: float) -> TrainStats:
+    """Return what is told of a micro-batch: its rows, and the sums over its passes."""
+    lengths = [len(row.response) // 4 for row in rows]
+    return TrainStats(
+        rows=len(rows),
+        tokens=sum(lengths),
+        z=sum(objective.aggregate(length)[1] for length in lengths),
+        loss_sum=sums.loss,
+        entropy_sum=sums.entropy,
+        kl_engine_sum=sums.kl_engine,
+        logprob_gap_sum=sums.logprob_gap,
+        logprob_gap_max=sums.logprob_gap_max,
+        clipped_sum=sums.clipped,
+        older_tokens=int(sums.older_tokens),
+        kl_update_sum=sums.kl_update,
+        kl_reference_sum=sums.kl_reference,
+        seconds=seconds,
+    )

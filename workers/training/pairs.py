@@ -19,7 +19,7 @@ from flexmarl.contracts.spec.algorithm import Loss
 from workers.training.errors import RefusalCode, TrainerRefusal
 from workers.training.objective import Objective, token_scores
 from workers.training.packing import Batch
-from workers.training.row_figures import figures_of
+from workers.training.row_figures import each_row
 from workers.training.wire import TrainRow
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def preferred(
         return gap.masked_fill(torch.from_numpy(batch.present == 0).to(gap.device), 0.0).double().sum(1, keepdim=True)
 
     paired = [row for row in rows if row.advantage and row.response]
-    found = figures_of(paired, objective.aggregate, decoder.vocabulary, budget, log_ratios, 1)
+    found = each_row(paired, objective.aggregate, decoder.vocabulary, budget, log_ratios, 1)
     weighed = weigh(paired, found[:, 0].tolist(), objective.settings)
     weighty = zip(paired, weighed.advantages, strict=True)
     return [structs.replace(row, advantage=advantage) for row, advantage in weighty], weighed

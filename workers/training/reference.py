@@ -36,14 +36,27 @@ class References:
 
     def take(self, policy: str, digest: str, shelf: Shelf) -> Decoder | None:
         """Load a policy's first version, if it is needed and not there. Raises StateError when it cannot be had."""
-        wanted = self._spec.algorithm.needs_reference and policy in self._spec.trainable_policies()
-        if wanted and policy not in self._decoders:
-            if not digest:
-                raise StateMissing(f"version 0 of {policy}", "nobody said by what digest it is known")
-            weights = shelf.weights(digest)
-            shelf.hold(digest, LABEL)
+        weights = None if policy in self._decoders else self._weights(policy, digest, shelf)
+        if weights is not None:
             self._decoders[policy] = self._decoder(policy, weights, shelf)
         return self._decoders.get(policy)
+
+    def shared(self, policy: str, digest: str, shelf: Shelf) -> "Mapping[str, torch.Tensor] | None":
+        """Return a policy's first version for the ranks that share it, None where it is not needed.
+
+        What this trainer alone compared the policy with goes. Raises StateError when it cannot be had.
+        """
+        self._decoders.pop(policy, None)
+        return self._weights(policy, digest, shelf)
+
+    def _weights(self, policy: str, digest: str, shelf: Shelf) -> "Mapping[str, torch.Tensor] | None":
+        if not self._spec.algorithm.needs_reference or policy not in self._spec.trainable_policies():
+            return None
+        if not digest:
+            raise StateMissing(f"version 0 of {policy}", "nobody said by what digest it is known")
+        weights = shelf.weights(digest)
+        shelf.hold(digest, LABEL)
+        return weights
 
     def _decoder(self, policy: str, weights: "Mapping[str, torch.Tensor]", shelf: Shelf) -> Decoder:
         settings = self._spec.policies[policy]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
 
-def figures_of(
+def each_row(
     rows: Sequence[TrainRow],
     aggregate: Aggregation,
     vocabulary: int,

@@ -25,6 +25,7 @@ from workers.training.wire import (
     AccumulateRequest,
     BindRequest,
     CheckpointRequest,
+    JoinRequest,
     Refusal,
     StepRequest,
     SuspendRequest,
@@ -48,6 +49,7 @@ class TrainerServer:
         """Return what the child serves besides health and intervals."""
         return [
             web.post("/bind", self._verb(BindRequest, self._trainer.bind)),
+            web.post("/join", self._verb(JoinRequest, self._trainer.join)),
             web.post("/accumulate", self._verb(AccumulateRequest, self._trainer.accumulate)),
             web.post("/step", self._verb(StepRequest, self._trainer.step)),
             web.post("/suspend", self._verb(SuspendRequest, self._trainer.suspend)),
@@ -74,11 +76,15 @@ class TrainerServer:
         return answer
 
     def _within_memory(self, do: Verb[Request], asked: Request) -> msgspec.Struct:
-        """Do it; where memory does not suffice, give back what the policy holds of it and refuse."""
+        """Do it; where memory does not suffice, or a rank is lost, let go of what the policy holds and refuse."""
         try:
             return do(asked)
+        except TrainerRefusal as refused:
+            if refused.code is RefusalCode.RANK_LOST:
+                self._trainer.let_go(getattr(asked, "policy", ""))
+            raise
         except Exception as error:  # memory runs out under many names; whatever else it is goes on
-            if isinstance(error, TrainerRefusal) or not lacks_memory(error):
+            if not lacks_memory(error):
                 raise
             words = f"{type(error).__name__}: {error}"
         self._trainer.let_go(getattr(asked, "policy", ""))
@@ -115,8 +121,12 @@ async def run(config: ChildConfig) -> None:
     intervals = IntervalLog()
     thread = ThreadPoolExecutor(1, thread_name_prefix="trainer", initializer=_prepare_thread)
     try:
-        server = TrainerServer(make_trainer(config, intervals), thread, intervals.progress)
-        await child_server.serve(config, server.routes(), intervals)
+        trainer = make_trainer(config, intervals)
+        meet = 0
+        with contextlib.suppress(OSError):  # the address is not this machine's: the server says so when it binds it
+            meet = trainer.gangs.listen(config.host, config.secret)
+        server = TrainerServer(trainer, thread, intervals.progress)
+        await child_server.serve(config, server.routes(), intervals, rendezvous=meet)
     finally:
         with contextlib.suppress(RuntimeError):
             thread.shutdown(wait=False, cancel_futures=True)

@@ -11,7 +11,7 @@ nothing meant for an earlier life or version is ever taken in.
 import random
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,20 +20,19 @@ import structlog
 
 from flexmarl.algorithms.seeds import derive
 from flexmarl.contracts.spec.experiment import ExperimentSpec
-from flexmarl.contracts.spec.team import Lora, PolicySpec
+from flexmarl.contracts.spec.team import Lora
 from workers.child import IntervalLog
-from workers.models import UnsupportedModel, architecture_of, tokenizer_of
-from workers.models.adapter import WrongAdapterError, initial_adapter
-from workers.models.weights import initial_weights
-from workers.rollout.environments.registry import family_of
-from workers.training.checkpoints import Export, write_checkpoint
+from workers.models import UnsupportedModel
+from workers.models.adapter import WrongAdapterError
+from workers.training.checkpoints import write_checkpoint
 from workers.training.checks import check_tokenizer
 from workers.training.errors import RefusalCode, TrainerRefusal
-from workers.training.learner import Adapter, Learner
-from workers.training.objective import Objective
+from workers.training.gangs.membership import Gangs
+from workers.training.learner import Learner
+from workers.training.making import Making, kind_of
 from workers.training.reference import References
 from workers.training.shelf import Shelf, Stored
-from workers.training.suspending import Suspension, plane_of
+from workers.training.suspending import Suspended, Suspension, plane_of
 from workers.training.taken import content_of, redo
 from workers.training.warmup import warm_up
 from workers.training.wire import (
@@ -43,6 +42,8 @@ from workers.training.wire import (
     BindRequest,
     CheckpointReply,
     CheckpointRequest,
+    JoinReply,
+    JoinRequest,
     StepReply,
     StepRequest,
     SuspendReply,
@@ -73,6 +74,8 @@ class Held:
     """The reply that made version 0, while it is the one held."""
     stepped: dict[tuple[object, ...], StepReply] = field(default_factory=dict)
     """The last step asked for, and its answer."""
+    resumed: tuple[str, BindReply] | None = None
+    """Ticket that it was taken up by, and the answer."""
 
 
 class Trainer:
@@ -83,13 +86,12 @@ class Trainer:
         self._run_id = run_id
         self._incarnation = incarnation
         self._home = home
-        self._device = device
         self._intervals = intervals
-        self._family = family_of(spec.environment)
+        self._making = Making(spec, run_id, home, device, intervals.progress.beat)
         self._held: dict[str, Held] = {}
-        self._shelves: dict[str, Shelf] = {}
-        self._suspension: Suspension[Held] = Suspension(partial(plane_of, home, run_id))
+        self._suspension = Suspension(partial(plane_of, home, run_id, incarnation))
         self._references = References(spec, device)
+        self.gangs = Gangs(spec, device, intervals)
         self._behind: dict[str, dict[int, str]] = {}
         """Policy -> version whose training state is being written, with its digest."""
 
@@ -98,8 +100,13 @@ class Trainer:
         if asked.policy not in self._spec.policies:
             raise TrainerRefusal(RefusalCode.NOT_BOUND, f"the run has no policy {asked.policy!r}")
         began = time.time()
+        if not self.gangs.fit(asked):
+            self._held.pop(asked.policy, None)
+            self.gangs.leave(asked.policy)
         try:
-            reply = self._create(asked.policy) if asked.version == CREATE else self._restore(asked)
+            if asked.resume:
+                return self._resume(asked)
+            reply = self._create(asked) if asked.version == CREATE else self._restore(asked)
         except StateError as error:
             raise TrainerRefusal(RefusalCode.STATE, str(error)) from error
         except (UnsupportedModel, FileNotFoundError) as error:
@@ -108,6 +115,11 @@ class Trainer:
             raise TrainerRefusal(RefusalCode.WRONG_ADAPTER, str(error)) from error
         self._intervals.add("bind", asked.policy, began, time.time())
         return reply
+
+    def join(self, asked: JoinRequest) -> JoinReply:
+        """Become a further rank of a policy's gang; what is held of the policy alone is let go."""
+        self._held.pop(asked.policy, None)
+        return self.gangs.join(asked)
 
     def accumulate(self, asked: AccumulateRequest) -> AccumulateReply:
         """Add a micro-batch's gradient to the policy's accumulator."""
@@ -118,9 +130,10 @@ class Trainer:
             self._references.get(asked.policy),
         )  # fmt: skip
         pace = self._spec.resources.pace
-        keep_pace(began, pace.micro_batch_s + pace.row_s * len(asked.rows))
+        declared = pace.micro_batch_s + pace.row_s * len(asked.rows)
+        keep_pace(began, declared)
         self._intervals.add("train", asked.policy, began, time.time(), stats.tokens)
-        return AccumulateReply(stats.model_dump())
+        return AccumulateReply({**stats.model_dump(), "seconds": max(stats.seconds, declared)})
 
     def step(self, asked: StepRequest) -> StepReply:
         """Step on exactly the named micro-batches and store the next version."""
@@ -162,7 +175,7 @@ class Trainer:
 
     def _keep(self, policy: str, version: int, learner: Learner) -> Stored:
         """Store what a step made, as durably as the specification says."""
-        durability, shelf = self._spec.mechanisms.durability, self._shelf(policy)
+        durability, shelf = self._spec.mechanisms.durability, self._making.shelf(policy)
         weights = learner.parameters.named()
         if durability.type == "async":
             return shelf.put_behind(weights, learner.training_state())
@@ -171,36 +184,58 @@ class Trainer:
         return shelf.put(weights, learner.training_state())
 
     def suspend(self, asked: SuspendRequest) -> SuspendReply:
-        """Take a policy off the device, accumulator and all; whatever is asked of it next brings it back.
-
-        Asked again, it answers the same without doing it twice.
-        """
-        if (already := self._suspension.get(asked.policy)) is not None:
-            return SuspendReply(already.ticket.bytes)
+        """Take a policy off the device, accumulator and all; asked again, answer the same without doing it twice."""
+        known = self._suspension.get(asked.policy)
+        if known is not None and asked.policy not in self._held and known.accumulator == asked.accumulator:
+            return SuspendReply(known.ticket, known.bytes, known.seconds)
         learner, held, began = self._learner(asked.policy), self._holding(asked.policy), time.time()
+        learner.accumulator.check_epoch(asked.accumulator)
+        rest = {
+            "version": held.version,
+            "weights": held.stored.weights,
+            "state": held.stored.state,
+            "behind": {str(version): state for version, state in self._behind.get(asked.policy, {}).items()},
+        }
         try:
-            done = self._suspension.suspend(
-                asked.policy, learner, kind_of(self._spec.policies[asked.policy]), replace(held, learner=None)
-            )
+            self._making.shelf(asked.policy).settle()
+            done = self._suspension.suspend(asked.policy, learner, self._kind(asked.policy), rest, asked.reach)
         except StateError as error:
             raise TrainerRefusal(RefusalCode.STATE, str(error)) from error
+        self._making.close_shelf(asked.policy)
+        self._behind.pop(asked.policy, None)
         del self._held[asked.policy]
-        self._intervals.add("suspend", asked.policy, began, time.time())
-        return SuspendReply(done.ticket.bytes)
+        self.gangs.leave(asked.policy)
+        self._intervals.add("suspend", asked.policy, began, time.time(), bytes=done.bytes)
+        return SuspendReply(done.ticket, done.bytes, done.seconds)
 
-    def _here(self, policy: str) -> Held | None:
-        """Return a policy that is held, back from where it was suspended; None when that is lost, or never was."""
-        suspended, began = self._suspension.get(policy), time.time()
-        if suspended is not None:
-            make = partial(self._new_learner, policy, suspended.rest.version)
-            try:
-                learner = self._suspension.resume(policy, kind_of(self._spec.policies[policy]), make)
-            except StateError as error:
-                log.warning("suspended state is lost", policy=policy, error=str(error))
-                return None
-            self._held[policy] = replace(suspended.rest, learner=learner)
-            self._intervals.add("resume", policy, began, time.time())
-        return self._held.get(policy)
+    def _resume(self, asked: BindRequest) -> BindReply:
+        """Take a policy up where a trainer of this run suspended it, this one or another."""
+        held, began = self._held.get(asked.policy), time.time()
+        if held is not None and held.resumed is not None and held.resumed[0] == asked.resume:
+            return held.resumed[1]
+        shelf = self._making.shelf(asked.policy)
+        tuning = self._spec.policies[asked.policy].tuning
+        if isinstance(tuning, Lora):
+            shelf.find_base(asked.digest, asked.policy, tuning)
+        make = partial(self._making.learner, asked.policy, self._epoch(asked.version))
+        if asked.gang:
+            make = partial(self._led, asked, asked.reference)
+        back: Suspended = self._suspension.resume(asked.resume, self._kind(asked.policy, bool(asked.gang)), make)
+        stored = Stored(back.rest["weights"], back.rest["state"])
+        if (back.rest["version"], stored.weights) != (asked.version, asked.digest) or not shelf.adopt(stored):
+            raise TrainerRefusal(RefusalCode.STATE, f"what was suspended is version {back.rest['version']}")
+        back.learner.accumulator.go_on_as(asked.accumulator, self._epoch(asked.version))
+        if not asked.gang:
+            self._references.take(asked.policy, asked.reference, shelf)
+        if behind := {int(version): state for version, state in back.rest["behind"].items()}:
+            self._behind[asked.policy] = behind
+        held = self._hold(asked.policy, asked.version, self._making.tokenizer(asked.policy), back.learner, stored)
+        ended = time.time()
+        self._intervals.add("resume", asked.policy, began, ended, bytes=back.bytes)
+        reply = reply_of(asked.policy, held)
+        reply.resumed, reply.bytes, reply.seconds = True, back.bytes, ended - began
+        held.resumed = asked.resume, reply
+        return reply
 
     def checkpoint(self, asked: CheckpointRequest) -> CheckpointReply:
         """Export the named versions, which need not be the newest."""
@@ -209,11 +244,14 @@ class Trainer:
         about = {"run": self._run_id, "step": asked.step, "versions": asked.versions, "digests": asked.digests}
         root = Path(self._home) / "checkpoints" / f"run-{self._run_id}"
         try:
-            written = write_checkpoint(root, label, about, (self._export(*pair) for pair in asked.digests.items()))
+            exports = (self._making.export(*pair) for pair in asked.digests.items())
+            written = write_checkpoint(root, label, about, exports)
             for policy, digest in asked.digests.items():
-                self._shelf(policy).hold(digest, label)
+                self._making.shelf(policy).hold(digest, label)
         except StateError as error:
             raise TrainerRefusal(RefusalCode.STATE, str(error)) from error
+        for policy in asked.digests.keys() - self._held.keys():
+            self._making.close_shelf(policy)
         self._intervals.add("checkpoint", "", began, time.time())
         return CheckpointReply(written.path, written.bytes)
 
@@ -221,14 +259,15 @@ class Trainer:
         """Hold a policy no more, if it is held: what broke off in the middle is restored from what is on disk."""
         self._held.pop(policy, None)
         self._suspension.forget(policy)
+        self.gangs.leave(policy)
 
     def settle(self) -> None:
         """Wait until nothing is being removed from the state plane any more."""
-        for shelf in self._shelves.values():
-            shelf.settle()
+        self._making.settle()
 
-    def _create(self, policy: str) -> BindReply:
-        held = self._here(policy)
+    def _create(self, asked: BindRequest) -> BindReply:
+        policy = asked.policy
+        held = self._held.get(policy)
         if held is not None and held.created is not None:
             self._empty(held)
             return held.created
@@ -236,29 +275,31 @@ class Trainer:
             detail = f"version 0 cannot be made while version {held.version} of {policy!r} is held"
             raise TrainerRefusal(RefusalCode.OTHER_VERSION, detail)
         settings = self._spec.policies[policy]
-        vocabulary = self._family.vocabulary()
-        tokenizer = tokenizer_of(settings.model, vocabulary)
-        weights = self._first_weights(policy, len(vocabulary))
+        tokenizer = self._making.tokenizer(policy)
+        weights = self._making.first_weights(policy)
         check_tokenizer(policy, tokenizer, weights)
         learner = self._new_learner(policy, 0, weights)
         facts: dict[str, float] = {"parameters": learner.parameters.size}
         if settings.warmup is not None:
             rng = random.Random(derive(self._spec.seed, "warmup", policy))
             roles = self._spec.roles_of(policy)
-            done = warm_up(learner, settings.warmup, self._family, roles, Codec(tokenizer), rng)
+            done = warm_up(learner, settings.warmup, self._making.family, roles, Codec(tokenizer), rng)
             facts |= {"warmup_steps": done.steps, "warmup_seconds": done.seconds}
         stored = self._put_first(policy, learner)
-        self._references.take(policy, stored.weights, self._shelf(policy))
+        if asked.gang:  # one trainer makes the version, so that it is the same for any number of ranks
+            learner = self._led(asked, stored.weights, learner.parameters.named())
+        else:
+            self._references.take(policy, stored.weights, self._making.shelf(policy))
         held = self._hold(policy, 0, tokenizer, learner, stored)
         held.created = reply_of(policy, held, created=True, facts=facts)
         return held.created
 
     def _restore(self, asked: BindRequest) -> BindReply:
-        held = self._here(asked.policy)
+        held = self._held.get(asked.policy)
         if held is not None and (held.version, held.stored.weights) == (asked.version, asked.digest):
             self._empty(held)
             return reply_of(asked.policy, held)
-        shelf = self._shelf(asked.policy)
+        shelf = self._making.shelf(asked.policy)
         shelf.settle()
         self._behind.pop(asked.policy, None)
         base = asked.base or asked.digest
@@ -270,14 +311,17 @@ class Trainer:
         if asked.state and state is None:
             detail = f"training state {asked.state} does not belong to weights {base}"
             raise TrainerRefusal(RefusalCode.STATE, detail)
-        learner = self._new_learner(asked.policy, asked.version, weights)
+        if asked.gang:
+            learner, reference = self._led(asked, asked.reference, weights), None
+        else:
+            learner = self._new_learner(asked.policy, asked.version, weights)
+            reference = self._references.take(asked.policy, asked.reference, shelf)
         if state is not None:
             learner.restore(state)
-        reference = self._references.take(asked.policy, asked.reference, shelf)
         for step in asked.redo:
             redo(learner, step, shelf, reference)
         self._empty_of(learner, asked.version)
-        tokenizer = tokenizer_of(self._spec.policies[asked.policy].model, self._family.vocabulary())
+        tokenizer = self._making.tokenizer(asked.policy)
         stored = self._stored_already(asked, learner, shelf)
         held = self._hold(asked.policy, asked.version, tokenizer, learner, stored)
         return reply_of(asked.policy, held)
@@ -291,15 +335,6 @@ class Trainer:
             return known
         return shelf.put_state(asked.digest, learner.training_state())
 
-    def _first_weights(self, policy: str, words: int) -> "dict[str, torch.Tensor]":
-        """Return what version 0 publishes. Adapters over equal models have one base, whoever trains them."""
-        settings, seed = self._spec.policies[policy], self._spec.seed
-        if not isinstance(settings.tuning, Lora):
-            return initial_weights(settings.model, words, derive(seed, "weights", policy))
-        base = initial_weights(settings.model, words, derive(seed, "base", settings.model.model_dump_json()))
-        self._shelf(policy).put_base(base, settings.tuning)
-        return initial_adapter(base, settings.tuning, derive(seed, "weights", policy))
-
     def _hold(self, policy: str, version: int, tokenizer: bytes, learner: Learner, stored: Stored) -> Held:
         """Remember a stored version; a frozen policy keeps no learner."""
         trained = policy in self._spec.trainable_policies()
@@ -308,7 +343,7 @@ class Trainer:
 
     def _put_first(self, policy: str, learner: Learner) -> Stored:
         """Store version 0."""
-        weights, shelf = learner.parameters.named(), self._shelf(policy)
+        weights, shelf = learner.parameters.named(), self._making.shelf(policy)
         if policy in self._spec.trainable_policies():
             return shelf.put(weights, learner.training_state())
         return Stored(shelf.put_weights(weights), "")
@@ -321,33 +356,18 @@ class Trainer:
         learner.accumulator.open(self._epoch(version))
 
     def _new_learner(self, policy: str, version: int, weights: "Mapping[str, torch.Tensor]") -> Learner:
-        """Return a learner of published weights: a whole model's, or an adapter's over the base on the shelf."""
         self._suspension.give_back()  # memory of another kind of policy would lie beside it
-        settings, algorithm = self._spec.policies[policy], self._spec.algorithm
-        adapter = None
-        if isinstance(settings.tuning, Lora):
-            adapter, weights = Adapter(settings.tuning, weights), self._shelf(policy).base()
-        return Learner(
-            weights,
-            architecture_of(settings.model),
-            Objective.of(algorithm.loss, algorithm),
-            settings.optimizer,
-            settings.precision,
-            self._device,
-            self._epoch(version),
-            self._spec.mechanisms.ordered,
-            self._intervals.progress.beat,
-            adapter,
-        )
+        return self._making.learner(policy, self._epoch(version), weights)
 
-    def _export(self, policy: str, digest: str) -> Export:
-        suspended = self._suspension.get(policy)  # stays where it is: what is exported lies on the shelf
-        held = suspended.rest if suspended else self._holding(policy)
-        settings, shelf = self._spec.policies[policy], self._shelf(policy)
-        weights = shelf.weights(digest)
-        if not isinstance(settings.tuning, Lora):
-            return Export(policy, settings.model, held.tokenizer, weights)
-        return Export(policy, settings.model, held.tokenizer, shelf.base(), Adapter(settings.tuning, weights))
+    def _led(self, asked: BindRequest, first: str, weights: "Mapping[str, torch.Tensor]") -> Learner:
+        """Return the learner of a gang that this trainer leads; `first` is the digest of the policy's version 0."""
+        self._suspension.give_back()
+        reference = self._references.shared(asked.policy, first, self._making.shelf(asked.policy))
+        return self.gangs.lead(asked, self._epoch(max(asked.version, 0)), weights, reference)
+
+    def _kind(self, policy: str, led: bool = False) -> str:
+        """Return what learners must have in common to take each other's place; one of a gang takes nobody's."""
+        return "" if led or self.gangs.leads(policy) else kind_of(self._spec.policies[policy])
 
     def _learner(self, policy: str) -> Learner:
         learner = self._holding(policy).learner
@@ -356,15 +376,10 @@ class Trainer:
         return learner
 
     def _holding(self, policy: str) -> Held:
-        held = self._here(policy)
+        held = self._held.get(policy)
         if held is None:
             raise TrainerRefusal(RefusalCode.NOT_BOUND, f"policy {policy!r} is not held; bind it")
         return held
-
-    def _shelf(self, policy: str) -> Shelf:
-        if policy not in self._shelves:
-            self._shelves[policy] = Shelf(self._home, self._run_id, policy)
-        return self._shelves[policy]
 
     def _epoch(self, version: int) -> str:
         return f"{version}:{self._incarnation}"
@@ -381,11 +396,6 @@ def reply_of(policy: str, held: Held, created: bool = False, facts: dict[str, fl
         tokenizer=held.tokenizer,
         facts=facts or {},
     )
-
-
-def kind_of(policy: PolicySpec) -> str:
-    """Return what policies have in common whose learners can take each other's place."""
-    return policy.model_dump_json(include={"model", "tuning", "precision", "optimizer"})
 
 
 def keep_pace(began: float, seconds: float) -> None:

@@ -1,9 +1,12 @@
-"""What a node says to a trainer child: msgpack over loopback HTTP, one endpoint per verb (`POST /bind`, `/accumulate`,
-`/step`, `/suspend`, `/checkpoint`).
+"""What a node says to a trainer child: msgpack over loopback HTTP, one endpoint per verb (`POST /bind`, `/join`,
+`/accumulate`, `/step`, `/suspend`, `/checkpoint`).
 
 Arrays travel as little-endian bytes. Every request names the accumulator epoch it is meant for; the trainer refuses
 another one (409), so a command of an earlier life can never touch this one's gradient.
 """
+
+import hashlib
+import hmac
 
 import msgspec
 
@@ -17,6 +20,11 @@ class BindReply(msgspec.Struct):
     tokenizer: bytes
     """tokenizer.json of the policy's model source."""
     facts: dict[str, float]
+    resumed: bool = False
+    """It goes on with the accumulator that it was suspended with."""
+    bytes: int = 0
+    """Length of what was brought back."""
+    seconds: float = 0.0
 
 
 class TrainRow(msgspec.Struct):
@@ -73,6 +81,40 @@ class BindRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Committed steps behind the training state, oldest first; the last one made the version asked for."""
     reference: str = ""
     """Digest of the policy's version 0, where that is not to be made."""
+    resume: str = ""
+    """Ticket of its suspended state: it goes on as it was, with the gradients it had gathered."""
+    accumulator: str = ""
+    """Epoch that the suspended accumulator had."""
+    gang: list[int] = []
+    """Leases of its ranks, the trainer that is asked first; empty: it alone."""
+    meeting: int = 0
+    """Which forming of the gang this is."""
+
+
+class JoinRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Be a further rank of a policy's gang. The answer comes before all ranks are in."""
+
+    policy: str
+    rank: int
+    ranks: int
+    meeting: int
+    leader: str
+    """host:port of the leader's rendezvous."""
+    key: str
+    """Opens this gang's place there."""
+
+
+def rendezvous_key(secret: str, policy: str, meeting: int) -> str:
+    """Return what opens one gang's place at a leader's rendezvous, from the secret of the leader's life.
+
+    Its node makes it from the registry and the leader from its configuration; the key tells nothing of the secret.
+    """
+    return hmac.new(secret.encode(), f"gang:{policy}:{meeting}".encode(), hashlib.sha256).hexdigest()
+
+
+class JoinReply(msgspec.Struct):
+    policy: str
+    meeting: int
 
 
 class AccumulateRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -111,11 +153,17 @@ class StepReply(msgspec.Struct):
 
 class SuspendRequest(msgspec.Struct, forbid_unknown_fields=True):
     policy: str
+    accumulator: str
+    reach: str = "host"
+    """Who may take it up: this process, one of this host, or any of the cluster."""
 
 
 class SuspendReply(msgspec.Struct):
+    ticket: str
+    """Where it lies, for the state plane of whoever takes it up."""
     bytes: int
     """Length of the suspended state."""
+    seconds: float
 
 
 class CheckpointRequest(msgspec.Struct, forbid_unknown_fields=True):

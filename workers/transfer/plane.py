@@ -4,12 +4,13 @@ Two kinds of things lie in it. *Contents* go by digest and are durable when `put
 every store that keeps copies. `get` looks on the local disk first and brings a content from the first source that gives
 it whole; a damaged one here is brought anew. *Suspended states* go by the ticket that `suspend` returned, live as long
 as the process that suspended them, and take the fastest place with room: the process itself (its memory is handed over,
-nothing is copied), host memory, the disk. A ticket may be resumed by another process unless it lies in the first's own
-memory.
+nothing is copied), host memory, the disk. Whoever suspends says who may resume: the same process, any of the host, any
+of the cluster; the last needs the disk, from which nodes bring.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -29,6 +30,8 @@ class Shelter(Protocol):
 
     name: str
     copies: bool
+    reach: str
+    """Who can resume from it: `process`, `host` or `cluster`."""
 
     def put(self, tensors: Tensors, meta: Meta) -> tuple[str, int]:
         """Take a state in; return its name and length. Raises StateFull."""
@@ -36,8 +39,14 @@ class Shelter(Protocol):
     def get(self, name: str, into: "Mapping[str, torch.Tensor] | None" = None) -> "State":
         """Return a state. Raises StateMissing or CorruptState."""
 
+    def marks(self, name: str) -> dict[str, Any]:
+        """Return a state's description. Raises StateMissing or CorruptState."""
+
     def drop(self, name: str) -> None:
         """Let a state go, if it is there."""
+
+
+REACHES = ("process", "host", "cluster")
 
 
 class Store(Protocol):
@@ -112,11 +121,13 @@ class Plane:
             found = None
         return found or next((there for source in self._sources if (there := _there(source, digest))), None)
 
-    def suspend(self, tensors: Tensors, meta: Meta | None = None) -> Ticket:
+    def suspend(self, tensors: Tensors, meta: Meta | None = None, reach: str = "process") -> Ticket:
         """Keep a state that its owner gives up. Unless the ticket says that it was copied, its tensors belong to the
         plane from now on. Raises StateFull."""
         full = StateFull("", "there is no place for suspended states")
         for shelter in self._shelters.values():
+            if REACHES.index(shelter.reach) < REACHES.index(reach):
+                continue
             try:
                 return Ticket(shelter.name, *shelter.put(tensors, meta or {}), shelter.copies)
             except StateFull as error:
@@ -129,6 +140,10 @@ class Plane:
         With `into`, its bits are copied into tensors that are there. Raises StateMissing or CorruptState.
         """
         return self._shelter(ticket).get(ticket.name, into)
+
+    def marks(self, ticket: Ticket) -> dict[str, Any]:
+        """Return what was told with a suspended state. Raises StateMissing or CorruptState."""
+        return self._shelter(ticket).marks(ticket.name)
 
     def release(self, ticket: Ticket) -> None:
         """Let a suspended state go."""
@@ -145,6 +160,7 @@ class OwnMemory:
 
     name = "process"
     copies = False
+    reach = "process"
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
@@ -176,28 +192,56 @@ class OwnMemory:
                 tensor.copy_(tensors[key])
         return dict(into), dict(meta)
 
+    def marks(self, name: str) -> dict[str, Any]:
+        if name not in self._held:
+            raise StateMissing(name, "the process does not hold it")
+        return dict(self._held[name][1])
+
     def drop(self, name: str) -> None:
         self._held.pop(name, None)
 
 
 class DiskShelter:
-    """Suspended states as contents of the local disk, claimed by an owner who claims nothing else there."""
+    """Suspended states as contents of the local disk, claimed by whoever suspends, who claims nothing else there.
+
+    What an earlier life of that owner left is let go at once. A state's name holds its owner, so that whoever takes it
+    up on the same host gives back the owner's claim.
+    """
 
     name = "disk"
     copies = True
+    reach = "cluster"
 
-    def __init__(self, local: LocalTier) -> None:
-        self._local = local
+    def __init__(self, home: str | Path, owner: str) -> None:
+        self._home = home
+        self._owner = owner
+        self._local = LocalTier(home, owner)
+        self._local.collect((), 0.0)
 
     def put(self, tensors: Tensors, meta: Meta) -> tuple[str, int]:
         manifest = self._local.put(tensors, meta)
-        return manifest.digest, manifest.bytes
+        return f"{self._owner}/{manifest.digest}", manifest.bytes
 
     def get(self, name: str, into: "Mapping[str, torch.Tensor] | None" = None) -> "State":
-        return self._local.get(name, into=into), self._local.meta(name)
+        digest = digest_in(name)
+        return self._local.get(digest, into=into), self._local.meta(digest)
+
+    def marks(self, name: str) -> dict[str, Any]:
+        return self._local.meta(digest_in(name))
 
     def drop(self, name: str) -> None:
-        self._local.evict(name)
+        LocalTier(self._home, name.partition("/")[0]).evict(digest_in(name))
+
+
+def digest_in(name: str) -> str:
+    """Return the digest in the name of a state on disk."""
+    return name.partition("/")[2]
+
+
+def digest_of(told: str) -> str:
+    """Return the digest by which a node can bring a suspended state, empty where it lies in memory."""
+    ticket = msgspec.json.decode(told, type=Ticket)
+    return digest_in(ticket.name) if ticket.place == DiskShelter.name else ""
 
 
 def _plain(tensor: "torch.Tensor") -> bool:

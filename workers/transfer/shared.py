@@ -55,6 +55,7 @@ class SharedMemory:
 
     name = "host_memory"
     copies = True
+    reach = "host"
 
     def __init__(self, home: str | Path, limit_bytes: int, folder: Path = MEMORY) -> None:
         self._root = _folder(home, folder)
@@ -96,8 +97,12 @@ class SharedMemory:
             raise CorruptState(name, "host memory holds other bytes than were put")
         return tensors, description.described
 
+    def marks(self, name: str) -> dict[str, object]:
+        """Return a state's description. Raises StateMissing or CorruptState."""
+        return self._described(name).described
+
     def drop(self, name: str) -> None:
-        """Let a state go; its memory is used again when it is this process's own."""
+        """Let a state go; its memory is used again by the process that made it."""
         for path in self._root.glob(f"{name}.*.manifest"):
             path.unlink(missing_ok=True)
         self._give_back(name)
@@ -133,6 +138,8 @@ class SharedMemory:
 
     def _take(self, name: str, size: int) -> _Room:
         """Return memory for a state: used before where there is some of fitting size, else new within the limit."""
+        for other in [own for own in self._rooms if not self._manifest(own).exists()]:
+            self._give_back(other)  # another process took it up, and let it go
         fitting = [room for room in self._free if size <= room.size <= 2 * size]
         if fitting:
             room = min(fitting, key=lambda each: each.size)
@@ -171,12 +178,10 @@ class SharedMemory:
                 fcntl.flock(self._living, fcntl.LOCK_EX)
 
     def _give_back(self, name: str) -> None:
+        """Keep a state's memory for the next one. That of another process is left to it: it knows by the manifest."""
         room = self._rooms.pop(name, None)
         if room is not None:
             self._free.append(room)
-            return
-        for path in self._root.glob(f"{name}.*"):
-            path.unlink(missing_ok=True)
 
     def _described(self, name: str) -> Description:
         found = list(self._root.glob(f"{name}.*.manifest"))

@@ -77,7 +77,7 @@ SLOTS: dict[str, Slot] = {
     "/mechanisms/mover/type": Slot(("static", "demand"), ()),
     "/mechanisms/publication": Slot(("cohort", "wavefront", "delayed"), ()),
     "/mechanisms/trainer_protocol": Slot(("micro_batch", "batch", "mini_batch", "per_group"), ()),
-    "/mechanisms/allocation": Slot(("static",), ("agent_centric", "colocated")),
+    "/mechanisms/allocation/type": Slot(("agent_centric", "static"), ("colocated",)),
     "/mechanisms/arbiter": Slot(("fair_share",), ()),
     "/resources/engine": Slot(("torch", "vllm"), ()),
     "/environment/type": Slot(

@@ -102,6 +102,43 @@ class BindPolicy(Record):
     version: int | None = None
     """None: create version 0 from the policy's model source."""
     digest: Digest | None = None
+    resume: str = ""
+    """Where it was suspended, as `PolicySuspended` told: it goes on with the gradients it had gathered."""
+    accumulator: str = ""
+    """Of a policy that was suspended: the epoch of its accumulator, which goes on under the epoch of this trainer."""
+    gang: tuple[int, ...] = ()
+    """Trainer leases that hold it together, in the order of their ranks, this one first; empty: it alone. The answer
+    comes when every rank has joined, or is the refusal `gang_incomplete`."""
+    meeting: int = 0
+    """Which forming of the policy's gang this is: the same number in the commands of all its ranks, a higher one each
+    time. A rank that comes late to an older one finds nobody there."""
+
+
+class SuspendPolicy(Record):
+    """Make a trainer give a policy up and keep all of it, its accumulator and the set of micro-batches in it included,
+    where another trainer can take it from."""
+
+    kind: Literal["suspend_policy"] = "suspend_policy"
+    lease_id: int
+    policy: Name
+    accumulator: str
+    reach: Literal["process", "host", "cluster"] = "cluster"
+    """Where the run has trainers that may take it up: only the one that suspends it, others of its host, anywhere."""
+
+
+class JoinGang(Record):
+    """Make a trainer a further rank of a policy's gang; what it holds of the policy from before is let go.
+
+    Its node tells it where the leader, the gang's first lease, has its rendezvous. The fact `RankJoined` says that it
+    waits there; `PolicyBound` of the leader, that all are in. A gang lasts until the policy is bound anew or a rank is
+    lost, which the leader tells by refusing what it is asked for next (`rank_lost`).
+    """
+
+    kind: Literal["join_gang"] = "join_gang"
+    lease_id: int
+    policy: Name
+    gang: tuple[int, ...]
+    meeting: int = 0
 
 
 class CutMicroBatch(Record):
@@ -178,6 +215,8 @@ Command = Annotated[
     | ReleaseLease
     | PlayGroups
     | BindPolicy
+    | SuspendPolicy
+    | JoinGang
     | CutMicroBatch
     | Accumulate
     | OptimizerStep
@@ -207,6 +246,8 @@ ROUTES: dict[str, Route] = {
     "host_lease": Route.BROKER,
     "play_groups": Route.BROKER,
     "bind_policy": Route.NODE,
+    "suspend_policy": Route.NODE,
+    "join_gang": Route.NODE,
     "accumulate": Route.NODE,
     "optimizer_step": Route.NODE,
     "load_weights": Route.NODE,

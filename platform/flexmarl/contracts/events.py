@@ -135,8 +135,39 @@ class PolicyBound(Record):
     digest: Digest
     created: bool = False
     """True when this bind made version 0 (initialised, and warmed up where the spec asks)."""
+    resumed: bool = False
+    """It goes on with the accumulator that it was suspended with."""
+    bytes: int = 0
+    """Length of the suspended state."""
+    seconds: float = 0.0
+    """How long the trainer took to hold it; 0 in logs that are older than this field."""
     facts: dict[str, float] = {}
     """E.g. `parameters`, `warmup_steps`, `warmup_seconds`."""
+
+
+class PolicySuspended(Record):
+    """A trainer gave a policy up; all of it lies in the state plane for as long as that trainer's process lives."""
+
+    kind: Literal["policy_suspended"] = "policy_suspended"
+    lease_id: int
+    incarnation: str
+    policy: Name
+    accumulator: str
+    ticket: str
+    """Where it lies, for the state plane to read."""
+    bytes: int
+    seconds: float
+    command_no: int
+
+
+class RankJoined(Record):
+    """A trainer is a further rank of a policy's gang, or waits at the leader's rendezvous to become one."""
+
+    kind: Literal["rank_joined"] = "rank_joined"
+    lease_id: int
+    incarnation: str
+    policy: Name
+    meeting: int
 
 
 class GroupSettled(Record):
@@ -286,6 +317,8 @@ Event = Annotated[
     | GangRecalled
     | PoolsChanged
     | PolicyBound
+    | PolicySuspended
+    | RankJoined
     | GroupSettled
     | MicroBatchAccumulated
     | StepCommitted

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from flexmarl.contracts.adapter_rules import adapter_rules
+from flexmarl.contracts.allocation_rules import allocation_rules
 from flexmarl.contracts.engine_rules import broken_engine_rules
 from flexmarl.contracts.environments import environment_facts
 from flexmarl.contracts.external_rules import external_rules
@@ -22,7 +23,15 @@ def broken_rules(spec: ExperimentSpec) -> list[Problem]:
 
     A record that several policies share is refused once: the same field, rule and way out is one refusal.
     """
-    facts = (broken_lag_rules, training_rules, external_rules, broken_engine_rules, adapter_rules, _places)
+    facts = (
+        broken_lag_rules,
+        training_rules,
+        allocation_rules,
+        external_rules,
+        broken_engine_rules,
+        adapter_rules,
+        _places,
+    )
     own = (_roles, _policies, _batch, learning_rules, *facts, reward_rules, _budget)
     found: dict[tuple[str, str, str], Problem] = {}
     for rules in own:

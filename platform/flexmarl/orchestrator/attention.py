@@ -29,12 +29,13 @@ from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.contracts.wire import Origin
 from flexmarl.orchestrator.admission import may_start
+from flexmarl.orchestrator.binding import bound_to
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.evaluation import evaluation_due
 from flexmarl.orchestrator.lifecycle import advance, time_limit
 from flexmarl.orchestrator.redundancy import enough
 from flexmarl.orchestrator.serving import drive_engines, overlaps, served
-from flexmarl.orchestrator.state import Cohort, LeaseState
+from flexmarl.orchestrator.state import Cohort
 from flexmarl.orchestrator.telling import Told
 from flexmarl.orchestrator.training import drive_policy, drive_trainer
 
@@ -61,7 +62,6 @@ class Attention:
         self._moving = False
         self._begins = False
         self._due: float | None = None
-        self._trainer: LeaseState | None = None
         self._told = Told()
         self._remembers = False
 
@@ -78,7 +78,7 @@ class Attention:
         if not self._remembers:
             self._told.forget()
         rule = _RULES.get(type(event))
-        if rule is None or ctx.plan.places is not None or not self._calm(ctx):
+        if rule is None or ctx.plan.places is not None or ctx.plan.allocates or not self._calm(ctx):
             return False
         return rule(self, ctx, event)
 
@@ -105,7 +105,6 @@ class Attention:
             self._moving = any(
                 lease.recalled or (lease.replaces and state.stands_by(lease)) for lease in state.leases.values()
             )
-            self._trainer = state.trainer()
             self._begins = _may_begin(ctx)
         return not (self._moving or self._begins)
 
@@ -125,21 +124,21 @@ class Attention:
     def on_accumulated(self, ctx: Context, event: MicroBatchAccumulated) -> bool:
         """One policy's gradient grew: its own next micro-batch or step may be due, or surplus may join no more."""
         cohort = ctx.state.cohort
-        if cohort is None or self._trainer is None or _has_enough(ctx, cohort):
+        if cohort is None or _has_enough(ctx, cohort):
             return False
         own = cohort.policies.get(event.policy)
-        if own is None or own.stepped:
+        if own is None or own.stepped or bound_to(ctx.state, event.policy) is None:
             return False
-        return self._train_on(ctx, self._trainer, cohort, event.policy)
+        return self._train_on(ctx, cohort, event.policy)
 
-    def _train_on(self, ctx: Context, trainer: LeaseState, cohort: Cohort, name: str) -> bool:
+    def _train_on(self, ctx: Context, cohort: Cohort, name: str) -> bool:
         """Hand over what one policy can do now. False: a policy had nothing to step on, which others may wait for."""
         before = _stepped(cohort)
         # In a wavefront the policies take turns: what one has done is what the next waits for.
         if ctx.plan.spec.mechanisms.publication == "wavefront":
             drive_trainer(ctx)
         else:
-            drive_policy(ctx, trainer, cohort, name)
+            drive_policy(ctx, cohort, name)
         return _stepped(cohort) == before
 
     def on_group_settled(self, ctx: Context, event: GroupSettled) -> bool:
@@ -160,14 +159,12 @@ class Attention:
 
     def on_step_committed(self, ctx: Context, event: StepCommitted) -> bool:
         """One policy has a new version: its engines and its own next gradients."""
-        cohort, trainer, policy = ctx.state.cohort, self._trainer, ctx.state.policies.get(event.policy)
-        if cohort is None or trainer is None or policy is None or not policy.accumulator:
-            return False
-        own = cohort.policies.get(event.policy)
-        if own is None:
+        cohort = ctx.state.cohort
+        own = cohort.policies.get(event.policy) if cohort is not None else None
+        if cohort is None or own is None or bound_to(ctx.state, event.policy) is None:
             return False
         if _stepped(cohort) < len(cohort.policies):
-            if not self._train_on(ctx, trainer, cohort, event.policy) or _has_enough(ctx, cohort):
+            if not self._train_on(ctx, cohort, event.policy) or _has_enough(ctx, cohort):
                 return False
         elif not self._books_closed(ctx, cohort):
             return False
@@ -198,10 +195,10 @@ class Attention:
         return True
 
     def _taken_up(self, ctx: Context, name: str) -> bool:
-        cohort, trainer, policy = ctx.state.cohort, self._trainer, ctx.state.policies.get(name)
-        if cohort is None or trainer is None or policy is None or not policy.accumulator or name not in cohort.policies:
+        cohort = ctx.state.cohort
+        if cohort is None or name not in cohort.policies or bound_to(ctx.state, name) is None:
             return False
-        if not self._train_on(ctx, trainer, cohort, name):
+        if not self._train_on(ctx, cohort, name):
             return False
         if ctx.state.checkpoints:
             drive_trainer(ctx)

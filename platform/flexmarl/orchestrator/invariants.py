@@ -38,6 +38,7 @@ def check_turn(plan: Plan, state: RunState) -> None:
     _check_commands(state)
     _check_life(state)
     _check_places(plan, state)
+    _check_homes(plan, state)
     for cohort in state.cohorts:
         _check_groups(plan, cohort)
     if state.cohort is not None:
@@ -120,6 +121,24 @@ def _check_life(state: RunState) -> None:
         if policy.accumulator:
             assert incarnation in alive, f"{name} has an accumulator in a dead trainer"
             assert version == str(policy.version), f"{name} accumulates at {version}, committed is {policy.version}"
+
+
+def _check_homes(plan: Plan, state: RunState) -> None:
+    residents: dict[int, list[str]] = {}
+    for name, policy in state.policies.items():
+        home = policy.home
+        assert not home.ticket or policy.accumulator, f"{name} is suspended without an accumulator"
+        assert len(set(home.gang)) == len(home.gang), f"{name} has a device twice: {home.gang}"
+        for lease_id in home.gang if name in plan.trainable else ():
+            residents.setdefault(lease_id, []).append(name)
+    places = plan.spec.resources.trainer_policies or len(state.policies)
+    for lease_id, names in residents.items():
+        lease = state.leases.get(lease_id)
+        assert lease is not None, f"{names} are on lease {lease_id}, which is gone"
+        assert lease.incarnation, f"{names} are on {lease.device_id}, where nobody answers"
+        assert len(names) <= places, f"{lease.device_id} has no place for {names}"
+        shared = [name for name in names if len(state.policies[name].home.gang) > 1]
+        assert not shared or len(names) == 1, f"{lease.device_id} is a gang's of {shared} and has {names}"
 
 
 def _check_lease(lease: LeaseState) -> None:

@@ -24,8 +24,10 @@ from flexmarl.contracts.events import (
     LeaseRecalled,
     MicroBatchAccumulated,
     PolicyBound,
+    PolicySuspended,
     PolicyUnloaded,
     PoolsChanged,
+    RankJoined,
     RunGivenUp,
     RunVerb,
     StepCommitted,
@@ -39,6 +41,7 @@ from flexmarl.contracts.wire import Origin
 from flexmarl.orchestrator import attempts
 from flexmarl.orchestrator import progress as progress_view
 from flexmarl.orchestrator.attention import Attention
+from flexmarl.orchestrator.binding import on_policy_suspended, on_rank_joined
 from flexmarl.orchestrator.cohorts import on_train_group
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.evaluation import on_evaluation_group
@@ -97,6 +100,8 @@ HANDLERS: dict[type[Any], Callable[[Context, Any], None]] = {
     GangRecalled: on_gang_recalled,
     PoolsChanged: on_pools_changed,
     PolicyBound: on_policy_bound,
+    PolicySuspended: on_policy_suspended,
+    RankJoined: on_rank_joined,
     GroupSettled: _on_group,
     MicroBatchAccumulated: on_accumulated,
     StepCommitted: on_step_committed,
@@ -237,6 +242,8 @@ def _deadline(ctx: Context) -> float | None:
         found = min((failure.until for failure in state.failures.values() if failure.until > ctx.now), default=None)
     if state.status is RunStatus.PAUSED:
         return _earlier(found, state.rest.release_at)
+    if state.look_at is not None and state.look_at > ctx.now:
+        found = _earlier(found, state.look_at)
     if state.status is not RunStatus.RUNNING:
         return found
     limit = time_limit(ctx)

@@ -54,6 +54,8 @@ class Plan:
     ordered: bool
     places: int | None
     """Policies that an engine holds at once, None: all of them."""
+    allocates: bool
+    """There is a choice of trainer devices, or too few places on them: what is bound where is decided as it goes."""
     sampler: TaskSampler
     estimator: AdvantageEstimator
     group_key: GroupKey
@@ -101,6 +103,7 @@ def make_plan(spec: ExperimentSpec) -> Plan:
         discards=frozenset(n for n in spec.trainable_policies() if spec.lag_policy_of(n).in_flight == "discard"),
         ordered=spec.mechanisms.ordered,
         places=_places(spec),
+        allocates=_allocates(spec),
         sampler=TASK_SAMPLERS.get(sampling.task_sampler),
         estimator=ADVANTAGES.get(algorithm.advantage.type),
         group_key=GROUP_KEYS.get(algorithm.group_key),
@@ -114,6 +117,11 @@ def make_plan(spec: ExperimentSpec) -> Plan:
 
 def _places(spec: ExperimentSpec) -> int | None:
     return spec.resources.engine_policies if spec.resources.has_places(len(spec.policies)) else None
+
+
+def _allocates(spec: ExperimentSpec) -> bool:
+    resources, policies = spec.resources, len(spec.trainable_policies())
+    return resources.training_devices > 1 or (resources.trainer_policies or policies) < policies
 
 
 def _extra(spec: ExperimentSpec, kind: str) -> int:

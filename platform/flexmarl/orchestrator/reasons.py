@@ -12,11 +12,13 @@ from flexmarl.contracts.commands import (
     Command,
     CutMicroBatch,
     HostLease,
+    JoinGang,
     LoadWeights,
     OptimizerStep,
     PlayGroups,
     ReleaseLease,
     RequestDevices,
+    SuspendPolicy,
     UnloadPolicy,
     WriteCheckpoint,
 )
@@ -82,7 +84,20 @@ def _vector(command: PlayGroups) -> str:
 def _bind(state: RunState, command: BindPolicy) -> str:
     if command.version is None:
         return f"{command.policy} has no version yet"
+    if command.resume:
+        return f"{command.policy} has something to do: it goes on at v{command.version} with what it had gathered"
     return f"no trainer holds {command.policy}: it starts again from v{command.version}, the newest committed one"
+
+
+def _suspend(state: RunState, command: SuspendPolicy) -> str:
+    lease = state.leases.get(command.lease_id)
+    where = f"lease {command.lease_id}" if lease is None else lease.device_id
+    return f"{where} is wanted for another policy than {command.policy}"
+
+
+def _join(state: RunState, command: JoinGang) -> str:
+    rank = command.gang.index(command.lease_id)
+    return f"{command.policy} is bound to {len(command.gang)} devices, and this one is its rank {rank}"
 
 
 def _cut(state: RunState, command: CutMicroBatch) -> str:
@@ -129,6 +144,8 @@ _REASONS: dict[type[Any], Callable[[RunState, Any], str]] = {
     ReleaseLease: _release,
     PlayGroups: _play,
     BindPolicy: _bind,
+    SuspendPolicy: _suspend,
+    JoinGang: _join,
     CutMicroBatch: _cut,
     Accumulate: _accumulate,
     OptimizerStep: _step,

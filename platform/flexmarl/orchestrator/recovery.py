@@ -22,6 +22,8 @@ MAX_REPLACEMENTS = 4
 """Leases lost between two finished steps before the run is given up: more is a fault, not bad luck."""
 MENDED_BY_BINDING = frozenset({"version_differs", "version_conflict", "accumulator_differs"})
 """Refusals of the store that a fresh bind at the committed version mends."""
+GONE = frozenset({"not_bound", "other_accumulator"})
+"""Refusals by which a trainer says that it does not hold what it is to suspend."""
 REMEMBERED_LIVES = 16
 """Lost lives of a lease that are recognised when their announcement comes late."""
 REMEMBERED_LEASES = 64
@@ -132,7 +134,11 @@ def on_command_failed(ctx: Context, event: CommandFailed) -> None:
         return
     kind, _, name = key.partition(":")
     del ctx.state.outstanding[key]
-    if kind in ("accumulate", "step", "bind"):
+    if kind == "suspend" and event.code not in GONE:
+        ctx.failed(key)  # it stays where it is and goes on; whoever waits for its devices waits on
+        ctx.note(f"{name} cannot be suspended ({event.code}): {event.message[:500]}", NoteLevel.WARNING)
+        return
+    if kind in ("accumulate", "step", "bind", "join", "suspend"):
         # The trainer's state is in doubt now: one back-off per policy, and everything of it again.
         name = name.partition(":")[0]
         key = f"policy:{name}"

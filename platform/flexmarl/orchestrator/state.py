@@ -72,11 +72,36 @@ class Failure:
 
 
 @dataclass(slots=True)
+class Home:
+    """Where a policy's training state is, and what is known of moving it."""
+
+    gang: list[int] = field(default_factory=list)
+    """Leases of the trainers that hold it or are asked to, the leader first; empty while it is suspended or nowhere."""
+    ticket: str = ""
+    """Where it is suspended; empty while it is not. It stays until a trainer has taken the policy up."""
+    lease_id: int = 0
+    """Lease whose trainer suspended it last."""
+    meeting: int = 0
+    """How often a gang of several was formed for it."""
+    since: float = 0.0
+    """When it was given its gang."""
+    waiting_since: float | None = None
+    """Since when it has work and no device."""
+    idle_since: float | None = None
+    """Since when it has devices and no work."""
+    suspend_s: float = 0.0
+    resume_s: float = 0.0
+    token_s: float = 0.0
+    """Measured, smoothed: to suspend it, to bring it back, and a device's time for one token; 0: not measured yet."""
+
+
+@dataclass(slots=True)
 class PolicyState:
     version: int | None = None
     digest: str = ""
     accumulator: str = ""
-    """Epoch of the live accumulator; empty while no trainer holds the policy."""
+    """Epoch of the accumulator; empty while no trainer holds the policy and none suspended it."""
+    home: Home = field(default_factory=Home)
     next_micro_batch: int = 0
     carry: "PolicyCohort | None" = None
     """Between two cohorts: what the last one carried, in the accumulator and never applied."""
@@ -290,6 +315,8 @@ class RunState:
     wish: Wish | None = None
     demand: Demand = field(default_factory=Demand)
     rest: Rest = field(default_factory=Rest)
+    look_at: float | None = None
+    """When policies that have nothing to do may have to make room for others."""
     stepping: dict[str, int] = field(default_factory=dict)
     """Rows of the steps that may have been committed while the run ended, by policy."""
     rollout_pool: str = ""
@@ -315,13 +342,10 @@ class RunState:
         held = self.of_use(use)
         return [lease for lease in held if not (lease.replaces and self.stands_by(lease))]
 
-    def trainer(self) -> LeaseState | None:
-        """Return the lease of the trainer whose child answers."""
-        for lease in self.leases.values():
-            answers = lease.use is DeviceUse.TRAINER and lease.incarnation and not lease.releasing
-            if answers and not self.stands_by(lease):
-                return lease
-        return None
+    def trainers(self) -> list[LeaseState]:
+        """List the leases of the trainers whose child answers."""
+        answering = (x for x in self.leases.values() if x.use is DeviceUse.TRAINER and x.incarnation)
+        return [lease for lease in answering if not lease.releasing and not self.stands_by(lease)]
 
     def vector(self) -> dict[str, Pin]:
         """Return the committed version vector. Only after every policy has version 0."""
@@ -382,4 +406,13 @@ def decode(raw: bytes) -> RunState:
         raise ValueError(f"state does not fit schema {STATE_SCHEMA_VERSION}: {error}") from error
     if state.schema != STATE_SCHEMA_VERSION:
         raise ValueError(f"state has schema {state.schema}, this core reads {STATE_SCHEMA_VERSION}")
+    _find_homes(state)
     return state
+
+
+def _find_homes(state: RunState) -> None:
+    """Older states did not say where a policy is: there was one trainer."""
+    for policy in state.policies.values():
+        if policy.accumulator and not policy.home.gang and not policy.home.ticket:
+            life = policy.accumulator.partition(":")[2]
+            policy.home.gang = [lease.lease_id for lease in state.leases.values() if lease.incarnation == life]

@@ -1,4 +1,4 @@
-"""The trainer's side: policies bound, micro-batches accumulated, steps committed, checkpoints written.
+"""The trainers' side: micro-batches accumulated, steps committed, checkpoints written. `binding` says where.
 
 Invariants: an accumulator belongs to one (version, incarnation) and holds a known set of micro-batches; a step names
 exactly the micro-batches cut for its policy in the open cohort and is issued only when the cohort is settled and all
@@ -7,10 +7,13 @@ refused - the policy is bound anew at its committed version and all its micro-ba
 same numbers.
 """
 
-from flexmarl.contracts.commands import Accumulate, BindPolicy, OptimizerStep, WriteCheckpoint
+from collections.abc import Iterator
+
+from flexmarl.contracts.commands import Accumulate, OptimizerStep, WriteCheckpoint
 from flexmarl.contracts.events import CheckpointWritten, MicroBatchAccumulated, PolicyBound, StepCommitted
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.orchestrator.admission import abandon_older
+from flexmarl.orchestrator.binding import bound_to, came_back, drive_binding, took_work
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.cutting import part_complete
 from flexmarl.orchestrator.overlapping import carries, fill_pins, open_rows
@@ -26,41 +29,47 @@ from flexmarl.orchestrator.totals import TrainTotals
 
 
 def drive_trainer(ctx: Context) -> None:
-    """Ask the trainer for everything it can do now."""
-    lease = ctx.state.trainer()
-    if lease is None:
-        return
-    for name, policy in ctx.state.policies.items():
-        if not policy.accumulator:
-            _bind(ctx, lease, name, policy)
+    """Ask the trainers for everything they can do now."""
+    drive_binding(ctx, _due_work(ctx) if ctx.plan.allocates else {})
     if ctx.state.cohort is not None:
-        _train(ctx, lease, ctx.state.cohort)
+        for name in _in_turn(ctx, ctx.state.cohort):
+            drive_policy(ctx, ctx.state.cohort, name)
     if ctx.state.checkpoints:
-        _checkpoints(ctx, lease)
+        _checkpoints(ctx)
 
 
-def _train(ctx: Context, lease: LeaseState, cohort: Cohort) -> None:
-    """Hand over gradients and steps; in a wavefront, what an episode asks first is finished first."""
+def _in_turn(ctx: Context, cohort: Cohort) -> Iterator[str]:
+    """Name the policies whose turn it is: all, but in a wavefront, what an episode asks first is finished first."""
     in_turn = ctx.plan.spec.mechanisms.publication == "wavefront" and cohort.settled_at is not None
     for name, own in cohort.policies.items():
-        drive_policy(ctx, lease, cohort, name)
+        yield name
         if in_turn and not own.stepped and f"step:{name}" not in ctx.state.outstanding:
             return
 
 
-def drive_policy(ctx: Context, lease: LeaseState, cohort: Cohort, name: str) -> None:
+def drive_policy(ctx: Context, cohort: Cohort, name: str) -> None:
     """Hand over what one policy can do now."""
     if not cohort.policies[name].stepped and ctx.state.policies[name].accumulator:
-        _accumulate(ctx, lease, cohort, name)
+        lease = bound_to(ctx.state, name)
+        if lease is not None:
+            _accumulate(ctx, lease, cohort, name)
         _step(ctx, lease, cohort, name)
 
 
-def _bind(ctx: Context, lease: LeaseState, name: str, policy: PolicyState) -> None:
-    key = f"bind:{name}"
-    # The policy's own back-off holds every attempt to bring it back, whichever of its commands failed.
-    if ctx.wanted(key) and ctx.wanted(f"policy:{name}"):
-        command = BindPolicy(lease_id=lease.lease_id, policy=name, version=policy.version, digest=policy.digest or None)
-        ctx.issue(key, command, lease_id=lease.lease_id, version=-1 if policy.version is None else policy.version)
+def _due_work(ctx: Context) -> dict[str, int]:
+    """Name the policies that have something to do for which they need devices -> tokens of it."""
+    state = ctx.state
+    found = {name: 0 for name in ctx.plan.trainable if not state.policies[name].accumulator}
+    if state.cohort is None:
+        return found
+    for name in _in_turn(ctx, state.cohort):
+        own = state.cohort.policies[name]
+        if own.stepped:
+            continue
+        left = [micro_batch.tokens for micro_batch in own.micro_batches if not micro_batch.accumulated]
+        if left or f"step:{name}" in state.outstanding or _takes_step(ctx, state.cohort, name):
+            found[name] = sum(left)
+    return found
 
 
 def _accumulate(ctx: Context, lease: LeaseState, cohort: Cohort, name: str) -> None:
@@ -108,20 +117,19 @@ def gathered(own: PolicyCohort) -> list[MicroBatchState]:
     return [micro_batch for micro_batch in waiting if micro_batch.part == part]
 
 
-def _step(ctx: Context, lease: LeaseState, cohort: Cohort, name: str) -> None:
+def _step(ctx: Context, lease: LeaseState | None, cohort: Cohort, name: str) -> None:
+    """Close a policy's part of a cohort, or of a mini-batch, as soon as it is whole; a step needs its trainer."""
     own, policy = cohort.policies[name], ctx.state.policies[name]
-    if _gathers_on(ctx, cohort, own):
-        return
-    key, part = f"step:{name}", gathered(own)
-    if not (part or cohort.settled_at is not None) or not all(micro_batch.accumulated for micro_batch in part):
-        return
-    if not ctx.wanted(key) or not _due(ctx, cohort, own, part):
+    key, part = f"step:{name}", _whole_part(ctx, cohort, own)
+    if part is None or not ctx.wanted(key):
         return
     if not part:
         _nothing_left(ctx, cohort, name, own)
         return
     if cohort.settled_at is not None and carries(ctx, own):
         _carry(ctx, cohort, name, own)
+        return
+    if lease is None:
         return
     own.closed = own.closed or ctx.plan.spec.mechanisms.policy_clock
     assert policy.version is not None
@@ -135,6 +143,22 @@ def _step(ctx: Context, lease: LeaseState, cohort: Cohort, name: str) -> None:
         learning_rate=ctx.plan.learning_rate(name, cohort.no),
     )
     ctx.issue(key, command, lease_id=lease.lease_id)
+
+
+def _takes_step(ctx: Context, cohort: Cohort, name: str) -> bool:
+    """Tell whether all that keeps a policy from an optimizer step is that somebody takes it."""
+    own = cohort.policies[name]
+    return bool(_whole_part(ctx, cohort, own)) and not (cohort.settled_at is not None and carries(ctx, own))
+
+
+def _whole_part(ctx: Context, cohort: Cohort, own: PolicyCohort) -> list[MicroBatchState] | None:
+    """Return the micro-batches of the step that is due, none where nothing is left for one; None while it is not."""
+    if _gathers_on(ctx, cohort, own):
+        return None
+    part = gathered(own)
+    if not (part or cohort.settled_at is not None) or not all(micro_batch.accumulated for micro_batch in part):
+        return None
+    return part if _due(ctx, cohort, own, part) else None
 
 
 def _gathers_on(ctx: Context, cohort: Cohort, own: PolicyCohort) -> bool:
@@ -174,9 +198,13 @@ def _carry(ctx: Context, cohort: Cohort, name: str, own: PolicyCohort) -> None:
     ctx.rule(RulingKind.STEP_CARRIED, text, policy=name, cohort=cohort.no, rows=open_rows(own))
 
 
-def _checkpoints(ctx: Context, lease: LeaseState) -> None:
-    if not all(policy.accumulator for policy in ctx.state.policies.values()):
+def _checkpoints(ctx: Context) -> None:
+    """Have the wanted vectors written, by a trainer that no gang of another one keeps busy."""
+    trainers = ctx.state.trainers()
+    if not trainers or not all(policy.accumulator for policy in ctx.state.policies.values()):
         return
+    following = {lease_id for policy in ctx.state.policies.values() for lease_id in policy.home.gang[1:]}
+    lease = next((lease for lease in trainers if lease.lease_id not in following), trainers[0])
     for label, wanted in ctx.state.checkpoints.items():
         key = f"checkpoint:{label}"
         if ctx.wanted(key):
@@ -189,8 +217,10 @@ def _checkpoints(ctx: Context, lease: LeaseState) -> None:
 def unbind(ctx: Context, name: str) -> None:
     """Give up a policy's accumulator: what it held must be accumulated again into a fresh one."""
     policy = ctx.state.policies[name]
-    policy.accumulator = ""
+    policy.accumulator = policy.home.ticket = ""
     ctx.withdraw(f"bind:{name}")
+    ctx.withdraw(f"suspend:{name}")
+    ctx.withdraw_prefix(f"join:{name}:")
     ctx.withdraw(f"step:{name}")
     ctx.withdraw_prefix(f"accumulate:{name}:")
     for own in _gathering(ctx, name):
@@ -218,8 +248,11 @@ def on_policy_bound(ctx: Context, event: PolicyBound) -> None:
             ctx.metric(f"fact/{name}", value, ctx.state.step, event.policy)
     lease = ctx.state.leases.get(event.lease_id)
     live = lease is not None and lease.incarnation == event.incarnation and not lease.releasing
-    if live and not policy.accumulator and policy.version == event.version:
-        policy.accumulator = f"{event.version}:{event.incarnation}"
+    awaited = not policy.accumulator or (event.resumed and policy.home.ticket)
+    if live and awaited and policy.version == event.version and event.lease_id in policy.home.gang[:1]:
+        policy.accumulator, policy.home.ticket = f"{event.version}:{event.incarnation}", ""
+        if event.resumed:
+            came_back(policy, event.seconds)
         ctx.answered(f"bind:{event.policy}")
         if event.policy not in ctx.plan.trainable:
             ctx.state.failures.pop(f"policy:{event.policy}", None)
@@ -237,6 +270,7 @@ def on_accumulated(ctx: Context, event: MicroBatchAccumulated) -> None:
         own.accumulated += 1
         ctx.answered(f"accumulate:{event.policy}:{event.micro_batch}")
         own.totals.add(event.stats)
+        took_work(policy, event.stats.seconds, event.stats.tokens)
     if cohort.settled_at is not None or own.accumulated < len(own.micro_batches):
         return
     if all(o.accumulated == len(o.micro_batches) for o in cohort.policies.values()):

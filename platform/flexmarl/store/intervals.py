@@ -19,6 +19,8 @@ class BusyInterval:
     t0: float
     t1: float
     tokens: int = 0
+    bytes: int = 0
+    """What was moved: the length of a suspended state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +53,17 @@ def put(
         return
     conn.execute(
         """
-        INSERT INTO store.interval (lease_id, incarnation, ord, run_id, device_id, phase, policy, t0, t1, tokens)
-        SELECT %s, %s, i.ord, %s, %s, i.phase, i.policy, i.t0, i.t1, i.tokens
-        FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::float8[], %s::float8[], %s::bigint[])
-          AS i(ord, phase, policy, t0, t1, tokens)
+        INSERT INTO store.interval (lease_id, incarnation, ord, run_id, device_id, phase, policy, t0, t1, tokens,
+          bytes)
+        SELECT %s, %s, i.ord, %s, %s, i.phase, i.policy, i.t0, i.t1, i.tokens, i.bytes
+        FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::float8[], %s::float8[], %s::bigint[], %s::bigint[])
+          AS i(ord, phase, policy, t0, t1, tokens, bytes)
         ON CONFLICT DO NOTHING
         """,
         [
             lease_id, incarnation, run_id, device_id, [r.ord for r in rows], [r.phase for r in rows],
             [r.policy for r in rows], [r.t0 for r in rows], [r.t1 for r in rows], [r.tokens for r in rows],
+            [r.bytes for r in rows],
         ],
     )  # fmt: skip
 

@@ -70,6 +70,8 @@ class ChildEndpoint:
     incarnation: str
     endpoint: str
     secret: str
+    rendezvous: str = ""
+    """host:port where the ranks of a gang meet that this trainer leads; empty: it leads none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,16 +149,18 @@ def child_started(conn: Connection, hosting: Hosting, pid: int, pid_started: flo
         raise LeaseLost(hosting.lease_id, "hosted by somebody else")
 
 
-def child_ready(conn: Connection, hosting: Hosting, incarnation: str, endpoint: str, secret: str) -> None:
+def child_ready(
+    conn: Connection, hosting: Hosting, incarnation: str, endpoint: str, secret: str, rendezvous: str = ""
+) -> None:
     """Publish a child that answers, and tell the driver. Raises LeaseLost."""
     event = ChildReady(lease_id=hosting.lease_id, use=hosting.use, incarnation=incarnation)
     with conn.transaction():
         cursor = conn.execute(
             """
-            UPDATE store.lease SET incarnation = %s, endpoint = %s, secret = %s
+            UPDATE store.lease SET incarnation = %s, endpoint = %s, secret = %s, rendezvous = %s
             WHERE id = %s AND token = %s AND state = 'held'
             """,
-            [incarnation, endpoint, secret, hosting.lease_id, hosting.token],
+            [incarnation, endpoint, secret, rendezvous, hosting.lease_id, hosting.token],
         )
         if cursor.rowcount != 1:
             raise LeaseLost(hosting.lease_id, "released or hosted by somebody else")
@@ -288,14 +292,14 @@ def children_of(conn: Connection, node: str) -> list[ChildEndpoint]:
 def _children(conn: Connection, where: str, params: Sequence[object]) -> list[ChildEndpoint]:
     rows = conn.execute(
         f"""
-        SELECT l.id, l.run_id, l.device_id, l.use, l.incarnation, l.endpoint, l.secret
+        SELECT l.id, l.run_id, l.device_id, l.use, l.incarnation, l.endpoint, l.secret, l.rendezvous
         FROM store.lease l WHERE {where} AND l.state = 'held' AND l.endpoint <> '' ORDER BY l.id
         """.encode(),
         params,
     ).fetchall()
     return [
-        ChildEndpoint(lease_id, run, device_id, DeviceUse(use), incarnation, url, secret)
-        for lease_id, run, device_id, use, incarnation, url, secret in rows
+        ChildEndpoint(lease_id, run, device_id, DeviceUse(use), incarnation, url, secret, rendezvous)
+        for lease_id, run, device_id, use, incarnation, url, secret, rendezvous in rows
     ]
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import orjson
 from psycopg import Connection
 
-from flexmarl.contracts.commands import OptimizerStep
-from flexmarl.contracts.events import PolicyBound, StepCommitted
+from flexmarl.contracts.commands import JoinGang, OptimizerStep
+from flexmarl.contracts.events import PolicyBound, PolicySuspended, RankJoined, StepCommitted
 from flexmarl.store import tokenizers
 from flexmarl.store.commands import Taken, finish, guard
 from flexmarl.store.errors import LeaseLost, Refused
@@ -44,6 +44,12 @@ class Bind:
     created: bool
     tokenizer: bytes = b""
     facts: Mapping[str, float] = field(default_factory=dict)
+    resumed: bool = False
+    """It was suspended and goes on with what its accumulator held."""
+    accumulator: str = ""
+    """Epoch that the accumulator had when it was suspended."""
+    bytes: int = 0
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +146,8 @@ def commit_bind(conn: Connection, taken: Taken, bind: Bind) -> None:
     """
     event = PolicyBound(
         lease_id=bind.lease_id, incarnation=bind.incarnation, policy=bind.policy, version=bind.version,
-        digest=bind.digest, created=bind.created, facts=dict(bind.facts),
+        digest=bind.digest, created=bind.created, facts=dict(bind.facts), resumed=bind.resumed, bytes=bind.bytes,
+        seconds=bind.seconds,
     )  # fmt: skip
     with conn.transaction():
         guard(conn, taken)
@@ -158,9 +165,36 @@ def commit_bind(conn: Connection, taken: Taken, bind: Bind) -> None:
             raise Refused("version_differs", f"{bind.policy}: bound {bind.version}, committed {stored}")
         if bind.state:
             _now_durable(conn, taken.run_id, bind.policy, {bind.version: bind.state})
+        if bind.resumed:
+            _goes_on(conn, taken.run_id, bind)
         if bind.tokenizer:
             tokenizers.keep(conn, taken.run_id, bind.policy, bind.tokenizer)
         put_event(conn, taken.run_id, f"bound:{taken.no}:{bind.incarnation}", event)
+        finish(conn, taken)
+
+
+def commit_suspend(conn: Connection, taken: Taken, event: PolicySuspended) -> None:
+    """Tell the driver that a trainer gave a policy up and finish the command, in one transaction.
+
+    Raises TokenLost, EpochStale or LeaseLost.
+    """
+    with conn.transaction():
+        guard(conn, taken)
+        _serving(conn, taken.run_id, event.lease_id, event.incarnation)
+        put_event(conn, taken.run_id, f"suspended:{taken.no}:{event.incarnation}", event)
+        finish(conn, taken)
+
+
+def commit_join(conn: Connection, taken: Taken, order: JoinGang, incarnation: str) -> None:
+    """Tell the driver that a rank waits for its leader and finish the command, in one transaction.
+
+    Raises TokenLost, EpochStale or LeaseLost.
+    """
+    event = RankJoined(lease_id=order.lease_id, incarnation=incarnation, policy=order.policy, meeting=order.meeting)
+    with conn.transaction():
+        guard(conn, taken)
+        _serving(conn, taken.run_id, order.lease_id, incarnation)
+        put_event(conn, taken.run_id, f"joined:{taken.no}:{incarnation}", event)
         finish(conn, taken)
 
 
@@ -203,6 +237,15 @@ def commit_step(conn: Connection, taken: Taken, step: Step) -> None:
         _now_durable(conn, taken.run_id, step.policy, step.durable)
         put_event(conn, taken.run_id, f"step:{step.policy}:{step.version}", event)
         finish(conn, taken)
+
+
+def _goes_on(conn: Connection, run_id: int, bind: Bind) -> None:
+    """Let gradients that an accumulator held when it was suspended count under the trainer that took it up."""
+    conn.execute(
+        "UPDATE store.micro_batch SET accumulator = %s WHERE run_id = %s AND policy = %s AND status = 'accumulated' "
+        "AND accumulator = %s",
+        [f"{bind.version}:{bind.incarnation}", run_id, bind.policy, bind.accumulator],
+    )
 
 
 def _now_durable(conn: Connection, run_id: int, policy: str, states: Mapping[int, str]) -> None:

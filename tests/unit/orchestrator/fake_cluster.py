@@ -181,14 +181,11 @@ class FakeCluster:
 
     def act(self, command, child, number=0):
         """Do what the command says to the child itself. Returns an error code, or None."""
-        if isinstance(command, c.LoadWeights):
-            return load(command, child, number)
-        elif isinstance(command, c.UnloadPolicy):
-            return unload(command, child, number)
-        elif isinstance(command, c.BindPolicy):
-            version = 0 if command.version is None else command.version
-            child.trains[command.policy] = (f"{version}:{child.incarnation}", [])
-        elif isinstance(command, c.Accumulate):
+        if isinstance(command, c.LoadWeights | c.UnloadPolicy):
+            return (load if isinstance(command, c.LoadWeights) else unload)(command, child, number)
+        if isinstance(command, c.BindPolicy | c.SuspendPolicy):
+            return (self.bind if isinstance(command, c.BindPolicy) else self.suspend)(command, child)
+        if isinstance(command, c.Accumulate):
             accumulator, ids = child.trains.get(command.policy, ("", []))
             if accumulator != command.accumulator:
                 return "accumulator"
@@ -201,6 +198,32 @@ class FakeCluster:
             if accumulator != command.accumulator or sorted(ids) != sorted(command.micro_batches):
                 return "accumulator"
             child.trains[command.policy] = (f"{command.next_version}:{child.incarnation}", [])
+        return None
+
+    def bind(self, command, child):
+        """Hold a policy; one that was suspended with what its accumulator had, as long as that trainer lives."""
+        epoch, ids = f"{command.version or 0}:{child.incarnation}", []
+        if command.resume:
+            life, policy, _ = command.resume.split("/")
+            keeper = next((x for x in self.children.values() if x.incarnation == life), None)
+            if command.resume in child.resumed:
+                return None
+            if keeper is None or keeper.suspended.get(policy, ("",))[0] != command.resume:
+                return "state"
+            ids = keeper.suspended.pop(policy)[1]
+            child.resumed.append(command.resume)
+        child.trains[command.policy] = (epoch, ids)
+        return None
+
+    def suspend(self, command, child):
+        if command.policy in child.suspended and command.policy not in child.trains:
+            return None
+        accumulator, ids = child.trains.get(command.policy, ("", []))
+        if accumulator != command.accumulator:
+            return "not_bound"
+        self.lives += 1
+        del child.trains[command.policy]
+        child.suspended[command.policy] = (f"{child.incarnation}/{command.policy}/{self.lives}", ids)
         return None
 
     def execute(self, number):
@@ -262,6 +285,18 @@ class FakeCluster:
                 version=version,
                 digest=history[version],
                 created=command.version is None,
+                resumed=bool(command.resume),
+                seconds=0.01,
+            )
+        elif isinstance(command, c.SuspendPolicy):
+            event = e.PolicySuspended(
+                **common,
+                policy=command.policy,
+                accumulator=command.accumulator,
+                ticket=child.suspended[command.policy][0],
+                bytes=100,
+                seconds=0.01,
+                command_no=number,
             )
         elif isinstance(command, c.Accumulate):
             rows = self.micro_batches[command.policy, command.micro_batch]

@@ -55,6 +55,10 @@ class Child:
     orders: dict = field(default_factory=dict)
     """Policy -> number of the last load."""
     trains: dict = field(default_factory=dict)
+    suspended: dict = field(default_factory=dict)
+    """Policy -> ticket, and the micro-batches in its accumulator."""
+    resumed: list = field(default_factory=list)
+    """Tickets that were taken up here: asked again, it is done already."""
 
 
 def load(command, child, number):

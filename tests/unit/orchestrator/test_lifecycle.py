@@ -131,7 +131,7 @@ def test_target_reached_ends_the_run():
 def test_a_lost_trainer_is_bound_again_and_gets_the_same_micro_batches():
     cluster = running(seed=2)
     cluster.run(until=lambda x: any(n.command.kind == "optimizer_step" for n in x.open.values()))
-    trainer = cluster.core.state.trainer()
+    trainer = cluster.core.state.trainers()[0]
     policy = next(n.command for n in cluster.open.values() if n.command.kind == "optimizer_step").policy
     lost = e.ChildLost(lease_id=trainer.lease_id, incarnation=trainer.incarnation, reason="killed")
     decision = cluster.tell(lost)
@@ -154,7 +154,7 @@ def test_a_step_that_committed_before_its_trainer_died_counts():
     cluster.run(until=lambda x: any(isinstance(event, e.StepCommitted) for event in x.inbox))
     committed = next(event for event in cluster.inbox if isinstance(event, e.StepCommitted))
     cluster.inbox.remove(committed)
-    trainer = cluster.core.state.trainer()
+    trainer = cluster.core.state.trainers()[0]
     cluster.tell(e.ChildLost(lease_id=trainer.lease_id, incarnation=trainer.incarnation))
     cluster.start_child(trainer.lease_id)
     cluster.run(until=lambda x: x.core.state.policies[committed.policy].accumulator != "")

@@ -180,7 +180,7 @@ def test_kitchen_never_trains_on_a_held_out_task() -> None:
     assert (len(seen[0]), len(seen[1])) == (34, 11)
 
 
-@pytest.mark.parametrize("spec", [Kitchen(), Kitchen(recipes=1), Kitchen(cooks=4, turns=16)], ids=str)
+@pytest.mark.parametrize("spec", [Kitchen(), Kitchen(recipes=1), Kitchen(cooks=4, turns=16), Kitchen(cooks=5, turns=24)], ids=str)
 def test_kitchen_habits_serve_every_order(spec: Kitchen) -> None:
     family = family_of(spec)
     for seed in range(60):
@@ -191,7 +191,7 @@ def test_kitchen_habits_serve_every_order(spec: Kitchen) -> None:
         assert episode.outcome().team_score == 2.0
 
 
-@pytest.mark.parametrize("cooks", [2, 3, 4])
+@pytest.mark.parametrize("cooks", [2, 3, 4, 5])
 def test_kitchen_stations_pass_things_on(cooks: int) -> None:
     row = stations(cooks)
     assert [before.makes == after.takes for before, after in itertools.pairwise(row)] == [True] * (cooks - 1)

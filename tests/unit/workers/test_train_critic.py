@@ -16,13 +16,14 @@ from flexmarl.contracts.spec.team import AdamW
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 from tests.unit.orchestrator.fake_cluster import make_spec, started
 from tests.unit.workers.test_train_equality import EPOCH, SOURCE, WORDS, relative
+from tests.unit.workers.test_train_suspend import resume, suspend
 from tests.unit.workers.test_train_trainer import accumulate, create, make_trainer, step
 from workers.models import architecture_of
 from workers.models.weights import initial_weights
 from workers.training import learner as learner_module
 from workers.training.critic import Critic, unexpected
 from workers.training.learner import Learner, Objective
-from workers.training.wire import BindRequest, SuspendRequest, TrainRow
+from workers.training.wire import BindRequest, TrainRow
 
 GAE = {"algorithm": {"advantage": {"type": "gae"}}}
 SUM = Loss(aggregation="seq_mean_token_sum")
@@ -239,15 +240,18 @@ def test_a_sum_begins_anew_with_its_accumulator():
 
 
 def train(trainer, versions: range, suspended: bool = False, epoch: str = "a") -> list[tuple[str, str]]:
-    found = []
+    found, first = [], trainer._held["speaker"].stored.weights
     for version in versions:
         for part in (0, 1):
             accumulate(trainer, 2 * version + part, episodes_rows(10 * version + part), f"{version}:{epoch}")
             if suspended:
                 # Another policy takes the memory meanwhile, and its critic with it.
-                trainer.suspend(SuspendRequest("speaker"))
+                mine = suspend(trainer)
+                digests = {name: held.stored.weights for name, held in trainer._held.items()}
                 accumulate(trainer, 2 * version + part, episodes_rows(part), "0:a", "listener")
-                trainer.suspend(SuspendRequest("listener"))
+                theirs = suspend(trainer, "listener")
+                resume(trainer, mine, version, found[-1][0] if found else first)
+                resume(trainer, theirs, 0, digests["listener"], "listener")
         reply = step(trainer, [2 * version, 2 * version + 1], version + 1, f"{version}:{epoch}")
         found.append((reply.digest, reply.state))
     return found

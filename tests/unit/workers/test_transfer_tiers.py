@@ -43,7 +43,7 @@ def shelter(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shelter]
         yield memory
         memory.close()
     else:
-        yield OwnMemory(64 * MIB) if request.param == "process" else DiskShelter(LocalTier(tmp_path, "suspended"))
+        yield OwnMemory(64 * MIB) if request.param == "process" else DiskShelter(tmp_path, "suspended")
 
 
 def test_a_suspended_state_is_resumed_bit_for_bit_until_it_is_let_go(shelter: Shelter):
@@ -81,7 +81,7 @@ def test_memory_handed_over_is_not_copied():
 
 def test_a_state_that_does_not_fit_goes_to_the_next_place(tmp_path: Path):
     memory = SharedMemory(tmp_path, 5 * MIB, tmp_path / "shm") if (tmp_path / "shm").mkdir() is None else None
-    plane = Plane(LocalTier(tmp_path), [OwnMemory(3 * MIB), memory, DiskShelter(LocalTier(tmp_path, "suspended"))])
+    plane = Plane(LocalTier(tmp_path), [OwnMemory(3 * MIB), memory, DiskShelter(tmp_path, "suspended")])
     tickets = [plane.suspend(_tensors(scale), {"scale": scale}) for scale in (1.0, 2.0, 3.0, 4.0)]
     assert [ticket.place for ticket in tickets] == ["process", "host_memory", "host_memory", "disk"]
     for ticket, scale in zip(tickets, (1.0, 2.0, 3.0, 4.0), strict=True):

@@ -1,4 +1,4 @@
-"""A kitchen for two to four cooks in a row, in the manner of CuisineWorld (MindAgent, arXiv 2309.09971).
+"""A kitchen for two to five cooks in a row, in the manner of CuisineWorld (MindAgent, arXiv 2309.09971).
 
 The first cook fetches the ingredient an order asks for, the last one serves; whoever stands between hands on over
 counters that hold one thing. All cooks see the whole kitchen and choose their next actions at the same moment. In each
@@ -24,9 +24,9 @@ from workers.rollout.environments.words import SPECIALS
 _NOTHING = "nothing"
 _WAIT = "wait"
 _KINDS = ("onion", "tomato", "fish")
-_TOOLS = {2: ("cook",), 3: ("chop", "cook"), 4: ("chop", "cook", "dress")}
+_TOOLS = {2: ("cook",), 3: ("chop", "cook"), 4: ("chop", "cook", "dress"), 5: ("chop", "cook", "dress", "garnish")}
 """What the second to last cook do to the thing in hand, by number of cooks."""
-_STAGE_OF = {"fetch": "{}", "chop": "chopped_{}", "cook": "{}_soup", "dress": "{}_plate"}
+_STAGE_OF = {"fetch": "{}", "chop": "chopped_{}", "cook": "{}_soup", "dress": "{}_plate", "garnish": "green_{}_plate"}
 """What a thing is called after each station."""
 _PROGRESS_REWARD = 0.1
 """For each useful step of one of the ordered dishes, to the cook who made it. CuisineWorld's dense reward starts so."""

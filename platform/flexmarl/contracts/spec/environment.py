@@ -89,7 +89,7 @@ class Kitchen(_Environment):
     """
 
     type: Literal["kitchen"] = "kitchen"
-    cooks: int = Field(default=2, ge=2, le=4)
+    cooks: int = Field(default=2, ge=2, le=5)
     turns: int = Field(default=8, ge=4, le=64)
     actions_per_turn: int = Field(default=2, ge=1, le=4)
     dishes: int = Field(default=2, ge=1, le=16)

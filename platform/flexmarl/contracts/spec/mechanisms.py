@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from flexmarl.contracts.base import Strict
+from flexmarl.contracts.ids import Name
 
 
 class LagPolicy(Strict):
@@ -77,6 +78,29 @@ class Durability(Strict):
         return {"type": data} if isinstance(data, str) else data
 
 
+class Allocation(Strict):
+    """Which policy is trained on which of the run's trainer devices, where they leave a choice."""
+
+    type: Literal["agent_centric", "static"] = "agent_centric"
+    """`agent_centric`: a policy with gradients to compute is bound to devices on demand, and suspended with all that it
+    has gathered when another needs them. `static`: each has its own devices, or its part of one, from beginning to
+    end."""
+    homes: dict[Name, tuple[int, ...]] = {}
+    """With `static`: policy -> which of the run's trainer devices it is trained on, counted from 0. One that is not named
+    gets the device with the fewest policies; so does one whose device is lost, until it is replaced."""
+    keep_warm_s: float | None = Field(default=None, ge=0.0, le=86_400.0)
+    """How long a policy that has nothing to do keeps its devices although another waits for them; null: as long as a
+    swap of policies takes, as it was measured."""
+    patience_s: float = Field(default=10.0, ge=0.0, le=86_400.0)
+    """How long a policy waits at most for devices on which others have work left: then the one that has held them
+    longest makes room between two micro-batches."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_word_is_a_type(cls, data: object) -> object:
+        return {"type": data} if isinstance(data, str) else data
+
+
 class Parallel(Strict):
     """How much is played at the same time. Absent: whatever was proposed and waits for nothing else."""
 
@@ -114,7 +138,7 @@ class Mechanisms(Strict):
     policy_clock: bool = False
     """Each policy steps by its own counter, as soon as `batch.min_rows` of its rows are accumulated; rows of the old
     version that settle later are dropped as overtaken. Off: every policy steps once per cohort."""
-    allocation: Literal["static"] = "static"
+    allocation: Allocation = Allocation()
     arbiter: Annotated[Literal["fair_share"], BeforeValidator(_present)] = "fair_share"
     """Order in which runs that share a pool get devices: priority, then the project's share over its weight, then age.
     All runs of a pool share one arbiter; `fifo` is what specifications of before called it."""

@@ -125,11 +125,37 @@ class Lora(Strict):
 Tuning = Annotated[FullTuning | Lora, Field(discriminator="type")]
 
 
+class Devices(Strict):
+    """Trainer devices that a policy is trained on at once, as one gang: they start and stop together. Its ranks share
+    weights, gradient and optimizer among them; a state that one number of ranks made is taken up by any other."""
+
+    least: int = Field(default=1, ge=1, le=64)
+    """It is trained on so many or not at all."""
+    most: int = Field(default=1, ge=1, le=64)
+    """It may take so many while no other policy waits for one; only where devices are given on demand."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_number_is_both(cls, data: object) -> object:
+        if isinstance(data, int) and not isinstance(data, bool):
+            return {"least": data, "most": data}
+        if isinstance(data, dict) and "most" not in data and "least" in data:
+            return {**data, "most": data["least"]}
+        return data
+
+    @model_validator(mode="after")
+    def _in_order(self) -> "Devices":
+        if self.most < self.least:
+            raise ValueError(f"most is {self.most}, less than least: at least {self.least} is legal")
+        return self
+
+
 class PolicySpec(Strict):
     model: ModelSource = FactoryModel()
     precision: Literal["fp32", "fp64", "bf16"] = "fp32"
     tuning: Tuning = FullTuning()
     optimizer: AdamW = AdamW()
+    devices: Devices = Devices()
     warmup: SupervisedWarmup | None = None
     lag_policy: LagPolicy | None = None
     """How old its rows may be; as `mechanisms.lag_policy` says when absent. Together: the team's lag vector."""

@@ -95,6 +95,7 @@ class Interval(models.Model):
     t0 = models.FloatField()
     t1 = models.FloatField()
     tokens = models.BigIntegerField()
+    bytes = models.BigIntegerField()
 
     class Meta:
         managed = False

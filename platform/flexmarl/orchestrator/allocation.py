@@ -1,0 +1,289 @@
+"""Which policy is trained on which trainer devices: decided from what each has to do. Pure.
+
+Invariants: a policy gets a gang of devices, all or none, and only devices that have a place for it; a gang of several
+has its devices for itself. Nothing is taken from a policy while something of it is on its way that cannot be repeated.
+A policy that has nothing to do keeps its devices while nobody waits for them, and for as long as a swap takes then, so
+that two policies never swap more than they work. Whoever waits is served in the order in which it began to, and after
+`patience_s` even by one that has work left. Devices beyond a policy's least go to it only while nobody waits, and only
+for more work than the swap costs.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import inf
+
+WORTH = 2.0
+"""A move must save this many times what its swap takes: how long work takes is an estimate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What allocation knows of a policy."""
+
+    has_work: bool
+    """There is something to do for it that needs its devices."""
+    seconds: float
+    """What that takes on one device, as far as is known; infinite before anything was measured."""
+    gang: tuple[int, ...]
+    """Devices it holds or is being bound to; empty while it is suspended or nowhere."""
+    still: bool
+    """It may be suspended: nothing of it is on its way but gradients, which are computed again."""
+    leaving: bool = False
+    """It is being suspended; its devices are not free yet."""
+    least: int = 1
+    most: int = 1
+    waiting_since: float | None = None
+    idle_since: float | None = None
+    bound_at: float = 0.0
+    last: int = 0
+    """Device it was on last: what it left there may be of use."""
+    homes: tuple[int, ...] = ()
+    """Devices that somebody chose for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    now: float
+    policies: Mapping[str, Standing]
+    """In the order in which equals are served."""
+    devices: tuple[int, ...]
+    places: int | None
+    """Policies that a device holds at once, None: all of them."""
+    swap_s: float = 0.0
+    """How long it takes to suspend a policy and to bring another back, as far as it was measured."""
+    keep_warm_s: float | None = None
+    patience_s: float = inf
+
+    @property
+    def warm_s(self) -> float:
+        """How long a policy without work keeps devices that another waits for."""
+        return self.swap_s if self.keep_warm_s is None else self.keep_warm_s
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    policy: str
+    gang: tuple[int, ...]
+    cause: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Suspend:
+    policy: str
+    cause: str
+    reason: str
+
+
+Change = Bind | Suspend
+
+
+@dataclass(slots=True)
+class _Book:
+    """Who is where, while changes are decided one after the other."""
+
+    seen: Snapshot
+    residents: dict[int, list[str]]
+    leaving: set[str]
+    promised: set[int] = field(default_factory=set)
+    """Devices on their way to somebody who waits."""
+
+    def room(self, policy: str, gone: Iterable[str] = ()) -> list[int]:
+        """List the devices that have a place for a policy, best first, as if some policies were gone."""
+        standing, away = self.seen.policies[policy], set(gone)
+        found = []
+        for place, (device, names) in enumerate(self.residents.items()):
+            left = [name for name in names if name not in away]
+            if self._fits(standing, left):
+                working = sum(self.seen.policies[name].has_work for name in left)
+                found.append((working, device != standing.last, len(left), place, device))
+        return [device for *_, device in sorted(found)]
+
+    def _fits(self, standing: Standing, left: list[str]) -> bool:
+        if standing.least > 1:
+            return not left
+        alone = all(len(self.seen.policies[name].gang) == 1 for name in left)
+        return alone and (self.seen.places is None or len(left) < self.seen.places)
+
+    def bind(self, policy: str, gang: Iterable[int]) -> None:
+        for device in gang:
+            self.residents[device].append(policy)
+
+
+def on_demand(seen: Snapshot) -> list[Change]:
+    """Bind who waits, make room for who still does, and then spread out what works."""
+    book = _Book(seen, {device: [] for device in seen.devices}, set())
+    for name, standing in seen.policies.items():
+        for device in standing.gang:
+            book.residents.setdefault(device, []).append(name)
+        if standing.leaving:
+            book.leaving.add(name)
+    changes: list[Change] = []
+    waiting = _waiting(seen)
+    for name in waiting:
+        changes += _serve(book, name, waiting)
+    return changes if waiting else _spread(book)
+
+
+def spread_once(seen: Snapshot) -> list[Change]:
+    """Bind who is nowhere, and move nobody."""
+    book = _Book(seen, {device: [] for device in seen.devices}, set())
+    for name, standing in seen.policies.items():
+        for device in standing.gang:
+            book.residents.setdefault(device, []).append(name)
+    changes: list[Change] = []
+    for name in _waiting(seen):
+        standing, room = seen.policies[name], book.room(name)
+        if len(room) < standing.least:
+            continue
+        chosen = len(standing.homes) == standing.least and set(standing.homes) <= set(room)
+        gang = standing.homes if chosen else tuple(sorted(room[: standing.least]))
+        book.bind(name, gang)
+        changes.append(Bind(name, gang, "static", f"{name} is trained there from now on"))
+    return changes
+
+
+def next_look(seen: Snapshot) -> float | None:
+    """Return when time alone could change what is decided, None when it cannot."""
+    waits = [s.waiting_since for s in seen.policies.values() if s.waiting_since is not None and not s.gang]
+    if not waits:
+        return None
+    warm = [s.idle_since + seen.warm_s for s in seen.policies.values() if s.gang and s.idle_since is not None]
+    due = [at for at in (*warm, min(waits) + seen.patience_s) if seen.now < at < inf]
+    return min(due, default=None)
+
+
+def _waiting(seen: Snapshot) -> list[str]:
+    """List the policies that have work and no device, in the order in which they are served."""
+    names = [name for name, standing in seen.policies.items() if standing.has_work and not standing.gang]
+    return sorted(names, key=lambda name: _since(seen, name))  # equals stay in their order
+
+
+def _since(seen: Snapshot, name: str) -> float:
+    since = seen.policies[name].waiting_since
+    return seen.now if since is None else since
+
+
+def _serve(book: _Book, name: str, waiting: list[str]) -> list[Change]:
+    """Give a policy its gang, or let others make room for it."""
+    seen, standing = book.seen, book.seen.policies[name]
+    room = [device for device in book.room(name) if device not in book.promised]
+    if len(room) >= standing.least:
+        gang = tuple(sorted(room[: _size(book, name, room, waiting)]))
+        book.bind(name, gang)
+        waited = seen.now - _since(seen, name)
+        text = f"{name} has work, waited {waited:.1f} s and gets {len(gang)} of up to {standing.most} devices"
+        return [Bind(name, gang, "work", text)]
+    coming = [device for device in book.room(name, book.leaving) if device not in book.promised]
+    if len(coming) >= standing.least:
+        book.promised.update(coming[: standing.least])
+        return []
+    return _make_room(book, name, standing)
+
+
+def _size(book: _Book, name: str, room: list[int], waiting: list[str]) -> int:
+    """Say how many of the devices a policy takes: beyond its least only empty ones that nobody else waits for."""
+    standing = book.seen.policies[name]
+    empty = [device for device in room if not book.residents[device]]
+    others = sum(book.seen.policies[other].least for other in waiting if other != name)
+    return max(standing.least, min(standing.most, len(empty) - others))
+
+
+def _make_room(book: _Book, name: str, standing: Standing) -> list[Change]:
+    """Suspend as many as it takes for a policy's gang: first those that have had nothing to do for longest."""
+    seen = book.seen
+    gone, out = set(book.leaving), []
+    for victim in [*_idle(book), *_overstayed(book, name)]:
+        enough = [device for device in book.room(name, gone) if device not in book.promised]
+        if len(enough) >= standing.least:
+            break
+        gone.add(victim)
+        out.append(victim)
+    enough = [device for device in book.room(name, gone) if device not in book.promised]
+    if len(enough) < standing.least:
+        return []
+    needed = set(enough[: standing.least])
+    book.promised |= needed
+    changes: list[Change] = []
+    for victim in out:
+        own = seen.policies[victim]
+        if needed.intersection(own.gang):
+            book.leaving.add(victim)
+            cause = "drained" if not own.has_work else "patience"
+            why = "has nothing to do" if not own.has_work else f"had them for {seen.now - own.bound_at:.1f} s"
+            changes.append(Suspend(victim, cause, f"{victim} {why}, {name} waits for its devices"))
+    return changes
+
+
+def _idle(book: _Book) -> list[str]:
+    """List the policies that are kept warm no longer, those without work for longest first."""
+    seen = book.seen
+    found = [
+        (s.idle_since, name)
+        for name, s in seen.policies.items()
+        if s.gang and s.still and name not in book.leaving and not s.has_work and s.idle_since is not None
+        and s.idle_since + seen.warm_s <= seen.now
+    ]  # fmt: skip
+    return [name for _, name in sorted(found)]
+
+
+def _overstayed(book: _Book, waiter: str) -> list[str]:
+    """List the policies with work left that have held devices for longest, once somebody waits for too long."""
+    seen = book.seen
+    if seen.now - _since(seen, waiter) < seen.patience_s:
+        return []
+    found = [
+        (len(s.gang) <= s.least, s.bound_at, name)
+        for name, s in seen.policies.items()
+        if s.gang and s.still and name not in book.leaving and s.has_work and s.bound_at + seen.patience_s <= seen.now
+    ]
+    return [name for *_, name in sorted(found)]
+
+
+def _spread(book: _Book) -> list[Change]:
+    """Let one policy with work leave a device that it shares, or take more devices, where others have nothing to do."""
+    seen = book.seen
+    if book.leaving or any(s.gang and not s.still and not s.has_work for s in seen.policies.values()):
+        return []
+    idle = [device for device, names in book.residents.items() if not any(seen.policies[n].has_work for n in names)]
+    if not idle:
+        return []
+    for name in sorted(_sharing(book), key=lambda name: seen.policies[name].seconds):
+        room = [device for device in book.room(name) if device in idle]
+        if room and _pays(seen, seen.policies[name].seconds):
+            return [Suspend(name, "shared", f"{name} shares its device with others that work, and another is idle")]
+    return _grow(book, idle)
+
+
+def _sharing(book: _Book) -> list[str]:
+    """List the policies with work that share their device with another that works, but the first of each."""
+    seen, found = book.seen, []
+    for names in book.residents.values():
+        working = [name for name in names if seen.policies[name].has_work]
+        found += [name for name in working[1:] if seen.policies[name].still]
+    return found
+
+
+def _grow(book: _Book, idle: list[int]) -> list[Change]:
+    """Let the policy with most work per device take idle ones; who is warm on them makes room first."""
+    seen = book.seen
+    most = [
+        (-s.seconds / len(s.gang), name)
+        for name, s in seen.policies.items()
+        if s.has_work and s.gang and s.still and len(s.gang) < s.most
+    ]
+    for _, name in sorted(most):
+        own = seen.policies[name]
+        warm = [n for n in _idle(book) if set(seen.policies[n].gang) <= set(idle)]
+        free = [device for device in idle if all(n in warm for n in book.residents[device])]
+        size = min(own.most, len(own.gang) + len(free))
+        if size == len(own.gang) or not _pays(seen, own.seconds * (1 / len(own.gang) - 1 / size)):
+            continue
+        text = f"{name} has more work than a swap costs, and {len(free)} devices are idle"
+        movers = [n for n in warm if set(seen.policies[n].gang) & set(free)] or [name]
+        return [Suspend(mover, "grow", text) for mover in movers]
+    return []
+
+
+def _pays(seen: Snapshot, saved_s: float) -> bool:
+    return saved_s > WORTH * seen.swap_s

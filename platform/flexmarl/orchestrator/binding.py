@@ -1,0 +1,205 @@
+"""Policies on trainer devices: what each has to do, who is bound where, and the commands that change it.
+
+Invariants: a policy is in one place: on its gang, on its way there, or in the state plane under the ticket of the
+trainer that suspended it; gradients and steps are asked for only of a gang that holds it. A suspended policy keeps its
+accumulator: what is in it counts, and goes on under the epoch of the trainer that takes it up. What is lost with a
+trainer - on it, or suspended by it - is bound anew from the committed version, and its micro-batches are accumulated
+again. Before a policy is suspended, gradients that were asked for and not computed are withdrawn.
+"""
+
+from math import inf
+from typing import Literal
+
+from flexmarl.contracts.commands import BindPolicy, JoinGang, SuspendPolicy
+from flexmarl.contracts.events import DeviceUse, PolicySuspended, RankJoined
+from flexmarl.contracts.rulings import RulingKind
+from flexmarl.orchestrator.allocation import Bind, Snapshot, Standing, next_look, on_demand, spread_once
+from flexmarl.orchestrator.context import Context
+from flexmarl.orchestrator.state import LeaseState, PolicyState, RunState
+
+NEWEST = 0.3
+"""Weight of the newest measurement in what work and swaps are said to take."""
+
+
+def drive_binding(ctx: Context, due: dict[str, int]) -> None:
+    """See to it that policies are where they have something to do. `due`: policy with work -> tokens of it."""
+    leases = ctx.state.trainers()
+    ctx.state.look_at = None
+    if not leases:
+        return
+    for name, policy in ctx.state.policies.items():
+        if ctx.plan.allocates and name in ctx.plan.trainable:
+            continue
+        if not policy.home.gang and not policy.accumulator:
+            policy.home.gang = [leases[0].lease_id]
+    if ctx.plan.allocates:
+        _allocate(ctx, leases, due)
+    for name, policy in ctx.state.policies.items():
+        if policy.home.gang and (policy.home.ticket or not policy.accumulator):
+            _bind(ctx, name, policy)
+
+
+def bound_to(state: RunState, name: str) -> LeaseState | None:
+    """Return the lease of the trainer that takes a policy's gradients and steps, None while none does."""
+    policy = state.policies[name]
+    home = policy.home
+    if not policy.accumulator or home.ticket or not home.gang or f"suspend:{name}" in state.outstanding:
+        return None
+    lease = state.leases.get(home.gang[0])
+    return lease if lease is not None and lease.incarnation and not lease.releasing else None
+
+
+def on_policy_suspended(ctx: Context, event: PolicySuspended) -> None:
+    """A policy lies in the state plane, its devices are free for others."""
+    policy = ctx.state.policies.get(event.policy)
+    key = f"suspend:{event.policy}"
+    waiting = ctx.state.outstanding.get(key)
+    lease = ctx.state.leases.get(event.lease_id)
+    if policy is None or lease is None or waiting is None or waiting.no != event.command_no:
+        return
+    if lease.incarnation != event.incarnation:
+        return
+    ctx.answered(key)
+    home = policy.home
+    home.ticket, home.lease_id, home.gang = event.ticket, event.lease_id, []
+    home.suspend_s = _smoothed(home.suspend_s, event.seconds)
+
+
+def took_work(policy: PolicyState, seconds: float, tokens: int) -> None:
+    """Learn how long a policy's gradients take on one device."""
+    if tokens and seconds:
+        home = policy.home
+        home.token_s = _smoothed(home.token_s, seconds * max(1, len(home.gang)) / tokens)
+
+
+def came_back(policy: PolicyState, seconds: float) -> None:
+    """Learn how long a policy takes to be brought back."""
+    policy.home.resume_s = _smoothed(policy.home.resume_s, seconds)
+
+
+def _smoothed(before: float, newest: float) -> float:
+    return newest if not before else (1 - NEWEST) * before + NEWEST * newest
+
+
+def _allocate(ctx: Context, leases: list[LeaseState], due: dict[str, int]) -> None:
+    state, rule = ctx.state, ctx.plan.spec.mechanisms.allocation
+    for name in ctx.plan.trainable:
+        _mark(ctx, name, name in due)
+    seen = Snapshot(
+        now=ctx.now,
+        policies={name: _standing(ctx, name, due) for name in ctx.plan.trainable},
+        devices=tuple(lease.lease_id for lease in leases),
+        places=ctx.plan.spec.resources.trainer_policies,
+        swap_s=_swap_s(state),
+        keep_warm_s=rule.keep_warm_s,
+        patience_s=rule.patience_s,
+    )
+    changes = spread_once(seen) if rule.type == "static" else on_demand(seen)
+    state.look_at = None if rule.type == "static" else next_look(seen)
+    for change in changes:
+        home = state.policies[change.policy].home
+        if isinstance(change, Bind):
+            home.gang, home.since, home.waiting_since = list(change.gang), ctx.now, None
+            where = ", ".join(state.leases[lease_id].device_id for lease_id in change.gang)
+            text = f"{where}: {change.reason}"
+            ctx.rule(RulingKind.DEVICES_BOUND, text, policy=change.policy, cause=change.cause)
+        else:
+            _suspend(ctx, change.policy)
+            ctx.rule(RulingKind.DEVICES_TAKEN, change.reason, policy=change.policy, cause=change.cause)
+
+
+def _mark(ctx: Context, name: str, has_work: bool) -> None:
+    """Note since when a policy waits for devices, or has devices and nothing to do."""
+    home = ctx.state.policies[name].home
+    waits, idles = has_work and not home.gang, bool(home.gang) and not has_work
+    home.waiting_since = (ctx.now if home.waiting_since is None else home.waiting_since) if waits else None
+    home.idle_since = (ctx.now if home.idle_since is None else home.idle_since) if idles else None
+
+
+def _standing(ctx: Context, name: str, due: dict[str, int]) -> Standing:
+    state, policy = ctx.state, ctx.state.policies[name]
+    home, devices = policy.home, ctx.plan.spec.policies[name].devices
+    tokens = due.get(name, 0)
+    return Standing(
+        has_work=name in due,
+        seconds=tokens * home.token_s if home.token_s or not tokens else inf,
+        gang=tuple(home.gang),
+        still=bound_to(state, name) is not None and not _busy(ctx, name),
+        leaving=f"suspend:{name}" in state.outstanding,
+        least=devices.least,
+        most=devices.most,
+        waiting_since=home.waiting_since,
+        idle_since=home.idle_since,
+        bound_at=home.since,
+        last=home.lease_id,
+        homes=_homes(ctx, name),
+    )
+
+
+def _homes(ctx: Context, name: str) -> tuple[int, ...]:
+    """Return the devices that the specification chooses for a policy, none while one of them is not there."""
+    chosen = ctx.plan.spec.mechanisms.allocation.homes.get(name, ())
+    leases = sorted(lease.lease_id for lease in ctx.state.at_work(DeviceUse.TRAINER))
+    return tuple(leases[place] for place in chosen) if all(place < len(leases) for place in chosen) else ()
+
+
+def _busy(ctx: Context, name: str) -> bool:
+    """Tell whether something of a policy is on its way that nobody may withdraw, or that failed and waits."""
+    state = ctx.state
+    held_back = not ctx.wanted(f"suspend:{name}") or not ctx.wanted(f"policy:{name}")
+    return held_back or f"step:{name}" in state.outstanding or state.outstanding.any_of("checkpoint")
+
+
+def _swap_s(state: RunState) -> float:
+    """Return how long a swap takes: the longest among the policies, since which will swap is not known."""
+    return max((p.home.suspend_s + p.home.resume_s for p in state.policies.values()), default=0.0)
+
+
+def _suspend(ctx: Context, name: str) -> None:
+    policy = ctx.state.policies[name]
+    ctx.withdraw_prefix(f"accumulate:{name}:")
+    lease_id = policy.home.gang[0]
+    order = SuspendPolicy(lease_id=lease_id, policy=name, accumulator=policy.accumulator, reach=_reach(ctx.state))
+    ctx.issue(f"suspend:{name}", order, lease_id=lease_id)
+
+
+def _reach(state: RunState) -> Literal["process", "host", "cluster"]:
+    """Say where the trainers are that may take a policy up."""
+    devices = [lease.device_id for lease in state.of_use(DeviceUse.TRAINER)]
+    if len(devices) == 1:
+        return "process"
+    return "host" if len({device.partition(".")[0] for device in devices}) == 1 else "cluster"
+
+
+def _bind(ctx: Context, name: str, policy: PolicyState) -> None:
+    """Ask a gang to hold a policy: anew, or as it was suspended."""
+    leader = ctx.state.leases.get(policy.home.gang[0])
+    key = f"bind:{name}"
+    # The policy's own back-off holds every attempt to bring it back, whichever of its commands failed.
+    if leader is None or not leader.incarnation or not ctx.wanted(key) or not ctx.wanted(f"policy:{name}"):
+        return
+    home = policy.home
+    gang = tuple(home.gang) if len(home.gang) > 1 else ()
+    home.meeting += bool(gang)
+    command = BindPolicy(
+        lease_id=leader.lease_id,
+        policy=name,
+        version=policy.version,
+        digest=policy.digest or None,
+        resume=home.ticket,
+        accumulator=policy.accumulator if home.ticket else "",
+        gang=gang,
+        meeting=home.meeting if gang else 0,
+    )
+    ctx.issue(key, command, lease_id=leader.lease_id, version=-1 if policy.version is None else policy.version)
+    for lease_id in gang[1:]:
+        order = JoinGang(lease_id=lease_id, policy=name, gang=gang, meeting=home.meeting)
+        ctx.withdraw(f"join:{name}:{lease_id}")
+        ctx.issue(f"join:{name}:{lease_id}", order, lease_id=lease_id)
+
+
+def on_rank_joined(ctx: Context, event: RankJoined) -> None:
+    """A further rank is in, or waits for its leader, who tells when all are."""
+    policy, key = ctx.state.policies.get(event.policy), f"join:{event.policy}:{event.lease_id}"
+    if policy is not None and policy.home.meeting == event.meeting:
+        ctx.answered(key)

@@ -1,0 +1,133 @@
+"""Real trainer children, as a device worker starts them: processes of their own that may be ranks of a gang."""
+
+import http.client
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from workers.child import ChildConfig, ChildReady
+from workers.programs import QUIET
+from workers.training.trainer import CREATE
+from workers.training.wire import BindReply, BindRequest, JoinReply, JoinRequest, Refusal, rendezvous_key
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 180
+Reply = TypeVar("Reply")
+
+
+class Refused(Exception):
+    """What a trainer answered instead of what was asked for."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.code, refusal.detail)
+        self.code = refusal.code
+
+
+@dataclass
+class TrainerChild:
+    process: "subprocess.Popen[bytes]"
+    host: str
+    port: int
+    rendezvous: int
+    incarnation: str
+    lease: int
+    secret: str
+    inside: Sequence[str] = ()
+    """What comes before a command that reaches it from where it runs."""
+
+    def ask(self, path: str, body: object, kind: type[Reply]) -> Reply:
+        """Ask for a verb. Raises Refused."""
+        status, raw = self._post(path, msgspec.msgpack.encode(body))
+        if status == 200:
+            return msgspec.msgpack.decode(raw, type=kind)
+        raise Refused(msgspec.msgpack.decode(raw, type=Refusal))
+
+    def kill(self) -> None:
+        """End it as a crash does."""
+        self.process.kill()
+        self.process.wait(PATIENCE_S)
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            assert self.process.stdin is not None
+            self.process.stdin.close()
+            try:
+                self.process.wait(PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def _post(self, path: str, body: bytes) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=PATIENCE_S)
+        connection.request("POST", path, body, {"Authorization": f"Bearer {self.secret}"})
+        response = connection.getresponse()
+        answer = response.status, response.read()
+        connection.close()
+        return answer
+
+
+def start_trainer(
+    home: Path, lease: int, spec: dict[str, Any], host: str = "127.0.0.1", inside: Sequence[str] = (), life: int = 1
+) -> TrainerChild:
+    """Start a trainer of a lease; its state plane is under `home`. `inside`: the command that starts it elsewhere."""
+    incarnation, secret = f"t{lease}.{life}.1", f"secret of {lease}.{life}"
+    config = ChildConfig("trainer", 1, lease, 3, incarnation, "cpu", 1, host, secret, str(home), spec)
+    process = subprocess.Popen(
+        [*inside, sys.executable, "-m", "workers.training.serve"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "platform")]),
+            "OMP_NUM_THREADS": "1",
+            **QUIET,
+        },
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(msgspec.json.encode(config) + b"\n")
+    process.stdin.flush()
+    watchdog = threading.Timer(PATIENCE_S, process.kill)
+    watchdog.start()
+    ready = msgspec.json.decode(process.stdout.readline(), type=ChildReady)
+    watchdog.cancel()
+    return TrainerChild(process, host, ready.port, ready.rendezvous, ready.incarnation, lease, secret, inside)
+
+
+def join(leader: TrainerChild, child: TrainerChild, gang: Sequence[TrainerChild], policy: str, meeting: int) -> None:
+    """Let a trainer join a gang, as its node does. Raises Refused."""
+    rank = [one.lease for one in gang].index(child.lease)
+    key = rendezvous_key(leader.secret, policy, meeting)
+    meet = f"{leader.host}:{leader.rendezvous}"
+    child.ask("/join", JoinRequest(policy, rank, len(gang), meeting, meet, key), JoinReply)
+
+
+def bind(
+    gang: Sequence[TrainerChild], policy: str, meeting: int = 1, known: BindReply | None = None, first: str = ""
+) -> BindReply:
+    """Bind a policy to a gang, its first trainer leading, or to one trainer alone. Raises Refused."""
+    leader = gang[0]
+    leases = [child.lease for child in gang] if len(gang) > 1 else []
+    asked = BindRequest(policy, CREATE, gang=leases, meeting=meeting)
+    if known is not None:
+        asked = BindRequest(
+            policy, known.version, known.digest, known.state, reference=first, gang=leases, meeting=meeting
+        )
+    for child in gang[1:]:
+        join(leader, child, gang, policy, meeting)
+    return leader.ask("/bind", asked, BindReply)
+
+
+def beside(
+    pool: ThreadPoolExecutor, child: TrainerChild, path: str, body: object, kind: type[Reply]
+) -> "Future[Reply]":
+    """Ask, and go on without the answer."""
+    return pool.submit(child.ask, path, body, kind)

@@ -1,0 +1,74 @@
+"""Policies on trainer devices of which there is a choice, or too few: whole runs under faults, and single decisions."""
+
+import itertools
+
+import pytest
+
+from flexmarl.contracts import events as e
+from flexmarl.contracts.rulings import RulingKind
+from flexmarl.contracts.status import RunStatus
+from tests.unit.orchestrator.fake_cluster import Faults, make_spec, running, started
+
+
+def team(devices, places=None, **changes):
+    """A team of two with devices to choose from."""
+    return make_spec(resources__training_devices=devices, resources__trainer_policies=places, **changes)
+
+
+def ended_well(cluster):
+    cluster.run()
+    assert cluster.status is RunStatus.COMPLETED, cluster.core.state.reason_text
+    assert cluster.core.state.step == cluster.spec.budget.train_steps
+    return cluster
+
+
+@pytest.mark.parametrize("kind", ["agent_centric", "static"])
+@pytest.mark.parametrize(("devices", "places"), [(2, None), (2, 1), (3, 1)])
+def test_a_team_trains_on_several_devices(devices, places, kind):
+    cluster = ended_well(started(team(devices, places, mechanisms__allocation=kind), seed=3))
+    assert len({command.lease_id for command in cluster.commands("optimizer_step")}) == 2
+    if kind == "static":
+        assert not cluster.commands("suspend_policy")
+
+
+def test_policies_that_share_one_place_take_turns_with_what_they_have_gathered():
+    cluster = ended_well(started(team(1, 1), seed=3))
+    assert cluster.commands("suspend_policy")
+    resumed = [command for command in cluster.commands("bind_policy") if command.resume]
+    assert resumed
+    assert all(command.accumulator for command in resumed)
+    numbers = [(command.policy, command.micro_batch) for command in cluster.commands("accumulate")]
+    assert len(numbers) == len(set(numbers)), "a gradient was computed twice although no trainer was lost"
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(("devices", "places"), [(1, 1), (2, 1), (2, None), (3, 1)])
+def test_nothing_is_lost_or_trained_twice_under_faults(devices, places, seed):
+    faults = Faults(twice=0.1, child_death=0.01, lease_end=0.001, uncommitted=0.05, refused=0.02, zombie=0.05,
+                    recall=0.002, episode_failure=0.02)  # fmt: skip
+    cluster = started(team(devices, places), seed=seed, faults=faults, round_trip=seed % 2 == 0)
+    cluster.run()
+    assert cluster.status in (RunStatus.COMPLETED, RunStatus.FAILED)
+
+
+def test_what_a_lost_trainer_had_suspended_is_bound_anew():
+    cluster = running(team(1, 1), seed=1)
+    cluster.run(until=lambda x: any(p.home.ticket for p in x.core.state.policies.values()))
+    name = next(name for name, p in cluster.core.state.policies.items() if p.home.ticket)
+    trainer = cluster.core.state.trainers()[0]
+    del cluster.children[trainer.lease_id]
+    cluster.tell(e.ChildLost(lease_id=trainer.lease_id, incarnation=trainer.incarnation, reason="killed"))
+    policy = cluster.core.state.policies[name]
+    assert (policy.home.ticket, policy.home.gang, policy.accumulator) == ("", [], "")
+    cluster.start_child(trainer.lease_id)
+    ended_well(cluster)
+
+
+def test_each_binding_and_each_taking_is_told_with_its_cause():
+    cluster = ended_well(started(team(1, 1), seed=3))
+    rulings = [r for d in cluster.decisions for r in d.rulings if r.kind.startswith("devices_")]
+    causes = {kind: {r.cause for r in rulings if r.kind is kind} for kind in {r.kind for r in rulings}}
+    assert causes == {RulingKind.DEVICES_BOUND: {"work"}, RulingKind.DEVICES_TAKEN: {"drained"}}
+    assert all(r.reason and r.policy for r in rulings)
+    own = [r.kind for r in rulings if r.policy == "speaker"]
+    assert all(a != b for a, b in itertools.pairwise(own)), "bound or suspended twice in a row"

@@ -1,0 +1,264 @@
+"""The gangs that one trainer leads and those it follows: formed, worked in and left.
+
+A leader works on the trainer's own thread, like a policy of one device. A follower has a thread for each gang, which
+waits for orders and carries them out; it shares nothing with the trainer's other policies, so that two trainers that
+lead each other's followers never wait for each other.
+
+Invariants: a policy is held alone, led, or followed, never two of them; each forming of a gang has a number, and what
+belongs to an older one is left before a newer one is formed; a gang that lost a rank ends on every rank, and what it
+held is restored from disk.
+"""
+
+import gc
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import structlog
+
+from flexmarl.contracts.spec.experiment import ExperimentSpec
+from workers.child import IntervalLog
+from workers.models import architecture_of
+from workers.training.decoder import parameter_order
+from workers.training.errors import RefusalCode, TrainerRefusal
+from workers.training.gangs.group import SILENT_S, Group, GroupLost, of_process_group
+from workers.training.gangs.layout import Shapes
+from workers.training.gangs.learner import MASTER, REFERENCE, ShardedLearner, flat
+from workers.training.gangs.orders import Accumulate, Build, Collect, Open, Order, Restore, Step
+from workers.training.gangs.rendezvous import Place, Rendezvous, reach
+from workers.training.objective import Objective
+from workers.training.wire import BindRequest, JoinReply, JoinRequest, rendezvous_key
+
+if TYPE_CHECKING:
+    import torch
+
+    Weights = Mapping[str, torch.Tensor]
+
+log = structlog.get_logger(__name__)
+
+JOIN_S = 60.0
+"""How long a leader waits for its ranks: all they have to do is to say that they are there, once they are idle."""
+GO_S = 900.0
+"""How long a rank waits for a leader that lives: it may have other work first."""
+
+Ranks = tuple[tuple[int, ...], int]
+"""Leases of a gang in the order of their ranks, and the number of its forming."""
+
+
+@dataclass(frozen=True, slots=True)
+class Led:
+    ranks: Ranks
+    group: Group
+
+
+class Gangs:
+    def __init__(
+        self,
+        spec: ExperimentSpec,
+        device: str,
+        intervals: IntervalLog,
+        join_s: float = JOIN_S,
+        silent_s: float = SILENT_S,
+    ) -> None:
+        self._builder = _Builder(spec, intervals)
+        self._device = device
+        self._join_s, self._silent_s = join_s, silent_s
+        self._rendezvous: Rendezvous | None = None
+        self._host = self._secret = ""
+        self._led: dict[str, Led] = {}
+        self._followed: dict[str, Following] = {}
+
+    def listen(self, host: str, secret: str) -> int:
+        """Open this trainer's rendezvous on the address of its child; returns its port."""
+        self._rendezvous, self._host, self._secret = Rendezvous(host), host, secret
+        return self._rendezvous.port
+
+    def fit(self, asked: BindRequest) -> bool:
+        """Tell whether a policy is with the ranks that are asked for; alone, or nowhere yet, is no other place."""
+        led = self._led.get(asked.policy)
+        if asked.policy in self._followed or (led is not None and led.group.closed):
+            return False
+        wanted = (tuple(asked.gang), asked.meeting) if asked.gang else None
+        return (None if led is None else led.ranks) == wanted
+
+    def leads(self, policy: str) -> bool:
+        """Tell whether this trainer leads a policy's gang."""
+        return policy in self._led
+
+    def lead(self, asked: BindRequest, epoch: str, weights: "Weights", reference: "Weights | None") -> ShardedLearner:
+        """Form a policy's gang and give its ranks their parts. Raises TrainerRefusal; nothing stands then."""
+        place = self._place(asked)
+        place.await_ranks(len(asked.gang), self._join_s)
+        group = _connected(place, 0, len(asked.gang), self._host, self._device, self._silent_s)
+        shapes = {name: list(weights[name].shape) for name in parameter_order(weights.keys())}
+        try:
+            group.order(Build(shapes))
+            with group.together():
+                learner = self._builder.learner(asked.policy, group, shapes, epoch)
+            learner.give(MASTER, flat(weights, shapes))
+            if reference is not None:
+                learner.give(REFERENCE, flat(reference, shapes))
+        except BaseException:
+            group.close()
+            raise
+        self._led[asked.policy] = Led((tuple(asked.gang), asked.meeting), group)
+        log.info("gang stands", policy=asked.policy, ranks=len(asked.gang), meeting=asked.meeting)
+        return learner
+
+    def join(self, asked: JoinRequest) -> JoinReply:
+        """Become a further rank of a gang: say so at the leader's rendezvous and wait for orders, in a thread."""
+        reply, known = JoinReply(asked.policy, asked.meeting), self._followed.get(asked.policy)
+        if known is not None and known.asked == asked and known.alive:
+            return reply
+        if known is not None and known.asked.meeting > asked.meeting:
+            raise TrainerRefusal(RefusalCode.GANG_INCOMPLETE, f"meeting {asked.meeting} of {asked.policy} is over")
+        self.leave(asked.policy)
+        place = reach(asked.leader, asked.key)
+        place.arrive(asked.rank)
+        connect = partial(_connected, place, asked.rank, asked.ranks, self._host, self._device, self._silent_s)
+        self._followed[asked.policy] = Following(asked, place, connect, self._builder)
+        self._followed[asked.policy].start()
+        return reply
+
+    def leave(self, policy: str) -> None:
+        """Leave a policy's gang, if there is one; its other ranks learn it."""
+        led, followed = self._led.pop(policy, None), self._followed.pop(policy, None)
+        if led is not None:
+            led.group.close()
+        if followed is not None:
+            followed.leave()
+
+    def _place(self, asked: BindRequest) -> Place:
+        if self._rendezvous is None:
+            raise TrainerRefusal(RefusalCode.GANG_INCOMPLETE, "this trainer has no rendezvous")
+        return self._rendezvous.place(rendezvous_key(self._secret, asked.policy, asked.meeting))
+
+
+class Following:
+    """One gang in which this trainer is a further rank."""
+
+    def __init__(
+        self, asked: JoinRequest, place: Place, connect: Callable[[], Group], builder: "_Builder"
+    ) -> None:
+        self.asked = asked
+        self._place = place
+        self._connect = connect
+        self._builder = builder
+        self._group: Group | None = None
+        self._learner: ShardedLearner | None = None
+        self._thread = threading.Thread(target=self._run, name=f"gang-{asked.policy}", daemon=True)
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def leave(self) -> None:
+        """End; the thread follows by itself."""
+        if self._group is not None:
+            self._group.close()
+        else:
+            self._place.leave()
+
+    def _run(self) -> None:
+        import torch
+
+        torch.set_flush_denormal(True)
+        told = log.bind(policy=self.asked.policy, rank=self.asked.rank, meeting=self.asked.meeting)
+        try:
+            if not self._place.await_go(GO_S):
+                told.info("the gang did not come together")
+                return
+            self._group = self._connect()
+            told.info("joined the gang")
+            self._follow(self._group)
+        except GroupLost as ended:
+            told.info("the gang is over", reason=str(ended))
+        except TrainerRefusal as refused:
+            told.warning("the gang is lost", code=refused.code, detail=refused.detail)
+        except Exception:  # this rank can do no more for the gang, whatever it was: the others learn it by its leaving
+            told.exception("rank failed")
+        finally:
+            if self._group is not None:
+                self._group.close()
+            self._learner = None
+            gc.collect()  # modules of FSDP2 know each other in circles
+
+    def _follow(self, group: Group) -> None:
+        while True:
+            order = group.next_order()
+            try:
+                with self._builder.working():
+                    self._carry_out(order, group)
+            except TrainerRefusal as refused:
+                if group.closed:
+                    raise
+                log.info("refused with the leader", policy=self.asked.policy, code=refused.code)
+
+    def _carry_out(self, order: Order, group: Group) -> None:
+        policy, began = self.asked.policy, time.time()
+        if isinstance(order, Build):
+            with group.together():
+                self._learner = self._builder.learner(policy, group, order.shapes, "")
+            return
+        learner = self._learner
+        assert learner is not None, "a leader's first order is to build"
+        match order:
+            case Accumulate():
+                stats = learner.follow(order)
+                self._builder.interval("train", policy, began, stats.tokens // group.ranks)
+            case Step():
+                learner.follow_step(order)
+                self._builder.interval("step", policy, began)
+            case Open():
+                learner.accumulator.open("")
+            case Collect(name):
+                learner.give_up(name)
+            case Restore(name):
+                learner.give(name, None)
+
+
+class _Builder:
+    """What learners of a run's policies are made of, and where their work is noted."""
+
+    def __init__(self, spec: ExperimentSpec, intervals: IntervalLog) -> None:
+        self._spec = spec
+        self._intervals = intervals
+
+    def learner(self, policy: str, group: Group, shapes: Shapes, epoch: str) -> ShardedLearner:
+        settings, algorithm = self._spec.policies[policy], self._spec.algorithm
+        return ShardedLearner(
+            shapes,
+            architecture_of(settings.model),
+            group,
+            Objective.of(algorithm.loss, algorithm),
+            settings.optimizer,
+            settings.precision,
+            epoch,
+            self._intervals.progress.beat,
+        )
+
+    def interval(self, phase: str, policy: str, began: float, tokens: int = 0) -> None:
+        """Note a stretch of work of this rank's device."""
+        self._intervals.add(phase, policy, began, time.time(), tokens)
+
+    def working(self) -> AbstractContextManager[None]:
+        """Let the host know that this process has something to do."""
+        return self._intervals.progress.work()
+
+
+def _connected(place: Place, rank: int, ranks: int, host: str, device: str, silent_s: float) -> Group:
+    """Make the process group of ranks that are all there. Raises TrainerRefusal when one is gone by then."""
+    try:
+        return Group(place, rank, ranks, host, device, silent_s)
+    except RuntimeError as error:
+        if not of_process_group(error):
+            raise
+        place.leave()
+        raise TrainerRefusal(RefusalCode.GANG_INCOMPLETE, f"the ranks cannot reach each other: {error}") from error
