@@ -1,15 +1,16 @@
-"""The real core over real trainer processes: groups settle by a plan, gradients and steps are real, service times paced.
+"""The real core over real trainer processes: groups settle by a plan, gradients and steps are real, times are paced.
 
 No database and no rollout stand between: what the core decides goes over HTTP to the trainers, one command at a time
 each, as a node's lanes send them, and what they answer comes back as the facts that the store would tell.
 """
 
 import asyncio
+import itertools
 import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -60,6 +61,9 @@ class Cluster:
         self._tasks: set[asyncio.Task[None]] = set()
         self._next_lease = 1
 
+    def _now(self) -> float:
+        return time.time()
+
     async def run(self, steps: int) -> None:
         """Play until so many steps are done."""
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as session:
@@ -80,13 +84,13 @@ class Cluster:
 
     async def _turn(self, deadline: float | None) -> float | None:
         try:
-            left = None if deadline is None else max(0.0, deadline - time.time())
+            left = None if deadline is None else max(0.0, deadline - self._now())
             fact = await asyncio.wait_for(self._facts.get(), left)
         except TimeoutError:
             fact = e.TimerFired()
         before = self.core.state.step
-        decision = self.core.handle(fact, time.time())
-        self.stepped += [time.time()] * (self.core.state.step - before)
+        decision = self.core.handle(fact, self._now())
+        self.stepped += [self._now()] * (self.core.state.step - before)
         self._void.update(decision.void)
         self.rulings += [f"{r.kind} {r.policy}: {r.reason}" for r in decision.rulings if r.kind.startswith("devices_")]
         for numbered in decision.commands:
@@ -109,6 +113,8 @@ class Cluster:
                 self._facts.put_nowait(e.WeightsServed(**told, incarnation="engine", command_no=no))
             case c.PlayGroups():
                 self._begin(self._play(no, command))
+            case c.WriteCheckpoint(label=label, step=step):  # of the evaluation before the first step
+                self._facts.put_nowait(e.CheckpointWritten(label=label, step=step, versions={}, path="", bytes=0))
             case c.CutMicroBatch():
                 self._cut[command.ref.policy, command.ref.no] = len(command.samples)
             case c.BindPolicy() | c.JoinGang() | c.SuspendPolicy() | c.Accumulate() | c.OptimizerStep():
@@ -159,7 +165,7 @@ class Cluster:
         first = command.groups[0].draw % self._spec.batch.tasks_per_step
         for place, group in enumerate(command.groups):
             await asyncio.sleep(each * (first + 1 if place == 0 else 1))
-            now = time.time()
+            now = self._now()
             self._facts.put_nowait(
                 e.GroupSettled(
                     draw=group.draw, origin=command.origin, epoch=command.epoch, command_no=no, started_at=now,
@@ -249,6 +255,107 @@ class Cluster:
         )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Durations:
+    """What trainers take under a virtual clock, in seconds."""
+
+    row: float
+    step: float
+    swap: float = 0.03
+    """To suspend a policy, and to bind or bring one back."""
+    form: float = 0.15
+    """To form a gang, beside that."""
+    hop: float = 0.01
+    """From a decision to its command's beginning, and from its end to the next decision."""
+
+
+class VirtualCluster(Cluster):
+    """The same, with trainers that only take their time, under the clock of the event loop."""
+
+    def __init__(self, spec: ExperimentSpec, rows: Rows, rollout_s: float, durations: Durations) -> None:
+        super().__init__(spec, rows, rollout_s, Path())
+        self._durations = durations
+        self._lanes: dict[int, asyncio.Queue] = {}
+        self._gangs: dict[str, int] = {}
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def run(self, steps: int) -> None:
+        self._facts.put_nowait(e.RunVerb(verb=e.Verb.START))
+        deadline: float | None = None
+        while len(self.stepped) < steps:
+            deadline = await self._turn(deadline)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _host(self, lease_id: int) -> None:
+        life = f"t{lease_id}.1.1"
+        endpoint = ChildEndpoint(lease_id, 1, "", e.DeviceUse.TRAINER, life, "", "")
+        trainer = self._trainers[lease_id] = Trainer(None, ChildClient(None, endpoint))
+        self._begin(self._lane(trainer))
+        self._facts.put_nowait(e.ChildReady(lease_id=lease_id, use=e.DeviceUse.TRAINER, incarnation=life))
+
+    async def _done(self, no: int, command: c.Command, client: ChildClient) -> e.Event:
+        seconds = self._takes(command)
+        await asyncio.sleep(self._durations.hop + seconds)
+        common = {"lease_id": command.lease_id, "incarnation": client.child.incarnation, "policy": command.policy}
+        match command:
+            case c.BindPolicy():
+                self._gangs[command.policy] = max(1, len(command.gang))
+                told = {"version": command.version or 0, "digest": command.digest or "0" * 64, "seconds": seconds}
+                made = {"created": command.version is None, "resumed": bool(command.resume)}
+                return e.PolicyBound(**common, **told, **made)
+            case c.JoinGang():
+                return e.RankJoined(**common, meeting=command.meeting)
+            case c.SuspendPolicy():
+                told = {"ticket": f"{command.policy}-{no}", "bytes": 1, "seconds": seconds, "command_no": no}
+                return e.PolicySuspended(**common, **told, accumulator=command.accumulator)
+            case c.Accumulate():
+                told = command.model_dump(include={"policy", "micro_batch", "accumulator"})
+                rows = self._cut[command.policy, command.micro_batch]
+                tokens = rows * TOKENS
+                stats = TrainStats(
+                    rows=rows, tokens=tokens, z=tokens, loss_sum=0.0, entropy_sum=0.0, seconds=seconds
+                )  # fmt: skip
+                return e.MicroBatchAccumulated(**told, stats=stats)
+        return e.StepCommitted(
+            policy=command.policy, version=command.next_version, parent=command.next_version - 1, digest="0" * 64,
+            accumulator=command.accumulator, learning_rate=command.learning_rate,
+        )  # fmt: skip
+
+    def _takes(self, command: c.Command) -> float:
+        own = self._durations
+        match command:
+            case c.Accumulate():
+                rows = self._cut[command.policy, command.micro_batch]
+                return own.row * -(-rows // self._gangs[command.policy])
+            case c.OptimizerStep():
+                return own.step
+            case c.BindPolicy():
+                return own.swap + (own.form if command.gang else 0.0)
+            case c.JoinGang():
+                return 0.0
+        return own.swap
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock goes on to what is next as soon as nothing is left to do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._virtual = 0.0
+
+    def time(self) -> float:
+        return self._virtual
+
+    def _run_once(self) -> None:
+        if not self._ready and self._scheduled:
+            self._virtual = max(self._virtual, self._scheduled[0]._when)
+        super()._run_once()
+
+
 def _rows(count: int, seed: int) -> list[wire.TrainRow]:
     rng = np.random.default_rng(seed)
     return [
@@ -265,9 +372,8 @@ def _rows(count: int, seed: int) -> list[wire.TrainRow]:
     ]
 
 
-def played(spec: ExperimentSpec, rows: Rows, rollout_s: float, home: Path, steps: int) -> tuple[list[float], Mapping]:
-    """Return how long each step took, the first left out, and what was decided."""
-    cluster = Cluster(spec, rows, rollout_s, home)
-    asyncio.run(cluster.run(steps))
-    took = [after - before for before, after in zip(cluster.stepped, cluster.stepped[1:], strict=False)]
-    return took, {"rulings": cluster.rulings}
+def played(cluster: Cluster, steps: int) -> list[float]:
+    """Return how long each step took, the first left out."""
+    with asyncio.Runner(loop_factory=VirtualLoop if isinstance(cluster, VirtualCluster) else None) as runner:
+        runner.run(cluster.run(steps))
+    return [after - before for before, after in itertools.pairwise(cluster.stepped)]

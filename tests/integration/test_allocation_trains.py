@@ -85,7 +85,8 @@ def test_a_killed_trainer_takes_what_it_suspended_with_it_and_nothing_is_lost(sy
         time.sleep(0.1)
     [(pid,), *_] = asked(
         system,
-        "SELECT pid FROM store.lease WHERE run_id = %(run)s AND use = 'trainer' AND incarnation <> '' AND state = 'held'",
+        "SELECT pid FROM store.lease "
+        "WHERE run_id = %(run)s AND use = 'trainer' AND incarnation <> '' AND state = 'held'",
         run["no"],
     )
     os.kill(pid, signal.SIGKILL)

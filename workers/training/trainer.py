@@ -130,7 +130,7 @@ class Trainer:
             self._references.get(asked.policy),
         )  # fmt: skip
         pace = self._spec.resources.pace
-        declared = pace.micro_batch_s + pace.row_s * len(asked.rows)
+        declared = pace.micro_batch_s + pace.row_s * -(-len(asked.rows) // self.gangs.size(asked.policy))
         keep_pace(began, declared)
         self._intervals.add("train", asked.policy, began, time.time(), stats.tokens)
         return AccumulateReply({**stats.model_dump(), "seconds": max(stats.seconds, declared)})

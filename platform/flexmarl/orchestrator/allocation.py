@@ -85,6 +85,8 @@ class _Book:
     seen: Snapshot
     residents: dict[int, list[str]]
     leaving: set[str]
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Policy -> devices it has."""
     promised: set[int] = field(default_factory=set)
     """Devices on their way to somebody who waits."""
 
@@ -102,22 +104,29 @@ class _Book:
     def _fits(self, standing: Standing, left: list[str]) -> bool:
         if standing.least > 1:
             return not left
-        alone = all(len(self.seen.policies[name].gang) == 1 for name in left)
+        alone = all(self.sizes[name] == 1 for name in left)
         return alone and (self.seen.places is None or len(left) < self.seen.places)
 
-    def bind(self, policy: str, gang: Iterable[int]) -> None:
+    def bind(self, policy: str, gang: tuple[int, ...]) -> None:
+        self.sizes[policy] = len(gang)
         for device in gang:
             self.residents[device].append(policy)
 
 
-def on_demand(seen: Snapshot) -> list[Change]:
-    """Bind who waits, make room for who still does, and then spread out what works."""
+def _open(seen: Snapshot) -> _Book:
     book = _Book(seen, {device: [] for device in seen.devices}, set())
     for name, standing in seen.policies.items():
+        book.sizes[name] = len(standing.gang)
         for device in standing.gang:
             book.residents.setdefault(device, []).append(name)
         if standing.leaving:
             book.leaving.add(name)
+    return book
+
+
+def on_demand(seen: Snapshot) -> list[Change]:
+    """Bind who waits, make room for who still does, and then spread out what works."""
+    book = _open(seen)
     changes: list[Change] = []
     waiting = _waiting(seen)
     for name in waiting:
@@ -127,10 +136,7 @@ def on_demand(seen: Snapshot) -> list[Change]:
 
 def spread_once(seen: Snapshot) -> list[Change]:
     """Bind who is nowhere, and move nobody."""
-    book = _Book(seen, {device: [] for device in seen.devices}, set())
-    for name, standing in seen.policies.items():
-        for device in standing.gang:
-            book.residents.setdefault(device, []).append(name)
+    book = _open(seen)
     changes: list[Change] = []
     for name in _waiting(seen):
         standing, room = seen.policies[name], book.room(name)
@@ -265,25 +271,29 @@ def _sharing(book: _Book) -> list[str]:
 
 
 def _grow(book: _Book, idle: list[int]) -> list[Change]:
-    """Let the policy with most work per device take idle ones; who is warm on them makes room first."""
+    """Let the policy with most work per device take idle ones; who is warm there, or beside it, makes room first."""
     seen = book.seen
     most = [
         (-s.seconds / len(s.gang), name)
         for name, s in seen.policies.items()
         if s.has_work and s.gang and s.still and len(s.gang) < s.most
     ]
+    leaves = set(_idle(book))
     for _, name in sorted(most):
         own = seen.policies[name]
-        warm = [n for n in _idle(book) if set(seen.policies[n].gang) <= set(idle)]
-        free = [device for device in idle if all(n in warm for n in book.residents[device])]
-        size = min(own.most, len(own.gang) + len(free))
-        if size == len(own.gang) or not _pays(seen, own.seconds * (1 / len(own.gang) - 1 / size)):
+        if not set(book.residents[own.gang[0]]) - {name} <= leaves:
             continue
-        text = f"{name} has more work than a swap costs, and {len(free)} devices are idle"
-        movers = [n for n in warm if set(seen.policies[n].gang) & set(free)] or [name]
-        return [Suspend(mover, "grow", text) for mover in movers]
+        free = [device for device in idle if leaves.issuperset(book.residents[device])]
+        size = min(own.most, len(own.gang) + len(free))
+        taken = {*own.gang, *free[: size - len(own.gang)]}
+        movers = [other for other in seen.policies if other != name and taken.intersection(seen.policies[other].gang)]
+        saved_s = own.seconds * (1 / len(own.gang) - 1 / size)
+        if size == len(own.gang) or not _pays(seen, saved_s, 1 + len(movers)):
+            continue
+        text = f"{name} has more work than a swap costs, and could have {size} devices instead of {len(own.gang)}"
+        return [Suspend(mover, "grow", text) for mover in movers or [name]]
     return []
 
 
-def _pays(seen: Snapshot, saved_s: float) -> bool:
-    return saved_s > WORTH * seen.swap_s
+def _pays(seen: Snapshot, saved_s: float, swaps: int = 1) -> bool:
+    return saved_s > WORTH * seen.swap_s * swaps

@@ -13,10 +13,12 @@ from typing import Literal
 from flexmarl.contracts.commands import BindPolicy, JoinGang, SuspendPolicy
 from flexmarl.contracts.events import DeviceUse, PolicySuspended, RankJoined
 from flexmarl.contracts.rulings import RulingKind
+from flexmarl.contracts.status import RunStatus
 from flexmarl.orchestrator.allocation import Bind, Snapshot, Standing, next_look, on_demand, spread_once
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.state import LeaseState, PolicyState, RunState
 
+_BEGINS = frozenset({RunStatus.STARTING, RunStatus.RESUMING})
 NEWEST = 0.3
 """Weight of the newest measurement in what work and swaps are said to take."""
 
@@ -83,6 +85,9 @@ def _smoothed(before: float, newest: float) -> float:
 
 def _allocate(ctx: Context, leases: list[LeaseState], due: dict[str, int]) -> None:
     state, rule = ctx.state, ctx.plan.spec.mechanisms.allocation
+    whole = len(leases) == ctx.plan.spec.resources.training_devices
+    if not whole and (rule.type == "static" or state.status in _BEGINS):
+        return  # who is bound meanwhile would crowd those that are there
     for name in ctx.plan.trainable:
         _mark(ctx, name, name in due)
     seen = Snapshot(

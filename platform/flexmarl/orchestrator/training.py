@@ -27,6 +27,10 @@ from flexmarl.orchestrator.state import (
 )
 from flexmarl.orchestrator.totals import TrainTotals
 
+SHORT_S = 0.1
+"""Where policies move, a device is handed one micro-batch at a time, and a second to take up behind it when they are
+shorter than this. What waits in the core can go elsewhere; what waits at a device keeps others from it."""
+
 
 def drive_trainer(ctx: Context) -> None:
     """Ask the trainers for everything they can do now."""
@@ -77,7 +81,9 @@ def _accumulate(ctx: Context, lease: LeaseState, cohort: Cohort, name: str) -> N
     own, policy = cohort.policies[name], ctx.state.policies[name]
     asked = ctx.state.outstanding.count_about("accumulate", name)
     number = len(own.micro_batches) - own.accumulated - asked
-    if not number:
+    if ctx.plan.allocates:
+        number = min(number, _ahead(own, policy) - _queued(ctx, lease))
+    if number <= 0:
         return
     for micro_batch in _unasked(ctx, name, own, number):
         key = f"accumulate:{name}:{micro_batch.no}"
@@ -90,6 +96,18 @@ def _accumulate(ctx: Context, lease: LeaseState, cohort: Cohort, name: str) -> N
                 entropy_coef=ctx.plan.entropy_coefficient(cohort.no),
             )
             ctx.issue(key, command, lease_id=lease.lease_id)
+
+
+def _ahead(own: PolicyCohort, policy: PolicyState) -> int:
+    """Say how many micro-batches of a policy its device is handed at once."""
+    tokens = max((micro_batch.tokens for micro_batch in own.micro_batches), default=0)
+    return 1 if tokens * policy.home.token_s > SHORT_S * max(1, len(policy.home.gang)) else 2
+
+
+def _queued(ctx: Context, lease: LeaseState) -> int:
+    """Count the micro-batches that a device was handed and has not done."""
+    there = (name for name, policy in ctx.state.policies.items() if policy.home.gang[:1] == [lease.lease_id])
+    return sum(ctx.state.outstanding.count_about("accumulate", name) for name in there)
 
 
 def _unasked(ctx: Context, name: str, own: PolicyCohort, number: int) -> list[MicroBatchState]:

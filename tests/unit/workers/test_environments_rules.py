@@ -180,7 +180,9 @@ def test_kitchen_never_trains_on_a_held_out_task() -> None:
     assert (len(seen[0]), len(seen[1])) == (34, 11)
 
 
-@pytest.mark.parametrize("spec", [Kitchen(), Kitchen(recipes=1), Kitchen(cooks=4, turns=16), Kitchen(cooks=5, turns=24)], ids=str)
+@pytest.mark.parametrize(
+    "spec", [Kitchen(), Kitchen(recipes=1), Kitchen(cooks=4, turns=16), Kitchen(cooks=5, turns=24)], ids=str
+)
 def test_kitchen_habits_serve_every_order(spec: Kitchen) -> None:
     family = family_of(spec)
     for seed in range(60):

@@ -89,6 +89,11 @@ class Gangs:
         """Tell whether this trainer leads a policy's gang."""
         return policy in self._led
 
+    def size(self, policy: str) -> int:
+        """Return how many ranks a policy has here: one, unless this trainer leads its gang."""
+        led = self._led.get(policy)
+        return 1 if led is None else led.group.ranks
+
     def lead(self, asked: BindRequest, epoch: str, weights: "Weights", reference: "Weights | None") -> ShardedLearner:
         """Form a policy's gang and give its ranks their parts. Raises TrainerRefusal; nothing stands then."""
         place = self._place(asked)

@@ -86,8 +86,8 @@ class Allocation(Strict):
     has gathered when another needs them. `static`: each has its own devices, or its part of one, from beginning to
     end."""
     homes: dict[Name, tuple[int, ...]] = {}
-    """With `static`: policy -> which of the run's trainer devices it is trained on, counted from 0. One that is not named
-    gets the device with the fewest policies; so does one whose device is lost, until it is replaced."""
+    """With `static`: policy -> which of the run's trainer devices it is trained on, counted from 0. One that is not
+    named gets the device with the fewest policies. One whose device is lost waits for the next."""
     keep_warm_s: float | None = Field(default=None, ge=0.0, le=86_400.0)
     """How long a policy that has nothing to do keeps its devices although another waits for them; null: as long as a
     swap of policies takes, as it was measured."""

@@ -14,7 +14,7 @@ class Pace(Strict):
     micro_batch_s: float = Field(default=0.0, ge=0.0, le=3600.0)
     """Seconds per micro-batch, beside those of its rows."""
     row_s: float = Field(default=0.0, ge=0.0, le=60.0)
-    """Seconds per row of a micro-batch."""
+    """Seconds per row of a micro-batch, of which the ranks of a gang take a part each."""
     step_s: float = Field(default=0.0, ge=0.0, le=3600.0)
     """Seconds per optimizer step."""
 
