@@ -27,11 +27,12 @@ from harness import Report, interleave, paired_ratios, start
 from flexmarl.contracts.spec import ExperimentSpec
 
 ROLES = [f"cook_{i + 1}" for i in range(5)]
-GROUPS, MEMBERS = 8, 2
+GROUPS, MEMBERS = 32, 2
 HOT, COLD = 12, 2
 """Rows that an episode gives of the policy that has most of the work, and of each other one: 60 and 10 %."""
 PHASE = 1
-ROW_S, STEP_S, ROLLOUT_S = 0.03, 0.05, 0.5
+DEVICE_S, STEP_S, ROLLOUT_S = 9.6, 0.05, 0.5
+"""Seconds that the rows of a step take when all devices share them evenly; of an optimizer step; of a rollout."""
 
 Partition = dict[str, tuple[int, ...]]
 
@@ -44,9 +45,14 @@ def rows(load: str, cohort: int, role: str) -> int:
     return HOT if role == hot(load, cohort) else COLD
 
 
+def row_s(devices: int) -> float:
+    """Return what a row takes on one device, so that a step takes about as long with any number of them."""
+    return DEVICE_S * devices / ((HOT + COLD * (len(ROLES) - 1)) * GROUPS * MEMBERS)
+
+
 def bound_s(load: str, cohort: int, devices: int) -> float:
     """Return the least time of a step: its rows and optimizer steps on all devices, or its rollout and a step."""
-    work = sum(rows(load, cohort, role) for role in ROLES) * GROUPS * MEMBERS * ROW_S + len(ROLES) * STEP_S
+    work = sum(rows(load, cohort, role) for role in ROLES) * GROUPS * MEMBERS * row_s(devices) + len(ROLES) * STEP_S
     return max(work / devices, ROLLOUT_S + STEP_S)
 
 
@@ -91,7 +97,7 @@ def spec(devices: int, partition: Partition | None) -> ExperimentSpec:
             "policies": policies,
             "batch": {"tasks_per_step": GROUPS, "episodes_per_task": MEMBERS, "micro_batch_groups": 1},
             "mechanisms": {"allocation": allocation},
-            "resources": {"training_devices": devices, "pace": {"row_s": ROW_S, "step_s": STEP_S}},
+            "resources": {"training_devices": devices, "pace": {"row_s": row_s(devices), "step_s": STEP_S}},
             "budget": {"train_steps": 100_000},
             "evaluation": {"every_steps": 100_000, "tasks": 1},
             "checkpoints": {"every_steps": 100_000},
@@ -110,7 +116,7 @@ def measure(load: str, devices: int, steps: int, repeats: int, report: Report, v
         own = spec(devices, partition)
         with tempfile.TemporaryDirectory(prefix="flexmarl-allocation-") as home:
             if virtual:
-                cluster: Cluster = VirtualCluster(own, own_rows, ROLLOUT_S, Durations(ROW_S, STEP_S))
+                cluster: Cluster = VirtualCluster(own, own_rows, ROLLOUT_S, Durations(row_s(devices), STEP_S))
             else:
                 cluster = Cluster(own, own_rows, ROLLOUT_S, Path(home))
             took = sum(played(cluster, steps))

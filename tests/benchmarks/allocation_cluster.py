@@ -118,9 +118,12 @@ class Cluster:
             case c.CutMicroBatch():
                 self._cut[command.ref.policy, command.ref.no] = len(command.samples)
             case c.BindPolicy() | c.JoinGang() | c.SuspendPolicy() | c.Accumulate() | c.OptimizerStep():
-                self._trainers[command.lease_id].orders.put_nowait((no, command))
+                self._send(no, command)
             case other:
                 raise RuntimeError(f"nobody carries out {other.kind}")
+
+    def _send(self, no: int, command: c.Command) -> None:
+        self._trainers[command.lease_id].orders.put_nowait((no, command))
 
     def _begin(self, work) -> None:
         task = asyncio.create_task(work)
@@ -297,9 +300,25 @@ class VirtualCluster(Cluster):
         self._begin(self._lane(trainer))
         self._facts.put_nowait(e.ChildReady(lease_id=lease_id, use=e.DeviceUse.TRAINER, incarnation=life))
 
-    async def _done(self, no: int, command: c.Command, client: ChildClient) -> e.Event:
-        seconds = self._takes(command)
-        await asyncio.sleep(self._durations.hop + seconds)
+    async def _lane(self, trainer: Trainer) -> None:
+        """Carry out what has arrived; what it comes to is told a hop later, while the next is begun."""
+        loop = asyncio.get_running_loop()
+        while True:
+            arrives, (no, command) = await trainer.orders.get()
+            await asyncio.sleep(max(0.0, arrives - loop.time()))
+            if no in self._void:
+                continue
+            seconds = self._takes(command)
+            await asyncio.sleep(seconds)
+            if no not in self._void:
+                fact = self._fact(no, command, trainer.client, seconds)
+                loop.call_later(self._durations.hop, self._facts.put_nowait, fact)
+
+    def _send(self, no: int, command: c.Command) -> None:
+        arrives = asyncio.get_running_loop().time() + self._durations.hop
+        self._trainers[command.lease_id].orders.put_nowait((arrives, (no, command)))
+
+    def _fact(self, no: int, command: c.Command, client: ChildClient, seconds: float) -> e.Event:
         common = {"lease_id": command.lease_id, "incarnation": client.child.incarnation, "policy": command.policy}
         match command:
             case c.BindPolicy():

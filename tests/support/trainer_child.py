@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -40,12 +40,14 @@ class TrainerChild:
     incarnation: str
     lease: int
     secret: str
-    inside: Sequence[str] = ()
-    """What comes before a command that reaches it from where it runs."""
+    log: Path
+    through: ThreadPoolExecutor | None = None
+    """Where it is asked from, if not from here."""
 
     def ask(self, path: str, body: object, kind: type[Reply]) -> Reply:
         """Ask for a verb. Raises Refused."""
-        status, raw = self._post(path, msgspec.msgpack.encode(body))
+        given = path, msgspec.msgpack.encode(body)
+        status, raw = self._post(*given) if self.through is None else self.through.submit(self._post, *given).result()
         if status == 200:
             return msgspec.msgpack.decode(raw, type=kind)
         raise Refused(msgspec.msgpack.decode(raw, type=Refusal))
@@ -76,20 +78,20 @@ class TrainerChild:
 def start_trainer(
     home: Path, lease: int, spec: dict[str, Any], host: str = "127.0.0.1", inside: Sequence[str] = (), life: int = 1
 ) -> TrainerChild:
-    """Start a trainer of a lease; its state plane is under `home`. `inside`: the command that starts it elsewhere."""
+    """Start a trainer of a lease; its state plane is under `home`, and its log beside it.
+
+    `inside`: the command that starts it elsewhere.
+    """
     incarnation, secret = f"t{lease}.{life}.1", f"secret of {lease}.{life}"
     config = ChildConfig("trainer", 1, lease, 3, incarnation, "cpu", 1, host, secret, str(home), spec)
+    log = home.parent / f"{home.name}-{incarnation}.log"
     process = subprocess.Popen(
         [*inside, sys.executable, "-m", "workers.training.serve"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        stderr=log.open("ab"),
         cwd=ROOT,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "platform")]),
-            "OMP_NUM_THREADS": "1",
-            **QUIET,
-        },
+        env={**os.environ, **QUIET, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'platform'}", "OMP_NUM_THREADS": "1"},
     )
     assert process.stdin is not None
     assert process.stdout is not None
@@ -99,7 +101,7 @@ def start_trainer(
     watchdog.start()
     ready = msgspec.json.decode(process.stdout.readline(), type=ChildReady)
     watchdog.cancel()
-    return TrainerChild(process, host, ready.port, ready.rendezvous, ready.incarnation, lease, secret, inside)
+    return TrainerChild(process, host, ready.port, ready.rendezvous, ready.incarnation, lease, secret, log)
 
 
 def join(leader: TrainerChild, child: TrainerChild, gang: Sequence[TrainerChild], policy: str, meeting: int) -> None:
@@ -111,23 +113,20 @@ def join(leader: TrainerChild, child: TrainerChild, gang: Sequence[TrainerChild]
 
 
 def bind(
-    gang: Sequence[TrainerChild], policy: str, meeting: int = 1, known: BindReply | None = None, first: str = ""
+    gang: Sequence[TrainerChild],
+    policy: str,
+    meeting: int = 1,
+    known: BindReply | None = None,
+    first: str = "",
+    asked: BindRequest | None = None,
 ) -> BindReply:
     """Bind a policy to a gang, its first trainer leading, or to one trainer alone. Raises Refused."""
-    leader = gang[0]
-    leases = [child.lease for child in gang] if len(gang) > 1 else []
-    asked = BindRequest(policy, CREATE, gang=leases, meeting=meeting)
-    if known is not None:
-        asked = BindRequest(
-            policy, known.version, known.digest, known.state, reference=first, gang=leases, meeting=meeting
-        )
+    if asked is None:
+        asked = BindRequest(policy, CREATE)
+        if known is not None:
+            asked = BindRequest(policy, known.version, known.digest, known.state, reference=first)
+    if len(gang) > 1:
+        asked = msgspec.structs.replace(asked, gang=[child.lease for child in gang], meeting=meeting)
     for child in gang[1:]:
-        join(leader, child, gang, policy, meeting)
-    return leader.ask("/bind", asked, BindReply)
-
-
-def beside(
-    pool: ThreadPoolExecutor, child: TrainerChild, path: str, body: object, kind: type[Reply]
-) -> "Future[Reply]":
-    """Ask, and go on without the answer."""
-    return pool.submit(child.ask, path, body, kind)
+        join(gang[0], child, gang, policy, meeting)
+    return gang[0].ask("/bind", asked, BindReply)

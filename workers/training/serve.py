@@ -120,8 +120,8 @@ async def run(config: ChildConfig) -> None:
     """Serve until told to stop."""
     intervals = IntervalLog()
     thread = ThreadPoolExecutor(1, thread_name_prefix="trainer", initializer=_prepare_thread)
+    trainer = make_trainer(config, intervals)
     try:
-        trainer = make_trainer(config, intervals)
         meet = 0
         with contextlib.suppress(OSError):  # the address is not this machine's: the server says so when it binds it
             meet = trainer.gangs.listen(config.host, config.secret)
@@ -130,6 +130,7 @@ async def run(config: ChildConfig) -> None:
     finally:
         with contextlib.suppress(RuntimeError):
             thread.shutdown(wait=False, cancel_futures=True)
+        trainer.gangs.close()
 
 
 def main() -> None:

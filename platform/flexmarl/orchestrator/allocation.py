@@ -107,6 +107,15 @@ class _Book:
         alone = all(self.sizes[name] == 1 for name in left)
         return alone and (self.seen.places is None or len(left) < self.seen.places)
 
+    def working(self, device: int) -> list[str]:
+        """List the policies on a device that have work and stay."""
+        names = self.residents[device]
+        return [name for name in names if self.seen.policies[name].has_work and name not in self.leaving]
+
+    def fits(self, policy: str, device: int) -> bool:
+        """Tell whether a policy could have a device as it is."""
+        return self._fits(self.seen.policies[policy], self.residents[device])
+
     def bind(self, policy: str, gang: tuple[int, ...]) -> None:
         self.sizes[policy] = len(gang)
         for device in gang:
@@ -130,8 +139,11 @@ def on_demand(seen: Snapshot) -> list[Change]:
     changes: list[Change] = []
     waiting = _waiting(seen)
     for name in waiting:
-        changes += _serve(book, name, waiting)
-    return changes if waiting else _spread(book)
+        changes += _serve(book, name)
+    if not waiting:
+        return _spread(book)
+    bound = [change for change in changes if isinstance(change, Bind)]
+    return _widened(book, bound) if len(bound) == len(waiting) else changes
 
 
 def spread_once(seen: Snapshot) -> list[Change]:
@@ -170,29 +182,56 @@ def _since(seen: Snapshot, name: str) -> float:
     return seen.now if since is None else since
 
 
-def _serve(book: _Book, name: str, waiting: list[str]) -> list[Change]:
-    """Give a policy its gang, or let others make room for it."""
-    seen, standing = book.seen, book.seen.policies[name]
+def _serve(book: _Book, name: str) -> list[Change]:
+    """Give a policy devices on which nobody works, or let others make room; it shares one where all are at work."""
+    standing = book.seen.policies[name]
     room = [device for device in book.room(name) if device not in book.promised]
-    if len(room) >= standing.least:
-        gang = tuple(sorted(room[: _size(book, name, room, waiting)]))
-        book.bind(name, gang)
-        waited = seen.now - _since(seen, name)
-        text = f"{name} has work, waited {waited:.1f} s and gets {len(gang)} of up to {standing.most} devices"
-        return [Bind(name, gang, "work", text)]
-    coming = [device for device in book.room(name, book.leaving) if device not in book.promised]
+    quiet = [device for device in room if not book.working(device)]
+    if len(quiet) >= standing.least:
+        return [_bound(book, name, quiet[: standing.least])]
+    coming = [d for d in book.room(name, book.leaving) if d not in book.promised and not book.working(d)]
     if len(coming) >= standing.least:
         book.promised.update(coming[: standing.least])
         return []
-    return _make_room(book, name, standing)
+    made = _make_room(book, name, standing)
+    if made or len(room) < standing.least:
+        return made
+    return [_bound(book, name, room[: standing.least])]
 
 
-def _size(book: _Book, name: str, room: list[int], waiting: list[str]) -> int:
-    """Say how many of the devices a policy takes: beyond its least only empty ones that nobody else waits for."""
-    standing = book.seen.policies[name]
-    empty = [device for device in room if not book.residents[device]]
-    others = sum(book.seen.policies[other].least for other in waiting if other != name)
-    return max(standing.least, min(standing.most, len(empty) - others))
+def _bound(book: _Book, name: str, gang: list[int]) -> Bind:
+    seen, most = book.seen, book.seen.policies[name].most
+    waited, chosen = seen.now - _since(seen, name), tuple(sorted(gang))
+    book.bind(name, chosen)
+    text = f"{name} has work, waited {waited:.1f} s and gets {len(chosen)} of up to {most} devices"
+    return Bind(name, chosen, "work", text)
+
+
+def _widened(book: _Book, bound: list[Bind]) -> list[Change]:
+    """Share devices that hold nobody out among those that are bound now, one by one to whom it helps most."""
+    seen = book.seen
+    empty = [device for device, names in book.residents.items() if not names]
+    gangs = {bind.policy: list(bind.gang) for bind in bound}
+    while empty:
+        helped = [
+            (-own.seconds / len(gang), name)
+            for name, gang in gangs.items()
+            if len(gang) < (own := seen.policies[name]).most
+            and own.seconds < inf
+            and all(book.residents[device] == [name] for device in gang)
+        ]
+        if not helped:
+            break
+        _, name = min(helped)
+        device = empty.pop(0)
+        gangs[name].append(device)
+        book.residents[device].append(name)
+    changes: list[Change] = []
+    for bind in bound:
+        own, gang = seen.policies[bind.policy], gangs[bind.policy]
+        pays = _pays(seen, own.seconds * (1 / len(bind.gang) - 1 / len(gang)))
+        changes.append(_bound(book, bind.policy, gang) if len(gang) > len(bind.gang) and pays else bind)
+    return changes
 
 
 def _make_room(book: _Book, name: str, standing: Standing) -> list[Change]:
@@ -251,41 +290,43 @@ def _spread(book: _Book) -> list[Change]:
     seen = book.seen
     if book.leaving or any(s.gang and not s.still and not s.has_work for s in seen.policies.values()):
         return []
-    idle = [device for device, names in book.residents.items() if not any(seen.policies[n].has_work for n in names)]
-    if not idle:
+    leaves = set(_idle(book))
+    quiet = [d for d, names in book.residents.items() if not book.working(d) and leaves.issuperset(names)]
+    if not quiet:
         return []
-    for name in sorted(_sharing(book), key=lambda name: seen.policies[name].seconds):
-        room = [device for device in book.room(name) if device in idle]
-        if room and _pays(seen, seen.policies[name].seconds):
-            return [Suspend(name, "shared", f"{name} shares its device with others that work, and another is idle")]
-    return _grow(book, idle)
+    return _part(book, quiet) or _grow(book, quiet, leaves)
 
 
-def _sharing(book: _Book) -> list[str]:
-    """List the policies with work that share their device with another that works, but the first of each."""
-    seen, found = book.seen, []
-    for names in book.residents.values():
-        working = [name for name in names if seen.policies[name].has_work]
-        found += [name for name in working[1:] if seen.policies[name].still]
-    return found
+def _part(book: _Book, quiet: list[int]) -> list[Change]:
+    """Move the policy whose leaving shortens the work of its device most to a quiet one."""
+    seen, best, chosen = book.seen, 0.0, ""
+    for device in book.residents:
+        load = {name: seen.policies[name].seconds for name in book.working(device)}
+        for name, own in load.items():
+            saved = sum(load.values()) - max(own, sum(load.values()) - own)
+            if len(load) > 1 and seen.policies[name].still and seen.policies[name].least == 1 and saved > best:
+                best, chosen = saved, name
+    there = [name for name in book.residents[quiet[0]] if not book.fits(chosen, quiet[0])] if chosen else []
+    if not chosen or not _pays(seen, best, 1 + len(there)):
+        return []
+    text = f"{chosen} shares its device with others that work, and another has nothing to do"
+    return [Suspend(mover, "shared", text) for mover in there or [chosen]]
 
 
-def _grow(book: _Book, idle: list[int]) -> list[Change]:
-    """Let the policy with most work per device take idle ones; who is warm there, or beside it, makes room first."""
+def _grow(book: _Book, quiet: list[int], leaves: set[str]) -> list[Change]:
+    """Let the policy with most work per device take quiet ones; who is warm there, or beside it, makes room first."""
     seen = book.seen
     most = [
         (-s.seconds / len(s.gang), name)
         for name, s in seen.policies.items()
-        if s.has_work and s.gang and s.still and len(s.gang) < s.most
+        if s.has_work and s.gang and s.still and len(s.gang) < s.most and s.seconds < inf
     ]
-    leaves = set(_idle(book))
     for _, name in sorted(most):
         own = seen.policies[name]
         if not set(book.residents[own.gang[0]]) - {name} <= leaves:
             continue
-        free = [device for device in idle if leaves.issuperset(book.residents[device])]
-        size = min(own.most, len(own.gang) + len(free))
-        taken = {*own.gang, *free[: size - len(own.gang)]}
+        size = min(own.most, len(own.gang) + len(quiet))
+        taken = {*own.gang, *quiet[: size - len(own.gang)]}
         movers = [other for other in seen.policies if other != name and taken.intersection(seen.policies[other].gang)]
         saved_s = own.seconds * (1 / len(own.gang) - 1 / size)
         if size == len(own.gang) or not _pays(seen, saved_s, 1 + len(movers)):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SILENT_S = 120.0
 """A rank that takes no part in what all do for this long counts as lost."""
-LOOK_S = 5.0
+LOOK_S = 1.0
 """How often a rank that waits for orders looks whether its gang is still wanted."""
 _numbers = itertools.count(1)
 """Of this process's groups: torch finds them by a name."""

@@ -45,6 +45,9 @@ JOIN_S = 60.0
 GO_S = 900.0
 """How long a rank waits for a leader that lives: it may have other work first."""
 
+LEAVE_S = 5.0
+"""How long a trainer that ends waits for its threads."""
+
 Ranks = tuple[tuple[int, ...], int]
 """Leases of a gang in the order of their ranks, and the number of its forming."""
 
@@ -137,6 +140,15 @@ class Gangs:
         if followed is not None:
             followed.leave()
 
+    def close(self) -> None:
+        """Leave every gang, and wait for its thread, which must not outlive what it works with."""
+        followed = list(self._followed.values())
+        for policy in [*self._led, *self._followed]:
+            self.leave(policy)
+        for following in followed:
+            following.join(LEAVE_S)
+        gc.collect()
+
     def _place(self, asked: BindRequest) -> Place:
         if self._rendezvous is None:
             raise TrainerRefusal(RefusalCode.GANG_INCOMPLETE, "this trainer has no rendezvous")
@@ -146,9 +158,7 @@ class Gangs:
 class Following:
     """One gang in which this trainer is a further rank."""
 
-    def __init__(
-        self, asked: JoinRequest, place: Place, connect: Callable[[], Group], builder: "_Builder"
-    ) -> None:
+    def __init__(self, asked: JoinRequest, place: Place, connect: Callable[[], Group], builder: "_Builder") -> None:
         self.asked = asked
         self._place = place
         self._connect = connect
@@ -163,6 +173,10 @@ class Following:
 
     def start(self) -> None:
         self._thread.start()
+
+    def join(self, seconds: float) -> None:
+        """Wait for its end."""
+        self._thread.join(seconds)
 
     def leave(self) -> None:
         """End; the thread follows by itself."""
