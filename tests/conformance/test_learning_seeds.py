@@ -51,6 +51,7 @@ def synchronous() -> dict[int, float]:
     return {seed: played(seed, "sync").expected() for seed in SEEDS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_every_schedule_reaches_the_synchronous_ones_reward_at_equal_samples(
     schedule: str, synchronous: dict[int, float]
@@ -72,6 +73,7 @@ def normalised(seed: int, key: str, paid: dict[str, float]) -> float:
     return played(seed, "flexmarl", paid, algorithm={"group_key": key, "advantage": advantage}).expected()
 
 
+@pytest.mark.slow
 def test_each_agent_by_itself_learns_whatever_unit_it_is_paid_in_and_one_mean_for_all_does_not():
     """Dr. MAS: with one mean and deviation for the team, who is paid twenty times as much drowns the other."""
     for seed in SEEDS:
