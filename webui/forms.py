@@ -165,6 +165,7 @@ _LABELS_AT = {
     "/reward/max_tries": "Reward tries",
     "/reward/wait_s": "Reward wait, s",
 }
+_OF_POLICIES = ("precision", "activations")
 _OPTIONAL = {"/budget/target": "/budget/target/value"}
 """An object that may be absent -> the one field that stands for it."""
 _UNIONS = {
@@ -205,7 +206,18 @@ def groups(document: Schema, schema: Schema) -> list[Group]:
             _collect(walk, document, root, without)
         if walk.fields:
             found.append(Group(name, title, tuple(walk.fields)))
+        if name == "batch":
+            found.append(Group("policies", "Policies", tuple(_of_policies(document, schema))))
     return found
+
+
+def _of_policies(document: Schema, schema: Schema) -> Iterator[Field]:
+    """How each policy is computed."""
+    for policy in document["policies"]:
+        for name in _OF_POLICIES:
+            made = one_field(document, schema, f"/policies/{policy}/{name}")
+            if made is not None:
+                yield replace(made, label=f"{made.label}, {policy}")
 
 
 def unions(schema: Schema) -> dict[str, dict[str, dict[str, Any]]]:

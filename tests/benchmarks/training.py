@@ -1,14 +1,25 @@
-"""What an update costs the trainer, and its forward and backward pass over that of the Hugging Face model.
+"""A training step of this project's trainer against those of other trainers, and what an update costs it.
+
+Gate, over rows of lognormal lengths, sizes S, M and L (`training_sides.py`), everything pinned to one core; without a
+size, the worst of them:
+`ratio_over_padded_loop`, `ratio_over_bucketed_loop`: steps/s over those of a loop over the Hugging Face model, padded
+in the order rows come in, and sorted by length under the trainer's token budget. `ratio_over_trl`: over TRL's GRPO
+loss, where TRL is installed (requirements/trl.txt). `attention_share`: share of the step's processor time in attention.
+`memory_over_<side>`: the trainer's peak of resident memory over another's; each side in a process of its own, peak
+minus what was resident before the model was made.
+`bf16_ratio`, `recompute_ratio`: steps/s over those of fp32 that keeps its activations; `peak_mb_<way>` what they take.
 
 `ratio_<size>_<shape>`: tokens/s of the trainer's gradient (packing and figures included) over Hugging Face's forward,
-log-softmax and backward of the same padded rows, both pinned to one core. `update_ms_<size>_<phase>`: one update of the
-reference game, 256 episodes and both agents, in four micro-batches each, steps and durable weights included; `first`
-with replies of untrained policies, `last` with those of policies that agree on a code (rows repeat). `put_ms` and
-`get_ms`: weights of a policy S through the state plane. `pss_mb`: proportional set size of the whole process of the
-trainer with two policies S, without Hugging Face.
+log-softmax and backward of the same rows of one length. `update_ms_<size>_<phase>`: one update of the reference game,
+256 episodes and both agents, in four micro-batches each, steps and durable weights included; `first` with replies of
+untrained policies, `last` with those of policies that agree on a code (rows repeat). `put_ms` and `get_ms`: weights of
+a policy S through the state plane. `pss_mb`: proportional set size of the whole process of the trainer with two
+policies S, without Hugging Face.
 """
 
 import argparse
+import gc
+import importlib.util
 import random
 import shutil
 import subprocess
@@ -19,6 +30,7 @@ from pathlib import Path
 
 import harness
 import numpy as np
+import training_sides as sides
 
 SHAPES = {"short": (256, 3, 2), "prompts": (64, 30, 2), "replies": (32, 12, 40)}
 """rows, prompt tokens, response tokens"""
@@ -29,6 +41,105 @@ EPISODES, MICRO_BATCHES = 256, 4
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--core", type=int, default=0, help="core everything is pinned to, counted from the last")
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--sizes", nargs="*", default=["S", "M", "L"], choices=sides.SIZES)
+    parser.add_argument("--gate-only", action="store_true", help="only the comparison with other trainers")
+
+
+TITLES = {"padded": "padded_loop", "bucketed": "bucketed_loop", "trl": "trl"}
+WAYS: dict[str, dict[str, object]] = {"fp32": {}, "bf16": {"precision": "bf16"}, "recompute": {"recompute": True}}
+
+
+def gate(report: harness.Report, names: list[str], repeats: int) -> None:
+    """Compare steps, then memory; the figure without a size is the worst of the sizes."""
+    others = [side for side in TITLES if side != "trl" or importlib.util.find_spec("trl") is not None]
+    found = report.figures
+    for name in names:
+        compare(report, name, others, repeats)
+        peaks = {side: peak(side, name) for side in ("packed", *others)}
+        found |= {f"peak_mb_{side}_{name}": megabytes for side, megabytes in peaks.items()}
+        found |= {f"memory_over_{side}_{name}": peaks["packed"] / peaks[side] for side in others}
+    for side in others:
+        for end in ("", "_lower"):
+            key = f"ratio_over_{TITLES[side]}"
+            found[key + end] = min(found[f"{key}_{name}{end}"] for name in names)
+        found[f"memory_over_{side}"] = max(found[f"memory_over_{side}_{name}"] for name in names)
+    found["attention_share"] = max(found[f"attention_share_{name}"] for name in names)
+    ways(report, names[-1], repeats)
+
+
+def compare(report: harness.Report, name: str, others: list[str], repeats: int) -> None:
+    size = sides.SIZES[name]
+    rows = sides.lognormal_rows(size, 16 if report.quick else size.rows)
+    made = {side: sides.SIDES[side](size, rows) for side in ("packed", *others)}
+    check_equal(made["packed"].gradient(), made["bucketed"].gradient())
+    for one in made.values():
+        one.step()
+    seconds = harness.interleave({side: one.step for side, one in made.items()}, repeats)
+    for side in others:
+        report.ratio(f"ratio_over_{TITLES[side]}_{name}", harness.paired_ratios(seconds[side], seconds["packed"]))
+    for side, spent in seconds.items():
+        report.figures[f"tokens_per_s_{side}_{name}"] = sides.tokens_of(rows) / float(np.median(spent))
+    report.figures[f"attention_share_{name}"] = attention_share(made["packed"])
+
+
+def check_equal(found: dict, expected: dict) -> None:
+    """Nothing is compared that is not the same step."""
+    for name, gradient in expected.items():
+        if not name.endswith("k_proj.bias"):  # its true gradient is 0
+            assert (found[name] - gradient).norm() <= 1e-4 * gradient.norm(), name
+
+
+def attention_share(trainer: sides.Packed) -> float:
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU]) as measured:
+        trainer.step()
+    spent = {event.key: event.self_cpu_time_total for event in measured.key_averages()}
+    return sum(own for key, own in spent.items() if "attention" in key) / sum(spent.values())
+
+
+def ways(report: harness.Report, name: str, repeats: int) -> None:
+    """Compare the trainer with itself: other precisions, and activations that are computed again."""
+    size = sides.SIZES[name]
+    rows = sides.lognormal_rows(size, 16 if report.quick else size.rows)
+    made = {way: sides.Packed(size, rows, **settings) for way, settings in WAYS.items()}
+    for one in made.values():
+        one.step()
+    seconds = harness.interleave({way: one.step for way, one in made.items()}, repeats)
+    for way in WAYS:
+        report.figures[f"peak_mb_{way}"] = peak("packed", name, way)
+        if way != "fp32":
+            report.ratio(f"{way}_ratio", harness.paired_ratios(seconds["fp32"], seconds[way]))
+
+
+def peak(side: str, name: str, way: str = "fp32") -> float:
+    """Return the megabytes that a step takes at most, measured in a process of its own."""
+    command = [sys.executable, __file__, "peak", side, name, way]
+    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+
+
+def print_peak(side: str, name: str, way: str) -> None:
+    """Print the peak of resident memory over two steps, less what was resident before, as a child of the benchmark."""
+    import torch
+
+    torch.set_num_threads(1)
+    size = sides.SIZES[name]
+    rows = sides.lognormal_rows(size, size.rows)
+    small = sides.SIZES["S"]
+    sides.SIDES[side](small, sides.lognormal_rows(small, 2), **WAYS[way]).step()  # libraries are loaded and warm
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak begins anew
+    before = _resident("VmRSS")
+    one = sides.SIDES[side](size, rows, **WAYS[way])
+    for _ in range(2):
+        one.step()
+    print(_resident("VmHWM") - before)
+
+
+def _resident(field: str) -> float:
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    (line,) = (line for line in lines if line.startswith(f"{field}:"))
+    return int(line.split()[1]) / 1024
 
 
 def make_rows(rng: np.random.Generator, count: int, prompt: int, response: int) -> list:
@@ -180,15 +291,8 @@ def resident(home: Path) -> None:
     print(psutil.Process().memory_full_info().pss / 2**20)
 
 
-def main() -> None:
-    if sys.argv[1:2] == ["resident"]:
-        resident(Path(sys.argv[2]))
-        return
-    report = harness.start("training", __doc__, options)
-    harness.pin(report.settings["core"])
-    import torch
-
-    torch.set_num_threads(1)
+def updates(report: harness.Report) -> None:
+    """Measure what whole updates cost, and the state plane under them."""
     home = Path(tempfile.mkdtemp(prefix="flexmarl-training-"))
     repeats = 2 if report.quick else report.settings["repeats"] * 3
     try:
@@ -204,6 +308,23 @@ def main() -> None:
                 forward_backward(report, size, shape)
     finally:
         shutil.rmtree(home)
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["resident"]:
+        resident(Path(sys.argv[2]))
+        return
+    if sys.argv[1:2] == ["peak"]:
+        print_peak(*sys.argv[2:])
+        return
+    report = harness.start("training", __doc__, options)
+    harness.pin(report.settings["core"])
+    import torch
+
+    torch.set_num_threads(1)
+    gate(report, ["S"] if report.quick else report.settings["sizes"], 2 if report.quick else report.settings["repeats"])
+    if not report.settings["gate_only"]:
+        updates(report)
     report.finish()
 
 

@@ -18,12 +18,13 @@ from safetensors.torch import save_file
 from flexmarl.contracts.spec.experiment import ExperimentSpec
 from flexmarl.contracts.spec.team import FactoryModel, Lora
 from tests.support.engines import WORDS, RunningEngine, needs_vllm, running_engine
+from tests.support.packed import last_logits
 from workers.children import Ended, Failed
 from workers.models.adapter import description, initial_adapter
 from workers.models.architecture import architecture_of
 from workers.models.weights import initial_weights
 from workers.rollout.engines.wire import Choice
-from workers.training.adapted import AdaptedParameters
+from workers.training.adapted import LowRank
 from workers.training.decoder import Decoder, parameter_order
 from workers.training.parameters import FlatParameters
 
@@ -89,12 +90,10 @@ def trained_logprobs(
     ).policies["speaker"]  # fmt: skip
     weights = initial_weights(policy.model, WORDS, 0 if adapted else seed)
     parameters = FlatParameters(weights, parameter_order(weights.keys()), "fp32", "cpu")
-    if adapted:
-        AdaptedParameters(parameters, adapter(adapted, seed), ADAPTED[adapted], "fp32", "cpu")
-    decoder = Decoder(parameters, architecture_of(policy.model))
-    window = torch.arange(len(prompt) - 1, len(prompt) + len(reply) - 1)[None]
+    over = LowRank(parameters, adapter(adapted, seed), ADAPTED[adapted], "fp32", "cpu") if adapted else None
+    decoder = Decoder(parameters, architecture_of(policy.model), over)
     with torch.no_grad():
-        logits = decoder.logits(torch.tensor([[*prompt, *reply]]), window)[0]
+        (logits,) = last_logits(decoder, [[*prompt, *reply[:-1]]], len(reply))
         if allowed:
             mask = torch.full((WORDS,), float("-inf"))
             mask[list(allowed)] = 0.0

@@ -60,6 +60,11 @@ class Block:
     def width(self) -> int:
         return int(self.targets.shape[1])
 
+    @property
+    def predictions(self) -> int:
+        """Count the positions whose logits are asked for."""
+        return len(self.inputs) * self.width
+
     def part(self, start: int, stop: int) -> "Block":
         """Return the inputs `start..stop` with their rows."""
         rows = slice(*np.searchsorted(self.source, (start, stop)))

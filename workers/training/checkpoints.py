@@ -71,7 +71,7 @@ def _base(bases: dict[str, Path], temporary: Path, target: Path, export: Export)
     """Return where an adapter's base will lie; write it unless it is a folder's model or another policy's."""
     if isinstance(export.source, FolderModel):
         return Path(export.source.path)
-    key = export.source.model_dump_json()
+    key = export.source.model_dump_json() + _dtype(export)
     if key not in bases:
         bases[key] = target / f"base-{len(bases)}"
         _write_model(temporary / bases[key].name, export)
@@ -93,7 +93,7 @@ def _write_model(folder: Path, export: Export) -> None:
     folder.mkdir(parents=True)
     words = int(export.weights["model.embed_tokens.weight"].shape[0])
     config = model_config(export.source, words)
-    config["dtype"] = str(next(iter(export.weights.values())).dtype).removeprefix("torch.")
+    config["dtype"] = _dtype(export)
     (folder / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
     save_file(dict(export.weights), folder / "model.safetensors", metadata={"format": "pt"})
     _write_tokenizer(folder, export)
@@ -102,6 +102,10 @@ def _write_model(folder: Path, export: Export) -> None:
         return
     generation = {name: config[name] for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     (folder / "generation_config.json").write_text(json.dumps(generation, indent=2), encoding="utf-8")
+
+
+def _dtype(export: Export) -> str:
+    return str(next(iter(export.weights.values())).dtype).removeprefix("torch.")
 
 
 def _write_tokenizer(folder: Path, export: Export) -> None:

@@ -1,16 +1,23 @@
-"""The training forward pass of Qwen2- and Llama-style decoders: logits at the positions that predict responses.
+"""The training forward pass of Qwen2- and Llama-style decoders: scores of the tokens of responses.
 
-Equal to the Hugging Face models of the same weights (tested), and leaner in three ways: matrices of one input are
-applied as one, the last layer computes queries and MLP only where a response token is predicted, and rows are padded on
-the right, so that causality alone keeps padding from every result and no mask is needed before the last layer.
+Equal to the Hugging Face models of the same weights (tested), and leaner in four ways: a pack has no padding, matrices
+of one input are applied as one, the last layer computes queries and MLP only where a response token is predicted, and
+logits never stand in memory as a whole. Where attention pads, it does so on the right, so that causality alone keeps
+padding from every result and no mask is needed before the last layer.
 """
 
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Sequence, Set
+from functools import partial
 from typing import TYPE_CHECKING
 
 from workers.models.architecture import Architecture, UnsupportedModel
+from workers.training.adapted import LowRank
+from workers.training.elementwise import gated, rotate
+from workers.training.layout import Layout, Spread
+from workers.training.linear import Linear
 from workers.training.packing import Batch
 from workers.training.parameters import FlatParameters
+from workers.training.scores import scores
 
 if TYPE_CHECKING:
     import torch
@@ -50,152 +57,161 @@ def _ordered(names: Set[str]) -> Iterator[str]:
 class _Layer:
     """Leaves of one layer. The last one keeps its query apart from key and value."""
 
-    def __init__(self, parameters: FlatParameters, prefix: str, biased: bool, last: bool) -> None:
+    def __init__(
+        self, parameters: FlatParameters, prefix: str, biased: bool, last: bool, adapter: LowRank | None
+    ) -> None:
         self.norm1 = parameters.leaf(f"{prefix}input_layernorm.weight")
         groups = (_QKV[:1], _QKV[1:]) if last else (_QKV,)
-        self.qkv = [
-            (
-                parameters.leaf(*(f"{prefix}{part}.weight" for part in group)),
-                parameters.leaf(*(f"{prefix}{part}.bias" for part in group)) if biased else None,
-            )
-            for group in groups
-        ]
-        self.out = parameters.leaf(f"{prefix}self_attn.o_proj.weight")
-        out_bias = f"{prefix}self_attn.o_proj.bias"
-        self.out_bias = parameters.leaf(out_bias) if out_bias in parameters.named() else None
+        self.qkv = [Linear(parameters, [f"{prefix}{part}" for part in group], biased, adapter) for group in groups]
+        out = f"{prefix}self_attn.o_proj"
+        self.out = Linear(parameters, [out], f"{out}.bias" in parameters, adapter)
         self.norm2 = parameters.leaf(f"{prefix}post_attention_layernorm.weight")
-        self.gate_up = parameters.leaf(f"{prefix}mlp.gate_proj.weight", f"{prefix}mlp.up_proj.weight")
-        self.down = parameters.leaf(f"{prefix}mlp.down_proj.weight")
+        self.gate_up = Linear(parameters, [f"{prefix}mlp.gate_proj", f"{prefix}mlp.up_proj"], False, adapter)
+        self.down = Linear(parameters, [f"{prefix}mlp.down_proj"], False, adapter)
 
 
 class Decoder:
-    """Computes logits from flat parameters; holds no weight of its own."""
+    """Computes scores from flat parameters, and an adapter over them; holds no weight of its own."""
 
-    def __init__(self, parameters: FlatParameters, architecture: Architecture) -> None:
-        names = parameters.named().keys()
-        depth = sum(name.endswith("input_layernorm.weight") for name in names)
-        biased = "model.layers.0.self_attn.q_proj.bias" in names
+    def __init__(
+        self,
+        parameters: FlatParameters,
+        architecture: Architecture,
+        adapter: LowRank | None = None,
+        recompute: bool = False,
+    ) -> None:
+        """`recompute`: keep of each layer its input alone, and compute the rest again in the backward pass."""
+        depth = sum(name.endswith("input_layernorm.weight") for name in parameters.names)
+        biased = "model.layers.0.self_attn.q_proj.bias" in parameters
+        self._parameters = parameters
         self._architecture = architecture
-        self._embed = parameters.leaf(_EMBED)
+        self._recompute = recompute
+        self._embed = parameters.exact_leaf(_EMBED)
         self._layers = [
-            _Layer(parameters, f"model.layers.{number}.", biased, number == depth - 1) for number in range(depth)
+            _Layer(parameters, f"model.layers.{number}.", biased, number == depth - 1, adapter)
+            for number in range(depth)
         ]
         self._norm = parameters.leaf(_NORM)
-        self._head = parameters.leaf(_HEAD) if _HEAD in names else self._embed
-        self._rotation = _rotation(architecture, 64, self._embed)
+        self._head = parameters.leaf(_HEAD if _HEAD in parameters else _EMBED)
+        self._rotation = _rotation(architecture, 64, self._head)
 
     @property
     def vocabulary(self) -> int:
-        return int(self._embed.shape[0])
+        return int(self._head.shape[0])
 
     @property
     def width(self) -> int:
-        return int(self._embed.shape[1])
-
-    @property
-    def device(self) -> "torch.device":
-        return self._embed.device
-
-    def logits(self, ids: "torch.Tensor", window: "torch.Tensor") -> "torch.Tensor":
-        """Return [B, R, vocabulary]: logits at `window` (positions, int64 [B, R]) of right-padded `ids` [B, T]."""
-        from torch.nn import functional as F
-
-        return F.linear(self._hidden(ids, window), self._head)
+        return int(self._head.shape[1])
 
     def openings(self, batch: Batch) -> "torch.Tensor":
         """Return [rows, width]: what the head reads at the last token of each row's prompt."""
         import torch
 
-        ids, window, source = (
-            torch.from_numpy(table).to(self.device) for table in (batch.ids, batch.window, batch.source)
-        )
-        return self._hidden(ids, window[:, :1])[:, 0][source]
+        hidden = self._hidden(Layout.of(batch, self._head))
+        return hidden[torch.from_numpy(batch.drawn_at[batch.table[:, 0]]).to(hidden.device)]
 
-    def _hidden(self, ids: "torch.Tensor", window: "torch.Tensor") -> "torch.Tensor":
-        """Return [B, R, width]: what the head reads."""
-        import torch
+    def scores(self, batch: Batch) -> "tuple[torch.Tensor, torch.Tensor]":
+        """Return the log-probabilities [m] of a pack's drawn tokens, and the entropies [n] of what drew them."""
+        layout = Layout.of(batch, self._head)
+        return scores(self._hidden(layout), self._head, layout.asked)
+
+    def logits(self, batch: Batch) -> "torch.Tensor":
+        """Return [n, vocabulary]: logits at the tokens of a pack that predict."""
         from torch.nn import functional as F
 
-        rows, length = ids.shape
-        cos, sin = self._rotation_for(length)
-        x = F.embedding(ids, self._embed)
+        return F.linear(self._hidden(Layout.of(batch, self._head)), self._head)
+
+    def _hidden(self, layout: Layout) -> "torch.Tensor":
+        """Return [n, hidden]: what the head reads at the tokens that predict."""
+        from torch.nn import functional as F
+
+        cos, sin = self._rotation_at(layout.positions, layout.longest)
+        x = F.embedding(layout.ids, self._embed).to(self._head.dtype)
         for layer in self._layers[:-1]:
-            x = self._through(layer, cos, sin, x)
-        at = (window + torch.arange(rows, device=ids.device).unsqueeze(1) * length).flatten()
-        x = self._through_last(self._layers[-1], at, window, cos, sin, x)
+            x = self._through(layer, layout, cos, sin, x)
+        x = self._through_last(self._layers[-1], layout, cos, sin, x)
         return self._normed(x, self._norm)
 
-    def _through(self, layer: _Layer, cos: "torch.Tensor", sin: "torch.Tensor", x: "torch.Tensor") -> "torch.Tensor":
-        x = x + self._attend(layer, self._normed(x, layer.norm1), cos, sin)
-        return x + self._mlp(layer, x)
+    def _kept(self, layer: "Callable[[torch.Tensor], torch.Tensor]", x: "torch.Tensor") -> "torch.Tensor":
+        """Apply a layer, and keep what its backward pass needs, or what that is computed from."""
+        if not self._recompute:
+            return layer(x)
+        from torch.utils.checkpoint import checkpoint
+
+        found: torch.Tensor = checkpoint(layer, x, use_reentrant=False, preserve_rng_state=False)
+        return found
+
+    def _through(
+        self, layer: _Layer, layout: Layout, cos: "torch.Tensor", sin: "torch.Tensor", x: "torch.Tensor"
+    ) -> "torch.Tensor":
+        return self._kept(partial(self._computed, layer, layout, cos, sin), x)
 
     def _through_last(
-        self,
-        layer: _Layer,
-        at: "torch.Tensor",
-        window: "torch.Tensor",
-        cos: "torch.Tensor",
-        sin: "torch.Tensor",
-        x: "torch.Tensor",
+        self, layer: _Layer, layout: Layout, cos: "torch.Tensor", sin: "torch.Tensor", x: "torch.Tensor"
     ) -> "torch.Tensor":
-        everywhere = self._normed(x, layer.norm1)
-        x = x.flatten(0, 1)[at].view(*window.shape, -1)
-        x = x + self._attend_last(layer, everywhere, at, window, cos, sin)
-        return x + self._mlp(layer, x)
+        """Go on with the tokens that predict alone; the others are seen and do not look."""
+        return self._kept(partial(self._computed_last, layer, layout, cos, sin), x)
 
-    def _attend(self, layer: _Layer, x: "torch.Tensor", cos: "torch.Tensor", sin: "torch.Tensor") -> "torch.Tensor":
-        from torch.nn import functional as F
-
-        heads, kv_heads, width = self._architecture.heads, self._architecture.kv_heads, self._architecture.head_dim
-        ((weight, bias),) = layer.qkv
-        mixed = F.linear(x, weight, bias).view(*x.shape[:2], heads + 2 * kv_heads, width)
-        turned = _rotate(mixed[:, :, : heads + kv_heads], cos, sin)
-        query, key = turned[:, :, :heads], turned[:, :, heads:]
-        seen = _attention(query, key, mixed[:, :, heads + kv_heads :], None)
-        return F.linear(seen, layer.out, layer.out_bias)
-
-    def _attend_last(
-        self,
-        layer: _Layer,
-        everywhere: "torch.Tensor",
-        at: "torch.Tensor",
-        window: "torch.Tensor",
-        cos: "torch.Tensor",
-        sin: "torch.Tensor",
+    def _computed(
+        self, layer: _Layer, layout: Layout, cos: "torch.Tensor", sin: "torch.Tensor", x: "torch.Tensor"
     ) -> "torch.Tensor":
         import torch
-        from torch.nn import functional as F
 
         heads, kv_heads, width = self._architecture.heads, self._architecture.kv_heads, self._architecture.head_dim
-        rows, length, hidden = everywhere.shape
-        (query_weight, query_bias), (weight, bias) = layer.qkv
-        here = everywhere.view(rows * length, hidden)[at]
-        query = F.linear(here, query_weight, query_bias).view(*window.shape, heads, width)
-        query = _rotate(query, cos[window], sin[window])
-        mixed = F.linear(everywhere, weight, bias).view(rows, length, 2 * kv_heads, width)
-        key = _rotate(mixed[:, :, :kv_heads], cos, sin)
-        visible = torch.arange(length, device=window.device) <= window.unsqueeze(-1)
-        seen = _attention(query, key, mixed[:, :, kv_heads:], visible.unsqueeze(1))
-        return F.linear(seen, layer.out, layer.out_bias)
+        (qkv,) = layer.qkv
+        mixed = qkv(self._normed(x, layer.norm1)).view(len(x), heads + 2 * kv_heads, width)
+        turning, value = torch.split(mixed, [heads + kv_heads, kv_heads], 1)
+        query, key = torch.split(rotate(turning, cos, sin), [heads, kv_heads], 1)
+        seen = [
+            spread.gather(_attention(spread.lay(q), spread.lay(k), spread.lay(v)))
+            for spread, q, k, v in zip(
+                layout.tokens, *(_split(each, layout.tokens) for each in (query, key, value)), strict=True
+            )
+        ]
+        x = x + layer.out(_joined(seen))
+        return x + self._mlp(layer, x)
+
+    def _computed_last(
+        self, layer: _Layer, layout: Layout, cos: "torch.Tensor", sin: "torch.Tensor", x: "torch.Tensor"
+    ) -> "torch.Tensor":
+        import torch
+
+        heads, kv_heads, width = self._architecture.heads, self._architecture.kv_heads, self._architecture.head_dim
+        for_query, for_rest = layer.qkv
+        everywhere, at = self._normed(x, layer.norm1), layout.at
+        query = for_query(everywhere[at]).view(len(at), heads, width)
+        query = rotate(query, cos[at], sin[at])
+        turning, value = torch.split(for_rest(everywhere).view(len(x), 2 * kv_heads, width), kv_heads, 1)
+        key = rotate(turning, cos, sin)
+        seen = [
+            asked.gather(_attention(asked.lay(q), tokens.lay(k), tokens.lay(v), visible))
+            for asked, tokens, visible, q, k, v in zip(
+                layout.predictions,
+                layout.tokens,
+                layout.visible,
+                _split(query, layout.predictions),
+                *(_split(each, layout.tokens) for each in (key, value)),
+                strict=True,
+            )
+        ]
+        x = x[at] + layer.out(_joined(seen))
+        return x + self._mlp(layer, x)
 
     def _mlp(self, layer: _Layer, x: "torch.Tensor") -> "torch.Tensor":
-        from torch.nn import functional as F
-
-        gate, up = F.linear(self._normed(x, layer.norm2), layer.gate_up).chunk(2, -1)
-        return F.linear(F.silu(gate) * up, layer.down)
+        return layer.down(gated(layer.gate_up(self._normed(x, layer.norm2))))
 
     def _normed(self, x: "torch.Tensor", weight: "torch.Tensor") -> "torch.Tensor":
         from torch.nn import functional as F
 
         return F.rms_norm(x, weight.shape, weight, self._architecture.norm_eps)
 
-    def _rotation_for(self, length: int) -> "tuple[torch.Tensor, torch.Tensor]":
-        """Return cosine and sine [T, 1, width] of the first positions; the table grows by doubling."""
+    def _rotation_at(self, positions: "torch.Tensor", longest: int) -> "tuple[torch.Tensor, torch.Tensor]":
+        """Return cosine and sine [N, 1, width] at positions; the table behind it grows by doubling."""
         known = self._rotation[0].shape[0]
-        if length > known:
-            self._rotation = _rotation(self._architecture, max(length, 2 * known), self._embed)
+        if longest > known:
+            self._rotation = _rotation(self._architecture, max(longest, 2 * known), self._head)
         cos, sin = self._rotation
-        return cos[:length], sin[:length]
+        return cos[positions], sin[positions]
 
 
 def _rotation(architecture: Architecture, length: int, like: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
@@ -209,18 +225,10 @@ def _rotation(architecture: Architecture, length: int, like: "torch.Tensor") -> 
     return angles.cos().to(like.dtype), angles.sin().to(like.dtype)
 
 
-def _rotate(x: "torch.Tensor", cos: "torch.Tensor", sin: "torch.Tensor") -> "torch.Tensor":
-    """Turn each head's pairs (first half, second half) by its position's angles."""
-    import torch
-
-    first, second = x.chunk(2, -1)
-    return torch.addcmul(x * cos, torch.cat((-second, first), -1), sin)
-
-
 def _attention(
-    query: "torch.Tensor", key: "torch.Tensor", value: "torch.Tensor", visible: "torch.Tensor | None"
+    query: "torch.Tensor", key: "torch.Tensor", value: "torch.Tensor", visible: "torch.Tensor | None" = None
 ) -> "torch.Tensor":
-    """Attend over [B, T, heads, width]; causally unless `visible` says what each query sees."""
+    """Attend over [b, T, heads, width]; causally unless `visible` says what each query sees."""
     from torch.nn import functional as F
 
     seen = F.scaled_dot_product_attention(
@@ -232,3 +240,16 @@ def _attention(
         enable_gqa=query.shape[2] != key.shape[2],
     )
     return seen.transpose(1, 2).flatten(2)
+
+
+def _split(x: "torch.Tensor", spreads: "Sequence[Spread]") -> "Sequence[torch.Tensor]":
+    """Return the part of each stretch. One split has one backward pass, where slices would have one each."""
+    import torch
+
+    return torch.split(x, [spread.items for spread in spreads]) if len(spreads) > 1 else (x,)
+
+
+def _joined(parts: "list[torch.Tensor]") -> "torch.Tensor":
+    import torch
+
+    return torch.cat(parts) if len(parts) > 1 else parts[0]

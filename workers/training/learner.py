@@ -14,7 +14,7 @@ from flexmarl.contracts.spec.team import AdamW, Lora
 from flexmarl.contracts.wire import TrainStats
 from workers.models.architecture import Architecture
 from workers.training.accumulator import Accumulator
-from workers.training.adapted import AdaptedParameters
+from workers.training.adapted import LowRank
 from workers.training.blocks import NO_VERSION, blocks_of
 from workers.training.critic import Critic, Judged
 from workers.training.decoder import Decoder, parameter_order
@@ -58,7 +58,7 @@ class Learner:
 
     def __init__(
         self,
-        weights: "Mapping[str, torch.Tensor]",
+        weights: "Mapping[str, torch.Tensor] | FlatParameters",
         architecture: Architecture,
         objective: Objective,
         optimizer: AdamW,
@@ -68,13 +68,18 @@ class Learner:
         ordered: bool = False,
         beat: Callable[[], object] = lambda: None,
         adapter: "Adapter | None" = None,
+        recompute: bool = False,
     ) -> None:
-        """`beat` is called after each forward and backward pass. With an adapter, `weights` are frozen beneath it."""
-        self._whole = FlatParameters(weights, parameter_order(weights.keys()), precision, device)
-        self.decoder = Decoder(self._whole, architecture)
-        self.parameters: FlatParameters | AdaptedParameters = self._whole
+        """`beat` is called after each forward and backward pass. With an adapter, `weights` are frozen beneath it, and
+        may be other learners' as well."""
+        whole = weights
+        if not isinstance(whole, FlatParameters):
+            whole = FlatParameters(whole, parameter_order(whole.keys()), precision, device, adapter is not None)
+        laid_over = None
         if adapter is not None:
-            self.parameters = AdaptedParameters(self._whole, adapter.weights, adapter.settings, precision, device)
+            laid_over = LowRank(whole, adapter.weights, adapter.settings, precision, device)
+        self.parameters = whole if laid_over is None else laid_over.parameters
+        self.decoder = Decoder(whole, architecture, laid_over, recompute)
         self.optimizer = FlatAdamW(self.parameters.master, optimizer)
         self.accumulator = Accumulator(self.parameters.master, epoch, ordered)
         self._objective = objective
@@ -125,27 +130,20 @@ class Learner:
         reference: Decoder | None = None,
     ) -> "tuple[torch.Tensor, TrainStats]":
         """Return the un-normalised gradient of rows, valid until the next call, with their figures."""
-        import torch
-
         began = time.perf_counter()
         count, weighed = len(rows), None
         if objective.paired:
             rows, weighed = preferred(rows, self.decoder, reference, objective, self._budget)
             reference = None
         blocks = blocks_of(rows, objective.aggregate, self.decoder.vocabulary, version)
-        fresh, master = self._whole.fresh, self._whole.master
-        fresh.zero_()
-        gradient = fresh if fresh.dtype == master.dtype else torch.zeros_like(master)
+        gradient = self.parameters.fresh
+        gradient.zero_()
         sums = Sums()
         for batch in pack(blocks, self.decoder.vocabulary, self._budget):
             value, figures = evaluate(self.decoder, batch, objective, entropy_coef, reference)
             value.backward()  # type: ignore[no-untyped-call]
             sums = sums.plus(figures)
             self._beat()
-            if gradient is not fresh:
-                gradient.add_(fresh)
-                fresh.zero_()
-        gradient = self.parameters.gradient_of(gradient)
         if not (math.isfinite(sums.loss) and math.isfinite(gradient.sum().item())):
             raise TrainerRefusal(RefusalCode.NONFINITE_GRADIENT, "the micro-batch's loss or gradient is not finite")
         stats = figures_of(rows, objective, sums, time.perf_counter() - began)
@@ -162,19 +160,21 @@ class Learner:
         """Move the weights along the accumulated mean gradient. The caller opens the next epoch."""
         if self.accumulator.z == 0.0:
             return Learned(null_step=True, grad_norm=0.0)
-        norm = self.descend(self.accumulator.total / self.accumulator.z, learning_rate)
+        norm = self.descend(self.accumulator.total, self.accumulator.z, learning_rate)
         if self.critic is not None:
             self.critic.step()
         return Learned(False, norm)
 
-    def descend(self, mean: "torch.Tensor", learning_rate: float) -> float:
-        """Clip a mean gradient in place, take one optimizer step and return the norm before clipping."""
-        norm = self._norm(mean)
+    def descend(self, total: "torch.Tensor", z: float, learning_rate: float) -> float:
+        """Close a sum of gradients by Z, clip it, take one optimizer step and return the norm before clipping.
+
+        The sum's memory is used up, unless the step is refused.
+        """
+        norm = self._norm(total) / z
         if not math.isfinite(norm):
             raise TrainerRefusal(RefusalCode.NONFINITE_GRADIENT, "the accumulated gradient is not finite")
-        if norm > self._clip:
-            mean.mul_(self._clip / norm)
-        self.optimizer.step(mean, learning_rate)
+        total.mul_((self._clip / norm if norm > self._clip else 1.0) / z)
+        self.optimizer.step(total, learning_rate)
         self.parameters.publish()
         return norm
 
@@ -228,8 +228,6 @@ class Learner:
         self.accumulator.go_on(marks["accumulator"])
         if self.critic is not None:
             self.critic.go_on(marks[CRITIC])
-        if self.parameters is not self._whole:
-            self.parameters.take(self.parameters.named())
 
     def _norm(self, vector: "torch.Tensor") -> float:
         return float(vector.norm())

@@ -14,6 +14,7 @@ from workers.models import architecture_of, tokenizer_of
 from workers.models.adapter import initial_adapter
 from workers.models.weights import initial_weights
 from workers.rollout.environments.registry import family_of
+from workers.training.bases import Bases
 from workers.training.checkpoints import Export
 from workers.training.learner import Adapter, Learner
 from workers.training.objective import Objective
@@ -33,6 +34,7 @@ class Making:
         self._home = home
         self._device = device
         self._beat = beat
+        self.bases = Bases(device)
         self._shelves: dict[str, Shelf] = {}
 
     def shelf(self, policy: str) -> Shelf:
@@ -61,17 +63,17 @@ class Making:
         if not isinstance(settings.tuning, Lora):
             return initial_weights(settings.model, words, derive(seed, "weights", policy))
         base = initial_weights(settings.model, words, derive(seed, "base", settings.model.model_dump_json()))
+        if settings.precision == "bf16":  # engines compute with the very weights that the trainer does
+            base = {name: tensor.bfloat16() for name, tensor in base.items()}
         self.shelf(policy).put_base(base, settings.tuning)
         return initial_adapter(base, settings.tuning, derive(seed, "weights", policy))
 
     def learner(self, policy: str, epoch: str, weights: "Mapping[str, torch.Tensor]") -> Learner:
         """Return a learner of published weights: a whole model's, or an adapter's over the base on the shelf."""
         settings, algorithm = self._spec.policies[policy], self._spec.algorithm
-        adapter = None
-        if isinstance(settings.tuning, Lora):
-            adapter, weights = Adapter(settings.tuning, weights), self.shelf(policy).base()
+        under, adapter = self.bases.beneath(settings, weights, self.shelf(policy))
         return Learner(
-            weights,
+            under,
             architecture_of(settings.model),
             Objective.of(algorithm.loss, algorithm),
             settings.optimizer,
@@ -81,6 +83,7 @@ class Making:
             self._spec.mechanisms.ordered,
             self._beat,
             adapter,
+            settings.activations == "recompute",
         )
 
     def export(self, policy: str, digest: str) -> Export:
@@ -95,4 +98,4 @@ class Making:
 
 def kind_of(policy: PolicySpec) -> str:
     """Return what policies have in common whose learners can take each other's place."""
-    return policy.model_dump_json(include={"model", "tuning", "precision", "optimizer"})
+    return policy.model_dump_json(include={"model", "tuning", "precision", "optimizer", "activations"})

@@ -101,7 +101,9 @@ def total(
     weights, present = coefficients * rows.present, rows.present
     entropy = entropy.masked_fill(present == 0, 0.0)
     loss_sum = (weights * terms.per_token).sum()
-    value = loss_sum - entropy_coef * (weights * entropy).sum()
+    value = loss_sum
+    if entropy_coef:
+        value = value - entropy_coef * (weights * entropy).sum()
     distance = torch.zeros_like(rows.logprobs)
     if rows.reference is not None:
         kl = objective.algorithm.kl
@@ -122,26 +124,12 @@ def total(
 
 
 def token_scores(decoder: Decoder, batch: Batch) -> "tuple[torch.Tensor, torch.Tensor]":
-    """Return log-probability and entropy [B, R] of every response token of the batch's rows, padding included."""
+    """Return log-probability and entropy [B, R] of every response token of the batch's rows; padding repeats some."""
     import torch
 
-    device = decoder.device
-    ids, window = (torch.from_numpy(table).to(device) for table in (batch.ids, batch.window))
-    logits = decoder.logits(ids, window)
-    if logits.dtype == torch.bfloat16:
-        logits = logits.float()
-    place = _Placer(logits)
-    if (batch.temperature != 1.0).any():
-        logits = logits / place(batch.temperature).view(-1, 1, 1)
-    if batch.masks.any():
-        mask_of = torch.from_numpy(batch.mask_of).to(device)
-        logits = logits + place(batch.masks)[mask_of].unsqueeze(1)
-    scores = logits.log_softmax(-1)
-    entropy = -(scores.exp() * scores).sum(-1)
-    source, targets = (torch.from_numpy(table).to(device) for table in (batch.source, batch.targets))
-    inputs, width, vocabulary = scores.shape
-    line = source.unsqueeze(1) * width + torch.arange(width, device=device)
-    return scores.view(-1)[line * vocabulary + targets], entropy.view(inputs * width)[line]
+    logprobs, entropy = decoder.scores(batch)
+    table, drawn_at = (torch.from_numpy(each).to(logprobs.device) for each in (batch.table, batch.drawn_at))
+    return logprobs[table], entropy[drawn_at][table]
 
 
 class _Placer:

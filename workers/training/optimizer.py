@@ -1,4 +1,4 @@
-"""AdamW on one flat buffer: the same update as `torch.optim.AdamW`, in a handful of operations per policy."""
+"""AdamW on one flat buffer: the update of `torch.optim.AdamW`, in one pass over a policy's memory."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -25,13 +25,17 @@ class FlatAdamW:
 
     def step(self, gradient: "torch.Tensor", learning_rate: float) -> None:
         """Move the weights along a gradient that is already normalised and clipped."""
+        import torch
+        from torch.optim.adamw import adamw
+
         own = self._settings
+        taken = torch.tensor(float(self.steps), device=self._master.device)
         self.steps += 1
-        self._master.mul_(1.0 - learning_rate * own.weight_decay)
-        self.first.lerp_(gradient, 1.0 - own.beta1)
-        self.second.mul_(own.beta2).addcmul_(gradient, gradient, value=1.0 - own.beta2)
-        spread = self.second.sqrt().div_((1.0 - own.beta2**self.steps) ** 0.5).add_(EPSILON)
-        self._master.addcdiv_(self.first, spread, value=-learning_rate / (1.0 - own.beta1**self.steps))
+        adamw(
+            [self._master], [gradient], [self.first], [self.second], [], [taken],
+            fused=True, amsgrad=False, maximize=False, beta1=own.beta1, beta2=own.beta2, lr=learning_rate,
+            weight_decay=own.weight_decay, eps=EPSILON,
+        )  # fmt: skip
 
     def state(self) -> "dict[str, torch.Tensor]":
         """Return what a restored optimizer needs to continue bit for bit."""

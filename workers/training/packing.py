@@ -1,7 +1,14 @@
-"""Blocks of equal shape to padded batches: little padding, few and bounded forward passes."""
+"""Blocks of equal shape to packs without padding: few and bounded forward passes, equally long.
+
+Invariants: the tokens of a pack lie one behind the other, and each is computed once. Only attention looks at inputs as
+rows: it takes a pack's neighbours of about one length, a stretch, in one call, and padding of a few tokens inside of a
+stretch is all there is; no token ever sees another input's, so that attention costs what its inputs do, not the square
+of the pack. Tables of the loss hold one figure per token and are padded, since a figure is nothing beside its token.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,28 +19,57 @@ from workers.training.blocks import Block, Floats, Ints
 FORBIDDEN = -1e9
 """Added to the logit of a token that was not allowed: its probability is exactly 0, and so is its gradient."""
 
-PADDING_WORTH = 256
-"""Tokens of padding that cost about as much as a further forward and backward pass of a tiny model."""
+CALL_WORTH = 256
+"""Tokens of padding in attention alone that cost about as much as a further call of it, forward and backward."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """b neighbouring inputs of a pack, T tokens long at most, that predict R tokens at most.
+
+    Indices count from the stretch's own first token, place or prediction; None where no input differs from the others.
+    """
+
+    inputs: int
+    tokens: int
+    predicted: int
+    window: Ints
+    """[b, R]: position in the input whose logits predict response token r; padding repeats the last one."""
+    laid: Ints | None
+    """[b * T]: the token at each place; padding repeats an input's last one."""
+    taken: Ints | None
+    """[tokens]: the place of each token."""
+    asked: Ints | None
+    """[b * R]: the prediction at each place of the window."""
+    answered: Ints | None
+    """[predicted]: the place of each prediction in the window."""
+    longest: int
+    """T"""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """U distinct inputs and B rows drawn from them, padded on the right to T input and R response tokens."""
+    """N tokens of distinct inputs, which predict n tokens; and B rows that drew m tokens from these predictions."""
 
     ids: Ints
-    """[U, T]"""
-    window: Ints
-    """[U, R]: position whose logits predict response token r; padding repeats the last one."""
+    """[N]"""
+    positions: Ints
+    """[N]: of each token in its input."""
+    stretches: tuple[Stretch, ...]
+    at: Ints
+    """[n]: tokens that predict."""
     temperature: Floats
-    """[U]"""
+    """[n]"""
     mask_of: Ints
-    """[U]: row of `masks`."""
+    """[n]: row of `masks`."""
     masks: Floats
     """[sets, vocabulary], 0 or FORBIDDEN."""
-    source: Ints
-    """[B]: the input of each row."""
-    targets: Ints
-    """[B, R]"""
+    drawn_at: Ints
+    """[m], ascending: the prediction that a token was drawn from."""
+    drawn: Ints
+    """[m]"""
+    table: Ints
+    """[B, R]: which of the m drawn tokens is each row's r-th; padding repeats the first."""
     present: Floats
     """[B, R]: 1 for a response token, 0 for padding."""
     behaviour: Floats
@@ -47,54 +83,131 @@ class Batch:
 
 
 def pack(blocks: Sequence[Block], vocabulary: int, token_budget: int) -> list[Batch]:
-    """Arrange blocks, shortest inputs first, into batches of at most `token_budget` padded input tokens."""
+    """Arrange blocks, shortest inputs first, into packs of at most `token_budget` tokens."""
     return [_batch(parts, vocabulary) for parts in _shared_out(blocks, token_budget)]
 
 
 def _shared_out(blocks: Sequence[Block], budget: int) -> Iterator[list[Block]]:
-    """Cut and join blocks; an input longer than the budget gets a batch of its own."""
-    open_parts: list[Block] = []
-    inputs = padding = 0
+    """Cut and join blocks to packs of nearly one size; an input longer than the budget gets a pack of its own."""
+    left = sum(block.inputs.size for block in blocks)
+    share = _share(left, budget)
+    parts: list[Block] = []
+    tokens = 0
     for block in blocks:
-        start = 0
-        while start < len(block.inputs):
-            waste = padding + inputs * (block.length - open_parts[-1].length) if open_parts else 0
-            room = budget // block.length - inputs
-            if open_parts and (room < 1 or waste > PADDING_WORTH):
-                yield open_parts
-                open_parts, inputs, padding = [], 0, 0
+        start, count = 0, len(block.inputs)
+        while start < count:
+            room = (share - tokens) // block.length
+            if parts and (room < 1 or tokens + block.length > budget):
+                yield parts
+                left -= tokens
+                share, parts, tokens = _share(left, budget), [], 0
                 continue
-            stop = min(len(block.inputs), start + max(room, 1))
-            open_parts.append(block.part(start, stop))
-            inputs, padding, start = inputs + stop - start, waste, stop
-    if open_parts:
-        yield open_parts
+            stop = min(count, start + max(room, 1))
+            parts.append(block.part(start, stop))
+            tokens += (stop - start) * block.length
+            start = stop
+    if parts:
+        yield parts
+
+
+def _share(tokens: int, budget: int) -> int:
+    """Return how long each pack is when the tokens that are left are shared out evenly."""
+    packs = max(1, -(-tokens // budget))
+    return -(-tokens // packs)
 
 
 def _batch(parts: Sequence[Block], vocabulary: int) -> Batch:
-    length, width = parts[-1].length, max(part.width for part in parts)
     sets: dict[bytes, int] = {}
-    steps = np.arange(width)
-    firsts = np.cumsum([0] + [len(part.inputs) for part in parts])
+    width = max(part.width for part in parts)
+    first_token = np.cumsum([0] + [part.inputs.size for part in parts])
+    first_asked = np.cumsum([0] + [part.predictions for part in parts])
+    mask_of = [np.array([sets.setdefault(allowed, len(sets)) for allowed in part.allowed]) for part in parts]
+    drawn_at, drawn, table = _drawn(parts, first_asked, width)
     return Batch(
-        ids=_stacked([part.inputs for part in parts], length),
-        window=np.concatenate(
-            [
-                np.broadcast_to(np.minimum(part.prompt_length - 1 + steps, part.length - 1), (len(part.inputs), width))
-                for part in parts
-            ]
-        ),
-        temperature=np.concatenate([part.temperature for part in parts]),
-        mask_of=np.array([sets.setdefault(allowed, len(sets)) for part in parts for allowed in part.allowed]),
+        ids=np.concatenate([part.inputs.ravel() for part in parts]),
+        positions=np.concatenate([np.tile(np.arange(part.length), len(part.inputs)) for part in parts]),
+        stretches=tuple(_stretch(joined) for joined in _stretches(parts)),
+        at=np.concatenate([first + _predicting(part).ravel() for part, first in zip(parts, first_token, strict=False)]),
+        temperature=np.concatenate([part.temperature.repeat(part.width) for part in parts]),
+        mask_of=np.concatenate([own.repeat(part.width) for own, part in zip(mask_of, parts, strict=True)]),
         masks=np.stack([_mask(allowed, vocabulary) for allowed in sets]),
-        source=np.concatenate([part.source + first for part, first in zip(parts, firsts, strict=False)]),
-        targets=_stacked([part.targets for part in parts], width),
+        drawn_at=drawn_at,
+        drawn=drawn,
+        table=table,
         present=_stacked([np.ones(part.targets.shape) for part in parts], width),
         behaviour=_stacked([part.behaviour for part in parts], width),
         lags=_stacked([part.lags for part in parts], width),
         advantages=np.concatenate([part.advantages for part in parts])[:, None],
         coefficients=np.concatenate([part.coefficients for part in parts])[:, None],
     )
+
+
+def _predicting(part: Block) -> Ints:
+    """Return the tokens [u, R] of a part that predict, counted from its first one: the last R of each input."""
+    inputs, steps = np.arange(len(part.inputs)), np.arange(part.width)
+    return inputs[:, None] * part.length + part.prompt_length - 1 + steps
+
+
+def _drawn(parts: Sequence[Block], first_asked: Ints, width: int) -> tuple[Ints, Ints, Ints]:
+    """Return the drawn tokens in the order of what predicted them, and where in that order each row's tokens are."""
+    at = np.concatenate(
+        [
+            (first + part.source[:, None] * part.width + np.arange(part.width)).ravel()
+            for part, first in zip(parts, first_asked, strict=False)
+        ]
+    )
+    drawn = np.concatenate([part.targets.ravel() for part in parts])
+    order = np.argsort(at, kind="stable")
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    cuts = np.cumsum([0] + [part.targets.size for part in parts])
+    ranks = [rank[a:b].reshape(part.targets.shape) for part, (a, b) in zip(parts, pairwise(cuts), strict=True)]
+    return at[order], drawn[order], _stacked(ranks, width)
+
+
+def _stretches(parts: Sequence[Block]) -> Iterator[list[Block]]:
+    """Join neighbours of about one length, shortest first."""
+    joined: list[Block] = []
+    inputs = padding = 0
+    for part in parts:
+        waste = padding + inputs * (part.length - joined[-1].length) if joined else 0
+        if waste > CALL_WORTH:
+            yield joined
+            joined, inputs, waste = [], 0, 0
+        joined.append(part)
+        inputs, padding = inputs + len(part.inputs), waste
+    yield joined
+
+
+def _stretch(parts: Sequence[Block]) -> Stretch:
+    counts = [len(part.inputs) for part in parts]
+    lengths = np.repeat([part.length for part in parts], counts)
+    widths = np.repeat([part.width for part in parts], counts)
+    laid, taken = _laid_out(lengths)
+    asked, answered = _laid_out(widths)
+    steps = np.minimum(np.arange(widths.max()), widths[:, None] - 1)
+    return Stretch(
+        inputs=len(lengths),
+        tokens=int(lengths.sum()),
+        predicted=int(widths.sum()),
+        window=(lengths - widths)[:, None] + steps,
+        laid=laid,
+        taken=taken,
+        asked=asked,
+        answered=answered,
+        longest=int(lengths.max()),
+    )
+
+
+def _laid_out(lengths: Ints) -> tuple[Ints | None, Ints | None]:
+    """Return where items of ragged rows lie in a padded table, and the way back; None where nothing is ragged."""
+    longest = lengths.max()
+    if lengths.min() == longest:
+        return None, None
+    steps = np.arange(longest)
+    firsts = np.cumsum(lengths) - lengths
+    laid = firsts[:, None] + np.minimum(steps, lengths[:, None] - 1)
+    return laid.ravel(), np.flatnonzero(steps < lengths[:, None])
 
 
 def _stacked(tables: Sequence[npt.NDArray[Any]], width: int) -> npt.NDArray[Any]:

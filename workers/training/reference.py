@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from flexmarl.contracts.spec.experiment import ExperimentSpec
 from flexmarl.contracts.spec.team import Lora
 from workers.models import architecture_of
-from workers.training.adapted import AdaptedParameters
+from workers.training.adapted import LowRank
+from workers.training.bases import Bases
 from workers.training.decoder import Decoder, parameter_order
 from workers.training.parameters import FlatParameters
 from workers.training.shelf import Shelf
@@ -25,9 +26,10 @@ LABEL = "reference"
 
 
 class References:
-    def __init__(self, spec: ExperimentSpec, device: str) -> None:
+    def __init__(self, spec: ExperimentSpec, device: str, bases: Bases) -> None:
         self._spec = spec
         self._device = device
+        self.bases = bases
         self._decoders: dict[str, Decoder] = {}
 
     def get(self, policy: str) -> Decoder | None:
@@ -60,8 +62,10 @@ class References:
 
     def _decoder(self, policy: str, weights: "Mapping[str, torch.Tensor]", shelf: Shelf) -> Decoder:
         settings = self._spec.policies[policy]
-        base = shelf.base() if isinstance(settings.tuning, Lora) else weights
-        whole = FlatParameters(base, parameter_order(base.keys()), settings.precision, self._device, frozen=True)
-        if isinstance(settings.tuning, Lora):
-            AdaptedParameters(whole, weights, settings.tuning, settings.precision, self._device)
-        return Decoder(whole, architecture_of(settings.model))
+        architecture, precision = architecture_of(settings.model), settings.precision
+        if not isinstance(settings.tuning, Lora):
+            order = parameter_order(weights.keys())
+            return Decoder(FlatParameters(weights, order, precision, self._device, frozen=True), architecture)
+        base = self.bases.under(shelf, precision)
+        adapter = LowRank(base, weights, settings.tuning, precision, self._device, frozen=True)
+        return Decoder(base, architecture, adapter)

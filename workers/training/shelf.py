@@ -125,9 +125,14 @@ class Shelf:
         manifest = LocalTier(self._home, f"{self._owner}-{_BASE}").put(base, {"kind": _BASE})
         self._about = description(manifest.digest, lora)
 
+    @property
+    def base_digest(self) -> str:
+        """Name what this policy's adapters are laid over."""
+        return str(self._about["base"])
+
     def base(self) -> "dict[str, torch.Tensor]":
         """Return what this policy's adapters are laid over."""
-        return self._tier.get(str(self._about["base"]))
+        return self._tier.get(self.base_digest)
 
     def find_base(self, digest: str, policy: str, lora: Lora) -> None:
         """Go on with what a published adapter is laid over. Raises WrongAdapterError for one of another kind."""

@@ -90,7 +90,7 @@ class Trainer:
         self._making = Making(spec, run_id, home, device, intervals.progress.beat)
         self._held: dict[str, Held] = {}
         self._suspension = Suspension(partial(plane_of, home, run_id, incarnation))
-        self._references = References(spec, device)
+        self._references = References(spec, device, self._making.bases)
         self.gangs = Gangs(spec, device, intervals)
         self._behind: dict[str, dict[int, str]] = {}
         """Policy -> version whose training state is being written, with its digest."""

@@ -42,7 +42,7 @@ def warm_up(
     while taken < settings.steps and (taken == 0 or time.perf_counter() - began < settings.max_seconds):
         rows = [_row(shown, codec) for shown in _draw(family, roles, settings.batch_size, rng)]
         gradient, stats = learner.gradient(rows, 0.0, objective)
-        learner.descend(gradient / stats.z, settings.learning_rate)
+        learner.descend(gradient, stats.z, settings.learning_rate)
         taken += 1
     learner.optimizer.reset()
     return WarmedUp(taken, time.perf_counter() - began)

@@ -87,7 +87,8 @@ SLOTS: dict[str, Slot] = {
     "/policies/*/model/type": Slot(("factory", "folder"), ("hub",)),
     "/policies/*/optimizer/type": Slot(("adamw",), ("muon", "sgd")),
     "/policies/*/tuning/type": Slot(("full", "lora"), ()),
-    "/policies/*/precision": Slot(("fp32", "fp64"), ("bf16",)),
+    "/policies/*/precision": Slot(("fp32", "fp64", "bf16"), ()),
+    "/policies/*/activations": Slot(("keep", "recompute"), ()),
 }
 
 

@@ -22,6 +22,15 @@ def test_bounds_and_kinds_come_from_the_schema() -> None:
     assert "policy_gradient" in all_fields()["/algorithm/loss/type"].options
 
 
+def test_how_each_policy_is_computed_can_be_chosen() -> None:
+    found = all_fields()
+    for policy in ("speaker", "listener"):
+        precision, activations = (found[f"/policies/{policy}/{name}"] for name in ("precision", "activations"))
+        assert (precision.label, precision.options) == (f"Precision, {policy}", ("fp32", "fp64", "bf16"))
+        assert (activations.value, activations.options) == ("keep", ("keep", "recompute"))
+        assert "same gradient in less memory" in activations.hint
+
+
 def test_a_value_without_a_choice_is_left_out() -> None:
     found = all_fields()
     assert "/mechanisms/allocation" not in found

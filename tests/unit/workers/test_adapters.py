@@ -1,6 +1,8 @@
 """Adapters against PEFT: the same gradients, the same results, folders that it loads; and what is refused."""
 
+import gc
 import json
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from flexmarl.contracts.spec.algorithm import Loss
 from flexmarl.contracts.spec.experiment import ExperimentSpec
 from flexmarl.contracts.spec.team import AdamW, FactoryModel, Lora
+from tests.support.packed import last_logits
 from workers.child import ChildConfig, IntervalLog
 from workers.models import architecture_of, build_model
 from workers.models.adapter import WrongAdapterError, description, initial_adapter
@@ -21,11 +24,8 @@ from workers.models.weights import initial_weights
 from workers.rollout.engines.requests import Finished, Request
 from workers.rollout.engines.serve import StatePlaneSource
 from workers.rollout.engines.torch_engine import TorchEngine
-from workers.training.adapted import AdaptedParameters
-from workers.training.decoder import parameter_order
 from workers.training.errors import RefusalCode, TrainerRefusal
 from workers.training.learner import Adapter, Learner, Objective
-from workers.training.parameters import FlatParameters
 from workers.training.trainer import CREATE, Trainer
 from workers.training.wire import (
     AccumulateRequest,
@@ -116,7 +116,7 @@ def test_gradients_are_those_of_peft(lora: Lora) -> None:
         for name, parameter in model.named_parameters()
         if parameter.requires_grad
     }
-    named = learner.parameters._own.split(found)
+    named = learner.parameters.split(found)
     assert named.keys() == expected.keys()
     for name, gradient in named.items():
         # Hugging Face turns queries and keys by angles of fp32, whatever the model's precision.
@@ -128,22 +128,28 @@ def test_a_step_moves_the_adapter_alone_and_the_decoder_with_it() -> None:
         base(), architecture_of(SOURCE), Objective.of(Loss()), AdamW(), adapter=Adapter(LORA, adapter(LORA, 2))
     )
     assert learner.optimizer.first.numel() == learner.accumulator.total.numel() == learner.parameters.size
-    before = {name: tensor.clone() for name, tensor in learner._whole.named().items()}
+    frozen = learner.decoder._parameters
+    before, began = frozen.compute.clone(), logits(learner)
     learner.accumulate("", 1, b"", rows(), 0.0)
     assert not learner.step(1e-2).null_step
-    now = learner._whole.named()
-    adapted = {name for name in now if name.split(".")[-2] in LORA.targets and name.endswith("weight")}
-    assert {name for name in now if not torch.equal(now[name], before[name])} == adapted
-    assert torch.equal(laid_over(learner.parameters.named()), learner._whole.compute), "what is published is all of it"
+    assert torch.equal(frozen.compute, before)
+    assert frozen.fresh.numel() == 0, "nothing is computed for weights that stay"
+    assert not torch.equal(logits(learner), began)
+    now = {name: tensor.clone() for name, tensor in learner.parameters.named().items()}
+    assert torch.equal(logits(learner), logits(laid_over(now))), "what is published is all of it"
     learner.parameters.take(adapter(LORA, 3))
-    assert torch.equal(laid_over(adapter(LORA, 3)), learner._whole.compute)
+    assert torch.equal(logits(learner), logits(laid_over(adapter(LORA, 3))))
 
 
-def laid_over(weights: dict[str, torch.Tensor]) -> torch.Tensor:
-    """The weights that a new trainer computes with."""
-    anew = FlatParameters(base(), parameter_order(base().keys()), "fp32", "cpu")
-    AdaptedParameters(anew, weights, LORA, "fp32", "cpu")
-    return anew.compute
+def laid_over(weights: dict[str, torch.Tensor]) -> Learner:
+    """A new trainer's policy."""
+    return Learner(base(), architecture_of(SOURCE), Objective.of(Loss()), AdamW(), adapter=Adapter(LORA, weights))
+
+
+def logits(learner: Learner) -> torch.Tensor:
+    with torch.no_grad():
+        (found,) = last_logits(learner.decoder, [[1, 4, 8, 5, 11]], 5)
+    return found
 
 
 def plane_with(home: Path, lora: Lora, seed: int, **about: object) -> str:
@@ -270,12 +276,13 @@ def test_wrong_adapters_are_refused_in_words(tmp_path: Path) -> None:
         source(tmp_path, LORA.model_dump())[1]("speaker", plane_with(tmp_path, LORA, 0, base=strange))
 
 
-def trainer(home: Path, incarnation: str = "a", tuning: Lora = LORA, every: int = 1) -> Trainer:
+def trainer(home: Path, incarnation: str = "a", tuning: Lora = LORA, every: int = 1, kl: float = 0.0) -> Trainer:
     policy = {"model": SOURCE.model_dump(), "tuning": tuning.model_dump()}
     durability = {"type": "every_k", "every": every} if every > 1 else "every_step"
     spec = {
         "agents": {role: {} for role in POLICIES}, "policies": dict.fromkeys(POLICIES, policy), "seed": 5,
         "environment": {"type": "reference_game"}, "mechanisms": {"durability": durability},
+        "algorithm": {"kl": {"coefficient": kl}},
     }  # fmt: skip
     return Trainer(ExperimentSpec.model_validate(spec), 7, incarnation, str(home), "cpu", IntervalLog())
 
@@ -341,6 +348,30 @@ def test_a_trainer_refuses_an_adapter_of_another_kind(tmp_path: Path) -> None:
     assert refused.value.code == RefusalCode.WRONG_ADAPTER
 
 
+def test_policies_and_their_references_share_one_base_in_the_trainer(tmp_path: Path) -> None:
+    own = trainer(tmp_path, kl=0.1)
+    for policy in POLICIES:
+        own.bind(BindRequest(policy, CREATE))
+    learners = [own._holding(policy).learner for policy in POLICIES]
+    decoders = [*(learner.decoder for learner in learners), *(own._references.get(policy) for policy in POLICIES)]
+    (base,) = {id(decoder._parameters): decoder._parameters for decoder in decoders}.values()
+    assert base.fresh.numel() == 0
+    assert base.master is base.compute
+    for learner in learners:
+        step_size = learner.parameters.size
+        assert step_size < base.size / 2
+        assert learner.parameters.fresh.numel() == learner.optimizer.first.numel() == step_size
+    assert len({id(learner.parameters) for learner in learners}) == 2
+    gone = weakref.ref(base)
+    del base, decoders, learners, learner
+    own._references._decoders.clear()
+    for policy in POLICIES:
+        assert gone() is not None
+        own.let_go(policy)
+    gc.collect()
+    assert gone() is None, "it goes with the last one that is laid over it"
+
+
 def test_plain_transformers_and_peft_load_a_checkpoint(tmp_path: Path) -> None:
     own = trainer(tmp_path)
     for policy in POLICIES:
@@ -356,7 +387,7 @@ def test_plain_transformers_and_peft_load_a_checkpoint(tmp_path: Path) -> None:
         model = AutoModelForCausalLM.from_pretrained(folder / policy)
         learner = own._holding(policy).learner
         with torch.no_grad():
-            found, expected = model(ids).logits, learner.decoder.logits(ids, torch.arange(5)[None])
+            found, expected = model(ids).logits, logits(learner)
             assert (found - expected).abs().max() <= 1e-5
             assert (found - under(ids).logits).abs().max() > 1e-3
         assert (folder / policy / "tokenizer.json").exists()

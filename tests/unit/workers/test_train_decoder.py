@@ -5,9 +5,11 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from flexmarl.contracts.spec.team import FactoryModel, FolderModel
+from tests.support.packed import last_logits
 from workers.models import UnsupportedModel, architecture_of, build_model
 from workers.models.weights import initial_weights, model_config
 from workers.training.decoder import Decoder, parameter_order
+from workers.training.elementwise import gated, rotate
 from workers.training.parameters import FlatParameters
 
 SHAPE = {
@@ -41,15 +43,12 @@ def test_logits_equal_those_of_the_folder_s_own_model(name: str, tmp_path):
             parameter.add_(torch.randn_like(parameter) * 0.1)
     model.save_pretrained(tmp_path)
     decoder = _decoder(FolderModel(path=str(tmp_path)), 0)
-    lengths = torch.tensor([9, 4, 70])
-    ids = torch.randint(1, 50, (3, 70))
-    ids[torch.arange(70) >= lengths[:, None]] = 0
-    window = torch.stack([torch.arange(length - 3, length) for length in lengths])
+    inputs = [torch.randint(1, 50, (length,)) for length in (9, 4, 70, 11, 300)]
     with torch.no_grad():
-        found = decoder.logits(ids, window)
-        for row, length in enumerate(lengths):
-            expected = model(input_ids=ids[row : row + 1, :length]).logits[0, -3:]
-            assert ((found[row] - expected).norm() / expected.norm()) < 1e-6
+        found = last_logits(decoder, [ids.tolist() for ids in inputs], 3)
+        for ids, own in zip(inputs, found, strict=True):
+            expected = model(input_ids=ids[None]).logits[0, -3:]
+            assert ((own - expected).norm() / expected.norm()) < 1e-6
 
 
 @pytest.mark.parametrize("size", ["S", "M"])
@@ -73,3 +72,31 @@ def test_weights_of_another_kind_of_model_are_refused():
         parameter_order(weights.keys() - {"model.norm.weight"})
     with pytest.raises(ValueError, match="neighbours"):
         FlatParameters(weights, sorted(weights), "fp32", "cpu").leaf("lm_head.weight", "model.norm.weight")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_steps_by_element_are_the_composed_ones(dtype: torch.dtype):
+    made = torch.Generator().manual_seed(0)
+    x, above = (torch.randn(7, 3, 16, generator=made).to(dtype) for _ in range(2))
+    angles = torch.randn(7, 1, 8, generator=made).repeat(1, 1, 2)
+    cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+
+    def turned(x: torch.Tensor) -> torch.Tensor:
+        first, second = x.chunk(2, -1)
+        return x * cos + torch.cat((-second, first), -1) * sin
+
+    def product(x: torch.Tensor) -> torch.Tensor:
+        gate, up = x.chunk(2, -1)
+        return torch.nn.functional.silu(gate) * up
+
+    limit = {torch.float32: 1e-6, torch.float64: 1e-14, torch.bfloat16: 1e-2}[dtype]
+    for own, composed in ((lambda x: rotate(x, cos, sin), turned), (gated, product)):
+        found = []
+        for way in (own, composed):
+            leaf = x.clone().requires_grad_()
+            y = way(leaf)
+            y.backward(above[..., : y.shape[-1]])
+            found.append((y.detach(), leaf.grad))
+        for a, b in zip(*found, strict=True):
+            assert a.dtype == dtype
+            assert (a - b).norm() <= limit * b.norm()

@@ -1,8 +1,8 @@
 """Adapters and what they are laid over, from the state plane, each checked before an engine takes it.
 
-Invariants: policies that name equal models and train adapters have one base, by its digest, for the life of the engine;
-it is read and prepared once. An adapter of another base, of other sizes, or for another kind of policy is refused in
-words, and what the engine holds stays as it is.
+Invariants: policies that name equal models and precisions and train adapters have one base, by its digest, for the life
+of the engine; it is read and prepared once. An adapter of another base, of other sizes, or for another kind of policy
+is refused in words, and what the engine holds stays as it is.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ class Adapters(Generic[Prepared]):
         self._plane = plane
         self._prepare = prepare
         self._bases: dict[str, _Base[Prepared]] = {}
-        """Model -> what its adapters are laid over."""
+        """Model and precision -> what adapters are laid over."""
 
     def get(self, policy: str, settings: PolicySpec, lora: Lora, digest: str) -> "tuple[Prepared, State]":
         """Return the prepared base of a policy's published adapter, and the adapter. Raises what refuses them."""
@@ -57,7 +57,7 @@ class Adapters(Generic[Prepared]):
 
     def _base(self, settings: PolicySpec, digest: str) -> _Base[Prepared]:
         """Return the base of a model; the first adapter that is loaded says which that is."""
-        model = settings.model.model_dump_json()
+        model = settings.model_dump_json(include={"model", "precision"})
         if model not in self._bases:
             state = self._plane.get(digest)
             shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}

@@ -98,10 +98,11 @@ class ShardedLearner(Learner):
         precision: str,
         epoch: str,
         beat: Callable[[], object],
+        recompute: bool = False,
     ) -> None:
         """Weights are zeros until they are restored."""
         self._group = group
-        self._weights = ShardedWeights(shapes, architecture, group, precision)
+        self._weights = ShardedWeights(shapes, architecture, group, precision, recompute=recompute)
         self._reference: ShardedWeights | None = None
         self._new_reference = partial(ShardedWeights, shapes, architecture, group, precision, frozen=True)
         self.parameters: Any = ShardedParameters(self._weights, group)

@@ -261,6 +261,7 @@ class _Builder:
             settings.precision,
             epoch,
             self._intervals.progress.beat,
+            settings.activations == "recompute",
         )
 
     def interval(self, phase: str, policy: str, began: float, tokens: int = 0) -> None:

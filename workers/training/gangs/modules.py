@@ -7,13 +7,14 @@ gets these tensors once, and every layer is computed inside its module's call, w
 Invariants: all ranks call in the same order with inputs of any shape; gradients are sums over the ranks, never means.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from workers.models.architecture import Architecture
 from workers.training.decoder import Decoder, parameter_order
 from workers.training.gangs.group import Group
 from workers.training.gangs.layout import Cut, Leaf, Shapes
+from workers.training.packing import Batch
 from workers.training.parameters import FlatParameters
 
 if TYPE_CHECKING:
@@ -30,8 +31,19 @@ class _Asked:
         self._shapes = shapes
         self.leaves: dict[tuple[str, ...], Leaf] = {}
 
-    def named(self) -> Shapes:
-        return self._shapes
+    def __contains__(self, name: str) -> bool:
+        return name in self._shapes
+
+    @property
+    def names(self) -> Sequence[str]:
+        return list(self._shapes)
+
+    def shape(self, name: str) -> Sequence[int]:
+        return self._shapes[name]
+
+    def exact_leaf(self, name: str) -> "torch.Tensor":
+        """FSDP2 has one tensor of a weight."""
+        return self.leaf(name)
 
     def leaf(self, *names: str) -> "torch.Tensor":
         import torch
@@ -65,7 +77,13 @@ class ShardedWeights:
     """This rank's parts of all weights, as FSDP2 holds them."""
 
     def __init__(
-        self, shapes: Shapes, architecture: Architecture, group: Group, precision: str, frozen: bool = False
+        self,
+        shapes: Shapes,
+        architecture: Architecture,
+        group: Group,
+        precision: str,
+        frozen: bool = False,
+        recompute: bool = False,
     ) -> None:
         """The weights are undefined until `put`."""
         import torch
@@ -75,7 +93,7 @@ class ShardedWeights:
         self.compute_dtype = getattr(torch, PRECISIONS[precision])
         self.dtype = torch.float32 if precision == "bf16" and not frozen else self.compute_dtype
         self.root, self.layers, owners = _modules(self.cut.leaves, self.dtype, frozen)
-        _shard([*self.layers.values(), self.root], group, self.compute_dtype)
+        _shard([*self.layers.values(), self.root], group, self.compute_dtype, self.dtype)
         self.root.to_empty(device=group.device)
         self._parameters: list[Any] = [owners[leaf.names].get_parameter(_name(leaf)) for leaf in self.cut.leaves]
         self.put(torch.zeros(self.cut.length(group.rank), dtype=self.dtype))
@@ -86,7 +104,7 @@ class ShardedWeights:
             own = [leaf for leaf in self.cut.leaves if owners[leaf.names] is module]
             tensors.update({leaf.names: module.get_parameter(_name(leaf)) for leaf in own})
             module.reshard()
-        self.decoder: Decoder = ShardedDecoder(self, tensors, architecture)
+        self.decoder: Decoder = ShardedDecoder(self, tensors, architecture, recompute)
 
     def put(self, own: "torch.Tensor") -> None:
         """Compute with this rank's part from now on."""
@@ -114,14 +132,19 @@ class ShardedDecoder(Decoder):
     """Computes each layer inside the module that holds its weights, and all of it inside the root."""
 
     def __init__(
-        self, weights: ShardedWeights, tensors: "dict[tuple[str, ...], torch.Tensor]", architecture: Architecture
+        self,
+        weights: ShardedWeights,
+        tensors: "dict[tuple[str, ...], torch.Tensor]",
+        architecture: Architecture,
+        recompute: bool,
     ) -> None:
-        super().__init__(cast("FlatParameters", _Filled(weights.shapes, tensors)), architecture)
+        filled = cast("FlatParameters", _Filled(weights.shapes, tensors))
+        super().__init__(filled, architecture, recompute=recompute)
         self._root = weights.root
         self._modules = dict(zip(map(id, self._layers), weights.layers.values(), strict=True))
 
-    def logits(self, *asked: Any) -> "torch.Tensor":
-        found: torch.Tensor = self._root(super().logits, *asked)
+    def scores(self, batch: Batch) -> "tuple[torch.Tensor, torch.Tensor]":
+        found: tuple[torch.Tensor, torch.Tensor] = self._root(super().scores, batch)
         return found
 
     def _through(self, layer: Any, *given: Any) -> "torch.Tensor":
@@ -157,10 +180,10 @@ def _modules(
     return root, dict(layers.items()), owners
 
 
-def _shard(modules: "list[nn.Module]", group: Group, compute_dtype: "torch.dtype") -> None:
+def _shard(modules: "list[nn.Module]", group: Group, compute_dtype: "torch.dtype", dtype: "torch.dtype") -> None:
     from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-    policy = MixedPrecisionPolicy(param_dtype=compute_dtype, cast_forward_inputs=False)
+    policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=dtype, cast_forward_inputs=False)
     mesh = group.mesh()
     for module in modules:
         fully_shard(module, mesh=mesh, mp_policy=policy)

@@ -1,0 +1,42 @@
+"""The frozen weights that adapters of one trainer are laid over.
+
+Invariant: each is in memory once, for all policies and references that are laid over it, and for as long as one of them
+is there.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+from flexmarl.contracts.spec.team import Lora, PolicySpec
+from workers.training.decoder import parameter_order
+from workers.training.learner import Adapter
+from workers.training.parameters import FlatParameters
+from workers.training.shelf import Shelf
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Bases:
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._held: WeakValueDictionary[tuple[str, str], FlatParameters] = WeakValueDictionary()
+
+    def beneath(
+        self, settings: PolicySpec, weights: "Mapping[str, torch.Tensor]", shelf: Shelf
+    ) -> "tuple[Mapping[str, torch.Tensor] | FlatParameters, Adapter | None]":
+        """Return what a learner of published weights computes with, and the adapter over it if these are one's."""
+        if not isinstance(settings.tuning, Lora):
+            return weights, None
+        return self.under(shelf, settings.precision), Adapter(settings.tuning, weights)
+
+    def under(self, shelf: Shelf, precision: str) -> FlatParameters:
+        """Return what a policy's adapters are laid over, to compute with in a precision. Raises StateError."""
+        key = shelf.base_digest, precision
+        base = self._held.get(key)
+        if base is None:
+            weights = shelf.base()
+            base = FlatParameters(weights, parameter_order(weights.keys()), precision, self._device, frozen=True)
+            self._held[key] = base
+        return base

@@ -1,0 +1,97 @@
+"""Where the tokens of a pack lie, on the device: one behind the other for all that is computed token by token, as rows
+of about one length, a stretch each, for attention.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from workers.training.packing import Batch, Stretch
+from workers.training.scores import Asked
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How items of a stretch are laid out as rows, and gathered from them again."""
+
+    rows: int
+    items: int
+    laid: "torch.Tensor | None"
+    taken: "torch.Tensor | None"
+
+    def lay(self, items: "torch.Tensor") -> "torch.Tensor":
+        """Return [items, ...] as [rows, length, ...]."""
+        laid = items if self.laid is None else items.index_select(0, self.laid)
+        return laid.view(self.rows, len(laid) // self.rows, *laid.shape[1:])
+
+    def gather(self, table: "torch.Tensor") -> "torch.Tensor":
+        """Return what `lay` was given."""
+        flat = table.flatten(0, 1)
+        return flat if self.taken is None else flat.index_select(0, self.taken)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    ids: "torch.Tensor"
+    """[N]"""
+    positions: "torch.Tensor"
+    """[N]"""
+    longest: int
+    at: "torch.Tensor"
+    """[n]"""
+    tokens: tuple[Spread, ...]
+    """Of each stretch."""
+    predictions: tuple[Spread, ...]
+    visible: "tuple[torch.Tensor, ...]"
+    """Of each stretch: [b, 1, R, T], which token each prediction sees."""
+    asked: Asked
+
+    @classmethod
+    def of(cls, batch: Batch, like: "torch.Tensor") -> "Layout":
+        """Bring a pack to the device of a tensor, and its figures to the precision of its scores."""
+        import torch
+
+        exact = torch.float64 if like.dtype == torch.float64 else torch.float32
+        place = _Placer(like.device)
+        heated, masked = bool((batch.temperature != 1.0).any()), bool(batch.masks.any())
+        asked = Asked(
+            place(batch.drawn_at),
+            place(batch.drawn),
+            place(batch.temperature).to(exact).unsqueeze(1) if heated else None,
+            place(batch.masks).to(exact) if masked else None,
+            place(batch.mask_of) if masked else None,
+        )
+        return cls(
+            ids=place(batch.ids),
+            positions=place(batch.positions),
+            longest=int(batch.positions.max()) + 1,
+            at=place(batch.at),
+            tokens=tuple(place.spread(one.inputs, one.tokens, one.laid, one.taken) for one in batch.stretches),
+            predictions=tuple(
+                place.spread(one.inputs, one.predicted, one.asked, one.answered) for one in batch.stretches
+            ),
+            visible=tuple(place.visible(one) for one in batch.stretches),
+            asked=asked,
+        )
+
+
+class _Placer:
+    def __init__(self, device: "torch.device") -> None:
+        self._device = device
+
+    def __call__(self, table: "np.ndarray") -> "torch.Tensor":
+        import torch
+
+        return torch.from_numpy(table).to(self._device)
+
+    def spread(self, rows: int, items: int, laid: "np.ndarray | None", taken: "np.ndarray | None") -> Spread:
+        return Spread(rows, items, None if laid is None else self(laid), None if taken is None else self(taken))
+
+    def visible(self, stretch: Stretch) -> "torch.Tensor":
+        import torch
+
+        seen = torch.arange(stretch.longest, device=self._device) <= self(stretch.window).unsqueeze(-1)
+        return seen.unsqueeze(1)

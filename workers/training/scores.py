@@ -1,0 +1,153 @@
+"""Log-probability and entropy at the head of a language model, without the logits of more than a chunk.
+
+Invariants: no table of more than `CHUNK` logits exists at a time, however many positions and words there are; what is
+returned and its gradient are those of `log_softmax` over whole logits (tested). Where all positions fit one chunk, its
+log-probabilities are kept for the backward pass; otherwise each chunk is computed again there, one product more, which
+costs less than to write whole logits and read them.
+
+Distributions are those the engine drew from: softmax over the allowed ids of logits divided by the temperature.
+Logits are computed in the precision of the weights, and all that follows in fp32 at least; so is the head's gradient.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+CHUNK = 2**22
+"""Logits at a time: 16 MB of fp32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked of n positions: m tokens, and how they were drawn."""
+
+    at: "torch.Tensor"
+    """[m], ascending: the position of each token."""
+    tokens: "torch.Tensor"
+    """[m]"""
+    temperature: "torch.Tensor | None" = None
+    """[n, 1]; None: 1 everywhere."""
+    masks: "torch.Tensor | None" = None
+    """[sets, vocabulary]: added to logits."""
+    mask_of: "torch.Tensor | None" = None
+    """[n]: the row of `masks`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Neighbouring positions with the tokens asked of them."""
+
+    positions: slice
+    tokens: slice
+
+
+def scores(hidden: "torch.Tensor", head: "torch.Tensor", asked: Asked) -> "tuple[torch.Tensor, torch.Tensor]":
+    """Return the log-probabilities [m] of the tokens asked for and the entropies [n] at `hidden` [n, width]."""
+    found: tuple[torch.Tensor, torch.Tensor] = _function().apply(hidden, head, asked)  # type: ignore[no-untyped-call]
+    return found
+
+
+@cache
+def _function() -> "type[torch.autograd.Function]":
+    import torch
+
+    class Scores(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, hidden: torch.Tensor, head: torch.Tensor, asked: Asked) -> Any:
+            logprobs, entropies, kept = [], [], None
+            for chunk in _chunks(asked, len(hidden), len(head)):
+                kept = _log_softmax(hidden, head, asked, chunk)
+                logprobs.append(kept[asked.at[chunk.tokens] - chunk.positions.start, asked.tokens[chunk.tokens]])
+                entropies.append(_entropy(kept))
+            entropy = torch.cat(entropies)
+            whole = kept if len(entropies) == 1 else None
+            ctx.asked = asked
+            ctx.set_materialize_grads(False)
+            ctx.save_for_backward(hidden, head, entropy, whole)
+            return torch.cat(logprobs), entropy
+
+        @staticmethod
+        def backward(ctx: Any, *above: torch.Tensor | None) -> Any:
+            hidden, head, entropy, whole = ctx.saved_tensors
+            of_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+            of_head = torch.zeros_like(head, dtype=entropy.dtype) if ctx.needs_input_grad[1] else None
+            for chunk in _chunks(ctx.asked, len(hidden), len(head)):
+                logs = _log_softmax(hidden, head, ctx.asked, chunk) if whole is None else whole
+                slope = _slope(logs, ctx.asked, chunk, entropy, *above).to(hidden.dtype)
+                if of_hidden is not None:
+                    torch.mm(slope, head, out=of_hidden[chunk.positions])
+                if of_head is not None:
+                    _add_product(of_head, slope.t(), hidden[chunk.positions])
+            return of_hidden, None if of_head is None else of_head.to(head.dtype), None
+
+    return Scores
+
+
+def _chunks(asked: Asked, positions: int, vocabulary: int) -> Iterator[_Chunk]:
+    """Cut positions into chunks of one size; their tokens are neighbours, since these ascend."""
+    import torch
+
+    count = max(1, -(-positions * vocabulary // CHUNK))
+    size = max(1, -(-positions // count))
+    starts = torch.arange(0, positions + size, size).clamp(max=positions)
+    firsts = torch.searchsorted(asked.at, starts.to(asked.at.device)).tolist()
+    for (start, stop), (first, last) in zip(pairwise(starts.tolist()), pairwise(firsts), strict=True):
+        yield _Chunk(slice(start, stop), slice(first, last))
+
+
+def _log_softmax(hidden: "torch.Tensor", head: "torch.Tensor", asked: Asked, chunk: _Chunk) -> "torch.Tensor":
+    import torch
+
+    logits = hidden[chunk.positions] @ head.t()
+    if logits.dtype in (torch.bfloat16, torch.float16):
+        logits = logits.float()
+    if asked.temperature is not None:
+        logits.div_(asked.temperature[chunk.positions])
+    if asked.masks is not None and asked.mask_of is not None:
+        logits.add_(asked.masks[asked.mask_of[chunk.positions]])
+    return logits.log_softmax(-1)
+
+
+def _entropy(logs: "torch.Tensor") -> "torch.Tensor":
+    return logs.exp().mul_(logs).sum(-1).neg_()
+
+
+def _slope(
+    logs: "torch.Tensor",
+    asked: Asked,
+    chunk: _Chunk,
+    entropy: "torch.Tensor",
+    above_logprobs: "torch.Tensor | None",
+    above_entropy: "torch.Tensor | None",
+) -> "torch.Tensor":
+    """Return the gradient by a chunk's logits, before they were divided by the temperature."""
+    import torch
+
+    slope = logs.exp()
+    mine = asked.at[chunk.tokens] - chunk.positions.start
+    shares = torch.zeros_like(entropy[chunk.positions])
+    if above_logprobs is not None:
+        shares.index_add_(0, mine, above_logprobs[chunk.tokens])
+    if above_entropy is None:
+        slope.mul_(-shares.unsqueeze(1))
+    else:
+        pull = above_entropy[chunk.positions].unsqueeze(1)
+        slope.mul_((logs + entropy[chunk.positions].unsqueeze(1)).mul_(pull).add_(shares.unsqueeze(1)).neg_())
+    if above_logprobs is not None:
+        slope.index_put_((mine, asked.tokens[chunk.tokens]), above_logprobs[chunk.tokens], accumulate=True)
+    if asked.temperature is not None:
+        slope.div_(asked.temperature[chunk.positions])
+    return slope
+
+
+def _add_product(sum_: "torch.Tensor", left: "torch.Tensor", right: "torch.Tensor") -> None:
+    """Add left @ right, which may be of a lower precision than the sum."""
+    if left.dtype == sum_.dtype:
+        sum_.addmm_(left, right)
+    else:
+        sum_.add_(left @ right)
