@@ -22,7 +22,10 @@ from flexmarl.contracts.spec.algorithm import PAIRED, WEIGHTING
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 from tests.unit.orchestrator.test_cohorts import quiet, settle
 from tests.unit.workers.test_train_trainer import accumulate, create, make_trainer, step
+from workers.training.blocks import blocks_of
 from workers.training.losses import CORRECTIONS, KL_ESTIMATORS, REGISTRY
+from workers.training.objective import token_scores
+from workers.training.packing import pack
 from workers.training.trainer import Trainer
 from workers.training.wire import TrainRow
 
@@ -84,9 +87,10 @@ def bits(trainer: Trainer, policy: str) -> list[torch.Tensor]:
     learner = trainer._held[policy].learner
     assert learner is not None
     held = [learner.parameters.master, learner.accumulator.total, *learner.training_state().values()]
-    probe = torch.arange(1, 9).view(1, 8)
+    vocabulary = learner.decoder.vocabulary
     with torch.no_grad():
-        held.append(learner.decoder.logits(probe, torch.arange(8).view(1, 8)))
+        for batch in pack(blocks_of(rows_of(7), lambda tokens: (1.0, 1.0), vocabulary), vocabulary, 4096):
+            held += token_scores(learner.decoder, batch)
     return [tensor.clone() for tensor in held]
 
 
