@@ -142,6 +142,8 @@ _LABELS_AT = {
     "/mechanisms/lag_policy/at_cut": "At the cut",
     "/mechanisms/redundancy/type": "Redundancy",
     "/mechanisms/redundancy/extra": "Extra of these",
+    "/mechanisms/publication/type": "Publication",
+    "/mechanisms/publication/content": "Sent as",
     "/mechanisms/durability/type": "Durability",
     "/mechanisms/durability/every": "Durable every",
     "/mechanisms/mover/type": "Mover",

@@ -3,6 +3,7 @@
 The leader is in this process, with short patience; its ranks are real trainer children.
 """
 
+import itertools
 import signal
 import socket
 import time
@@ -28,6 +29,7 @@ SPEC = ExperimentSpec.model_validate(
 )
 LEASE, SECRET = 9, "of the leader"
 PATIENCE_S = 2.0
+_bases = itertools.count(0, 10)
 
 
 class Leader:
@@ -37,13 +39,16 @@ class Leader:
         self.patience_s = PATIENCE_S * slowness()
         self.trainer.gangs = Gangs(SPEC, "cpu", intervals, join_s=self.patience_s, silent_s=self.patience_s)
         self.port = self.trainer.gangs.listen("127.0.0.1", SECRET)
+        self.base = next(_bases)
+        """Meetings of a policy are numbered through, whoever leads: each test has ten."""
 
     def invite(self, child: TrainerChild, rank: int, ranks: int, meeting: int, **changes: str) -> None:
+        meeting += self.base
         asked = {"leader": f"127.0.0.1:{self.port}", "key": rendezvous_key(SECRET, "speaker", meeting), **changes}
         child.ask("/join", JoinRequest("speaker", rank, ranks, meeting, **asked), JoinReply)
 
     def bind(self, *others: int, meeting: int) -> None:
-        self.trainer.bind(BindRequest("speaker", CREATE, gang=[LEASE, *others], meeting=meeting))
+        self.trainer.bind(BindRequest("speaker", CREATE, gang=[LEASE, *others], meeting=self.base + meeting))
 
     def train(self, number: int) -> None:
         epoch = f"0:t{LEASE}.1.1"

@@ -130,4 +130,5 @@ def test_ranks_on_two_hosts_train_as_one_process_and_go_on_when_the_leaders_is_g
 def apart(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
     """Return how far the farthest buffers are apart, relatively."""
     assert found.keys() == expected.keys()
-    return max(float((found[name] - own).norm() / own.norm()) for name, own in expected.items())
+    pairs = [(found[name].double(), own.double()) for name, own in expected.items()]
+    return max(float((ours - theirs).norm() / theirs.norm()) for ours, theirs in pairs)

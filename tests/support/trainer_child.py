@@ -19,7 +19,7 @@ from workers.training.trainer import CREATE
 from workers.training.wire import BindReply, BindRequest, JoinReply, JoinRequest, Refusal, rendezvous_key
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 180
+PATIENCE_S = 120
 Reply = TypeVar("Reply")
 
 

@@ -32,6 +32,7 @@ from workers.database import Pool
 from workers.errors import ChildUnreachable, HostingError, WorkerError
 from workers.nodes.bringing import Bringing
 from workers.nodes.child_client import ChildClient
+from workers.nodes.copies import LOOK_S, Copies
 from workers.nodes.engine_loads import loads_of
 from workers.nodes.lanes import Lane
 from workers.nodes.load import measure
@@ -98,6 +99,7 @@ class NodeAgent:
                     tasks.create_task(self._forever(self._end_orphans, ORPHANS_S))
                     tasks.create_task(self._forever(self._measure, LOAD_S))
                     tasks.create_task(self._forever(self._playground.tend, TEND_S))
+                    tasks.create_task(self._forever(Copies(self._settings, self._store).tend, LOOK_S))
             finally:
                 await self._playground.close()
                 await asyncio.gather(*(lane.stop() for lane in self._lanes.values()))
@@ -219,6 +221,7 @@ class NodeAgent:
         app.add_routes([web.post("/v1/playground", partial(self._on_play, session))])
         state = StateRoutes(self._settings.home)
         app.add_routes([web.get("/v1/state/{digest}", partial(self._to_peer, state.manifest))])
+        app.add_routes([web.get("/v1/state/{digest}/delta", partial(self._to_peer, state.delta))])
         app.add_routes([web.get("/v1/state/chunks/{name}", partial(self._to_peer, state.chunk))])
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await runner.setup()

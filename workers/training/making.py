@@ -18,7 +18,7 @@ from workers.training.bases import Bases
 from workers.training.checkpoints import Export
 from workers.training.learner import Adapter, Learner
 from workers.training.objective import Objective
-from workers.training.shelf import Shelf
+from workers.training.shelf import Shelf, Stored
 
 if TYPE_CHECKING:
     import torch
@@ -85,6 +85,23 @@ class Making:
             adapter,
             settings.activations == "recompute",
         )
+
+    def put_first(self, policy: str, learner: Learner) -> Stored:
+        """Store version 0."""
+        weights, shelf = learner.parameters.named(), self.shelf(policy)
+        if policy in self._spec.trainable_policies():
+            return shelf.put(weights, learner.training_state())
+        return Stored(shelf.put_weights(weights), "")
+
+    def keep(self, policy: str, version: int, learner: Learner) -> Stored:
+        """Store what a step made, as durably as the specification says."""
+        durability, shelf = self._spec.mechanisms.durability, self.shelf(policy)
+        weights = learner.parameters.named()
+        if durability.type == "async":
+            return shelf.put_behind(weights, learner.training_state())
+        if version % durability.every:
+            return Stored(shelf.put_weights(weights), "")
+        return shelf.put(weights, learner.training_state())
 
     def export(self, policy: str, digest: str) -> Export:
         """Return a version as a checkpoint writes it, whoever trains the policy."""

@@ -65,8 +65,7 @@ class Suspension:
     def suspend(self, policy: str, learner: Learner, kind: str, rest: Mapping[str, Any], reach: str) -> Left:
         """Take a policy's learner off the device. Raises StateFull, after which nothing has changed.
 
-        Learners of one kind can take each other's place; of none, nobody's. `rest` comes back with it, as JSON can
-        say it.
+        Learners of one kind can take each other's place; of none, nobody's. `rest` comes back with it, as JSON can say.
         """
         began = time.time()
         self.forget(policy, idle=False)

@@ -75,7 +75,8 @@ SLOTS: dict[str, Slot] = {
         ("least_loaded", "prefix_affinity", "length_aware", "hardware_class", "version_aware"), ()
     ),
     "/mechanisms/mover/type": Slot(("static", "demand"), ()),
-    "/mechanisms/publication": Slot(("cohort", "wavefront", "delayed"), ()),
+    "/mechanisms/publication/content": Slot(("auto", "full", "delta"), ()),
+    "/mechanisms/publication/type": Slot(("cohort", "wavefront", "delayed"), ()),
     "/mechanisms/trainer_protocol": Slot(("micro_batch", "batch", "mini_batch", "per_group"), ()),
     "/mechanisms/allocation/type": Slot(("agent_centric", "static"), ("colocated",)),
     "/mechanisms/arbiter": Slot(("fair_share",), ()),

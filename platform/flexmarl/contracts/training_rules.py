@@ -57,7 +57,7 @@ def _lag(spec: ExperimentSpec) -> Iterator[Problem]:
     """Several steps on one cohort, and cohorts that start before the last one stepped, train on older rows."""
     mechanisms, batch = spec.mechanisms, spec.batch
     steps = batch.mini_batches if mechanisms.trainer_protocol == "mini_batch" else 1
-    delayed = mechanisms.publication == "delayed"
+    delayed = mechanisms.publication.type == "delayed"
     needed = steps - 1 + (steps if delayed else 0)
     parts = [f"{steps} optimizer steps per cohort"] * (steps > 1) + ["publication delayed"] * delayed
     ways = [str(needed), *["fewer mini_batches"] * (steps > 1), *["publication: cohort"] * delayed]
@@ -85,9 +85,9 @@ def _clock(spec: ExperimentSpec) -> Iterator[Problem]:
             detail="A policy's own clock counts rows as they are accumulated while the cohort plays.",
             hint="Set micro_batch or per_group.",
         )
-    if mechanisms.publication != "cohort":
+    if mechanisms.publication.type != "cohort":
         yield Problem(
-            pointer="/mechanisms/publication",
+            pointer="/mechanisms/publication/type",
             code="not_with_policy_clock",
             detail="With a clock per policy, which version serves next is only known when the cohort is settled.",
             hint="Set cohort.",

@@ -63,7 +63,8 @@ from flexmarl.orchestrator.recovery import (
 )
 from flexmarl.orchestrator.rollout import drive_rollout
 from flexmarl.orchestrator.serving import on_weights_served
-from flexmarl.orchestrator.state import PolicyState, RunState, decode, encode
+from flexmarl.orchestrator.snapshots import decode, encode
+from flexmarl.orchestrator.state import PolicyState, RunState
 from flexmarl.orchestrator.training import (
     drive_trainer,
     on_accumulated,

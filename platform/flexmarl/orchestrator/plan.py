@@ -131,7 +131,7 @@ def _extra(spec: ExperimentSpec, kind: str) -> int:
 
 def _bounded(spec: ExperimentSpec) -> bool:
     lagging = any(spec.lag_policy_of(name).bound > 0 for name in spec.trainable_policies())
-    return lagging and spec.mechanisms.publication == "cohort"
+    return lagging and spec.mechanisms.publication.type == "cohort"
 
 
 def _follows(spec: ExperimentSpec) -> dict[str, Follow]:
@@ -157,7 +157,7 @@ def _opening(spec: ExperimentSpec) -> frozenset[str]:
 
 def _first_turns_first(spec: ExperimentSpec) -> tuple[str, ...]:
     """Order the trainable policies so that those an episode asks first are trained first where that matters."""
-    if spec.mechanisms.publication != "wavefront":
+    if spec.mechanisms.publication.type != "wavefront":
         return spec.trainable_policies()
     opening = _opening(spec)
     return tuple(sorted(spec.trainable_policies(), key=lambda name: name not in opening))

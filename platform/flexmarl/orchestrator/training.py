@@ -44,7 +44,7 @@ def drive_trainer(ctx: Context) -> None:
 
 def _in_turn(ctx: Context, cohort: Cohort) -> Iterator[str]:
     """Name the policies whose turn it is: all, but in a wavefront, what an episode asks first is finished first."""
-    in_turn = ctx.plan.spec.mechanisms.publication == "wavefront" and cohort.settled_at is not None
+    in_turn = ctx.plan.spec.mechanisms.publication.type == "wavefront" and cohort.settled_at is not None
     for name, own in cohort.policies.items():
         yield name
         if in_turn and not own.stepped and f"step:{name}" not in ctx.state.outstanding:

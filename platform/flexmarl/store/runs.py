@@ -180,6 +180,14 @@ def load_spec(conn: Connection, run_id: int) -> dict[str, object]:
     return spec
 
 
+def publication_content(conn: Connection, run_id: int) -> str:
+    """Return what other hosts receive of a run's new weights; `auto` where the specification does not say."""
+    row = conn.execute(
+        "SELECT spec -> 'mechanisms' -> 'publication' ->> 'content' FROM store.run_state WHERE run_id = %s", [run_id]
+    ).fetchone()
+    return str(row[0]) if row is not None and row[0] else "auto"
+
+
 def events_after(conn: Connection, run_id: int, seq: int, limit: int | None = None) -> list[StoredEvent]:
     """Read the log behind a sequence number, in order."""
     rows = conn.execute(

@@ -19,7 +19,7 @@ import msgspec
 
 from workers.training.errors import RefusalCode, TrainerRefusal
 from workers.training.gangs.orders import Order
-from workers.training.gangs.rendezvous import Place
+from workers.training.gangs.rendezvous import LOOK_S, Place
 
 if TYPE_CHECKING:
     import torch
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 SILENT_S = 120.0
 """A rank that takes no part in what all do for this long counts as lost."""
-LOOK_S = 1.0
-"""How often a rank that waits for orders looks whether its gang is still wanted."""
 _numbers = itertools.count(1)
 """Of this process's groups: torch finds them by a name."""
 _MARKS = ("gloo", "nccl", "connection", "socket", "process group", "processgroup", "timed out")

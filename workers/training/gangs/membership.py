@@ -137,6 +137,7 @@ class Gangs:
         led, followed = self._led.pop(policy, None), self._followed.pop(policy, None)
         if led is not None:
             led.group.close()
+            gc.collect()  # what works with it knows itself in circles, and keeps its connections
         if followed is not None:
             followed.leave()
 
@@ -163,6 +164,7 @@ class Following:
         self._place = place
         self._connect = connect
         self._builder = builder
+        self._left = threading.Event()
         self._group: Group | None = None
         self._learner: ShardedLearner | None = None
         self._thread = threading.Thread(target=self._run, name=f"gang-{asked.policy}", daemon=True)
@@ -180,10 +182,9 @@ class Following:
 
     def leave(self) -> None:
         """End; the thread follows by itself."""
+        self._left.set()
         if self._group is not None:
             self._group.close()
-        else:
-            self._place.leave()
 
     def _run(self) -> None:
         import torch
@@ -191,12 +192,13 @@ class Following:
         torch.set_flush_denormal(True)
         told = log.bind(policy=self.asked.policy, rank=self.asked.rank, meeting=self.asked.meeting)
         try:
-            if not self._place.await_go(GO_S):
+            if not self._place.await_go(GO_S, lambda: not self._left.is_set()):
                 told.info("the gang did not come together")
                 return
             self._group = self._connect()
             told.info("joined the gang")
-            self._follow(self._group)
+            if not self._left.is_set():
+                self._follow(self._group)
         except GroupLost as ended:
             told.info("the gang is over", reason=str(ended))
         except TrainerRefusal as refused:

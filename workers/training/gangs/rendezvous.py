@@ -8,6 +8,8 @@ process groups never is: hosts of one gang share a trusted network.
 
 import os
 import socket
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from torch.distributed import Store
 
 CONNECT_S = 10.0
+LOOK_S = 1.0
+"""How often a rank that waits looks whether it is still wanted."""
 _GO, _OVER = "go", "over"
 
 
@@ -101,12 +105,18 @@ class Place:
         except DistError as error:
             raise TrainerRefusal(RefusalCode.GANG_INCOMPLETE, f"the leader is gone: {error}") from error
 
-    def await_go(self, seconds: float) -> bool:
-        """Wait until all ranks are there; False when they were not in time, or the leader is gone."""
-        from torch.distributed import DistError
+    def await_go(self, seconds: float, wanted: Callable[[], bool]) -> bool:
+        """Wait until all ranks are there; False when they were not in time, the leader is gone, or it is wanted no
+        more. It looks again and again: whoever waits in a store keeps other threads from it."""
+        from torch.distributed import DistError, DistStoreError
 
-        try:
-            self.store.wait([_GO], timedelta(seconds=seconds))
-            return not self.over
-        except DistError:
-            return False
+        until = time.monotonic() + seconds
+        while wanted() and time.monotonic() < until:
+            try:
+                self.store.wait([_GO], timedelta(seconds=LOOK_S))
+                return not self.over
+            except DistStoreError:
+                continue
+            except DistError:
+                return False
+        return False

@@ -110,6 +110,7 @@ WORKING = frozenset({"starting", "running", "pausing", "resuming", "stopping"})
 _PHASES = {
     "play_groups": "Rollout", "accumulate": "Training", "optimizer_step": "The optimizer step",
     "load_weights": "Loading weights", "bind_policy": "Binding a trainer", "write_checkpoint": "Writing a checkpoint",
+    "suspend_policy": "Suspending a policy", "join_gang": "Forming a gang",
 }  # fmt: skip
 
 

@@ -18,8 +18,11 @@ _LIVES_WITH_ITS_LEASE = "host_lease"
 _ENDS_AFTER_ITS_FACTS = "play_groups"
 """The worker ends the command after the fact of its last group: its row may be behind the log."""
 _TOLD_WITH_ITS_ROW = frozenset(
-    {"bind_policy", "load_weights", "unload_policy", "accumulate", "optimizer_step", "write_checkpoint"}
-)
+    {
+        "bind_policy", "join_gang", "suspend_policy", "load_weights", "unload_policy", "accumulate", "optimizer_step",
+        "write_checkpoint",
+    }
+)  # fmt: skip
 """The row ends in the transaction that puts the fact in the inbox."""
 SHOWN = 5
 """Differences named in words."""
