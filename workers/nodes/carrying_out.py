@@ -189,7 +189,7 @@ def _train_row(row: micro_batches.MicroBatchRow) -> TrainRow:
     arrays = row.arrays
     return TrainRow(
         arrays.prompt, arrays.response, arrays.logprobs, arrays.allowed, row.temperature, row.advantage, row.weight,
-        row.segments,
+        row.segments, f"{row.draw}:{row.role}", row.member, row.turn,
     )  # fmt: skip
 
 

@@ -43,6 +43,10 @@ class TrainRow(msgspec.Struct):
     weight: float
     segments: list[int] = []
     """version, tokens, version, tokens, ... over the response; empty: not known"""
+    pair: str = ""
+    """Whose members may be compared with each other: the same for all rows of a role in a group."""
+    member: int = 0
+    turn: int = 0
 
 
 class RedoBatch(msgspec.Struct, forbid_unknown_fields=True):
