@@ -6,6 +6,9 @@ from flexmarl.contracts.problems import Problem
 from flexmarl.contracts.spec.experiment import ExperimentSpec
 from flexmarl.contracts.spec.team import Lora
 
+_WHOLE = {"advantage": "gae", "loss": "online_dpo"}
+"""Slot of the algorithm -> the type whose gradient of a row needs other rows of the micro-batch."""
+
 
 def allocation_rules(spec: ExperimentSpec) -> Iterator[Problem]:
     """Return every broken rule of who is trained where."""
@@ -98,6 +101,15 @@ def _gangs(spec: ExperimentSpec) -> Iterator[Problem]:
                 "model beneath.",
                 hint=f"Set 1, or type: full in /policies/{name}/tuning.",
             )
+        for slot, name_of in _WHOLE.items():
+            chosen = getattr(spec.algorithm, slot).type
+            if chosen == name_of:
+                yield Problem(
+                    pointer=where,
+                    code=f"not_with_{chosen}",
+                    detail=f"{chosen} looks at several rows at once, and ranks share out single rows.",
+                    hint=f"Set 1, or another type in /algorithm/{slot}.",
+                )
         if spec.mechanisms.ordered:
             yield Problem(
                 pointer=where,
