@@ -63,6 +63,8 @@ class Plan:
     reply_limits: dict[str, int]
     """Role -> most tokens of a reply."""
     group_filter: GroupFilter
+    most_draws: int
+    """Groups that a cohort proposes at most, those in the place of refused ones among them."""
     normaliser: BatchNormaliser
 
     def entropy_coefficient(self, step: int) -> float:
@@ -108,6 +110,7 @@ def make_plan(spec: ExperimentSpec) -> Plan:
         shaper=SHAPERS.get(algorithm.shaping.type),
         reply_limits={role: agent.sampling.max_tokens for role, agent in spec.agents.items()},
         group_filter=GROUP_FILTERS.get(sampling.group_filter),
+        most_draws=batch.tasks_per_step * sampling.draw_limit,
         normaliser=NORMALISERS.get(algorithm.advantage.type),
     )
 
