@@ -9,6 +9,7 @@ from pathlib import Path
 from flexmarl.contracts.hardware import Hardware, read_classes
 from flexmarl.store.segments import BY_VALUE_BYTES
 from workers.errors import SettingsError
+from workers.transfer.objects import check_url
 
 _SECRET = "FLEXMARL_EXTERNAL_SECRET_"
 
@@ -51,6 +52,8 @@ class Settings:
     """Interpreter of an environment with vLLM, for runs that choose that engine; empty: this node hosts none."""
     device_classes: Mapping[str, Hardware] = field(default_factory=dict)
     """Part of a device's name -> what such a device is good at."""
+    object_store: str = ""
+    """Where nodes copy what runs can be restored from, and bring it from, as fsspec reads it; empty: nowhere."""
     place: str = ""
     """Name of this machine's one process of each role, empty when there may be several."""
 
@@ -89,6 +92,7 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
         secrets={name.removeprefix(_SECRET): value for name, value in env.items() if name.startswith(_SECRET)},
         vllm_python=env.get("FLEXMARL_VLLM_PYTHON", ""),
         device_classes=_classes(env),
+        object_store=_object_store(env),
         place=env.get("FLEXMARL_PLACE", ""),
     )
 
@@ -105,6 +109,15 @@ def _classes(env: Mapping[str, str]) -> dict[str, Hardware]:
         return read_classes(env.get("FLEXMARL_DEVICE_CLASSES", ""))
     except ValueError as error:
         raise SettingsError(f"FLEXMARL_DEVICE_CLASSES: {error}") from None
+
+
+def _object_store(env: Mapping[str, str]) -> str:
+    if url := env.get("FLEXMARL_OBJECT_STORE", ""):
+        try:
+            check_url(url)
+        except ValueError as error:
+            raise SettingsError(f"FLEXMARL_OBJECT_STORE: {error}") from None
+    return url
 
 
 def _positive(env: Mapping[str, str], name: str, default: int) -> int:

@@ -320,7 +320,8 @@ def check_normaliser(normaliser: BatchNormaliser) -> None:
         assert all(map(math.isfinite, normaliser(equal)))
 
 
-def check_filter(keeps: GroupFilter) -> None:
-    """A filter keeps what teaches something, and decides alike each time."""
-    assert keeps(Signal.USEFUL)
-    assert [keeps(signal) for signal in Signal] == [keeps(signal) for signal in Signal]
+def check_filter(chosen: GroupFilter) -> None:
+    """A filter keeps what teaches something, decides alike each time, and draws again only if it refuses something."""
+    assert chosen.keeps(Signal.USEFUL)
+    assert [chosen.keeps(signal) for signal in Signal] == [chosen.keeps(signal) for signal in Signal]
+    assert not chosen.draws_again or not all(map(chosen.keeps, Signal))

@@ -1,4 +1,4 @@
-"""Loss and gradient are TRL's, on the same tensors in fp32, for every loss of its GRPOTrainer.
+"""Loss and gradient are TRL's, on the same tensors in fp32, for every loss of its GRPOTrainer and for online DPO.
 
 The figures are recorded with where they come from; where TRL is installed, it is asked again.
 """
@@ -9,9 +9,20 @@ import pytest
 import torch
 
 from flexmarl.contracts.spec.algorithm import AlgorithmSpec, Loss
-from tests.conformance.trl_reference import CASES, Case, Tables, computed, recorded, tables
+from tests.conformance.trl_reference import (
+    CASES,
+    PAIR_BETAS,
+    Case,
+    Tables,
+    computed,
+    computed_pairs,
+    recorded,
+    tables,
+)
 from workers.training.losses import Rows
 from workers.training.objective import Objective, total
+from workers.training.pairs import weigh
+from workers.training.wire import TrainRow
 
 RELATIVE = 1e-5
 TRL_LOSSES = {"grpo", "bnpo", "dapo", "dr_grpo", "cispo", "luspo", "sapo", "vespo"}
@@ -34,8 +45,29 @@ def own(case: Case, given: Tables) -> tuple[torch.Tensor, torch.Tensor]:
     return mean.detach(), logprobs.grad
 
 
+def own_pairs(beta: float, given: Tables) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same of preferences: row i and row i + 4 are of one group, and the better of them is marked."""
+    loss = Loss(type="online_dpo", beta=beta)
+    half = len(given["advantages"]) // 2
+    first = [bool(a >= b) for a, b in zip(given["advantages"][:half], given["advantages"][half:], strict=True)]
+    signs = [1.0 if won else -1.0 for won in (*first, *(not won for won in first))]
+    rows = [TrainRow(b"", b"", b"", b"", 1.0, sign, 1.0, pair=str(n % half)) for n, sign in enumerate(signs)]
+    ratios = ((given["logprobs"] - given["reference"]) * given["present"]).sum(1).tolist()
+    weighed = weigh(rows, ratios, loss)
+    logprobs = given["logprobs"].clone().requires_grad_()
+    none = torch.zeros_like(logprobs)
+    advantages = torch.tensor(weighed.advantages)[:, None]
+    taken = Rows.masked(logprobs, given["behaviour"], given["present"], advantages, none)
+    value, _ = total(taken, none, torch.ones(len(rows), 1), Objective.of(loss), 0.0)
+    (value / weighed.pairs).backward()
+    return torch.tensor(weighed.loss / weighed.pairs), logprobs.grad
+
+
 def assert_equal(case: Case, given: Tables, loss: float, gradient: list[list[float]]) -> None:
-    value, found = own(case, given)
+    assert_same(*own(case, given), loss, gradient)
+
+
+def assert_same(value: torch.Tensor, found: torch.Tensor, loss: float, gradient: list[list[float]]) -> None:
     theirs = torch.tensor(gradient)
     assert theirs.abs().sum() > 0
     assert abs(value.item() - loss) <= RELATIVE * abs(loss)
@@ -60,6 +92,20 @@ def test_loss_and_gradient_are_those_of_the_installed_trl(case: Case):
     for seed in range(3):
         given = tables(seed)
         assert_equal(case, given, *computed(case, given))
+
+
+@pytest.mark.parametrize("beta", PAIR_BETAS)
+def test_preferences_are_those_recorded_of_trl(beta: float, figures: dict):
+    given = {name: torch.tensor(table) for name, table in figures["tables"].items()}
+    assert_same(*own_pairs(beta, given), **figures["pairs"][str(beta)])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="TRL is not installed: requirements/trl.txt")
+@pytest.mark.parametrize("beta", PAIR_BETAS)
+def test_preferences_are_those_of_the_installed_trl(beta: float):
+    for seed in range(3):
+        given = tables(seed)
+        assert_same(*own_pairs(beta, given), *computed_pairs(beta, given))
 
 
 def test_every_loss_of_trl_is_compared(figures: dict):

@@ -1,8 +1,9 @@
-"""What TRL's own GRPOTrainer computes on given tensors: loss, and gradient by each token's log-probability.
+"""What TRL's own GRPOTrainer and OnlineDPOTrainer compute on given tensors: loss, and gradient by each token's
+log-probability.
 
 `python tests/conformance/trl_reference.py` (with the packages of requirements/trl.txt) writes the recorded figures that
-`test_trl.py` compares with. It runs the trainer's own `_compute_loss` on a stand-in that has the attributes it reads:
-tensors come from the record instead of a model.
+`test_trl.py` compares with. It runs the trainers' own methods on a stand-in that has the attributes they read: tensors
+come from the record instead of a model.
 """
 
 import hashlib
@@ -88,6 +89,7 @@ CASES = (
         for mode, floor in (("truncate", 0.5), ("mask", 0.8))
     ),
 )
+PAIR_BETAS = (0.1, 0.5, 3.0)
 DEFAULTS: dict[str, Any] = {
     "delta": None, "epsilon_low": 0.2, "epsilon_high": 0.2, "importance_sampling_level": "token", "entropy_coef": 0.0,
     "off_policy_mask_threshold": None, "clip_min": None, "clip_max": None, "beta": 0.0,
@@ -154,6 +156,34 @@ def _stand_in(own: dict[str, Any], logprobs: torch.Tensor, entropy: torch.Tensor
     )  # fmt: skip
 
 
+def computed_pairs(beta: float, given: Tables) -> tuple[float, list[list[float]]]:
+    """Ask TRL's OnlineDPOTrainer for the loss of a step and its gradient.
+
+    Row i and row i + 4 answer the same prompt, and `advantages` are their rewards.
+    """
+    from trl.experimental.online_dpo import OnlineDPOTrainer
+
+    logprobs = given["logprobs"].clone().requires_grad_()
+    passes = iter((logprobs, given["reference"]))
+    args = SimpleNamespace(
+        use_vllm=False, missing_eos_penalty=None, loss_type="sigmoid", torch_empty_cache_steps=None, optim="adamw",
+        n_gpu=1, gradient_accumulation_steps=1,
+    )  # fmt: skip
+    accelerator = SimpleNamespace(gather_for_metrics=lambda x: x, backward=lambda loss: loss.backward())
+    completions = torch.zeros(ROWS, TOKENS, dtype=torch.long)
+    stand_in = SimpleNamespace(
+        args=args, beta=beta, ref_model=object(), reward_funcs=[object()], accelerator=accelerator, eos_token_ids=[0],
+        stats=defaultdict(list), state=SimpleNamespace(global_step=1),
+        processing_class=SimpleNamespace(batch_decode=lambda ids, **_: [""] * len(ids)),
+        _generate=lambda *_: (completions[:, :1], completions[:, :1] + 1, completions, given["present"], None),
+        _forward=lambda *_: next(passes),
+        _calculate_rewards_from_functions=lambda **_: given["advantages"].clone(),
+    )  # fmt: skip
+    model = SimpleNamespace(train=lambda: None)
+    loss = OnlineDPOTrainer.training_step(stand_in, model, {"prompt": [""] * (ROWS // 2)})
+    return loss.item(), logprobs.grad.tolist()
+
+
 def _importance(case: Case, own: dict[str, Any], given: Tables) -> torch.Tensor:
     """TRL makes this ratio inside of its generation step, of which nothing can be called alone: the same lines."""
     level, mode = case.sampled.split("_")
@@ -174,12 +204,15 @@ def recorded() -> dict[str, Any]:
 
 def _provenance() -> dict[str, str]:
     import trl
+    from trl.experimental.online_dpo import online_dpo_trainer
     from trl.trainer import grpo_trainer
 
-    source = Path(grpo_trainer.__file__).read_bytes()
     return {
         "package": f"trl {trl.__version__} (PyPI)",
-        "grpo_trainer.py, sha256": hashlib.sha256(source).hexdigest(),
+        **{
+            f"{Path(module.__file__).name}, sha256": hashlib.sha256(Path(module.__file__).read_bytes()).hexdigest()
+            for module in (grpo_trainer, online_dpo_trainer)
+        },
         "torch": torch.__version__,
         "command": "python tests/conformance/trl_reference.py",
     }
@@ -188,11 +221,15 @@ def _provenance() -> dict[str, str]:
 def write() -> None:
     """Record inputs, figures, and where they come from."""
     given = tables()
+    pairs = {
+        str(beta): dict(zip(("loss", "gradient"), computed_pairs(beta, given), strict=True)) for beta in PAIR_BETAS
+    }
     cases = {case.name: dict(zip(("loss", "gradient"), computed(case, given), strict=True)) for case in CASES}
     document = {
         "provenance": _provenance(),
         "tables": {name: table.tolist() for name, table in given.items()},
         "cases": cases,
+        "pairs": pairs,
     }
     FIGURES.write_text(json.dumps(document) + "\n", encoding="utf-8")
 

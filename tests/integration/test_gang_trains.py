@@ -1,4 +1,4 @@
-"""A policy that two trainer ranks share is trained through the real services, and its gang is formed anew after a kill."""
+"""A policy that two trainer ranks share is trained through the real services, and formed anew after one was killed."""
 
 import os
 import signal

@@ -20,7 +20,7 @@ from flexmarl.contracts.spec.experiment import ExperimentSpec
 from workers.child import ChildConfig
 from workers.children import Child, Ended, Failed, Ready
 from workers.models.weights import initial_weights
-from workers.programs import MODULES, Program, vllm_program
+from workers.programs import MODULES, Program, confined, vllm_program
 from workers.rollout.engines.wire import Choice, CompletionResponse, Stats
 from workers.transfer.local import LocalTier
 
@@ -61,7 +61,7 @@ class RunningEngine:
         self.told: queue.SimpleQueue[Ready | Failed | Ended] = queue.SimpleQueue()
         config = ChildConfig("engine", 1, 2, 3, life, "cpu", threads, "127.0.0.1", SECRET, str(home), self.spec)
         program = vllm_program(VLLM_PYTHON) if engine == "vllm" else Program(MODULES[DeviceUse.ENGINE])
-        environment = {"OMP_NUM_THREADS": str(threads), "CUDA_VISIBLE_DEVICES": "", **program.environment}
+        environment = {**confined(threads), **program.environment}
         self.child = Child(program.module, config, environment, home / "engine.log", program.python)
         self.child.watch(self.told.put)
         self.url = ""

@@ -16,7 +16,15 @@ TOP = 26
 BUSY_BAR = 36
 BUSY = frozenset({"rollout", "train", "step", "eval"})
 """Phases that count as work; loading, binding and saving are held but not busy."""
-TEXTURE = {"train": "p-train", "load": "p-load", "bind": "p-swap", "suspend": "p-swap", "resume": "p-swap", "checkpoint": "p-sync", "sync": "p-sync"}
+TEXTURE = {
+    "train": "p-train",
+    "load": "p-load",
+    "bind": "p-swap",
+    "suspend": "p-swap",
+    "resume": "p-swap",
+    "checkpoint": "p-sync",
+    "sync": "p-sync",
+}
 GAP_AT_LEAST = 0.01
 """Gaps shorter than this share of the window are not offered for a click."""
 _TICKS = (0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21_600, 86_400)

@@ -131,7 +131,9 @@ def _beside_team_scores(rule: Mapping[str, Any]) -> list[str]:
         parts.append(f"each role's own score, the team's counts {percent(rule['team_share'])}")
     if rule["per_turn"]:
         parts.append("the reward from each turn on, compared with the same turn of the others")
-    if rule.get("type", "grpo") != "grpo":
+    if rule.get("type", "grpo") == "gae":
+        parts.append("the trainer's critic, which takes what it expected from what stands beside the turns")
+    elif rule.get("type", "grpo") != "grpo":
         parts.append(f"the estimator {rule['type']}")
     if rule.get("baseline_over", "episodes") != "episodes":
         parts.append("a mean over rows instead of episodes")

@@ -1,4 +1,5 @@
-"""What a command speaks of lies on this node before its child is told: missing contents come from other nodes.
+"""What a command speaks of lies on this node before its child is told: missing contents come from other nodes, or from
+the installation's object store.
 
 Invariants: only the node speaks to other nodes, under the cluster key, which children never see; a content comes whole
 or not at all. What cannot be brought is left to the child, which refuses it by name. Contents that came are claimed for
@@ -7,30 +8,42 @@ or not at all. What cannot be brought is left to the child, which refuses it by 
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TypeAlias
+from dataclasses import dataclass
 
 import msgspec
 import psycopg
 import structlog
 
 from flexmarl.store.nodes import addresses_for
+from flexmarl.store.runs import publication_content
 from workers.rollout.engines.wire import LoadRequest
 from workers.settings import Settings
 from workers.training.wire import BindRequest, CheckpointRequest
 from workers.transfer import LocalTier, StateError
+from workers.transfer.base import Source
+from workers.transfer.objects import ObjectStore
 from workers.transfer.peer import Peer
 from workers.transfer.plane import Plane, digest_of
 
 log = structlog.get_logger(__name__)
-Addresses: TypeAlias = list[str]
 
 OWNER = "brought"
 KEPT_S = 3600.0
+MOST = {"full": 0.0, "auto": 0.75, "delta": 1.0}
+"""`mechanisms.publication.content` -> the share of a content's bytes that a delta may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """Where a run's contents may lie, and how they are wanted."""
+
+    addresses: list[str]
+    content: str = "full"
 
 
 class Bringing:
     def __init__(
-        self, settings: Settings, store: Callable[[Callable[[psycopg.Connection], Addresses]], Awaitable[Addresses]],
+        self, settings: Settings, store: Callable[[Callable[[psycopg.Connection], Elsewhere]], Awaitable[Elsewhere]],
         address: str,
     ) -> None:  # fmt: skip
         """`address` is this node's own, which is not asked."""
@@ -38,6 +51,7 @@ class Bringing:
         self._store = store
         self._address = address
         self._local = LocalTier(settings.home, OWNER)
+        self._objects = [ObjectStore(settings.object_store)] if settings.object_store else []
 
     async def __call__(self, run_id: int, request: msgspec.Struct, damaged: bool = False) -> bool:
         """Bring what a request names and this node lacks, or may hold damaged; say whether anything came."""
@@ -46,12 +60,14 @@ class Bringing:
         if not missing:
             return False
         try:
-            addresses = await self._store(lambda conn: addresses_for(conn, run_id))
+            there = await self._store(lambda conn: _elsewhere(conn, run_id))
         except psycopg.Error as error:
             log.warning("cannot ask for other nodes", error=str(error))
             return False
-        others = [address for address in addresses if address != self._address]
-        return bool(others) and await asyncio.to_thread(self._bring, missing, others)
+        others = [address for address in there.addresses if address != self._address]
+        peers = [Peer(address, self._settings.cluster_key) for address in others]
+        sources: list[Source] = [*peers, *self._objects]
+        return bool(sources) and await asyncio.to_thread(self._bring, missing, sources, MOST[there.content])
 
     def _missing(self, digests: Iterable[str]) -> list[str]:
         return [digest for digest in digests if not self._here(digest)]
@@ -62,12 +78,12 @@ class Bringing:
         except StateError:
             return False
 
-    def _bring(self, digests: Iterable[str], addresses: list[str]) -> bool:
+    def _bring(self, digests: Iterable[str], sources: list[Source], most: float) -> bool:
         came = False
-        plane = Plane(self._local, sources=[Peer(address, self._settings.cluster_key) for address in addresses])
+        plane = Plane(self._local, sources=sources)
         for digest in digests:
             try:
-                brought = plane.bring(digest)
+                brought = plane.bring(digest, most)
                 base = str(plane.meta(digest).get("base", ""))
                 if base and not self._here(base):
                     plane.bring(base)
@@ -78,6 +94,10 @@ class Bringing:
                 log.info("brought", digest=digest, bytes=brought.bytes)
         self._local.collect(set(digests), KEPT_S)
         return came
+
+
+def _elsewhere(conn: psycopg.Connection, run_id: int) -> Elsewhere:
+    return Elsewhere(addresses_for(conn, run_id), publication_content(conn, run_id))
 
 
 def named_in(request: msgspec.Struct) -> list[str]:

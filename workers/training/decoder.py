@@ -99,6 +99,17 @@ class Decoder:
     def vocabulary(self) -> int:
         return int(self._head.shape[0])
 
+    @property
+    def width(self) -> int:
+        return int(self._head.shape[1])
+
+    def openings(self, batch: Batch) -> "torch.Tensor":
+        """Return [rows, width]: what the head reads at the last token of each row's prompt."""
+        import torch
+
+        hidden = self._hidden(Layout.of(batch, self._head))
+        return hidden[torch.from_numpy(batch.drawn_at[batch.table[:, 0]]).to(hidden.device)]
+
     def scores(self, batch: Batch) -> "tuple[torch.Tensor, torch.Tensor]":
         """Return the log-probabilities [m] of a pack's drawn tokens, and the entropies [n] of what drew them."""
         layout = Layout.of(batch, self._head)

@@ -16,17 +16,22 @@ from workers.models.architecture import Architecture
 from workers.training.accumulator import Accumulator
 from workers.training.adapted import LowRank
 from workers.training.blocks import NO_VERSION, blocks_of
+from workers.training.critic import Critic, Judged
 from workers.training.decoder import Decoder, parameter_order
 from workers.training.errors import RefusalCode, TrainerRefusal
 from workers.training.objective import Objective, Sums, evaluate
 from workers.training.optimizer import FlatAdamW
 from workers.training.packing import pack
+from workers.training.pairs import preferred
 from workers.training.parameters import FlatParameters
+from workers.training.row_figures import each_row
 from workers.training.wire import TrainRow
 
 if TYPE_CHECKING:
     import torch
 
+CRITIC = "critic"
+"""Name of its part in a training state."""
 TOKEN_BUDGET = {"cpu": 2048, "cuda": 65_536}
 """Input tokens per forward pass: on a CPU what the caches hold, on a GPU what fills it."""
 
@@ -49,6 +54,8 @@ class Learned:
 
 
 class Learner:
+    critic: Critic | None = None
+
     def __init__(
         self,
         weights: "Mapping[str, torch.Tensor] | FlatParameters",
@@ -76,6 +83,9 @@ class Learner:
         self.optimizer = FlatAdamW(self.parameters.master, optimizer)
         self.accumulator = Accumulator(self.parameters.master, epoch, ordered)
         self._objective = objective
+        judged = objective.algorithm.advantage
+        if judged.type == "gae":
+            self.critic = Critic(self.decoder.width, judged)
         self._clip = optimizer.grad_clip_norm
         self._beat = beat
         self._budget = TOKEN_BUDGET.get(device.partition(":")[0], TOKEN_BUDGET["cuda"])
@@ -94,9 +104,22 @@ class Learner:
         known = self.accumulator.known(epoch, micro_batch, content)
         if known is not None:
             return known
+        judged = None
+        if self.critic is not None:
+            rows, judged = self._judged(self.critic, rows)
         gradient, stats = self.gradient(rows, entropy_coef, self._objective, version, reference)
+        if self.critic is not None and judged is not None:
+            stats = stats.model_copy(update={"value_rows": judged.rows, "value_loss_sum": judged.loss})
+            self.critic.gather(judged, first=not self.accumulator.micro_batches)
         self.accumulator.add(micro_batch, content, gradient, stats)
         return stats
+
+    def _judged(self, critic: Critic, rows: Sequence[TrainRow]) -> tuple[list[TrainRow], Judged]:
+        """Let the critic see what the policy reads where each turn begins."""
+        said, decoder = [row for row in rows if row.response], self.decoder
+        aggregate, budget = self._objective.aggregate, self._budget
+        read = each_row(said, aggregate, decoder.vocabulary, budget, decoder.openings, decoder.width)
+        return critic.judge(said, read)
 
     def gradient(
         self,
@@ -108,6 +131,10 @@ class Learner:
     ) -> "tuple[torch.Tensor, TrainStats]":
         """Return the un-normalised gradient of rows, valid until the next call, with their figures."""
         began = time.perf_counter()
+        count, weighed = len(rows), None
+        if objective.paired:
+            rows, weighed = preferred(rows, self.decoder, reference, objective, self._budget)
+            reference = None
         blocks = blocks_of(rows, objective.aggregate, self.decoder.vocabulary, version)
         gradient = self.parameters.fresh
         gradient.zero_()
@@ -119,7 +146,10 @@ class Learner:
             self._beat()
         if not (math.isfinite(sums.loss) and math.isfinite(gradient.sum().item())):
             raise TrainerRefusal(RefusalCode.NONFINITE_GRADIENT, "the micro-batch's loss or gradient is not finite")
-        return gradient, figures_of(rows, objective, sums, time.perf_counter() - began)
+        stats = figures_of(rows, objective, sums, time.perf_counter() - began)
+        if weighed is not None:
+            stats = stats.model_copy(update={"rows": count, "z": float(weighed.pairs), "loss_sum": weighed.loss})
+        return gradient, stats
 
     @property
     def shapes(self) -> Mapping[str, list[int]]:
@@ -130,7 +160,10 @@ class Learner:
         """Move the weights along the accumulated mean gradient. The caller opens the next epoch."""
         if self.accumulator.z == 0.0:
             return Learned(null_step=True, grad_norm=0.0)
-        return Learned(False, self.descend(self.accumulator.total, self.accumulator.z, learning_rate))
+        norm = self.descend(self.accumulator.total, self.accumulator.z, learning_rate)
+        if self.critic is not None:
+            self.critic.step()
+        return Learned(False, norm)
 
     def descend(self, total: "torch.Tensor", z: float, learning_rate: float) -> float:
         """Close a sum of gradients by Z, clip it, take one optimizer step and return the norm before clipping.
@@ -148,6 +181,8 @@ class Learner:
     def restore(self, state: "Mapping[str, torch.Tensor]") -> None:
         """Continue from the training state that belongs to the weights held."""
         self.optimizer.restore(state)
+        if self.critic is not None and CRITIC in state:
+            self.critic.restore(state[CRITIC])
         if "master" in state:
             self.parameters.master.copy_(state["master"])
             self.parameters.publish()
@@ -155,6 +190,8 @@ class Learner:
     def training_state(self) -> "dict[str, torch.Tensor]":
         """Return everything besides the weights that a bit-equal continuation needs."""
         state = self.optimizer.state()
+        if self.critic is not None:
+            state[CRITIC] = self.critic.state()
         if self.parameters.master is not self.parameters.compute:
             state["master"] = self.parameters.master
         return state
@@ -182,12 +219,15 @@ class Learner:
 
     def marks(self) -> dict[str, object]:
         """Return what a bit-equal continuation needs besides memory, as JSON can say it."""
-        return {"steps": self.optimizer.steps, "accumulator": self.accumulator.marks()}
+        own = {"steps": self.optimizer.steps, "accumulator": self.accumulator.marks()}
+        return own if self.critic is None else {**own, CRITIC: self.critic.marks()}
 
     def go_on(self, marks: "Mapping[str, Any]") -> None:
         """Continue where another learner of equal settings was suspended; its memory was brought already."""
         self.optimizer.steps = marks["steps"]
         self.accumulator.go_on(marks["accumulator"])
+        if self.critic is not None:
+            self.critic.go_on(marks[CRITIC])
 
     def _norm(self, vector: "torch.Tensor") -> float:
         return float(vector.norm())

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from flexmarl.algorithms.aggregation import Aggregation, aggregation_of
-from flexmarl.contracts.spec.algorithm import AlgorithmSpec, Loss
+from flexmarl.contracts.spec.algorithm import PAIRED, AlgorithmSpec, Loss
 from workers.training.decoder import Decoder
 from workers.training.losses import CORRECTIONS, KL_ESTIMATORS, REGISTRY, Corrector, Rows, TokenLoss
 from workers.training.losses.base import LOG_RATIO_LIMIT, TokenTerms
@@ -32,6 +32,11 @@ class Objective:
     aggregate: Aggregation
     algorithm: AlgorithmSpec
     corrector: Corrector | None = None
+
+    @property
+    def paired(self) -> bool:
+        """Tell whether rows are weighed in pairs before they are taken one by one."""
+        return self.settings.type in PAIRED
 
     @classmethod
     def of(cls, settings: Loss, algorithm: AlgorithmSpec | None = None) -> "Objective":

@@ -1,8 +1,8 @@
 """The policies that trained ones are kept near to: each one's first version, demonstrations included.
 
 Invariants: a reference is never trained, and it is the same for every life of a trainer, since its weights are found by
-the digest of version 0 and claimed in the state plane for as long as the run's folder is there. A run without a penalty
-loads none. It stays on the device while its policy is suspended.
+the digest of version 0 and claimed in the state plane for as long as the run's folder is there. A run that compares
+with none loads none. It stays on the device while its policy is suspended.
 """
 
 from typing import TYPE_CHECKING
@@ -52,7 +52,7 @@ class References:
         return self._weights(policy, digest, shelf)
 
     def _weights(self, policy: str, digest: str, shelf: Shelf) -> "Mapping[str, torch.Tensor] | None":
-        if self._spec.algorithm.kl.coefficient <= 0 or policy not in self._spec.trainable_policies():
+        if not self._spec.algorithm.needs_reference or policy not in self._spec.trainable_policies():
             return None
         if not digest:
             raise StateMissing(f"version 0 of {policy}", "nobody said by what digest it is known")

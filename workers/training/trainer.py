@@ -11,9 +11,7 @@ nothing meant for an earlier life or version is ever taken in.
 import random
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
@@ -24,10 +22,13 @@ from flexmarl.contracts.spec.team import Lora
 from workers.child import IntervalLog
 from workers.models import UnsupportedModel
 from workers.models.adapter import WrongAdapterError
+from workers.training.beginning import beginning_of
 from workers.training.checkpoints import write_checkpoint
 from workers.training.checks import check_tokenizer
 from workers.training.errors import RefusalCode, TrainerRefusal
+from workers.training.folders import root_of
 from workers.training.gangs.membership import Gangs
+from workers.training.held import Held, keep_pace, reply_of
 from workers.training.learner import Learner
 from workers.training.making import Making, kind_of
 from workers.training.reference import References
@@ -59,23 +60,6 @@ log = structlog.get_logger(__name__)
 
 CREATE = -1
 """Version of a bind request that asks for version 0 to be made."""
-
-
-@dataclass
-class Held:
-    """A policy this trainer holds."""
-
-    version: int
-    stored: Stored
-    tokenizer: bytes
-    learner: Learner | None
-    """None for a policy that nobody trains."""
-    created: BindReply | None = None
-    """The reply that made version 0, while it is the one held."""
-    stepped: dict[tuple[object, ...], StepReply] = field(default_factory=dict)
-    """The last step asked for, and its answer."""
-    resumed: tuple[str, BindReply] | None = None
-    """Ticket that it was taken up by, and the answer."""
 
 
 class Trainer:
@@ -151,7 +135,7 @@ class Trainer:
         keep_pace(began, self._spec.resources.pace.step_s)
         del self._held[asked.policy]  # held again once the new version is stored
         try:
-            stored = self._keep(asked.policy, asked.next_version, learner)
+            stored = self._making.keep(asked.policy, asked.next_version, learner)
         except StateError as error:  # the disk is full: the step is taken again once the policy is bound
             raise TrainerRefusal(RefusalCode.STATE, str(error)) from error
         durable = {}
@@ -172,16 +156,6 @@ class Trainer:
         self._held[asked.policy] = Held(asked.next_version, stored, held.tokenizer, learner, stepped={key: reply})
         self._intervals.add("step", asked.policy, began, ended)
         return reply
-
-    def _keep(self, policy: str, version: int, learner: Learner) -> Stored:
-        """Store what a step made, as durably as the specification says."""
-        durability, shelf = self._spec.mechanisms.durability, self._making.shelf(policy)
-        weights = learner.parameters.named()
-        if durability.type == "async":
-            return shelf.put_behind(weights, learner.training_state())
-        if version % durability.every:
-            return Stored(shelf.put_weights(weights), "")
-        return shelf.put(weights, learner.training_state())
 
     def suspend(self, asked: SuspendRequest) -> SuspendReply:
         """Take a policy off the device, accumulator and all; asked again, answer the same without doing it twice."""
@@ -240,20 +214,18 @@ class Trainer:
     def checkpoint(self, asked: CheckpointRequest) -> CheckpointReply:
         """Export the named versions, which need not be the newest."""
         began = time.time()
-        label = f"step-{asked.step}" if asked.label == "step" else asked.label
+        label = f"step-{asked.step}"
         about = {"run": self._run_id, "step": asked.step, "versions": asked.versions, "digests": asked.digests}
-        root = Path(self._home) / "checkpoints" / f"run-{self._run_id}"
+        exports = (self._making.export(*pair) for pair in asked.digests.items())
         try:
-            exports = (self._making.export(*pair) for pair in asked.digests.items())
-            written = write_checkpoint(root, label, about, exports)
-            for policy, digest in asked.digests.items():
-                self._making.shelf(policy).hold(digest, label)
+            written = write_checkpoint(root_of(self._home, self._run_id), label, about, exports)
+            states = {one: self._making.shelf(one).hold(digest, label) for one, digest in asked.digests.items()}
         except StateError as error:
             raise TrainerRefusal(RefusalCode.STATE, str(error)) from error
         for policy in asked.digests.keys() - self._held.keys():
             self._making.close_shelf(policy)
         self._intervals.add("checkpoint", "", began, time.time())
-        return CheckpointReply(written.path, written.bytes)
+        return CheckpointReply(written.path, written.bytes, states)
 
     def let_go(self, policy: str) -> None:
         """Hold a policy no more, if it is held: what broke off in the middle is restored from what is on disk."""
@@ -276,18 +248,22 @@ class Trainer:
             raise TrainerRefusal(RefusalCode.OTHER_VERSION, detail)
         settings = self._spec.policies[policy]
         tokenizer = self._making.tokenizer(policy)
-        weights = self._making.first_weights(policy)
-        check_tokenizer(policy, tokenizer, weights)
-        learner = self._new_learner(policy, 0, weights)
+        first = beginning_of(self._spec, asked, self._making.words, tokenizer, self._making.shelf(policy))
+        check_tokenizer(policy, tokenizer, first.weights)
+        learner = self._new_learner(policy, 0, first.weights)
+        if first.state is not None:
+            learner.restore(first.state)
         facts: dict[str, float] = {"parameters": learner.parameters.size}
-        if settings.warmup is not None:
+        if settings.warmup is not None and not first.taken:
             rng = random.Random(derive(self._spec.seed, "warmup", policy))
             roles = self._spec.roles_of(policy)
             done = warm_up(learner, settings.warmup, self._making.family, roles, Codec(tokenizer), rng)
             facts |= {"warmup_steps": done.steps, "warmup_seconds": done.seconds}
-        stored = self._put_first(policy, learner)
+        stored = self._making.put_first(policy, learner)
         if asked.gang:  # one trainer makes the version, so that it is the same for any number of ranks
             learner = self._led(asked, stored.weights, learner.parameters.named())
+            if first.state is not None:
+                learner.restore(first.state)
         else:
             self._references.take(policy, stored.weights, self._making.shelf(policy))
         held = self._hold(policy, 0, tokenizer, learner, stored)
@@ -341,13 +317,6 @@ class Trainer:
         self._held[policy] = Held(version, stored, tokenizer, learner if trained else None)
         return self._held[policy]
 
-    def _put_first(self, policy: str, learner: Learner) -> Stored:
-        """Store version 0."""
-        weights, shelf = learner.parameters.named(), self._making.shelf(policy)
-        if policy in self._spec.trainable_policies():
-            return shelf.put(weights, learner.training_state())
-        return Stored(shelf.put_weights(weights), "")
-
     def _empty(self, held: Held) -> None:
         if held.learner is not None:
             self._empty_of(held.learner, held.version)
@@ -383,23 +352,3 @@ class Trainer:
 
     def _epoch(self, version: int) -> str:
         return f"{version}:{self._incarnation}"
-
-
-def reply_of(policy: str, held: Held, created: bool = False, facts: dict[str, float] | None = None) -> BindReply:
-    """Return what is said of a policy that is held now."""
-    return BindReply(
-        policy=policy,
-        version=held.version,
-        digest=held.stored.weights,
-        state=held.stored.state,
-        created=created,
-        tokenizer=held.tokenizer,
-        facts=facts or {},
-    )
-
-
-def keep_pace(began: float, seconds: float) -> None:
-    """Wait until a declared service time is over."""
-    left = began + seconds - time.time()
-    if left > 0:
-        time.sleep(left)

@@ -5,7 +5,7 @@ content; `get` returns the whole content or raises, never a part of it. Where a 
 that `put` returned is durable.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -92,3 +92,9 @@ class Source(Protocol):
 
     def fetch(self, digest: str, chunk: str, room: memoryview) -> None:
         """Fill memory with a chunk. Raises like `manifest`, and CorruptState for one of another length."""
+
+    def delta(self, digest: str, bases: Sequence[str], most: float) -> str | None:
+        """Return the digest of what makes a content of one of the bases, of at most that share of its bytes.
+
+        None when the source has none, or the whole is to be preferred. Raises StateError when it cannot be reached.
+        """

@@ -33,6 +33,10 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _OWNER = re.compile(r"[a-z0-9_-]{1,100}")
 INTENT = ".intent"
 
+Fill = Callable[[int, memoryview], bool]
+"""Fills memory with what a chunk of that number probably is, or says that it cannot."""
+Shortcut = Callable[[str, Description], Fill | None]
+
 
 class LocalTier:
     """Implements `StatePlane` on a folder."""
@@ -74,23 +78,56 @@ class LocalTier:
         self._read[digest] = description
         return self._located(digest, description)
 
-    def bring(self, digest: str, source: Source) -> Manifest:
-        """Make a content lie here that lies there; chunks that are here already, whole, are not fetched again.
+    def bring(self, digest: str, source: Source, shortcut: Shortcut | None = None) -> Manifest:
+        """Make a content lie here that lies there; chunks that are here already, whole, are not fetched again, nor are
+        those that a shortcut makes of what is here.
 
         Raises StateMissing, CorruptState or StateFull. What broke off goes on at the chunk where it stopped.
         """
         manifest = source.manifest(digest)
         description = decode(digest, manifest)
-        rooms = Rooms(description.chunk_bytes)
+        rooms, fill = Rooms(description.chunk_bytes), shortcut and shortcut(digest, description)
 
         def write(number: int) -> None:
             name, size = description.chunks[number], description.size(number)
-            if not self._chunks.whole(name, size):
-                room = rooms.own()[:size]
-                source.fetch(digest, name, room)
-                self._chunks.accept(digest, name, [room])
+            if self._chunks.whole(name, size):
+                return
+            room = rooms.own()[:size]
+            if fill is not None and fill(number, room):
+                with contextlib.suppress(CorruptState):  # whatever was made is not the chunk, which the source has
+                    self._chunks.accept(digest, name, [room])
+                    return
+            source.fetch(digest, name, room)
+            self._chunks.accept(digest, name, [room])
 
         return self.take_in(digest, manifest, description, write)
+
+    def description(self, digest: str) -> Description:
+        """Return what is written about a content in chunks. Raises StateMissing or CorruptState."""
+        found = self._described(_checked(digest))
+        if found is None:
+            raise StateMissing(digest, "no complete manifest in the local tier")
+        return found
+
+    def missing_bytes(self, description: Description) -> int:
+        """Return how much of a content does not lie here."""
+        numbers = range(len(description.chunks))
+        return sum(
+            description.size(number) for number in numbers if not self.chunk(description.chunks[number]).exists()
+        )
+
+    def read_chunk(self, digest: str, number: int, room: memoryview) -> None:
+        """Fill memory with one chunk of a content. Raises StateMissing or CorruptState."""
+        described = self.description(digest)
+        self._chunks.read(digest, described.chunks[number], [room], described.sum(number))
+
+    def newest(self) -> list[str]:
+        """Return the contents that lie here, whoever keeps them, the last one first."""
+        found: dict[str, float] = {}
+        for path in self._named(".manifest"):
+            with gone_is_fine():
+                found[_digest_of(path)] = path.stat().st_mtime
+        return sorted(found, key=lambda digest: -found[digest])
 
     def get(
         self, digest: str, device: str = "cpu", into: "Mapping[str, torch.Tensor] | None" = None
@@ -154,8 +191,7 @@ class LocalTier:
 
     def manifest(self, digest: str) -> bytes:
         """Return a manifest as it was put. Raises StateMissing."""
-        if self._described(digest) is None:
-            raise StateMissing(digest, "no complete manifest in the local tier")
+        self.description(digest)
         return self._manifest(digest).read_bytes()
 
     def chunk(self, name: str) -> Path:
@@ -163,7 +199,10 @@ class LocalTier:
         return self._chunks.path(_checked(name))
 
     def _fill(self, digest: str, description: Description, room: list[Pieces]) -> None:
-        in_threads(lambda number: self._chunks.read(digest, description.chunks[number], room[number]), range(len(room)))
+        in_threads(
+            lambda number: self._chunks.read(digest, description.chunks[number], room[number], description.sum(number)),
+            range(len(room)),
+        )
 
     def _described(self, digest: str) -> Description | None:
         """Return a content's manifest; None when there is none here, or one of the older layout."""

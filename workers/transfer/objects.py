@@ -1,21 +1,38 @@
 """Object storage, or any other file system that fsspec speaks to: contents that outlive every node.
 
 Invariants: chunks first, the manifest last, so a content whose manifest is here was put whole; an object of another
-length than its chunk's was cut short and is written anew. Whoever fetches checks every byte. Nothing is collected here:
-what a bucket keeps, and how long, is the bucket's own rule.
+length than its chunk's was cut short and is written anew. Whoever fetches checks every byte. Collection is by
+reference: one installation owns a folder and says what to keep; what it removes is older than the longest put takes.
 """
 
-from collections.abc import Callable
+import contextlib
+import time
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 import fsspec
 
 from workers.transfer.base import CorruptState, Manifest, StateError, StateMissing
-from workers.transfer.contents import Encoded
+from workers.transfer.contents import Encoded, decode
 from workers.transfer.files import full_told
 from workers.transfer.parallel import in_threads
 
 T = TypeVar("T")
+
+_MANIFEST = ".manifest"
+
+
+def check_url(url: str) -> None:
+    """Raise ValueError, with what is legal, for an address that no object store can have."""
+    protocol, found, rest = url.partition("://")
+    if not found or (not rest and protocol != "memory"):
+        raise ValueError(f"{url!r} is not PROTOCOL://FOLDER, such as s3://bucket/folder or file:///mnt/share")
+    if protocol not in fsspec.available_protocols():
+        raise ValueError(f"{protocol!r} is no protocol that fsspec knows, such as s3, gs, abfs or file")
+    try:
+        fsspec.get_filesystem_class(protocol)
+    except ImportError as missing:
+        raise ValueError(f"{protocol!r} needs a package that is not installed here: {missing}") from None
 
 
 class ObjectStore:
@@ -29,23 +46,73 @@ class ObjectStore:
 
     def store(self, encoded: Encoded) -> Manifest:
         """Put a content. Raises StateFull or StateError; then no manifest of it is there."""
+        pieces = encoded.pieces
+        return self.take(encoded.digest, encoded.manifest, lambda number: b"".join(pieces[number]))
+
+    def take(self, digest: str, manifest: bytes, read: Callable[[int], bytes]) -> Manifest:
+        """Put a content whose chunks are read as they are needed. Raises like `store`, and like `read`."""
+        description = decode(digest, manifest)
 
         def write(number: int) -> None:
-            name, size = encoded.description.chunks[number], encoded.description.size(number)
-            if self._length(self._chunk(name)) != size:
-                self._system.pipe_file(self._chunk(name), b"".join(encoded.pieces[number]))
+            name = description.chunks[number]
+            if self._length(self._chunk(name)) != description.size(number):
+                self._system.pipe_file(self._chunk(name), read(number))
 
         def put() -> Manifest:
             self._system.makedirs(f"{self._root}/chunks", exist_ok=True)
-            in_threads(write, range(len(encoded.pieces)))
-            self._system.pipe_file(self._manifest(encoded.digest), encoded.manifest)
-            return Manifest(encoded.digest, encoded.description.bytes, self._manifest(encoded.digest))
+            in_threads(write, range(len(description.chunks)))
+            self._system.pipe_file(self._manifest(digest), manifest)
+            return Manifest(digest, description.bytes, self._manifest(digest))
 
-        return self._reached(encoded.digest, put)
+        return self._reached(digest, put)
+
+    def belongs_to(self, installation: str) -> None:
+        """Make the folder that of an installation, which alone removes anything. Raises StateError: it is another's."""
+        mark = f"{self._root}/installation"
+
+        def look() -> str:
+            self._system.makedirs(self._root, exist_ok=True)
+            if self._length(mark) is None:
+                self._system.pipe_file(mark, installation.encode())
+            found: bytes = self._system.cat_file(mark)
+            return found.decode()
+
+        if self._reached("", look) != installation:
+            raise StateError("", f"{self.name} belongs to another installation; give each a folder of its own")
+
+    def contents(self) -> set[str]:
+        """Return the digests of all contents. Raises StateError."""
+        return {name.removesuffix(_MANIFEST) for name in self._names(self._root) if name.endswith(_MANIFEST)}
+
+    def whole(self) -> set[str]:
+        """Return the digests of contents of which every chunk is there. Raises StateError."""
+        there = self._names(f"{self._root}/chunks")
+        return {digest for digest in self.contents() if there.issuperset(decode(digest, self.manifest(digest)).chunks)}
+
+    def collect(self, keep: Collection[str], grace_s: float) -> list[str]:
+        """Remove what is older than `grace_s` and not to be kept, and chunks that nothing lists; return the digests.
+
+        What a content to be kept names as its base is kept as well. Raises StateError.
+        """
+        listed = {digest: decode(digest, self.manifest(digest)) for digest in self.contents()}
+        bases = {str(listed[digest].described.get("base", "")) for digest in listed if digest in keep}
+        gone = [
+            digest for digest in listed if digest not in {*keep, *bases} and self._old(self._manifest(digest), grace_s)
+        ]
+        for digest in gone:
+            self._remove(self._manifest(digest))
+        needed = {name for digest in listed if digest not in gone for name in listed[digest].chunks}
+        for name in self._names(f"{self._root}/chunks") - needed:
+            if self._old(self._chunk(name), grace_s):
+                self._remove(self._chunk(name))
+        return gone
 
     def manifest(self, digest: str) -> bytes:
         found: bytes = self._reached(digest, lambda: self._system.cat_file(self._manifest(digest)))
         return found
+
+    def delta(self, digest: str, bases: Sequence[str], most: float) -> None:
+        """Nobody computes there."""
 
     def fetch(self, digest: str, chunk: str, room: memoryview) -> None:
         def read() -> int:
@@ -57,6 +124,27 @@ class ObjectStore:
 
         if (length := self._reached(digest, read)) != len(room):
             raise CorruptState(digest, f"{self.name} has {length} bytes of {chunk[:12]} or more, not {len(room)}")
+
+    def _names(self, folder: str) -> set[str]:
+        def look() -> set[str]:
+            self._system.invalidate_cache()  # others write here
+            return {str(path).rpartition("/")[2] for path in self._system.ls(folder, detail=False)}
+
+        try:
+            return self._reached("", look)
+        except StateMissing:
+            return set()
+
+    def _old(self, path: str, grace_s: float) -> bool:
+        try:
+            made = self._reached("", lambda: self._system.modified(path))
+        except StateMissing:
+            return False  # somebody else has just removed it
+        return bool(time.time() - made.timestamp() > grace_s)
+
+    def _remove(self, path: str) -> None:
+        with contextlib.suppress(StateMissing):
+            self._reached("", lambda: self._system.rm_file(path))
 
     def _length(self, path: str) -> int | None:
         try:
@@ -78,4 +166,4 @@ class ObjectStore:
         return f"{self._root}/chunks/{name}"
 
     def _manifest(self, digest: str) -> str:
-        return f"{self._root}/{digest}.manifest"
+        return f"{self._root}/{digest}{_MANIFEST}"

@@ -5,15 +5,19 @@ again and again without sending anything is no source (StateError). Nothing rece
 in checks manifest and chunks by their names.
 """
 
+import asyncio
 import http.client
 import re
 import time
 import urllib.parse
+from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 from aiohttp import web
 
 from workers.transfer.base import CorruptState, StateError, StateMissing
+from workers.transfer.deltas import BASES_AT_MOST, Deltas
 from workers.transfer.local import LocalTier
 
 CONNECT_S = 5.0
@@ -23,6 +27,10 @@ TRIES = 3
 """Attempts in a row that bring nothing new."""
 PAUSE_S = 0.2
 _NAME = re.compile(r"[0-9a-f]{64}")
+
+
+class _Made(msgspec.Struct):
+    delta: str
 
 
 class Peer:
@@ -39,6 +47,19 @@ class Peer:
         try:
             return response.read()
         except (OSError, http.client.HTTPException) as error:
+            raise StateError(digest, f"{self.name} broke off: {error}") from error
+        finally:
+            connection.close()
+
+    def delta(self, digest: str, bases: Sequence[str], most: float) -> str | None:
+        asked = urllib.parse.urlencode([*(("base", base) for base in bases), ("most", most)])
+        try:
+            connection, response = self._asked(digest, f"/v1/state/{digest}/delta?{asked}", 0)
+        except StateMissing:
+            return None
+        try:
+            return msgspec.json.decode(response.read(), type=_Made).delta
+        except (OSError, http.client.HTTPException, msgspec.DecodeError) as error:
             raise StateError(digest, f"{self.name} broke off: {error}") from error
         finally:
             connection.close()
@@ -95,12 +116,31 @@ class StateRoutes:
 
     def __init__(self, home: str | Path) -> None:
         self._tier = LocalTier(home, "served")
+        self._deltas = Deltas(LocalTier(home, "deltas"))
+        self._making = asyncio.Lock()
+        """Held while a delta is made: others wait for it without a thread each."""
 
     async def manifest(self, request: web.Request) -> web.StreamResponse:
         try:
             return web.Response(body=self._tier.manifest(request.match_info["digest"]))
         except StateError as missing:
             return web.json_response({"code": missing.code, "detail": str(missing)}, status=404)
+
+    async def delta(self, request: web.Request) -> web.StreamResponse:
+        """Answer with the digest of what makes a content of one that the other has, if that is the shorter way."""
+        digest, bases = request.match_info["digest"], request.query.getall("base", [])
+        try:
+            most = float(request.query.get("most", ""))
+        except ValueError:
+            return web.json_response({"code": "bad_request", "detail": "most: a share of the bytes"}, status=422)
+        try:
+            async with self._making:
+                made = await asyncio.to_thread(self._deltas.get, digest, bases[:BASES_AT_MOST], most)
+        except StateError as missing:
+            return web.json_response({"code": missing.code, "detail": str(missing)}, status=404)
+        if made is None:
+            return web.json_response({"code": "state_missing", "detail": "the whole is the shorter way"}, status=404)
+        return web.Response(body=msgspec.json.encode(_Made(made)), content_type="application/json")
 
     async def chunk(self, request: web.Request) -> web.StreamResponse:
         """Answer with a file, or the range of it that was asked for."""

@@ -16,6 +16,7 @@ import msgspec
 
 from workers.transfer.base import CorruptState, Manifest, Meta, Source, StateError, StateFull, StateMissing, Tensors
 from workers.transfer.contents import Encoded, decode, encode
+from workers.transfer.deltas import shortcut_by
 from workers.transfer.local import LocalTier
 from workers.transfer.parallel import copy
 
@@ -101,12 +102,16 @@ class Plane:
             self.bring(digest)
         return self._local.meta(digest)
 
-    def bring(self, digest: str) -> Manifest:
-        """Make a content lie on the local disk. Raises what the last source said when none gives it whole."""
+    def bring(self, digest: str, most: float = 0.0) -> Manifest:
+        """Make a content lie on the local disk, whole or by a delta of at most that share of its bytes.
+
+        Raises what the last source said when none gives it whole.
+        """
         failed: StateError = StateMissing(digest, "not on the local disk, and there is nowhere else to look")
         for source in self._sources:
             try:
-                return self._local.bring(digest, source)
+                with shortcut_by(self._local, source, most) as shortcut:
+                    return self._local.bring(digest, source, shortcut)
             except StateFull:
                 raise  # no other source makes room
             except StateError as error:

@@ -64,6 +64,45 @@ def reinforce(
     return [list(own) for own in rewards]
 
 
+def gae(spec: Advantage, key: GroupKey, episodes: Sequence[EpisodeOutcome], rewards: Sequence[Rewards]) -> Advantages:
+    """Hand on what each row earned when it ended: its advantage is what the trainer's critic did not expect of it."""
+    return reinforce(spec, key, episodes, rewards)
+
+
+def best_worst(
+    spec: Advantage, key: GroupKey, episodes: Sequence[EpisodeOutcome], rewards: Sequence[Rewards]
+) -> Advantages:
+    """Mark a pair among its peers: 1 for what the best episode said, -1 for the worst one's, 0 for the rest.
+
+    Among equals the lowest member is chosen, so that no order of arrival matters. Who said nothing is nobody's peer.
+    """
+    earned: dict[tuple[str, int], dict[int, list[float]]] = {}
+    keys = _keys(spec, key, episodes)
+    for number, (episode, own_keys, own) in enumerate(zip(episodes, keys, rewards, strict=True)):
+        _check(own)
+        for sample, row_key, reward in zip(episode.samples, own_keys, own, strict=True):
+            if sample.tokens:
+                earned.setdefault(row_key, {}).setdefault(number, []).append(reward)
+    ends = {
+        row_key: _ends({n: _mean(sorted(own)) for n, own in by.items()}, episodes) for row_key, by in earned.items()
+    }
+    return [
+        [
+            ends.get(row_key, {}).get(number, 0.0) if sample.tokens else 0.0
+            for sample, row_key in zip(episode.samples, own, strict=True)
+        ]
+        for number, (episode, own) in enumerate(zip(episodes, keys, strict=True))
+    ]
+
+
+def _ends(earned: dict[int, float], episodes: Sequence[EpisodeOutcome]) -> dict[int, float]:
+    """Return the episode that earned most and the one that earned least; none where all earned the same."""
+    ranked = sorted(earned, key=lambda number: (-earned[number], episodes[number].member))
+    best, least = ranked[0], earned[ranked[-1]]
+    worst = min((n for n in ranked if earned[n] == least), key=lambda number: episodes[number].member)
+    return {} if earned[best] == least else {best: 1.0, worst: -1.0}
+
+
 def _keys(spec: Advantage, key: GroupKey, episodes: Sequence[EpisodeOutcome]) -> list[list[tuple[str, int]]]:
     return [[key(sample, spec.per_turn) for sample in episode.samples] for episode in episodes]
 
@@ -139,9 +178,25 @@ BatchNormaliser = Callable[[Sequence[float]], list[float]]
 """Advantages of all rows of a policy in a cohort -> the same in the same order, made comparable over the batch."""
 
 ADVANTAGES: Registry[AdvantageEstimator] = Registry(
-    "advantage", {"grpo": grpo, "rloo": rloo, "reinforce": reinforce, "reinforce_pp": reinforce}
+    "advantage",
+    {
+        "grpo": grpo,
+        "rloo": rloo,
+        "reinforce": reinforce,
+        "reinforce_pp": reinforce,
+        "best_worst": best_worst,
+        "gae": gae,
+    },
 )
 NORMALISERS: Registry[BatchNormaliser] = Registry(
-    "normaliser", {"grpo": keep_rows, "rloo": keep_rows, "reinforce": keep_rows, "reinforce_pp": whiten_rows}
+    "normaliser",
+    {
+        "grpo": keep_rows,
+        "rloo": keep_rows,
+        "reinforce": keep_rows,
+        "reinforce_pp": whiten_rows,
+        "best_worst": keep_rows,
+        "gae": keep_rows,
+    },
 )
 """What an estimator does once the whole batch is known; only those with readiness `batch` do anything."""

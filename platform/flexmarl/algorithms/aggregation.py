@@ -7,7 +7,7 @@ A row without response tokens has coefficient 0 and no share of Z.
 from collections.abc import Callable
 
 from flexmarl.algorithms.registry import Registry
-from flexmarl.contracts.spec.algorithm import Loss
+from flexmarl.contracts.spec.algorithm import PAIRED, Loss
 
 Aggregation = Callable[[int], tuple[float, float]]
 """Response tokens of a row -> (c_i, its share of Z)."""
@@ -49,5 +49,7 @@ AGGREGATIONS: Registry[Aggregator] = Registry(
 
 def aggregation_of(settings: Loss) -> Aggregation:
     """Return what a loss's rows weigh by their lengths. Raises LookupError for an average nobody has."""
-    aggregator = AGGREGATIONS.get(settings.aggregation)
+    # A pair's rows count whole, and its normaliser is the number of pairs.
+    name = "seq_mean_token_sum" if settings.type in PAIRED else settings.aggregation
+    aggregator = AGGREGATIONS.get(name)
     return lambda tokens: aggregator(tokens, settings)

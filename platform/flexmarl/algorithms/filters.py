@@ -5,6 +5,7 @@ the distribution of tasks.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 from flexmarl.algorithms.advantages import Advantages
@@ -23,8 +24,12 @@ class Signal(StrEnum):
     """All members did equally, and not all solved it."""
 
 
-GroupFilter = Callable[[Signal], bool]
-"""True keeps the group."""
+@dataclass(frozen=True, slots=True)
+class GroupFilter:
+    keeps: Callable[[Signal], bool]
+    """True keeps the group."""
+    draws_again: bool = False
+    """Another task is drawn for each group that is refused, as far as the specification allows."""
 
 
 def signal_of(episodes: Sequence[EpisodeOutcome], advantages: Advantages) -> Signal:
@@ -47,5 +52,10 @@ def drop_zero_variance(signal: Signal) -> bool:
 
 
 GROUP_FILTERS: Registry[GroupFilter] = Registry(
-    "group_filter", {"none": keep_all, "drop_zero_variance": drop_zero_variance}
+    "group_filter",
+    {
+        "none": GroupFilter(keep_all),
+        "drop_zero_variance": GroupFilter(drop_zero_variance),
+        "dynamic_sampling": GroupFilter(drop_zero_variance, draws_again=True),
+    },
 )

@@ -21,6 +21,8 @@ def role_reward(spec: Advantage, episode: EpisodeOutcome, role: str) -> float:
 
 def row_rewards(spec: Advantage, episode: EpisodeOutcome) -> Rewards:
     """Return what each sample earned: its role's part of the episode's score, or the rewards of turns from it on."""
+    if spec.type == "gae":
+        return as_they_come(spec, episode)
     if spec.per_turn:
         return joint_to_go(spec, episode) if spec.turn_rewards == "joint" else rewards_to_go(spec, episode)
     by_role: dict[str, float] = {}
@@ -39,6 +41,27 @@ def rewards_to_go(spec: Advantage, episode: EpisodeOutcome) -> Rewards:
         sample = episode.samples[index]
         value = sample.reward + spec.gamma * ahead.get(sample.role, 0.0)
         ahead[sample.role] = result[index] = value
+    return result
+
+
+def as_they_come(spec: Advantage, episode: EpisodeOutcome) -> Rewards:
+    """Return, per sample, what arose at its end: its role's own turn rewards, or the episode's score at the last turn.
+
+    What a turn without a word earned counts for the one before it that said something, or else for the first that did.
+    """
+    result = [0.0] * len(episode.samples)
+    said: dict[str, list[int]] = {}
+    for number in sorted(range(len(episode.samples)), key=lambda n: episode.samples[n].turn):
+        if episode.samples[number].tokens:
+            said.setdefault(episode.samples[number].role, []).append(number)
+    for role, numbers in said.items():
+        if not spec.per_turn:
+            result[numbers[-1]] = role_reward(spec, episode, role)
+    if spec.per_turn:
+        for sample in episode.samples:
+            earlier = [n for n in said.get(sample.role, ()) if episode.samples[n].turn <= sample.turn]
+            for number in earlier[-1:] or said.get(sample.role, [])[:1]:
+                result[number] += sample.reward
     return result
 
 

@@ -27,8 +27,8 @@ SLOTS: dict[str, Slot] = {
     ),
     "/algorithm/shaping/type": Slot(("none", "overlong", "marti", "maporl"), ()),
     "/algorithm/advantage/type": Slot(
-        ("grpo", "rloo", "reinforce", "reinforce_pp"),
-        ("gae",),
+        ("grpo", "rloo", "reinforce", "reinforce_pp", "best_worst", "gae"),
+        (),
         {
             "dr_grpo": "advantage: {type: grpo}, loss: {type: ppo_clip, aggregation: constant_norm}",
             "magrpo": "advantage: {type: grpo, per_turn: true, turn_rewards: joint, gamma: 0.9}, group_key: team",
@@ -37,8 +37,8 @@ SLOTS: dict[str, Slot] = {
         },
     ),
     "/algorithm/loss/type": Slot(
-        ("policy_gradient", "ppo_clip", "gspo", "cispo", "topr", "sapo", "vespo"),
-        ("online_dpo",),
+        ("policy_gradient", "ppo_clip", "gspo", "cispo", "topr", "sapo", "vespo", "online_dpo"),
+        (),
         {
             "grpo": "loss: {type: ppo_clip, aggregation: seq_mean_token_mean}, advantage: {divide_by_std: true}",
             "dr_grpo": "loss: {type: ppo_clip, aggregation: constant_norm}",
@@ -59,8 +59,8 @@ SLOTS: dict[str, Slot] = {
     "/sampling/task_sampler": Slot(("uniform",), ("vade",)),
     "/sampling/branch_controller": Slot(("none",), ("at_grpo_tree", "trace", "echo")),
     "/sampling/group_filter": Slot(
-        ("none", "drop_zero_variance"),
-        ("dynamic_sampling",),
+        ("none", "drop_zero_variance", "dynamic_sampling"),
+        (),
         {"pods": "sampling: {keep_members: 4}, with more episodes_per_task than that"},
     ),
     "/sampling/replay": Slot(("none",), ("inject", "archive")),
@@ -75,7 +75,8 @@ SLOTS: dict[str, Slot] = {
         ("least_loaded", "prefix_affinity", "length_aware", "hardware_class", "version_aware"), ()
     ),
     "/mechanisms/mover/type": Slot(("static", "demand"), ()),
-    "/mechanisms/publication": Slot(("cohort", "wavefront", "delayed"), ()),
+    "/mechanisms/publication/content": Slot(("auto", "full", "delta"), ()),
+    "/mechanisms/publication/type": Slot(("cohort", "wavefront", "delayed"), ()),
     "/mechanisms/trainer_protocol": Slot(("micro_batch", "batch", "mini_batch", "per_group"), ()),
     "/mechanisms/allocation/type": Slot(("agent_centric", "static"), ("colocated",)),
     "/mechanisms/arbiter": Slot(("fair_share",), ()),

@@ -37,11 +37,11 @@ def _policy(spec: ExperimentSpec, name: str) -> Iterator[Problem]:
             f"that of {name} is 0.",
             hint="Set finish, or bound: 1.",
         )
-    if lag.in_flight != "finish" and spec.mechanisms.publication != "cohort":
+    if lag.in_flight != "finish" and spec.mechanisms.publication.type != "cohort":
         yield Problem(
             pointer=f"{where}/in_flight",
             code="not_with_publication",
-            detail=f"{spec.mechanisms.publication} names the weights of a group before they exist, so its replies "
+            detail=f"{spec.mechanisms.publication.type} names the weights of a group before they exist, so its replies "
             f"cannot follow an update; {name} is to {lag.in_flight}.",
             hint="Set finish, or publication: cohort.",
         )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from flexmarl.contracts.problems import Problem
-from flexmarl.contracts.spec.algorithm import CLIPPED, Loss
+from flexmarl.contracts.spec.algorithm import CLIPPED, PAIRED, Advantage, Loss, SamplingFamily
 from flexmarl.contracts.spec.experiment import ExperimentSpec
 from flexmarl.contracts.spec.shaping import Maporl, Marti, Overlong
 
@@ -18,7 +18,11 @@ def learning_rules(spec: ExperimentSpec) -> Iterator[Problem]:
     yield from _turns(spec)
     yield from _leave_one_out(spec)
     yield from _overlong(spec)
+    yield from _critic(spec)
+    yield from _pairs(spec)
     yield from _members(spec)
+    yield from _draws(spec)
+    yield from _shared_devices(spec)
 
 
 def _loss_settings(loss: Loss) -> Iterator[Problem]:
@@ -31,6 +35,8 @@ def _loss_settings(loss: Loss) -> Iterator[Problem]:
         "norm_tokens": loss.aggregation == "constant_norm",
         "clip_low": loss.type in CLIPPED,
         "clip_high": loss.type in CLIPPED,
+        "beta": loss.type in PAIRED,
+        "aggregation": loss.type not in PAIRED,
     }
     for name, read in reads.items():
         value, default = getattr(loss, name), getattr(plain, name)
@@ -61,12 +67,12 @@ def _row_clip(loss: Loss) -> Iterator[Problem]:
 def _turns(spec: ExperimentSpec) -> Iterator[Problem]:
     """Refuse what speaks of turns where episodes are compared, and what would be replaced by a shaping of turns."""
     advantage, shaping = spec.algorithm.advantage, spec.algorithm.shaping
-    if advantage.gamma != 1.0 and not advantage.per_turn:
+    if advantage.gamma != 1.0 and not advantage.per_turn and advantage.type != "gae":
         yield Problem(
             pointer="/algorithm/advantage/gamma",
             code="needs_per_turn",
             detail="gamma discounts the reward-to-go of turns and needs per_turn.",
-            hint="Set per_turn: true, or gamma: 1.",
+            hint="Set per_turn: true, type: gae, or gamma: 1.",
         )
     if advantage.turn_rewards == "joint" and not advantage.per_turn:
         yield Problem(
@@ -91,6 +97,84 @@ def _turns(spec: ExperimentSpec) -> Iterator[Problem]:
                 code="not_read",
                 detail=f"{shaping.type} says what a turn earns, in place of the rewards from it on.",
                 hint=f"Set {plain:g}." if isinstance(plain, float) else f"Set {plain}.",
+            )
+
+
+def _critic(spec: ExperimentSpec) -> Iterator[Problem]:
+    """A critic reads its own settings and no baseline's; without one, nobody reads them."""
+    algorithm, advantage = spec.algorithm, spec.algorithm.advantage
+    plain = Advantage()
+    unread = ("divide_by_std", "baseline_over", "turn_rewards")
+    names = unread if advantage.type == "gae" else ("gae_lambda", "critic_rate")
+    for name in names:
+        value, default = getattr(advantage, name), getattr(plain, name)
+        if value != default:
+            yield Problem(
+                pointer=f"/algorithm/advantage/{name}",
+                code="not_read",
+                detail=f"{name} is {value}, and {advantage.type} does not read it.",
+                hint=f"Remove it, or set {str(default).lower()}.",
+            )
+    if advantage.type != "gae":
+        return
+    demands = (
+        ("/algorithm/group_key", algorithm.group_key, "episode_group", "compares no rows"),
+        *(
+            (("/algorithm/shaping/type", algorithm.shaping.type, "none", "adds up what later turns earn itself"),)
+            if isinstance(algorithm.shaping, Marti | Maporl)
+            else ()
+        ),
+    )
+    for pointer, value, wanted, why in demands:
+        if value != wanted:
+            yield Problem(
+                pointer=pointer,
+                code="not_with_gae",
+                detail=f"gae {why}, so {value} means nothing beside it.",
+                hint=f"Set {wanted}, or another advantage than gae.",
+            )
+
+
+def _pairs(spec: ExperimentSpec) -> Iterator[Problem]:
+    """A preference is one between what a role said in two whole episodes of a group, seen from the first version."""
+    algorithm, advantage = spec.algorithm, spec.algorithm.advantage
+    if advantage.type == "best_worst":
+        for name, plain in (("divide_by_std", False), ("baseline_over", "episodes")):
+            if getattr(advantage, name) != plain:
+                yield Problem(
+                    pointer=f"/algorithm/advantage/{name}",
+                    code="not_read",
+                    detail="best_worst marks the best and the worst episode, and takes no baseline.",
+                    hint=f"Set {str(plain).lower()}, or type: grpo.",
+                )
+    if algorithm.loss.type not in PAIRED:
+        return
+    loss = algorithm.loss.type
+    demands = (
+        (
+            "/algorithm/advantage/type",
+            advantage.type,
+            "best_worst",
+            "compares the best member of a group with its worst",
+        ),
+        ("/algorithm/advantage/per_turn", advantage.per_turn, False, "compares what a role said in whole episodes"),
+        (
+            "/algorithm/group_key",
+            algorithm.group_key,
+            "episode_group",
+            "compares a role with itself, episode by episode",
+        ),
+        ("/algorithm/correction", algorithm.correction, "none", "weighs rows in pairs, whoever sampled them"),
+        ("/algorithm/kl/coefficient", algorithm.kl.coefficient, 0.0, "keeps near the first version by beta"),
+    )
+    for pointer, value, wanted, why in demands:
+        if value != wanted:
+            said, legal = (str(word).lower() if isinstance(word, bool) else word for word in (value, wanted))
+            yield Problem(
+                pointer=pointer,
+                code="not_with_pairs",
+                detail=f"{loss} {why}; {pointer.rpartition('/')[2]} is {said}.",
+                hint=f"Set {legal}, or another loss than {loss}.",
             )
 
 
@@ -128,3 +212,40 @@ def _members(spec: ExperimentSpec) -> Iterator[Problem]:
             detail=f"A group has {members} members, so keeping {keep} leaves none out.",
             hint=f"Set {members - 1} or less, or remove it." if members > 2 else "Remove it.",
         )
+
+
+def _draws(spec: ExperimentSpec) -> Iterator[Problem]:
+    """Refuse a limit that nothing reads, and two ways of proposing more groups than a step needs."""
+    sampling, redundancy = spec.sampling, spec.mechanisms.redundancy
+    if sampling.group_filter != "dynamic_sampling":
+        plain = SamplingFamily().draw_limit
+        if sampling.draw_limit != plain:
+            yield Problem(
+                pointer="/sampling/draw_limit",
+                code="not_read",
+                detail=f"draw_limit is {sampling.draw_limit}, and {sampling.group_filter} draws no group again.",
+                hint=f"Remove it, or set {plain}.",
+            )
+    elif redundancy.type == "extra_groups":
+        yield Problem(
+            pointer="/mechanisms/redundancy/type",
+            code="not_with_dynamic_sampling",
+            detail="dynamic_sampling proposes another group for each one refused; groups proposed beforehand as well "
+            "would make a step of more than it needs.",
+            hint="Set none or extra_members, or group_filter: drop_zero_variance in /sampling.",
+        )
+
+
+def _shared_devices(spec: ExperimentSpec) -> Iterator[Problem]:
+    """What is known of a whole pair or trajectory before its rows are taken is known to one trainer alone."""
+    algorithm = spec.algorithm
+    named = {"/algorithm/loss/type": algorithm.loss.type, "/algorithm/advantage/type": algorithm.advantage.type}
+    found = next((name for name in named.values() if name in PAIRED or name == "gae"), None)
+    for name in spec.trainable_policies():
+        if found is not None and spec.policies[name].devices.most > 1:
+            yield Problem(
+                pointer=f"/policies/{name}/devices",
+                code="not_with_gangs",
+                detail=f"{found} looks at whole pairs and episodes first, and a gang shares their rows out.",
+                hint="Set 1, or another advantage and loss such as grpo and ppo_clip.",
+            )

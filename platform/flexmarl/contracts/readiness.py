@@ -28,10 +28,16 @@ ADVANTAGE_NEEDS: dict[str, Readiness] = {
     "rloo": Readiness.GROUP,
     "reinforce": Readiness.EPISODE,
     "reinforce_pp": Readiness.BATCH,
+    "best_worst": Readiness.GROUP,
+    "gae": Readiness.EPISODE,
 }
 """Advantage estimator -> what it compares a row with."""
 
-FILTER_NEEDS: dict[str, Readiness] = {"none": Readiness.ROW, "drop_zero_variance": Readiness.GROUP}
+FILTER_NEEDS: dict[str, Readiness] = {
+    "none": Readiness.ROW,
+    "drop_zero_variance": Readiness.GROUP,
+    "dynamic_sampling": Readiness.GROUP,
+}
 """Group filter -> what it looks at."""
 
 

@@ -18,6 +18,7 @@ def training_rules(spec: ExperimentSpec) -> Iterator[Problem]:
     yield from _clock(spec)
     yield from _durability(spec)
     yield from _settle(spec)
+    yield from _checkpoints(spec)
 
 
 def _readiness(spec: ExperimentSpec) -> Iterator[Problem]:
@@ -57,7 +58,7 @@ def _lag(spec: ExperimentSpec) -> Iterator[Problem]:
     """Several steps on one cohort, and cohorts that start before the last one stepped, train on older rows."""
     mechanisms, batch = spec.mechanisms, spec.batch
     steps = batch.mini_batches if mechanisms.trainer_protocol == "mini_batch" else 1
-    delayed = mechanisms.publication == "delayed"
+    delayed = mechanisms.publication.type == "delayed"
     needed = steps - 1 + (steps if delayed else 0)
     parts = [f"{steps} optimizer steps per cohort"] * (steps > 1) + ["publication delayed"] * delayed
     ways = [str(needed), *["fewer mini_batches"] * (steps > 1), *["publication: cohort"] * delayed]
@@ -85,9 +86,9 @@ def _clock(spec: ExperimentSpec) -> Iterator[Problem]:
             detail="A policy's own clock counts rows as they are accumulated while the cohort plays.",
             hint="Set micro_batch or per_group.",
         )
-    if mechanisms.publication != "cohort":
+    if mechanisms.publication.type != "cohort":
         yield Problem(
-            pointer="/mechanisms/publication",
+            pointer="/mechanisms/publication/type",
             code="not_with_policy_clock",
             detail="With a clock per policy, which version serves next is only known when the cohort is settled.",
             hint="Set cohort.",
@@ -161,3 +162,17 @@ def _whole_groups(spec: ExperimentSpec) -> Iterator[tuple[str, str]]:
             yield f"{where}/in_flight", "discard"
         if lag.at_cut == "refresh":
             yield f"{where}/at_cut", "refresh"
+
+
+def _checkpoints(spec: ExperimentSpec) -> Iterator[Problem]:
+    rules = spec.checkpoints
+    if rules.keep_every is None or rules.keep_every % rules.every_steps == 0:
+        return
+    near = max(1, round(rules.keep_every / rules.every_steps)) * rules.every_steps
+    yield Problem(
+        pointer="/checkpoints/keep_every",
+        code="not_a_multiple",
+        detail=f"keep_every is {rules.keep_every}, and checkpoints are written every {rules.every_steps} steps: "
+        "it must be a multiple of every_steps.",
+        hint=f"Set {near}.",
+    )

@@ -122,4 +122,8 @@ class TrainStats(Record):
     """Sum of the k3 estimate over the tokens that older versions made: update and mismatch in one."""
     kl_reference_sum: float = 0.0
     """Sum of the estimated divergence from the reference policy, where there is one."""
+    value_rows: int = 0
+    """Rows that a critic judged."""
+    value_loss_sum: float = 0.0
+    """Half the squared distance of its values from what they are drawn to, summed over these rows."""
     seconds: float = 0.0

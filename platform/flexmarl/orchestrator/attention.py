@@ -135,7 +135,7 @@ class Attention:
         """Hand over what one policy can do now. False: a policy had nothing to step on, which others may wait for."""
         before = _stepped(cohort)
         # In a wavefront the policies take turns: what one has done is what the next waits for.
-        if ctx.plan.spec.mechanisms.publication == "wavefront":
+        if ctx.plan.spec.mechanisms.publication.type == "wavefront":
             drive_trainer(ctx)
         else:
             drive_policy(ctx, cohort, name)

@@ -2,7 +2,8 @@
 
 Invariants: a cohort's groups all play under the vector pinned when it opened; its barrier waits for settled groups,
 never for rows; a group's filter and advantages run once, on its complete information, before anything of it is cut.
-A group with too few finished members is dropped and stays counted; nothing replaces it. Where episodes settle one by
+A group with too few finished members is dropped and stays counted; nothing replaces it. What a filter refuses may be
+drawn again (`redrawing`). Where episodes settle one by
 one, each gives its rows at once and its draw stays open until all members have ended; a member counts once.
 """
 
@@ -21,6 +22,7 @@ from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.cutting import cut_ready, stop_idling
 from flexmarl.orchestrator.ordered import watch_the_clock
 from flexmarl.orchestrator.overlapping import begin_training
+from flexmarl.orchestrator.redrawing import draw_again, drawn_text
 from flexmarl.orchestrator.redundancy import cancel, enough, groups_to_open, hand_on, take_late
 from flexmarl.orchestrator.rollout import drive_rollout, newly_ended, open_draws, settle_draw
 from flexmarl.orchestrator.staleness import ages_of, count_made
@@ -89,7 +91,7 @@ def on_train_group(ctx: Context, event: GroupSettled) -> None:
     watch_the_clock(ctx, event)
     finished = finished_of(event.episodes)
     count_fates(ctx.state.train_episodes, cohort.tally, event.episodes, len(finished), ended)
-    before = cohort.tally.samples, cohort.tally.tokens
+    before, size = (cohort.tally.samples, cohort.tally.tokens), cohort.size
     for episode in finished:
         add_episode(cohort.tally, episode)
     ctx.state.tokens_generated += cohort.tally.tokens - before[1]
@@ -103,6 +105,8 @@ def on_train_group(ctx: Context, event: GroupSettled) -> None:
         ctx.state.samples_recorded += rows - sum(len(own) for own in kept.rows.values())
     if not ctx.plan.by_episode or _all_ended(ctx, cohort, event):
         settle_draw(ctx, cohort, event.draw)
+    if cohort.size > size and not ctx.state.rest.frozen:
+        drive_rollout(ctx, cohort)
     _settle_cohort(ctx, cohort)
     if cohort is ctx.state.cohort:
         cut_ready(ctx, cohort)
@@ -152,9 +156,10 @@ def _keep(ctx: Context, cohort: Cohort, event: GroupSettled, finished: Sequence[
     advantages = _advantages(ctx, finished)
     signal = signal_of(finished, advantages)
     cohort.tally.signals[signal] = cohort.tally.signals.get(signal, 0) + 1
-    if not plan.group_filter(Signal(signal)):
+    if not plan.group_filter.keeps(Signal(signal)):
         cohort.refused += 1
         text = f"group {event.draw} refused: the filter {plan.spec.sampling.group_filter} keeps no {signal} group"
+        text += draw_again(ctx, cohort)
         _rule_out(ctx, RulingKind.GROUP_REFUSED, cohort, event, finished, text)
         return None
     kept = finished
@@ -252,7 +257,7 @@ def _settle_cohort(ctx: Context, cohort: Cohort) -> None:
     text = f"every group is settled: {cohort.kept} kept, {cohort.refused} refused, {cohort.dropped} dropped"
     if cohort.handed_on or cohort.cancelled:
         text += f"; of the surplus, {cohort.handed_on} play on for the next step and {cohort.cancelled} are cancelled"
-    ctx.rule(RulingKind.COHORT_SETTLED, text, cohort=cohort.no)
+    ctx.rule(RulingKind.COHORT_SETTLED, text + drawn_text(ctx, cohort), cohort=cohort.no)
     stop_idling(ctx, cohort)
     lost = cohort.kept + cohort.refused == 0
     ctx.state.empty_cohorts = ctx.state.empty_cohorts + 1 if lost else 0

@@ -79,7 +79,7 @@ def _next_by_draw(ctx: Context, cohort: Cohort) -> tuple[int, list[PendingGroup]
     """Take the next slice of draw numbers once all its draws are settled, without those that were not kept."""
     part, size = _slice(ctx, cohort)
     start = cohort.first_draw + cohort.cut_groups
-    end = min(start + size, cohort.first_draw + ctx.plan.groups)
+    end = min(start + size, cohort.first_draw + cohort.size)
     if start >= end or any(draw in cohort.open for draw in range(start, end)):
         return None
     cohort.cut_groups += end - start

@@ -195,7 +195,7 @@ def _check_part(plan: Plan, state: RunState, cohort: Cohort, name: str) -> None:
     assert version is not None
     ahead = 0 if own is None else own.steps
     # Surplus that plays on may open the next cohort before the steps that its publication would wait for.
-    early = mechanisms.publication == "delayed" or mechanisms.redundancy.surplus == "continue"
+    early = mechanisms.publication.type == "delayed" or mechanisms.redundancy.surplus == "continue"
     if not early and not plan.bounded:
         assert version == pin.version + ahead, f"{name} is at {version}, its cohort pins {pin.version}"
     if own is None:

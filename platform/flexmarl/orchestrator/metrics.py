@@ -24,6 +24,10 @@ def step_metrics(ctx: Context, cohort: Cohort) -> None:
     if ctx.plan.spares:
         ctx.metric("episodes/replaced", float(tally.replaced), step, stat="sum")
     ctx.metric("groups/dropped", float(cohort.dropped), step, stat="sum")
+    if ctx.plan.group_filter.draws_again:
+        ctx.metric("groups/drawn", float(cohort.size), step, stat="sum")
+        if cohort.kept:
+            ctx.metric("groups/drawn_per_kept", cohort.size / cohort.kept, step)
     if ctx.plan.extra_groups:
         ctx.metric("groups/handed_on", float(cohort.handed_on), step, stat="sum")
         ctx.metric("groups/cancelled", float(cohort.cancelled), step, stat="sum")
@@ -92,6 +96,8 @@ def _ratios(ctx: Context, name: str, totals: TrainTotals, step: int) -> None:
         ctx.metric("train/logprob_gap", totals.logprob_gap_max, step, name, stat="max")
     if ctx.plan.spec.algorithm.kl.coefficient:
         ctx.metric("train/kl_reference", totals.kl_reference_sum / totals.tokens, step, name)
+    if totals.value_rows:
+        ctx.metric("train/value_loss", totals.value_loss_sum / totals.value_rows, step, name)
     if totals.older_tokens:
         ctx.metric("train/kl_update", totals.kl_update_sum / totals.older_tokens, step, name)
 

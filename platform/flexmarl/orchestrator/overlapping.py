@@ -23,7 +23,7 @@ def may_overlap(ctx: Context) -> bool:
     """Tell whether the next cohort may start now although the oldest one is not closed."""
     if ctx.plan.bounded:
         return may_start(ctx).allowed
-    state, publication = ctx.state, ctx.plan.spec.mechanisms.publication
+    state, publication = ctx.state, ctx.plan.spec.mechanisms.publication.type
     head = state.cohort
     if publication == "cohort" or head is None or head.settled_at is None or len(state.cohorts) >= OPEN_COHORTS:
         return False
@@ -43,7 +43,7 @@ def coming_vector(ctx: Context) -> dict[str, Pin]:
     assert head is not None
     if ctx.plan.bounded:
         return state.vector()
-    if ctx.plan.spec.mechanisms.publication == "delayed":
+    if ctx.plan.spec.mechanisms.publication.type == "delayed":
         return dict(head.base)
     vector = state.vector()
     for name, own in head.policies.items():

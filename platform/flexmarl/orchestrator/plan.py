@@ -63,6 +63,8 @@ class Plan:
     reply_limits: dict[str, int]
     """Role -> most tokens of a reply."""
     group_filter: GroupFilter
+    most_draws: int
+    """Groups that a cohort proposes at most, those in the place of refused ones among them."""
     normaliser: BatchNormaliser
 
     def entropy_coefficient(self, step: int) -> float:
@@ -108,6 +110,7 @@ def make_plan(spec: ExperimentSpec) -> Plan:
         shaper=SHAPERS.get(algorithm.shaping.type),
         reply_limits={role: agent.sampling.max_tokens for role, agent in spec.agents.items()},
         group_filter=GROUP_FILTERS.get(sampling.group_filter),
+        most_draws=batch.tasks_per_step * sampling.draw_limit,
         normaliser=NORMALISERS.get(algorithm.advantage.type),
     )
 
@@ -128,7 +131,7 @@ def _extra(spec: ExperimentSpec, kind: str) -> int:
 
 def _bounded(spec: ExperimentSpec) -> bool:
     lagging = any(spec.lag_policy_of(name).bound > 0 for name in spec.trainable_policies())
-    return lagging and spec.mechanisms.publication == "cohort"
+    return lagging and spec.mechanisms.publication.type == "cohort"
 
 
 def _follows(spec: ExperimentSpec) -> dict[str, Follow]:
@@ -154,7 +157,7 @@ def _opening(spec: ExperimentSpec) -> frozenset[str]:
 
 def _first_turns_first(spec: ExperimentSpec) -> tuple[str, ...]:
     """Order the trainable policies so that those an episode asks first are trained first where that matters."""
-    if spec.mechanisms.publication != "wavefront":
+    if spec.mechanisms.publication.type != "wavefront":
         return spec.trainable_policies()
     opening = _opening(spec)
     return tuple(sorted(spec.trainable_policies(), key=lambda name: name not in opening))

@@ -29,7 +29,7 @@ and what is on its way does not grow with the fleet.
 
 def overlaps(ctx: Context) -> bool:
     """Tell whether groups under different versions may be served side by side."""
-    return ctx.plan.bounded or ctx.plan.spec.mechanisms.publication != "cohort"
+    return ctx.plan.bounded or ctx.plan.spec.mechanisms.publication.type != "cohort"
 
 
 def pinned(ctx: Context, name: str) -> dict[int, Pin]:

@@ -21,6 +21,8 @@ class TrainTotals:
     older_tokens: int = 0
     kl_update_sum: float = 0.0
     kl_reference_sum: float = 0.0
+    value_rows: int = 0
+    value_loss_sum: float = 0.0
     seconds: float = 0.0
 
     def add(self, more: "TrainStats | TrainTotals") -> None:

@@ -16,7 +16,7 @@ from flexmarl.store.errors import StoreError, UnknownRun
 
 _BY_RUN = (
     "inbox", "handled", "event", "note", "ruling", "attempt", "verb_outcome", "command", "micro_batch",
-    "policy_version", "tokenizer", "checkpoint", "metric", "metric_span", "interval", "segment",
+    "policy_version", "tokenizer", "checkpoint", "lineage", "metric", "metric_span", "interval", "segment",
     "retirement", "engine_load", "asked_load", "open_turns", "moved_turns", "reward_task",
 )  # fmt: skip
 _ENDED = [status.value for status in TERMINAL]
@@ -178,6 +178,14 @@ def load_spec(conn: Connection, run_id: int) -> dict[str, object]:
         raise UnknownRun(run_id)
     spec: dict[str, object] = orjson.loads(row[0])
     return spec
+
+
+def publication_content(conn: Connection, run_id: int) -> str:
+    """Return what other hosts receive of a run's new weights; `auto` where the specification does not say."""
+    row = conn.execute(
+        "SELECT spec -> 'mechanisms' -> 'publication' ->> 'content' FROM store.run_state WHERE run_id = %s", [run_id]
+    ).fetchone()
+    return str(row[0]) if row is not None and row[0] else "auto"
 
 
 def events_after(conn: Connection, run_id: int, seq: int, limit: int | None = None) -> list[StoredEvent]:

@@ -44,7 +44,11 @@ AXES: dict[str, tuple[dict[str, Any], ...]] = {
         {"resources": {"rollout_devices": 2, "engine_policies": 1}},
         {"resources": {"rollout_devices": 2, "engine_policies": 1}, "mechanisms": {"mover": "demand"}},
     ),
-    "filter": ({}, {"sampling": {"group_filter": "drop_zero_variance"}}),
+    "filter": (
+        {},
+        {"sampling": {"group_filter": "drop_zero_variance"}},
+        {"sampling": {"group_filter": "dynamic_sampling", "draw_limit": 2}},
+    ),
     "members": ({}, {"batch": {"min_members": 2}}),
 }
 """Axis -> its options, each a part of a specification."""

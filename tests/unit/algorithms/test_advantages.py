@@ -202,5 +202,7 @@ def test_signal_tells_useful_easy_and_hard_apart():
 
 
 def test_filters_decide_by_the_signal():
-    keeps = {name: [s for s in Signal if GROUP_FILTERS.get(name)(s)] for name in GROUP_FILTERS.names()}
-    assert keeps == {"none": list(Signal), "drop_zero_variance": [Signal.USEFUL]}
+    keeps = {name: [s for s in Signal if GROUP_FILTERS.get(name).keeps(s)] for name in GROUP_FILTERS.names()}
+    useful = [Signal.USEFUL]
+    assert keeps == {"none": list(Signal), "drop_zero_variance": useful, "dynamic_sampling": useful}
+    assert [name for name in GROUP_FILTERS.names() if GROUP_FILTERS.get(name).draws_again] == ["dynamic_sampling"]

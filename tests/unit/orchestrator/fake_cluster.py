@@ -10,11 +10,22 @@ import random
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
 from flexmarl.contracts.status import TERMINAL, RunStatus
-from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef, TrainStats
+from flexmarl.contracts.wire import TrainStats
 from flexmarl.orchestrator import Orchestrator
 from flexmarl.orchestrator.invariants import check_invariants
 from flexmarl.orchestrator.lifecycle import books_due
-from tests.unit.orchestrator.fake_parts import Child, Faults, answered, digest, load, make_spec, segments, unload
+from tests.unit.orchestrator.fake_parts import (
+    Child,
+    Faults,
+    answered,
+    bind,
+    digest,
+    episode,
+    load,
+    make_spec,
+    suspend,
+    unload,
+)
 
 __all__ = ["FakeCluster", "Faults", "make_spec", "running", "started"]
 
@@ -43,6 +54,7 @@ class FakeCluster:
         self.lags, self.lags_of = set(), {}
         self.metrics, self.notes = {}, []
         self.checkpoints = []
+        self.kept = []
         self.deadline = None
         self.plays = []
         self.recalls = 0
@@ -82,6 +94,13 @@ class FakeCluster:
             key = (command.ref.policy, command.ref.no)
             assert key not in self.micro_batches, f"{key} cut twice"
             self.micro_batches[key] = command.samples
+        elif isinstance(command, c.SuspendPolicy):
+            of_it = [x.command.kind for x in self.open.values() if getattr(x.command, "policy", "") == command.policy]
+            asked = set(of_it) - {"load_weights", "unload_policy"}
+            assert not asked, f"{command.policy} is suspended while it is asked for {asked}"
+            self.open[numbered.no] = numbered
+        elif isinstance(command, c.KeepCheckpoints):
+            self.kept.append(command)
         elif isinstance(command, c.ReleaseLease):
             self.children.pop(command.lease_id, None)
             self.end_lease(command.lease_id, "released")
@@ -99,9 +118,7 @@ class FakeCluster:
             self.keys.add(key)
             self.inbox.append(event)
 
-    @property
-    def status(self):
-        return self.core.state.status
+    status = property(lambda self: self.core.state.status)
 
     def verb(self, verb):
         return self.tell(e.RunVerb(verb=verb, actor="ada"))
@@ -184,7 +201,7 @@ class FakeCluster:
         if isinstance(command, c.LoadWeights | c.UnloadPolicy):
             return (load if isinstance(command, c.LoadWeights) else unload)(command, child, number)
         if isinstance(command, c.BindPolicy | c.SuspendPolicy):
-            return (self.bind if isinstance(command, c.BindPolicy) else self.suspend)(command, child)
+            return (bind if isinstance(command, c.BindPolicy) else suspend)(self, command, child)
         if isinstance(command, c.Accumulate):
             accumulator, ids = child.trains.get(command.policy, ("", []))
             if accumulator != command.accumulator:
@@ -198,32 +215,6 @@ class FakeCluster:
             if accumulator != command.accumulator or sorted(ids) != sorted(command.micro_batches):
                 return "accumulator"
             child.trains[command.policy] = (f"{command.next_version}:{child.incarnation}", [])
-        return None
-
-    def bind(self, command, child):
-        """Hold a policy; one that was suspended with what its accumulator had, as long as that trainer lives."""
-        epoch, ids = f"{command.version or 0}:{child.incarnation}", []
-        if command.resume:
-            life, policy, _ = command.resume.split("/")
-            keeper = next((x for x in self.children.values() if x.incarnation == life), None)
-            if command.resume in child.resumed:
-                return None
-            if keeper is None or keeper.suspended.get(policy, ("",))[0] != command.resume:
-                return "state"
-            ids = keeper.suspended.pop(policy)[1]
-            child.resumed.append(command.resume)
-        child.trains[command.policy] = (epoch, ids)
-        return None
-
-    def suspend(self, command, child):
-        if command.policy in child.suspended and command.policy not in child.trains:
-            return None
-        accumulator, ids = child.trains.get(command.policy, ("", []))
-        if accumulator != command.accumulator:
-            return "not_bound"
-        self.lives += 1
-        del child.trains[command.policy]
-        child.suspended[command.policy] = (f"{child.incarnation}/{command.policy}/{self.lives}", ids)
         return None
 
     def execute(self, number):
@@ -389,26 +380,7 @@ class FakeCluster:
         )
 
     def episode(self, member, command=None):
-        if self.rng.random() < self.faults.episode_failure:
-            return EpisodeOutcome(member=member, attempt=3, status=EpisodeStatus.FAILED, reason="environment: step")
-        score = self.rng.choice((0.0, 0.5, 1.0))
-        samples = tuple(
-            SampleRef(
-                role=role, turn=turn, tokens=3, reward=score, segments=segments(self, command, role) if command else ()
-            )
-            for role in self.spec.agents
-            for turn in range(self.rng.randint(1, self.turns))
-        )
-        return EpisodeOutcome(
-            member=member,
-            attempt=1,
-            status=EpisodeStatus.FINISHED,
-            scores=dict.fromkeys(self.spec.agents, score),
-            team_score=score,
-            solved=score == 1.0,
-            samples=samples,
-            facts={"dishes": score},
-        )
+        return episode(self, member, command)
 
     def kinds(self):
         return [n.command.kind for d in self.decisions for n in d.commands]

@@ -4,6 +4,7 @@ import hashlib
 from dataclasses import dataclass, field
 
 from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 
 
 def make_spec(**changes):
@@ -82,6 +83,34 @@ def unload(command, child, number):
     return None
 
 
+def bind(cluster, command, child):
+    """Hold a policy; one that was suspended with what its accumulator had, as long as that trainer lives."""
+    epoch, ids = f"{command.version or 0}:{child.incarnation}", []
+    if command.resume:
+        life, policy, _ = command.resume.split("/")
+        keeper = next((x for x in cluster.children.values() if x.incarnation == life), None)
+        if command.resume in child.resumed:
+            return None
+        if keeper is None or keeper.suspended.get(policy, ("",))[0] != command.resume:
+            return "state"
+        ids = keeper.suspended.pop(policy)[1]
+        child.resumed.append(command.resume)
+    child.trains[command.policy] = (epoch, ids)
+    return None
+
+
+def suspend(cluster, command, child):
+    if command.policy in child.suspended and command.policy not in child.trains:
+        return None
+    accumulator, ids = child.trains.get(command.policy, ("", []))
+    if accumulator != command.accumulator:
+        return "not_bound"
+    cluster.lives += 1
+    del child.trains[command.policy]
+    child.suspended[command.policy] = (f"{child.incarnation}/{command.policy}/{cluster.lives}", ids)
+    return None
+
+
 def answers(command, engine, policy, version):
     """Tell whether an engine answers for a version: it holds it, or a newer one that the group follows."""
     held = engine.holds.get(policy, ())
@@ -105,3 +134,26 @@ def segments(cluster, command, role):
     if newest == pinned:
         return ()
     return (pinned, 1, cluster.rng.randint(pinned, newest), 2)
+
+
+def episode(cluster, member, command=None):
+    if cluster.rng.random() < cluster.faults.episode_failure:
+        return EpisodeOutcome(member=member, attempt=3, status=EpisodeStatus.FAILED, reason="environment: step")
+    score = cluster.rng.choice((0.0, 0.5, 1.0))
+    samples = tuple(
+        SampleRef(
+            role=role, turn=turn, tokens=3, reward=score, segments=segments(cluster, command, role) if command else ()
+        )
+        for role in cluster.spec.agents
+        for turn in range(cluster.rng.randint(1, cluster.turns))
+    )
+    return EpisodeOutcome(
+        member=member,
+        attempt=1,
+        status=EpisodeStatus.FINISHED,
+        scores=dict.fromkeys(cluster.spec.agents, score),
+        team_score=score,
+        solved=score == 1.0,
+        samples=samples,
+        facts={"dishes": score},
+    )

@@ -46,7 +46,7 @@ def any_mix(rng):
             batch__max_carry=rng.choice([1, 2]),
             batch__min_members=rng.choice([None, 2]),
             batch__rollout_groups=rng.choice([1, 2]),
-            sampling__group_filter=rng.choice(["none", "drop_zero_variance"]),
+            sampling__group_filter=rng.choice(["none", "drop_zero_variance", "dynamic_sampling"]),
             evaluation__every_steps=rng.choice([1, 2]),
             resources=rng.choice([{}, {}, {"rollout_devices": 2, "engine_policies": 1}]),
             sampling__keep_members=rng.choice([None, None, 2]),

@@ -31,6 +31,7 @@ RUNS = {
     "ordered": {"mechanisms__ordered": True},
     "wavefront": {"mechanisms__publication": "wavefront"},
     "delayed": {"mechanisms__publication": "delayed", "mechanisms__lag_policy": {"bound": 1}},
+    "drawn_again": {"sampling__group_filter": "dynamic_sampling", "batch__min_members": 2},
     "filtered": {"sampling__group_filter": "drop_zero_variance", "batch__min_members": 2},
     "clock": {"mechanisms__policy_clock": True, "batch__min_rows": 9},
     "carry": {"batch__min_rows": 40, "batch__max_carry": 2, "budget__train_steps": 6},

@@ -228,7 +228,7 @@ GAME = {"agents": {"speaker": {}, "listener": {}}, "environment": {"type": "refe
         ({"mechanisms": {"policy_clock": True}}, "/batch/min_rows", "Set the rows"),
         (
             {"mechanisms": {"policy_clock": True, "publication": "wavefront"}, "batch": {"min_rows": 8}},
-            "/mechanisms/publication",
+            "/mechanisms/publication/type",
             "Set cohort",
         ),
     ],

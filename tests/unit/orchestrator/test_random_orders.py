@@ -15,6 +15,8 @@ PRESETS = {
     "sync": {"mechanisms__trainer_protocol": "batch"},
     "ordered": {"mechanisms__ordered": True},
     "ordered_sync": {"mechanisms__ordered": True, "mechanisms__trainer_protocol": "batch"},
+    "drawn_again": {"sampling__group_filter": "dynamic_sampling", "mechanisms__lag_policy__bound": 1},
+    "ordered_drawn_again": {"sampling__group_filter": "dynamic_sampling", "mechanisms__ordered": True},
     "filtered": {"sampling__group_filter": "drop_zero_variance", "batch__min_members": 2},
     "wavefront": {"mechanisms__publication": "wavefront", "batch__min_rows": 20},
     "delayed": {"mechanisms__publication": "delayed", "mechanisms__lag_policy__bound": 1},

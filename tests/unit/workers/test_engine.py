@@ -1,5 +1,8 @@
 """The torch engine against plain transformers, and its promises about requests and versions."""
 
+import weakref
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +13,7 @@ from workers.models import Architecture, UnsupportedModel, architecture_of, buil
 from workers.models.architecture import parse_architecture
 from workers.rollout.engines.requests import BadRequestError, Finished, NotHeldError, Request
 from workers.rollout.engines.torch_engine import TorchEngine
+from workers.transfer import LocalTier
 
 WORDS = ("<pad>", "<bos>", "<eos>", *(f"w{i}" for i in range(37)))
 N = len(WORDS)
@@ -91,6 +95,35 @@ def test_logprobs_are_those_of_transformers_for_ragged_requests(size: str) -> No
     source = FactoryModel(size=size)
     model = build_model(source, WORDS, seed=1)
     check_against(model, engine_with(model, architecture_of(source)), ragged_requests(60))
+
+
+@pytest.mark.parametrize("size", ["S", "M"])
+def test_large_matrices_are_computed_with_where_they_lie(
+    size: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.rollout.engines.decoder.LARGE", 1)
+    source = FactoryModel(size=size)
+    model, tier = build_model(source, WORDS, seed=1), LocalTier(tmp_path)
+    state = tier.get(tier.put(model.state_dict()).digest)
+    memory = state["model.norm.weight"].untyped_storage()
+    engine = TorchEngine("cpu", 16)
+    weights = engine.prepare(state, architecture_of(source))
+    own = [weights.embedding, weights.head, *(part for each in weights.layers for part in (each.out, each.down))]
+    own += [each.gate_up for each in weights.layers]
+    assert all(tensor.untyped_storage().data_ptr() == memory.data_ptr() for tensor in own)
+    engine.load("p", 0, "d0", weights)
+    check_against(model, engine, ragged_requests(30))
+
+
+def test_weights_that_serve_nobody_any_more_take_no_memory() -> None:
+    source = FactoryModel()
+    engine, seen = TorchEngine("cpu", 4), []
+    for version in range(4):
+        weights = engine.prepare(build_model(source, WORDS, version).state_dict(), architecture_of(source))
+        seen.append(weakref.ref(weights.head))
+        engine.load("p", version, f"d{version}", weights)
+        del weights
+    assert [held() is not None for held in seen] == [False, False, True, True]
 
 
 def test_biases_count() -> None:

@@ -5,11 +5,12 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
 from aiohttp import ClientSession
 
 from workers.nodes.agent import NodeAgent
-from workers.nodes.bringing import Bringing, named_in
+from workers.nodes.bringing import Bringing, Elsewhere, named_in
 from workers.rollout.engines.wire import LoadRequest
 from workers.settings import Settings, load
 from workers.training.wire import BindRequest, CheckpointRequest, RedoStep, StepRequest
@@ -30,10 +31,11 @@ async def serving(home: Path) -> AsyncIterator[str]:
 
 
 def bring(
-    home: Path, addresses: list[str], request: object, key: str = "key", own: str = "", damaged: bool = False
-) -> Awaitable[bool]:
-    async def store(_: object) -> list[str]:
-        return addresses
+    home: Path, addresses: list[str], request: object, key: str = "key", own: str = "", damaged: bool = False,
+    content: str = "full",
+) -> Awaitable[bool]:  # fmt: skip
+    async def store(_: object) -> Elsewhere:
+        return Elsewhere(addresses, content)
 
     return Bringing(settings(home, key), store, own)(7, request, damaged)
 
@@ -50,6 +52,28 @@ async def test_weights_their_base_and_a_training_state_come_from_the_node_that_h
     for digest in (base, weights, state):
         for name, tensor in there.get(digest).items():
             assert torch.equal(here.get(digest)[name], tensor)
+
+
+@pytest.mark.parametrize(("content", "made"), [("auto", 1), ("delta", 1), ("full", 0)])
+async def test_what_of_a_version_comes_is_as_the_run_says(tmp_path: Path, content: str, made: int):
+    there = LocalTier(tmp_path / "a")
+    weights = torch.rand(4_000_000).to(torch.bfloat16)
+    base = there.put({"w": weights}).digest
+    weights[::1000] += 1
+    digest = there.put({"w": weights}).digest
+    async with serving(tmp_path / "a") as address:
+        await bring(tmp_path / "b", [address], LoadRequest("solver", 0, base), content=content)
+        await bring(tmp_path / "b", [address], LoadRequest("solver", 1, digest), content=content)
+        asked = f"http://{address}/v1/state/{digest}/delta?base={base}"
+        async with ClientSession() as session, session.get(f"{asked}&most=1") as response:
+            assert response.status == 401
+        async with ClientSession(headers={"Authorization": "Bearer key"}) as session:
+            async with session.get(f"{asked}&most=much") as response:
+                assert response.status == 422
+            async with session.get(f"http://{address}/v1/state/{'0' * 64}/delta?base={base}&most=1") as response:
+                assert response.status == 404
+    assert len(LocalTier(tmp_path / "a", "deltas").claims()) == made
+    assert torch.equal(LocalTier(tmp_path / "b", "reader").get(digest)["w"], weights)
 
 
 async def test_strangers_get_nothing_and_the_child_is_left_to_refuse(tmp_path: Path):

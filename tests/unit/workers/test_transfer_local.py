@@ -8,10 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
+from blake3 import blake3
 
 from tests.support.machine import wait_for
 from workers.transfer import CorruptState, LocalTier, StateFull, StateMissing
@@ -290,3 +293,29 @@ def test_chunks_that_are_being_written_are_not_swept(tmp_path: Path):
 
     digest = tier.take_in(encoded.digest, encoded.manifest, encoded.description, write).digest
     assert tier.get(digest).keys() == _tensors().keys()
+
+
+def test_what_was_put_without_quick_checksums_is_checked_by_name(tmp_path: Path):
+    encoded = encode(_tensors(), chunk_bytes=64)
+    former = msgspec.json.encode(msgspec.structs.replace(encoded.description, layout=2, sums=()))
+    digest = blake3(former).hexdigest()
+    tier = LocalTier(tmp_path)
+    tier.store(replace(encoded, digest=digest, manifest=former))
+    reader = LocalTier(tmp_path, "reader")
+    assert reader.get(digest).keys() == _tensors().keys()
+    harmed = tier.chunk(encoded.description.chunks[0])
+    harmed.write_bytes(bytes([harmed.read_bytes()[0] ^ 1]) + harmed.read_bytes()[1:])
+    with pytest.raises(CorruptState):
+        LocalTier(tmp_path, "other").get(digest)
+
+
+def test_a_quick_checksum_spares_the_name_and_decides_nothing_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    encoded = encode(_tensors(), chunk_bytes=64)
+    false = msgspec.json.encode(msgspec.structs.replace(encoded.description, sums=("0" * 32,) * len(encoded.pieces)))
+    tier = LocalTier(tmp_path)
+    digest = tier.store(encoded).digest
+    lied = tier.store(replace(encoded, digest=blake3(false).hexdigest(), manifest=false)).digest
+    assert LocalTier(tmp_path, "reader").get(lied).keys() == _tensors().keys(), "its bytes have their names"
+    with monkeypatch.context() as patch:
+        patch.setattr("workers.transfer.files.name_of", None)
+        assert LocalTier(tmp_path, "reader").get(digest).keys() == _tensors().keys()

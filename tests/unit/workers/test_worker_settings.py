@@ -39,6 +39,7 @@ def test_a_child_sees_its_device_only():
     cpu = Device("box.cpu1", "box", "cpu", 1, "default", {})
     assert device_environment(cpu, 2)["CUDA_VISIBLE_DEVICES"] == ""
     assert device_environment(cpu, 2)["OMP_NUM_THREADS"] == "2"
+    assert device_environment(cpu, 2)["THP_MEM_ALLOC_ENABLE"] == "1", "fresh memory is touched in large pages"
 
 
 def test_external_hosts_and_secrets_come_by_name_and_no_other_secret_is_among_them():

@@ -3,7 +3,9 @@
 Weights are rearranged once per version: query, key and value in one matrix, gate and up in one, matrices stored as
 (in, out), the attention scale folded into the query, and each head's rotary pairs made neighbours, so that a rotation
 is one complex product. Queries and keys are permuted alike, which leaves their products unchanged. Computes in fp32.
-What an adapter adds to a matrix is computed beside it, never put into it: adapters over one base share its tensors.
+Large matrices may be left in the memory they came in, which is then nobody else's: a product takes them from there as
+fast, and copying them is most of what a new version of a large model costs. What an adapter adds to a matrix is
+computed beside it, never put into it: adapters over one base share its tensors.
 """
 
 from dataclasses import dataclass
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
 
 Factors: TypeAlias = "tuple[torch.Tensor, torch.Tensor]"
 """(inputs, rank) and (rank, outputs): their product is added to a matrix stored as (inputs, outputs)."""
+
+
+LARGE = 2**20
+"""Elements from which a matrix may be left where it lies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +71,13 @@ class Weights:
         return self.embedding.shape[0]
 
 
-def prepare(state: "dict[str, torch.Tensor]", architecture: Architecture, device: str) -> Weights:
-    """Rearrange a state dict; raise `UnsupportedModel` when it holds what the decoder would leave out."""
+def prepare(
+    state: "dict[str, torch.Tensor]", architecture: Architecture, device: str, take_over: bool = False
+) -> Weights:
+    """Rearrange a state dict; raise `UnsupportedModel` when it holds what the decoder would leave out.
+
+    `take_over`: its memory belongs to the weights from now on.
+    """
     import torch
 
     unknown = [name for name in state if name.endswith((".q_norm.weight", ".k_norm.weight", "mlp.up_proj.bias"))]
@@ -77,45 +88,83 @@ def prepare(state: "dict[str, torch.Tensor]", architecture: Architecture, device
     embedding = get["model.embed_tokens.weight"]
     return Weights(
         architecture=architecture,
-        embedding=embedding.clone(),
-        layers=tuple(_prepare_layer(get, f"model.layers.{i}.", architecture) for i in range(count)),
+        embedding=embedding if _stays(embedding, take_over) else embedding.clone(),
+        layers=tuple(_prepare_layer(get, f"model.layers.{i}.", architecture, take_over) for i in range(count)),
         norm=get["model.norm.weight"].clone(),
-        head=get.get("lm_head.weight", embedding).t().contiguous(),
+        head=_turned(get.get("lm_head.weight", embedding), take_over),
         rotations=_rotations(architecture, device),
     )
 
 
-def _prepare_layer(get: "dict[str, torch.Tensor]", prefix: str, a: Architecture) -> Layer:
-    import torch
-
-    def projection(name: str, heads: int, scale: float, rotated: bool) -> "tuple[torch.Tensor, torch.Tensor]":
-        weight = get[f"{prefix}self_attn.{name}.weight"] * scale
-        bias = get.get(f"{prefix}self_attn.{name}.bias", weight.new_zeros(weight.shape[0])) * scale
-        if rotated:
-            weight, bias = pair_rotations(weight, heads), pair_rotations(bias, heads)
-        return weight, bias
-
-    q, q_bias = projection("q_proj", a.heads, a.head_dim**-0.5, rotated=True)
-    k, k_bias = projection("k_proj", a.kv_heads, 1.0, rotated=True)
-    v, v_bias = projection("v_proj", a.kv_heads, 1.0, rotated=False)
+def _prepare_layer(get: "dict[str, torch.Tensor]", prefix: str, a: Architecture, take_over: bool) -> Layer:
+    qkv, qkv_bias = _queries_keys_values(get, f"{prefix}self_attn.", a)
     out_bias = get.get(f"{prefix}self_attn.o_proj.bias")
-    gate_up = torch.cat([get[f"{prefix}mlp.gate_proj.weight"], get[f"{prefix}mlp.up_proj.weight"]])
+    gate_up = _stacked(get[f"{prefix}mlp.gate_proj.weight"], get[f"{prefix}mlp.up_proj.weight"])
     return Layer(
         norm_in=get[f"{prefix}input_layernorm.weight"].clone(),
-        qkv=torch.cat([q, k, v]).t().contiguous(),
-        qkv_bias=torch.cat([q_bias, k_bias, v_bias]),
-        out=get[f"{prefix}self_attn.o_proj.weight"].t().contiguous(),
+        qkv=_turned(qkv, take_over),
+        qkv_bias=qkv_bias,
+        out=_turned(get[f"{prefix}self_attn.o_proj.weight"], take_over),
         out_bias=None if out_bias is None else out_bias.clone(),
         norm_mlp=get[f"{prefix}post_attention_layernorm.weight"].clone(),
-        gate_up=gate_up.t().contiguous(),
-        down=get[f"{prefix}mlp.down_proj.weight"].t().contiguous(),
+        gate_up=_turned(gate_up, take_over),
+        down=_turned(get[f"{prefix}mlp.down_proj.weight"], take_over),
     )
+
+
+def _queries_keys_values(
+    get: "dict[str, torch.Tensor]", prefix: str, a: Architecture
+) -> "tuple[torch.Tensor, torch.Tensor]":
+    """Return the three matrices as one of (outputs, inputs), and their biases: each number is moved once."""
+    import torch
+
+    first = get[f"{prefix}q_proj.weight"]
+    weight = first.new_empty((a.heads + 2 * a.kv_heads) * a.head_dim, first.shape[1])
+    bias = first.new_zeros(len(weight))
+    end = 0
+    for name, heads in (("q_proj", a.heads), ("k_proj", a.kv_heads), ("v_proj", a.kv_heads)):
+        start, end = end, end + heads * a.head_dim
+        for whole, part in ((weight, "weight"), (bias, "bias")):
+            found, place = get.get(f"{prefix}{name}.{part}"), whole[start:end]
+            if found is None:
+                continue
+            if name == "v_proj":
+                place.copy_(found)
+            else:
+                pairs = _halves(found, heads)
+                torch.mul(pairs, a.head_dim**-0.5 if name == "q_proj" else 1.0, out=place.view(pairs.shape))
+    return weight, bias
+
+
+def _stays(matrix: "torch.Tensor", take_over: bool) -> bool:
+    return take_over and matrix.numel() >= LARGE
+
+
+def _turned(matrix: "torch.Tensor", take_over: bool) -> "torch.Tensor":
+    """Return a matrix of (outputs, inputs) as (inputs, outputs)."""
+    return matrix.t() if _stays(matrix, take_over) else matrix.t().contiguous()
+
+
+def _stacked(upper: "torch.Tensor", lower: "torch.Tensor") -> "torch.Tensor":
+    """Return two matrices of one width as one: without a copy where the second lies behind the first."""
+    import torch
+
+    rows, width = upper.shape[0] + lower.shape[0], upper.shape[1]
+    same = upper.untyped_storage().data_ptr() == lower.untyped_storage().data_ptr()
+    behind = same and lower.storage_offset() == upper.storage_offset() + upper.numel()
+    if behind and upper.is_contiguous() and lower.is_contiguous() and lower.shape[1] == width:
+        return upper.as_strided((rows, width), (width, 1))
+    return torch.cat([upper, lower])
 
 
 def pair_rotations(rows: "torch.Tensor", heads: int) -> "torch.Tensor":
     """Interleave the two halves of each head's rows: Hugging Face rotates dimension i with i + head_dim / 2."""
-    halves = rows.view(heads, 2, -1, *rows.shape[1:])
-    return halves.transpose(1, 2).reshape(rows.shape)
+    return _halves(rows, heads).reshape(rows.shape)
+
+
+def _halves(rows: "torch.Tensor", heads: int) -> "torch.Tensor":
+    """Return rows as [heads, pair, half, ...], in the order in which pairs become neighbours."""
+    return rows.view(heads, 2, -1, *rows.shape[1:]).transpose(1, 2)
 
 
 def _rotations(a: Architecture, device: str) -> "torch.Tensor":

@@ -44,6 +44,12 @@ class Lane:
         self._cache = Cache(len(weights.layers), weights.architecture, device)
         self._since_admission = 0
 
+    def rest(self) -> None:
+        """Let the weights go; only while idle, and until `rebind` nothing is asked of the lane."""
+        if self.busy:
+            raise RuntimeError("a lane with requests keeps its weights")
+        del self.weights
+
     def rebind(self, weights: Weights, version: int, digest: str) -> None:
         """Take over another version of the same policy; only while idle. Keeps the memory of rows and cache."""
         if self.busy:

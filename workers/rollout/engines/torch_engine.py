@@ -40,17 +40,20 @@ class TorchEngine:
         self._lanes: dict[str, list[Lane]] = {}
         """Per policy; the last `KEPT_VERSIONS` take requests, earlier ones only finish."""
         self._spare: dict[str, Lane] = {}
-        """Per policy, an emptied lane whose memory the next version takes over."""
+        """Per policy, an emptied lane whose memory of rows and cache the next version takes over."""
         self._closed: set[str] = set()
         self._rows: dict[str, int] = {}
         """Requests in generation at once of policies that ran out of memory with more."""
 
     def prepare(self, state: "dict[str, torch.Tensor]", architecture: Architecture) -> decoder.Weights:
-        """Make a state dict ready to decode. Touches nothing of the engine: may run in any thread."""
+        """Make a state dict ready to decode, whose memory is the engine's from now on. May run in any thread.
+
+        An ordered engine lays its matrices as its check of the machine's kernels knows them.
+        """
         import torch
 
         with torch.inference_mode():
-            weights = decoder.prepare(state, architecture, self._device)
+            weights = decoder.prepare(state, architecture, self._device, take_over=not self._ordered)
             if self._ordered:
                 invariant.check(weights, self._device)
             return weights
@@ -247,7 +250,10 @@ class TorchEngine:
         lanes = self._lanes[policy]
         kept = lanes[-KEPT_VERSIONS:]
         running = [lane for lane in lanes[:-KEPT_VERSIONS] if lane.busy]
-        self._spare.update((policy, lane) for lane in lanes[:-KEPT_VERSIONS] if not lane.busy)
+        for lane in lanes[:-KEPT_VERSIONS]:
+            if not lane.busy:
+                lane.rest()
+                self._spare[policy] = lane
         self._lanes[policy] = running + kept
 
 

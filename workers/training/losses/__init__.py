@@ -10,6 +10,7 @@ from workers.training.losses.cispo import cispo
 from workers.training.losses.gspo import gspo
 from workers.training.losses.importance import masked, truncated
 from workers.training.losses.kl import KL_ESTIMATORS
+from workers.training.losses.online_dpo import online_dpo
 from workers.training.losses.policy_gradient import policy_gradient
 from workers.training.losses.ppo_clip import ppo_clip
 from workers.training.losses.row_filters import off_policy_filter, sequence_filter
@@ -18,7 +19,7 @@ from workers.training.losses.stale import mask_stale
 from workers.training.losses.topr import topr
 from workers.training.losses.vespo import vespo
 
-for _loss in (policy_gradient, ppo_clip, gspo, cispo, topr, sapo, vespo):
+for _loss in (policy_gradient, ppo_clip, gspo, cispo, topr, sapo, vespo, online_dpo):
     REGISTRY.add(_loss.__name__, _loss)
 CORRECTIONS.add("truncated_importance", truncated)
 CORRECTIONS.add("masked_importance", masked)

@@ -17,9 +17,11 @@ class EntropyBonus(Strict):
 
 
 class Advantage(Strict):
-    type: Literal["grpo", "rloo", "reinforce", "reinforce_pp"] = "grpo"
+    type: Literal["grpo", "rloo", "reinforce", "reinforce_pp", "best_worst", "gae"] = "grpo"
     """`grpo`: reward minus the mean of its group; `rloo`: minus the mean of the others in it; `reinforce`: the reward
-    itself; `reinforce_pp`: the reward normalised over all rows of the policy in the cohort."""
+    itself; `reinforce_pp`: the reward normalised over all rows of the policy in the cohort; `best_worst`: 1 for the
+    best member of a group, -1 for the worst, 0 for the others; `gae`: what a learned critic did not expect, turn by
+    turn (generalised advantage estimation)."""
     divide_by_std: bool = False
     """Divide by the group's standard deviation (population, +1e-6); zero-variance groups give 0 either way."""
     baseline_over: Literal["episodes", "rows"] = "episodes"
@@ -29,21 +31,28 @@ class Advantage(Strict):
     turn_rewards: Literal["own", "joint"] = "own"
     """Rewards of turns that count for a role: its own, or those of all roles by turn index; only with `per_turn`."""
     gamma: float = Field(default=1.0, gt=0.0, le=1.0)
-    """Discount per turn of the reward-to-go; only with `per_turn`."""
+    """Discount per turn of the reward-to-go; only with `per_turn`, or `gae`."""
+    gae_lambda: float = Field(default=0.95, ge=0.0, le=1.0)
+    """How far surprises of later turns count: 0 the next value alone, 1 the whole return; only with `gae`."""
+    critic_rate: float = Field(default=0.01, gt=0.0, le=1.0)
+    """Learning rate of the critic; only with `gae`."""
     team_share: float = Field(default=1.0, ge=0.0, le=1.0)
     """Share of the team score in a role's reward; the rest is the role's own score."""
 
 
-LossName = Literal["policy_gradient", "ppo_clip", "gspo", "cispo", "topr", "sapo", "vespo"]
+LossName = Literal["policy_gradient", "ppo_clip", "gspo", "cispo", "topr", "sapo", "vespo", "online_dpo"]
 CLIPPED = frozenset({"ppo_clip", "gspo", "cispo"})
 """Losses that read the clip range."""
+PAIRED = frozenset({"online_dpo"})
+"""Losses of two members of a group, better and worse, that are compared with the first version."""
 
 
 class Loss(Strict):
     type: LossName = "policy_gradient"
     """All are equal on strictly on-policy data, but for the average over a row. The others carry a ratio p / p_engine
     for bounded staleness: clipped per token (`ppo_clip`) or per row (`gspo`), a clipped weight (`cispo`), a taper for
-    bad rows alone (`topr`), a smooth gate per token (`sapo`) or row (`vespo`)."""
+    bad rows alone (`topr`), a smooth gate per token (`sapo`) or row (`vespo`). `online_dpo` is another thing: the best
+    member of a group is preferred to its worst, seen from the first version."""
     clip_low: float = Field(default=0.2, ge=0.0, le=1.0)
     """The ratio's lower bound is 1 less this; 1: none. For `gspo` some thousand times smaller, as 0.0003."""
     clip_high: float = Field(default=0.2, ge=0.0, le=10.0)
@@ -54,6 +63,8 @@ class Loss(Strict):
     """Steepness of the gate for positive advantages; only with `sapo`."""
     gate_negative: float = Field(default=1.05, gt=0.0, le=100.0)
     """Steepness of the gate for other advantages; only with `sapo`."""
+    beta: float = Field(default=0.1, gt=0.0, le=100.0)
+    """How near a preference keeps the policy to its first version: the larger, the nearer; only with `online_dpo`."""
     aggregation: Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "constant_norm"] = "token_mean"
     """Row coefficient c_i and normaliser Z: 1 and tokens; 1/len and rows; 1 and rows; 1/`norm_tokens` and rows."""
     norm_tokens: int = Field(default=1024, ge=1, le=1_000_000)
@@ -62,7 +73,7 @@ class Loss(Strict):
     @property
     def has_ratio(self) -> bool:
         """Tell whether rows of older weights are accounted for by the loss itself."""
-        return self.type != "policy_gradient"
+        return self.type != "policy_gradient" and self.type not in PAIRED
 
 
 WEIGHTING = frozenset({"truncated_importance", "masked_importance"})
@@ -107,11 +118,21 @@ class AlgorithmSpec(Strict):
     stale_after: int = Field(default=0, ge=0, le=64)
     """Versions that a token may be old; only with `mask_stale`."""
 
+    @property
+    def needs_reference(self) -> bool:
+        """Tell whether trained policies are compared with their first version."""
+        return self.kl.coefficient > 0 or self.loss.type in PAIRED
+
 
 class SamplingFamily(Strict):
     task_sampler: Literal["uniform"] = "uniform"
     branch_controller: Literal["none"] = "none"
-    group_filter: Literal["none", "drop_zero_variance"] = "none"
+    group_filter: Literal["none", "drop_zero_variance", "dynamic_sampling"] = "none"
+    """Groups that are trained on: all, those in which some member did better than another (`drop_zero_variance`), or
+    those, with another task drawn for each one refused (`dynamic_sampling`)."""
+    draw_limit: int = Field(default=10, ge=2, le=1000)
+    """Groups drawn at most for each that a step needs; then it goes on with those it has. Only with
+    `dynamic_sampling`."""
     keep_members: int | None = Field(default=None, ge=2, le=4096)
     """Members of a group that are trained on: those whose team scores differ most. Absent: all of them."""
     replay: Literal["none"] = "none"

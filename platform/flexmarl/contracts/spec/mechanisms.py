@@ -78,6 +78,22 @@ class Durability(Strict):
         return {"type": data} if isinstance(data, str) else data
 
 
+class Publication(Strict):
+    """When new weights serve rollout, and what of them other hosts receive."""
+
+    type: Literal["cohort", "wavefront", "delayed"] = "cohort"
+    """When the next cohort may start: `cohort` once every policy's new weights are served, `wavefront` once those of
+    its first turns are (a later turn waits for its own policy only), `delayed` on the weights of one step before."""
+    content: Literal["auto", "full", "delta"] = "auto"
+    """What a host receives that has an earlier version: all of the new one (`full`); what makes it of the one that is
+    there, bit for bit, if that is any less (`delta`), or clearly less and worth the work (`auto`)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_word_is_a_type(cls, data: object) -> object:
+        return {"type": data} if isinstance(data, str) else data
+
+
 class Allocation(Strict):
     """Which policy is trained on which of the run's trainer devices, where they leave a choice."""
 
@@ -128,9 +144,7 @@ class Mechanisms(Strict):
     first. A preferred engine that is overloaded is passed over."""
     mover: Mover = Mover()
     parallel: Parallel = Parallel()
-    publication: Literal["cohort", "wavefront", "delayed"] = "cohort"
-    """When the next cohort may start: `cohort` once every policy's new weights are served, `wavefront` once those of
-    its first turns are (a later turn waits for its own policy only), `delayed` on the weights of one step before."""
+    publication: Publication = Publication()
     trainer_protocol: Literal["micro_batch", "batch", "mini_batch", "per_group"] = "micro_batch"
     """`micro_batch` accumulates gradients while the rest of the cohort still plays, `per_group` group by group; `batch`
     waits for all of it; `mini_batch` takes `batch.mini_batches` optimizer steps per cohort, each as soon as it can."""

@@ -64,6 +64,9 @@ DEFINITIONS: dict[str, Definition] = {
         "nats",
         "Mean estimated KL divergence from the engine to the trainer, over tokens that older versions made.",
     ),
+    "train/value_loss": _policy(
+        "Value loss", "", "Half the mean squared distance of the critic's values from what they are drawn to."
+    ),
     "train/clipped": _policy("Clipped tokens", "share", "Share of trained tokens whose ratio was clipped."),
     "train/grad_norm": _policy("Gradient norm", "", "Norm of the step's gradient before it is clipped."),
     "train/learning_rate": _policy("Learning rate", "", "Learning rate of the step."),
@@ -78,6 +81,12 @@ DEFINITIONS: dict[str, Definition] = {
         "Groups that are too hard", "share", "Share of groups whose members did equally without all solving the task."
     ),
     "groups/dropped": _team("Dropped groups", "groups", "Groups of the step that were dropped after members failed."),
+    "groups/drawn": _team(
+        "Groups drawn", "groups", "Groups that were proposed for the step, those in the place of refused ones included."
+    ),
+    "groups/drawn_per_kept": _team(
+        "Groups drawn per group kept", "", "Groups that were proposed for the step over those that were trained on."
+    ),
     "groups/handed_on": _team(
         "Groups handed on", "groups", "Groups that still played when the step had enough and play on for the next one."
     ),

@@ -1,0 +1,52 @@
+"""What a store of contents is to keep is what rows speak of, and no more."""
+
+import pytest
+
+from flexmarl.store import references, runs
+
+pytestmark = pytest.mark.services
+
+
+def put(story, version: int, state: bool = True, policy: str = "solver") -> None:
+    parent = version - 1 if version else None
+    story.conn.execute(
+        "INSERT INTO store.policy_version (run_id, policy, version, parent, digest, state) "
+        "VALUES (1, %s, %s, %s, %s, %s)",
+        [policy, version, parent, f"{policy}-{version}", f"{policy}-s{version}" if state else ""],
+    )
+
+
+def checkpoint(story, step: int, versions: str) -> None:
+    story.conn.execute(
+        "INSERT INTO store.checkpoint (run_id, label, step, versions, path, bytes) VALUES (1, 'step', %s, %s, '', 0)",
+        [step, versions],
+    )
+
+
+def kept(story) -> set[str]:
+    return {name for name in references.contents(story.conn) if name.startswith(("a-", "b-"))}
+
+
+def test_the_first_the_newest_and_those_of_checkpoints_are_kept(story):
+    for version in range(10):
+        put(story, version, policy="a")
+    checkpoint(story, 4, '{"a": 4, "b": 2}')
+    kept_versions = (0, 4, 7, 8, 9)
+    assert kept(story) == {f"a-{v}" for v in kept_versions} | {f"a-s{v}" for v in kept_versions}
+
+
+def test_versions_behind_the_newest_training_state_are_kept_until_they_can_be_redone_no_more(story):
+    for version in range(12):
+        put(story, version, state=version in (0, 4), policy="b")
+    assert kept(story) == {"b-0", "b-s0", *(f"b-{v}" for v in range(4, 12)), "b-s4"}
+
+
+def test_a_run_says_what_other_hosts_receive(story):
+    assert runs.publication_content(story.conn, 1) == "auto"
+    for said, meant in (('{"type": "cohort", "content": "full"}', "full"), ('"wavefront"', "auto")):
+        story.conn.execute(
+            "UPDATE store.run_state SET spec = jsonb_set(spec, '{mechanisms}', "
+            "jsonb_build_object('publication', %s::jsonb)) WHERE run_id = 1",
+            [said],
+        )
+        assert runs.publication_content(story.conn, 1) == meant

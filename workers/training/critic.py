@@ -1,0 +1,119 @@
+"""A learned baseline: what a policy expects to earn when a turn begins, and advantages by what it did not expect.
+
+Values are linear in what the policy's own head reads at the last token of a prompt, held fixed: the critic reads the
+policy and never moves it, and the policy never moves the critic. A turn is one step: with r what it earned and V' the
+value of the role's next turn in the episode, 0 behind the last one, d = r + gamma V' - V, A = d + gamma lambda A', and
+the critic is drawn towards A + V. Advantages of a step all come from the critic as it was when the step began.
+
+Invariants: a micro-batch holds an episode's turns of a role wholly, since cuts hold whole episodes; the critic's sums
+hold exactly the micro-batches that the accumulator beside it holds, and are closed by the same step; its state is part
+of the training state, so that a restored or suspended policy goes on bit for bit.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
+
+from flexmarl.contracts.spec.algorithm import Advantage
+from flexmarl.contracts.spec.team import AdamW
+from workers.training.optimizer import FlatAdamW
+from workers.training.wire import TrainRow
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a micro-batch adds to the critic."""
+
+    gradient: "torch.Tensor"
+    rows: int
+    loss: float
+    """Half the squared distance of values from what they are drawn to, summed over rows."""
+
+
+class Critic:
+    def __init__(self, width: int, settings: Advantage) -> None:
+        """`width`: figures that it reads of a turn."""
+        import torch
+
+        self._settings = settings
+        self.weights = torch.zeros(width + 1, dtype=torch.float64)
+        """Of each figure, and what is expected of every turn."""
+        self._optimizer = FlatAdamW(self.weights, AdamW(weight_decay=0.0))
+        self._total = torch.zeros_like(self.weights)
+        self._rows = 0
+
+    def judge(self, rows: Sequence[TrainRow], read: "torch.Tensor") -> tuple[list[TrainRow], Judged]:
+        """Turn what rows earned, which stands where their advantage will, into advantages. `read`: [rows, width]."""
+        import torch
+
+        inputs = torch.cat((read, torch.ones(len(rows), 1, dtype=torch.float64)), 1)
+        values = (inputs @ self.weights).tolist()
+        advantages = unexpected(rows, values, self._settings)
+        distances = torch.tensor([-advantage for advantage in advantages], dtype=torch.float64)
+        judged = Judged(inputs.t() @ distances, len(rows), float(distances.square().sum()) / 2.0)
+        return [structs.replace(row, advantage=a) for row, a in zip(rows, advantages, strict=True)], judged
+
+    def gather(self, judged: Judged, first: bool) -> None:
+        """Take a micro-batch in; the first one of an accumulator begins a new sum."""
+        if first:
+            self._total.zero_()
+            self._rows = 0
+        self._total.add_(judged.gradient)
+        self._rows += judged.rows
+
+    def step(self) -> None:
+        """Move along the mean of what was gathered."""
+        if self._rows:
+            self._optimizer.step(self._total / self._rows, self._settings.critic_rate)
+
+    def state(self) -> "torch.Tensor":
+        """Return everything between two steps, as one row of weights and moments: [3, width + 1], then the steps."""
+        import torch
+
+        moments = torch.stack((self.weights, self._optimizer.first, self._optimizer.second)).flatten()
+        return torch.cat((moments, torch.tensor([float(self._optimizer.steps)], dtype=torch.float64)))
+
+    def restore(self, state: "torch.Tensor") -> None:
+        """Continue from what `state` returned."""
+        weights, first, second = state[:-1].view(3, -1)
+        self.weights.copy_(weights)
+        self._optimizer.first.copy_(first)
+        self._optimizer.second.copy_(second)
+        self._optimizer.steps = int(state[-1])
+
+    def marks(self) -> dict[str, object]:
+        """Return everything, what is gathered included, as JSON can say it."""
+        held = {"state": self.state(), "total": self._total}
+        return {name: tensor.numpy().tobytes().hex() for name, tensor in held.items()} | {"rows": self._rows}
+
+    def go_on(self, marks: Mapping[str, Any]) -> None:
+        """Be what `marks` told of."""
+        import torch
+
+        state, total = (
+            torch.frombuffer(bytearray.fromhex(marks[name]), dtype=torch.float64) for name in ("state", "total")
+        )
+        self.restore(state)
+        self._total.copy_(total)
+        self._rows = marks["rows"]
+
+
+def unexpected(rows: Sequence[TrainRow], values: Sequence[float], settings: Advantage) -> list[float]:
+    """Return each row's generalised advantage, turn by turn backwards through what a role did in an episode."""
+    order = sorted(range(len(rows)), key=lambda number: (rows[number].pair, rows[number].member, -rows[number].turn))
+    found = [0.0] * len(rows)
+    behind: tuple[str, int] | None = None
+    value = advantage = 0.0
+    for number in order:
+        row = rows[number]
+        if (row.pair, row.member) != behind:
+            behind, value, advantage = (row.pair, row.member), 0.0, 0.0
+        surprise = row.advantage + settings.gamma * value - values[number]
+        advantage = surprise + settings.gamma * settings.gae_lambda * advantage
+        value, found[number] = values[number], advantage
+    return found

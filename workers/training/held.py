@@ -1,0 +1,45 @@
+"""A policy that a trainer holds, and what is said of it."""
+
+import time
+from dataclasses import dataclass, field
+
+from workers.training.learner import Learner
+from workers.training.shelf import Stored
+from workers.training.wire import BindReply, StepReply
+
+
+@dataclass
+class Held:
+    """A policy this trainer holds."""
+
+    version: int
+    stored: Stored
+    tokenizer: bytes
+    learner: Learner | None
+    """None for a policy that nobody trains."""
+    created: BindReply | None = None
+    """The reply that made version 0, while it is the one held."""
+    stepped: dict[tuple[object, ...], StepReply] = field(default_factory=dict)
+    """The last step asked for, and its answer."""
+    resumed: tuple[str, BindReply] | None = None
+    """Ticket that it was taken up by, and the answer."""
+
+
+def reply_of(policy: str, held: Held, created: bool = False, facts: dict[str, float] | None = None) -> BindReply:
+    """Return what is said of a policy that is held now."""
+    return BindReply(
+        policy=policy,
+        version=held.version,
+        digest=held.stored.weights,
+        state=held.stored.state,
+        created=created,
+        tokenizer=held.tokenizer,
+        facts=facts or {},
+    )
+
+
+def keep_pace(began: float, seconds: float) -> None:
+    """Wait until a declared service time is over."""
+    left = began + seconds - time.time()
+    if left > 0:
+        time.sleep(left)

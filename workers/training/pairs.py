@@ -1,0 +1,83 @@
+"""Preferences between two members of a group, as weights of their rows.
+
+Of each pair the loss is -log sigmoid(beta h), h = log p / p_ref of all that the better member said, less that of the
+worse one. Its gradient is the one of -A log p with A = beta sigmoid(-beta h) for rows of the better member, held fixed,
+and -A for those of the worse one. So h is computed first, without gradient; then every row goes its own way. That costs
+one more forward pass of each model, and makes the gradient exact however rows are packed.
+
+Invariant: both members of a pair are in one micro-batch, since cuts hold whole groups; half a pair is refused.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from flexmarl.contracts.spec.algorithm import Loss
+from workers.training.errors import RefusalCode, TrainerRefusal
+from workers.training.objective import Objective, token_scores
+from workers.training.packing import Batch
+from workers.training.row_figures import each_row
+from workers.training.wire import TrainRow
+
+if TYPE_CHECKING:
+    import torch
+
+    from workers.training.decoder import Decoder
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    advantages: list[float]
+    """Of each row, in the order given: 0 where it is of no pair."""
+    loss: float
+    """Summed over pairs."""
+    pairs: int
+
+
+def weigh(rows: Sequence[TrainRow], log_ratios: Sequence[float], settings: Loss) -> Weighed:
+    """Turn signs into weights: advantages above 0 are of the better member of their pair, below 0 of the worse one.
+
+    `log_ratios`: of each row, the sum of its tokens' log p / p_ref. Raises TrainerRefusal for half a pair.
+    """
+    sides: dict[str, list[float | None]] = {}
+    for row, log_ratio in zip(rows, log_ratios, strict=True):
+        if row.advantage:
+            side = sides.setdefault(row.pair, [None, None])
+            which = int(row.advantage < 0)
+            side[which] = (side[which] or 0.0) + log_ratio
+    drives: dict[str, float] = {}
+    loss = 0.0
+    for pair, (better, worse) in sides.items():
+        if better is None or worse is None:
+            raise TrainerRefusal(RefusalCode.MALFORMED_ROW, f"of the pair {pair!r} one member alone is here")
+        margin = settings.beta * (better - worse)
+        # Of margins beyond all bounds, neither form overflows.
+        tail = math.exp(-abs(margin))
+        loss += max(-margin, 0.0) + math.log1p(tail)
+        drives[pair] = settings.beta * (tail if margin > 0 else 1.0) / (1.0 + tail)
+    advantages = [math.copysign(drives[row.pair], row.advantage) if row.advantage else 0.0 for row in rows]
+    return Weighed(advantages, loss, len(drives))
+
+
+def preferred(
+    rows: Sequence[TrainRow], decoder: "Decoder", reference: "Decoder | None", objective: Objective, budget: int
+) -> tuple[list[TrainRow], Weighed]:
+    """Return the rows of pairs with their weights as advantages; members of no pair are left out."""
+    if reference is None:
+        raise TrainerRefusal(RefusalCode.STATE, "pairs are compared with the first version, and the trainer has none")
+    near = reference
+
+    def log_ratios(batch: Batch) -> "torch.Tensor":
+        import torch
+
+        gap = token_scores(decoder, batch)[0] - token_scores(near, batch)[0]
+        return gap.masked_fill(torch.from_numpy(batch.present == 0).to(gap.device), 0.0).double().sum(1, keepdim=True)
+
+    paired = [row for row in rows if row.advantage and row.response]
+    found = each_row(paired, objective.aggregate, decoder.vocabulary, budget, log_ratios, 1)
+    weighed = weigh(paired, found[:, 0].tolist(), objective.settings)
+    weighty = zip(paired, weighed.advantages, strict=True)
+    return [structs.replace(row, advantage=advantage) for row, advantage in weighty], weighed
