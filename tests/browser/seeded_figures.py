@@ -43,7 +43,7 @@ def versions(conn: Any, run_no: int, story: Any, roles: list[str], start: float)
     for step in range(KEPT_EVERY, story.steps + 1, KEPT_EVERY):
         conn.execute(
             "INSERT INTO store.checkpoint (run_id, label, step, versions, path, bytes) "
-            "VALUES (%s, 'periodic', %s, '{}', %s, 31000000) ON CONFLICT DO NOTHING",
+            "VALUES (%s, 'last', %s, '{}', %s, 31000000) ON CONFLICT DO NOTHING",
             [run_no, step, f"runs/{run_no}/periodic-{step}"],
         )
     for no, first in ((1, 0), (2, story.steps // 2)):

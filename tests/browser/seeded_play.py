@@ -1,5 +1,6 @@
 """What seeded runs played: episodes with their conversations, and what their devices did."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
@@ -121,13 +122,26 @@ def _versions(conn: Any, run_no: int, roles: list[str], steps: int, start: float
                     f"{version:064x}" if version % 2 else "", start + version,
                 ],
             )  # fmt: skip
-    for label, step in (("best", max(1, steps - 1)), ("last", steps), ("last", max(1, steps - 2))):
+    for step, kept, state, text in (
+        (steps, "{last}", "whole", ""),
+        (max(1, steps - 1), "{last,best}", "whole", ""),
+        (max(1, steps - 2), "{}", "damaged", "solver/model.safetensors is not what was written; put it back"),
+        (max(1, steps - 3), "{}", "removed", "no rule keeps it"),
+    ):
         vector = orjson.dumps(dict.fromkeys(roles, step)).decode()
+        part = {"version": step, "digest": f"{step:064x}", "state": f"{step:064x}"}
         conn.execute(
-            "INSERT INTO store.checkpoint (run_id, label, step, versions, path, bytes, at) "
-            "VALUES (%s, %s, %s, %s, %s, %s, to_timestamp(%s)) ON CONFLICT DO NOTHING",
-            [run_no, label, step, vector, f"/var/lib/flexmarl/runs/{run_no}/{label}", 1_480_000, start + step],
-        )
+            "INSERT INTO store.checkpoint (run_id, label, step, versions, path, bytes, at, node, kept_by, parts, "
+            "state, state_text, pinned_at, pinned_by, solved, team_score) VALUES (%s, 'last', %s, %s, %s, %s, "
+            "to_timestamp(%s), 'gpu-1', %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING",
+            [
+                run_no, step, vector, f"/var/lib/flexmarl/checkpoints/run-{run_no}/step-{step}",
+                0 if state == "removed" else 1_480_000, start + step, kept,
+                orjson.dumps(dict.fromkeys(roles, part)).decode(), state, text,
+                datetime.now(UTC) if state == "damaged" else None, "mira" if state == "damaged" else "",
+                0.75 if "best" in kept else None, 0.625 if "best" in kept else None,
+            ],
+        )  # fmt: skip
 
 
 def _group(story: Any, roles: list[str], draw: int, step: int, command_no: int, at: float) -> SettledGroup:

@@ -115,6 +115,8 @@ def test_answers_have_the_documented_shape(document, api, admin_api, editor, mak
         f"{base}/events?expand=body": "/api/v1/runs/{run_id}/events",
         f"{base}/consistency": "/api/v1/runs/{run_id}/consistency",
         f"{base}/checkpoints": "/api/v1/runs/{run_id}/checkpoints",
+        f"{base}/checkpoints/3": "/api/v1/runs/{run_id}/checkpoints/{step}",
+        f"{base}/lineage": "/api/v1/runs/{run_id}/lineage",
         f"{base}/versions": "/api/v1/runs/{run_id}/versions",
         operation["url"]: "/api/v1/operations/{operation_id}",
     }.items():
@@ -127,6 +129,12 @@ def test_answers_have_the_documented_shape(document, api, admin_api, editor, mak
     check(document, "/api/v1/runs/bulk", "post", "200", many.json())
     copy = api.post(f"{base}/actions/clone", {})
     check(document, "/api/v1/runs/{run_id}/actions/clone", "post", "201", copy.json())
+    pinned = api.post(f"{base}/checkpoints/3/actions/pin")
+    check(document, "/api/v1/runs/{run_id}/checkpoints/{step}/actions/pin", "post", "200", pinned.json())
+    fork = api.post(f"{base}/actions/fork", {"checkpoint": 3})
+    check(document, "/api/v1/runs/{run_id}/actions/fork", "post", "201", fork.json())
+    told = api.get(f"{fork.json()['url']}/lineage")
+    check(document, "/api/v1/runs/{run_id}/lineage", "get", "200", told.json())
     refused = api.post(f"{base}/actions/start")
     check(document, "/api/v1/runs/{run_id}/actions/{verb}", "post", "default", refused.json())
 

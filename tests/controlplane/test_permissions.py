@@ -130,7 +130,7 @@ def world(db: None) -> World:
     service = {"name": HOME, "user_id": robot.id}
     arguments: dict[str, dict[str, Any]] = {
         "": {
-            "run_id": run.key, "trajectory_id": played.trajectory, "draw": 0, "name": "default",
+            "run_id": run.key, "step": 3, "trajectory_id": played.trajectory, "draw": 0, "name": "default",
             "device_id": "box.cpu0",
             "operation_id": operation.id, "experiment_id": experiment.id, "agent_id": agent.id,
             "user_id": otto.id, "token_id": token.id, "entry_id": row.id, "project": HOME, "external_id": "job-1",

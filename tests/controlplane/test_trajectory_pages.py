@@ -46,7 +46,7 @@ def read(browser, run, path, status=200):
         ("trajectories/1-1-1?view=scores", 21),
         ("trajectories/compare?draw=1", 17),
         ("parts/trajectories?step=1", 8),
-        ("checkpoints", 26),
+        ("checkpoints", 28),
         ("pipeline", 57),
         ("timeline", 16),
         ("events", 29),
@@ -146,10 +146,12 @@ def test_every_check_of_the_report_has_a_title(run) -> None:
     assert {row["name"] for row in queries.consistency(run)["checks"]} == set(TITLES)
 
 
-def test_a_folder_that_a_newer_checkpoint_replaced_is_not_offered() -> None:
-    row = {"label": "last", "path": "/r/last", "versions": {}, "size_bytes": 1}
-    found = listed([{**row, "step": 9}, {**row, "step": 4}, {**row, "step": 4, "path": "/r/best", "label": "best"}])
-    assert [one["replaced_by"] for one in found] == [None, 9, None]
+def test_what_was_let_go_is_not_offered_and_why_the_rest_stays_is_said() -> None:
+    row = {"versions": {"solver": 4}, "node": "box", "policies": {}, "kept_by": ["last", "every"]}
+    states = ("whole", "damaged", "removing", "removed")
+    found = listed([{**row, "step": 9, "state": state} for state in states], {"policies": {}})
+    assert [(one["state"], one["may_download"]) for one in found] == [("whole", True), ("damaged", False)]
+    assert [word for word, _ in found[0]["rules"]] == ["newest", "for good"]
 
 
 def group(*scores):

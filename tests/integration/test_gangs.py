@@ -35,7 +35,7 @@ SPEC = ExperimentSpec.model_validate(
     {
         "agents": {"speaker": {}, "listener": {}},
         "environment": {"type": "reference_game"},
-        "policies": {"speaker": {"precision": "fp64"}, "listener": {"precision": "fp32"}},
+        "policies": {"speaker": {"precision": "fp64", "activations": "recompute"}, "listener": {"precision": "fp32"}},
         "algorithm": {"kl": {"coefficient": 0.3, "estimator": "k3"}},
     }
 ).model_dump(mode="json")

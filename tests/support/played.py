@@ -46,8 +46,14 @@ def play(run: Run) -> Played:
     _write_figures(story, run)
     busy = _write_intervals(run, held)
     conn.execute(
-        "INSERT INTO store.checkpoint (run_id, label, step, versions, path, bytes) VALUES (%s, 'best', 3, %s, %s, 9)",
-        [run.no, '{"solver": 1}', "runs/1/best"],
+        "INSERT INTO store.checkpoint (run_id, label, step, versions, path, bytes, parts) "
+        "VALUES (%s, 'best', 3, %s, %s, 9, %s)",
+        [
+            run.no,
+            '{"solver": 1}',
+            "runs/1/best",
+            f'{{"speaker": {{"version": 1, "digest": "{"a" * 64}", "state": ""}}}}',
+        ],
     )
     return Played(story, "1-1-1", held, busy)
 

@@ -5,6 +5,8 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 
+from flexmarl.controlplane.accounts.queries import actor_of
+from flexmarl.controlplane.runs import checkpoints as kept
 from flexmarl.controlplane.runs import queries as runs
 from flexmarl.controlplane.telemetry import queries as telemetry
 from webui.views.base import page, show
@@ -28,7 +30,13 @@ TITLES = {
 """What each check of the report promises, in words."""
 CHECKED_AT_ONCE = 20_000
 """Episodes up to which opening the page checks the rows; above, a person asks for it, since every row is read."""
-LABELS = {"best": "best evaluated", "last": "newest", "step": "kept by interval"}
+KEPT = {
+    "last": ("newest", "One of the newest, as checkpoints.keep_last says."),
+    "best": ("best", "One of the best evaluated, as checkpoints.keep_best says."),
+    "every": ("for good", "One of those that checkpoints.keep_every keeps for good."),
+}
+"""Rule -> its word, and what it means."""
+GONE = frozenset({"removing", "removed"})
 
 
 def titled(report: Mapping[str, Any] | None) -> list[dict[str, Any]]:
@@ -49,7 +57,8 @@ def checkpoints(request: HttpRequest, key: str) -> HttpResponse:
     found = context["found"]
     small = context["run"]["progress"]["episodes_finished"] <= CHECKED_AT_ONCE
     report = telemetry.consistency(found) if small or request.GET.get("check") == "1" else None
-    rows = listed(runs.checkpoints(found))
+    spec, every = context["run"]["spec"], kept.listed(found)
+    rows = listed(every, spec)
     policy = next(iter(rows[0]["versions"]), "") if rows else ""
     agents: dict[str, Any] = {}
     for agent in context["run"]["agents"]:
@@ -60,9 +69,13 @@ def checkpoints(request: HttpRequest, key: str) -> HttpResponse:
         {
             **context,
             "checkpoints": rows,
+            "gone": [row["step"] for row in every if row["state"] in GONE],
+            "disk_bytes": sum(row["size_bytes"] for row in every),
+            "related": related(kept.lineage_of(actor_of(request), found)),
+            "origin": request.build_absolute_uri("/").rstrip("/"),
             "example": rows[0] if rows else None,
             "policy": policy,
-            "adapter": adapter_of(context["run"]["spec"], policy),
+            "adapter": adapter_of(spec, policy),
             "versions": [{**row, "agent": agents.get(row["policy"])} for row in runs.versions(found)],
             "report": report,
             "checks": titled(report),
@@ -71,17 +84,27 @@ def checkpoints(request: HttpRequest, key: str) -> HttpResponse:
     )
 
 
-def listed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Prepare checkpoints, newest first, and say which folder a newer one has replaced since."""
-    newest: dict[str, int] = {}
-    for row in rows:
-        newest[row["path"]] = max(row["step"], newest.get(row["path"], 0))
+def listed(rows: list[dict[str, Any]], spec: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Prepare checkpoints that are there, newest first."""
     return [
         {
             **row,
-            "why": LABELS.get(row["label"], ""),
             "parts": sorted(row["versions"].items()),
-            "replaced_by": newest[row["path"]] if newest[row["path"]] > row["step"] else None,
+            "rules": [KEPT[reason] for reason in row["kept_by"]],
+            "adapters": any(adapter_of(spec, policy) for policy in row["versions"]),
+            "may_fork": bool(row["policies"]),
+            "may_download": bool(row["node"]) and row["state"] == "whole",
         }
         for row in rows
+        if row["state"] not in GONE
     ]
+
+
+def related(lineage: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Prepare which runs this one began with and which began with it: one line per run and direction."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for way in ("origins", "copies"):
+        for one in lineage[way]:
+            line = found.setdefault((way, (one["run"] or {}).get("key", "")), {**one, "way": way, "policies": []})
+            line["policies"].append((one["policy"], one["version"]))
+    return list(found.values())

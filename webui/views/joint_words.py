@@ -18,6 +18,7 @@ COHORT_STATES = {
 DECISIONS = {
     "request_devices": "Ask for devices",
     "release_lease": "Give a device back",
+    "keep_checkpoints": "Say which checkpoints stay",
     "cut_micro_batch": "Cut a micro-batch",
     "host_lease": "Start a child",
     "play_groups": "Play groups",

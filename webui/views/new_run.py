@@ -15,6 +15,7 @@ from flexmarl.controlplane.common.problems import ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.experiments import queries as experiments
 from flexmarl.controlplane.inventory import queries as inventory
+from flexmarl.controlplane.runs import checkpoints
 from flexmarl.controlplane.runs import queries as runs
 from webui import forms, reading, yamltext
 from webui.figures.team import team_graph
@@ -36,6 +37,9 @@ def new_run(request: HttpRequest) -> HttpResponse:
             request, "webui/new_run_choose.html", {"nav": "runs", "templates": [_choice(row) for row in choices]}
         )
     base = _clone(request, cloned) if cloned else experiments.template(name)
+    fork = _fork(request, cloned) if cloned and "checkpoint" in request.GET else None
+    if fork:
+        base["title"] = f"Fork of {cloned}"
     facts = environment_facts(ExperimentSpec.model_validate(base["spec"]).environment)
     seats = {role.name: base["spec"]["agents"][role.name] for role in facts.roles}
     document = {**base["spec"], "agents": seats}
@@ -49,6 +53,7 @@ def new_run(request: HttpRequest) -> HttpResponse:
         "chosen": chosen if chosen in writable else DEFAULT_PROJECT,
         "pools": inventory.pool_names(),
         "base": base,
+        "fork": fork,
         "templates": choices,
         "rows": [(row, marks[row.role]) for row in forms.agent_rows(document, schema)],
         "groups": forms.groups(document, schema),
@@ -66,6 +71,7 @@ def new_run(request: HttpRequest) -> HttpResponse:
             "expected": base["expected"],
             "name": base["run_name"] if cloned else "",
             "parent": {"key": base["key"], "id": base["id"]} if cloned else None,
+            "fork": {"checkpoint": fork["step"]} if fork else None,
         },
     }
     return show(request, "webui/new_run.html", context)
@@ -94,6 +100,18 @@ def _clone(request: HttpRequest, key: str) -> dict[str, Any]:
         "run_name": row["name"],
         "key": row["key"],
         "id": row["id"],
+    }
+
+
+def _fork(request: HttpRequest, key: str) -> dict[str, Any]:
+    """The checkpoint that the new run's policies shall begin with."""
+    step = request.GET["checkpoint"]
+    found = runs.find_run(actor_of(request), key)
+    row = checkpoints.one(found, int(step) if step.isascii() and step.isdigit() and len(step) < 10 else -1)
+    return {
+        "step": row["step"],
+        "parts": sorted(row["versions"].items()),
+        "state_kept": all(part["training_state"] for part in row["policies"].values()),
     }
 
 

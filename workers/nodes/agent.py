@@ -30,10 +30,13 @@ from flexmarl.store.nodes import processes_of, put_load
 from workers.children import prove_dead
 from workers.database import Pool
 from workers.errors import ChildUnreachable, HostingError, WorkerError
+from workers.nodes.archives import Archives
 from workers.nodes.bringing import Bringing
 from workers.nodes.child_client import ChildClient
 from workers.nodes.copies import LOOK_S, Copies
 from workers.nodes.engine_loads import loads_of
+from workers.nodes.keeping import TEND_S as KEEPING_S
+from workers.nodes.keeping import Keeping
 from workers.nodes.lanes import Lane
 from workers.nodes.load import measure
 from workers.nodes.playground import TEND_S, Playground
@@ -78,6 +81,7 @@ class NodeAgent:
         self._stored: dict[str, int] = {}
         self._sweep_now = asyncio.Event()
         self._playground = Playground(settings, self._store)
+        self._keeping = Keeping(settings.home, settings.node, self._store)
 
     async def run(self, facts: dict[str, object], version: str) -> None:
         """Serve until cancelled."""
@@ -99,6 +103,7 @@ class NodeAgent:
                     tasks.create_task(self._forever(self._end_orphans, ORPHANS_S))
                     tasks.create_task(self._forever(self._measure, LOAD_S))
                     tasks.create_task(self._forever(self._playground.tend, TEND_S))
+                    tasks.create_task(self._forever(self._keeping.tend, KEEPING_S))
                     tasks.create_task(self._forever(Copies(self._settings, self._store).tend, LOOK_S))
             finally:
                 await self._playground.close()
@@ -223,6 +228,8 @@ class NodeAgent:
         app.add_routes([web.get("/v1/state/{digest}", partial(self._to_peer, state.manifest))])
         app.add_routes([web.get("/v1/state/{digest}/delta", partial(self._to_peer, state.delta))])
         app.add_routes([web.get("/v1/state/chunks/{name}", partial(self._to_peer, state.chunk))])
+        archive = Archives(self._settings.home).answer
+        app.add_routes([web.get("/v1/checkpoints/{run}/{step}/archive", partial(self._to_peer, archive))])
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         try:
@@ -253,7 +260,7 @@ class NodeAgent:
         return web.Response(body=answer.model_dump_json(), status=status, content_type="application/json")
 
     async def _to_peer(self, answer: Handler, request: web.Request) -> web.StreamResponse:
-        """Let another node pull contents of the state plane."""
+        """Let another node pull contents of the state plane, or the platform a checkpoint."""
         return self._stranger(request) or await answer(request)
 
     def _stranger(self, request: web.Request) -> web.Response | None:

@@ -26,7 +26,7 @@ from flexmarl.contracts.commands import (
 )
 from flexmarl.contracts.events import PolicySuspended
 from flexmarl.contracts.wire import TrainStats
-from flexmarl.store import checkpoints, engines, leases, micro_batches, steps, tokenizers
+from flexmarl.store import checkpoints, engines, leases, lineage, micro_batches, steps, tokenizers
 from flexmarl.store.commands import Taken
 from flexmarl.store.errors import Refused
 from workers.errors import ChildRefused
@@ -131,11 +131,21 @@ async def perform(client: ChildClient, prepared: Prepared) -> Commit:
             raise ChildRefused("unknown_command", f"a node does not carry out {other.kind}")
 
 
+def _first_bind(conn: psycopg.Connection, run_id: int, order: BindPolicy) -> BindRequest:
+    """Read what version 0 is made of: the policy's model source, or another run's version."""
+    request = BindRequest(order.policy, gang=list(order.gang), meeting=order.meeting)
+    origin = lineage.origins(conn, run_id).get(order.policy)
+    if origin is None:
+        return request
+    spoken = tokenizers.digest(conn, origin.from_run, origin.from_policy)
+    return msgspec.structs.replace(request, digest=origin.digest, state=origin.state, tokenizer=spoken)
+
+
 def _bind_request(conn: psycopg.Connection, run_id: int, order: BindPolicy) -> BindRequest:
     """Read what restores a version: its training state, or the last one before it and the steps from there."""
     policy, version, gang, meeting = order.policy, order.version, list(order.gang), order.meeting
     if version is None:
-        return BindRequest(policy, gang=gang, meeting=meeting)
+        return _first_bind(conn, run_id, order)
     if order.resume:
         return _resume_request(conn, run_id, order, version)
     base, behind = steps.steps_behind_state(conn, run_id, policy, version)
@@ -241,7 +251,11 @@ def _commit_unload(client: ChildClient, taken: Taken, command: UnloadPolicy, sec
 
 def _commit_checkpoint(taken: Taken, command: WriteCheckpoint, reply: CheckpointReply) -> Commit:
     versions = {policy: pin.version for policy, pin in command.pins.items()}
-    row = checkpoints.Checkpoint(command.label, command.step, versions, reply.path, reply.bytes)
+    parts = {
+        policy: {"version": pin.version, "digest": pin.digest, "state": reply.states.get(policy, "")}
+        for policy, pin in command.pins.items()
+    }
+    row = checkpoints.Checkpoint(command.label, command.step, versions, reply.path, reply.bytes, parts)
     return lambda conn: checkpoints.written(conn, taken, row)
 
 

@@ -35,7 +35,17 @@ AGAIN_S = 0.2
 AGAIN_AT_MOST_S = 2.0
 """Pauses after a child did not answer or the database failed; each is twice the one before."""
 RETRYABLE = frozenset(
-    {"not_held", "not_bound", "other_accumulator", "state", "out_of_memory", "asleep", "gang_incomplete", "rank_lost"}
+    {
+        "not_held",
+        "not_bound",
+        "other_accumulator",
+        "state",
+        "out_of_memory",
+        "asleep",
+        "gang_incomplete",
+        "rank_lost",
+        "checkpoint_leaving",
+    }
 )
 """Refusals that another state of the child mends; the core decides what follows."""
 UNREAD = frozenset({"state", "state_missing", "state_corrupt"})

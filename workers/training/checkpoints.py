@@ -1,8 +1,9 @@
 """Exports a version vector as Hugging Face folders that plain transformers loads.
 
-Invariants: a label's folder appears whole or not at all (written beside, then renamed), holds all policies of one
-vector, and names it in `flexmarl.json`. Writing the same vector again changes nothing. An adapter is exported as PEFT
-reads it, beside the one base of all adapters of its model, `base-<number>`, which it names by its final place.
+Invariants: a folder appears whole or not at all (written beside, then renamed), holds all policies of one vector, and
+names it in its manifest, `flexmarl.json`, with length and BLAKE3 of every file; the manifest is the last file written.
+Writing the same vector again changes nothing. An adapter is exported as PEFT reads it, beside the one base of all
+adapters of its model, `base-<number>`, which it names by its final place.
 """
 
 import json
@@ -18,12 +19,12 @@ from flexmarl.contracts.spec.team import FactoryModel, FolderModel
 from workers.models import write_tokenizer
 from workers.models.adapter import peft_config
 from workers.models.weights import TOKENIZER_FILES, model_config
+from workers.training.folders import remove, size_of, whole, write_manifest
 from workers.training.learner import Adapter
+from workers.transfer.files import sync_folder
 
 if TYPE_CHECKING:
     import torch
-
-ABOUT = "flexmarl.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +46,14 @@ class Written:
 
 
 def write_checkpoint(root: Path, label: str, about: dict[str, object], exports: Iterable[Export]) -> Written:
-    """Write `<root>/<label>/<policy>/` for every export, replacing an older checkpoint of the label."""
+    """Write `<root>/<label>/<policy>/` for every export, replacing what stood there of another vector."""
     target = root / label
-    if _about(target) == about:
-        return Written(str(target), _size(target))
+    if whole(target, about):
+        return Written(str(target), size_of(target))
     root.mkdir(parents=True, exist_ok=True)
-    temporary = root / f".{label}-{uuid.uuid4().hex}"
+    for left in root.glob(f".{label}-new-*"):  # of a writer that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    temporary = root / f".{label}-new-{uuid.uuid4().hex}"
     try:
         bases: dict[str, Path] = {}
         for export in exports:
@@ -59,12 +62,12 @@ def write_checkpoint(root: Path, label: str, about: dict[str, object], exports: 
             else:
                 _write_adapter(temporary / export.policy, export.adapter, _base(bases, temporary, target, export))
                 _write_tokenizer(temporary / export.policy, export)
-        (temporary / ABOUT).write_text(json.dumps(about, indent=2, sort_keys=True), encoding="utf-8")
+        write_manifest(temporary, about)
         _sync(temporary)
         _replace(temporary, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return Written(str(target), _size(target))
+    return Written(str(target), size_of(target))
 
 
 def _base(bases: dict[str, Path], temporary: Path, target: Path, export: Export) -> Path:
@@ -123,23 +126,9 @@ def _copy_from(source: Path, folder: Path, *names: str) -> None:
 
 def _replace(temporary: Path, target: Path) -> None:
     """Put the new folder in the old one's place."""
-    old = target.with_name(f".{target.name}-{uuid.uuid4().hex}")
-    if target.exists():
-        target.rename(old)
+    remove(target)
     temporary.rename(target)
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def _about(target: Path) -> dict[str, object] | None:
-    try:
-        found: dict[str, object] = json.loads((target / ABOUT).read_text(encoding="utf-8"))
-    except (FileNotFoundError, json.JSONDecodeError):
-        return None
-    return found
-
-
-def _size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    sync_folder(target.parent)
 
 
 def _sync(folder: Path) -> None:

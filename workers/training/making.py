@@ -1,4 +1,4 @@
-"""What a run's policies are made of: tokenizers, first weights, learners, and the shelf that its versions lie on.
+"""What a run's policies are made of: tokenizers, learners, and the shelf that its versions lie on.
 
 A shelf is this process's view of what a policy keeps on disk. It is closed when the policy goes to another trainer,
 which has a view of its own from then on, and read anew when it comes back.
@@ -7,14 +7,12 @@ which has a view of its own from then on, and read anew when it comes back.
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from flexmarl.algorithms.seeds import derive
 from flexmarl.contracts.spec.experiment import ExperimentSpec
 from flexmarl.contracts.spec.team import Lora, PolicySpec
-from workers.models import architecture_of, tokenizer_of
-from workers.models.adapter import initial_adapter
-from workers.models.weights import initial_weights
+from workers.models import architecture_of
 from workers.rollout.environments.registry import family_of
 from workers.training.bases import Bases
+from workers.training.beginning import tokenizer_for
 from workers.training.checkpoints import Export
 from workers.training.learner import Adapter, Learner
 from workers.training.objective import Objective
@@ -53,20 +51,14 @@ class Making:
         for shelf in self._shelves.values():
             shelf.settle()
 
-    def tokenizer(self, policy: str) -> bytes:
-        """Return tokenizer.json of the policy's model source."""
-        return tokenizer_of(self._spec.policies[policy].model, self.family.vocabulary())
+    @property
+    def words(self) -> int:
+        """Return the size of the environment's vocabulary."""
+        return len(self.family.vocabulary())
 
-    def first_weights(self, policy: str) -> "dict[str, torch.Tensor]":
-        """Return what version 0 publishes. Adapters over equal models have one base, whoever trains them."""
-        settings, seed, words = self._spec.policies[policy], self._spec.seed, len(self.family.vocabulary())
-        if not isinstance(settings.tuning, Lora):
-            return initial_weights(settings.model, words, derive(seed, "weights", policy))
-        base = initial_weights(settings.model, words, derive(seed, "base", settings.model.model_dump_json()))
-        if settings.precision == "bf16":  # engines compute with the very weights that the trainer does
-            base = {name: tensor.bfloat16() for name, tensor in base.items()}
-        self.shelf(policy).put_base(base, settings.tuning)
-        return initial_adapter(base, settings.tuning, derive(seed, "weights", policy))
+    def tokenizer(self, policy: str) -> bytes:
+        """Return tokenizer.json of the policy's model source. Raises UnsupportedModel naming what its folder lacks."""
+        return tokenizer_for(self._spec, policy, self.family.vocabulary())
 
     def learner(self, policy: str, epoch: str, weights: "Mapping[str, torch.Tensor]") -> Learner:
         """Return a learner of published weights: a whole model's, or an adapter's over the base on the shelf."""

@@ -16,7 +16,7 @@ import structlog
 
 from flexmarl.contracts.spec.team import Lora
 from workers.models.adapter import base_of, description
-from workers.transfer import LocalTier
+from workers.transfer import LocalTier, StateMissing
 from workers.transfer.contents import Encoded, encode
 
 if TYPE_CHECKING:
@@ -45,10 +45,20 @@ class Stored:
     state: str
 
 
+def holder_of(owner: str, label: str) -> str:
+    """Name the owner of what a checkpoint of a label keeps."""
+    return f"{owner}-{label}"
+
+
+def owner_of(run_id: int, policy: str) -> str:
+    """Name the owner of what a policy of a run keeps."""
+    return f"run-{run_id}-{policy}"
+
+
 class Shelf:
     def __init__(self, home: str, run_id: int, policy: str) -> None:
         self._home = home
-        self._owner = f"run-{run_id}-{policy}"
+        self._owner = owner_of(run_id, policy)
         self._tier = LocalTier(home, self._owner)
         self._states: dict[str, str] = {}
         """State digest -> weights digest, oldest first."""
@@ -138,6 +148,16 @@ class Shelf:
         """Go on with what a published adapter is laid over. Raises WrongAdapterError for one of another kind."""
         self._about = description(base_of(self._tier.meta(digest), policy, lora), lora)
 
+    def keep_base(self) -> "dict[str, torch.Tensor]":
+        """Keep what this policy's adapters are laid over as its own run's; return it."""
+        base = str(self._about["base"])
+        if not LocalTier(self._home, f"{self._owner}-{_BASE}").claim(base):
+            raise StateMissing(base, "the weights beneath the adapter are not here")
+        return self.base()
+
+    def described(self, digest: str) -> dict[str, object]:
+        return self._tier.meta(digest)
+
     def weights(self, digest: str) -> "dict[str, torch.Tensor]":
         return self._tier.get(digest)
 
@@ -147,14 +167,19 @@ class Shelf:
             return None
         return self._tier.get(digest)
 
-    def hold(self, digest: str, label: str) -> None:
-        """Keep a version for the checkpoint of a label, and let go of the one that label held before."""
+    def hold(self, digest: str, label: str) -> str:
+        """Keep a version for the checkpoint of a label, and let go of the one that label held before.
+
+        Returns the digest of its training state, empty when there is none.
+        """
         self.settle()
-        holder = LocalTier(self._home, f"{self._owner}-{label}")
-        kept = {digest, *(state for state, weights in self._states.items() if weights == digest)}
+        holder = LocalTier(self._home, holder_of(self._owner, label))
+        states = [state for state, weights in self._states.items() if weights == digest]
+        kept = {digest, *states}
         for each in kept:
             holder.claim(each)
         holder.collect(kept, GRACE_S)
+        return states[-1] if states else ""
 
     def settle(self) -> None:
         """Wait for what is written beside, and for the last eviction, so that it never meets a put of the same content.

@@ -12,7 +12,6 @@ import random
 import time
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
@@ -23,9 +22,11 @@ from flexmarl.contracts.spec.team import Lora
 from workers.child import IntervalLog
 from workers.models import UnsupportedModel
 from workers.models.adapter import WrongAdapterError
+from workers.training.beginning import beginning_of
 from workers.training.checkpoints import write_checkpoint
 from workers.training.checks import check_tokenizer
 from workers.training.errors import RefusalCode, TrainerRefusal
+from workers.training.folders import root_of
 from workers.training.gangs.membership import Gangs
 from workers.training.held import Held, keep_pace, reply_of
 from workers.training.learner import Learner
@@ -213,20 +214,18 @@ class Trainer:
     def checkpoint(self, asked: CheckpointRequest) -> CheckpointReply:
         """Export the named versions, which need not be the newest."""
         began = time.time()
-        label = f"step-{asked.step}" if asked.label == "step" else asked.label
+        label = f"step-{asked.step}"
         about = {"run": self._run_id, "step": asked.step, "versions": asked.versions, "digests": asked.digests}
-        root = Path(self._home) / "checkpoints" / f"run-{self._run_id}"
+        exports = (self._making.export(*pair) for pair in asked.digests.items())
         try:
-            exports = (self._making.export(*pair) for pair in asked.digests.items())
-            written = write_checkpoint(root, label, about, exports)
-            for policy, digest in asked.digests.items():
-                self._making.shelf(policy).hold(digest, label)
+            written = write_checkpoint(root_of(self._home, self._run_id), label, about, exports)
+            states = {one: self._making.shelf(one).hold(digest, label) for one, digest in asked.digests.items()}
         except StateError as error:
             raise TrainerRefusal(RefusalCode.STATE, str(error)) from error
         for policy in asked.digests.keys() - self._held.keys():
             self._making.close_shelf(policy)
         self._intervals.add("checkpoint", "", began, time.time())
-        return CheckpointReply(written.path, written.bytes)
+        return CheckpointReply(written.path, written.bytes, states)
 
     def let_go(self, policy: str) -> None:
         """Hold a policy no more, if it is held: what broke off in the middle is restored from what is on disk."""
@@ -249,11 +248,13 @@ class Trainer:
             raise TrainerRefusal(RefusalCode.OTHER_VERSION, detail)
         settings = self._spec.policies[policy]
         tokenizer = self._making.tokenizer(policy)
-        weights = self._making.first_weights(policy)
-        check_tokenizer(policy, tokenizer, weights)
-        learner = self._new_learner(policy, 0, weights)
+        first = beginning_of(self._spec, asked, self._making.words, tokenizer, self._making.shelf(policy))
+        check_tokenizer(policy, tokenizer, first.weights)
+        learner = self._new_learner(policy, 0, first.weights)
+        if first.state is not None:
+            learner.restore(first.state)
         facts: dict[str, float] = {"parameters": learner.parameters.size}
-        if settings.warmup is not None:
+        if settings.warmup is not None and not first.taken:
             rng = random.Random(derive(self._spec.seed, "warmup", policy))
             roles = self._spec.roles_of(policy)
             done = warm_up(learner, settings.warmup, self._making.family, roles, Codec(tokenizer), rng)
@@ -261,6 +262,8 @@ class Trainer:
         stored = self._making.put_first(policy, learner)
         if asked.gang:  # one trainer makes the version, so that it is the same for any number of ranks
             learner = self._led(asked, stored.weights, learner.parameters.named())
+            if first.state is not None:
+                learner.restore(first.state)
         else:
             self._references.take(policy, stored.weights, self._making.shelf(policy))
         held = self._hold(policy, 0, tokenizer, learner, stored)

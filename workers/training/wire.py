@@ -71,7 +71,7 @@ class RedoStep(msgspec.Struct, forbid_unknown_fields=True):
 class BindRequest(msgspec.Struct, forbid_unknown_fields=True):
     policy: str
     version: int = -1
-    """-1: create version 0."""
+    """-1: create version 0, from another run's weights where a digest is named."""
     digest: str = ""
     state: str = ""
     """Digest of the training state (optimizer) to restore; empty starts a fresh optimizer."""
@@ -89,6 +89,8 @@ class BindRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Leases of its ranks, the trainer that is asked first; empty: it alone."""
     meeting: int = 0
     """Which forming of the gang this is."""
+    tokenizer: str = ""
+    """Where weights are taken over: SHA-256 of the tokenizer they speak with; empty is not compared."""
 
 
 class JoinRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -176,6 +178,8 @@ class CheckpointRequest(msgspec.Struct, forbid_unknown_fields=True):
 class CheckpointReply(msgspec.Struct):
     path: str
     bytes: int
+    states: dict[str, str] = {}
+    """Policy -> digest of the training state that is kept with its weights; empty when there is none."""
 
 
 class Refusal(msgspec.Struct):

@@ -59,6 +59,9 @@ class ReleaseLease(Record):
     lease_id: int
 
 
+KeptFor = Literal["last", "best", "every"]
+"""Which rule keeps a checkpoint."""
+
 Follow = Literal["continue", "resume", "restart_turn"]
 """How newer weights take over a running reply: keeping its attention cache, computing it anew, or from the start."""
 
@@ -199,6 +202,24 @@ class UnloadPolicy(Record):
     """Another engine holds the policy: what runs is handed back too, with the tokens it has, and goes on there."""
 
 
+class KeptCheckpoint(Record):
+    step: int
+    why: tuple[KeptFor, ...]
+    score: tuple[float, float] | None = None
+    """Solved share and team score of its evaluation; None while it has none."""
+
+
+class KeepCheckpoints(Record):
+    """Say which checkpoints the rules keep. Rows, not work: the driver writes it in the decision's transaction; what
+    neither rules nor people keep is removed by its node."""
+
+    kind: Literal["keep_checkpoints"] = "keep_checkpoints"
+    newest: int
+    """Step of the newest checkpoint that was looked at: a later one is not spoken of."""
+    kept: tuple[KeptCheckpoint, ...]
+    """Every other one is let go."""
+
+
 class WriteCheckpoint(Record):
     """Export all policies at one version vector as Hugging Face folders."""
 
@@ -222,7 +243,8 @@ Command = Annotated[
     | OptimizerStep
     | LoadWeights
     | UnloadPolicy
-    | WriteCheckpoint,
+    | WriteCheckpoint
+    | KeepCheckpoints,
     Field(discriminator="kind"),
 ]
 command_adapter: TypeAdapter[Command] = TypeAdapter(Command)
@@ -243,6 +265,7 @@ ROUTES: dict[str, Route] = {
     "request_devices": Route.DRIVER,
     "release_lease": Route.DRIVER,
     "cut_micro_batch": Route.DRIVER,
+    "keep_checkpoints": Route.DRIVER,
     "host_lease": Route.BROKER,
     "play_groups": Route.BROKER,
     "bind_policy": Route.NODE,

@@ -18,6 +18,7 @@ def training_rules(spec: ExperimentSpec) -> Iterator[Problem]:
     yield from _clock(spec)
     yield from _durability(spec)
     yield from _settle(spec)
+    yield from _checkpoints(spec)
 
 
 def _readiness(spec: ExperimentSpec) -> Iterator[Problem]:
@@ -161,3 +162,17 @@ def _whole_groups(spec: ExperimentSpec) -> Iterator[tuple[str, str]]:
             yield f"{where}/in_flight", "discard"
         if lag.at_cut == "refresh":
             yield f"{where}/at_cut", "refresh"
+
+
+def _checkpoints(spec: ExperimentSpec) -> Iterator[Problem]:
+    rules = spec.checkpoints
+    if rules.keep_every is None or rules.keep_every % rules.every_steps == 0:
+        return
+    near = max(1, round(rules.keep_every / rules.every_steps)) * rules.every_steps
+    yield Problem(
+        pointer="/checkpoints/keep_every",
+        code="not_a_multiple",
+        detail=f"keep_every is {rules.keep_every}, and checkpoints are written every {rules.every_steps} steps: "
+        "it must be a multiple of every_steps.",
+        hint=f"Set {near}.",
+    )

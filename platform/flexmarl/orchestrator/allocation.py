@@ -35,6 +35,8 @@ class Standing:
     waiting_since: float | None = None
     idle_since: float | None = None
     bound_at: float = 0.0
+    worked: bool = True
+    """Something of it was done since it was bound: whoever is taken off before that would never get anywhere."""
     last: int = 0
     """Device it was on last: what it left there may be of use."""
     homes: tuple[int, ...] = ()
@@ -280,7 +282,12 @@ def _overstayed(book: _Book, waiter: str) -> list[str]:
     found = [
         (len(s.gang) <= s.least, s.bound_at, name)
         for name, s in seen.policies.items()
-        if s.gang and s.still and name not in book.leaving and s.has_work and s.bound_at + seen.patience_s <= seen.now
+        if s.gang
+        and s.still
+        and s.worked
+        and name not in book.leaving
+        and s.has_work
+        and s.bound_at + seen.patience_s <= seen.now
     ]
     return [name for *_, name in sorted(found)]
 

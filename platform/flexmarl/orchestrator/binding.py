@@ -69,6 +69,7 @@ def on_policy_suspended(ctx: Context, event: PolicySuspended) -> None:
 
 def took_work(policy: PolicyState, seconds: float, tokens: int) -> None:
     """Learn how long a policy's gradients take on one device."""
+    policy.home.worked = True
     if tokens and seconds:
         home = policy.home
         home.token_s = _smoothed(home.token_s, seconds * max(1, len(home.gang)) / tokens)
@@ -104,7 +105,7 @@ def _allocate(ctx: Context, leases: list[LeaseState], due: dict[str, int]) -> No
     for change in changes:
         home = state.policies[change.policy].home
         if isinstance(change, Bind):
-            home.gang, home.since, home.waiting_since = list(change.gang), ctx.now, None
+            home.gang, home.since, home.waiting_since, home.worked = list(change.gang), ctx.now, None, False
             where = ", ".join(state.leases[lease_id].device_id for lease_id in change.gang)
             text = f"{where}: {change.reason}"
             ctx.rule(RulingKind.DEVICES_BOUND, text, policy=change.policy, cause=change.cause)
@@ -136,6 +137,7 @@ def _standing(ctx: Context, name: str, due: dict[str, int]) -> Standing:
         waiting_since=home.waiting_since,
         idle_since=home.idle_since,
         bound_at=home.since,
+        worked=home.worked,
         last=home.lease_id,
         homes=_homes(ctx, name),
     )

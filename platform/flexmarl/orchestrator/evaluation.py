@@ -9,6 +9,7 @@ from flexmarl.contracts.events import GroupSettled
 from flexmarl.contracts.status import RunReason
 from flexmarl.contracts.wire import EVALUATION_DRAWS
 from flexmarl.orchestrator.context import Context
+from flexmarl.orchestrator.keeping import among_best
 from flexmarl.orchestrator.rollout import drive_rollout, open_draws, settle_draw
 from flexmarl.orchestrator.state import Evaluation, Tally, WantedCheckpoint
 from flexmarl.orchestrator.tallies import add_episode, count_fates, finished_of
@@ -68,6 +69,7 @@ def _conclude(ctx: Context, evaluation: Evaluation) -> None:
     state.history.eval_last = (solved, score)
     if state.history.eval_best is None or (solved, score) > state.history.eval_best:
         state.history.eval_best = (solved, score)
+    if among_best(ctx, evaluation.step, (solved, score)):
         state.checkpoints["best"] = WantedCheckpoint("best", evaluation.step, evaluation.pins)
 
 

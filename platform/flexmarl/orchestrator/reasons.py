@@ -13,6 +13,7 @@ from flexmarl.contracts.commands import (
     CutMicroBatch,
     HostLease,
     JoinGang,
+    KeepCheckpoints,
     LoadWeights,
     OptimizerStep,
     PlayGroups,
@@ -130,8 +131,15 @@ def _unload(state: RunState, command: UnloadPolicy) -> str:
 
 
 def _checkpoint(state: RunState, command: WriteCheckpoint) -> str:
-    why = {"best": "the best evaluated vector so far", "last": "the newest vector"}.get(command.label, "its interval")
+    why = {"best": "one of the best evaluated vectors so far", "last": "the newest vector"}.get(
+        command.label, "its interval"
+    )
     return f"{why}, after step {command.step}"
+
+
+def _keep(state: RunState, command: KeepCheckpoints) -> str:
+    steps = ", ".join(f"{kept.step} ({' and '.join(kept.why)})" for kept in command.kept)
+    return f"of the checkpoints up to step {command.newest} the rules keep {steps or 'none'}"
 
 
 def _count(number: int, one: str, many: str = "") -> str:
@@ -152,4 +160,5 @@ _REASONS: dict[type[Any], Callable[[RunState, Any], str]] = {
     LoadWeights: _load,
     UnloadPolicy: _unload,
     WriteCheckpoint: _checkpoint,
+    KeepCheckpoints: _keep,
 }

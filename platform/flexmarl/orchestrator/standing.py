@@ -4,6 +4,9 @@ from dataclasses import dataclass, field
 
 from flexmarl.contracts.events import Verb
 
+Score = tuple[float, float]
+"""Solved share and team score of an evaluation."""
+
 
 @dataclass(slots=True)
 class History:
@@ -21,6 +24,10 @@ class History:
     """Step of the last finished evaluation."""
     checkpoint_step: int = -1
     """Step of the last exported last vector."""
+    best: list[tuple[int, float, float]] = field(default_factory=list)
+    """Step, solved share and team score of the best evaluations, best first, as many as checkpoints are kept for it."""
+    cuts: dict[int, Score | None] = field(default_factory=dict)
+    """Step of each checkpoint that the rules keep, with what its evaluation said."""
 
 
 @dataclass(slots=True)

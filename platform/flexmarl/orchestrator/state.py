@@ -85,6 +85,8 @@ class Home:
     """How often a gang of several was formed for it."""
     since: float = 0.0
     """When it was given its gang."""
+    worked: bool = False
+    """A gradient was computed or a step taken since."""
     waiting_since: float | None = None
     """Since when it has work and no device."""
     idle_since: float | None = None

@@ -16,6 +16,7 @@ from flexmarl.orchestrator.admission import abandon_older
 from flexmarl.orchestrator.binding import bound_to, came_back, drive_binding, took_work
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.cutting import part_complete
+from flexmarl.orchestrator.keeping import note_written
 from flexmarl.orchestrator.overlapping import carries, fill_pins, open_rows
 from flexmarl.orchestrator.rollout import wire_pins
 from flexmarl.orchestrator.state import (
@@ -323,7 +324,7 @@ def on_step_committed(ctx: Context, event: StepCommitted) -> None:
         unbind(ctx, event.policy)
     state.samples_trained += _applied(own, part, event)
     own.stepped = own.closed or (cohort.settled_at is not None and not cohort.pending and not gathered(own))
-    policy.version, policy.digest = event.version, event.digest
+    policy.version, policy.digest, policy.home.worked = event.version, event.digest, True
     fill_pins(ctx, event.policy)
     abandon_older(ctx, event.policy)
     ctx.answered(f"step:{event.policy}")
@@ -356,6 +357,7 @@ def _late_step(ctx: Context, event: StepCommitted, policy: PolicyState) -> None:
 
 def on_checkpoint_written(ctx: Context, event: CheckpointWritten) -> None:
     """Forget a wish that is fulfilled; a newer one of the same label goes out next."""
+    note_written(ctx, event)
     key = f"checkpoint:{event.label}"
     on_its_way, wanted = ctx.state.outstanding.get(key), ctx.state.checkpoints.get(event.label)
     if on_its_way is not None and on_its_way.version == event.step:
@@ -363,5 +365,5 @@ def on_checkpoint_written(ctx: Context, event: CheckpointWritten) -> None:
     if wanted is None or wanted.step != event.step:
         return
     del ctx.state.checkpoints[event.label]
-    if event.label == "best":
+    if event.label == "best" and ctx.state.history.best[:1] and ctx.state.history.best[0][0] == event.step:
         ctx.note(f"best vector so far: after step {event.step}", target=f"checkpoint:best:{event.step}")

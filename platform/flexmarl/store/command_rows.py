@@ -14,6 +14,7 @@ from flexmarl.contracts.commands import (
     Command,
     CutMicroBatch,
     HostLease,
+    KeepCheckpoints,
     PlayGroups,
     ReleaseLease,
     Route,
@@ -108,7 +109,7 @@ class _Head(NamedTuple):
 def _head(issued: IssuedCommand) -> _Head:
     command = issued.command
     queue = queue_of(command) if isinstance(command, HostLease | PlayGroups) else ""
-    status = "done" if isinstance(command, CutMicroBatch | ReleaseLease) else "open"
+    status = "done" if isinstance(command, CutMicroBatch | ReleaseLease | KeepCheckpoints) else "open"
     return _Head(issued.epoch, command.kind, ROUTES[command.kind].value, queue, status, issued.cause)
 
 

@@ -16,7 +16,7 @@ from flexmarl.store.errors import StoreError, UnknownRun
 
 _BY_RUN = (
     "inbox", "handled", "event", "note", "ruling", "attempt", "verb_outcome", "command", "micro_batch",
-    "policy_version", "tokenizer", "checkpoint", "metric", "metric_span", "interval", "segment",
+    "policy_version", "tokenizer", "checkpoint", "lineage", "metric", "metric_span", "interval", "segment",
     "retirement", "engine_load", "asked_load", "open_turns", "moved_turns", "reward_task",
 )  # fmt: skip
 _ENDED = [status.value for status in TERMINAL]

@@ -15,7 +15,7 @@ from psycopg import Connection
 
 from flexmarl.contracts.commands import JoinGang, OptimizerStep
 from flexmarl.contracts.events import PolicyBound, PolicySuspended, RankJoined, StepCommitted
-from flexmarl.store import tokenizers
+from flexmarl.store import lineage, tokenizers
 from flexmarl.store.commands import Taken, finish, guard
 from flexmarl.store.errors import LeaseLost, Refused
 from flexmarl.store.inbox import put_event
@@ -163,6 +163,8 @@ def commit_bind(conn: Connection, taken: Taken, bind: Bind) -> None:
         stored = newest_versions(conn, taken.run_id).get(bind.policy)
         if stored is None or (stored.version, stored.digest) != (bind.version, bind.digest):
             raise Refused("version_differs", f"{bind.policy}: bound {bind.version}, committed {stored}")
+        if bind.created:
+            lineage.bound(conn, taken.run_id, bind.policy)
         if bind.state:
             _now_durable(conn, taken.run_id, bind.policy, {bind.version: bind.state})
         if bind.resumed:

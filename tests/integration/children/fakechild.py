@@ -98,7 +98,7 @@ class FakeChild:
         return wire.StepReply(asked.next_version, digest, state, not asked.micro_batches, 0.5, 0.001)
 
     def checkpoint(self, asked):
-        return wire.CheckpointReply(f"/checkpoints/{asked.label}", 123)
+        return wire.CheckpointReply(f"/checkpoints/{asked.label}", 123, dict.fromkeys(asked.digests, ""))
 
 
 def reply_refuses(reply):

@@ -54,6 +54,7 @@ class FakeCluster:
         self.lags, self.lags_of = set(), {}
         self.metrics, self.notes = {}, []
         self.checkpoints = []
+        self.kept = []
         self.deadline = None
         self.plays = []
         self.recalls = 0
@@ -93,6 +94,13 @@ class FakeCluster:
             key = (command.ref.policy, command.ref.no)
             assert key not in self.micro_batches, f"{key} cut twice"
             self.micro_batches[key] = command.samples
+        elif isinstance(command, c.SuspendPolicy):
+            of_it = [x.command.kind for x in self.open.values() if getattr(x.command, "policy", "") == command.policy]
+            asked = set(of_it) - {"load_weights", "unload_policy"}
+            assert not asked, f"{command.policy} is suspended while it is asked for {asked}"
+            self.open[numbered.no] = numbered
+        elif isinstance(command, c.KeepCheckpoints):
+            self.kept.append(command)
         elif isinstance(command, c.ReleaseLease):
             self.children.pop(command.lease_id, None)
             self.end_lease(command.lease_id, "released")
@@ -110,9 +118,7 @@ class FakeCluster:
             self.keys.add(key)
             self.inbox.append(event)
 
-    @property
-    def status(self):
-        return self.core.state.status
+    status = property(lambda self: self.core.state.status)
 
     def verb(self, verb):
         return self.tell(e.RunVerb(verb=verb, actor="ada"))

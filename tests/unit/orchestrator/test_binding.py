@@ -51,6 +51,16 @@ def test_nothing_is_lost_or_trained_twice_under_faults(devices, places, seed):
     assert cluster.status in (RunStatus.COMPLETED, RunStatus.FAILED)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_whoever_is_impatient_lets_others_get_on(seed):
+    impatient = {"mechanisms__allocation": {"type": "agent_centric", "patience_s": 0.0}}
+    batch = {"batch__micro_batch_groups": 1, "batch__rollout_groups": 1}
+    cluster = ended_well(started(team(1, 1, **impatient, **batch), seed=seed))
+    causes = [r.cause for d in cluster.decisions for r in d.rulings if r.kind is RulingKind.DEVICES_TAKEN]
+    assert "patience" in causes
+    assert len(causes) < len(cluster.commands("accumulate")) + len(cluster.commands("optimizer_step")), "mere swapping"
+
+
 def test_what_a_lost_trainer_had_suspended_is_bound_anew():
     cluster = running(team(1, 1), seed=1)
     cluster.run(until=lambda x: any(p.home.ticket for p in x.core.state.policies.values()))

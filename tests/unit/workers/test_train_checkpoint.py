@@ -51,7 +51,7 @@ def test_plain_transformers_loads_and_generates(tmp_path: Path):
     trainer = _trainer(tmp_path, {"type": "factory", "size": "S"})
     digests = _train_one(trainer)
     reply = trainer.checkpoint(CheckpointRequest("best", 1, dict.fromkeys(POLICIES, 1), digests))
-    assert reply.path == str(tmp_path / "checkpoints/run-7/best")
+    assert reply.path == str(tmp_path / "checkpoints/run-7/step-1")
     assert reply.bytes == sum(file.stat().st_size for file in Path(reply.path).rglob("*") if file.is_file())
     for policy in POLICIES:
         model = AutoModelForCausalLM.from_pretrained(Path(reply.path) / policy)
@@ -64,6 +64,9 @@ def test_plain_transformers_loads_and_generates(tmp_path: Path):
         assert made.shape[1] > asked.input_ids.shape[1]
         assert tokenizer.decode(made[0, asked.input_ids.shape[1] :])
     about = json.loads((Path(reply.path) / "flexmarl.json").read_text())
+    files = about.pop("files")
+    assert "speaker/model.safetensors" in files
+    assert "flexmarl.json" not in files
     assert about == {"run": 7, "step": 1, "versions": dict.fromkeys(POLICIES, 1), "digests": digests}
 
 
@@ -81,15 +84,14 @@ def test_a_checkpoint_of_its_own_kind_is_a_model_source(tmp_path: Path):
     assert tokenizers[0]("red circle").input_ids == tokenizers[1]("red circle").input_ids
 
 
-def test_a_label_is_replaced_and_steps_stand_beside_each_other(tmp_path: Path):
+def test_there_is_one_folder_of_a_step_whoever_wants_it(tmp_path: Path):
     trainer = _trainer(tmp_path, {"type": "factory"})
     digests = _train_one(trainer)
     root = tmp_path / "checkpoints/run-7"
     for step in (1, 2):
-        for label in ("last", "step"):
-            trainer.checkpoint(CheckpointRequest(label, step, {}, digests))
-    assert sorted(folder.name for folder in root.iterdir()) == ["last", "step-1", "step-2"]
-    assert json.loads((root / "last/flexmarl.json").read_text())["step"] == 2
+        first, again = (trainer.checkpoint(CheckpointRequest(label, step, {}, digests)) for label in ("last", "best"))
+        assert first == again
+    assert sorted(folder.name for folder in root.iterdir()) == ["step-1", "step-2"]
 
 
 def test_writing_again_changes_nothing_and_a_failure_leaves_the_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -104,5 +106,5 @@ def test_writing_again_changes_nothing_and_a_failure_leaves_the_old(tmp_path: Pa
     monkeypatch.setattr("workers.training.checkpoints._sync", lambda _: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
         trainer.checkpoint(CheckpointRequest("last", 2, {}, digests))
-    assert [folder.name for folder in (tmp_path / "checkpoints/run-7").iterdir()] == ["last"]
+    assert [folder.name for folder in (tmp_path / "checkpoints/run-7").iterdir()] == ["step-1"]
     assert json.loads((Path(first.path) / "flexmarl.json").read_text())["step"] == 1

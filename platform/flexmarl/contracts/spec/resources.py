@@ -66,4 +66,10 @@ class Evaluation(Strict):
 
 class Checkpoints(Strict):
     every_steps: int = Field(default=100, ge=1)
-    """How often the last vector is exported; the best evaluated one is exported whenever it improves."""
+    """How often the newest vector is written; one that evaluates among the best is written too, and the last one."""
+    keep_last: int = Field(default=2, ge=1, le=1000)
+    """Newest checkpoints that stay."""
+    keep_best: int = Field(default=1, ge=0, le=1000)
+    """Checkpoints of the best evaluations that stay, by solved share, then team score; 0: none is written for that."""
+    keep_every: int | None = Field(default=None, ge=1)
+    """Checkpoints after every so many steps stay for good: a multiple of `every_steps`. What people pin stays too."""

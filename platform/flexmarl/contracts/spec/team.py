@@ -116,6 +116,8 @@ class Lora(Strict):
     """What the adapter adds is multiplied by alpha / rank."""
     targets: tuple[AdapterTarget, ...] = Field(default=ADAPTER_TARGETS, min_length=1)
     """Matrices of every layer that are adapted."""
+    adapter: str = Field(default="", max_length=4096)
+    """A PEFT folder that every node can read, whose adapter training begins with; empty: one that changes nothing."""
 
     @property
     def scale(self) -> float:

@@ -1,4 +1,4 @@
-"""What others read of runs, as plain values: rows of lists, the detail, operations, checkpoints.
+"""What others read of runs, as plain values: rows of lists, the detail, operations, versions.
 
 The API's serializers and the pages share these dictionaries. `allowed_actions` speaks of the state alone; whether a
 caller may act is `may_act`.
@@ -28,7 +28,7 @@ from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.common.times import rfc3339
 from flexmarl.controlplane.runs import configuration, histories
 from flexmarl.controlplane.runs.choices import allowed_now
-from flexmarl.controlplane.runs.models import Checkpoint, Operation, PolicyVersion, Run
+from flexmarl.controlplane.runs.models import Operation, PolicyVersion, Run
 from flexmarl.store import metrics
 
 ETA_LOW, ETA_HIGH = 0.8, 1.3
@@ -251,22 +251,6 @@ def find_operation(actor: Actor, operation_id: object) -> Operation:
 def config_diff(run: Run, against: Run) -> dict[str, Any]:
     """Compare the specifications of two runs value by value."""
     return configuration.config_diff(run, against)
-
-
-def checkpoints(run: Run) -> list[dict[str, Any]]:
-    """List a run's checkpoints, newest first."""
-    return [
-        {
-            "label": row.label,
-            "step": row.step,
-            "versions": row.versions,
-            "path": row.path,
-            "size_bytes": row.bytes,
-            "facts": row.facts,
-            "created_at": rfc3339(row.at),
-        }
-        for row in Checkpoint.objects.filter(run_id=run.no).order_by("-step", "label")
-    ]
 
 
 def versions(run: Run) -> list[dict[str, Any]]:

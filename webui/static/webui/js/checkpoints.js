@@ -1,4 +1,5 @@
-// Copy buttons beside folders and digests.
+// Copy buttons beside folders and digests, and pins.
+import { post } from "./api.js";
 import { $, $$, toast } from "./dom.js";
 
 for (const button of $$("[data-copy-text]")) {
@@ -8,5 +9,17 @@ for (const button of $$("[data-copy-text]")) {
       await navigator.clipboard.writeText(text);
       toast("Copied", { tone: "ok" });
     } catch { toast(text); } // no clipboard without a secure origin: show it to be copied by hand
+  });
+}
+
+for (const button of $$("[data-pin]")) {
+  button.addEventListener("click", async () => {
+    if (button.getAttribute("aria-disabled") === "true") return;
+    try {
+      await post(`${$("#checkpoints").dataset.url}/${button.dataset.step}/actions/${button.dataset.pin}`);
+      location.reload();
+    } catch (error) {
+      toast(error.message, { tone: "bad", detail: error.requestId });
+    }
   });
 }

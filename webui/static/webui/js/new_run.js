@@ -310,9 +310,10 @@ async function make(button, start) {
   if (!state.valid) { $("[aria-invalid=true]")?.focus(); return; }
   button.disabled = true;
   if (!await upToDate()) { button.disabled = false; return; }
-  const path = data.parent ? `/api/v1/runs/${data.parent.id}/actions/clone` : "/api/v1/runs";
+  const path = data.parent ? `/api/v1/runs/${data.parent.id}/actions/${data.fork ? "fork" : "clone"}` : "/api/v1/runs";
+  const begins = data.fork ? { checkpoint: data.fork.checkpoint, take: $("#fork-take").value } : {};
   try {
-    const run = await post(path, { ...draft(), ...marks(), start, plan_token: state.planned.plan_token });
+    const run = await post(path, { ...draft(), ...marks(), ...begins, start, plan_token: state.planned.plan_token });
     forget(data);
     location.assign(run.web_url);
   } catch (error) {

@@ -1,4 +1,4 @@
-"""Shapes of runs, operations and checkpoints."""
+"""Shapes of runs, operations and versions."""
 
 from typing import Any
 
@@ -309,16 +309,6 @@ class OperationSerializer(serializers.Serializer):
     ended_at = serializers.DateTimeField(allow_null=True)
     url = serializers.CharField()
     web_url = serializers.CharField()
-
-
-class CheckpointSerializer(serializers.Serializer):
-    label = serializers.CharField()
-    step = serializers.IntegerField()
-    versions = serializers.DictField(child=serializers.IntegerField())
-    path = serializers.CharField()
-    size_bytes = serializers.IntegerField()
-    facts = serializers.JSONField()
-    created_at = serializers.DateTimeField()
 
 
 class VersionSerializer(serializers.Serializer):

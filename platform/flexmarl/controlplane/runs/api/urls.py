@@ -3,7 +3,7 @@
 from django.urls import path, re_path
 
 from flexmarl.contracts.events import Verb
-from flexmarl.controlplane.runs.api import configuration, lifecycle, many, queue, saved_views, views
+from flexmarl.controlplane.runs.api import checkpoints, configuration, lifecycle, many, queue, saved_views, views
 
 _VERBS = "|".join(verb.value for verb in Verb)
 
@@ -27,7 +27,23 @@ urlpatterns = [
     path("devices/<str:device_id>/actions/drain", queue.DeviceDrainView.as_view(), name="api-device-drain"),
     path("saved-views", saved_views.SavedViewsView.as_view(), name="api-saved-views"),
     path("saved-views/<uuid:view_id>", saved_views.SavedViewView.as_view(), name="api-saved-view"),
-    path("runs/<str:run_id>/checkpoints", views.CheckpointsView.as_view(), name="api-run-checkpoints"),
+    path("runs/<str:run_id>/actions/fork", checkpoints.ForkView.as_view(), name="api-run-fork"),
+    path("runs/<str:run_id>/lineage", checkpoints.LineageView.as_view(), name="api-run-lineage"),
+    path("runs/<str:run_id>/checkpoints", checkpoints.CheckpointsView.as_view(), name="api-run-checkpoints"),
+    path("runs/<str:run_id>/checkpoints/<int:step>", checkpoints.CheckpointView.as_view(), name="api-run-checkpoint"),
+    path(
+        "runs/<str:run_id>/checkpoints/<int:step>/actions/pin", checkpoints.PinView.as_view(), name="api-checkpoint-pin"
+    ),
+    path(
+        "runs/<str:run_id>/checkpoints/<int:step>/actions/unpin",
+        checkpoints.UnpinView.as_view(),
+        name="api-checkpoint-unpin",
+    ),
+    path(
+        "runs/<str:run_id>/checkpoints/<int:step>/archive",
+        checkpoints.ArchiveView.as_view(),
+        name="api-checkpoint-archive",
+    ),
     path("runs/<str:run_id>/versions", views.VersionsView.as_view(), name="api-run-versions"),
     path("runs/<str:run_id>/attempts", lifecycle.AttemptsView.as_view(), name="api-run-attempts"),
     path("runs/<str:run_id>/operations", lifecycle.RunOperationsView.as_view(), name="api-run-operations"),

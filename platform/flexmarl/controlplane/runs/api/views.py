@@ -21,7 +21,6 @@ from flexmarl.controlplane.experiments.api.serializers import PlanRequestSeriali
 from flexmarl.controlplane.runs import actions, lists, queries
 from flexmarl.controlplane.runs.api.serializers import (
     ActionSerializer,
-    CheckpointSerializer,
     NewRunSerializer,
     OperationSerializer,
     RunChangeSerializer,
@@ -133,16 +132,6 @@ class OperationView(ApiView):
     def get(self, request: Request, operation_id: str) -> Response:
         """Read how far an operation is."""
         return Response(queries.operation_row(queries.find_operation(actor_of(request), operation_id)))
-
-
-class CheckpointsView(ApiView):
-    lists = True
-    scopes = {"GET": Scope.RUNS_READ}
-
-    @extend_schema(operation_id="runs_checkpoints", responses=listing(CheckpointSerializer))
-    def get(self, request: Request, run_id: str) -> Response:
-        """List a run's checkpoints."""
-        return Response(_all(queries.checkpoints(queries.find_run(actor_of(request), run_id))))
 
 
 class VersionsView(ApiView):

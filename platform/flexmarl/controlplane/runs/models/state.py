@@ -1,5 +1,6 @@
 """Read-only views of the store's rows about runs. The tables belong to `flexmarl.store`: no migration touches them."""
 
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
 
 from flexmarl.controlplane.runs.models.run import Run
@@ -54,7 +55,7 @@ class Handled(models.Model):
 
 
 class Checkpoint(models.Model):
-    pk = models.CompositePrimaryKey("run_id", "label", "step")
+    pk = models.CompositePrimaryKey("run_id", "step")
     run_id = models.BigIntegerField()
     label = models.TextField()
     step = models.IntegerField()
@@ -63,6 +64,15 @@ class Checkpoint(models.Model):
     bytes = models.BigIntegerField()
     facts = models.JSONField()
     at = models.DateTimeField()
+    node = models.TextField()
+    parts = models.JSONField()
+    kept_by = ArrayField(models.TextField())
+    solved = models.FloatField(null=True)
+    team_score = models.FloatField(null=True)
+    pinned_at = models.DateTimeField(null=True)
+    pinned_by = models.TextField()
+    state = models.TextField()
+    state_text = models.TextField()
 
     class Meta:
         managed = False

@@ -1,0 +1,121 @@
+"""Checkpoints of a run: as people read them, and pinned or let go by them.
+
+A pin outweighs every rule; what is pinned stays until nobody pins it. What is removed stays listed, with the reason.
+"""
+
+from typing import Any
+
+from django.db import transaction
+
+from flexmarl.controlplane.common import live
+from flexmarl.controlplane.common.actions import record
+from flexmarl.controlplane.common.actor import Actor
+from flexmarl.controlplane.common.problems import Conflict, FieldError, NotFound, PermissionDenied
+from flexmarl.controlplane.common.store import store_connection
+from flexmarl.controlplane.common.times import rfc3339
+from flexmarl.controlplane.runs import queries
+from flexmarl.controlplane.runs.models import Checkpoint, Run
+from flexmarl.store import checkpoint_rows, lineage
+
+GONE = ("removing", "removed")
+
+
+class CheckpointGone(Conflict):
+    code = "checkpoint_gone"
+    title = "The checkpoint is not kept any more"
+
+
+def listed(run: Run) -> list[dict[str, Any]]:
+    """List a run's checkpoints, newest first."""
+    return [_row(one) for one in Checkpoint.objects.filter(run_id=run.no).order_by("-step")]
+
+
+def one(run: Run, step: int) -> dict[str, Any]:
+    """Return the checkpoint after a step. Raises NotFound."""
+    return _row(find(run, step))
+
+
+def find(run: Run, step: int) -> Checkpoint:
+    """Return the row of the checkpoint after a step. Raises NotFound, naming those there are."""
+    found = Checkpoint.objects.filter(run_id=run.no, step=step).first()
+    if found is None:
+        there = Checkpoint.objects.filter(run_id=run.no).exclude(state__in=GONE).order_by("-step")
+        steps = ", ".join(str(number) for number in there.values_list("step", flat=True)[:10])
+        raise NotFound(f"{run.key} has no checkpoint after step {step}; it has those after {steps or 'no step yet'}.")
+    return found
+
+
+@transaction.atomic
+def pin(actor: Actor, run: Run, step: int, keep: bool) -> dict[str, Any]:
+    """Pin a checkpoint, or leave it to the rules again. Raises CheckpointGone for one that is removed."""
+    if not queries.may_edit(actor, run):
+        raise PermissionDenied("Only its owner and operators may pin a run's checkpoints.")
+    before = find(run, step)
+    if bool(before.pinned_at) != keep:
+        if not checkpoint_rows.pin(store_connection(), run.no, step, actor.name if keep else None):
+            raise gone(run, step)
+        action = "checkpoint.pin" if keep else "checkpoint.unpin"
+        record(actor, action, "run", run.id, run.key, project=run.project_id, step=step)
+        live.announce_on_commit(live.run_topic(run.id), run.state.seq)
+    return one(run, step)
+
+
+def gone(run: Run, step: int) -> CheckpointGone:
+    """Return the refusal of a checkpoint that was let go."""
+    detail = f"The checkpoint of {run.key} after step {step} was let go: no rule kept it and nobody pinned it."
+    hint = "Choose one whose state is whole; pin it if it shall stay."
+    return CheckpointGone(detail, errors=[FieldError("/checkpoint", CheckpointGone.code, detail, hint)])
+
+
+def lineage_of(actor: Actor, run: Run) -> dict[str, Any]:
+    """Say which versions a run began with, and which runs began with its own, as far as the caller may see them."""
+    conn = store_connection()
+    origins, copies = lineage.origins(conn, run.no), lineage.copies(conn, run.no)
+    numbers = {one.from_run for one in origins.values()} | {number for number, _ in copies}
+    seen = {
+        other.no: {"id": str(other.id), "key": other.key, "name": other.name, "web_url": f"/runs/{other.key}"}
+        for other in queries.light(queries.runs(actor)).filter(no__in=numbers)
+    }
+    return {
+        "origins": [_origin(one, seen.get(one.from_run), one.policy) for one in origins.values()],
+        "copies": [_origin(one, seen[number], one.from_policy) for number, one in copies if number in seen],
+    }
+
+
+def _origin(one: lineage.Origin, other: dict[str, str] | None, policy: str) -> dict[str, Any]:
+    return {
+        "policy": policy,
+        "run": other,
+        "other_policy": one.from_policy if policy == one.policy else one.policy,
+        "version": one.from_version,
+        "step": one.from_step,
+        "checkpoint": one.checkpoint,
+        "training_state": bool(one.state),
+        "digest": one.digest,
+    }
+
+
+def _row(row: Checkpoint) -> dict[str, Any]:
+    return {
+        "label": row.label,
+        "step": row.step,
+        "versions": row.versions,
+        "path": row.path,
+        "node": row.node,
+        "size_bytes": row.bytes,
+        "facts": row.facts,
+        "state": row.state,
+        "state_text": row.state_text,
+        "kept_by": [reason for reason in dict.fromkeys(row.kept_by) if reason != "new"],
+        "pinned": row.pinned_at is not None,
+        "pinned_by": row.pinned_by,
+        "solved": row.solved,
+        "team_score": row.team_score,
+        "policies": {
+            policy: {
+                "version": part["version"], "digest": part["digest"], "training_state": bool(part["state"]),
+            }
+            for policy, part in sorted(row.parts.items())
+        },
+        "created_at": rfc3339(row.at),
+    }  # fmt: skip

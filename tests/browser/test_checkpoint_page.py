@@ -1,0 +1,76 @@
+"""Checkpoints in a browser: why each stays, pins, the way into a fork; both themes, wide and narrow."""
+
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.services]
+
+LINEAGE = """
+INSERT INTO store.lineage (run_id, policy, from_run, from_policy, from_version, from_step, checkpoint, digest, state)
+SELECT r.no, p.policy, o.no, p.policy, 40, 40, true, 'd', 's'
+FROM runs_run r, runs_run o, (VALUES ('speaker'), ('listener')) AS p(policy) WHERE r.key = %s AND o.key = %s
+ON CONFLICT DO NOTHING"""
+
+
+@pytest.fixture
+def guest(seeded: Any, visit: Callable[..., Any]) -> Any:
+    guest = visit(seeded)
+    guest.sign_in()
+    return guest
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_the_page_reads_well(guest: Any, seeded: Any, theme: str, width: int) -> None:
+    with psycopg.connect(seeded.environment["DATABASE_URL"], autocommit=True) as conn:
+        conn.execute(LINEAGE, [seeded.keys[1], seeded.keys[0]])
+    guest.page.set_viewport_size({"width": width, "height": 900})
+    guest.page.emulate_media(color_scheme=theme)
+    for name, path in (
+        ("checkpoints", f"/runs/{seeded.keys[1]}/checkpoints"),
+        ("fork", f"/runs/new?from={seeded.keys[1]}&checkpoint={newest(guest, seeded)}"),
+    ):
+        guest.goto(path)
+        guest.page.wait_for_timeout(400)
+        guest.keep(f"{name}-{width}-{theme}")
+        assert guest.violations() == []
+        assert guest.sideways() <= 0
+    assert guest.complaints == []
+
+
+def newest(guest: Any, seeded: Any) -> int:
+    with psycopg.connect(seeded.environment["DATABASE_URL"]) as conn:
+        found = conn.execute(
+            "SELECT max(c.step) FROM store.checkpoint c JOIN runs_run r ON r.no = c.run_id WHERE r.key = %s "
+            "AND c.state = 'whole' AND c.parts <> '{}'",
+            [seeded.keys[1]],
+        ).fetchone()
+    return int(found[0])
+
+
+def test_a_pin_is_set_and_taken_back_and_a_fork_is_sent_with_what_it_begins_with(guest: Any, seeded: Any) -> None:
+    page, step = guest.page, newest(guest, seeded)
+    guest.goto(f"/runs/{seeded.keys[1]}/checkpoints")
+    row = page.locator(f"tr[data-step='{step}']")
+    for pinned in (1, 0):
+        page.wait_for_load_state()
+        with page.expect_navigation():
+            row.get_by_role("button", name="Pin the checkpoint").click()
+        assert row.get_by_text("pinned", exact=True).count() == pinned
+    row.get_by_role("link", name="Fork the checkpoint").click()
+    page.wait_for_url("**/runs/new?**")
+    assert f"after step {step}" in page.locator("#fork").inner_text()
+    page.locator("#fork-take").select_option("training_state")
+    page.wait_for_function("document.querySelector('.plan').getAttribute('aria-busy') === 'false'")
+    with page.expect_response(lambda answer: answer.url.endswith("/actions/fork")) as asked:
+        page.get_by_role("button", name="Save as draft").click()
+    assert asked.value.status == 201, asked.value.text()
+    sent = asked.value.request.post_data_json
+    assert (sent["checkpoint"], sent["take"]) == (step, "training_state")
+    page.wait_for_url(lambda url: "/runs/new" not in url)
+    guest.goto(f"{page.url.removeprefix(seeded.url)}/checkpoints")
+    assert "began with" in page.locator("section[aria-labelledby=ln-title]").inner_text()
+    assert guest.complaints == []

@@ -1,0 +1,181 @@
+"""Checkpoints over REST: pinned by people, forked into new runs, told truthfully when they are gone."""
+
+import json
+
+import pytest
+
+from flexmarl.contracts.commands import KeepCheckpoints
+from flexmarl.contracts.status import RunStatus
+from flexmarl.controlplane.common.models import AuditEntry
+from flexmarl.controlplane.common.store import store_connection
+from flexmarl.controlplane.runs.models import Run
+from flexmarl.store import checkpoint_rows, lineage
+from tests.support.controlplane import SPEC, set_state
+
+pytestmark = pytest.mark.django_db
+
+
+def keep(run, step: int, state: str = "s" * 64, **columns: object) -> None:
+    """Let a run have a checkpoint of both policies after a step."""
+    part = {"version": step, "digest": f"{step:064x}", "state": state}
+    row = {
+        "run_id": run.no, "label": "last", "step": step, "versions": json.dumps({"speaker": step, "listener": step}),
+        "path": f"/home/checkpoints/run-{run.no}/step-{step}", "bytes": 100, "node": "box",
+        "parts": json.dumps({"speaker": part, "listener": part}), **columns,
+    }  # fmt: skip
+    names = ", ".join(row)
+    places = ", ".join(["%s"] * len(row))
+    store_connection().execute(f"INSERT INTO store.checkpoint ({names}) VALUES ({places})", list(row.values()))
+
+
+@pytest.fixture
+def run(editor, make_run):
+    run = make_run(editor, RunStatus.RUNNING)
+    for step in (2, 4, 6):
+        keep(run, step)
+    return run
+
+
+def checkpoints(api, run) -> dict[int, dict]:
+    return {row["step"]: row for row in api.get(f"/api/v1/runs/{run.id}/checkpoints").json()["results"]}
+
+
+def let_go(run, newest: int = 6) -> list[int]:
+    """Let the rules keep nothing; return what the node may remove."""
+    conn = store_connection()
+    checkpoint_rows.keep_checkpoints(conn, run.no, KeepCheckpoints(newest=newest, kept=()))
+    return sorted(folder.step for folder in checkpoint_rows.leaving(conn, "box"))
+
+
+def fork(api, run, **body: object):
+    return api.post(f"/api/v1/runs/{run.id}/actions/fork", {"checkpoint": 4, **body})
+
+
+def test_a_pin_outweighs_the_rules_until_it_is_taken_back(api, run) -> None:
+    answer = api.post(f"/api/v1/runs/{run.id}/checkpoints/4/actions/pin")
+    assert answer.status_code == 200, answer.content
+    assert (answer.json()["pinned"], answer.json()["pinned_by"]) == (True, "edith")
+    assert let_go(run) == [2, 6]
+    assert {step: row["state"] for step, row in checkpoints(api, run).items()} == {
+        2: "removing", 4: "whole", 6: "removing",
+    }  # fmt: skip
+    assert api.post(f"/api/v1/runs/{run.id}/checkpoints/4/actions/unpin").json()["pinned"] is False
+    assert let_go(run) == [2, 4, 6]
+    actions = AuditEntry.objects.filter(target_id=str(run.id)).values_list("action", flat=True)
+    assert {"checkpoint.pin", "checkpoint.unpin"} <= set(actions)
+
+
+def test_what_is_gone_is_neither_pinned_nor_forked_nor_downloaded(api, run) -> None:
+    let_go(run)
+    for answer in (
+        api.post(f"/api/v1/runs/{run.id}/checkpoints/4/actions/pin"),
+        fork(api, run),
+        api.get(f"/api/v1/runs/{run.id}/checkpoints/4/archive"),
+    ):
+        assert (answer.status_code, answer.json()["code"]) == (409, "checkpoint_gone"), answer.content
+        assert answer.json()["errors"][0]["hint"]
+    missing = api.post(f"/api/v1/runs/{run.id}/checkpoints/5/actions/pin")
+    assert missing.status_code == 404
+
+
+def test_a_fork_begins_with_the_checkpoints_versions_and_both_runs_say_so(api, run) -> None:
+    answer = fork(api, run, overrides={"seed": 99, "batch": {"tasks_per_step": 8}}, name="second")
+    assert answer.status_code == 201, answer.content
+    made = Run.objects.get(pk=answer.json()["id"])
+    assert (made.parent_id, made.seed, made.name) == (run.pk, 99, "second")
+    origins = lineage.origins(store_connection(), made.no)
+    assert {one.policy: (one.from_version, one.digest, one.state) for one in origins.values()} == dict.fromkeys(
+        ("speaker", "listener"), (4, f"{4:064x}", "")
+    ) | {"speaker": (4, f"{4:064x}", ""), "listener": (4, f"{4:064x}", "")}
+    told = api.get(f"/api/v1/runs/{made.id}/lineage").json()
+    assert [(o["policy"], o["run"]["key"], o["version"], o["step"], o["training_state"]) for o in told["origins"]] == [
+        ("listener", run.key, 4, 4, False), ("speaker", run.key, 4, 4, False),
+    ]  # fmt: skip
+    copies = api.get(f"/api/v1/runs/{run.id}/lineage").json()["copies"]
+    assert {(copy["policy"], copy["run"]["key"], copy["version"]) for copy in copies} == {
+        ("speaker", made.key, 4), ("listener", made.key, 4),
+    }  # fmt: skip
+    assert AuditEntry.objects.filter(action="run.fork", target_id=str(made.id)).exists()
+
+
+def test_a_checkpoint_stays_while_a_fork_waits_for_it(api, run) -> None:
+    made = Run.objects.get(pk=fork(api, run).json()["id"])
+    conn = store_connection()
+    conn.execute("UPDATE store.checkpoint SET read_until = NULL WHERE run_id = %s", [run.no])
+    assert let_go(run) == [2, 6]
+    for policy in ("speaker", "listener"):
+        lineage.bound(conn, made.no, policy)
+    assert let_go(run) == [2, 4, 6]
+
+
+def test_the_training_state_goes_along_where_it_is_asked_for_and_was_kept(api, run) -> None:
+    made = Run.objects.get(pk=fork(api, run, take="training_state").json()["id"])
+    assert {one.state for one in lineage.origins(store_connection(), made.no).values()} == {"s" * 64}
+    keep(run, 8, state="")
+    refused = fork(api, run, checkpoint=8, take="training_state")
+    assert refused.status_code == 400
+    [error] = refused.json()["errors"]
+    assert (error["pointer"], error["code"]) == ("/take", "no_training_state")
+    assert "weights" in error["hint"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "pointer", "legal"),
+    [
+        ({"policies": {"speaker": {"model": {"size": "M"}}}}, "/policies/speaker/model/size", "Set S"),
+        ({"policies": {"speaker": {"tuning": "lora"}}}, "/policies/speaker/tuning/type", "Set full"),
+    ],
+)
+def test_a_change_that_does_not_fit_the_weights_is_refused_and_no_run_is_made(
+    api, run, overrides, pointer, legal
+) -> None:
+    before = Run.objects.count()
+    refused = fork(api, run, overrides=overrides)
+    assert refused.status_code == 400, refused.content
+    [error] = refused.json()["errors"]
+    assert (error["pointer"], error["code"], error["location"]) == (pointer, "incompatible", "spec")
+    assert legal in error["hint"]
+    assert Run.objects.count() == before
+
+
+def test_precision_may_change_with_weights_alone(api, run) -> None:
+    overrides = {"policies": {"speaker": {"precision": "fp64"}}}
+    assert fork(api, run, overrides=overrides).status_code == 201
+    refused = fork(api, run, overrides=overrides, take="training_state")
+    assert refused.json()["errors"][0]["pointer"] == "/policies/speaker/precision"
+
+
+def test_the_newest_vector_is_given_by_runs_that_do_not_train(api, run) -> None:
+    refused = fork(api, run, checkpoint="newest")
+    assert (refused.status_code, refused.json()["code"]) == (409, "invalid_state")
+    assert "pause" in refused.json()["allowed_actions"]
+    set_state(run, status="completed")
+    assert fork(api, run, checkpoint="newest").json()["errors"][0]["code"] == "no_version"
+    store_connection().execute(
+        "INSERT INTO store.policy_version (run_id, policy, version, digest, state) "
+        "VALUES (%s, 'speaker', 7, 'd', 'e'), (%s, 'listener', 5, 'f', '')",
+        [run.no, run.no],
+    )
+    made = Run.objects.get(pk=fork(api, run, checkpoint="newest").json()["id"])
+    origins = lineage.origins(store_connection(), made.no)
+    assert {(one.policy, one.from_version, one.checkpoint) for one in origins.values()} == {
+        ("speaker", 7, False), ("listener", 5, False),
+    }  # fmt: skip
+
+
+def test_what_names_no_checkpoint_is_refused_by_field(api, run) -> None:
+    for wrong in ("oldest", -1, True, None):
+        refused = fork(api, run, checkpoint=wrong)
+        assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (400, "/checkpoint"), wrong
+    assert fork(api, run, checkpoint=5).status_code == 404
+
+
+def test_a_folder_whose_node_is_away_is_told_as_that(api, run) -> None:
+    answer = api.get(f"/api/v1/runs/{run.id}/checkpoints/4/archive")
+    assert (answer.status_code, answer.json()["code"]) == (503, "node_away")
+
+
+def test_spec_is_the_parents_but_for_what_was_changed(api, run) -> None:
+    made = fork(api, run).json()
+    assert made["spec"] == api.get(f"/api/v1/runs/{run.id}").json()["spec"]
+    assert set(SPEC["agents"]) <= set(made["spec"]["agents"])

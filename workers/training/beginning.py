@@ -1,0 +1,116 @@
+"""What a policy's version 0 is made of: drawn anew, read from a folder, or another run's version.
+
+Invariants: weights that are taken over are checked, name by name and shape by shape, against the model they are said to
+be of, and so is the tokenizer: a policy never begins with weights of another model, of other words or of an adapter of
+another kind. What is taken over is the same content, so it keeps its digest. Every refusal names the field.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flexmarl.algorithms.seeds import derive
+from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.spec.team import FolderModel, Lora
+from workers.models import UnsupportedModel, architecture_of, tokenizer_of
+from workers.models.adapter import WrongAdapterError, check_adapter, initial_adapter, no_adapter
+from workers.models.checks import check_weights
+from workers.models.folders import check_folder, read_adapter
+from workers.models.weights import initial_weights
+from workers.training.errors import RefusalCode, TrainerRefusal
+from workers.training.shelf import Shelf
+from workers.training.wire import BindRequest
+
+if TYPE_CHECKING:
+    import torch
+
+    Weights = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    weights: "Weights"
+    state: "Weights | None" = None
+    """Training state that goes on; None: the optimizer is fresh."""
+    taken: bool = False
+    """It is another run's version."""
+
+
+def beginning_of(spec: ExperimentSpec, asked: BindRequest, words: int, tokenizer: bytes, shelf: Shelf) -> Beginning:
+    """Return what version 0 of a policy begins with. Raises TrainerRefusal, UnsupportedModel or WrongAdapterError."""
+    if not asked.digest:
+        return Beginning(_first_weights(spec, asked.policy, words, shelf))
+    own = sha256(tokenizer).hexdigest()
+    if asked.tokenizer not in ("", own):
+        detail = (
+            f"policies.{asked.policy}.model: its tokenizer is {own[:12]}, that of the weights it shall begin with is "
+            f"{asked.tokenizer[:12]}; keep the environment and the model as they are in the run they come from"
+        )
+        raise TrainerRefusal(RefusalCode.TOKENIZER_DIFFERS, detail)
+    weights = _taken_over(spec, asked, shelf)
+    state = shelf.state(asked.state, asked.digest) if asked.state else None
+    if asked.state and state is None:
+        detail = f"training state {asked.state} does not belong to weights {asked.digest}"
+        raise TrainerRefusal(RefusalCode.STATE, detail)
+    return Beginning(weights, state, taken=True)
+
+
+def tokenizer_for(spec: ExperimentSpec, policy: str, vocabulary: tuple[str, ...]) -> bytes:
+    """Return the tokenizer of a policy's model. Raises UnsupportedModel naming what its folder lacks."""
+    source = spec.policies[policy].model
+    if isinstance(source, FolderModel):
+        with _named(f"policies.{policy}.model.path"):
+            check_folder(Path(source.path))
+            architecture_of(source)
+    return tokenizer_of(source, vocabulary)
+
+
+def _first_weights(spec: ExperimentSpec, policy: str, words: int, shelf: Shelf) -> "dict[str, torch.Tensor]":
+    """Return what version 0 publishes. Adapters over equal models have one base, whoever trains them."""
+    settings, seed = spec.policies[policy], spec.seed
+    if not isinstance(settings.tuning, Lora):
+        with _named(f"policies.{policy}.model"):
+            return initial_weights(settings.model, words, derive(seed, "weights", policy))
+    with _named(f"policies.{policy}.model"):
+        base = initial_weights(settings.model, words, derive(seed, "base", settings.model.model_dump_json()))
+    if settings.precision == "bf16":  # engines compute with the very weights that the trainer does
+        base = {name: tensor.bfloat16() for name, tensor in base.items()}
+    shelf.put_base(base, settings.tuning)
+    if not settings.tuning.adapter:
+        return initial_adapter(base, settings.tuning, derive(seed, "weights", policy))
+    with _named(f"policies.{policy}.tuning"):
+        return read_adapter(settings.tuning.adapter, base, settings.tuning)
+
+
+def _taken_over(spec: ExperimentSpec, asked: BindRequest, shelf: Shelf) -> "dict[str, torch.Tensor]":
+    settings = spec.policies[asked.policy]
+    weights = shelf.weights(asked.digest)
+    if not isinstance(settings.tuning, Lora):
+        with _named(f"policies.{asked.policy}"):
+            no_adapter(shelf.described(asked.digest), asked.policy)
+            check_weights(settings.model, weights)
+        return weights
+    with _named(f"policies.{asked.policy}.tuning"):
+        shelf.find_base(asked.digest, asked.policy, settings.tuning)
+        base = shelf.keep_base()
+        check_weights(settings.model, base)
+        check_adapter(weights, {name: tuple(tensor.shape) for name, tensor in base.items()}, settings.tuning)
+    return weights
+
+
+class _named:
+    """Put the field in front of what is wrong with it."""
+
+    def __init__(self, field: str) -> None:
+        self._field = field
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, UnsupportedModel | WrongAdapterError):
+            raise type(error)(f"{self._field}: {error}") from error
+        if isinstance(error, FileNotFoundError):
+            raise UnsupportedModel(f"{self._field}: {error}") from error
