@@ -18,7 +18,6 @@ host makes of base and delta is compared bit for bit.
 
 import argparse
 import asyncio
-import json
 import os
 import random
 import statistics
@@ -30,20 +29,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import harness
 import numpy as np
 import psycopg
 import torch
-from safetensors.torch import save_file
+from publish_model import SIZES, make_model, team, weights, words
 
 from flexmarl.contracts.spec.experiment import ExperimentSpec
 from tests.support.engines import RunningEngine
 from tests.support.system import Api, System
 from workers.child import IntervalLog
-from workers.models.tokenizer import tokenizer_json, write_tokenizer
-from workers.rollout.environments.registry import family_of
 from workers.training.trainer import CREATE, Trainer
 from workers.training.wire import AccumulateRequest, BindRequest, StepRequest, TrainRow
 from workers.transfer import LocalTier
@@ -51,8 +47,6 @@ from workers.transfer.deltas import Deltas
 from workers.transfer.plane import Plane
 
 ENGINES = 4
-SIZES = {"tiny": (64, 2, 128, 4), "25m": (512, 8, 1376, 8), "50m": (640, 10, 1728, 10), "200m": (1024, 16, 2752, 16)}
-"""hidden, layers, MLP, heads"""
 TIMEOUT_S = 1800.0
 PARTS = ["publish", "engines", "changed"]
 READER = """
@@ -91,56 +85,6 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--changed-size", default="25m", choices=list(SIZES))
     parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
     parser.add_argument("--loads", type=int, default=6, help="versions that engines load in turns with raw readers")
-
-
-# Models -------------------------------------------------------------------------------------------------------------
-
-
-def team() -> dict[str, Any]:
-    return {"agents": {"speaker": {}, "listener": {"policy": "speaker"}}, "environment": {"type": "reference_game"}}
-
-
-def words() -> tuple[str, ...]:
-    return family_of(ExperimentSpec.model_validate(team()).environment).vocabulary()
-
-
-def make_model(folder: Path, size: str) -> Path:
-    """Write a Hugging Face folder of random weights."""
-    hidden, layers, mlp, heads = SIZES[size]
-    vocabulary = words()
-    write_tokenizer(folder, tokenizer_json(vocabulary))
-    config = {
-        "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "vocab_size": len(vocabulary),
-        "hidden_size": hidden, "intermediate_size": mlp, "num_hidden_layers": layers, "num_attention_heads": heads,
-        "num_key_value_heads": heads, "max_position_embeddings": 1024, "hidden_act": "silu", "rms_norm_eps": 1e-6,
-        "rope_parameters": {"rope_theta": 10_000.0, "rope_type": "default"}, "tie_word_embeddings": False,
-        "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "dtype": "float32",
-    }  # fmt: skip
-    (folder / "config.json").write_text(json.dumps(config))
-    save_file(weights(size, len(vocabulary)), folder / "model.safetensors", metadata={"format": "pt"})
-    return folder
-
-
-def weights(size: str, count: int) -> dict[str, torch.Tensor]:
-    hidden, layers, mlp, _ = SIZES[size]
-    shapes: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (count, hidden), "lm_head.weight": (count, hidden), "model.norm.weight": (hidden,)
-    }  # fmt: skip
-    for layer in range(layers):
-        stem = f"model.layers.{layer}."
-        for name in ("q_proj", "k_proj", "v_proj"):
-            shapes[f"{stem}self_attn.{name}.weight"] = (hidden, hidden)
-            shapes[f"{stem}self_attn.{name}.bias"] = (hidden,)
-        shapes[f"{stem}self_attn.o_proj.weight"] = (hidden, hidden)
-        shapes |= {f"{stem}mlp.{name}.weight": (mlp, hidden) for name in ("gate_proj", "up_proj")}
-        shapes[f"{stem}mlp.down_proj.weight"] = (hidden, mlp)
-        shapes |= {f"{stem}{name}.weight": (hidden,) for name in ("input_layernorm", "post_attention_layernorm")}
-    generator = torch.Generator().manual_seed(0)
-    return {
-        name: torch.randn(shape, generator=generator) * hidden**-0.5 if len(shape) > 1
-        else torch.zeros(shape) if name.endswith("bias") else torch.ones(shape)
-        for name, shape in shapes.items()
-    }  # fmt: skip
 
 
 # Publication --------------------------------------------------------------------------------------------------------

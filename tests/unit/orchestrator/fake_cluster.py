@@ -95,8 +95,8 @@ class FakeCluster:
             assert key not in self.micro_batches, f"{key} cut twice"
             self.micro_batches[key] = command.samples
         elif isinstance(command, c.SuspendPolicy):
-            waiting = [x.command for x in self.open.values() if getattr(x.command, "policy", "") == command.policy]
-            asked = [other.kind for other in waiting if other.kind not in ("load_weights", "unload_policy")]
+            of_it = [x.command.kind for x in self.open.values() if getattr(x.command, "policy", "") == command.policy]
+            asked = set(of_it) - {"load_weights", "unload_policy"}
             assert not asked, f"{command.policy} is suspended while it is asked for {asked}"
             self.open[numbered.no] = numbered
         elif isinstance(command, c.KeepCheckpoints):
@@ -118,9 +118,7 @@ class FakeCluster:
             self.keys.add(key)
             self.inbox.append(event)
 
-    @property
-    def status(self):
-        return self.core.state.status
+    status = property(lambda self: self.core.state.status)
 
     def verb(self, verb):
         return self.tell(e.RunVerb(verb=verb, actor="ada"))
