@@ -115,6 +115,8 @@ class Cluster:
                 self._begin(self._play(no, command))
             case c.WriteCheckpoint(label=label, step=step):  # of the evaluation before the first step
                 self._facts.put_nowait(e.CheckpointWritten(label=label, step=step, versions={}, path="", bytes=0))
+            case c.KeepCheckpoints():
+                pass
             case c.CutMicroBatch():
                 self._cut[command.ref.policy, command.ref.no] = len(command.samples)
             case c.BindPolicy() | c.JoinGang() | c.SuspendPolicy() | c.Accumulate() | c.OptimizerStep():
