@@ -185,3 +185,9 @@ def test_weights_that_speak_other_words_are_refused(first, tmp_path: Path) -> No
     text = refused(make_trainer(tmp_path, 2, tuning=LORA), asked)
     assert "tokenizer_differs" in text
     assert "policies.speaker.model" in text
+
+
+def test_whole_weights_of_another_size_are_refused(tmp_path: Path) -> None:
+    digest = make_trainer(tmp_path, 1).bind(BindRequest("speaker", CREATE)).digest
+    text = refused(make_trainer(tmp_path, 2, model={"size": "M"}), BindRequest("speaker", CREATE, digest=digest))
+    assert "policies.speaker: these weights are not the model's" in text
