@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     State = dict[str, torch.Tensor]
 
 
+WIDTH = 16
+"""Joined factors are as wide as a multiple of this."""
+
+
 def over(base: Weights, adapter: "State", lora: Lora, device: str) -> Weights:
     """Return the weights of a base with an adapter that was checked to fit it."""
     import torch
@@ -41,7 +45,7 @@ def _of_layer(layer: Layer, get: "State", prefix: str, lora: Lora, a: Architectu
         present = [pair for pair in found.values() if pair is not None]
         if not present:
             return None
-        down = _side_by_side([pair[0] for pair in present])
+        down = _padded(_side_by_side([pair[0] for pair in present]))
         up = present[0][1].new_zeros(down.shape[1], sum(widths.values()))
         row = column = 0
         for name, width in widths.items():
@@ -72,6 +76,13 @@ def _pair(get: "State", stem: str, lora: Lora, a: Architecture) -> "Factors | No
     elif target == "k_proj":
         up = pair_rotations(up, a.kv_heads)
     return get[part.down].t().contiguous(), up.t().contiguous()
+
+
+def _padded(down: "torch.Tensor") -> "torch.Tensor":
+    """Widen with columns of zeros: of some odd widths, kernels give a row other bits at another place of a batch."""
+    from torch.nn import functional as F
+
+    return F.pad(down, (0, -down.shape[1] % WIDTH)).contiguous()
 
 
 def _side_by_side(downs: "list[torch.Tensor]") -> "torch.Tensor":
