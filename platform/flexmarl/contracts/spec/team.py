@@ -159,7 +159,7 @@ class PolicySpec(Strict):
     gathered in fp32, and a version publishes the masters rounded to bf16: half the bytes."""
     activations: Literal["keep", "recompute"] = "keep"
     """recompute: each layer's intermediate values are computed again in the backward pass instead of being kept. The
-    same gradient in less memory, for about a quarter more time."""
+    same gradient in less memory, for one more forward pass."""
     tuning: Tuning = FullTuning()
     optimizer: AdamW = AdamW()
     devices: Devices = Devices()
