@@ -90,6 +90,7 @@ CALLS: dict[str, tuple[Call, ...]] = {
         Call("Demand against engines, queues, open turns", "/runs/{key}/load", query=(("window", "window_s"),)),
         Call("Engines with their states", "/runs/{key}/engines", query=(("policy", "policy"),)),
         Call("Places given and moved, with their cost", "/runs/{key}/engine-moves", query=(("policy", "policy"),)),
+        Call("Policies on trainer devices, with their cost", "/runs/{key}/swaps", query=(("policy", "policy"),)),
     ),
     "attempts": (Call("Attempts, each with the reason it ended", "/runs/{key}/attempts"),),
     "playground": (

@@ -8,7 +8,8 @@ from flexmarl.contracts.commands import LoadWeights
 from flexmarl.contracts.events import DeviceUse, TurnsAsked
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.store import engines as registry
-from flexmarl.store import runs
+from flexmarl.store import intervals, runs
+from flexmarl.store.intervals import BusyInterval
 from flexmarl.store.load_reports import AskedReport, EngineLoad, OpenTurn, put_asked, put_engines
 from tests.controlplane.test_joint import read, refused
 from tests.support.controlplane import SEATS
@@ -106,6 +107,28 @@ def test_moves_are_paged_with_their_reason(api, run) -> None:
     assert page["results"] == whole[:1]
     assert api.get(page["next"]).json()["results"] == whole[1:]
     assert read(api, run, "engine-moves?kind=engine_assigned")["results"] == whole[1:]
+
+
+def test_swaps_are_paged_with_what_was_moved(api, run) -> None:
+    rows = [
+        BusyInterval(0, "bind", "solver", 10.0, 10.5),
+        BusyInterval(1, "train", "solver", 10.5, 11.0, tokens=5),
+        BusyInterval(2, "suspend", "solver", 11.0, 11.25, bytes=4096),
+        BusyInterval(3, "resume", "solver", 12.0, 12.5, bytes=4096),
+    ]
+    intervals.put(store_connection(), run.no, 7, "box.cpu1", incarnation="t7.1.1", rows=rows)
+    whole = read(api, run, "swaps")["results"]
+    assert [(one["phase"], one["bytes"], one["seconds"]) for one in whole] == [
+        ("resume", 4096, 0.5), ("suspend", 4096, 0.25), ("bind", 0, 0.5),
+    ]  # fmt: skip
+    assert {(one["policy"], one["device_id"], one["lease_id"]) for one in whole} == {("solver", "box.cpu1", 7)}
+    page = read(api, run, "swaps?limit=2")
+    assert page["results"] == whole[:2]
+    assert api.get(page["next"]).json()["results"] == whole[2:]
+    assert read(api, run, "swaps?phase=suspend")["results"] == whole[1:2]
+    assert read(api, run, "swaps?policy=other")["results"] == []
+    assert refused(api, run, "swaps?phase=guess") == "unknown_value"
+    assert refused(api, run, "swaps?cursor=nonsense") == "not_a_cursor"
 
 
 def test_an_ended_run_is_asked_for_nothing_and_its_window_ends_with_it(api, run) -> None:

@@ -11,11 +11,14 @@ from asgiref.sync import async_to_sync
 from flexmarl.contracts.live import Progress
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.common.store import store_connection
-from flexmarl.store import attempts, logs, nodes, runs
+from flexmarl.controlplane.runs.models import Run
+from flexmarl.store import attempts, intervals, logs, nodes, runs
 from flexmarl.store.attempts import BegunAttempt
 from flexmarl.store.decisions import MetricPoint, RulingLine, _write_metrics, _write_rulings
+from flexmarl.store.intervals import BusyInterval
 from flexmarl.store.logs import LogLine
 from flexmarl.store.nodes import DeviceFacts, NodeFacts
+from tests.controlplane.test_checkpoints import keep
 from tests.controlplane.test_load import served
 from tests.controlplane.test_queue import ask
 from tests.support.controlplane import SPEC, key
@@ -24,8 +27,8 @@ from tests.support.store_story import Story
 
 pytestmark = pytest.mark.django_db
 FORMATS = jsonschema.Draft202012Validator.FORMAT_CHECKER
-STREAMS = {"stream"}
-"""Has no end: what it says is tested with the streams."""
+STREAMS = {"stream", "checkpoints_archive"}
+"""One has no end, what it says is tested with the streams; the other is bytes of a node, tested with checkpoints."""
 NEEDED = {
     "runs_config_diff": {"against": "other"},
     "runs_trajectory_compare": {"ids": "1-0-1,1-1-1"},
@@ -117,6 +120,8 @@ def ids(api, admin_api, editor, make_run, person) -> dict[str, object]:
     _add_a_cohort_under_way(lagging)
     told = make_run(editor, RunStatus.RUNNING, agents=agents)
     served(told, "rack")
+    _add_swaps(told)
+    kept, forked = _forks(api, make_run(editor, RunStatus.RUNNING))
     other = made(api, "runs", {"spec": {**SPEC, "seed": 7}})
     base = f"runs/{run.id}"
     made(api, f"{base}/trajectories/{played.trajectory}/labels", {"label": "good"}, 200, "put")
@@ -134,7 +139,8 @@ def ids(api, admin_api, editor, make_run, person) -> dict[str, object]:
     operation = made(api, f"{base}/actions/pause", status=202)
     return {
         "run_id": run.id, "runs_lag.run_id": lagging.id, "runs_load.run_id": told.id,
-        "runs_engine_moves.run_id": told.id,
+        "runs_engine_moves.run_id": told.id, "runs_swaps.run_id": told.id,
+        "runs_checkpoints.run_id": kept, "checkpoints_read.run_id": kept, "step": 4, "runs_lineage.run_id": forked,
         "other": other["id"], "role": "speaker", "draw": 1, "trajectory_id": played.trajectory,
         "operation_id": operation["id"], "device_id": "box.cpu0", "nodes_read.name": "box", "pools_read.name": "gpu",
         "quotas_read.name": "gpu", "templates_read.name": "reference_game", "name": "default",
@@ -152,6 +158,20 @@ def nothing_in(name, body) -> list[str]:
     if isinstance(body, list):
         return [] if body else [name]
     return [f"{name}.{member}" for member, value in (body or {}).items() if value == []]
+
+
+def _forks(api, run) -> tuple[str, str]:
+    """Fork a run with a checkpoint, and its fork as well; return the first two of the three."""
+    keep(run, 4, kept_by=["last"])
+    forked = made(api, f"runs/{run.id}/actions/fork", {"checkpoint": 4})
+    keep(Run.objects.get(pk=forked["id"]), 4)
+    made(api, f"runs/{forked['id']}/actions/fork", {"checkpoint": 4})
+    return str(run.id), forked["id"]
+
+
+def _add_swaps(run) -> None:
+    rows = [BusyInterval(0, "bind", "solver", 10.0, 10.5)]
+    intervals.put(store_connection(), run.no, 7, "rack.cpu1", incarnation="t7.1.1", rows=rows)
 
 
 def _add_what_children_told(run) -> None:

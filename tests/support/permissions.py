@@ -233,6 +233,7 @@ API: dict[str, dict[str, Row]] = {
     "api-run-decisions": _read,
     "api-run-engines": _read,
     "api-run-engine-moves": _read,
+    "api-run-swaps": _read,
     "api-run-load": _read,
     "api-run-lag": _read,
     "api-run-store": _read,

@@ -46,6 +46,7 @@ def _read(request: HttpRequest, found: Any, row: dict[str, Any]) -> dict[str, An
     order = [agent["policy"] for agent in row["agents"]]
     payload["policies"].sort(key=lambda one: order.index(one["policy"]) if one["policy"] in order else len(order))
     moves = telemetry.engine_moves(found, (), [policy] if policy else (), None, MOVES)
+    swaps = telemetry.swaps(found, (), [policy] if policy else (), None, MOVES)
     agents = agents_by_policy(row)
     by_role = {agent["role"]: agent for agent in row["agents"]}
     shown = words.chosen(payload["engines"], state, policy)
@@ -66,6 +67,10 @@ def _read(request: HttpRequest, found: Any, row: dict[str, Any]) -> dict[str, An
             for one in moves["results"]
         ],
         "more_moves": moves["next"] is not None,
+        "swaps": [
+            {**one, "agent": agents.get(one["policy"]), "look": words.SWAPS[one["phase"]]} for one in swaps["results"]
+        ],
+        "more_swaps": swaps["next"] is not None,
         "shares": _shares(found),
         "longest": [
             {**one, "agent": by_role.get(one["role"]), "evaluated": one["draw"] >= EVALUATION_DRAWS,

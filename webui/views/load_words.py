@@ -29,6 +29,13 @@ MOVE_CAUSES = {
 }
 """Why a place was given -> words."""
 
+SWAPS = {
+    "bind": ("bound to", "Made, or restored from its committed version"),
+    "suspend": ("suspended from", "Taken off with all that it had gathered"),
+    "resume": ("brought back to", "It goes on with what it had gathered"),
+}
+"""What became of a policy on a trainer device -> (words, meaning)."""
+
 LEFT_CAUSES = {
     "aborted": ("handed back", "The engine ended it: a policy left, weights came, or the engine stopped"),
     "silent": ("silence", "The engine said nothing for about five seconds while another one could answer"),

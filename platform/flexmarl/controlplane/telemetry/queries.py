@@ -26,6 +26,7 @@ from flexmarl.controlplane.telemetry.pipeline import pipeline_of as pipeline
 from flexmarl.controlplane.telemetry.places import store_state
 from flexmarl.controlplane.telemetry.pools import busy_devices, busy_week
 from flexmarl.controlplane.telemetry.series import MAX_RUNS, catalogue, data, describe, matching
+from flexmarl.controlplane.telemetry.swaps import swaps
 from flexmarl.controlplane.telemetry.timeline import timeline, utilisation
 from flexmarl.controlplane.telemetry.trajectories import cohort_of, labelled, parse_id
 from flexmarl.controlplane.telemetry.trajectories import detail as trajectory
@@ -89,6 +90,7 @@ __all__ = [
     "pipeline",
     "prometheus_text",
     "store_state",
+    "swaps",
     "timeline",
     "trajectory",
     "trajectory_compare",
