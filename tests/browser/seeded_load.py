@@ -9,7 +9,9 @@ import math
 import time
 from typing import Any
 
+from flexmarl.store import intervals
 from flexmarl.store.decisions import RulingLine, _write_rulings
+from flexmarl.store.intervals import BusyInterval
 from flexmarl.store.load_reports import SLOT_S, SLOTS
 
 BEFORE_S, AHEAD_S = 590, 1200
@@ -17,9 +19,22 @@ ENGINES = 3
 """Of the run that has ended."""
 
 
+def _swaps(conn: Any, run_no: int, roles: list[str], end: float) -> None:
+    """Let two policies take turns on a trainer device, as its node would tell."""
+    first, second = roles[0], roles[-1]
+    told = [("suspend", first, 60.0, 0.21, 52_428_800), ("resume", second, 59.7, 0.34, 48_234_496)]
+    rows = [
+        BusyInterval(n, phase, policy, end - ago, end - ago + s, 0, size)
+        for n, (phase, policy, ago, s, size) in enumerate(told)
+    ]
+    rows.append(BusyInterval(2, "bind", first, end - 90.0, end - 89.2))
+    intervals.put(conn, run_no, 0, "box.cpu1", incarnation=f"swaps.{run_no}", rows=rows)
+
+
 def load(conn: Any, run_no: int, story: Any, roles: list[str], end: float) -> None:
     """Tell the load of a run: of one that lives now, of another one before its end."""
     live = story.ended_ago_s == 0
+    _swaps(conn, run_no, roles, end)
     if not live:
         _engines(conn, run_no, end)
         _moves(conn, run_no, roles, end)
