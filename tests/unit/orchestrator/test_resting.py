@@ -104,7 +104,8 @@ def test_a_frozen_run_lets_the_trainer_finish_what_it_was_given():
     assert freeze(cluster).status is RunStatus.PAUSING
     issued = len(cluster.kinds())
     until(cluster, RunStatus.PAUSED)
-    assert cluster.kinds()[issued:] == [], "nothing new is begun"
+    begun = set(cluster.kinds()[issued:]) - {"keep_checkpoints"}  # a row about one that was under way
+    assert not begun, "nothing new is begun"
     ask(cluster, Verb.RESUME)
     cluster.run()
     account(cluster)
