@@ -77,6 +77,9 @@ class Gangs:
 
     def listen(self, host: str, secret: str) -> int:
         """Open this trainer's rendezvous on the address of its child; returns its port."""
+        if self._builder.shared:
+            import torch.distributed.fsdp  # noqa: F401 - takes seconds, for which the first gang would wait
+
         self._rendezvous, self._host, self._secret = Rendezvous(host), host, secret
         return self._rendezvous.port
 
@@ -251,6 +254,11 @@ class _Builder:
     def __init__(self, spec: ExperimentSpec, intervals: IntervalLog) -> None:
         self._spec = spec
         self._intervals = intervals
+
+    @property
+    def shared(self) -> bool:
+        """Whether several ranks may ever share a policy."""
+        return any(policy.devices.most > 1 for policy in self._spec.policies.values())
 
     def learner(self, policy: str, group: Group, shapes: Shapes, epoch: str) -> ShardedLearner:
         settings, algorithm = self._spec.policies[policy], self._spec.algorithm
