@@ -234,18 +234,3 @@ def _draws(spec: ExperimentSpec) -> Iterator[Problem]:
             "would make a step of more than it needs.",
             hint="Set none or extra_members, or group_filter: drop_zero_variance in /sampling.",
         )
-
-
-def _shared_devices(spec: ExperimentSpec) -> Iterator[Problem]:
-    """What is known of a whole pair or trajectory before its rows are taken is known to one trainer alone."""
-    algorithm = spec.algorithm
-    named = {"/algorithm/loss/type": algorithm.loss.type, "/algorithm/advantage/type": algorithm.advantage.type}
-    found = next((name for name in named.values() if name in PAIRED or name == "gae"), None)
-    for name in spec.trainable_policies():
-        if found is not None and spec.policies[name].devices.most > 1:
-            yield Problem(
-                pointer=f"/policies/{name}/devices",
-                code="not_with_gangs",
-                detail=f"{found} looks at whole pairs and episodes first, and a gang shares their rows out.",
-                hint="Set 1, or another advantage and loss such as grpo and ppo_clip.",
-            )

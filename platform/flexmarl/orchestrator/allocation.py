@@ -149,10 +149,13 @@ def on_demand(seen: Snapshot) -> list[Change]:
 
 
 def spread_once(seen: Snapshot) -> list[Change]:
-    """Bind who is nowhere, and move nobody."""
+    """Bind who is nowhere, and move nobody: whoever has chosen devices first, then the largest gangs.
+
+    In another order, policies that could share a device would take those that a gang cannot do without.
+    """
     book = _open(seen)
     changes: list[Change] = []
-    for name in _waiting(seen):
+    for name in sorted(_waiting(seen), key=lambda name: _choice(seen.policies[name])):
         standing, room = seen.policies[name], book.room(name)
         if len(room) < standing.least:
             continue
@@ -161,6 +164,10 @@ def spread_once(seen: Snapshot) -> list[Change]:
         book.bind(name, gang)
         changes.append(Bind(name, gang, "static", f"{name} is trained there from now on"))
     return changes
+
+
+def _choice(standing: Standing) -> tuple[bool, int]:
+    return not standing.homes, -standing.least
 
 
 def next_look(seen: Snapshot) -> float | None:

@@ -175,7 +175,7 @@ def _reach(state: RunState) -> Literal["process", "host", "cluster"]:
     devices = [lease.device_id for lease in state.of_use(DeviceUse.TRAINER)]
     if len(devices) == 1:
         return "process"
-    return "host" if len({device.partition(".")[0] for device in devices}) == 1 else "cluster"
+    return "host" if len({device.rpartition(".")[0] for device in devices}) == 1 else "cluster"
 
 
 def _bind(ctx: Context, name: str, policy: PolicyState) -> None:

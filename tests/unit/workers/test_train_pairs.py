@@ -203,13 +203,3 @@ def test_what_preferences_do_not_read_is_refused(changes: dict, pointer: str, co
     assert not broken_rules(make_spec(**PAIRS))
     found = broken_rules(make_spec(**(PAIRS | changes)))
     assert (pointer, code) in {(problem.pointer, problem.code) for problem in found}
-
-
-def test_a_gang_that_would_share_out_their_rows_is_refused():
-    for algorithm in (
-        {"loss": {"type": "online_dpo"}, "advantage": {"type": "best_worst"}},
-        {"advantage": {"type": "gae"}},
-    ):
-        devices = {"policies": {"speaker": {"devices": 2}}, "resources": {"training_devices": 2}}
-        spec = make_spec(algorithm=algorithm, **devices)
-        assert [(p.pointer, p.code) for p in broken_rules(spec)] == [("/policies/speaker/devices", "not_with_gangs")]
