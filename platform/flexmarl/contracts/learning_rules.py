@@ -22,7 +22,6 @@ def learning_rules(spec: ExperimentSpec) -> Iterator[Problem]:
     yield from _pairs(spec)
     yield from _members(spec)
     yield from _draws(spec)
-    yield from _shared_devices(spec)
 
 
 def _loss_settings(loss: Loss) -> Iterator[Problem]:
