@@ -2,7 +2,7 @@
 
 Invariants: a reference is never trained, and it is the same for every life of a trainer, since its weights are found by
 the digest of version 0 and claimed in the state plane for as long as the run's folder is there. A run that compares
-with none loads none. It stays on the device while its policy is suspended.
+with none loads none. It stays on the device while its policy is suspended, unless an engine gets the device.
 """
 
 from typing import TYPE_CHECKING
@@ -42,6 +42,10 @@ class References:
         if weights is not None:
             self._decoders[policy] = self._decoder(policy, weights, shelf)
         return self._decoders.get(policy)
+
+    def clear(self) -> None:
+        """Let go of what policies are compared with; it is loaded again when one comes back."""
+        self._decoders.clear()
 
     def shared(self, policy: str, digest: str, shelf: Shelf) -> "Mapping[str, torch.Tensor] | None":
         """Return a policy's first version for the ranks that share it, None where it is not needed.

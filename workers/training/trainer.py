@@ -20,6 +20,7 @@ from flexmarl.algorithms.seeds import derive
 from flexmarl.contracts.spec.experiment import ExperimentSpec
 from flexmarl.contracts.spec.team import Lora
 from workers.child import IntervalLog
+from workers.memory import give_back
 from workers.models import UnsupportedModel
 from workers.models.adapter import WrongAdapterError
 from workers.training.beginning import beginning_of
@@ -49,6 +50,8 @@ from workers.training.wire import (
     StepRequest,
     SuspendReply,
     SuspendRequest,
+    VacateReply,
+    VacateRequest,
 )
 from workers.transfer import StateError, StateMissing
 from workers.vocabulary import Codec
@@ -76,6 +79,8 @@ class Trainer:
         self._suspension = Suspension(partial(plane_of, home, run_id, incarnation))
         self._references = References(spec, device, self._making.bases)
         self.gangs = Gangs(spec, device, intervals)
+        self._vacated = 0
+        """Number of the last command by which the device was given up."""
         self._behind: dict[str, dict[int, str]] = {}
         """Policy -> version whose training state is being written, with its digest."""
 
@@ -83,6 +88,8 @@ class Trainer:
         """Hold a policy: made new, restored, or as it is; its accumulator is empty afterwards."""
         if asked.policy not in self._spec.policies:
             raise TrainerRefusal(RefusalCode.NOT_BOUND, f"the run has no policy {asked.policy!r}")
+        if 0 < asked.order < self._vacated:
+            raise TrainerRefusal(RefusalCode.SUPERSEDED, "the device was given up since this was asked for")
         began = time.time()
         if not self.gangs.fit(asked):
             self._held.pop(asked.policy, None)
@@ -181,6 +188,18 @@ class Trainer:
         self.gangs.leave(asked.policy)
         self._intervals.add("suspend", asked.policy, began, time.time(), bytes=done.bytes)
         return SuspendReply(done.ticket, done.bytes, done.seconds)
+
+    def vacate(self, asked: VacateRequest) -> VacateReply:
+        """Keep nothing on the device; policies that lie suspended elsewhere stay so."""
+        self._vacated = max(self._vacated, asked.order)
+        left = [policy for policy, held in self._held.items() if held.learner is not None]
+        for policy in left:
+            del self._held[policy]
+            self.gangs.leave(policy)
+        self._suspension.give_back()
+        self._references.clear()
+        give_back(self._making.device)
+        return VacateReply(left)
 
     def _resume(self, asked: BindRequest) -> BindReply:
         """Take a policy up where a trainer of this run suspended it, this one or another."""

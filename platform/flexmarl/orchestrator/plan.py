@@ -56,6 +56,8 @@ class Plan:
     """Policies that an engine holds at once, None: all of them."""
     allocates: bool
     """There is a choice of trainer devices, or too few places on them: what is bound where is decided as it goes."""
+    colocated: bool
+    """Trainers share the devices of engines, in turns."""
     sampler: TaskSampler
     estimator: AdvantageEstimator
     group_key: GroupKey
@@ -104,6 +106,7 @@ def make_plan(spec: ExperimentSpec) -> Plan:
         ordered=spec.mechanisms.ordered,
         places=_places(spec),
         allocates=_allocates(spec),
+        colocated=spec.mechanisms.allocation.type == "colocated",
         sampler=TASK_SAMPLERS.get(sampling.task_sampler),
         estimator=ADVANTAGES.get(algorithm.advantage.type),
         group_key=GROUP_KEYS.get(algorithm.group_key),
@@ -121,6 +124,8 @@ def _places(spec: ExperimentSpec) -> int | None:
 
 def _allocates(spec: ExperimentSpec) -> bool:
     resources, policies = spec.resources, len(spec.trainable_policies())
+    if spec.mechanisms.allocation.type == "colocated":
+        return True
     return resources.training_devices > 1 or (resources.trainer_policies or policies) < policies
 
 

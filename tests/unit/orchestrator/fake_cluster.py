@@ -23,6 +23,7 @@ from tests.unit.orchestrator.fake_parts import (
     episode,
     load,
     make_spec,
+    shares,
     suspend,
     unload,
 )
@@ -47,6 +48,10 @@ class FakeCluster:
         self.voided = []
         self.children, self.uses, self.ended = {}, {}, set()
         self.next_lease = 1
+        self.made_for = {}
+        """Command, where two share a device -> life of the child that it is for."""
+        self.mates = {}
+        """Lease -> the one that shares its device."""
         self.lives = 0
         self.versions = {}
         self.groups, self.micro_batches = {}, {}
@@ -96,7 +101,8 @@ class FakeCluster:
             self.micro_batches[key] = command.samples
         elif isinstance(command, c.SuspendPolicy):
             of_it = [x.command.kind for x in self.open.values() if getattr(x.command, "policy", "") == command.policy]
-            asked = set(of_it) - {"load_weights", "unload_policy"}
+            # A child takes them in the order of their numbers; one that a repetition has answered changes nothing.
+            asked = set(of_it) - {"load_weights", "unload_policy", "bind_policy" if self.mates else ""}
             assert not asked, f"{command.policy} is suspended while it is asked for {asked}"
             self.open[numbered.no] = numbered
         elif isinstance(command, c.KeepCheckpoints):
@@ -106,6 +112,8 @@ class FakeCluster:
             self.end_lease(command.lease_id, "released")
         else:
             self.open[numbered.no] = numbered
+            if self.mates and getattr(command, "lease_id", 0) in self.children:
+                self.made_for[numbered.no] = self.core.state.leases[command.lease_id].incarnation
 
     def end_lease(self, lease_id, reason):
         if lease_id not in self.ended:
@@ -169,7 +177,8 @@ class FakeCluster:
         if self.voided and rng.random() < faults.zombie:
             number, numbered = self.voided.pop(rng.randrange(len(self.voided)))
             child = self.children.get(getattr(numbered.command, "lease_id", -1))
-            if child is not None:
+            # A request reaches the life that it was made for; where that matters beyond what it names, it is told.
+            if child is not None and self.made_for.get(number, child.incarnation) == child.incarnation:
                 self.act(numbered.command, child, number)
 
     def recall(self, lease_id, withdrawn=False):
@@ -196,8 +205,16 @@ class FakeCluster:
             return True
         return command.lease_id in self.children
 
+    def beside(self, lease_id):
+        """Return the living child that shares a lease's device, None while there is none."""
+        mate = self.mates.get(lease_id)
+        return self.children.get(mate)
+
     def act(self, command, child, number=0):
         """Do what the command says to the child itself. Returns an error code, or None."""
+        refused = shares(command, child, self.beside(command.lease_id), number)
+        if refused is not None or isinstance(command, c.SleepEngine | c.WakeEngine | c.VacateTrainer):
+            return refused
         if isinstance(command, c.LoadWeights | c.UnloadPolicy):
             return (load if isinstance(command, c.LoadWeights) else unload)(command, child, number)
         if isinstance(command, c.BindPolicy | c.SuspendPolicy):
@@ -249,11 +266,18 @@ class FakeCluster:
     def grant(self, number, command):
         del self.open[number]
         leases = []
+        first = self.next_lease
         for use, count in ((e.DeviceUse.ENGINE, command.engines), (e.DeviceUse.TRAINER, command.trainers)):
             for _ in range(count):
                 lease_id, self.next_lease = self.next_lease, self.next_lease + 1
                 self.uses[lease_id] = use
                 leases.append(e.GrantedDevice(lease_id=lease_id, device_id=f"box.cpu{lease_id}", use=use))
+        for engine in range(first, first + command.beside):
+            lease_id, self.next_lease = self.next_lease, self.next_lease + 1
+            self.uses[lease_id] = e.DeviceUse.TRAINER
+            self.mates |= {engine: lease_id, lease_id: engine}
+            device_id, use = f"box.cpu{engine}", e.DeviceUse.TRAINER
+            leases.append(e.GrantedDevice(lease_id=lease_id, device_id=device_id, use=use, beside=engine))
         key = ",".join(str(lease.lease_id) for lease in leases)
         self.put(f"granted:{key}", e.DevicesGranted(leases=tuple(leases), command_no=number))
 
@@ -267,6 +291,12 @@ class FakeCluster:
             event = e.WeightsServed(**common, **told, command_no=number)
         elif isinstance(command, c.UnloadPolicy):
             event = e.PolicyUnloaded(**common, policy=command.policy, command_no=number)
+        elif isinstance(command, c.SleepEngine):
+            event = e.EngineSlept(**common, bytes=100, seconds=0.01, command_no=number)
+        elif isinstance(command, c.WakeEngine):
+            event = e.EngineWoke(**common, seconds=0.01, command_no=number)
+        elif isinstance(command, c.VacateTrainer):
+            event = e.TrainerVacated(**common, command_no=number)
         elif isinstance(command, c.BindPolicy):
             history = self.versions.setdefault(command.policy, [digest(command.policy, 0)])
             version = command.version or 0

@@ -3,6 +3,7 @@
 import hashlib
 from dataclasses import dataclass, field
 
+from flexmarl.contracts import commands as c
 from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 
@@ -55,11 +56,34 @@ class Child:
     holds: dict = field(default_factory=dict)
     orders: dict = field(default_factory=dict)
     """Policy -> number of the last load."""
+    asleep: bool = False
+    turned: int = 0
+    """Last command by which its device changed hands."""
     trains: dict = field(default_factory=dict)
     suspended: dict = field(default_factory=dict)
     """Policy -> ticket, and the micro-batches in its accumulator."""
     resumed: list = field(default_factory=list)
     """Tickets that were taken up here: asked again, it is done already."""
+
+
+def shares(command, child, mate, number):
+    """Do what turns a shared device over. Returns why a child refuses; asserts that never both have something on it."""
+    turns = isinstance(command, c.SleepEngine | c.WakeEngine | c.VacateTrainer)
+    if (turns or isinstance(command, c.BindPolicy)) and number < child.turned:
+        return "superseded"
+    if turns:
+        child.turned, child.asleep = number, isinstance(command, c.SleepEngine)
+    if isinstance(command, c.SleepEngine):
+        child.holds.clear()
+    elif isinstance(command, c.VacateTrainer):
+        child.trains.clear()
+    elif isinstance(command, c.LoadWeights) and child.asleep:
+        return "asleep"
+    elif mate is not None and isinstance(command, c.LoadWeights):
+        assert not mate.trains, f"an engine loads while {sorted(mate.trains)} are on its device"
+    elif mate is not None and isinstance(command, c.BindPolicy):
+        assert not mate.holds, f"{command.policy} is bound where an engine holds {mate.holds}"
+    return None
 
 
 def load(command, child, number):

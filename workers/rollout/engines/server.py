@@ -33,8 +33,11 @@ from workers.rollout.engines.wire import (
     Held,
     LoadRequest,
     NotHeld,
+    SleepRequest,
+    Slept,
     Stats,
     UnloadRequest,
+    WakeRequest,
 )
 
 log = structlog.get_logger(__name__)
@@ -66,6 +69,8 @@ class EngineServer:
         self._orders: dict[str, int] = {}
         """Policy -> number of the last load command; an older one that arrives late is refused."""
         self._sleep = Sleep()
+        self._turned = 0
+        """Number of the last command to sleep or to wake."""
         self._device = asyncio.Lock()
         """Held by whoever computes: generation or a load."""
         self._wake = asyncio.Event()
@@ -168,19 +173,46 @@ class EngineServer:
         self._engine.make_room(asked.policy, asked.keeps)
         return weights
 
-    async def _fall_asleep(self, _: web.Request) -> web.Response:
-        """Give the memory back; answers when nothing is held any more."""
+    async def _fall_asleep(self, request: web.Request) -> web.Response:
+        """Give the memory back, once nothing runs if that is waited for; answers when nothing is held any more."""
+        asked = msgspec.json.decode(await request.read() or b"{}", type=SleepRequest)
+        if self._overtaken(asked):
+            return self._refusal(409, "superseded", "a later command to sleep or to wake was here already")
+        self._sleep.near = asked.drain
+        try:
+            while asked.drain and self._engine.busy:
+                await asyncio.sleep(UNLOAD_LOOKS_S)
+            async with self._device:
+                awake, started = self._sleep.held is None, time.time()
+                self._sleep.begin(self._engine)
+                self._fetch.forget()
+                if awake:
+                    self._busy_time.close()
+                    self._intervals.add("sleep", "", started, time.time(), bytes=self._sleep.freed)
+        finally:
+            self._sleep.near = False
+        return json_response(Slept(self._sleep.freed))
+
+    async def _wake_up(self, request: web.Request) -> web.Response:
+        """Hold again what was held before, or nothing if that is asked for; answers with what is held."""
+        asked = msgspec.json.decode(await request.read() or b"{}", type=WakeRequest)
+        if self._overtaken(asked):
+            return self._refusal(409, "superseded", "a later command to sleep or to wake was here already")
         async with self._device:
-            self._sleep.begin(self._engine)
-            self._fetch.forget()
+            asleep, started = self._sleep.held is not None, time.time()
+            with self._intervals.progress.work():
+                if asked.empty:
+                    self._sleep.forget()
+                await self._sleep.end(self._engine, lambda asked: asyncio.to_thread(self._bring, asked))
+            if asleep:
+                self._intervals.add("wake", "", started, time.time())
         return json_response(self._engine.holds())
 
-    async def _wake_up(self, _: web.Request) -> web.Response:
-        """Hold again what was held before; answers with it."""
-        async with self._device:
-            with self._intervals.progress.work():
-                await self._sleep.end(self._engine, lambda asked: asyncio.to_thread(self._bring, asked))
-        return json_response(self._engine.holds())
+    def _overtaken(self, asked: SleepRequest | WakeRequest) -> bool:
+        """Tell whether a later command to sleep or to wake has been here; note this one if not."""
+        late = 0 < asked.order < self._turned
+        self._turned = max(self._turned, asked.order)
+        return late
 
     async def _unload(self, request: web.Request) -> web.Response:
         """Forget a policy once nothing of it runs; from now on its requests are refused."""
