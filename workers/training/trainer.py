@@ -79,8 +79,6 @@ class Trainer:
         self._suspension = Suspension(partial(plane_of, home, run_id, incarnation))
         self._references = References(spec, device, self._making.bases)
         self.gangs = Gangs(spec, device, intervals)
-        self._vacated = 0
-        """Number of the last command by which the device was given up."""
         self._behind: dict[str, dict[int, str]] = {}
         """Policy -> version whose training state is being written, with its digest."""
 
@@ -88,8 +86,7 @@ class Trainer:
         """Hold a policy: made new, restored, or as it is; its accumulator is empty afterwards."""
         if asked.policy not in self._spec.policies:
             raise TrainerRefusal(RefusalCode.NOT_BOUND, f"the run has no policy {asked.policy!r}")
-        if 0 < asked.order < self._vacated:
-            raise TrainerRefusal(RefusalCode.SUPERSEDED, "the device was given up since this was asked for")
+        self._suspension.refuse_older(asked.order)
         began = time.time()
         if not self.gangs.fit(asked):
             self._held.pop(asked.policy, None)
@@ -191,12 +188,9 @@ class Trainer:
 
     def vacate(self, asked: VacateRequest) -> VacateReply:
         """Keep nothing on the device; policies that lie suspended elsewhere stay so."""
-        self._vacated = max(self._vacated, asked.order)
-        left = [policy for policy, held in self._held.items() if held.learner is not None]
-        for policy in left:
-            del self._held[policy]
-            self.gangs.leave(policy)
-        self._suspension.give_back()
+        for policy in (left := [policy for policy, held in self._held.items() if held.learner is not None]):
+            self.let_go(policy)
+        self._suspension.vacate(asked.order)
         self._references.clear()
         give_back(self._making.device)
         return VacateReply(left)

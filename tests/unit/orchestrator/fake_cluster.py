@@ -21,10 +21,13 @@ from tests.unit.orchestrator.fake_parts import (
     bind,
     digest,
     episode,
+    granted,
     load,
     make_spec,
     shares,
     suspend,
+    suspended,
+    turned,
     unload,
 )
 
@@ -48,10 +51,8 @@ class FakeCluster:
         self.voided = []
         self.children, self.uses, self.ended = {}, {}, set()
         self.next_lease = 1
-        self.made_for = {}
-        """Command, where two share a device -> life of the child that it is for."""
-        self.mates = {}
-        """Lease -> the one that shares its device."""
+        self.made_for, self.mates = {}, {}
+        """Where two share a device: command -> life that it is for; lease -> the other one's."""
         self.lives = 0
         self.versions = {}
         self.groups, self.micro_batches = {}, {}
@@ -101,7 +102,6 @@ class FakeCluster:
             self.micro_batches[key] = command.samples
         elif isinstance(command, c.SuspendPolicy):
             of_it = [x.command.kind for x in self.open.values() if getattr(x.command, "policy", "") == command.policy]
-            # A child takes them in the order of their numbers; one that a repetition has answered changes nothing.
             asked = set(of_it) - {"load_weights", "unload_policy", "bind_policy" if self.mates else ""}
             assert not asked, f"{command.policy} is suspended while it is asked for {asked}"
             self.open[numbered.no] = numbered
@@ -205,14 +205,9 @@ class FakeCluster:
             return True
         return command.lease_id in self.children
 
-    def beside(self, lease_id):
-        """Return the living child that shares a lease's device, None while there is none."""
-        mate = self.mates.get(lease_id)
-        return self.children.get(mate)
-
     def act(self, command, child, number=0):
         """Do what the command says to the child itself. Returns an error code, or None."""
-        refused = shares(command, child, self.beside(command.lease_id), number)
+        refused = shares(command, child, self.children.get(self.mates.get(command.lease_id)), number)
         if refused is not None or isinstance(command, c.SleepEngine | c.WakeEngine | c.VacateTrainer):
             return refused
         if isinstance(command, c.LoadWeights | c.UnloadPolicy):
@@ -265,19 +260,7 @@ class FakeCluster:
 
     def grant(self, number, command):
         del self.open[number]
-        leases = []
-        first = self.next_lease
-        for use, count in ((e.DeviceUse.ENGINE, command.engines), (e.DeviceUse.TRAINER, command.trainers)):
-            for _ in range(count):
-                lease_id, self.next_lease = self.next_lease, self.next_lease + 1
-                self.uses[lease_id] = use
-                leases.append(e.GrantedDevice(lease_id=lease_id, device_id=f"box.cpu{lease_id}", use=use))
-        for engine in range(first, first + command.beside):
-            lease_id, self.next_lease = self.next_lease, self.next_lease + 1
-            self.uses[lease_id] = e.DeviceUse.TRAINER
-            self.mates |= {engine: lease_id, lease_id: engine}
-            device_id, use = f"box.cpu{engine}", e.DeviceUse.TRAINER
-            leases.append(e.GrantedDevice(lease_id=lease_id, device_id=device_id, use=use, beside=engine))
+        leases = granted(self, command)
         key = ",".join(str(lease.lease_id) for lease in leases)
         self.put(f"granted:{key}", e.DevicesGranted(leases=tuple(leases), command_no=number))
 
@@ -291,12 +274,8 @@ class FakeCluster:
             event = e.WeightsServed(**common, **told, command_no=number)
         elif isinstance(command, c.UnloadPolicy):
             event = e.PolicyUnloaded(**common, policy=command.policy, command_no=number)
-        elif isinstance(command, c.SleepEngine):
-            event = e.EngineSlept(**common, bytes=100, seconds=0.01, command_no=number)
-        elif isinstance(command, c.WakeEngine):
-            event = e.EngineWoke(**common, seconds=0.01, command_no=number)
-        elif isinstance(command, c.VacateTrainer):
-            event = e.TrainerVacated(**common, command_no=number)
+        elif isinstance(command, c.SleepEngine | c.WakeEngine | c.VacateTrainer):
+            event = turned(command, common, number)
         elif isinstance(command, c.BindPolicy):
             history = self.versions.setdefault(command.policy, [digest(command.policy, 0)])
             version = command.version or 0
@@ -310,15 +289,7 @@ class FakeCluster:
                 seconds=0.01,
             )
         elif isinstance(command, c.SuspendPolicy):
-            event = e.PolicySuspended(
-                **common,
-                policy=command.policy,
-                accumulator=command.accumulator,
-                ticket=child.suspended[command.policy][0],
-                bytes=100,
-                seconds=0.01,
-                command_no=number,
-            )
+            event = suspended(command, common, child, number)
         elif isinstance(command, c.Accumulate):
             rows = self.micro_batches[command.policy, command.micro_batch]
             event = e.MicroBatchAccumulated(

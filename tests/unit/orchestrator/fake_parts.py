@@ -4,6 +4,7 @@ import hashlib
 from dataclasses import dataclass, field
 
 from flexmarl.contracts import commands as c
+from flexmarl.contracts import events as e
 from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 
@@ -84,6 +85,39 @@ def shares(command, child, mate, number):
     elif mate is not None and isinstance(command, c.BindPolicy):
         assert not mate.holds, f"{command.policy} is bound where an engine holds {mate.holds}"
     return None
+
+
+def suspended(command, common, child, number):
+    """Tell where a policy lies."""
+    told = {"accumulator": command.accumulator, "ticket": child.suspended[command.policy][0]}
+    return e.PolicySuspended(**common, policy=command.policy, **told, bytes=100, seconds=0.01, command_no=number)
+
+
+def turned(command, common, number):
+    """Tell that a device was turned over."""
+    if isinstance(command, c.VacateTrainer):
+        return e.TrainerVacated(**common, command_no=number)
+    if isinstance(command, c.SleepEngine):
+        return e.EngineSlept(**common, bytes=100, seconds=0.01, command_no=number)
+    return e.EngineWoke(**common, seconds=0.01, command_no=number)
+
+
+def granted(cluster, command):
+    """Lease devices: engines, trainers, and trainers that share the devices of the first engines."""
+    engines, trainers = (
+        [lease(cluster, use) for _ in range(count)]
+        for use, count in ((e.DeviceUse.ENGINE, command.engines), (e.DeviceUse.TRAINER, command.trainers))
+    )
+    return [*engines, *trainers, *(lease(cluster, e.DeviceUse.TRAINER, own) for own in engines[: command.beside])]
+
+
+def lease(cluster, use, beside=None):
+    lease_id, cluster.next_lease = cluster.next_lease, cluster.next_lease + 1
+    cluster.uses[lease_id] = use
+    if beside is None:
+        return e.GrantedDevice(lease_id=lease_id, device_id=f"box.cpu{lease_id}", use=use)
+    cluster.mates |= {beside.lease_id: lease_id, lease_id: beside.lease_id}
+    return e.GrantedDevice(lease_id=lease_id, device_id=beside.device_id, use=use, beside=beside.lease_id)
 
 
 def load(command, child, number):

@@ -69,8 +69,6 @@ class EngineServer:
         self._orders: dict[str, int] = {}
         """Policy -> number of the last load command; an older one that arrives late is refused."""
         self._sleep = Sleep()
-        self._turned = 0
-        """Number of the last command to sleep or to wake."""
         self._device = asyncio.Lock()
         """Held by whoever computes: generation or a load."""
         self._wake = asyncio.Event()
@@ -176,7 +174,7 @@ class EngineServer:
     async def _fall_asleep(self, request: web.Request) -> web.Response:
         """Give the memory back, once nothing runs if that is waited for; answers when nothing is held any more."""
         asked = msgspec.json.decode(await request.read() or b"{}", type=SleepRequest)
-        if self._overtaken(asked):
+        if self._sleep.overtaken(asked.order):
             return self._refusal(409, "superseded", "a later command to sleep or to wake was here already")
         self._sleep.near = asked.drain
         try:
@@ -196,7 +194,7 @@ class EngineServer:
     async def _wake_up(self, request: web.Request) -> web.Response:
         """Hold again what was held before, or nothing if that is asked for; answers with what is held."""
         asked = msgspec.json.decode(await request.read() or b"{}", type=WakeRequest)
-        if self._overtaken(asked):
+        if self._sleep.overtaken(asked.order):
             return self._refusal(409, "superseded", "a later command to sleep or to wake was here already")
         async with self._device:
             asleep, started = self._sleep.held is not None, time.time()
@@ -207,12 +205,6 @@ class EngineServer:
             if asleep:
                 self._intervals.add("wake", "", started, time.time())
         return json_response(self._engine.holds())
-
-    def _overtaken(self, asked: SleepRequest | WakeRequest) -> bool:
-        """Tell whether a later command to sleep or to wake has been here; note this one if not."""
-        late = 0 < asked.order < self._turned
-        self._turned = max(self._turned, asked.order)
-        return late
 
     async def _unload(self, request: web.Request) -> web.Response:
         """Forget a policy once nothing of it runs; from now on its requests are refused."""

@@ -36,6 +36,15 @@ class Sleep:
     freed: int = 0
     """Bytes of weights and attention caches that it let go when it fell asleep last."""
 
+    order: int = 0
+    """Number of the last command to sleep or to wake."""
+
+    def overtaken(self, order: int) -> bool:
+        """Tell whether a later command to sleep or to wake has been here; note this one if not."""
+        late = 0 < order < self.order
+        self.order = max(self.order, order)
+        return late
+
     def refuse(self) -> None:
         """Raise AsleepError while the engine sleeps or is about to."""
         if self.near or self.held is not None:
