@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 import psycopg
 from harness import Report, interleave, paired_ratios, start
-from publish_model import SIZES, make_model, team
+from publish_model import SIZES, make_model
 
 from tests.support.system import Api, System
 
@@ -34,9 +34,10 @@ Sample = tuple[float, int, int]
 def spec(allocation: str, model: Path, steps: int) -> dict[str, Any]:
     return {
         "seed": 5,
-        **team(),
-        "policies": {"speaker": {"model": {"type": "folder", "path": str(model)}, "warmup": None}},
-        "batch": {"tasks_per_step": 8, "episodes_per_task": 4, "micro_batch_groups": 4},
+        "policies": {
+            name: {"model": {"type": "folder", "path": str(model)}, "warmup": None} for name in ("speaker", "listener")
+        },
+        "batch": {"tasks_per_step": 8, "episodes_per_task": 4, "micro_batch_groups": 4, "rollout_groups": 8},
         "mechanisms": {"allocation": allocation},
         "budget": {"train_steps": steps, "target": None},
         "evaluation": {"every_steps": 10_000, "tasks": 1},
@@ -132,7 +133,7 @@ def measure(report: Report, system: System, model: Path, steps: int, repeats: in
 
 def options(parser: argparse.ArgumentParser) -> None:
     """Add the benchmark's own."""
-    parser.add_argument("--size", default="25m", choices=SIZES, help="size of the team's one policy")
+    parser.add_argument("--size", default="25m", choices=SIZES, help="size of both policies")
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--repeats", type=int, default=5, help="pairs of runs")
 

@@ -57,7 +57,7 @@ def lent(device: Shared) -> bool:
 
 def cleared(device: Shared) -> bool:
     """Tell whether nothing of the trainer is on the device, and nothing on its way there."""
-    return not device.residents and (not device.manned or (device.vacant and not device.leaving))
+    return not device.residents and (not device.manned or device.vacant)
 
 
 def may_load(hand: Hand, device: Shared) -> bool:

@@ -36,6 +36,8 @@ class Device:
         assert wanted is None or wanted not in self.asked, "asked twice"
         self.asked |= {wanted} - {None}
         if hand == "trainers" and works and self.manned and not self.seen().residents and lent(self.seen()):
+            assert not self.answers or (self.asleep and "wake" not in self.asked), "its engine may come by memory"
+            assert "vacate" not in self.asked, "it is about to let go of everything"
             self.asked.add("bind")
             self.vacant = False
         if hand == "engines" and self.trainer:
