@@ -63,9 +63,7 @@ READ: Mapping[str, Ways] = {
     "/algorithm/kl/estimator": ((_NOT_PAIRED, _none("/algorithm/kl/coefficient", 0)),),
     "/algorithm/importance_level": ((_one(_CORRECTION, *_WEIGHTING),),),
     "/algorithm/importance_limit": ((_one(_CORRECTION, *_WEIGHTING, "sequence_filter"),),),
-    "/algorithm/importance_floor": (
-        (_one(_CORRECTION, "masked_importance", "sequence_filter", "off_policy_filter"),),
-    ),
+    "/algorithm/importance_floor": ((_one(_CORRECTION, "masked_importance", "sequence_filter", "off_policy_filter"),),),
     "/algorithm/stale_after": ((_one(_CORRECTION, "mask_stale"),),),
     "/algorithm/entropy/end_share": ((_none("/algorithm/entropy/start", 0),),),
     "/algorithm/entropy/decay_steps": ((_none("/algorithm/entropy/start", 0),),),
@@ -102,15 +100,23 @@ READ: Mapping[str, Ways] = {
 }
 """Setting -> when it is read. What is not named is read always, or wherever its object's type has it."""
 
-REFUSED = tuple(
-    f"/algorithm/{name}"
-    for name in (
-        *(f"loss/{n}" for n in ("dual_clip", "gate_positive", "gate_negative", "norm_tokens", "clip_low", "clip_high")),
-        *(f"loss/{n}" for n in ("beta", "aggregation")),
-        *(f"advantage/{n}" for n in ("divide_by_std", "baseline_over", "turn_rewards", "gamma")),
-        *(f"advantage/{n}" for n in ("gae_lambda", "critic_rate")),
-    )
-) + ("/sampling/draw_limit",)
+REFUSED = (
+    "/algorithm/loss/dual_clip",
+    "/algorithm/loss/gate_positive",
+    "/algorithm/loss/gate_negative",
+    "/algorithm/loss/norm_tokens",
+    "/algorithm/loss/clip_low",
+    "/algorithm/loss/clip_high",
+    "/algorithm/loss/beta",
+    "/algorithm/loss/aggregation",
+    "/algorithm/advantage/divide_by_std",
+    "/algorithm/advantage/baseline_over",
+    "/algorithm/advantage/turn_rewards",
+    "/algorithm/advantage/gamma",
+    "/algorithm/advantage/gae_lambda",
+    "/algorithm/advantage/critic_rate",
+    "/sampling/draw_limit",
+)
 """Settings whose written value would be believed in, so that it is refused where nobody reads it."""
 
 
