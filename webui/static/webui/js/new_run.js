@@ -191,7 +191,7 @@ function followChoice() {
   for (const pointer of new Set([...before, ...state.unread, ...follows])) {
     const input = inputOf(pointer);
     if (!input || (!follows.includes(pointer) && before.has(pointer) === state.unread.has(pointer))) continue;
-    if (state.unread.has(pointer)) state.bad.delete(pointer);
+    if (state.unread.has(pointer)) { state.bad.delete(pointer); input.setAttribute("aria-invalid", "false"); } // an error of before
     if (!state.bad.has(pointer)) fill(input);
   }
   showRead();

@@ -53,23 +53,29 @@ function stopFinding() {
   find("", () => "");
 }
 
+/** The settings whose name has these words; where there is none, those whose explanation has them. */
+function found(words) {
+  const all = $$("#spec-form .fit[data-label]");
+  const having = (textOf) => all.filter((one) => words.every((word) => textOf(one).toLowerCase().includes(word)));
+  const names = having((one) => { const pointer = $("[data-pointer]", one)?.dataset.pointer || ""; return `${one.dataset.label} ${pointer} ${pointer.replaceAll(/[/_]/g, " ")}`; });
+  return new Set(names.length ? names : having((one) => `${one.dataset.label} ${$(".fh", one)?.textContent || ""}`));
+}
+
 /** Show only the settings whose name or explanation has these words; those that nobody reads now say when they are. */
 export function find(written, why) {
   const words = written.trim().toLowerCase().split(/\s+/).filter(Boolean);
   const begins = words.length > 0 && !finding;
   if (begins) remember();
   finding = words.length > 0;
+  const fits = found(words);
   const missed = [];
   let count = 0;
   for (const box of boxes()) {
     let own = 0;
     for (const one of $$(".fit[data-label]", box)) {
-      const input = $("[data-pointer], [data-mark]", one) || $("select, input", one);
-      const text = `${one.dataset.label} ${one.textContent} ${(input?.dataset.pointer || "").replaceAll(/[/_]/g, " ")} ${input?.dataset.pointer || ""}`.toLowerCase();
-      const fits = words.every((word) => text.includes(word));
-      one.toggleAttribute("data-missed", finding && !fits);
-      if (!finding || !fits) continue;
-      if (one.hidden) missed.push([one.dataset.label, why(input.dataset.pointer)]);
+      one.toggleAttribute("data-missed", finding && !fits.has(one));
+      if (!finding || !fits.has(one)) continue;
+      if (one.hidden) missed.push([one.dataset.label, why($("[data-pointer]", one).dataset.pointer)]);
       else own += 1;
     }
     for (const part of $$("[data-part], .agrow", box)) part.toggleAttribute("data-missed", finding && !$(".fit[data-label]:not([data-missed], [hidden])", part));
