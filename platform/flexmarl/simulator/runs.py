@@ -19,8 +19,8 @@ def simulate(scenario: Scenario) -> Report:
         if not cluster.clock.step():
             state = driver.core.state
             raise SimulationError(
-                f"After {cluster.clock.now:.0f} s nothing is left to happen; {len(done)} of {wanted} steps are done and "
-                f"the run is {state.status}: {state.reason_text}"
+                f"After {cluster.clock.now:.0f} s nothing is left to happen; {len(done)} of {wanted} steps are done "
+                f"and the run is {state.status}: {state.reason_text}"
             )
         if driver.ended and len(done) < wanted:
             raise SimulationError(f"The run ended after {len(done)} of {wanted} steps: {driver.ended}")
