@@ -63,12 +63,11 @@ def test_who_finds_no_slot_waits_for_one():
 
 def test_who_does_not_fit_into_the_cache_waits_for_room():
     bench = Bench(MODEL.model_copy(update={"kv_tokens": 250.0}))
-    for name in ("one", "two", "three"):
+    for name in ("one", "two", "three", "four"):
         bench.ask(name, reply=100, prompt=0)
-    assert (bench.engine.running, bench.engine.waiting) == (2, 1)
-    ended = bench.play()
-    assert ended["one"] == ended["two"] == pytest.approx(100 * 0.011)
-    assert ended["three"] == pytest.approx(100 * 0.011 + 1.0)
+    assert (bench.engine.running, bench.engine.waiting) == (2, 2)
+    both = 100 * 0.011
+    assert bench.play() == pytest.approx({"one": both, "two": both, "three": 2 * both, "four": 2 * both})
 
 
 def test_a_dropped_turn_leaves_nothing_behind():

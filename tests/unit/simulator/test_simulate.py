@@ -135,6 +135,35 @@ def test_nothing_is_lost_on_the_way(monkeypatch: pytest.MonkeyPatch):
     assert sum(engine.made() for engine in engines) == pytest.approx(made + running, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    "redundancy",
+    [
+        {"type": "extra_environments", "extra": 2},
+        {"type": "extra_members", "extra": 2},
+        {"type": "extra_groups", "extra": 4, "surplus": "cancel"},
+    ],
+)
+def test_engines_make_nothing_for_what_counts_no_more(redundancy: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
+    whose = {}
+    make = Playing._turn
+
+    def noted(self: Playing, episode: Any, *arguments: Any) -> Any:
+        turn = make(self, episode, *arguments)
+        whose[id(turn)] = (turn, episode)
+        return turn
+
+    monkeypatch.setattr(Playing, "_turn", noted)
+    cluster = Cluster(told(spec={"mechanisms": {"redundancy": redundancy}}))
+    cluster.start()
+    while len(cluster.log.stepped) < 3:
+        assert cluster.clock.step()
+        for engine in cluster.playing.engines.values():
+            for policy in engine.held.newest:
+                episodes = [whose[id(turn)][1] for turn in engine.asked_of(policy)]
+                assert not any(episode.over or episode.group.over for episode in episodes)
+    assert any(episode.over and turn.made < turn.reply for turn, episode in whose.values())
+
+
 def test_a_run_that_cannot_end_says_why():
     hopeless = told(failure=0.999, spec={"batch": BATCH | {"max_attempts": 1}})
     with pytest.raises(SimulationError, match="The run ended after 2 of 5 steps: failed: no episode group of 2 coh"):
