@@ -21,7 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from allocation_cluster import Cluster, Durations, VirtualCluster, played
+from allocation_cluster import Cluster
+from allocation_virtual import Durations, VirtualCluster, played
 from harness import Report, interleave, paired_ratios, start
 
 from flexmarl.contracts.spec import ExperimentSpec

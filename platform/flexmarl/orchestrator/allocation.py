@@ -32,6 +32,10 @@ class Standing:
     """It is being suspended; its devices are not free yet."""
     least: int = 1
     most: int = 1
+    rows: int = 0
+    """Rows of a micro-batch, which the ranks of a gang share out whole; 0: not known."""
+    more: bool = True
+    """More work may come for it before all others are done with theirs."""
     waiting_since: float | None = None
     idle_since: float | None = None
     bound_at: float = 0.0
@@ -41,6 +45,20 @@ class Standing:
     """Device it was on last: what it left there may be of use."""
     homes: tuple[int, ...] = ()
     """Devices that somebody chose for it."""
+
+    def takes_s(self, devices: int) -> float:
+        """Return what its work takes on so many devices: as long as on the one with most rows."""
+        return self.seconds * (-(-self.rows // devices) / self.rows if self.rows else 1 / devices)
+
+    def wider(self, devices: int, most: int) -> int | None:
+        """Return the least number of devices, of at most so many, on which its work takes less than on these."""
+        sizes = range(devices + 1, min(most, self.most) + 1)
+        return next((size for size in sizes if self.takes_s(size) < self.takes_s(devices)), None)
+
+    def widest(self, most: int) -> int:
+        """Return the least number of devices on which its work takes as little as on all of at most so many."""
+        most = min(most, self.most)
+        return next(size for size in range(1, most + 1) if self.takes_s(size) <= self.takes_s(most))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +117,8 @@ class _Book:
         for place, (device, names) in enumerate(self.residents.items()):
             left = [name for name in names if name not in away]
             if self._fits(standing, left):
-                working = sum(self.seen.policies[name].has_work for name in left)
-                found.append((working, device != standing.last, len(left), place, device))
+                working = [self.seen.policies[name].seconds for name in left if self.seen.policies[name].has_work]
+                found.append((sum(working), len(working), device != standing.last, len(left), place, device))
         return [device for *_, device in sorted(found)]
 
     def _fits(self, standing: Standing, left: list[str]) -> bool:
@@ -181,9 +199,10 @@ def next_look(seen: Snapshot) -> float | None:
 
 
 def _waiting(seen: Snapshot) -> list[str]:
-    """List the policies that have work and no device, in the order in which they are served."""
+    """List the policies that have work and no device, in the order in which they are served: of equals, those with
+    most work first, since what is left at the end is then small and fits in anywhere."""
     names = [name for name, standing in seen.policies.items() if standing.has_work and not standing.gang]
-    return sorted(names, key=lambda name: _since(seen, name))  # equals stay in their order
+    return sorted(names, key=lambda name: (_since(seen, name), -seen.policies[name].seconds))
 
 
 def _since(seen: Snapshot, name: str) -> float:
@@ -223,23 +242,23 @@ def _widened(book: _Book, bound: list[Bind]) -> list[Change]:
     gangs = {bind.policy: list(bind.gang) for bind in bound}
     while empty:
         helped = [
-            (-own.seconds / len(gang), name)
+            (-own.takes_s(len(gang)), name, size)
             for name, gang in gangs.items()
-            if len(gang) < (own := seen.policies[name]).most
-            and own.seconds < inf
+            if (own := seen.policies[name]).seconds < inf
             and all(book.residents[device] == [name] for device in gang)
+            and (size := own.wider(len(gang), len(gang) + len(empty))) is not None
         ]
         if not helped:
             break
-        _, name = min(helped)
-        device = empty.pop(0)
-        gangs[name].append(device)
-        book.residents[device].append(name)
+        _, name, size = min(helped)
+        while len(gangs[name]) < size:
+            gangs[name].append(empty.pop(0))
+            book.residents[gangs[name][-1]].append(name)
     changes: list[Change] = []
     for bind in bound:
         own, gang = seen.policies[bind.policy], gangs[bind.policy]
-        pays = _pays(seen, own.seconds * (1 / len(bind.gang) - 1 / len(gang)))
-        changes.append(_bound(book, bind.policy, gang) if len(gang) > len(bind.gang) and pays else bind)
+        pays = len(gang) > len(bind.gang) and _pays(seen, own.takes_s(len(bind.gang)) - own.takes_s(len(gang)))
+        changes.append(_bound(book, bind.policy, gang) if pays else bind)
     return changes
 
 
@@ -254,7 +273,7 @@ def _make_room(book: _Book, name: str, standing: Standing) -> list[Change]:
         gone.add(victim)
         out.append(victim)
     enough = [device for device in book.room(name, gone) if device not in book.promised]
-    if len(enough) < standing.least:
+    if len(enough) < standing.least or not out:
         return []
     needed = set(enough[: standing.least])
     book.promised |= needed
@@ -276,7 +295,7 @@ def _idle(book: _Book) -> list[str]:
         (s.idle_since, name)
         for name, s in seen.policies.items()
         if s.gang and s.still and name not in book.leaving and not s.has_work and s.idle_since is not None
-        and s.idle_since + seen.warm_s <= seen.now
+        and (not s.more or s.idle_since + seen.warm_s <= seen.now)
     ]  # fmt: skip
     return [name for _, name in sorted(found)]
 
@@ -331,7 +350,7 @@ def _grow(book: _Book, quiet: list[int], leaves: set[str]) -> list[Change]:
     """Let the policy with most work per device take quiet ones; who is warm there, or beside it, makes room first."""
     seen = book.seen
     most = [
-        (-s.seconds / len(s.gang), name)
+        (-s.takes_s(len(s.gang)), name)
         for name, s in seen.policies.items()
         if s.has_work and s.gang and s.still and len(s.gang) < s.most and s.seconds < inf
     ]
@@ -339,14 +358,13 @@ def _grow(book: _Book, quiet: list[int], leaves: set[str]) -> list[Change]:
         own = seen.policies[name]
         if not set(book.residents[own.gang[0]]) - {name} <= leaves:
             continue
-        size = min(own.most, len(own.gang) + len(quiet))
+        size = own.widest(len(own.gang) + len(quiet))
         taken = {*own.gang, *quiet[: size - len(own.gang)]}
         movers = [other for other in seen.policies if other != name and taken.intersection(seen.policies[other].gang)]
-        saved_s = own.seconds * (1 / len(own.gang) - 1 / size)
-        if size == len(own.gang) or not _pays(seen, saved_s, 1 + len(movers)):
+        if size <= len(own.gang) or not _pays(seen, own.takes_s(len(own.gang)) - own.takes_s(size), 1 + len(movers)):
             continue
         text = f"{name} has more work than a swap costs, and could have {size} devices instead of {len(own.gang)}"
-        return [Suspend(mover, "grow", text) for mover in movers or [name]]
+        return [Suspend(mover, "grow", text) for mover in [*movers, name]]
     return []
 
 

@@ -67,12 +67,13 @@ def on_policy_suspended(ctx: Context, event: PolicySuspended) -> None:
     home.suspend_s = _smoothed(home.suspend_s, event.seconds)
 
 
-def took_work(policy: PolicyState, seconds: float, tokens: int) -> None:
-    """Learn how long a policy's gradients take on one device."""
+def took_work(policy: PolicyState, seconds: float, tokens: int, rows: int) -> None:
+    """Learn how long a policy's gradients take on one device, from a gang whose ranks share out whole rows."""
     policy.home.worked = True
     if tokens and seconds:
         home = policy.home
-        home.token_s = _smoothed(home.token_s, seconds * max(1, len(home.gang)) / tokens)
+        most = -(-rows // max(1, len(home.gang)))
+        home.token_s = _smoothed(home.token_s, seconds * rows / most / tokens)
 
 
 def came_back(policy: PolicyState, seconds: float) -> None:
@@ -126,6 +127,7 @@ def _standing(ctx: Context, name: str, due: dict[str, int]) -> Standing:
     state, policy = ctx.state, ctx.state.policies[name]
     home, devices = policy.home, ctx.plan.spec.policies[name].devices
     tokens = due.get(name, 0)
+    own = state.cohort.policies.get(name) if state.cohort is not None else None
     return Standing(
         has_work=name in due,
         seconds=tokens * home.token_s if home.token_s or not tokens else inf,
@@ -134,6 +136,8 @@ def _standing(ctx: Context, name: str, due: dict[str, int]) -> Standing:
         leaving=f"suspend:{name}" in state.outstanding,
         least=devices.least,
         most=devices.most,
+        rows=max((micro_batch.rows for micro_batch in own.micro_batches), default=0) if own else 0,
+        more=own is None or not own.stepped,
         waiting_since=home.waiting_since,
         idle_since=home.idle_since,
         bound_at=home.since,

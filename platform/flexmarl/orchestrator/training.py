@@ -28,9 +28,9 @@ from flexmarl.orchestrator.state import (
 )
 from flexmarl.orchestrator.totals import TrainTotals
 
-SHORT_S = 0.1
-"""Where policies move, a device is handed one micro-batch at a time, and a second to take up behind it when they are
-shorter than this. What waits in the core can go elsewhere; what waits at a device keeps others from it."""
+AHEAD = 2
+"""Where policies move, a device is handed one micro-batch and one to take up behind it, so that it never waits for an
+answer to arrive. What waits at a device is withdrawn when its policy is suspended, and goes elsewhere with it."""
 
 
 def drive_trainer(ctx: Context) -> None:
@@ -83,7 +83,7 @@ def _accumulate(ctx: Context, lease: LeaseState, cohort: Cohort, name: str) -> N
     asked = ctx.state.outstanding.count_about("accumulate", name)
     number = len(own.micro_batches) - own.accumulated - asked
     if ctx.plan.allocates:
-        number = min(number, _ahead(own, policy) - _queued(ctx, lease))
+        number = min(number, AHEAD - _queued(ctx, lease))
     if number <= 0:
         return
     for micro_batch in _unasked(ctx, name, own, number):
@@ -97,12 +97,6 @@ def _accumulate(ctx: Context, lease: LeaseState, cohort: Cohort, name: str) -> N
                 entropy_coef=ctx.plan.entropy_coefficient(cohort.no),
             )
             ctx.issue(key, command, lease_id=lease.lease_id)
-
-
-def _ahead(own: PolicyCohort, policy: PolicyState) -> int:
-    """Say how many micro-batches of a policy its device is handed at once."""
-    tokens = max((micro_batch.tokens for micro_batch in own.micro_batches), default=0)
-    return 1 if tokens * policy.home.token_s > SHORT_S * max(1, len(policy.home.gang)) else 2
 
 
 def _queued(ctx: Context, lease: LeaseState) -> int:
@@ -289,7 +283,7 @@ def on_accumulated(ctx: Context, event: MicroBatchAccumulated) -> None:
         own.accumulated += 1
         ctx.answered(f"accumulate:{event.policy}:{event.micro_batch}")
         own.totals.add(event.stats)
-        took_work(policy, event.stats.seconds, event.stats.tokens)
+        took_work(policy, event.stats.seconds, event.stats.tokens, event.stats.rows)
     if cohort.settled_at is not None or own.accumulated < len(own.micro_batches):
         return
     if all(o.accumulated == len(o.micro_batches) for o in cohort.policies.values()):
