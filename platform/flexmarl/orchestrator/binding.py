@@ -14,8 +14,9 @@ from flexmarl.contracts.commands import BindPolicy, JoinGang, SuspendPolicy
 from flexmarl.contracts.events import DeviceUse, PolicySuspended, RankJoined
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.status import RunStatus
-from flexmarl.orchestrator.allocation import Bind, Snapshot, Standing, next_look, on_demand, spread_once
+from flexmarl.orchestrator.allocation import next_look, on_demand, spread_once
 from flexmarl.orchestrator.context import Context
+from flexmarl.orchestrator.standings import Bind, Snapshot, Standing
 from flexmarl.orchestrator.state import LeaseState, PolicyState, RunState
 
 _BEGINS = frozenset({RunStatus.STARTING, RunStatus.RESUMING})
@@ -107,10 +108,12 @@ def _allocate(ctx: Context, leases: list[LeaseState], due: dict[str, int]) -> No
         home = state.policies[change.policy].home
         if isinstance(change, Bind):
             home.gang, home.since, home.waiting_since, home.worked = list(change.gang), ctx.now, None, False
+            home.meant = []
             where = ", ".join(state.leases[lease_id].device_id for lease_id in change.gang)
             text = f"{where}: {change.reason}"
             ctx.rule(RulingKind.DEVICES_BOUND, text, policy=change.policy, cause=change.cause)
         else:
+            home.meant = list(change.meant)
             _suspend(ctx, change.policy)
             ctx.rule(RulingKind.DEVICES_TAKEN, change.reason, policy=change.policy, cause=change.cause)
 
@@ -120,6 +123,8 @@ def _mark(ctx: Context, name: str, has_work: bool) -> None:
     home = ctx.state.policies[name].home
     waits, idles = has_work and not home.gang, bool(home.gang) and not has_work
     home.waiting_since = (ctx.now if home.waiting_since is None else home.waiting_since) if waits else None
+    if not has_work:
+        home.meant = []
     home.idle_since = (ctx.now if home.idle_since is None else home.idle_since) if idles else None
 
 
@@ -137,7 +142,8 @@ def _standing(ctx: Context, name: str, due: dict[str, int]) -> Standing:
         least=devices.least,
         most=devices.most,
         rows=max((micro_batch.rows for micro_batch in own.micro_batches), default=0) if own else 0,
-        more=own is None or not own.stepped,
+        more=own is None or not (own.stepped or _all_cut(state)),
+        meant=tuple(home.meant),
         waiting_since=home.waiting_since,
         idle_since=home.idle_since,
         bound_at=home.since,
@@ -145,6 +151,11 @@ def _standing(ctx: Context, name: str, due: dict[str, int]) -> Standing:
         last=home.lease_id,
         homes=_homes(ctx, name),
     )
+
+
+def _all_cut(state: RunState) -> bool:
+    """Tell whether no row can come any more into what is trained now."""
+    return state.cohort is not None and state.cohort.settled_at is not None and not state.cohort.pending
 
 
 def _homes(ctx: Context, name: str) -> tuple[int, ...]:

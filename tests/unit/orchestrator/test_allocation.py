@@ -5,7 +5,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flexmarl.orchestrator.allocation import Bind, Snapshot, Standing, Suspend, next_look, on_demand, spread_once
+from flexmarl.orchestrator.allocation import next_look, on_demand, spread_once
+from flexmarl.orchestrator.standings import Bind, Snapshot, Standing, Suspend
 
 IDLE = Standing(has_work=False, seconds=0.0, gang=(), still=True)
 BUSY = Standing(has_work=True, seconds=1.0, gang=(), still=True, waiting_since=0.0)
