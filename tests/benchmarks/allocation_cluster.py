@@ -79,7 +79,7 @@ class Cluster:
                 for trainer in self._trainers.values():
                     assert trainer.process.stdin is not None
                     trainer.process.stdin.close()
-                    await asyncio.to_thread(trainer.process.wait, 20)
+                    await asyncio.to_thread(trainer.process.wait, 120)
 
     async def _turn(self, deadline: float | None) -> float | None:
         try:

@@ -70,11 +70,20 @@ def on_policy_suspended(ctx: Context, event: PolicySuspended) -> None:
 
 def took_work(policy: PolicyState, seconds: float, tokens: int, rows: int) -> None:
     """Learn how long a policy's gradients take on one device, from a gang whose ranks share out whole rows."""
-    policy.home.worked = True
+    home = policy.home
+    home.worked = True
     if tokens and seconds:
-        home = policy.home
-        most = -(-rows // max(1, len(home.gang)))
-        home.token_s = _smoothed(home.token_s, seconds * rows / most / tokens)
+        home.token_s = _smoothed(home.token_s, seconds / (tokens * _part(policy, rows)))
+
+
+def on_gang_s(policy: PolicyState, rows: int, tokens: int) -> float:
+    """Return how long a micro-batch takes where a policy is, as far as was measured; 0 before."""
+    return policy.home.token_s * tokens * _part(policy, rows)
+
+
+def _part(policy: PolicyState, rows: int) -> float:
+    """Return the largest part that a rank of a policy's gang has of so many rows."""
+    return -(-rows // max(1, len(policy.home.gang))) / rows if rows else 1.0
 
 
 def came_back(policy: PolicyState, seconds: float) -> None:

@@ -18,9 +18,7 @@ def spread(book: Book) -> list[Change]:
     leaves = set(book.idle())
     usable = [d for d, names in book.residents.items() if leaves.union(book.working(d)).issuperset(names)]
     movable = [
-        name
-        for name, s in seen.policies.items()
-        if s.has_work and s.gang and s.still and set(s.gang).issubset(usable)
+        name for name, s in seen.policies.items() if s.has_work and s.gang and s.still and set(s.gang).issubset(usable)
     ]
     kept = {d for name, s in seen.policies.items() if s.has_work and name not in movable for d in s.gang}
     usable = [device for device in usable if device not in kept]

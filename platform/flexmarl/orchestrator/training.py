@@ -8,12 +8,13 @@ same numbers.
 """
 
 from collections.abc import Iterator
+from math import ceil
 
 from flexmarl.contracts.commands import Accumulate, OptimizerStep, WriteCheckpoint
 from flexmarl.contracts.events import CheckpointWritten, MicroBatchAccumulated, PolicyBound, StepCommitted
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.orchestrator.admission import abandon_older
-from flexmarl.orchestrator.binding import bound_to, came_back, drive_binding, took_work
+from flexmarl.orchestrator.binding import bound_to, came_back, drive_binding, on_gang_s, took_work
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.cutting import part_complete
 from flexmarl.orchestrator.keeping import note_written
@@ -28,9 +29,11 @@ from flexmarl.orchestrator.state import (
 )
 from flexmarl.orchestrator.totals import TrainTotals
 
-AHEAD = 2
-"""Where policies move, a device is handed one micro-batch and one to take up behind it, so that it never waits for an
-answer to arrive. What waits at a device is withdrawn when its policy is suspended, and goes elsewhere with it."""
+AHEAD_S = 0.2
+MOST_AHEAD = 8
+"""Where policies move, a device is handed one micro-batch, and behind it as many as last for so long, but one at least
+and no more than this: it never waits for an answer to arrive. What waits at a device is withdrawn when its policy is
+suspended, and goes elsewhere with it."""
 
 
 def drive_trainer(ctx: Context) -> None:
@@ -83,7 +86,7 @@ def _accumulate(ctx: Context, lease: LeaseState, cohort: Cohort, name: str) -> N
     asked = ctx.state.outstanding.count_about("accumulate", name)
     number = len(own.micro_batches) - own.accumulated - asked
     if ctx.plan.allocates:
-        number = min(number, AHEAD - _queued(ctx, lease))
+        number = min(number, _ahead(own, policy) - _queued(ctx, lease))
     if number <= 0:
         return
     for micro_batch in _unasked(ctx, name, own, number):
@@ -97,6 +100,14 @@ def _accumulate(ctx: Context, lease: LeaseState, cohort: Cohort, name: str) -> N
                 entropy_coef=ctx.plan.entropy_coefficient(cohort.no),
             )
             ctx.issue(key, command, lease_id=lease.lease_id)
+
+
+def _ahead(own: PolicyCohort, policy: PolicyState) -> int:
+    """Say how many micro-batches of a policy its device is handed at once."""
+    rows = max((micro_batch.rows for micro_batch in own.micro_batches), default=0)
+    tokens = max((micro_batch.tokens for micro_batch in own.micro_batches), default=0)
+    takes_s = on_gang_s(policy, rows, tokens)
+    return 1 + min(MOST_AHEAD, max(1, ceil(AHEAD_S / takes_s))) if takes_s else 2
 
 
 def _queued(ctx: Context, lease: LeaseState) -> int:
