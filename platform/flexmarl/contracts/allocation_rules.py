@@ -52,7 +52,8 @@ def _homes(spec: ExperimentSpec) -> Iterator[Problem]:
             yield Problem(
                 pointer=where,
                 code="wrong_devices",
-                detail=f"{name} is trained on {count} of the devices 0 to {devices - 1}, each named once.",
+                detail=f"{name} is trained on {count} of the run's {devices} trainer devices, counted from 0 and each "
+                "named once.",
                 hint=f"Set {list(range(count))}.",
             )
 
