@@ -23,7 +23,9 @@ def field(page: Any, pointer: str) -> Any:
 
 
 def opened(page: Any) -> list[str]:
-    found: list[str] = page.locator("#spec-form details[open]").evaluate_all("all => all.map(one => one.dataset.section)")
+    found: list[str] = page.locator("#spec-form details[open]").evaluate_all(
+        "all => all.map(one => one.dataset.section)"
+    )
     return found
 
 

@@ -45,9 +45,7 @@ def _homes(spec: ExperimentSpec) -> Iterator[Problem]:
                 detail=f"{name} is no policy that is trained.",
                 hint=f"Trained are: {', '.join(spec.trainable_policies())}.",
             )
-        elif {len(places), len(set(places))} != {spec.policies[name].devices.least} or not all(
-            0 <= p < devices for p in places
-        ):
+        elif not _fits(places, spec.policies[name].devices.least, devices):
             count = spec.policies[name].devices.least
             yield Problem(
                 pointer=where,
