@@ -3,9 +3,9 @@
 Weights are rearranged once per version: query, key and value in one matrix, gate and up in one, matrices stored as
 (in, out), the attention scale folded into the query, and each head's rotary pairs made neighbours, so that a rotation
 is one complex product. Queries and keys are permuted alike, which leaves their products unchanged. Computes in fp32.
-Large matrices may be left in the memory they came in, which is then nobody else's: a product takes them from there as
-fast, and copying them is most of what a new version of a large model costs. What an adapter adds to a matrix is
-computed beside it, never put into it: adapters over one base share its tensors.
+Large matrices may be left in the memory they came in, which nobody writes to then, this module included: a product
+takes them from there as fast, and copying them is most of what a new version of a large model costs. What an adapter
+adds to a matrix is computed beside it, never put into it: adapters over one base share its tensors.
 """
 
 from dataclasses import dataclass
@@ -76,7 +76,7 @@ def prepare(
 ) -> Weights:
     """Rearrange a state dict; raise `UnsupportedModel` when it holds what the decoder would leave out.
 
-    `take_over`: its memory belongs to the weights from now on.
+    `take_over`: its memory stays as it is for as long as the weights are there.
     """
     import torch
 

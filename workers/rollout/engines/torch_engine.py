@@ -46,7 +46,7 @@ class TorchEngine:
         """Requests in generation at once of policies that ran out of memory with more."""
 
     def prepare(self, state: "dict[str, torch.Tensor]", architecture: Architecture) -> decoder.Weights:
-        """Make a state dict ready to decode, whose memory is the engine's from now on. May run in any thread.
+        """Make a state dict ready to decode, whose memory nobody writes to from now on. May run in any thread.
 
         An ordered engine lays its matrices as its check of the machine's kernels knows them.
         """
