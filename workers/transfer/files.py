@@ -16,6 +16,7 @@ from pathlib import Path
 
 from workers.transfer.base import CorruptState, StateFull, StateMissing
 from workers.transfer.contents import Pieces, name_of, sum_of
+from workers.transfer.kernel import begin_to_write_out
 from workers.transfer.mapping import Stretch
 
 WRITING = ".writing"
@@ -131,6 +132,8 @@ def _write(path: Path, pieces: Sequence[memoryview | bytes], flush: bool) -> Non
             _drain(descriptor, pieces)
             if flush:
                 os.fsync(descriptor)
+            else:
+                begin_to_write_out(descriptor)
         finally:
             os.close(descriptor)
         os.rename(temporary, path)

@@ -9,8 +9,8 @@ files are never written in place (see `files`), and one that is removed lives un
 
 import ctypes
 import mmap
-from functools import cache
-from typing import Any
+
+from workers.transfer.kernel import library
 
 _FIXED = 0x10
 _NO_RESERVE = 0x4000
@@ -33,18 +33,6 @@ class Stretch:
         It does not where `start` is no multiple of a page.
         """
         address = self._start + start
-        if _library().mmap(address, size, mmap.PROT_READ, mmap.MAP_PRIVATE | _FIXED, descriptor, 0) != address:
+        if library().mmap(address, size, mmap.PROT_READ, mmap.MAP_PRIVATE | _FIXED, descriptor, 0) != address:
             return False
-        return bool(_library().mlock(address, size) == 0)
-
-
-@cache
-def _library() -> Any:
-    """Return the C library: Python's own `mmap` does not let its caller choose the place."""
-    library = ctypes.CDLL(None, use_errno=True)
-    library.mmap.restype = ctypes.c_void_p
-    library.mmap.argtypes = [
-        ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long
-    ]  # fmt: skip
-    library.mlock.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    return library
+        return bool(library().mlock(address, size) == 0)

@@ -85,7 +85,7 @@ def prepare(
 ) -> Weights:
     """Rearrange a state dict; raise `UnsupportedModel` when it holds what the decoder would leave out.
 
-    `take_over`: its memory stays as it is for as long as the weights are there.
+    `memory` takes what is rearranged. `take_over`: the state's own stays as it is for as long as the weights are there.
     """
     import torch
 

@@ -43,7 +43,7 @@ class TorchEngine:
         self._spare: dict[str, Lane] = {}
         """Per policy, an emptied lane whose memory of rows and cache the next version takes over."""
         self._left: dict[int, OwnMemory] = {}
-        """By size, memory that a version left that nothing runs on any more: fresh memory costs several times a copy."""
+        """By size, memory of a version that nothing runs on any more: fresh memory costs several times a copy."""
         self._closed: set[str] = set()
         self._rows: dict[str, int] = {}
         """Requests in generation at once of policies that ran out of memory with more."""
