@@ -126,7 +126,18 @@ class AlgorithmSpec(Strict):
 
 class SamplingFamily(Strict):
     task_sampler: Literal["uniform"] = "uniform"
-    branch_controller: Literal["none"] = "none"
+    branch_controller: Literal["none", "at_grpo_tree"] = "none"
+    """How the members of a group part: each plays an episode of its own (`none`), or all of them answer every turn of
+    one episode from the same state, and one answer carries it on (`at_grpo_tree`)."""
+    branch_score: Literal["turn", "played_out"] = "turn"
+    """What an answer earns: what the environment gives for the turn, or what the episode comes to when the same agents
+    play it on from there; only with `at_grpo_tree`."""
+    branch_carry: Literal["best", "first"] = "best"
+    """Which answer carries the episode on: the one that earned most, or the first member's, which is a plain draw of
+    the policy; only with `at_grpo_tree`."""
+    branch_joint: Literal["aligned", "cross"] = "aligned"
+    """Where several roles answer at once: member by member, or each answer beside all answers of the others, whose
+    mean it earns (as in MAGRPO); only with `at_grpo_tree`."""
     group_filter: Literal["none", "drop_zero_variance", "dynamic_sampling"] = "none"
     """Groups that are trained on: all, those in which some member did better than another (`drop_zero_variance`), or
     those, with another task drawn for each one refused (`dynamic_sampling`)."""
@@ -136,6 +147,11 @@ class SamplingFamily(Strict):
     keep_members: int | None = Field(default=None, ge=2, le=4096)
     """Members of a group that are trained on: those whose team scores differ most. Absent: all of them."""
     replay: Literal["none"] = "none"
+
+    @property
+    def branches(self) -> bool:
+        """Tell whether the members of a group answer the turns of one episode."""
+        return self.branch_controller != "none"
 
 
 class Batch(Strict):
