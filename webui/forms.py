@@ -119,7 +119,10 @@ _LABELS_AT = {
     "/sampling/branch_score": "Answers score",
     "/sampling/branch_carry": "Carried on by",
     "/sampling/branch_joint": "Joint answers",
-    "/algorithm/kl/coefficient": "KL to the first",
+    "/algorithm/kl/coefficient": "KL to reference",
+    "/algorithm/kl/reference/type": "Reference",
+    "/algorithm/kl/reference/version": "Its version",
+    "/algorithm/kl/reference/every": "Renewed every",
     "/algorithm/kl/estimator": "KL estimator",
     "/algorithm/loss/clip_low": "Clip below",
     "/algorithm/loss/clip_high": "Clip above",
@@ -183,6 +186,7 @@ _OPTIONAL = {"/budget/target": "/budget/target/value"}
 _UNIONS = {
     "/reward": "What an episode earns: its environment's own scores, or what a reward function makes of it.",
     "/algorithm/shaping": "What a row's reward counts as before it is compared: as it is, or seen beside more.",
+    "/algorithm/kl/reference": "Which of its earlier versions a policy is kept near to.",
 }
 """An object whose type people choose here -> what is chosen."""
 

@@ -49,6 +49,7 @@ SLOTS: dict[str, Slot] = {
             "taken at the proximal policy itself, so the clipped ratio is 1",
         },
     ),
+    "/algorithm/kl/reference/type": Slot(("first", "version", "renewed"), ()),
     "/algorithm/correction": Slot(
         ("none", "truncated_importance", "masked_importance", "mask_stale", "sequence_filter", "off_policy_filter"),
         (),
