@@ -17,6 +17,9 @@ that takes the fewest device-seconds for the work of the whole run, known before
 `swaps_...`: suspensions. Part `virtual` also tells `<part>_s_...`, seconds per step of each part of the bounds, and
 `lost_<cause>_...`, what part of the devices' time went where (causes in `allocation_losses`), first bound included as
 `work`; these sum up to 1.
+
+Part `hidden`: `swaps_within_rollout`, of the swaps of two policies on one device of a real run (`allocation_hidden`).
+Part `gangs`: `gang_processor_ratio_<size>`, `gang_wall_ratio_<size>`, two ranks over one (`allocation_gangs`).
 """
 
 import argparse
@@ -29,12 +32,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import allocation_gangs
+import allocation_hidden
+import psycopg
 from allocation_cluster import Cluster
 from allocation_losses import lost
 from allocation_virtual import Durations, VirtualCluster, played
 from harness import Report, interleave, paired_ratios, start
 
 from flexmarl.contracts.spec import ExperimentSpec
+from tests.support.system import System
 
 ROLES = [f"cook_{i + 1}" for i in range(5)]
 GROUPS, MEMBERS = 32, 2
@@ -45,6 +52,7 @@ DEVICE_S, STEP_S, ROLLOUT_S = 9.6, 0.05, 0.5
 """Seconds that the rows of a step take when all devices share them evenly; of an optimizer step; of a rollout."""
 
 VIRTUAL_STEPS = 41
+PARTS = ("virtual", "real", "hidden", "gangs")
 
 Partition = dict[str, tuple[int, ...]]
 
@@ -178,6 +186,16 @@ def measure_virtual(load: str, devices: int, steps: int, report: Report) -> None
     report.figures |= {f"lost_{cause}_{key}": seconds / devices / demand for cause, seconds in causes.items()}
 
 
+def measure_hidden(folder: Path, updates: int, repeats: int, report: Report) -> None:
+    """Two policies that take turns on one device, in real runs."""
+    folder.chmod(0o711)
+    with (
+        System(folder / "home", environment={"FLEXMARL_CPU_SHARES": "3"}) as system,
+        psycopg.connect(system.database_url, autocommit=True) as conn,
+    ):
+        allocation_hidden.measure(report, system.api(), conn, updates, repeats)
+
+
 def taken(cluster: Cluster) -> int:
     return sum("devices_taken" in line for line in cluster.rulings)
 
@@ -197,7 +215,9 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--loads", nargs="+", choices=("drifting", "steady"), default=["drifting", "steady"])
     parser.add_argument("--steps", type=int, default=11, help="the first of them is left out")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--parts", nargs="+", choices=("virtual", "real"), default=["virtual", "real"])
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=["virtual", "real"])
+    parser.add_argument("--updates", type=int, default=4, help="of part hidden: steps of a run that count")
+    parser.add_argument("--sizes", nargs="+", default=["S", "M"], help="of part gangs: models")
 
 
 def main() -> None:
@@ -211,6 +231,11 @@ def main() -> None:
                 measure_virtual(load, devices, VIRTUAL_STEPS, report)
             if "real" in given["parts"]:
                 measure(load, devices, steps, repeats, report)
+    with tempfile.TemporaryDirectory(prefix="flexmarl-allocation-") as folder:
+        if "hidden" in given["parts"]:
+            measure_hidden(Path(folder), 2 if report.quick else given["updates"], repeats, report)
+        if "gangs" in given["parts"]:
+            allocation_gangs.measure(report, Path(folder), given["sizes"], 2 if report.quick else repeats)
     report.finish()
 
 

@@ -6,6 +6,7 @@ from flexmarl.contracts.problems import Problem
 from flexmarl.contracts.reads import unread
 from flexmarl.contracts.spec.algorithm import PAIRED, Loss
 from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.spec.reference import NamedVersion, RenewedVersion
 from flexmarl.contracts.spec.shaping import Maporl, Marti, Overlong
 
 WIDEST_ROW_CLIP = 0.05
@@ -20,6 +21,7 @@ def learning_rules(spec: ExperimentSpec) -> Iterator[Problem]:
     yield from _overlong(spec)
     yield from _critic(spec)
     yield from _pairs(spec)
+    yield from _reference(spec)
     yield from _members(spec)
     yield from _draws(spec)
 
@@ -88,7 +90,7 @@ def _critic(spec: ExperimentSpec) -> Iterator[Problem]:
 
 
 def _pairs(spec: ExperimentSpec) -> Iterator[Problem]:
-    """A preference is one between what a role said in two whole episodes of a group, seen from the first version."""
+    """A preference is one between what a role said in two whole episodes of a group, seen from the reference."""
     algorithm, advantage = spec.algorithm, spec.algorithm.advantage
     if algorithm.loss.type not in PAIRED:
         return
@@ -108,7 +110,7 @@ def _pairs(spec: ExperimentSpec) -> Iterator[Problem]:
             "compares a role with itself, episode by episode",
         ),
         ("/algorithm/correction", algorithm.correction, "none", "weighs rows in pairs, whoever sampled them"),
-        ("/algorithm/kl/coefficient", algorithm.kl.coefficient, 0.0, "keeps near the first version by beta"),
+        ("/algorithm/kl/coefficient", algorithm.kl.coefficient, 0.0, "keeps near the reference by beta"),
     )
     for pointer, value, wanted, why in demands:
         if value != wanted:
@@ -119,6 +121,37 @@ def _pairs(spec: ExperimentSpec) -> Iterator[Problem]:
                 detail=f"{loss} {why}; {pointer.rpartition('/')[2]} is {said}.",
                 hint=f"Set {legal}, or another loss than {loss}.",
             )
+
+
+def _reference(spec: ExperimentSpec) -> Iterator[Problem]:
+    """A reference that nothing reads would be believed in; one that never comes, or goes too soon, is none."""
+    reference, durability = spec.algorithm.kl.reference, spec.mechanisms.durability
+    if not spec.algorithm.needs_reference and reference.type != "first":
+        yield Problem(
+            pointer="/algorithm/kl/reference/type",
+            code="not_read",
+            detail=f"The reference is {reference.type}, and nothing is compared with it.",
+            hint="Set first, or kl.coefficient above 0.",
+        )
+    steps = spec.budget.train_steps
+    if spec.mechanisms.trainer_protocol == "mini_batch":
+        steps *= spec.batch.mini_batches
+    if isinstance(reference, NamedVersion) and reference.version >= steps:
+        yield Problem(
+            pointer="/algorithm/kl/reference/version",
+            code="out_of_range",
+            detail=f"Version {reference.version} would be there after step {reference.version}, and the run has "
+            f"{steps}: no step would be compared with it.",
+            hint=f"Set {steps - 1} or less, or the reference first." if steps > 1 else "Set the reference first.",
+        )
+    if isinstance(reference, RenewedVersion) and reference.every < durability.every:
+        yield Problem(
+            pointer="/algorithm/kl/reference/every",
+            code="out_of_range",
+            detail=f"Steps are taken again from a training state up to {durability.every} versions old, and need the "
+            "reference of each: it must stay at least as long.",
+            hint=f"Set {durability.every} or more, or a lower every in /mechanisms/durability.",
+        )
 
 
 def _overlong(spec: ExperimentSpec) -> Iterator[Problem]:

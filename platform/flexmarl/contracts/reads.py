@@ -45,6 +45,7 @@ _OF_TURNS = ("marti", "maporl")
 PER_TURN = _one("/algorithm/advantage/per_turn", True)
 _NOT_PAIRED = _none(_LOSS, *sorted(PAIRED))
 _CLIPPED = ((_one(_LOSS, *sorted(CLIPPED)),),)
+_BRANCHES = ((_one("/sampling/branch_controller", "at_grpo_tree"),),)
 _GAE, _NOT_GAE = _one(_ADVANTAGE, "gae"), _none(_ADVANTAGE, "gae")
 _OWN_TURNS = _none(_SHAPING, *_OF_TURNS)
 _CORRECTION = "/algorithm/correction"
@@ -61,6 +62,7 @@ READ: Mapping[str, Ways] = {
     "/algorithm/correction": ((_NOT_PAIRED,),),
     "/algorithm/kl/coefficient": ((_NOT_PAIRED,),),
     "/algorithm/kl/estimator": ((_NOT_PAIRED, _none("/algorithm/kl/coefficient", 0)),),
+    "/algorithm/kl/reference/type": ((_none("/algorithm/kl/coefficient", 0),), (_one(_LOSS, *sorted(PAIRED)),)),
     "/algorithm/importance_level": ((_one(_CORRECTION, *_WEIGHTING),),),
     "/algorithm/importance_limit": ((_one(_CORRECTION, *_WEIGHTING, "sequence_filter"),),),
     "/algorithm/importance_floor": ((_one(_CORRECTION, "masked_importance", "sequence_filter", "off_policy_filter"),),),
@@ -83,6 +85,9 @@ READ: Mapping[str, Ways] = {
     "/algorithm/advantage/gae_lambda": ((_GAE,),),
     "/algorithm/advantage/critic_rate": ((_GAE,),),
     "/sampling/draw_limit": ((_one("/sampling/group_filter", "dynamic_sampling"),),),
+    "/sampling/branch_score": _BRANCHES,
+    "/sampling/branch_carry": _BRANCHES,
+    "/sampling/branch_joint": _BRANCHES,
     "/batch/failed_score": ((_one("/batch/incomplete_group", "score"),),),
     "/batch/mini_batches": ((_one("/mechanisms/trainer_protocol", "mini_batch"),),),
     "/batch/min_rows": ((_none("/mechanisms/trainer_protocol", "mini_batch"),),),
@@ -116,6 +121,9 @@ REFUSED = (
     "/algorithm/advantage/gae_lambda",
     "/algorithm/advantage/critic_rate",
     "/sampling/draw_limit",
+    "/sampling/branch_score",
+    "/sampling/branch_carry",
+    "/sampling/branch_joint",
 )
 """Settings whose written value would be believed in, so that it is refused where nobody reads it."""
 

@@ -189,6 +189,7 @@ def _swap_s(state: RunState) -> float:
 def _suspend(ctx: Context, name: str) -> None:
     policy = ctx.state.policies[name]
     ctx.withdraw_prefix(f"accumulate:{name}:")
+    ctx.withdraw_prefix(f"join:{name}:")  # it is bound: all are in, whether they have told so or not
     lease_id = policy.home.gang[0]
     order = SuspendPolicy(lease_id=lease_id, policy=name, accumulator=policy.accumulator, reach=_reach(ctx.state))
     ctx.issue(f"suspend:{name}", order, lease_id=lease_id)

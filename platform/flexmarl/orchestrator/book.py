@@ -61,13 +61,16 @@ class Book:
         return self._fits(max(size, self.seen.policies[policy].least), self.residents[device])
 
     def idle(self) -> list[str]:
-        """List the policies that are kept warm no longer, those without work for longest first."""
+        """List the policies that are kept warm no longer, those without work for longest first.
+
+        Unless somebody chose a time, one that gets no more work before all others are done is not kept at all.
+        """
         seen = self.seen
         found = [
             (s.idle_since, name)
             for name, s in seen.policies.items()
             if s.gang and s.still and name not in self.leaving and not s.has_work and s.idle_since is not None
-            and (not s.more or s.idle_since + seen.warm_s <= seen.now)
+            and ((not s.more and seen.keep_warm_s is None) or s.idle_since + seen.warm_s <= seen.now)
         ]  # fmt: skip
         return [name for _, name in sorted(found)]
 

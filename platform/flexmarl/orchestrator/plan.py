@@ -6,6 +6,7 @@ from typing import cast, get_args
 from flexmarl.algorithms.advantages import ADVANTAGES, NORMALISERS, AdvantageEstimator, BatchNormaliser
 from flexmarl.algorithms.filters import GROUP_FILTERS, GroupFilter
 from flexmarl.algorithms.group_keys import GROUP_KEYS, GroupKey
+from flexmarl.algorithms.rewards import RowRewards, answer_rewards, row_rewards
 from flexmarl.algorithms.schedules import entropy_coefficient, learning_rate
 from flexmarl.algorithms.shaping import SHAPERS, Shaper
 from flexmarl.algorithms.task_sampler import TASK_SAMPLERS, TaskSampler
@@ -57,6 +58,8 @@ class Plan:
     allocates: bool
     """There is a choice of trainer devices, or too few places on them: what is bound where is decided as it goes."""
     sampler: TaskSampler
+    rewards: RowRewards
+    """What rows earned, before they are compared."""
     estimator: AdvantageEstimator
     group_key: GroupKey
     shaper: Shaper
@@ -109,6 +112,7 @@ def make_plan(spec: ExperimentSpec, opening: frozenset[str] | None = None) -> Pl
         places=_places(spec),
         allocates=_allocates(spec),
         sampler=TASK_SAMPLERS.get(sampling.task_sampler),
+        rewards=answer_rewards if sampling.branches else row_rewards,
         estimator=ADVANTAGES.get(algorithm.advantage.type),
         group_key=GROUP_KEYS.get(algorithm.group_key),
         shaper=SHAPERS.get(algorithm.shaping.type),

@@ -17,7 +17,7 @@ from flexmarl.simulator.engines import Engine
 from flexmarl.simulator.playing import Playing
 from flexmarl.simulator.scenario import Scenario
 from flexmarl.simulator.trace import Trace
-from flexmarl.simulator.training import Training
+from flexmarl.simulator.training import Cut, Training
 
 REPORT_S = 1.0
 """How often rollout workers report what they ask for, where engines cannot hold all policies."""
@@ -42,7 +42,7 @@ class Cluster:
         core = Orchestrator(scenario.spec, opening=opening)
         self.driver = Driver(self.clock, self._machine.delays, core, self._carry_out)
         self._void: set[int] = set()
-        self._cut: dict[tuple[str, int], int] = {}
+        self._cut: dict[tuple[str, int], Cut] = {}
         self._next_lease = 1
         tell = self.driver.tell
         self.playing = Playing(self.clock, scenario.spec, scenario.workload, scenario.seed, tell)
@@ -122,9 +122,8 @@ class Cluster:
 
     def _note_cut(self, command: c.CutMicroBatch) -> None:
         known = self.playing.tokens
-        self._cut[command.ref.policy, command.ref.no] = sum(
-            known[row.draw, row.member, row.attempt, row.role, row.turn] for row in command.samples
-        )
+        tokens = sum(known[row.draw, row.member, row.attempt, row.role, row.turn] for row in command.samples)
+        self._cut[command.ref.policy, command.ref.no] = Cut(len(command.samples), tokens)
 
     def _play(self, no: int, command: c.PlayGroups) -> None:
         if no not in self._void:

@@ -19,7 +19,7 @@ from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.engines import Engine, Turn
 from flexmarl.simulator.scenario import Workload
 
-_ROUNDS, _ENVIRONMENT, _REWARD, _FAILS, _SCORE, _TWIN = range(1, 7)
+_ROUNDS, _ENVIRONMENT, _REWARD, _FAILS, _SCORE, _TWIN, _SLOW = range(1, 8)
 Told = Callable[[e.Event], None]
 SampleId = tuple[int, int, int, str, int]
 """(draw, member, attempt, role, turn)"""
@@ -205,6 +205,8 @@ class Playing:
         if not episode.asked:
             episode.stage += 1
             seconds = self._workload.environment.draw(chance.mixed(episode.key, _ENVIRONMENT + 1000 * episode.stage))
+            if episode.stage == 1:
+                seconds += self._workload.slow_start.draw(chance.mixed(episode.key, _SLOW))
             self._clock.after(seconds, self._stage_done, episode, key)
 
     def _stage_done(self, episode: Episode, key: int) -> None:

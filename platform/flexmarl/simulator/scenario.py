@@ -61,10 +61,13 @@ class RoleLoad(Strict):
     reply: Amount = Spread(median=256, sigma=1.0, least=1, most=8192)
 
 
+Stages = tuple[Annotated[tuple[Name, ...], Field(min_length=1)], ...]
+
+
 class Workload(Strict):
     """How episodes of a team go: rounds of stages, in each of which some roles are asked beside each other."""
 
-    stages: tuple[Annotated[tuple[Name, ...], Field(min_length=1)], ...] = Field(min_length=1)
+    stages: Stages = Field(min_length=1)
     """Of one round, in order; a stage waits for the one before."""
     rounds: Amount = Spread(mean=1)
     """Rounds of an episode."""
@@ -73,6 +76,8 @@ class Workload(Strict):
     each: RoleLoad = RoleLoad()
     environment: Amount = Spread()
     """What the environment takes behind each stage."""
+    slow_start: Amount = Spread()
+    """What the environment takes beside that behind the first stage of an attempt."""
     reward: Amount = Spread()
     """What the reward of an episode takes."""
     failure: float = Field(default=0.0, ge=0.0, lt=1.0)
@@ -101,6 +106,8 @@ class EngineModel(Strict):
 class TrainerModel(Strict):
     token: float = Field(default=0.0002, ge=0.0)
     """Gradient of one token."""
+    row: float = Field(default=0.0, ge=0.0)
+    """Beside its tokens, of which the ranks of a gang take whole ones each."""
     micro_batch: float = Field(default=0.05, ge=0.0)
     """Beside its tokens."""
     step: float = Field(default=1.0, ge=0.0)

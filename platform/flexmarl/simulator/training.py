@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
+from typing import NamedTuple
 
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
@@ -38,8 +39,15 @@ class Lane:
     busy: bool = False
 
 
+class Cut(NamedTuple):
+    """What there is to learn in a micro-batch."""
+
+    rows: int
+    tokens: int
+
+
 class Training:
-    """`cut` is what every micro-batch has to learn, in tokens."""
+    """`cut` is what every micro-batch has to learn."""
 
     def __init__(
         self,
@@ -47,7 +55,7 @@ class Training:
         trace: Trace,
         machine: Machine,
         void: set[int],
-        cut: Mapping[tuple[str, int], int],
+        cut: Mapping[tuple[str, int], Cut],
         told: Callable[[e.Event], None],
     ) -> None:
         self._clock, self._trace, self._machine, self._void = clock, trace, machine, void
@@ -90,7 +98,7 @@ class Training:
             self._trace.end(number, self._clock.now)
         if no not in self._void and lane.lease_id in self._lanes:
             if isinstance(order, c.OptimizerStep):
-                self.trained += sum(self._cut[order.policy, number] for number in order.micro_batches)
+                self.trained += sum(self._cut[order.policy, number].tokens for number in order.micro_batches)
             self._told(self._fact(lane, no, order, self._clock.now - began))
         self._next(lane)
 
@@ -99,8 +107,8 @@ class Training:
         times, ranks = self._machine.times(policy), max(1, len(self._gangs.get(policy, ())))
         match order:
             case c.Accumulate():
-                tokens = self._cut[order.policy, order.micro_batch]
-                return own.micro_batch + own.token * times * tokens / ranks
+                cut = self._cut[order.policy, order.micro_batch]
+                return own.micro_batch + times * (own.row * -(-cut.rows // ranks) + own.token * cut.tokens / ranks)
             case c.OptimizerStep():
                 return own.step * times
             case c.BindPolicy():
@@ -131,8 +139,8 @@ class Training:
                     ticket=f"{order.policy}-{no}", bytes=1, seconds=seconds, command_no=no,
                 )  # fmt: skip
             case c.Accumulate():
-                tokens = self._cut[order.policy, order.micro_batch]
-                stats = TrainStats(rows=1, tokens=tokens, z=float(tokens), seconds=seconds)
+                cut = self._cut[order.policy, order.micro_batch]
+                stats = TrainStats(rows=cut.rows, tokens=cut.tokens, z=float(cut.tokens), seconds=seconds)
                 return e.MicroBatchAccumulated(
                     policy=order.policy, micro_batch=order.micro_batch, accumulator=order.accumulator, stats=stats
                 )

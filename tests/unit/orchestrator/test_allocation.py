@@ -167,6 +167,7 @@ def test_one_move_serves_for_two_when_another_is_done_soon():
 def test_who_gets_no_more_work_is_not_kept_warm():
     policies = {"a": replace(IDLE, gang=(1,), idle_since=100.0, more=False), "b": BUSY}
     assert [c.cause for c in on_demand(seen(policies, devices=1, swap_s=5.0))] == ["drained"]
+    assert on_demand(seen(policies, devices=1, keep_warm_s=5.0)) == [], "somebody chose how long"
 
 
 def test_static_gangs_are_bound_before_those_that_could_share():
