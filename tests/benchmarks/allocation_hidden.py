@@ -25,7 +25,7 @@ def spec(devices: int, updates: int) -> dict[str, Any]:
     policy = {"model": {"type": "factory", "size": "S"}, "warmup": None}
     return {
         "agents": {"planner": {"policy": "solver"}, "solver": {"policy": "solver"}, "verifier": {"policy": "verifier"}},
-        "environment": {"latency": {"scale_s": 0.6, "sigma": 0.6, "cap_s": 3.0}},
+        "environment": {"type": "arithmetic", "latency": {"scale_s": 0.6, "sigma": 0.6, "cap_s": 3.0}},
         "policies": dict.fromkeys(("solver", "verifier"), policy),
         "batch": {"tasks_per_step": 16, "episodes_per_task": 4, "micro_batch_groups": 2, "rollout_groups": 4},
         "resources": {
@@ -49,7 +49,7 @@ def measure(report: Report, api: Api, conn: psycopg.Connection, updates: int, re
     seconds: list[float] = []
 
     def run(devices: int) -> float:
-        made = api.create_run(name=f"hidden {devices}", template="arithmetic", spec=spec(devices, updates))
+        made = api.create_run(name=f"hidden {devices}", spec=spec(devices, updates))
         done = api.finish(made["id"], TIMEOUT_S)
         if done["status"] != "completed":
             raise RuntimeError(f"the run {done['status']}: {done['reason_text']}")
