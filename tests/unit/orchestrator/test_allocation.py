@@ -146,7 +146,7 @@ def test_what_is_meant_for_one_is_not_given_to_another():
     assert [b.policy for b in on_demand(seen(policies))] == ["early"], "who does not leave keeps it"
     lost = replace(policies["moves"], meant=(1, 7))
     assert [b.policy for b in on_demand(seen({"moves": lost}))] == ["moves"], (
-        "a device that is lost is waited for by none"
+        "device 7 is lost"
     )
 
 
