@@ -18,7 +18,8 @@ that takes the fewest device-seconds for the work of the whole run, known before
 `lost_<cause>_...`, what part of the devices' time went where (causes in `allocation_losses`), first bound included as
 `work`; these sum up to 1.
 
-Part `hidden`: `swaps_within_rollout_lag<n>`, of the swaps of two policies on one device of a real run (`allocation_hidden`).
+Part `hidden`: `swaps_within_rollout_lag<n>`, of the swaps of two policies on one device in real runs
+(`allocation_hidden`).
 Part `gangs`: `gang_processor_ratio_<size>`, `gang_wall_ratio_<size>`, two ranks over one (`allocation_gangs`).
 """
 

@@ -51,7 +51,7 @@ def within(spans: list[Span], others: list[Span]) -> float:
 
 
 def measure(report: Report, api: Api, conn: psycopg.Connection, updates: int, repeats: int, lag: int) -> None:
-    """Runs with one training device and with two, in turns; with a lag, a cohort plays while the last one is trained."""
+    """Runs with one training device and with two, in turns; with a lag, a cohort plays while one is trained."""
     shares: list[float] = []
     seconds: list[float] = []
 
