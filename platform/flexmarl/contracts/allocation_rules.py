@@ -45,14 +45,13 @@ def _homes(spec: ExperimentSpec) -> Iterator[Problem]:
                 detail=f"{name} is no policy that is trained.",
                 hint=f"Trained are: {', '.join(spec.trainable_policies())}.",
             )
-        elif {len(places), len(set(places))} != {spec.policies[name].devices.least} or not all(
-            0 <= p < devices for p in places
-        ):
+        elif not _fits(places, spec.policies[name].devices.least, devices):
             count = spec.policies[name].devices.least
             yield Problem(
                 pointer=where,
                 code="wrong_devices",
-                detail=f"{name} is trained on {count} of the devices 0 to {devices - 1}, each named once.",
+                detail=f"{name} is trained on {count} of the run's {devices} trainer devices, counted from 0 and each "
+                "named once.",
                 hint=f"Set {list(range(count))}.",
             )
 
