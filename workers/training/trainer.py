@@ -111,7 +111,7 @@ class Trainer:
         began = time.time()
         stats = learner.accumulate(
             asked.accumulator, asked.micro_batch, content_of(asked.rows), asked.rows, asked.entropy_coef, version,
-            self._references.get(asked.policy),
+            self._references.get(asked.policy), asked.proximal,
         )  # fmt: skip
         pace = self._spec.resources.pace
         declared = pace.micro_batch_s + pace.row_s * -(-len(asked.rows) // self.gangs.size(asked.policy))
