@@ -80,12 +80,18 @@ class Learner:
             laid_over = LowRank(whole, adapter.weights, adapter.settings, precision, device)
         self.parameters = whole if laid_over is None else laid_over.parameters
         self.decoder = Decoder(whole, architecture, laid_over, recompute)
-        self.optimizer = FlatAdamW(self.parameters.master, optimizer)
-        self.accumulator = Accumulator(self.parameters.master, epoch, ordered)
-        self._objective = objective
         judged = objective.algorithm.advantage
         if judged.type == "gae":
             self.critic = Critic(self.decoder.width, judged)
+        self._learn(Accumulator(self.parameters.master, epoch, ordered), objective, optimizer, device, beat)
+
+    def _learn(
+        self, accumulator: Accumulator, objective: Objective, optimizer: AdamW, device: str, beat: Callable[[], object]
+    ) -> None:
+        """Begin with parameters and a decoder that are there."""
+        self.accumulator = accumulator
+        self.optimizer = FlatAdamW(self.parameters.master, optimizer)
+        self._objective = objective
         self._clip = optimizer.grad_clip_norm
         self._beat = beat
         self._budget = TOKEN_BUDGET.get(device.partition(":")[0], TOKEN_BUDGET["cuda"])

@@ -108,13 +108,15 @@ class Trainer:
     def accumulate(self, asked: AccumulateRequest) -> AccumulateReply:
         """Add a micro-batch's gradient to the policy's accumulator."""
         learner, version = self._learner(asked.policy), self._holding(asked.policy).version
-        began = time.time()
+        began, is_in = time.time(), asked.micro_batch in learner.accumulator.micro_batches
         stats = learner.accumulate(
             asked.accumulator, asked.micro_batch, content_of(asked.rows), asked.rows, asked.entropy_coef, version,
             self._references.get(asked.policy), asked.proximal,
         )  # fmt: skip
         pace = self._spec.resources.pace
         declared = pace.micro_batch_s + pace.row_s * -(-len(asked.rows) // self.gangs.size(asked.policy))
+        if is_in:  # for a gang of another size, maybe: how long it took then would mislead whoever reckons by it
+            return AccumulateReply({**stats.model_dump(), "seconds": 0.0})
         keep_pace(began, declared)
         self._intervals.add("train", asked.policy, began, time.time(), stats.tokens)
         return AccumulateReply({**stats.model_dump(), "seconds": max(stats.seconds, declared)})
@@ -201,8 +203,7 @@ class Trainer:
         if (back.rest["version"], stored.weights) != (asked.version, asked.digest) or not shelf.adopt(stored):
             raise TrainerRefusal(RefusalCode.STATE, f"what was suspended is version {back.rest['version']}")
         back.learner.accumulator.go_on_as(asked.accumulator, self._epoch(asked.version))
-        if not asked.gang:
-            self._references.take(asked.policy, asked.reference, asked.version, shelf)
+        self._refer(asked.policy, asked.reference, asked.version, back.learner)
         if behind := {int(version): state for version, state in back.rest["behind"].items()}:
             self._behind[asked.policy] = behind
         held = self._hold(asked.policy, asked.version, self._making.tokenizer(asked.policy), back.learner, stored)

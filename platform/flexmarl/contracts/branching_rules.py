@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from flexmarl.contracts.availability import SLOTS
 from flexmarl.contracts.environments import environment_facts
 from flexmarl.contracts.problems import Problem
-from flexmarl.contracts.spec.algorithm import SamplingFamily
 from flexmarl.contracts.spec.environment import ForeignGame
 from flexmarl.contracts.spec.experiment import ExperimentSpec
 
@@ -18,24 +17,10 @@ COMPARED = ("grpo", "rloo", "reinforce", "reinforce_pp")
 def branching_rules(spec: ExperimentSpec) -> Iterator[Problem]:
     """Return what the branching of a specification breaks."""
     if not spec.sampling.branches:
-        yield from _unread(spec.sampling)
         return
     yield from _environment(spec)
     yield from _joints(spec)
     yield from _whole_episodes(spec)
-
-
-def _unread(sampling: SamplingFamily) -> Iterator[Problem]:
-    plain = SamplingFamily()
-    for name in ("branch_score", "branch_carry", "branch_joint"):
-        value, default = getattr(sampling, name), getattr(plain, name)
-        if value != default:
-            yield Problem(
-                pointer=f"/sampling/{name}",
-                code="not_read",
-                detail=f"{name} is {value}, and nothing branches.",
-                hint=f"Remove it, set {default}, or branch_controller: at_grpo_tree.",
-            )
 
 
 def _environment(spec: ExperimentSpec) -> Iterator[Problem]:

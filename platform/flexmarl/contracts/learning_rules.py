@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from flexmarl.contracts.problems import Problem
-from flexmarl.contracts.spec.algorithm import CLIPPED, PAIRED, Advantage, Loss, SamplingFamily
+from flexmarl.contracts.reads import unread
+from flexmarl.contracts.spec.algorithm import PAIRED, Loss
 from flexmarl.contracts.spec.experiment import ExperimentSpec
 from flexmarl.contracts.spec.reference import NamedVersion, RenewedVersion
 from flexmarl.contracts.spec.shaping import Maporl, Marti, Overlong
@@ -14,43 +15,16 @@ WIDEST_ROW_CLIP = 0.05
 
 def learning_rules(spec: ExperimentSpec) -> Iterator[Problem]:
     """Return what the algorithm of a specification breaks."""
-    yield from _loss_settings(spec.algorithm.loss)
+    yield from unread(spec)
     yield from _row_clip(spec.algorithm.loss)
     yield from _one_step(spec)
     yield from _turns(spec)
-    yield from _leave_one_out(spec)
     yield from _overlong(spec)
     yield from _critic(spec)
     yield from _pairs(spec)
     yield from _reference(spec)
     yield from _members(spec)
     yield from _draws(spec)
-
-
-def _loss_settings(loss: Loss) -> Iterator[Problem]:
-    """Refuse a setting that the chosen loss does not read: it would be believed in."""
-    plain = Loss()
-    reads = {
-        "dual_clip": loss.type == "ppo_clip",
-        "weight_limit": loss.type == "decoupled_ppo",
-        "gate_positive": loss.type == "sapo",
-        "gate_negative": loss.type == "sapo",
-        "norm_tokens": loss.aggregation == "constant_norm",
-        "clip_low": loss.type in CLIPPED,
-        "clip_high": loss.type in CLIPPED,
-        "beta": loss.type in PAIRED,
-        "aggregation": loss.type not in PAIRED,
-    }
-    for name, read in reads.items():
-        value, default = getattr(loss, name), getattr(plain, name)
-        if not read and value != default:
-            by = f"aggregation {loss.aggregation}" if name == "norm_tokens" else loss.type
-            yield Problem(
-                pointer=f"/algorithm/loss/{name}",
-                code="not_read",
-                detail=f"{name} is {value}, and {by} does not read it.",
-                hint="Remove it." if default is None else f"Remove it, or set {default}.",
-            )
 
 
 def _row_clip(loss: Loss) -> Iterator[Problem]:
@@ -98,40 +72,18 @@ def _turns(spec: ExperimentSpec) -> Iterator[Problem]:
             detail="joint adds up the turn rewards of all roles and needs per_turn.",
             hint="Set per_turn: true, or turn_rewards: own.",
         )
-    if not isinstance(shaping, Marti | Maporl):
-        return
-    if not advantage.per_turn:
+    if isinstance(shaping, Marti | Maporl) and not advantage.per_turn:
         yield Problem(
             pointer="/algorithm/shaping/type",
             code="needs_per_turn",
             detail=f"{shaping.type} shapes the scores of turns and needs per_turn.",
             hint="Set per_turn: true in /algorithm/advantage, or shaping: none.",
         )
-    for name, plain in (("gamma", 1.0), ("turn_rewards", "own")):
-        if getattr(advantage, name) != plain:
-            yield Problem(
-                pointer=f"/algorithm/advantage/{name}",
-                code="not_read",
-                detail=f"{shaping.type} says what a turn earns, in place of the rewards from it on.",
-                hint=f"Set {plain:g}." if isinstance(plain, float) else f"Set {plain}.",
-            )
 
 
 def _critic(spec: ExperimentSpec) -> Iterator[Problem]:
-    """A critic reads its own settings and no baseline's; without one, nobody reads them."""
+    """A critic compares no rows, and adds up what later turns earn itself."""
     algorithm, advantage = spec.algorithm, spec.algorithm.advantage
-    plain = Advantage()
-    unread = ("divide_by_std", "baseline_over", "turn_rewards")
-    names = unread if advantage.type == "gae" else ("gae_lambda", "critic_rate")
-    for name in names:
-        value, default = getattr(advantage, name), getattr(plain, name)
-        if value != default:
-            yield Problem(
-                pointer=f"/algorithm/advantage/{name}",
-                code="not_read",
-                detail=f"{name} is {value}, and {advantage.type} does not read it.",
-                hint=f"Remove it, or set {str(default).lower()}.",
-            )
     if advantage.type != "gae":
         return
     demands = (
@@ -155,15 +107,6 @@ def _critic(spec: ExperimentSpec) -> Iterator[Problem]:
 def _pairs(spec: ExperimentSpec) -> Iterator[Problem]:
     """A preference is one between what a role said in two whole episodes of a group, seen from the reference."""
     algorithm, advantage = spec.algorithm, spec.algorithm.advantage
-    if advantage.type == "best_worst":
-        for name, plain in (("divide_by_std", False), ("baseline_over", "episodes")):
-            if getattr(advantage, name) != plain:
-                yield Problem(
-                    pointer=f"/algorithm/advantage/{name}",
-                    code="not_read",
-                    detail="best_worst marks the best and the worst episode, and takes no baseline.",
-                    hint=f"Set {str(plain).lower()}, or type: grpo.",
-                )
     if algorithm.loss.type not in PAIRED:
         return
     loss = algorithm.loss.type
@@ -226,16 +169,6 @@ def _reference(spec: ExperimentSpec) -> Iterator[Problem]:
         )
 
 
-def _leave_one_out(spec: ExperimentSpec) -> Iterator[Problem]:
-    if spec.algorithm.advantage.type == "rloo" and spec.algorithm.advantage.divide_by_std:
-        yield Problem(
-            pointer="/algorithm/advantage/divide_by_std",
-            code="not_read",
-            detail="rloo leaves each row out of its own baseline and divides by nothing.",
-            hint="Set false, or type: grpo.",
-        )
-
-
 def _overlong(spec: ExperimentSpec) -> Iterator[Problem]:
     shaping = spec.algorithm.shaping
     if not isinstance(shaping, Overlong):
@@ -263,18 +196,8 @@ def _members(spec: ExperimentSpec) -> Iterator[Problem]:
 
 
 def _draws(spec: ExperimentSpec) -> Iterator[Problem]:
-    """Refuse a limit that nothing reads, and two ways of proposing more groups than a step needs."""
-    sampling, redundancy = spec.sampling, spec.mechanisms.redundancy
-    if sampling.group_filter != "dynamic_sampling":
-        plain = SamplingFamily().draw_limit
-        if sampling.draw_limit != plain:
-            yield Problem(
-                pointer="/sampling/draw_limit",
-                code="not_read",
-                detail=f"draw_limit is {sampling.draw_limit}, and {sampling.group_filter} draws no group again.",
-                hint=f"Remove it, or set {plain}.",
-            )
-    elif redundancy.type == "extra_groups":
+    """Refuse two ways of proposing more groups than a step needs."""
+    if spec.sampling.group_filter == "dynamic_sampling" and spec.mechanisms.redundancy.type == "extra_groups":
         yield Problem(
             pointer="/mechanisms/redundancy/type",
             code="not_with_dynamic_sampling",

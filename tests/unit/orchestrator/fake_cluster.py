@@ -279,6 +279,8 @@ class FakeCluster:
                 resumed=bool(command.resume),
                 seconds=0.01,
             )
+        elif isinstance(command, c.JoinGang):
+            event = e.RankJoined(**common, policy=command.policy, meeting=command.meeting)
         elif isinstance(command, c.SuspendPolicy):
             event = e.PolicySuspended(
                 **common,
@@ -296,7 +298,12 @@ class FakeCluster:
                 micro_batch=command.micro_batch,
                 accumulator=command.accumulator,
                 stats=TrainStats(
-                    rows=len(rows), tokens=3 * len(rows), z=3.0 * len(rows), loss_sum=1.0, entropy_sum=2.0
+                    rows=len(rows),
+                    tokens=3 * len(rows),
+                    z=3.0 * len(rows),
+                    loss_sum=1.0,
+                    entropy_sum=2.0,
+                    seconds=0.01,
                 ),
             )
         else:
