@@ -19,6 +19,7 @@ from tests.unit.orchestrator.fake_parts import (
     Faults,
     answered,
     bind,
+    bound,
     digest,
     episode,
     granted,
@@ -277,17 +278,9 @@ class FakeCluster:
         elif isinstance(command, c.SleepEngine | c.WakeEngine | c.VacateTrainer):
             event = turned(command, common, number)
         elif isinstance(command, c.BindPolicy):
-            history = self.versions.setdefault(command.policy, [digest(command.policy, 0)])
-            version = command.version or 0
-            event = e.PolicyBound(
-                **common,
-                policy=command.policy,
-                version=version,
-                digest=history[version],
-                created=command.version is None,
-                resumed=bool(command.resume),
-                seconds=0.01,
-            )
+            event = bound(command, common, self.versions.setdefault(command.policy, [digest(command.policy, 0)]))
+        elif isinstance(command, c.JoinGang):
+            event = e.RankJoined(**common, policy=command.policy, meeting=command.meeting)
         elif isinstance(command, c.SuspendPolicy):
             event = suspended(command, common, child, number)
         elif isinstance(command, c.Accumulate):
@@ -297,7 +290,12 @@ class FakeCluster:
                 micro_batch=command.micro_batch,
                 accumulator=command.accumulator,
                 stats=TrainStats(
-                    rows=len(rows), tokens=3 * len(rows), z=3.0 * len(rows), loss_sum=1.0, entropy_sum=2.0
+                    rows=len(rows),
+                    tokens=3 * len(rows),
+                    z=3.0 * len(rows),
+                    loss_sum=1.0,
+                    entropy_sum=2.0,
+                    seconds=0.01,
                 ),
             )
         else:

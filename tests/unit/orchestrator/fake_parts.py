@@ -87,6 +87,13 @@ def shares(command, child, mate, number):
     return None
 
 
+def bound(command, common, history):
+    """Tell at which version a policy is held."""
+    version = command.version or 0
+    told = {"created": command.version is None, "resumed": bool(command.resume), "seconds": 0.01}
+    return e.PolicyBound(**common, policy=command.policy, version=version, digest=history[version], **told)
+
+
 def suspended(command, common, child, number):
     """Tell where a policy lies."""
     told = {"accumulator": command.accumulator, "ticket": child.suspended[command.policy][0]}
