@@ -2,8 +2,8 @@
 
 Pairs of real runs of one specification through the real services, in turns: `colocated` on one device and `static` on
 two. The processes' own memory (USS) is sampled all the time, and each sample is of the phase that the run's recorded
-intervals put it in: the engine awake, or asleep. Suspended states lie in shared host memory, which is in no process's
-own. `*_mb` are medians over the samples of a phase; `peak_share` is the largest sum of both processes of a colocated
+intervals put it in: the engine awake, or asleep. Suspended states lie in host memory, mapped by the trainer alone, and
+count as its own: on a GPU they would not be on the device. `*_mb` are medians over the samples of a phase; `peak_share` is the largest sum of both processes of a colocated
 run over that of a static run, `step_over_static` its median step over the other's. There is no target: what sharing
 saves in memory and devices it costs in steps that nothing overlaps.
 """
@@ -34,6 +34,8 @@ Sample = tuple[float, int, int]
 def spec(allocation: str, model: Path, steps: int) -> dict[str, Any]:
     return {
         "seed": 5,
+        "agents": {"speaker": {}, "listener": {}},
+        "environment": {"type": "reference_game"},
         "policies": {
             name: {"model": {"type": "folder", "path": str(model)}, "warmup": None} for name in ("speaker", "listener")
         },
@@ -73,7 +75,7 @@ class Sampler(threading.Thread):
 
 def trained(api: Api, system: System, kind: str, model: Path, steps: int) -> tuple[int, list[Sample]]:
     """Run to the end; returns the run's number and its samples."""
-    run = api.create_run(name=kind, template="reference_game", spec=spec(kind, model, steps))
+    run = api.create_run(name=kind, spec=spec(kind, model, steps))
     sampler = Sampler(system.database_url, run["no"])
     sampler.start()
     done = api.finish(run["id"], 900)
