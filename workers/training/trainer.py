@@ -302,9 +302,8 @@ class Trainer:
             redo(learner, step, shelf, self._references.get(asked.policy))
         self._refer(asked.policy, *compared[-1], learner)
         learner.accumulator.open(self._epoch(asked.version))
-        tokenizer = self._making.tokenizer(asked.policy)
         stored = self._stored_already(asked, learner, shelf)
-        held = self._hold(asked.policy, asked.version, tokenizer, learner, stored)
+        held = self._hold(asked.policy, asked.version, self._making.tokenizer(asked.policy), learner, stored)
         return reply_of(asked.policy, held)
 
     def _stored_already(self, asked: BindRequest, learner: Learner, shelf: Shelf) -> Stored:

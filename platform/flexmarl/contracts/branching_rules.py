@@ -16,11 +16,10 @@ COMPARED = ("grpo", "rloo", "reinforce", "reinforce_pp")
 
 def branching_rules(spec: ExperimentSpec) -> Iterator[Problem]:
     """Return what the branching of a specification breaks."""
-    if not spec.sampling.branches:
-        return
-    yield from _environment(spec)
-    yield from _joints(spec)
-    yield from _whole_episodes(spec)
+    if spec.sampling.branches:
+        yield from _environment(spec)
+        yield from _joints(spec)
+        yield from _whole_episodes(spec)
 
 
 def _environment(spec: ExperimentSpec) -> Iterator[Problem]:
