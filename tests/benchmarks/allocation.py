@@ -18,7 +18,8 @@ that takes the fewest device-seconds for the work of the whole run, known before
 `lost_<cause>_...`, what part of the devices' time went where (causes in `allocation_losses`), first bound included as
 `work`; these sum up to 1.
 
-Part `hidden`: `swaps_within_rollout`, of the swaps of two policies on one device of a real run (`allocation_hidden`).
+Part `hidden`: `swaps_within_rollout_lag<n>`, of the swaps of two policies on one device in real runs
+(`allocation_hidden`).
 Part `gangs`: `gang_processor_ratio_<size>`, `gang_wall_ratio_<size>`, two ranks over one (`allocation_gangs`).
 """
 
@@ -186,14 +187,15 @@ def measure_virtual(load: str, devices: int, steps: int, report: Report) -> None
     report.figures |= {f"lost_{cause}_{key}": seconds / devices / demand for cause, seconds in causes.items()}
 
 
-def measure_hidden(folder: Path, updates: int, repeats: int, report: Report) -> None:
+def measure_hidden(folder: Path, updates: int, repeats: int, lags: list[int], report: Report) -> None:
     """Two policies that take turns on one device, in real runs."""
     folder.chmod(0o711)
     with (
         System(folder / "home", environment={"FLEXMARL_CPU_SHARES": "3"}) as system,
         psycopg.connect(system.database_url, autocommit=True) as conn,
     ):
-        allocation_hidden.measure(report, system.api(), conn, updates, repeats)
+        for lag in lags:
+            allocation_hidden.measure(report, system.api(), conn, updates, repeats, lag)
 
 
 def taken(cluster: Cluster) -> int:
@@ -217,6 +219,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=["virtual", "real"])
     parser.add_argument("--updates", type=int, default=4, help="of part hidden: steps of a run that count")
+    parser.add_argument("--lags", type=int, nargs="+", default=[0, 1], help="of part hidden")
     parser.add_argument("--sizes", nargs="+", default=["S", "M"], help="of part gangs: models")
 
 
@@ -233,7 +236,8 @@ def main() -> None:
                 measure(load, devices, steps, repeats, report)
     with tempfile.TemporaryDirectory(prefix="flexmarl-allocation-") as folder:
         if "hidden" in given["parts"]:
-            measure_hidden(Path(folder), 2 if report.quick else given["updates"], repeats, report)
+            updates = 2 if report.quick else given["updates"]
+            measure_hidden(Path(folder), updates, repeats, given["lags"], report)
         if "gangs" in given["parts"]:
             allocation_gangs.measure(report, Path(folder), given["sizes"], 2 if report.quick else repeats)
     report.finish()

@@ -20,14 +20,15 @@ TIMEOUT_S = 600.0
 Span = tuple[float, float]
 
 
-def spec(devices: int, updates: int) -> dict[str, Any]:
+def spec(devices: int, updates: int, lag: int) -> dict[str, Any]:
     """`planner` and `solver` are one policy, `verifier` the other."""
     policy = {"model": {"type": "factory", "size": "S"}, "warmup": None}
     return {
         "agents": {"planner": {"policy": "solver"}, "solver": {"policy": "solver"}, "verifier": {"policy": "verifier"}},
-        "environment": {"latency": {"scale_s": 0.6, "sigma": 0.6, "cap_s": 3.0}},
+        "environment": {"type": "arithmetic", "latency": {"scale_s": 0.6, "sigma": 0.6, "cap_s": 3.0}},
         "policies": dict.fromkeys(("solver", "verifier"), policy),
         "batch": {"tasks_per_step": 16, "episodes_per_task": 4, "micro_batch_groups": 2, "rollout_groups": 4},
+        "mechanisms": {"lag_policy": {"bound": lag}},
         "resources": {
             "training_devices": devices, "trainer_policies": 1, "pace": {"row_s": 0.005, "step_s": 0.1},
         },
@@ -39,23 +40,29 @@ def spec(devices: int, updates: int) -> dict[str, Any]:
 
 
 def within(spans: list[Span], others: list[Span]) -> float:
-    """Return the seconds of some spans that lie within others, which do not overlap each other."""
-    return sum(max(0.0, min(end, until) - max(begin, at)) for begin, end in spans for at, until in others)
+    """Return the seconds of some spans that lie within others, in the order of their beginnings."""
+    apart: list[Span] = []
+    for at, until in others:
+        if apart and at <= apart[-1][1]:
+            apart[-1] = (apart[-1][0], max(until, apart[-1][1]))
+        else:
+            apart.append((at, until))
+    return sum(max(0.0, min(end, until) - max(begin, at)) for begin, end in spans for at, until in apart)
 
 
-def measure(report: Report, api: Api, conn: psycopg.Connection, updates: int, repeats: int) -> None:
-    """Runs with one training device and with two, in turns."""
+def measure(report: Report, api: Api, conn: psycopg.Connection, updates: int, repeats: int, lag: int) -> None:
+    """Runs with one training device and with two, in turns; with a lag, a cohort plays while one is trained."""
     shares: list[float] = []
     seconds: list[float] = []
 
     def run(devices: int) -> float:
-        made = api.create_run(name=f"hidden {devices}", template="arithmetic", spec=spec(devices, updates))
+        made = api.create_run(name=f"hidden {devices}", spec=spec(devices, updates, lag))
         done = api.finish(made["id"], TIMEOUT_S)
         if done["status"] != "completed":
             raise RuntimeError(f"the run {done['status']}: {done['reason_text']}")
         rollouts = conn.execute(
             "SELECT extract(epoch FROM min(started_at))::float8, extract(epoch FROM max(finished_at))::float8 "
-            "FROM store.episode WHERE run_id = %s AND origin = 'train' GROUP BY cohort ORDER BY cohort",
+            "FROM store.episode WHERE run_id = %s AND origin = 'train' GROUP BY cohort ORDER BY 1",
             [done["no"]],
         ).fetchall()
         swaps = conn.execute(
@@ -70,8 +77,8 @@ def measure(report: Report, api: Api, conn: psycopg.Connection, updates: int, re
         return statistics.median(after - before for before, after in pairwise(starts))
 
     took = interleave({"one": lambda: run(1), "two": lambda: run(2)}, repeats)
-    report.ratio("swaps_within_rollout", shares)
-    report.ratio("step_time_of_two_devices_over_one", paired_ratios(took["two"], took["one"]))
-    report.figures["swap_s_of_a_step"] = statistics.median(seconds)
-    report.figures["step_s_one_device"] = statistics.median(took["one"])
-    report.figures["step_s_two_devices"] = statistics.median(took["two"])
+    report.ratio(f"swaps_within_rollout_lag{lag}", shares)
+    report.ratio(f"step_time_of_two_devices_over_one_lag{lag}", paired_ratios(took["two"], took["one"]))
+    report.figures[f"swap_s_of_a_step_lag{lag}"] = statistics.median(seconds)
+    report.figures[f"step_s_one_device_lag{lag}"] = statistics.median(took["one"])
+    report.figures[f"step_s_two_devices_lag{lag}"] = statistics.median(took["two"])

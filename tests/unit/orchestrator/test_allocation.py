@@ -144,6 +144,8 @@ def test_what_is_meant_for_one_is_not_given_to_another():
     assert on_demand(state) == [], "device 1 is free, and comes with device 2 to the one that was suspended for both"
     policies["leaves"] = replace(policies["leaves"], leaving=False, still=True)
     assert [b.policy for b in on_demand(seen(policies))] == ["early"], "who does not leave keeps it"
+    lost = replace(policies["moves"], meant=(1, 7))
+    assert [b.policy for b in on_demand(seen({"moves": lost}))] == ["moves"], "device 7 is lost"
 
 
 def test_a_gang_too_wide_for_its_rows_makes_room_and_one_that_uses_all_does_not():
