@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from django.urls import get_resolver
 
-from tests.browser.visitor import Site, Visitor
+from tests.browser.visitor import COLOURS, WCAG, Site, Visitor
 from webui import calls
 
 pytestmark = [pytest.mark.browser, pytest.mark.services, pytest.mark.slow]
@@ -53,11 +53,12 @@ EXAMPLES: dict[str, str] = {
 """Route name -> an address of it over the seeded rows."""
 NOT_PAGES = {"sign_in", "sign_out", "new_run_text", "figures", "config_yaml"}
 """Answers to forms and scripts; `*_part` and `*_rows` are parts of pages. Signing in has tests of its own."""
-VIEWS = [("light", 1440), ("dark", 1440), ("light", 1024), ("dark", 1024), ("light", 390), ("dark", 390)]
-WITH_VARIANTS = {("light", 1440), ("light", 1024), ("dark", 390)}
-"""Where the further states are looked at too: each width and each theme once."""
-WITH_AXE = {1440, 390}
-"""The widths whose documents differ; at 1024 only the room is less."""
+VIEWS = [("light", 1440), ("dark", 1440), ("dark", 390), ("light", 390)]
+WHOLE = {("light", 1440), ("dark", 390)}
+"""Where the further states are looked at too, and all rules of axe are asked: each width and each theme once. In the
+other theme of a width the same document has other colours and nothing else."""
+BETWEEN = 1024
+"""Has the document of the widest view and less room for it."""
 VARIANTS: dict[str, str] = {
     "runs-none": "/runs?q=nothing-is-called-so",
     "runs-one": "/runs?q=arithmetic",
@@ -111,6 +112,12 @@ VARIANTS: dict[str, str] = {
     "no-such-run": "/runs/nobody-0000",
 }
 """More states of pages: none, one, long names, refusals, what is open or being asked."""
+SHOWN = """(url) => fetch(url).then((answer) => answer.text()).then((text) => {
+    const page = new DOMParser().parseFromString(text, "text/html");
+    return ["curl", "python"].map((language) =>
+        [...page.querySelectorAll(`#api-pop [data-language-of=${language}]`)].map((shown) => shown.textContent));
+})"""
+"""The calls that a page comes with, in both languages."""
 ALLOWED = ("404 (Not Found)", "403 (Forbidden)")
 
 
@@ -153,28 +160,38 @@ def rounds(chromium: Any, seeded: Site) -> Iterator[Callable[[str, int], Visitor
         context.close()
 
 
-def looked_at(guest: Visitor, path: str, name: str, *, axe: bool) -> list[str]:
+def looked_at(guest: Visitor, path: str, name: str, rules: list[str]) -> list[str]:
     """What is wrong with a page as this window shows it."""
     heard = len(guest.complaints)
     guest.goto(path)
     guest.settle()
     guest.keep(name)
     wrong = [f"sideways by {guest.sideways()} px"] if guest.sideways() > 0 else []
-    wrong += [f"axe {found}" for found in guest.violations()] if axe else []
+    wrong += [f"axe {found}" for found in guest.violations(rules=rules)]
     wrong += [f"{n} h1" for n in [guest.page.locator("h1").count()] if n != 1]
     wrong += [f"title {t}" for t in [guest.page.title()] if not t.endswith("FlexMARL")]
     heard_now = guest.complaints[heard:]
     return wrong + [text for text in heard_now if not any(word in text for word in ALLOWED)]
 
 
+def fits_between(guest: Visitor) -> list[str]:
+    """What is wrong with the page that a wide window shows when the window becomes narrower."""
+    wide = guest.page.viewport_size
+    guest.resize(BETWEEN)
+    wrong = [f"sideways by {guest.sideways()} px at {BETWEEN}"] if guest.sideways() > 0 else []
+    guest.resize(wide["width"])
+    return wrong
+
+
 @pytest.mark.parametrize(("theme", "width"), VIEWS, ids=[f"{t}-{w}" for t, w in VIEWS])
 def test_every_page_fits_and_is_accessible(rounds: Any, seeded: Site, theme: str, width: int) -> None:
-    guest = rounds(theme, width)
-    pages = {**EXAMPLES, **(VARIANTS if (theme, width) in WITH_VARIANTS else {})}
-    found = {
-        name: looked_at(guest, address(seeded, path), f"{name}-{width}-{theme}", axe=width in WITH_AXE)
-        for name, path in pages.items()
-    }
+    guest, whole = rounds(theme, width), (theme, width) in WHOLE
+    found = {}
+    for name, path in {**EXAMPLES, **(VARIANTS if whole else {})}.items():
+        rules = WCAG if whole else COLOURS
+        found[name] = looked_at(guest, address(seeded, path), f"{name}-{width}-{theme}", rules)
+        if whole and width > BETWEEN:
+            found[name] += fits_between(guest)
     assert {name: wrong for name, wrong in found.items() if wrong} == {}
     assert guest.page.evaluate("document.documentElement.dataset.bsTheme") == theme
 
@@ -195,10 +212,8 @@ def test_each_call_that_a_page_shows_is_answered(rounds: Any, seeded: Site) -> N
     token = json.loads(made[1])["token"]
     tried = 0
     for name, path in EXAMPLES.items():
-        guest.goto(address(seeded, path))
-        texts = guest.page.locator("#api-pop [data-language-of=curl]").all_text_contents()
+        texts, programs = guest.page.evaluate(SHOWN, f"{seeded.url}{address(seeded, path)}")
         assert texts, f"{name} shows no call"
-        programs = guest.page.locator("#api-pop [data-language-of=python]").all_text_contents()
         for text, program in zip(texts, programs, strict=True):
             assert token not in text
             url = text.rpartition(" '")[2].rstrip("'")

@@ -54,11 +54,15 @@ def test_sections_fold_and_stay_as_they_were(seeded: Any, visit: Callable[..., A
     page.locator("#g-batch > summary").focus()
     page.keyboard.press("Enter")
     assert opened(page) == ["batch"]
+    page.locator("#g-run > summary").click()
+    page.get_by_label("Tags").fill("trial")
+    page.locator("#g-run > summary").click()
     field(page, "/batch/max_carry").fill("5")
     page.locator("#g-batch > summary").click()
     head = page.locator("#g-batch > summary")
     head.get_by_text("1 changed").wait_for()
     assert "Most carries 5" in head.inner_text(), "a closed section says what is set in it"
+    assert "Tags trial" in page.locator("#g-run > summary").inner_text()
     page.locator("#g-environment > summary").click()
     page.get_by_role("link", name="Home", exact=True).first.click()
     page.wait_for_url(f"{seeded.url}/")

@@ -7,6 +7,28 @@ from typing import Any
 ARTIFACTS = Path(__file__).resolve().parents[2] / "artifacts"
 AXE = Path(__file__).parent / "vendor" / "axe.min.js"
 WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+COLOURS = ["color-contrast", "link-in-text-block"]
+"""The rules of `WCAG` that look at colours: all that another theme of the same document can break."""
+SETTLED = """() => new Promise((resolve) => {
+    const limit = performance.now() + 20000;
+    let still = performance.now();
+    const watch = new MutationObserver(() => { still = performance.now(); });
+    watch.observe(document, { subtree: true, childList: true, attributes: true, characterData: true });
+    const began = still;
+    const look = () => {
+        const now = performance.now();
+        const drawn = !document.querySelector(".sk") && document.fonts.status === "loaded";
+        if (now > limit || (drawn && (now - still > 150 || now - began > 1000))) {
+            watch.disconnect();
+            resolve(drawn);
+        } else setTimeout(look, 20);
+    };
+    look();
+})"""
+"""A page is settled when no skeleton is left and nothing changed for a moment; a live one changes on."""
+VIOLATIONS = """([tags, part]) => axe.run(part, { runOnly: tags, resultTypes: ["violations"] })
+    .then((found) => found.violations.map((v) => `${v.id}: ${v.nodes[0].html.slice(0, 160)}`))"""
+"""Only what is wrong: of the rest, axe would describe every element of the page, for seconds."""
 
 
 @dataclass
@@ -47,19 +69,23 @@ class Visitor:
 
     def settle(self) -> None:
         """Wait until the charts of an overview are drawn and no skeleton is left."""
-        self.page.wait_for_function("() => !document.querySelector('.sk')", timeout=20_000)
-        self.page.wait_for_timeout(300)
+        assert self.page.evaluate(SETTLED), f"{self.page.url} is not drawn after 20 s"
+
+    def resize(self, width: int) -> None:
+        """Show the page as it is in another width."""
+        self.page.set_viewport_size({"width": width, "height": 900})
+        self.settle()
 
     def keep(self, name: str, *, full: bool = True) -> None:
         """Keep a screenshot as an artefact."""
         ARTIFACTS.mkdir(exist_ok=True)
         self.page.screenshot(path=str(ARTIFACTS / f"{name}.png"), full_page=full)
 
-    def violations(self, within: str = "html") -> list[str]:
-        """What axe finds on the page as it is, or in a part of it."""
-        self.page.evaluate(AXE.read_text(encoding="utf-8"))
-        found = self.page.evaluate("([tags, part]) => axe.run(part, {runOnly: tags})", [WCAG, within])
-        return [f"{v['id']}: {v['nodes'][0]['html'][:160]}" for v in found["violations"]]
+    def violations(self, within: str = "html", rules: list[str] | None = None) -> list[str]:
+        """What axe finds on the page as it is, or in a part of it; by some of its rules, or by all of `WCAG`."""
+        if not self.page.evaluate("() => 'axe' in window"):
+            self.page.evaluate(AXE.read_text(encoding="utf-8"))
+        return list(self.page.evaluate(VIOLATIONS, [rules or WCAG, within]))
 
     def sideways(self) -> int:
         """Pixels the page is wider than the screen."""

@@ -32,7 +32,7 @@ from workers.vigil import ANSWER_S, PROBE_S, SILENT_PROBES
 pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(900)]
 
 STOP_S = float(os.environ.get("FLEXMARL_CHAOS_STOP_S", "90"))
-STEPS = 30
+STEPS = 14
 FOUND_S = SILENT_PROBES * (PROBE_S + ANSWER_S)
 """A child that stopped is found by then where its host gets the processor at all."""
 REPLACED_S = FOUND_S + 60.0

@@ -10,7 +10,7 @@ from tests.support.system import Api, System
 
 pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(1500)]
 
-STEPS = 60
+STEPS = 24
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def api(system: System) -> Api:
 def start(api: Api, name: str) -> str:
     overrides = {
         "budget": {"train_steps": STEPS, "target": None},
-        "evaluation": {"every_steps": 20, "tasks": 32},
+        "evaluation": {"every_steps": 12, "tasks": 32},
         "batch": {"tasks_per_step": 16, "episodes_per_task": 4, "micro_batch_groups": 4, "rollout_groups": 4},
     }
     return api.create_run(name=name, template="reference_game", spec=overrides)["id"]
@@ -36,7 +36,7 @@ def start(api: Api, name: str) -> str:
 @pytest.mark.parametrize("victim", ["rollout-worker", "device-worker", "driver", "node", "web"])
 def test_a_killed_process_costs_time_and_nothing_else(system: System, api: Api, victim: str) -> None:
     run_id = start(api, f"kill {victim}")
-    api.wait(run_id, lambda run: run["step"] >= 8, 300)
+    api.wait(run_id, lambda run: run["step"] >= 4, 300)
     system.kill(victim)
     deadline = time.monotonic() + 120
     while True:
@@ -79,7 +79,7 @@ def test_losing_all_of_the_broker_loses_nothing(system: System, api: Api) -> Non
     import redis
 
     run_id = start(api, "flushall")
-    api.wait(run_id, lambda run: run["step"] >= 8, 300)
+    api.wait(run_id, lambda run: run["step"] >= 4, 300)
     url = json.loads((system.home / "run" / "environment.json").read_text())["REDIS_URL"]
     with redis.Redis.from_url(url) as client:
         client.flushall()

@@ -5,15 +5,14 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from tests.chaos.test_kill_each_process import assert_counts_add_up
+from tests.chaos.test_kill_each_process import STEPS, assert_counts_add_up
 from tests.support.system import Api, System
 
 pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(1500)]
 
-STEPS = 60
+ENDLESS = 1_000_000
 SPEC = {
-    "budget": {"train_steps": STEPS, "target": None},
-    "evaluation": {"every_steps": 20, "tasks": 32},
+    "evaluation": {"every_steps": 12, "tasks": 32},
     "batch": {"tasks_per_step": 16, "episodes_per_task": 4, "micro_batch_groups": 4, "rollout_groups": 4},
 }
 
@@ -29,8 +28,9 @@ def api(system: System) -> Api:
     return system.api()
 
 
-def start(api: Api, name: str) -> str:
-    return api.create_run(name=name, template="reference_game", spec=SPEC)["id"]
+def start(api: Api, name: str, steps: int = STEPS) -> str:
+    spec = {**SPEC, "budget": {"train_steps": steps, "target": None}}
+    return api.create_run(name=name, template="reference_game", spec=spec)["id"]
 
 
 def free(api: Api) -> int:
@@ -52,7 +52,7 @@ def pause(api: Api, run_id: str, **options: object) -> dict:
 def test_a_resting_run_frees_its_devices_and_goes_on_under_another_driver(system: System, api: Api, mode: str) -> None:
     before = free(api)
     run_id = start(api, f"rest {mode}")
-    api.wait(run_id, lambda run: run["step"] >= 8, 300)
+    api.wait(run_id, lambda run: run["step"] >= 4, 300)
     paused = pause(api, run_id, mode=mode, hold_s=0)
     resting = api.wait(run_id, lambda run: run["reason"] == "devices_given_back" and free(api) == before, 300)
     system.kill("driver")
@@ -71,7 +71,7 @@ def test_a_resting_run_frees_its_devices_and_goes_on_under_another_driver(system
 
 def test_a_killed_run_is_retried_and_continues_its_versions(system: System, api: Api) -> None:
     run_id = start(api, "retry")
-    api.wait(run_id, lambda run: run["step"] >= 8, 300)
+    api.wait(run_id, lambda run: run["step"] >= 4, 300)
     killed = api.act(run_id, "kill")
     api.wait(run_id, lambda run: run["status"] == "killed", 150)
     retried = api.act(run_id, "retry")
@@ -102,12 +102,12 @@ def test_a_killed_run_is_retried_and_continues_its_versions(system: System, api:
 
 def test_a_resume_says_what_it_waits_for_while_others_hold_the_devices(system: System, api: Api) -> None:
     """Every device is taken by another run while the first one rests."""
-    first = start(api, "first")
+    first = start(api, "first", ENDLESS)
     api.wait(first, lambda run: run["step"] >= 2, 300)
     pause(api, first, mode="freeze", hold_s=0)
     taken = []
     while free(api) >= 2 and len(taken) < 4:
-        taken.append(start(api, f"other {len(taken)}"))
+        taken.append(start(api, f"other {len(taken)}", ENDLESS))
         api.wait(taken[-1], lambda run: run["status"] == "running", 300)
     api.act(first, "resume")
     waiting = api.wait(first, lambda run: run["status"] == "resuming" and run["reason"] == "waiting_for_devices", 150)

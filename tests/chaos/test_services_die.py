@@ -12,12 +12,12 @@ from tests.support.system import Api, ApiError, System
 
 pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(1500)]
 
-STEPS = 40
+STEPS = 20
 SPEC = {
     "agents": {"speaker": {}, "listener": {}},
     "environment": {"type": "reference_game"},
     "batch": {"tasks_per_step": 8, "episodes_per_task": 4, "micro_batch_groups": 4, "rollout_groups": 4},
-    "evaluation": {"every_steps": 20, "tasks": 16},
+    "evaluation": {"every_steps": 10, "tasks": 16},
     "budget": {"train_steps": STEPS, "target": None},
 }
 
@@ -30,7 +30,7 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
 
 def started(api: Api, name: str) -> str:
     run_id = str(api.create_run(name=name, spec=SPEC)["id"])
-    api.wait(run_id, lambda run: run["step"] >= 5, 300)
+    api.wait(run_id, lambda run: run["step"] >= 4, 300)
     return run_id
 
 

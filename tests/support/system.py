@@ -94,7 +94,7 @@ class Api:
         return bool(self.post("/runs/plan", {"template": "reference_game"})["devices"]["fits_now"])
 
     def finish(self, run_id: str, timeout_s: float) -> dict[str, Any]:
-        return self.wait(run_id, lambda run: run["status"] in TERMINAL, timeout_s)
+        return self.wait(run_id, lambda run: run["status"] in TERMINAL, timeout_s, every_s=0.75)
 
     def series(
         self, run_id: str, *names: str, x: str = "step"
@@ -122,7 +122,7 @@ class System:
             **(environment or {}),
         }
         self.process: subprocess.Popen[bytes] | None = None
-        self.url = ""
+        self.url = self.token = ""
         self.seconds_to_url = 0.0
 
     def __enter__(self) -> "System":
@@ -208,10 +208,8 @@ class System:
         ).stdout
 
     def api(self) -> Api:
-        """A client with a token of the first admin."""
-        token = (
-            self.manage("create_token", "--user", "admin", "--name", f"script-{uuid.uuid4().hex[:6]}")
-            .strip()
-            .splitlines()[-1]
-        )
-        return Api(self.url, token)
+        """A client with a token of the first admin, which is made at the first call."""
+        if not self.token:
+            said = self.manage("create_token", "--user", "admin", "--name", f"script-{uuid.uuid4().hex[:6]}")
+            self.token = said.strip().splitlines()[-1]
+        return Api(self.url, self.token)

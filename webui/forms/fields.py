@@ -56,8 +56,8 @@ OPTIONAL = {"/budget/target": "/budget/target/value"}
 """An object that may be absent -> the one field that stands for it."""
 _CHOSEN = {
     "/reward": "What an episode earns: its environment's own scores, or what a reward function makes of it.",
-    "/algorithm/kl/reference": "Which of its earlier versions a policy is kept near to.",
     "/algorithm/shaping": "What a row's reward counts as before it is compared: as it is, or seen beside more.",
+    "/algorithm/kl/reference": "Which of its earlier versions a policy is kept near to.",
 }
 _TUNING = "What is trained: every weight, or a low-rank adapter beside the model, which stays as it is."
 

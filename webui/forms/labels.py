@@ -49,6 +49,7 @@ LABELS_AT = {
     "/algorithm/kl/reference/type": "Reference",
     "/algorithm/kl/reference/version": "Its version",
     "/algorithm/kl/reference/every": "Renewed every",
+    "/algorithm/loss/weight_limit": "Largest weight",
     "/algorithm/kl/estimator": "KL estimator",
     "/algorithm/loss/clip_low": "Clip below",
     "/algorithm/loss/clip_high": "Clip above",

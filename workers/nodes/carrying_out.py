@@ -74,10 +74,9 @@ def prepare(conn: psycopg.Connection, taken: Taken) -> Prepared:
             return Prepared(taken, _join_request(conn, taken.run_id, order))
         case Accumulate() as order:
             batch = micro_batches.read(conn, taken.run_id, order.policy, order.micro_batch)
-            rows = [_train_row(row) for row in batch.rows]
             request = AccumulateRequest(
-                order.policy, order.accumulator, order.micro_batch, order.entropy_coef, rows
-            )  # fmt: skip
+                order.policy, order.accumulator, order.micro_batch, order.entropy_coef, *_taken_in(batch)
+            )
             return Prepared(taken, request)
         case OptimizerStep() as order:
             numbers = list(order.micro_batches)
@@ -157,7 +156,7 @@ def _bind_request(conn: psycopg.Connection, run_id: int, order: BindPolicy) -> B
         )
     redo = [
         RedoStep(step.version, step.digest, step.learning_rate, [
-            RedoBatch(no, entropy, [_train_row(row) for row in micro_batches.read(conn, run_id, policy, no).rows])
+            RedoBatch(no, entropy, *_taken_in(micro_batches.read(conn, run_id, policy, no)))
             for no, entropy in step.micro_batches.items()
         ], near(step.version - 1))
         for step in behind
@@ -194,6 +193,11 @@ def _resume_request(conn: psycopg.Connection, run_id: int, order: BindPolicy, ve
         order.policy, version, own.digest, own.state, reference=near, resume=order.resume,
         accumulator=order.accumulator, gang=list(order.gang), meeting=order.meeting,
     )  # fmt: skip
+
+
+def _taken_in(batch: micro_batches.MicroBatch) -> tuple[list[TrainRow], int]:
+    """Return a micro-batch's rows and the version that the first step on their cohort began with."""
+    return [_train_row(row) for row in batch.rows], -1 if batch.proximal is None else batch.proximal
 
 
 def _train_row(row: micro_batches.MicroBatchRow) -> TrainRow:

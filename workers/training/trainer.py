@@ -111,7 +111,7 @@ class Trainer:
         began, is_in = time.time(), asked.micro_batch in learner.accumulator.micro_batches
         stats = learner.accumulate(
             asked.accumulator, asked.micro_batch, content_of(asked.rows), asked.rows, asked.entropy_coef, version,
-            self._references.get(asked.policy),
+            self._references.get(asked.policy), asked.proximal,
         )  # fmt: skip
         pace = self._spec.resources.pace
         declared = pace.micro_batch_s + pace.row_s * -(-len(asked.rows) // self.gangs.size(asked.policy))
@@ -203,8 +203,7 @@ class Trainer:
         if (back.rest["version"], stored.weights) != (asked.version, asked.digest) or not shelf.adopt(stored):
             raise TrainerRefusal(RefusalCode.STATE, f"what was suspended is version {back.rest['version']}")
         back.learner.accumulator.go_on_as(asked.accumulator, self._epoch(asked.version))
-        if not asked.gang:
-            self._references.take(asked.policy, asked.reference, asked.version, shelf)
+        self._refer(asked.policy, asked.reference, asked.version, back.learner)
         if behind := {int(version): state for version, state in back.rest["behind"].items()}:
             self._behind[asked.policy] = behind
         held = self._hold(asked.policy, asked.version, self._making.tokenizer(asked.policy), back.learner, stored)

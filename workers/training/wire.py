@@ -55,6 +55,8 @@ class RedoBatch(msgspec.Struct, forbid_unknown_fields=True):
     micro_batch: int
     entropy_coef: float
     rows: list[TrainRow]
+    proximal: int = -1
+    """Version that the first step on its cohort began with; -1: the one that it is taken at."""
 
 
 class RedoStep(msgspec.Struct, forbid_unknown_fields=True):
@@ -127,6 +129,8 @@ class AccumulateRequest(msgspec.Struct, forbid_unknown_fields=True):
     micro_batch: int
     entropy_coef: float
     rows: list[TrainRow]
+    proximal: int = -1
+    """Version that the first step on its cohort began with; -1: the trained one."""
 
 
 class AccumulateReply(msgspec.Struct):

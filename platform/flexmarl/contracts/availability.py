@@ -38,15 +38,13 @@ SLOTS: dict[str, Slot] = {
         },
     ),
     "/algorithm/loss/type": Slot(
-        ("policy_gradient", "ppo_clip", "gspo", "cispo", "topr", "sapo", "vespo", "online_dpo"),
+        ("policy_gradient", "ppo_clip", "gspo", "cispo", "topr", "sapo", "vespo", "decoupled_ppo", "online_dpo"),
         (),
         {
             "grpo": "loss: {type: ppo_clip, aggregation: seq_mean_token_mean}, advantage: {divide_by_std: true}",
             "dr_grpo": "loss: {type: ppo_clip, aggregation: constant_norm}",
             "dapo": "loss: {type: ppo_clip, clip_high: 0.28}, advantage: {divide_by_std: true}",
             "luspo": "loss: {type: gspo, aggregation: seq_mean_token_sum, clip_low: 0.0003, clip_high: 0.0004}",
-            "decoupled_ppo": "loss: {type: policy_gradient}, correction: truncated_importance: a row has one gradient, "
-            "taken at the proximal policy itself, so the clipped ratio is 1",
         },
     ),
     "/algorithm/kl/reference/type": Slot(("first", "version", "renewed"), ()),

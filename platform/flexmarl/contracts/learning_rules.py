@@ -17,6 +17,7 @@ def learning_rules(spec: ExperimentSpec) -> Iterator[Problem]:
     """Return what the algorithm of a specification breaks."""
     yield from unread(spec)
     yield from _row_clip(spec.algorithm.loss)
+    yield from _one_step(spec)
     yield from _turns(spec)
     yield from _overlong(spec)
     yield from _critic(spec)
@@ -38,6 +39,20 @@ def _row_clip(loss: Loss) -> Iterator[Problem]:
                 f"{value} would clip nothing.",
                 hint=f"Set {published}, or at most {WIDEST_ROW_CLIP}.",
             )
+
+
+def _one_step(spec: ExperimentSpec) -> Iterator[Problem]:
+    """Where a cohort is one step, it is taken at the proximal policy itself, and the clip never bites."""
+    several = spec.mechanisms.trainer_protocol == "mini_batch" and spec.batch.mini_batches > 1
+    if spec.algorithm.loss.type == "decoupled_ppo" and not several:
+        yield Problem(
+            pointer="/algorithm/loss/type",
+            code="needs_mini_batch",
+            detail="decoupled_ppo clips what later steps of a cohort add to its first one, and here a cohort is one "
+            "step.",
+            hint="Set trainer_protocol: mini_batch in /mechanisms, or loss: policy_gradient with correction: "
+            "truncated_importance, which is the same then.",
+        )
 
 
 def _turns(spec: ExperimentSpec) -> Iterator[Problem]:

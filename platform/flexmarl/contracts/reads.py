@@ -43,9 +43,9 @@ def _none(name: str, *values: str | float | bool) -> Choice:
 _LOSS, _ADVANTAGE, _SHAPING = "/algorithm/loss/type", "/algorithm/advantage/type", "/algorithm/shaping/type"
 _OF_TURNS = ("marti", "maporl")
 PER_TURN = _one("/algorithm/advantage/per_turn", True)
-_NOT_PAIRED = _none(_LOSS, *sorted(PAIRED))
+_PAIRED, _NOT_PAIRED = _one(_LOSS, *sorted(PAIRED)), _none(_LOSS, *sorted(PAIRED))
+_BRANCHES = ((_none("/sampling/branch_controller", "none"),),)
 _CLIPPED = ((_one(_LOSS, *sorted(CLIPPED)),),)
-_BRANCHES = ((_one("/sampling/branch_controller", "at_grpo_tree"),),)
 _GAE, _NOT_GAE = _one(_ADVANTAGE, "gae"), _none(_ADVANTAGE, "gae")
 _OWN_TURNS = _none(_SHAPING, *_OF_TURNS)
 _CORRECTION = "/algorithm/correction"
@@ -62,7 +62,7 @@ READ: Mapping[str, Ways] = {
     "/algorithm/correction": ((_NOT_PAIRED,),),
     "/algorithm/kl/coefficient": ((_NOT_PAIRED,),),
     "/algorithm/kl/estimator": ((_NOT_PAIRED, _none("/algorithm/kl/coefficient", 0)),),
-    "/algorithm/kl/reference/type": ((_none("/algorithm/kl/coefficient", 0),), (_one(_LOSS, *sorted(PAIRED)),)),
+    "/algorithm/kl/reference/type": ((_NOT_PAIRED, _none("/algorithm/kl/coefficient", 0)), (_PAIRED,)),
     "/algorithm/importance_level": ((_one(_CORRECTION, *_WEIGHTING),),),
     "/algorithm/importance_limit": ((_one(_CORRECTION, *_WEIGHTING, "sequence_filter"),),),
     "/algorithm/importance_floor": ((_one(_CORRECTION, "masked_importance", "sequence_filter", "off_policy_filter"),),),
@@ -74,7 +74,8 @@ READ: Mapping[str, Ways] = {
     "/algorithm/loss/dual_clip": ((_one(_LOSS, "ppo_clip"),),),
     "/algorithm/loss/gate_positive": ((_one(_LOSS, "sapo"),),),
     "/algorithm/loss/gate_negative": ((_one(_LOSS, "sapo"),),),
-    "/algorithm/loss/beta": ((_one(_LOSS, *sorted(PAIRED)),),),
+    "/algorithm/loss/weight_limit": ((_one(_LOSS, "decoupled_ppo"),),),
+    "/algorithm/loss/beta": ((_PAIRED,),),
     "/algorithm/loss/aggregation": ((_NOT_PAIRED,),),
     "/algorithm/loss/norm_tokens": ((_one("/algorithm/loss/aggregation", "constant_norm"),),),
     "/algorithm/advantage/divide_by_std": ((_none(_ADVANTAGE, "gae", "best_worst", "rloo"),),),
@@ -112,6 +113,7 @@ REFUSED = (
     "/algorithm/loss/norm_tokens",
     "/algorithm/loss/clip_low",
     "/algorithm/loss/clip_high",
+    "/algorithm/loss/weight_limit",
     "/algorithm/loss/beta",
     "/algorithm/loss/aggregation",
     "/algorithm/advantage/divide_by_std",

@@ -86,6 +86,8 @@ def test_a_changed_environment_type_replaces_the_variant() -> None:
         ),
         ({"sampling": {"keep_members": 8}}, ("/sampling/keep_members", "out_of_range")),
         ({"algorithm": {"correction": "mask_stale"}}, ("/algorithm/correction", "needs_bound")),
+        ({"algorithm": {"loss": {"type": "decoupled_ppo"}}}, ("/algorithm/loss/type", "needs_mini_batch")),
+        ({"algorithm": {"loss": {"weight_limit": 3.0}}}, ("/algorithm/loss/weight_limit", "not_read")),
         ({"algorithm": {"kl": {"reference": "renewed"}}}, ("/algorithm/kl/reference/type", "not_read")),
         (
             {"algorithm": {"kl": {"coefficient": 0.1, "reference": {"type": "version", "version": 400}}}},

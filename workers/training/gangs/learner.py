@@ -128,7 +128,7 @@ class ShardedLearner(Learner):
     ) -> "tuple[torch.Tensor, TrainStats]":
         """Return this rank's part of the gradient of all rows, with the figures of all."""
         began = time.perf_counter()
-        self._group.order(Accumulate(list(rows), entropy_coef, version))
+        self._group.order(Accumulate(list(rows), entropy_coef, version, objective.since))
         near = None if self._reference is None else self._reference.decoder
         sums, fresh = Sums(), self.parameters.fresh
         batches = self._batches(rows, objective, version)
@@ -145,7 +145,9 @@ class ShardedLearner(Learner):
 
     def follow(self, order: Accumulate) -> TrainStats:
         """Add this rank's part of a micro-batch that the leader accumulates."""
-        gradient, stats = self.gradient(order.rows, order.entropy_coef, self._objective, order.version)
+        gradient, stats = self.gradient(
+            order.rows, order.entropy_coef, self._objective.after(order.since), order.version
+        )
         if stats.tokens:
             self.accumulator.total.add_(gradient)
         return stats

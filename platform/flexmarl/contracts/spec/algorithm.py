@@ -41,8 +41,10 @@ class Advantage(Strict):
     """Share of the team score in a role's reward; the rest is the role's own score."""
 
 
-LossName = Literal["policy_gradient", "ppo_clip", "gspo", "cispo", "topr", "sapo", "vespo", "online_dpo"]
-CLIPPED = frozenset({"ppo_clip", "gspo", "cispo"})
+LossName = Literal[
+    "policy_gradient", "ppo_clip", "gspo", "cispo", "topr", "sapo", "vespo", "decoupled_ppo", "online_dpo"
+]
+CLIPPED = frozenset({"ppo_clip", "gspo", "cispo", "decoupled_ppo"})
 """Losses that read the clip range."""
 PAIRED = frozenset({"online_dpo"})
 """Losses of two members of a group, better and worse, that are compared with the reference."""
@@ -52,7 +54,8 @@ class Loss(Strict):
     type: LossName = "policy_gradient"
     """All are equal on strictly on-policy data, but for the average over a row. The others carry a ratio p / p_engine
     for bounded staleness: clipped per token (`ppo_clip`) or per row (`gspo`), a clipped weight (`cispo`), a taper for
-    bad rows alone (`topr`), a smooth gate per token (`sapo`) or row (`vespo`). `online_dpo` is another thing: the best
+    bad rows alone (`topr`), a smooth gate per token (`sapo`) or row (`vespo`), or parted (`decoupled_ppo`): a capped
+    weight up to where the cohort's first step began, and clipped from there on. `online_dpo` is another thing: the best
     member of a group is preferred to its worst, seen from the reference."""
     clip_low: float = Field(default=0.2, ge=0.0, le=1.0)
     """The ratio's lower bound is 1 less this; 1: none. For `gspo` some thousand times smaller, as 0.0003."""
@@ -60,6 +63,8 @@ class Loss(Strict):
     """The ratio's upper bound is 1 plus this. For `gspo` some thousand times smaller, as 0.0004."""
     dual_clip: float | None = Field(default=None, gt=1.0, le=100.0)
     """Largest ratio with which a token of negative advantage counts; only with `ppo_clip`, absent: no such bound."""
+    weight_limit: float = Field(default=5.0, ge=1.0, le=1000.0)
+    """Largest weight p_proximal / p_engine of a token; only with `decoupled_ppo`."""
     gate_positive: float = Field(default=1.0, gt=0.0, le=100.0)
     """Steepness of the gate for positive advantages; only with `sapo`."""
     gate_negative: float = Field(default=1.05, gt=0.0, le=100.0)

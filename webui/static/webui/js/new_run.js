@@ -128,6 +128,7 @@ function dots() {
     sections.summarise(section, { changed: changed.length, differs: [...$$("[data-pointer]", section)].filter(isSet).map(inShort) });
     if (wrong || changed.length) link.append(el("i", { class: wrong ? "err" : "", title: wrong ? "Has an error" : "Changed from the template" }));
   }
+  sections.summariseMarks();
 }
 
 /** Whether a setting that is read is not as it is by default. */
@@ -231,7 +232,6 @@ function fill(input) {
 function fillForm() {
   for (const input of $$("#spec-form [data-pointer]")) fill(input);
   state.unread = unread(state.document, data);
-  state.kept.clear();
   showRead();
   $("#preset").value = state.preset;
   state.bad.clear();
@@ -340,6 +340,7 @@ $("#discard").addEventListener("click", () => {
   state.document = copy(data.document);
   state.preset = data.preset;
   state.textErrors = [];
+  state.kept.clear();
   forget(data);
   fillForm();
   usePreset();
@@ -393,5 +394,4 @@ if (old) {
   toast(`Your draft of ${old.at} is back. Discard changes to begin anew.`);
 }
 fillForm();
-sections.summariseMarks();
 replan();

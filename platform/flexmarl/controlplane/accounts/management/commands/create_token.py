@@ -15,6 +15,7 @@ class Command(BaseCommand):
     """Makes a token, with all scopes of its owner unless told otherwise, and prints its text alone."""
 
     help = "Print a new API token of a user. It cannot be shown again."
+    requires_system_checks: list[str] = []  # they load every page and route: half of its start
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Declare the options."""
