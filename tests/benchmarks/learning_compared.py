@@ -2,6 +2,7 @@
 
 `async`: schedules that train on older rows, or overlap cohorts, against the synchronous preset.
 `scales`: a team whose roles are paid in unlike units, each agent compared with itself (Dr. MAS) and all with all.
+`branches`: groups whose members answer the turns of one episode (AT-GRPO) against episodes of their own.
 `losses`: dynamic sampling, preferences and a learned baseline against GRPO.
 
 Through all real services, arms in turns within a seed, so that whatever else the machine does meets all of them. What
@@ -35,6 +36,11 @@ def score(played, settings):
 '''
 PAID = {"type": "function", "name": "in_units", "settings": {"guesser": 1.0, "hinter": 20.0}}
 CLIPPED = {"algorithm": {"loss": {"type": "ppo_clip"}}}
+
+BRANCHES = {
+    "algorithm": {"group_key": "agent_turn"},
+    "sampling": {"branch_controller": "at_grpo_tree", "branch_score": "played_out"},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +103,13 @@ STUDIES: dict[str, tuple[str, dict[str, Arm]]] = {
                     }
                 }
             ),
+        },
+    ),
+    "branches": (
+        "grpo",
+        {
+            "grpo": Arm(),
+            "branches": Arm(spec=BRANCHES),
         },
     ),
 }
@@ -178,6 +191,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--studies", default=",".join(STUDIES), help="comma-separated")
     parser.add_argument("--template", default="hot_cold")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0, help="to go on where an earlier call was cut off")
     parser.add_argument("--steps", type=int, default=30)
 
 
@@ -185,6 +199,7 @@ def main() -> None:
     report = start("learning_compared", "what other ways to train reach at equal samples", options)
     studies = ["scales"] if report.quick else str(report.settings["studies"]).split(",")
     seeds, steps = (1, 6) if report.quick else (int(str(report.settings[name])) for name in ("seeds", "steps"))
+    first = int(str(report.settings["first_seed"]))
     with tempfile.TemporaryDirectory(prefix="flexmarl-bench-") as folder:
         Path(folder).chmod(0o755)
         environment = install_scorer(Path(folder))
@@ -193,7 +208,7 @@ def main() -> None:
             for study in studies:
                 base, arms = STUDIES[study]
                 reached: dict[str, list[Reached]] = {name: [] for name in arms}
-                for seed in range(seeds):
+                for seed in range(first, first + seeds):
                     for name in arms if seed % 2 == 0 else reversed(arms):
                         reached[name].append(play(api, name, arms[name], str(report.settings["template"]), seed, steps))
                         print(study, seed, name, reached[name][-1], flush=True)

@@ -38,6 +38,8 @@ def test_the_form_offers_every_mechanism_and_refuses_beside_the_field(seeded: An
     guest.sign_in()
     guest.goto("/runs/new?template=reference_game")
     page = guest.page
+    page.locator("#start[aria-disabled=false]").wait_for()
+    page.locator("#fold-all").click()
 
     def choose(pointer: str, value: str) -> None:
         field = page.locator(f'[data-pointer="/mechanisms/{pointer}"]')
@@ -50,15 +52,13 @@ def test_the_form_offers_every_mechanism_and_refuses_beside_the_field(seeded: An
     def told(pointer: str) -> Any:
         return page.locator(f'[data-error="/mechanisms/{pointer}"]')
 
-    choose("lag_policy/in_flight", "continue")
-    told("lag_policy/in_flight").get_by_text("Set finish, or bound: 1.").wait_for()
-    field = page.locator('[data-pointer="/mechanisms/lag_policy/in_flight"]')
-    assert field.get_attribute("aria-invalid") == "true"
-    assert page.locator("#start").get_attribute("aria-disabled") == "true"
     choose("lag_policy/bound", "1")
-    told("lag_policy/in_flight").wait_for(state="hidden")
+    choose("lag_policy/in_flight", "continue")
     choose("redundancy/type", "extra_groups")
     told("redundancy/extra").get_by_text("Set 1 or more, or type: none.").wait_for()
+    field = page.locator('[data-pointer="/mechanisms/redundancy/extra"]')
+    assert field.get_attribute("aria-invalid") == "true"
+    assert page.locator("#start").get_attribute("aria-disabled") == "true"
     choose("redundancy/extra", "2")
     choose("redundancy/surplus", "continue")
     told("redundancy/extra").wait_for(state="hidden")

@@ -154,6 +154,7 @@ def test_a_draft_of_new_run_survives_the_page(seeded: Any, visit: Callable[..., 
     page = guest.page
     guest.goto("/runs/new?template=reference_game")
     page.locator("#plan-body .tile").first.wait_for()
+    page.locator("#fold-all").click()
     page.get_by_label("Tasks per step").fill("48")
     page.get_by_label("Tags").fill("trial")
     page.get_by_text("draft saved").wait_for()
@@ -175,6 +176,7 @@ def test_a_reward_is_chosen_with_its_fields_and_its_errors_stand_at_them(
     page = guest.page
     guest.goto("/runs/new?template=reference_game")
     page.locator("#start[aria-disabled=false]").wait_for()
+    page.locator("#fold-all").click()
 
     def shown() -> list[str]:
         return page.locator("[data-pointer^='/reward/']:visible").evaluate_all(
@@ -186,7 +188,7 @@ def test_a_reward_is_chosen_with_its_fields_and_its_errors_stand_at_them(
     kind = page.get_by_label("Reward", exact=True)
     kind.select_option("service")
     assert shown() == ["type", "url", "secret", *queued]
-    form.get_by_text("url is required.").wait_for()
+    form.get_by_text("url is required. Write it like https://").wait_for()
     page.get_by_label("Service address").fill("judge")
     form.get_by_text("url cannot be 'judge'. Write it like https://").wait_for()
     page.get_by_label("Reward limit, s").fill("soon")

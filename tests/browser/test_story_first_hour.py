@@ -131,7 +131,7 @@ def test_the_same_without_a_mouse(system: System, visit: Any) -> None:
     assert [text for text in guest.complaints if "404" not in text] == []
 
 
-def to(page: Any, selector: str, *, back: bool = False, most: int = 240) -> None:
+def to(page: Any, selector: str, *, back: bool = False, most: int = 60) -> None:
     """Press Tab until an element has the focus."""
     for _ in range(most):
         if page.evaluate("selector => Boolean(document.activeElement?.matches(selector))", selector):

@@ -1,11 +1,12 @@
 """What every environment family must keep, built in or plugged in. Call `check_family` with a family and its facts."""
 
+import copy
 import json
 import random
 from collections.abc import Callable
 
 from flexmarl.contracts.environments import EnvironmentFacts
-from workers.rollout.environments.base import Ask, Environment, Family, Outcome, Reply
+from workers.rollout.environments.base import Ask, Environment, Family, Outcome, Reply, RewardsTurns
 
 Answer = Callable[[Ask, random.Random], str]
 
@@ -38,6 +39,7 @@ def check_family(family: Family, facts: EnvironmentFacts, episodes: int = 200) -
     for answer in (random_legal, hostile):
         check_episodes(family, facts, answer, episodes)
     check_demonstrations(family)
+    check_turn_rewards(family, facts)
 
 
 def check_vocabulary(family: Family) -> None:
@@ -102,6 +104,27 @@ def check_outcome(outcome: Outcome, facts: EnvironmentFacts, turns: dict[str, in
     assert all(abs(score) < 1e6 for score in outcome.scores.values())
     assert all(0 <= turn < turns[role] for role, turn in outcome.turn_rewards), "a reward names no turn"
     assert all(isinstance(value, float) for value in outcome.facts.values())
+
+
+def check_turn_rewards(family: Family, facts: EnvironmentFacts) -> None:
+    """It is declared that turns are rewarded as they end; then such rewards only grow by new turns, up to the account.
+
+    A copy in the middle goes its own way.
+    """
+    for seed in range(10):
+        environment, rng = family.make(seed, False, random.Random(seed)), random.Random(seed)
+        assert isinstance(environment, RewardsTurns) == facts.rewards_turns
+        if not facts.rewards_turns:
+            return
+        before: dict[tuple[str, int], float] = {}
+        while asks := environment.asks():
+            twin, twin_rng = copy.deepcopy(environment), random.Random(0)
+            play(twin, twin_rng, hostile)
+            assert environment.asks() == asks, "a copy moved its original"
+            assert environment.turn_rewards() == before, "a copy moved its original"
+            environment.act([Reply(ask.role, random_legal(ask, rng)) for ask in asks])
+            before = environment.turn_rewards()
+        assert before == environment.outcome().turn_rewards
 
 
 def check_demonstrations(family: Family) -> None:

@@ -92,7 +92,7 @@ def take(objective: Objective, drawn: Drawn, entropy_coef: float = 0.1, dirt: fl
             for table in (logprobs, behaviour, lags, entropy, reference)
         )
     near = reference if objective.algorithm.kl.coefficient else None
-    rows = Rows.masked(logprobs, behaviour, drawn.present, drawn.advantages, lags, near)
+    rows = Rows.masked(logprobs, behaviour, drawn.present, drawn.advantages, lags, near, since=1.0)
     shares = [objective.aggregate(int(n)) for n in drawn.present.sum(1)]
     coefficients = torch.tensor([[c] for c, _ in shares], dtype=torch.float64).view(-1, 1)
     value, sums = total(rows, entropy, coefficients, objective, entropy_coef)

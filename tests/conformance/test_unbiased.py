@@ -113,6 +113,7 @@ def test_a_bandits_gradient(name: str, scale: float, words: int):
         ),
         ({"type": "ppo_clip", "clip_low": 1.0, "clip_high": 10.0}, {}),
         ({"type": "cispo", "clip_low": 1.0, "clip_high": 10.0}, {}),
+        ({"type": "decoupled_ppo", "clip_low": 1.0, "clip_high": 10.0, "weight_limit": 1000.0}, {}),
     ],
 )
 def test_weights_of_other_samplers_are_made_up_for(loss: dict, algorithm: dict):

@@ -141,6 +141,8 @@ def _beside_team_scores(rule: Mapping[str, Any]) -> list[str]:
         parts.append(f"the group key {rule['group_key']}")
     if rule.get("shaping", "none") != "none":
         parts.append(f"the shaping {rule['shaping']}")
+    if rule.get("branches", "none") != "none":
+        parts.append("what each answer earned by itself, since all members answered the turns of one episode")
     if rule.get("keep_members"):
         parts.append(f"only the {rule['keep_members']} members whose scores differ most")
     return parts

@@ -10,7 +10,7 @@ from typing import Any
 
 from webui.formats import duration, number
 
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP, END = 280, 172, 28, 24, 10, 44
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP, END = 352, 172, 28, 24, 10, 44
 GAP_PARTS = 2.5
 """Parts of the window without a point before a line breaks."""
 LABEL_APART = 11

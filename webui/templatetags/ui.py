@@ -218,8 +218,8 @@ def plus(value: float, other: float) -> float:
 
 @register.filter
 def spaced(name: str) -> str:
-    """Write an identifier as words."""
-    return name.replace("_", " ")
+    """Write an identifier as words of the glossary."""
+    return name.replace("micro_batch", "micro-batch").replace("mini_batch", "mini-batch").replace("_", " ")
 
 
 @register.filter
@@ -325,6 +325,8 @@ def figure(value: float | None) -> str:
     """Write a figure of any size in few digits."""
     if value is None:
         return formats.DASH
+    if value == int(value) and abs(value) < 10_000:
+        return formats.number(value)
     if abs(value) >= 10_000:
         return formats.si(value)
-    return formats.tiny(value) if abs(value) < 0.1 else formats.number(value, 0 if value == int(value) else 3)
+    return formats.tiny(value) if abs(value) < 0.1 else formats.number(value, 1 if abs(value) >= 100 else 3)

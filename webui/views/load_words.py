@@ -88,9 +88,9 @@ def sentence(load: Mapping[str, Any]) -> str:
     if not hungry["engines"]:
         return f"{hungry['policy']} waits: {plural(hungry['waiting'], 'turn')}, and no engine serves it."
     return (
-        f"{hungry['policy']} waits most: {plural(hungry['waiting'], 'turn')} before "
-        f"{plural(hungry['engines'], 'engine')} that already {'makes' if hungry['engines'] == 1 else 'make'} "
-        f"{number(hungry['in_flight'])}."
+        f"{hungry['policy']} waits most: {plural(hungry['waiting'], 'turn')} for "
+        f"{plural(hungry['engines'], 'engine')}, where {plural(hungry['in_flight'], 'reply', 'replies')} "
+        f"{'is' if hungry['in_flight'] == 1 else 'are'} being made."
     )
 
 

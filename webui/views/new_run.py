@@ -17,8 +17,10 @@ from flexmarl.controlplane.experiments import queries as experiments
 from flexmarl.controlplane.inventory import queries as inventory
 from flexmarl.controlplane.runs import checkpoints
 from flexmarl.controlplane.runs import queries as runs
-from webui import forms, reading, yamltext
+from webui import reading, yamltext
 from webui.figures.team import team_graph
+from webui.forms import sections
+from webui.forms.fields import unions
 from webui.views.base import page, project_of, projects_of, show
 
 DEFAULT_PROJECT = "default"
@@ -45,6 +47,8 @@ def new_run(request: HttpRequest) -> HttpResponse:
     document = {**base["spec"], "agents": seats}
     marks = {mark["role"]: mark for mark in reading.role_marks(list(document["agents"]))}
     schema = experiments.config_schema()
+    rows, groups = sections.agent_rows(document, schema), sections.sections(document, schema)
+    fields = list(sections.every_field(rows, groups))
     actor, chosen = actor_of(request), project_of(request)
     writable = [name for name in projects_of(request) if actor.may(Scope.RUNS_WRITE, name)]
     context = {
@@ -55,8 +59,9 @@ def new_run(request: HttpRequest) -> HttpResponse:
         "base": base,
         "fork": fork,
         "templates": choices,
-        "rows": [(row, marks[row.role]) for row in forms.agent_rows(document, schema)],
-        "groups": forms.groups(document, schema),
+        "rows": [(row, marks[row.role]) for row in rows],
+        "groups": groups,
+        "marks": marks,
         "presets": experiments.presets(),
         "graph": team_graph(facts.roles, document, marks),
         "environment_title": facts.title,
@@ -65,7 +70,12 @@ def new_run(request: HttpRequest) -> HttpResponse:
             "template": base["name"],
             "preset": base["preset"],
             "document": document,
-            "unions": forms.unions(schema),
+            "unions": unions(document, schema),
+            "reads": sections.reads(fields),
+            "plain": sections.plain(fields),
+            "like": {
+                f"/policies/{name}/devices/most": f"/policies/{name}/devices/least" for name in document["policies"]
+            },
             "template_document": _template_document(base["name"]),
             "agents": marks,
             "expected": base["expected"],

@@ -25,8 +25,9 @@ from flexmarl.contracts.commands import (
     WriteCheckpoint,
 )
 from flexmarl.contracts.events import PolicySuspended
+from flexmarl.contracts.spec.algorithm import AlgorithmSpec
 from flexmarl.contracts.wire import TrainStats
-from flexmarl.store import checkpoints, engines, leases, lineage, micro_batches, steps, tokenizers
+from flexmarl.store import checkpoints, engines, leases, lineage, micro_batches, runs, steps, tokenizers
 from flexmarl.store.commands import Taken
 from flexmarl.store.errors import Refused
 from workers.errors import ChildRefused
@@ -73,10 +74,9 @@ def prepare(conn: psycopg.Connection, taken: Taken) -> Prepared:
             return Prepared(taken, _join_request(conn, taken.run_id, order))
         case Accumulate() as order:
             batch = micro_batches.read(conn, taken.run_id, order.policy, order.micro_batch)
-            rows = [_train_row(row) for row in batch.rows]
             request = AccumulateRequest(
-                order.policy, order.accumulator, order.micro_batch, order.entropy_coef, rows
-            )  # fmt: skip
+                order.policy, order.accumulator, order.micro_batch, order.entropy_coef, *_taken_in(batch)
+            )
             return Prepared(taken, request)
         case OptimizerStep() as order:
             numbers = list(order.micro_batches)
@@ -149,19 +149,29 @@ def _bind_request(conn: psycopg.Connection, run_id: int, order: BindPolicy) -> B
     if order.resume:
         return _resume_request(conn, run_id, order, version)
     base, behind = steps.steps_behind_state(conn, run_id, policy, version)
-    first = steps.version_of(conn, run_id, policy, 0).digest
+    near = _references(conn, run_id, policy)
     if not behind:
-        return BindRequest(policy, version, base.digest, base.state, reference=first, gang=gang, meeting=meeting)
+        return BindRequest(
+            policy, version, base.digest, base.state, reference=near(version), gang=gang, meeting=meeting
+        )
     redo = [
         RedoStep(step.version, step.digest, step.learning_rate, [
-            RedoBatch(no, entropy, [_train_row(row) for row in micro_batches.read(conn, run_id, policy, no).rows])
+            RedoBatch(no, entropy, *_taken_in(micro_batches.read(conn, run_id, policy, no)))
             for no, entropy in step.micro_batches.items()
-        ])
+        ], near(step.version - 1))
         for step in behind
     ]  # fmt: skip
     return BindRequest(
-        policy, version, behind[-1].digest, base.state, base.digest, redo, first, gang=gang, meeting=meeting
+        policy, version, behind[-1].digest, base.state, base.digest, redo, near(version), gang=gang, meeting=meeting
     )
+
+
+def _references(conn: psycopg.Connection, run_id: int, policy: str) -> Callable[[int], str]:
+    """Return by what digest to know the version that one is compared with; empty where nothing is compared."""
+    algorithm = AlgorithmSpec.model_validate(runs.load_spec(conn, run_id).get("algorithm", {}))
+    if not algorithm.needs_reference:
+        return lambda version: ""
+    return lambda version: steps.version_of(conn, run_id, policy, algorithm.reference_of(version)).digest
 
 
 def _join_request(conn: psycopg.Connection, run_id: int, order: JoinGang) -> JoinRequest:
@@ -178,11 +188,16 @@ def _join_request(conn: psycopg.Connection, run_id: int, order: JoinGang) -> Joi
 def _resume_request(conn: psycopg.Connection, run_id: int, order: BindPolicy, version: int) -> BindRequest:
     """Read what a suspended policy is checked against; what it consists of lies in the state plane."""
     own = steps.version_of(conn, run_id, order.policy, version)
-    first = steps.version_of(conn, run_id, order.policy, 0).digest
+    near = _references(conn, run_id, order.policy)(version)
     return BindRequest(
-        order.policy, version, own.digest, own.state, reference=first, resume=order.resume,
+        order.policy, version, own.digest, own.state, reference=near, resume=order.resume,
         accumulator=order.accumulator, gang=list(order.gang), meeting=order.meeting,
     )  # fmt: skip
+
+
+def _taken_in(batch: micro_batches.MicroBatch) -> tuple[list[TrainRow], int]:
+    """Return a micro-batch's rows and the version that the first step on their cohort began with."""
+    return [_train_row(row) for row in batch.rows], -1 if batch.proximal is None else batch.proximal
 
 
 def _train_row(row: micro_batches.MicroBatchRow) -> TrainRow:

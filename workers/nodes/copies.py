@@ -18,6 +18,7 @@ from blake3 import blake3
 from flexmarl.store import references
 from workers.settings import Settings
 from workers.transfer import CorruptState, LocalTier, StateError, StateMissing
+from workers.transfer.contents import Pieces
 from workers.transfer.objects import ObjectStore
 
 log = structlog.get_logger(__name__)
@@ -84,7 +85,7 @@ class Copies:
         log.info("copied to the object store", digest=digest, bytes=description.bytes)
         return True
 
-    def _read(self, digest: str, number: int) -> bytes:
-        room = bytearray(self._tier.description(digest).size(number))
-        self._tier.read_chunk(digest, number, memoryview(room))
-        return bytes(room)
+    def _read(self, digest: str, number: int) -> Pieces:
+        room = memoryview(bytearray(self._tier.description(digest).size(number)))
+        self._tier.read_chunk(digest, number, room)
+        return [room]

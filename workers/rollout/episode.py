@@ -9,6 +9,7 @@ import asyncio
 import math
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from flexmarl.algorithms.seeds import derive, episode_seed, turn_seed
@@ -72,6 +73,8 @@ class Turn:
     allowed: tuple[int, ...]
     temperature: float
     reply: TurnReply
+    carried: bool = False
+    """Of several answers to one turn, the one with which the episode went on."""
 
 
 @dataclass(slots=True)
@@ -111,30 +114,33 @@ async def play_episode(
         deadline = time.monotonic() + order.timeout_s
         asking = Asking(client, external or ExternalClient(ExternalAccess()), slots(order.agents))
         await _play(live, attempt, seats, asking, deadline)
-        attempt.outcome = _checked(live.outcome(), seats)
+        attempt.outcome = checked(live.outcome(), seats)
         attempt.status = EpisodeStatus.FINISHED
-    except TurnTimeoutError as error:
-        attempt.reason = f"engine: {error}"
-    except TurnRefusedError as error:
-        attempt.reason = f"engine: {error}"
-        attempt.broke = True
-    except WeightsTimeoutError as error:
-        attempt.reason = f"weights: {error}"
-    except ExternalError as error:
-        attempt.reason = f"external: {error}"
-    except TimeoutError:
-        attempt.reason = f"environment: no end within {order.timeout_s:.0f} s"
-    except EnvironmentBroke as error:
-        attempt.reason = f"environment: {error}"
-        attempt.broke = True
     except Exception as error:  # an environment is foreign code: whatever it raises is the attempt's failure
-        attempt.reason = f"environment: {type(error).__name__}: {error}"
-        attempt.broke = True
+        attempt.reason, attempt.broke = blamed(error, order.timeout_s)
     finally:
         if live is not None:
             live.leave()
     attempt.finished_at = time.time()
     return attempt
+
+
+def blamed(error: Exception, timeout_s: float) -> tuple[str, bool]:
+    """Return boundary and cause of a failed attempt, and whether playing again as before would repeat it."""
+    match error:
+        case TurnTimeoutError():
+            return f"engine: {error}", False
+        case TurnRefusedError():
+            return f"engine: {error}", True
+        case WeightsTimeoutError():
+            return f"weights: {error}", False
+        case ExternalError():
+            return f"external: {error}", False
+        case TimeoutError():
+            return f"environment: no end within {timeout_s:.0f} s", False
+        case EnvironmentBroke():
+            return f"environment: {error}", True
+    return f"environment: {type(error).__name__}: {error}", True
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,16 +172,11 @@ async def _play(
 ) -> None:
     order = attempt.order
     calls: dict[str, int] = {}
-    chances = random.Random(derive(order.sampling_seed, "wait", order.draw, order.member, order.attempt))
-    waits = None if order.latency is None else Waits(order.latency, chances)
+    waits = waits_of(order)
     while asks := live.asks():
-        requests = [_request(ask, seats[ask.role], attempt, calls.get(ask.role, 0)) for ask in asks]
-        for ask, request in zip(asks, requests, strict=True):
-            # Training is not the episode's fault: its time does not run while weights are made.
-            if seats[ask.role].external is None:
-                deadline += await asking.engines.until_held(request, order.weights_timeout_s)
-        turns = [asking.turn(*pair, seats, deadline) for pair in zip(asks, requests, strict=True)]
-        answers = [await turns[0]] if len(turns) == 1 else list(await asyncio.gather(*turns))
+        requests = [request_of(order, ask, seats[ask.role], calls.get(ask.role, 0), attempt.started_at) for ask in asks]
+        answers, waited_s = await answered(asking, asks, requests, seats, deadline, order.weights_timeout_s)
+        deadline += waited_s
         replies = []
         for ask, request, answer in zip(asks, requests, answers, strict=True):
             no = calls.get(ask.role, 0)
@@ -188,8 +189,32 @@ async def _play(
             await live.act(replies)
 
 
-def _request(ask: Ask, seat: Seat, attempt: Attempt, turn: int) -> TurnRequest:
-    order = attempt.order
+async def answered(
+    asking: Asking,
+    asks: Sequence[Ask],
+    requests: Sequence[TurnRequest],
+    seats: dict[str, Seat],
+    deadline: float,
+    weights_timeout_s: float,
+) -> tuple[list[TurnReply], float]:
+    """Answer turns that wait for nothing but each other; tells how long they waited for weights."""
+    waited_s = 0.0
+    for ask, request in zip(asks, requests, strict=True):
+        # Training is not the episode's fault: its time does not run while weights are made.
+        if seats[ask.role].external is None:
+            waited_s += await asking.engines.until_held(request, weights_timeout_s)
+    turns = [asking.turn(*pair, seats, deadline + waited_s) for pair in zip(asks, requests, strict=True)]
+    return [await turns[0]] if len(turns) == 1 else list(await asyncio.gather(*turns)), waited_s
+
+
+def waits_of(order: EpisodeOrder) -> Waits | None:
+    """Return the declared waits of an attempt, None where its environment answers when it can."""
+    chances = random.Random(derive(order.sampling_seed, "wait", order.draw, order.member, order.attempt))
+    return None if order.latency is None else Waits(order.latency, chances)
+
+
+def request_of(order: EpisodeOrder, ask: Ask, seat: Seat, turn: int, since: float = 0.0) -> TurnRequest:
+    """Put a turn in words of its engine."""
     return TurnRequest(
         policy=seat.policy,
         pin=seat.pin,
@@ -202,11 +227,11 @@ def _request(ask: Ask, seat: Seat, attempt: Attempt, turn: int) -> TurnRequest:
         follow=seat.follow,
         role=ask.role,
         prefixes=(f"{order.draw}.{order.member}.{ask.role}", f"{order.draw}.{ask.role}"),
-        where=Where(order.draw, order.member, order.attempt, turn, attempt.started_at),
+        where=Where(order.draw, order.member, order.attempt, turn, since),
     )
 
 
-def _checked(outcome: Outcome, seats: dict[str, Seat]) -> Outcome:
+def checked(outcome: Outcome, seats: dict[str, Seat]) -> Outcome:
     """Refuse scores nobody can train on. Raises ValueError."""
     unknown = set(outcome.scores) - set(seats)
     if unknown:

@@ -18,6 +18,7 @@ from flexmarl.contracts.commands import GroupOrder, PlayGroups
 from flexmarl.contracts.wire import EpisodeStatus, Origin, PolicyPin
 from flexmarl.store.commands import Taken
 from flexmarl.store.groups import SettledGroup
+from workers.rollout.branching import Branching, play_branches
 from workers.rollout.episode import Attempt, EpisodeOrder, Seat, play_episode
 from workers.rollout.recorder import settled_group
 from workers.rollout.run_context import RunContext
@@ -60,7 +61,10 @@ def begin(taken: Taken, order: PlayGroups, context: RunContext) -> Playing:
 
 async def play_group(playing: Playing, group: GroupOrder) -> SettledGroup:
     """Play all members of a group, or as many as it needs."""
-    places = slots(playing.context.spec.mechanisms.parallel.members)
+    spec = playing.context.spec
+    if spec.sampling.branches and playing.order.origin is Origin.TRAIN:
+        return playing.settled(await _branched(playing, group))
+    places = slots(spec.mechanisms.parallel.members)
     async with asyncio.TaskGroup() as tasks:
         members = [tasks.create_task(_play_member(playing, group, member, places)) for member in range(group.members)]
         if group.enough:
@@ -94,6 +98,22 @@ async def _play_again(playing: Playing, group: GroupOrder, member: int) -> Attem
     It needs no place of the group: these are for its members, and one of them is playing already.
     """
     return await _play_member(playing, group, member, slots(None), playing.context.spec.batch.max_attempts)
+
+
+async def _branched(playing: Playing, group: GroupOrder) -> list[Attempt]:
+    """Play the one episode of a group that branches, in one place of the run, until a try of it finishes."""
+    context, breakdowns = playing.context, 0
+    attempts: list[Attempt] = []
+    async with context.episodes:
+        for tried in range(1, context.spec.batch.max_attempts + 1):
+            orders = [_episode(playing, group, member, tried, breakdowns) for member in range(group.members)]
+            branching = Branching(orders, playing.seats, context.spec.sampling, context.spec.algorithm.advantage)
+            attempts = await play_branches(branching, context.stage, context.client, context.external)
+            if attempts[0].status is EpisodeStatus.FINISHED:
+                break
+            breakdowns += attempts[0].broke
+            log.warning("attempt failed", run_id=context.run_id, draw=group.draw, reason=attempts[0].reason)
+    return attempts
 
 
 async def _until_enough(members: "list[asyncio.Task[Attempt]]", enough: int) -> None:

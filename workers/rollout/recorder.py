@@ -98,10 +98,12 @@ def _episode_row(order: PlayGroups, attempt: Attempt, seats: dict[str, Seat]) ->
 
 
 def _entry(turn: Turn) -> list[object]:
-    """Name a turn in the transcript; one that did not stay with its first engine says so."""
+    """Name a turn in the transcript; what is out of the ordinary with it is said."""
     moves = turn.reply.moves
     times = "once" if moves == 1 else f"{moves} times"
-    return [turn.role, turn.turn, *([f"moved {times} between engines while it was made"] if moves else [])]
+    notes = [f"moved {times} between engines while it was made"] if moves else []
+    notes += ["the episode went on with this answer"] if turn.carried else []
+    return [turn.role, turn.turn, *(["; ".join(notes)] if notes else [])]
 
 
 def _sample_row(attempt: Attempt, turn: Turn, seat: Seat) -> SampleRow:

@@ -4,12 +4,13 @@ Built-in environments are pure code that takes microseconds a move and play here
 (`workers.rollout.isolation`), under deadlines. Whoever runs an episode sees no difference.
 """
 
+import copy
 import random
 from dataclasses import dataclass
 from typing import Protocol
 
 from flexmarl.contracts.spec.environment import EnvironmentSpec, ForeignGame
-from workers.rollout.environments.base import Ask, Environment, Family, Outcome, Reply
+from workers.rollout.environments.base import Ask, Environment, Family, Outcome, Reply, RewardsTurns
 from workers.rollout.environments.registry import family_of
 from workers.rollout.isolation import Troupe
 
@@ -43,8 +44,15 @@ async def begin(stage: Stage, task_seed: int, held_out: bool, seed: int) -> Live
     """Begin an episode. `seed` is of the generator that drives what happens inside it."""
     if isinstance(stage, Troupe):
         return await stage.begin(task_seed, held_out, seed)
+    return begin_here(stage, task_seed, held_out, seed)
+
+
+def begin_here(stage: Stage, task_seed: int, held_out: bool, seed: int) -> "Here":
+    """Begin an episode of which copies can be made. Raises ValueError where it would play elsewhere."""
+    if isinstance(stage, Troupe):
+        raise ValueError("games of packages play in processes whose state cannot be copied")
     environment = stage.make(task_seed, held_out, random.Random(seed))
-    return _Here(environment, environment.describe())
+    return Here(environment, stage, environment.describe())
 
 
 async def leave_stage(stage: Stage) -> None:
@@ -54,8 +62,11 @@ async def leave_stage(stage: Stage) -> None:
 
 
 @dataclass(slots=True)
-class _Here:
+class Here:
+    """An episode that plays in this process."""
+
     environment: Environment
+    family: Family
     task: dict[str, object]
 
     def asks(self) -> list[Ask]:
@@ -69,3 +80,11 @@ class _Here:
 
     def leave(self) -> None:
         return
+
+    def turn_rewards(self) -> dict[tuple[str, int], float]:
+        """Return what turns have earned so far; nothing where the environment scores episodes alone."""
+        return self.environment.turn_rewards() if isinstance(self.environment, RewardsTurns) else {}
+
+    def copied(self) -> "Here":
+        """Return the same episode once more, its generator included: neither feels what the other goes through."""
+        return Here(copy.deepcopy(self.environment, {id(self.family): self.family}), self.family, self.task)

@@ -80,12 +80,18 @@ class Learner:
             laid_over = LowRank(whole, adapter.weights, adapter.settings, precision, device)
         self.parameters = whole if laid_over is None else laid_over.parameters
         self.decoder = Decoder(whole, architecture, laid_over, recompute)
-        self.optimizer = FlatAdamW(self.parameters.master, optimizer)
-        self.accumulator = Accumulator(self.parameters.master, epoch, ordered)
-        self._objective = objective
         judged = objective.algorithm.advantage
         if judged.type == "gae":
             self.critic = Critic(self.decoder.width, judged)
+        self._learn(Accumulator(self.parameters.master, epoch, ordered), objective, optimizer, device, beat)
+
+    def _learn(
+        self, accumulator: Accumulator, objective: Objective, optimizer: AdamW, device: str, beat: Callable[[], object]
+    ) -> None:
+        """Begin with parameters and a decoder that are there."""
+        self.accumulator = accumulator
+        self.optimizer = FlatAdamW(self.parameters.master, optimizer)
+        self._objective = objective
         self._clip = optimizer.grad_clip_norm
         self._beat = beat
         self._budget = TOKEN_BUDGET.get(device.partition(":")[0], TOKEN_BUDGET["cuda"])
@@ -99,15 +105,18 @@ class Learner:
         entropy_coef: float,
         version: int = NO_VERSION,
         reference: Decoder | None = None,
+        proximal: int = NO_VERSION,
     ) -> TrainStats:
-        """Add a micro-batch's gradient once; asked again, return the same figures. `version` is the trained one."""
+        """Add a micro-batch's gradient once; asked again, return the same figures. `version` is the trained one,
+        `proximal` the one that the first step on the rows' cohort began with: -1 for the same."""
         known = self.accumulator.known(epoch, micro_batch, content)
         if known is not None:
             return known
         judged = None
         if self.critic is not None:
             rows, judged = self._judged(self.critic, rows)
-        gradient, stats = self.gradient(rows, entropy_coef, self._objective, version, reference)
+        objective = self._objective.after(version - proximal if proximal >= 0 else 0)
+        gradient, stats = self.gradient(rows, entropy_coef, objective, version, reference)
         if self.critic is not None and judged is not None:
             stats = stats.model_copy(update={"value_rows": judged.rows, "value_loss_sum": judged.loss})
             self.critic.gather(judged, first=not self.accumulator.micro_batches)

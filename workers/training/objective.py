@@ -8,7 +8,7 @@ Two ratios are told apart. Where the trained version itself made a token, traine
 differ by is the mismatch. Where an older version made it, the ratio is that of an update as well, and is counted apart.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from flexmarl.algorithms.aggregation import Aggregation, aggregation_of
@@ -32,6 +32,8 @@ class Objective:
     aggregate: Aggregation
     algorithm: AlgorithmSpec
     corrector: Corrector | None = None
+    since: int = 0
+    """Steps taken on the rows' cohort before this one."""
 
     @property
     def paired(self) -> bool:
@@ -44,6 +46,10 @@ class Objective:
         algorithm = algorithm or AlgorithmSpec(loss=settings)
         corrector = None if algorithm.correction == "none" else CORRECTIONS.get(algorithm.correction)
         return cls(REGISTRY.get(settings.type), settings, aggregation_of(settings), algorithm, corrector)
+
+    def after(self, since: int) -> "Objective":
+        """Return the same for rows of a cohort on which so many steps were taken."""
+        return self if since == self.since else replace(self, since=since)
 
     def terms(self, rows: Rows) -> TokenTerms:
         """Return each token's term, corrected; `clipped` tells what the loss or the correction cut off."""
@@ -86,8 +92,9 @@ def evaluate(
         with torch.no_grad():
             near = token_scores(reference, batch)[0]
     rows = Rows.masked(
-        logprobs, place(batch.behaviour), place(batch.present), place(batch.advantages), place(batch.lags), near
-    )
+        logprobs, place(batch.behaviour), place(batch.present), place(batch.advantages), place(batch.lags), near,
+        objective.since,
+    )  # fmt: skip
     return total(rows, entropy, place(batch.coefficients), objective, entropy_coef)
 
 

@@ -1,13 +1,15 @@
-"""The policies that trained ones are kept near to: each one's first version, demonstrations included.
+"""The policies that trained ones are kept near to: of each an earlier version, which the specification names.
 
 Invariants: a reference is never trained, and it is the same for every life of a trainer, since its weights are found by
-the digest of version 0 and claimed in the state plane for as long as the run's folder is there. A run that compares
-with none loads none. It stays on the device while its policy is suspended.
+the digest of a version and claimed in the state plane: the first and a named one for as long as the run's folder is
+there, of those that are renewed the newest, and as many before it as steps that are taken again can ask for. A run that
+compares with none loads none. It stays on the device while its policy is suspended.
 """
 
 from typing import TYPE_CHECKING
 
 from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.spec.reference import FirstVersion, NamedVersion, RenewedVersion
 from flexmarl.contracts.spec.team import Lora
 from workers.models import architecture_of
 from workers.training.adapted import LowRank
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     import torch
 
 LABEL = "reference"
+RENEWED_KEPT = 3
+"""Of a reference that is renewed: the one in use, the one before it that steps taken again need, and one more, since
+the newest version may be given up after it became the reference."""
 
 
 class References:
@@ -30,34 +35,57 @@ class References:
         self._spec = spec
         self._device = device
         self.bases = bases
-        self._decoders: dict[str, Decoder] = {}
+        self._decoders: dict[str, tuple[str, Decoder | None]] = {}
+        """Policy -> digest of what it is compared with, and its weights; None where ranks share them."""
 
     def get(self, policy: str) -> Decoder | None:
         """Return what a policy is compared with, None where nothing is."""
-        return self._decoders.get(policy)
+        held = self._decoders.get(policy)
+        return None if held is None else held[1]
 
-    def take(self, policy: str, digest: str, shelf: Shelf) -> Decoder | None:
-        """Load a policy's first version, if it is needed and not there. Raises StateError when it cannot be had."""
-        weights = None if policy in self._decoders else self._weights(policy, digest, shelf)
-        if weights is not None:
-            self._decoders[policy] = self._decoder(policy, weights, shelf)
-        return self._decoders.get(policy)
+    def begins(self, version: int) -> bool:
+        """Tell whether a version is compared with from itself on."""
+        algorithm = self._spec.algorithm
+        return algorithm.needs_reference and algorithm.reference_of(version) == version
 
-    def shared(self, policy: str, digest: str, shelf: Shelf) -> "Mapping[str, torch.Tensor] | None":
-        """Return a policy's first version for the ranks that share it, None where it is not needed.
+    def take(self, policy: str, digest: str, version: int, shelf: Shelf) -> Decoder | None:
+        """Load what a version is compared with, unless it is there. Raises StateError when it cannot be had."""
+        if not self._compared(policy):
+            return None
+        held = self._decoders.get(policy)
+        if held is not None and held[0] == digest and held[1] is not None:
+            return held[1]
+        self._decoders.pop(policy, None)  # two of them need not fit
+        decoder = self._decoder(policy, self._weights(policy, digest, version, shelf), shelf)
+        self._decoders[policy] = digest, decoder
+        return decoder
+
+    def shared(self, policy: str, digest: str, version: int, shelf: Shelf) -> "Mapping[str, torch.Tensor] | None":
+        """Return what a version is compared with for the ranks that share it, None where it is not needed.
 
         What this trainer alone compared the policy with goes. Raises StateError when it cannot be had.
         """
         self._decoders.pop(policy, None)
-        return self._weights(policy, digest, shelf)
-
-    def _weights(self, policy: str, digest: str, shelf: Shelf) -> "Mapping[str, torch.Tensor] | None":
-        if not self._spec.algorithm.needs_reference or policy not in self._spec.trainable_policies():
+        if not self._compared(policy):
             return None
+        weights = self._weights(policy, digest, version, shelf)
+        self._decoders[policy] = digest, None
+        return weights
+
+    def shared_already(self, policy: str, digest: str) -> bool:
+        """Tell whether the ranks that share a policy compare it with this digest, or with none at all."""
+        return not self._compared(policy) or self._decoders.get(policy) == (digest, None)
+
+    def _compared(self, policy: str) -> bool:
+        return self._spec.algorithm.needs_reference and policy in self._spec.trainable_policies()
+
+    def _weights(self, policy: str, digest: str, version: int, shelf: Shelf) -> "Mapping[str, torch.Tensor]":
+        """Read and keep the reference of a version."""
+        number = self._spec.algorithm.reference_of(version)
         if not digest:
-            raise StateMissing(f"version 0 of {policy}", "nobody said by what digest it is known")
+            raise StateMissing(f"version {number} of {policy}", "nobody said by what digest it is known")
         weights = shelf.weights(digest)
-        shelf.hold(digest, LABEL)
+        shelf.hold_all({digest}, _label(self._spec.algorithm.kl.reference, number))
         return weights
 
     def _decoder(self, policy: str, weights: "Mapping[str, torch.Tensor]", shelf: Shelf) -> Decoder:
@@ -69,3 +97,10 @@ class References:
         base = self.bases.under(shelf, precision)
         adapter = LowRank(base, weights, settings.tuning, precision, self._device, frozen=True)
         return Decoder(base, architecture, adapter)
+
+
+def _label(reference: FirstVersion | NamedVersion | RenewedVersion, number: int) -> str:
+    """Name the claim of a reference: what takes its name lets go of it."""
+    if isinstance(reference, RenewedVersion):
+        return f"{LABEL}-{number // reference.every % RENEWED_KEPT}"
+    return f"{LABEL}-{number}" if number else LABEL

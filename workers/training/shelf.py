@@ -172,14 +172,17 @@ class Shelf:
 
         Returns the digest of its training state, empty when there is none.
         """
+        states = [state for state, weights in self._states.items() if weights == digest]
+        self.hold_all({digest, *states}, label)
+        return states[-1] if states else ""
+
+    def hold_all(self, digests: set[str], label: str) -> None:
+        """Keep contents under a label, and let go of what that label held before."""
         self.settle()
         holder = LocalTier(self._home, holder_of(self._owner, label))
-        states = [state for state, weights in self._states.items() if weights == digest]
-        kept = {digest, *states}
-        for each in kept:
+        for each in digests:
             holder.claim(each)
-        holder.collect(kept, GRACE_S)
-        return states[-1] if states else ""
+        holder.collect(digests, GRACE_S)
 
     def settle(self) -> None:
         """Wait for what is written beside, and for the last eviction, so that it never meets a put of the same content.

@@ -21,8 +21,9 @@ def redo(learner: Learner, step: RedoStep, shelf: Shelf, reference: Decoder | No
     for batch in sorted(step.batches, key=lambda own: own.micro_batch):
         content = content_of(batch.rows)
         learner.accumulate(
-            accumulator.epoch, batch.micro_batch, content, batch.rows, batch.entropy_coef, step.version - 1, reference
-        )
+            accumulator.epoch, batch.micro_batch, content, batch.rows, batch.entropy_coef, step.version - 1, reference,
+            batch.proximal,
+        )  # fmt: skip
     learner.step(step.learning_rate)
     learner.parameters.take(shelf.weights(step.digest))
 

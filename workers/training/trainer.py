@@ -108,13 +108,15 @@ class Trainer:
     def accumulate(self, asked: AccumulateRequest) -> AccumulateReply:
         """Add a micro-batch's gradient to the policy's accumulator."""
         learner, version = self._learner(asked.policy), self._holding(asked.policy).version
-        began = time.time()
+        began, is_in = time.time(), asked.micro_batch in learner.accumulator.micro_batches
         stats = learner.accumulate(
             asked.accumulator, asked.micro_batch, content_of(asked.rows), asked.rows, asked.entropy_coef, version,
-            self._references.get(asked.policy),
+            self._references.get(asked.policy), asked.proximal,
         )  # fmt: skip
         pace = self._spec.resources.pace
         declared = pace.micro_batch_s + pace.row_s * -(-len(asked.rows) // self.gangs.size(asked.policy))
+        if is_in:  # for a gang of another size, maybe: how long it took then would mislead whoever reckons by it
+            return AccumulateReply({**stats.model_dump(), "seconds": 0.0})
         keep_pace(began, declared)
         self._intervals.add("train", asked.policy, began, time.time(), stats.tokens)
         return AccumulateReply({**stats.model_dump(), "seconds": max(stats.seconds, declared)})
@@ -136,6 +138,8 @@ class Trainer:
         del self._held[asked.policy]  # held again once the new version is stored
         try:
             stored = self._making.keep(asked.policy, asked.next_version, learner)
+            if self._references.begins(asked.next_version):
+                self._refer(asked.policy, stored.weights, asked.next_version, learner)
         except StateError as error:  # the disk is full: the step is taken again once the policy is bound
             raise TrainerRefusal(RefusalCode.STATE, str(error)) from error
         durable = {}
@@ -193,14 +197,13 @@ class Trainer:
             shelf.find_base(asked.digest, asked.policy, tuning)
         make = partial(self._making.learner, asked.policy, self._epoch(asked.version))
         if asked.gang:
-            make = partial(self._led, asked, asked.reference)
+            make = partial(self._led, asked, asked.reference, asked.version)
         back: Suspended = self._suspension.resume(asked.resume, self._kind(asked.policy, bool(asked.gang)), make)
         stored = Stored(back.rest["weights"], back.rest["state"])
         if (back.rest["version"], stored.weights) != (asked.version, asked.digest) or not shelf.adopt(stored):
             raise TrainerRefusal(RefusalCode.STATE, f"what was suspended is version {back.rest['version']}")
         back.learner.accumulator.go_on_as(asked.accumulator, self._epoch(asked.version))
-        if not asked.gang:
-            self._references.take(asked.policy, asked.reference, shelf)
+        self._refer(asked.policy, asked.reference, asked.version, back.learner)
         if behind := {int(version): state for version, state in back.rest["behind"].items()}:
             self._behind[asked.policy] = behind
         held = self._hold(asked.policy, asked.version, self._making.tokenizer(asked.policy), back.learner, stored)
@@ -261,11 +264,11 @@ class Trainer:
             facts |= {"warmup_steps": done.steps, "warmup_seconds": done.seconds}
         stored = self._making.put_first(policy, learner)
         if asked.gang:  # one trainer makes the version, so that it is the same for any number of ranks
-            learner = self._led(asked, stored.weights, learner.parameters.named())
+            learner = self._led(asked, stored.weights, 0, learner.parameters.named())
             if first.state is not None:
                 learner.restore(first.state)
         else:
-            self._references.take(policy, stored.weights, self._making.shelf(policy))
+            self._references.take(policy, stored.weights, 0, self._making.shelf(policy))
         held = self._hold(policy, 0, tokenizer, learner, stored)
         held.created = reply_of(policy, held, created=True, facts=facts)
         return held.created
@@ -287,19 +290,20 @@ class Trainer:
         if asked.state and state is None:
             detail = f"training state {asked.state} does not belong to weights {base}"
             raise TrainerRefusal(RefusalCode.STATE, detail)
+        compared = [(step.reference, step.version - 1) for step in asked.redo] + [(asked.reference, asked.version)]
         if asked.gang:
-            learner, reference = self._led(asked, asked.reference, weights), None
+            learner = self._led(asked, *compared[0], weights)
         else:
             learner = self._new_learner(asked.policy, asked.version, weights)
-            reference = self._references.take(asked.policy, asked.reference, shelf)
         if state is not None:
             learner.restore(state)
-        for step in asked.redo:
-            redo(learner, step, shelf, reference)
-        self._empty_of(learner, asked.version)
-        tokenizer = self._making.tokenizer(asked.policy)
+        for step, near in zip(asked.redo, compared, strict=False):
+            self._refer(asked.policy, *near, learner)
+            redo(learner, step, shelf, self._references.get(asked.policy))
+        self._refer(asked.policy, *compared[-1], learner)
+        learner.accumulator.open(self._epoch(asked.version))
         stored = self._stored_already(asked, learner, shelf)
-        held = self._hold(asked.policy, asked.version, tokenizer, learner, stored)
+        held = self._hold(asked.policy, asked.version, self._making.tokenizer(asked.policy), learner, stored)
         return reply_of(asked.policy, held)
 
     def _stored_already(self, asked: BindRequest, learner: Learner, shelf: Shelf) -> Stored:
@@ -319,19 +323,24 @@ class Trainer:
 
     def _empty(self, held: Held) -> None:
         if held.learner is not None:
-            self._empty_of(held.learner, held.version)
-
-    def _empty_of(self, learner: Learner, version: int) -> None:
-        learner.accumulator.open(self._epoch(version))
+            held.learner.accumulator.open(self._epoch(held.version))
 
     def _new_learner(self, policy: str, version: int, weights: "Mapping[str, torch.Tensor]") -> Learner:
         self._suspension.give_back()  # memory of another kind of policy would lie beside it
         return self._making.learner(policy, self._epoch(version), weights)
 
-    def _led(self, asked: BindRequest, first: str, weights: "Mapping[str, torch.Tensor]") -> Learner:
-        """Return the learner of a gang that this trainer leads; `first` is the digest of the policy's version 0."""
+    def _refer(self, policy: str, digest: str, version: int, learner: Learner) -> None:
+        """Compare a version with what lies under a digest from now on. Raises StateError when it cannot be had."""
+        shelf = self._making.shelf(policy)
+        if not self.gangs.leads(policy):
+            self._references.take(policy, digest, version, shelf)
+        elif not self._references.shared_already(policy, digest):
+            self.gangs.refer(learner, self._references.shared(policy, digest, version, shelf))
+
+    def _led(self, asked: BindRequest, near: str, version: int, weights: "Mapping[str, torch.Tensor]") -> Learner:
+        """Return the learner of a gang that this trainer leads; `near` is what the version is compared with."""
         self._suspension.give_back()
-        reference = self._references.shared(asked.policy, first, self._making.shelf(asked.policy))
+        reference = self._references.shared(asked.policy, near, version, self._making.shelf(asked.policy))
         return self.gangs.lead(asked, self._epoch(max(asked.version, 0)), weights, reference)
 
     def _kind(self, policy: str, led: bool = False) -> str:

@@ -55,6 +55,8 @@ class RedoBatch(msgspec.Struct, forbid_unknown_fields=True):
     micro_batch: int
     entropy_coef: float
     rows: list[TrainRow]
+    proximal: int = -1
+    """Version that the first step on its cohort began with; -1: the one that it is taken at."""
 
 
 class RedoStep(msgspec.Struct, forbid_unknown_fields=True):
@@ -66,6 +68,8 @@ class RedoStep(msgspec.Struct, forbid_unknown_fields=True):
     """That version's weights."""
     learning_rate: float
     batches: list[RedoBatch]
+    reference: str = ""
+    """Digest of what the version before it was compared with; empty: with nothing."""
 
 
 class BindRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -80,7 +84,7 @@ class BindRequest(msgspec.Struct, forbid_unknown_fields=True):
     redo: list[RedoStep] = []
     """Committed steps behind the training state, oldest first; the last one made the version asked for."""
     reference: str = ""
-    """Digest of the policy's version 0, where that is not to be made."""
+    """Digest of what the version is compared with while it is trained, where that is not to be made; empty: nothing."""
     resume: str = ""
     """Ticket of its suspended state: it goes on as it was, with the gradients it had gathered."""
     accumulator: str = ""
@@ -125,6 +129,8 @@ class AccumulateRequest(msgspec.Struct, forbid_unknown_fields=True):
     micro_batch: int
     entropy_coef: float
     rows: list[TrainRow]
+    proximal: int = -1
+    """Version that the first step on its cohort began with; -1: the trained one."""
 
 
 class AccumulateReply(msgspec.Struct):

@@ -156,13 +156,24 @@ def make_room(description: Description) -> tuple["dict[str, torch.Tensor]", list
     import torch
 
     flat = torch.empty(description.bytes, dtype=torch.uint8)
-    whole = flat.numpy().data
-    tensors = {
+    whole, step = flat.numpy().data, description.chunk_bytes
+    return _tensors(description, flat), [[whole[start : start + step]] for start in range(0, description.bytes, step)]
+
+
+def tensors_over(description: Description, memory: memoryview) -> "dict[str, torch.Tensor]":
+    """Return a content's tensors in memory that holds its chunks, one behind the other."""
+    import torch
+
+    if not description.bytes:
+        return make_room(description)[0]
+    return _tensors(description, torch.frombuffer(memory, dtype=torch.uint8, count=description.bytes))
+
+
+def _tensors(description: Description, flat: "torch.Tensor") -> "dict[str, torch.Tensor]":
+    return {
         entry.name: flat[entry.start : entry.start + entry.bytes].view(_dtype(entry.dtype)).view(entry.shape)
         for entry in description.tensors
     }
-    step = description.chunk_bytes
-    return tensors, [[whole[start : start + step]] for start in range(0, description.bytes, step)]
 
 
 def room_in(description: Description, into: "Mapping[str, torch.Tensor]", digest: str) -> list[Pieces]:

@@ -11,10 +11,13 @@ import os
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 
 from workers.transfer.base import CorruptState, StateFull, StateMissing
 from workers.transfer.contents import Pieces, name_of, sum_of
+from workers.transfer.kernel import begin_to_write_out
+from workers.transfer.mapping import Stretch
 
 WRITING = ".writing"
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -77,18 +80,39 @@ class ChunkFiles:
 
         Who wrote the file compared its bytes with their name; whoever reads it may compare them with a quick checksum.
         """
-        try:
-            file = open(self.path(name), "rb", buffering=0)  # noqa: SIM115 - closed below, after the error is told apart
-        except FileNotFoundError:
-            raise StateMissing(digest, f"chunk {name[:12]} is gone") from None
-        with file:
+        with self._open(digest, name) as file:
             before = signature(file.fileno())
             if before[1] != sum(map(len, room)) or not _fill(file.fileno(), room):
                 raise CorruptState(digest, f"chunk {name[:12]} has {before[1]} bytes, not {sum(map(len, room))}")
-        if self._verified.get(name) != before:
-            if not (quick and sum_of(room) == quick) and name_of(room) != name:
-                raise CorruptState(digest, f"chunk {name[:12]} holds other bytes than were put")
-            self._verified[name] = before
+        self._check(digest, name, before, room, quick)
+
+    def lay(self, digest: str, name: str, stretch: Stretch, start: int, size: int, quick: str = "") -> bool:
+        """Make a chunk lie in a stretch of shared memory, checked there; False where the system does not let that be.
+
+        Raises like `read`.
+        """
+        with self._open(digest, name) as file:
+            before = signature(file.fileno())
+            if before[1] != size:
+                raise CorruptState(digest, f"chunk {name[:12]} has {before[1]} bytes, not {size}")
+            if not stretch.lay(file.fileno(), start, size):
+                return False
+        self._check(digest, name, before, [stretch.view[start : start + size]], quick)
+        return True
+
+    def _open(self, digest: str, name: str) -> FileIO:
+        try:
+            return open(self.path(name), "rb", buffering=0)
+        except FileNotFoundError:
+            raise StateMissing(digest, f"chunk {name[:12]} is gone") from None
+
+    def _check(self, digest: str, name: str, seen: Signature, found: Pieces, quick: str) -> None:
+        """Compare bytes with their name, unless those of the same file were. Raises CorruptState."""
+        if self._verified.get(name) == seen:
+            return
+        if not (quick and sum_of(found) == quick) and name_of(found) != name:
+            raise CorruptState(digest, f"chunk {name[:12]} holds other bytes than were put")
+        self._verified[name] = seen
 
     def drop(self, name: str) -> None:
         self.path(name).unlink(missing_ok=True)
@@ -108,6 +132,8 @@ def _write(path: Path, pieces: Sequence[memoryview | bytes], flush: bool) -> Non
             _drain(descriptor, pieces)
             if flush:
                 os.fsync(descriptor)
+            else:
+                begin_to_write_out(descriptor)
         finally:
             os.close(descriptor)
         os.rename(temporary, path)

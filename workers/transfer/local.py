@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from workers.transfer.base import CorruptState, Manifest, Meta, Source, StateError, StateFull, StateMissing, Tensors
-from workers.transfer.contents import Description, Encoded, Pieces, decode, encode, make_room, room_in
+from workers.transfer.contents import Description, Encoded, Pieces, decode, encode, make_room, room_in, tensors_over
 from workers.transfer.files import WRITING, ChunkFiles, full_told, gone_is_fine, sync_folder, write_durably
+from workers.transfer.mapping import Stretch
 from workers.transfer.parallel import Rooms, in_threads
 from workers.transfer.whole_files import WholeFiles
 
@@ -148,6 +149,23 @@ class LocalTier:
             tensors = dict(into)
             self._fill(digest, description, room_in(description, into, digest))
         return tensors if device == "cpu" else {name: tensor.to(device) for name, tensor in tensors.items()}
+
+    def mapped(self, digest: str) -> "dict[str, torch.Tensor]":
+        """Return the tensors of a digest, checked, in memory that all of this host share and nobody may write to.
+
+        Where the system does not let that be: in memory of their own. Raises like `get`.
+        """
+        description = self._described(digest)
+        if description is None:
+            return self.get(digest)
+        stretch = Stretch(description.bytes)
+
+        def lay(number: int) -> bool:
+            start, name = number * description.chunk_bytes, description.chunks[number]
+            return self._chunks.lay(digest, name, stretch, start, description.size(number), description.sum(number))
+
+        laid = in_threads(lay, range(len(description.chunks)))
+        return tensors_over(description, stretch.view) if all(laid) else self.get(digest)
 
     def meta(self, digest: str) -> dict[str, object]:
         description = self._described(digest)

@@ -11,9 +11,10 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
 from workers.transfer.base import CorruptState, Manifest, StateError, StateMissing
-from workers.transfer.contents import Encoded, decode
+from workers.transfer.contents import Encoded, Pieces, decode
 from workers.transfer.files import full_told
 from workers.transfer.parallel import in_threads
 
@@ -46,17 +47,16 @@ class ObjectStore:
 
     def store(self, encoded: Encoded) -> Manifest:
         """Put a content. Raises StateFull or StateError; then no manifest of it is there."""
-        pieces = encoded.pieces
-        return self.take(encoded.digest, encoded.manifest, lambda number: b"".join(pieces[number]))
+        return self.take(encoded.digest, encoded.manifest, lambda number: encoded.pieces[number])
 
-    def take(self, digest: str, manifest: bytes, read: Callable[[int], bytes]) -> Manifest:
+    def take(self, digest: str, manifest: bytes, read: Callable[[int], Pieces]) -> Manifest:
         """Put a content whose chunks are read as they are needed. Raises like `store`, and like `read`."""
         description = decode(digest, manifest)
 
         def write(number: int) -> None:
             name = description.chunks[number]
             if self._length(self._chunk(name)) != description.size(number):
-                self._system.pipe_file(self._chunk(name), read(number))
+                self._write(self._chunk(name), read(number))
 
         def put() -> Manifest:
             self._system.makedirs(f"{self._root}/chunks", exist_ok=True)
@@ -124,6 +124,15 @@ class ObjectStore:
 
         if (length := self._reached(digest, read)) != len(room):
             raise CorruptState(digest, f"{self.name} has {length} bytes of {chunk[:12]} or more, not {len(room)}")
+
+    def _write(self, path: str, pieces: Pieces) -> None:
+        """Write an object: one request over a network, and no copy in between to files."""
+        if not isinstance(self._system, LocalFileSystem):
+            self._system.pipe_file(path, b"".join(pieces))
+            return
+        with self._system.open(path, "wb") as file:
+            for piece in pieces:
+                file.write(piece)
 
     def _names(self, folder: str) -> set[str]:
         def look() -> set[str]:

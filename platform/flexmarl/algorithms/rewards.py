@@ -4,7 +4,7 @@ Invariants: one number per sample, in the order given; a number depends on its o
 environment did not score counts as the team.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from flexmarl.contracts.spec.algorithm import Advantage
 from flexmarl.contracts.wire import EpisodeOutcome, SampleRef
@@ -12,11 +12,18 @@ from flexmarl.contracts.wire import EpisodeOutcome, SampleRef
 Rewards = list[float]
 """Of an episode's samples, in their order."""
 
+RowRewards = Callable[[Advantage, EpisodeOutcome], Rewards]
+"""(settings, episode) -> what its samples earned."""
+
 
 def role_reward(spec: Advantage, episode: EpisodeOutcome, role: str) -> float:
     """Mix the team score and the role's own score. A role the environment did not score counts as the team."""
-    own = episode.scores.get(role, episode.team_score)
-    return spec.team_share * episode.team_score + (1.0 - spec.team_share) * own
+    return mixed(spec, episode.team_score, episode.scores.get(role, episode.team_score))
+
+
+def mixed(spec: Advantage, team: float, own: float) -> float:
+    """Mix what the team and what a role earned."""
+    return spec.team_share * team + (1.0 - spec.team_share) * own
 
 
 def row_rewards(spec: Advantage, episode: EpisodeOutcome) -> Rewards:
@@ -30,6 +37,11 @@ def row_rewards(spec: Advantage, episode: EpisodeOutcome) -> Rewards:
         if sample.role not in by_role:
             by_role[sample.role] = role_reward(spec, episode, sample.role)
     return [by_role[sample.role] for sample in episode.samples]
+
+
+def answer_rewards(spec: Advantage, episode: EpisodeOutcome) -> Rewards:
+    """Return what each answer was scored by itself: the turns after it are not its own, but of whoever carried on."""
+    return [sample.reward for sample in episode.samples]
 
 
 def rewards_to_go(spec: Advantage, episode: EpisodeOutcome) -> Rewards:

@@ -10,12 +10,20 @@ _WHOLE = {"advantage": "gae", "loss": "online_dpo"}
 """Slot of the algorithm -> the type whose gradient of a row needs other rows of the micro-batch."""
 
 
+MOST_DEVICES = 64
+"""Trainer devices that a run may have."""
+
+
 def allocation_rules(spec: ExperimentSpec) -> Iterator[Problem]:
     """Return every broken rule of who is trained where."""
     yield from _gangs(spec)
-    yield from _homes(spec)
+    wrong = list(_homes(spec))
+    yield from wrong
     if spec.mechanisms.allocation.type == "static":
-        yield from _static(spec)
+        yield from _fixed_sizes(spec)
+        if not wrong:
+            crowded = list(_crowded(spec))
+            yield from crowded or _places_missing(spec)
 
 
 def _homes(spec: ExperimentSpec) -> Iterator[Problem]:
@@ -37,20 +45,25 @@ def _homes(spec: ExperimentSpec) -> Iterator[Problem]:
                 detail=f"{name} is no policy that is trained.",
                 hint=f"Trained are: {', '.join(spec.trainable_policies())}.",
             )
-        elif len(set(places)) != spec.policies[name].devices.least or not all(0 <= p < devices for p in places):
+        elif not _fits(places, spec.policies[name].devices.least, devices):
             count = spec.policies[name].devices.least
             yield Problem(
                 pointer=where,
                 code="wrong_devices",
-                detail=f"{name} is trained on {count} of the devices 0 to {devices - 1}, each named once.",
+                detail=f"{name} is trained on {count} of the run's {devices} trainer devices, counted from 0 and each "
+                "named once.",
                 hint=f"Set {list(range(count))}.",
             )
 
 
-def _static(spec: ExperimentSpec) -> Iterator[Problem]:
-    """Where nobody is ever suspended, all must have their places at once."""
-    resources, trained = spec.resources, spec.trainable_policies()
-    for name in trained:
+def _fits(places: tuple[int, ...], count: int, devices: int) -> bool:
+    """Tell whether these are so many devices of the run, each named once."""
+    return len(places) == len(set(places)) == count and all(0 <= place < devices for place in places)
+
+
+def _fixed_sizes(spec: ExperimentSpec) -> Iterator[Problem]:
+    """A policy that never moves has as many devices as it begins with."""
+    for name in spec.trainable_policies():
         devices = spec.policies[name].devices
         if devices.most > devices.least:
             yield Problem(
@@ -59,16 +72,49 @@ def _static(spec: ExperimentSpec) -> Iterator[Problem]:
                 detail=f"Static devices do not change, so {name} never takes more than its least, {devices.least}.",
                 hint=f"Set {devices.least}, or type: agent_centric in /mechanisms/allocation.",
             )
-    whole = sum(d.least for name in trained if (d := spec.policies[name].devices).least > 1)
-    alone = sum(spec.policies[name].devices.least == 1 for name in trained)
-    places = resources.trainer_policies or alone
-    needed = whole + -(-alone // places) if alone else whole
+
+
+def _crowded(spec: ExperimentSpec) -> Iterator[Problem]:
+    """Whoever takes several devices has them for itself, and a device has places for so many others."""
+    places = spec.resources.trainer_policies
+    taken: dict[int, list[str]] = {}
+    for name, chosen in spec.mechanisms.allocation.homes.items():
+        for device in chosen:
+            there = taken.setdefault(device, [])
+            there.append(name)
+            gang = next((own for own in there if spec.policies[own].devices.least > 1), None)
+            if gang is not None and len(there) > 1:
+                detail = f"{gang} takes several devices and has them for itself; device {device} is named twice."
+            elif places is not None and len(there) > places:
+                detail = f"Device {device} is named by {len(there)} policies; trainer_policies lets it hold {places}."
+            else:
+                continue
+            yield Problem(
+                pointer=f"/mechanisms/allocation/homes/{name}",
+                code="wrong_devices",
+                detail=detail,
+                hint=f"Name another device for {name}, or leave it out of homes.",
+            )
+
+
+def _places_missing(spec: ExperimentSpec) -> Iterator[Problem]:
+    """Where nobody is ever suspended, all must have their places at once, beside those who chose theirs."""
+    resources, homes = spec.resources, spec.mechanisms.allocation.homes
+    sizes = {name: spec.policies[name].devices.least for name in spec.trainable_policies()}
+    free = [size for name, size in sizes.items() if name not in homes]
+    gangs, singles = sum(size for size in free if size > 1), free.count(1)
+    named = {device for chosen in homes.values() for device in chosen}
+    shared = [chosen[0] for name, chosen in homes.items() if sizes[name] == 1]
+    places = resources.trainer_policies or max(len(sizes), 1)
+    spare = places * len(set(shared)) - len(shared)
+    needed = len(named) + gangs + -(-max(0, singles - spare) // places)
     if needed > resources.training_devices:
+        hint = "a larger trainer_policies, or type: agent_centric in /mechanisms/allocation."
         yield Problem(
             pointer="/resources/training_devices",
             code="too_few_devices",
-            detail=f"Static devices hold all {len(trained)} policies at once, which takes {needed} of them.",
-            hint=f"Set {needed}, a larger trainer_policies, or type: agent_centric in /mechanisms/allocation.",
+            detail=f"Static devices hold all {len(sizes)} policies at once, which takes {needed} of them.",
+            hint=f"Set {needed}, {hint}" if needed <= MOST_DEVICES else f"Set {hint}",
         )
 
 

@@ -33,21 +33,21 @@ SLOTS: dict[str, Slot] = {
             "dr_grpo": "advantage: {type: grpo}, loss: {type: ppo_clip, aggregation: constant_norm}",
             "magrpo": "advantage: {type: grpo, per_turn: true, turn_rewards: joint, gamma: 0.9}, group_key: team",
             "dr_mas": "advantage: {type: grpo, divide_by_std: true}, group_key: episode_group",
-            "at_grpo": "advantage: {type: grpo, divide_by_std: true}, group_key: agent_turn",
+            "at_grpo": "advantage: {type: grpo, divide_by_std: true}, group_key: agent_turn, and under sampling: "
+            "branch_controller: at_grpo_tree",
         },
     ),
     "/algorithm/loss/type": Slot(
-        ("policy_gradient", "ppo_clip", "gspo", "cispo", "topr", "sapo", "vespo", "online_dpo"),
+        ("policy_gradient", "ppo_clip", "gspo", "cispo", "topr", "sapo", "vespo", "decoupled_ppo", "online_dpo"),
         (),
         {
             "grpo": "loss: {type: ppo_clip, aggregation: seq_mean_token_mean}, advantage: {divide_by_std: true}",
             "dr_grpo": "loss: {type: ppo_clip, aggregation: constant_norm}",
             "dapo": "loss: {type: ppo_clip, clip_high: 0.28}, advantage: {divide_by_std: true}",
             "luspo": "loss: {type: gspo, aggregation: seq_mean_token_sum, clip_low: 0.0003, clip_high: 0.0004}",
-            "decoupled_ppo": "loss: {type: policy_gradient}, correction: truncated_importance: a row has one gradient, "
-            "taken at the proximal policy itself, so the clipped ratio is 1",
         },
     ),
+    "/algorithm/kl/reference/type": Slot(("first", "version", "renewed"), ()),
     "/algorithm/correction": Slot(
         ("none", "truncated_importance", "masked_importance", "mask_stale", "sequence_filter", "off_policy_filter"),
         (),
@@ -57,7 +57,12 @@ SLOTS: dict[str, Slot] = {
         },
     ),
     "/sampling/task_sampler": Slot(("uniform",), ("vade",)),
-    "/sampling/branch_controller": Slot(("none",), ("at_grpo_tree", "trace", "echo")),
+    "/sampling/branch_controller": Slot(
+        ("none", "at_grpo_tree"), ("trace", "echo"), {"at_grpo": "sampling: {branch_controller: at_grpo_tree}"}
+    ),
+    "/sampling/branch_score": Slot(("turn", "played_out"), ()),
+    "/sampling/branch_carry": Slot(("best", "first"), ()),
+    "/sampling/branch_joint": Slot(("aligned", "cross"), ()),
     "/sampling/group_filter": Slot(
         ("none", "drop_zero_variance", "dynamic_sampling"),
         (),

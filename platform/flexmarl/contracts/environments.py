@@ -44,6 +44,8 @@ class EnvironmentFacts:
     """Highest team score of a single episode; the lowest is 0."""
     solved_text: str
     """What "solved" means, for people."""
+    rewards_turns: bool = False
+    """It says what a turn earned as soon as that is over, and not only what the episode did."""
 
 
 def environment_facts(spec: EnvironmentSpec) -> EnvironmentFacts:
@@ -100,7 +102,7 @@ def _arithmetic(spec: Arithmetic) -> EnvironmentFacts:
     )
     random_score = 0.5**steps / spec.modulus
     solved = "answer right and every verdict right"
-    return EnvironmentFacts("Planner, solver, verifier", roles, random_score, 1.0, 1.0, solved)
+    return EnvironmentFacts("Planner, solver, verifier", roles, random_score, 1.0, 1.0, solved, rewards_turns=True)
 
 
 _RANDOM_DISHES = {(2, 8, 2, 2, 3): 0.24, (3, 8, 2, 2, 3): 0.033, (4, 16, 2, 2, 3): 0.12}
@@ -113,7 +115,7 @@ def _kitchen(spec: Kitchen) -> EnvironmentFacts:
     roles = tuple(RoleFacts(c, turns, turns, tuple(x for x in cooks if x != c), length, opens=True) for c in cooks)
     settings = (spec.cooks, spec.turns, spec.actions_per_turn, spec.dishes, spec.recipes)
     dishes = float(spec.dishes)
-    return EnvironmentFacts("Kitchen", roles, _RANDOM_DISHES.get(settings), dishes, dishes, "all dishes served")
+    return EnvironmentFacts("Kitchen", roles, _RANDOM_DISHES.get(settings), dishes, dishes, "all dishes served", True)
 
 
 def _game(spec: PettingZoo | TextArena) -> EnvironmentFacts:

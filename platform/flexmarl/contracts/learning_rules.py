@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 
 from flexmarl.contracts.problems import Problem
-from flexmarl.contracts.spec.algorithm import CLIPPED, PAIRED, Advantage, Loss, SamplingFamily
+from flexmarl.contracts.reads import unread
+from flexmarl.contracts.spec.algorithm import PAIRED, Loss
 from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.spec.reference import NamedVersion, RenewedVersion
 from flexmarl.contracts.spec.shaping import Maporl, Marti, Overlong
 
 WIDEST_ROW_CLIP = 0.05
@@ -13,40 +15,16 @@ WIDEST_ROW_CLIP = 0.05
 
 def learning_rules(spec: ExperimentSpec) -> Iterator[Problem]:
     """Return what the algorithm of a specification breaks."""
-    yield from _loss_settings(spec.algorithm.loss)
+    yield from unread(spec)
     yield from _row_clip(spec.algorithm.loss)
+    yield from _one_step(spec)
     yield from _turns(spec)
-    yield from _leave_one_out(spec)
     yield from _overlong(spec)
     yield from _critic(spec)
     yield from _pairs(spec)
+    yield from _reference(spec)
     yield from _members(spec)
     yield from _draws(spec)
-
-
-def _loss_settings(loss: Loss) -> Iterator[Problem]:
-    """Refuse a setting that the chosen loss does not read: it would be believed in."""
-    plain = Loss()
-    reads = {
-        "dual_clip": loss.type == "ppo_clip",
-        "gate_positive": loss.type == "sapo",
-        "gate_negative": loss.type == "sapo",
-        "norm_tokens": loss.aggregation == "constant_norm",
-        "clip_low": loss.type in CLIPPED,
-        "clip_high": loss.type in CLIPPED,
-        "beta": loss.type in PAIRED,
-        "aggregation": loss.type not in PAIRED,
-    }
-    for name, read in reads.items():
-        value, default = getattr(loss, name), getattr(plain, name)
-        if not read and value != default:
-            by = f"aggregation {loss.aggregation}" if name == "norm_tokens" else loss.type
-            yield Problem(
-                pointer=f"/algorithm/loss/{name}",
-                code="not_read",
-                detail=f"{name} is {value}, and {by} does not read it.",
-                hint="Remove it." if default is None else f"Remove it, or set {default}.",
-            )
 
 
 def _row_clip(loss: Loss) -> Iterator[Problem]:
@@ -61,6 +39,20 @@ def _row_clip(loss: Loss) -> Iterator[Problem]:
                 f"{value} would clip nothing.",
                 hint=f"Set {published}, or at most {WIDEST_ROW_CLIP}.",
             )
+
+
+def _one_step(spec: ExperimentSpec) -> Iterator[Problem]:
+    """Where a cohort is one step, it is taken at the proximal policy itself, and the clip never bites."""
+    several = spec.mechanisms.trainer_protocol == "mini_batch" and spec.batch.mini_batches > 1
+    if spec.algorithm.loss.type == "decoupled_ppo" and not several:
+        yield Problem(
+            pointer="/algorithm/loss/type",
+            code="needs_mini_batch",
+            detail="decoupled_ppo clips what later steps of a cohort add to its first one, and here a cohort is one "
+            "step.",
+            hint="Set trainer_protocol: mini_batch in /mechanisms, or loss: policy_gradient with correction: "
+            "truncated_importance, which is the same then.",
+        )
 
 
 def _turns(spec: ExperimentSpec) -> Iterator[Problem]:
@@ -80,40 +72,18 @@ def _turns(spec: ExperimentSpec) -> Iterator[Problem]:
             detail="joint adds up the turn rewards of all roles and needs per_turn.",
             hint="Set per_turn: true, or turn_rewards: own.",
         )
-    if not isinstance(shaping, Marti | Maporl):
-        return
-    if not advantage.per_turn:
+    if isinstance(shaping, Marti | Maporl) and not advantage.per_turn:
         yield Problem(
             pointer="/algorithm/shaping/type",
             code="needs_per_turn",
             detail=f"{shaping.type} shapes the scores of turns and needs per_turn.",
             hint="Set per_turn: true in /algorithm/advantage, or shaping: none.",
         )
-    for name, plain in (("gamma", 1.0), ("turn_rewards", "own")):
-        if getattr(advantage, name) != plain:
-            yield Problem(
-                pointer=f"/algorithm/advantage/{name}",
-                code="not_read",
-                detail=f"{shaping.type} says what a turn earns, in place of the rewards from it on.",
-                hint=f"Set {plain:g}." if isinstance(plain, float) else f"Set {plain}.",
-            )
 
 
 def _critic(spec: ExperimentSpec) -> Iterator[Problem]:
-    """A critic reads its own settings and no baseline's; without one, nobody reads them."""
+    """A critic compares no rows, and adds up what later turns earn itself."""
     algorithm, advantage = spec.algorithm, spec.algorithm.advantage
-    plain = Advantage()
-    unread = ("divide_by_std", "baseline_over", "turn_rewards")
-    names = unread if advantage.type == "gae" else ("gae_lambda", "critic_rate")
-    for name in names:
-        value, default = getattr(advantage, name), getattr(plain, name)
-        if value != default:
-            yield Problem(
-                pointer=f"/algorithm/advantage/{name}",
-                code="not_read",
-                detail=f"{name} is {value}, and {advantage.type} does not read it.",
-                hint=f"Remove it, or set {str(default).lower()}.",
-            )
     if advantage.type != "gae":
         return
     demands = (
@@ -135,17 +105,8 @@ def _critic(spec: ExperimentSpec) -> Iterator[Problem]:
 
 
 def _pairs(spec: ExperimentSpec) -> Iterator[Problem]:
-    """A preference is one between what a role said in two whole episodes of a group, seen from the first version."""
+    """A preference is one between what a role said in two whole episodes of a group, seen from the reference."""
     algorithm, advantage = spec.algorithm, spec.algorithm.advantage
-    if advantage.type == "best_worst":
-        for name, plain in (("divide_by_std", False), ("baseline_over", "episodes")):
-            if getattr(advantage, name) != plain:
-                yield Problem(
-                    pointer=f"/algorithm/advantage/{name}",
-                    code="not_read",
-                    detail="best_worst marks the best and the worst episode, and takes no baseline.",
-                    hint=f"Set {str(plain).lower()}, or type: grpo.",
-                )
     if algorithm.loss.type not in PAIRED:
         return
     loss = algorithm.loss.type
@@ -164,7 +125,7 @@ def _pairs(spec: ExperimentSpec) -> Iterator[Problem]:
             "compares a role with itself, episode by episode",
         ),
         ("/algorithm/correction", algorithm.correction, "none", "weighs rows in pairs, whoever sampled them"),
-        ("/algorithm/kl/coefficient", algorithm.kl.coefficient, 0.0, "keeps near the first version by beta"),
+        ("/algorithm/kl/coefficient", algorithm.kl.coefficient, 0.0, "keeps near the reference by beta"),
     )
     for pointer, value, wanted, why in demands:
         if value != wanted:
@@ -177,13 +138,34 @@ def _pairs(spec: ExperimentSpec) -> Iterator[Problem]:
             )
 
 
-def _leave_one_out(spec: ExperimentSpec) -> Iterator[Problem]:
-    if spec.algorithm.advantage.type == "rloo" and spec.algorithm.advantage.divide_by_std:
+def _reference(spec: ExperimentSpec) -> Iterator[Problem]:
+    """A reference that nothing reads would be believed in; one that never comes, or goes too soon, is none."""
+    reference, durability = spec.algorithm.kl.reference, spec.mechanisms.durability
+    if not spec.algorithm.needs_reference and reference.type != "first":
         yield Problem(
-            pointer="/algorithm/advantage/divide_by_std",
+            pointer="/algorithm/kl/reference/type",
             code="not_read",
-            detail="rloo leaves each row out of its own baseline and divides by nothing.",
-            hint="Set false, or type: grpo.",
+            detail=f"The reference is {reference.type}, and nothing is compared with it.",
+            hint="Set first, or kl.coefficient above 0.",
+        )
+    steps = spec.budget.train_steps
+    if spec.mechanisms.trainer_protocol == "mini_batch":
+        steps *= spec.batch.mini_batches
+    if isinstance(reference, NamedVersion) and reference.version >= steps:
+        yield Problem(
+            pointer="/algorithm/kl/reference/version",
+            code="out_of_range",
+            detail=f"Version {reference.version} would be there after step {reference.version}, and the run has "
+            f"{steps}: no step would be compared with it.",
+            hint=f"Set {steps - 1} or less, or the reference first." if steps > 1 else "Set the reference first.",
+        )
+    if isinstance(reference, RenewedVersion) and reference.every < durability.every:
+        yield Problem(
+            pointer="/algorithm/kl/reference/every",
+            code="out_of_range",
+            detail=f"Steps are taken again from a training state up to {durability.every} versions old, and need the "
+            "reference of each: it must stay at least as long.",
+            hint=f"Set {durability.every} or more, or a lower every in /mechanisms/durability.",
         )
 
 
@@ -214,18 +196,8 @@ def _members(spec: ExperimentSpec) -> Iterator[Problem]:
 
 
 def _draws(spec: ExperimentSpec) -> Iterator[Problem]:
-    """Refuse a limit that nothing reads, and two ways of proposing more groups than a step needs."""
-    sampling, redundancy = spec.sampling, spec.mechanisms.redundancy
-    if sampling.group_filter != "dynamic_sampling":
-        plain = SamplingFamily().draw_limit
-        if sampling.draw_limit != plain:
-            yield Problem(
-                pointer="/sampling/draw_limit",
-                code="not_read",
-                detail=f"draw_limit is {sampling.draw_limit}, and {sampling.group_filter} draws no group again.",
-                hint=f"Remove it, or set {plain}.",
-            )
-    elif redundancy.type == "extra_groups":
+    """Refuse two ways of proposing more groups than a step needs."""
+    if spec.sampling.group_filter == "dynamic_sampling" and spec.mechanisms.redundancy.type == "extra_groups":
         yield Problem(
             pointer="/mechanisms/redundancy/type",
             code="not_with_dynamic_sampling",

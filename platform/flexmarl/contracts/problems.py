@@ -97,10 +97,38 @@ def _problem(item: Any, schema: Mapping[str, Any], raw: object) -> Problem:
             pointer=where + ("/type" if kind == "union_tag_not_found" else ""),
             code="required",
             detail=f"{name} is required.",
-            hint="",
+            hint=_legal(_node(path, schema, raw), schema),
         )
     code = "wrong_type" if kind.endswith(("_type", "_parsing")) else "invalid"
-    return Problem(pointer=where, code=code, detail=f"{name}: {item['msg']}.", hint="")
+    hint = "" if kind == "value_error" else _legal(_node(path, schema, raw), schema)
+    return Problem(pointer=where, code=code, detail=f"{name}: {item['msg']}.", hint=hint)
+
+
+def _legal(node: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+    """Return a legal value of a field: an example of its own, its only words, or one of its type."""
+    tags = node.get("discriminator", {}).get("mapping", {})
+    if tags:
+        return f"Its type is one of: {', '.join(tags)}."
+    node = _variant(node, None, schema)
+    if node.get("examples"):
+        return f"Write it like {node['examples'][0]}."
+    if node.get("enum"):
+        return f"Legal values: {', '.join(str(word) for word in node['enum'])}."
+    if "const" in node:
+        return f"Set {node['const']}."
+    if node.get("properties"):
+        return f"Its fields: {', '.join(node.get('required') or sorted(node['properties']))}."
+    if node.get("patternProperties") or isinstance(node.get("additionalProperties"), Mapping):
+        return "Write name: {...} for each."
+    bound = node.get("minimum", node.get("default"))
+    words = {
+        "integer": f"Set a whole number, for example {1 if bound is None else bound}.",
+        "number": f"Set a number, for example {1 if bound is None else bound}.",
+        "boolean": "Set true or false.",
+        "string": "Write a text of one character or more." if node.get("minLength") else "Write a text.",
+        "array": "Write a list, such as [0].",
+    }
+    return words.get(str(node.get("type")), "")
 
 
 def _words_of(pattern: str) -> str:

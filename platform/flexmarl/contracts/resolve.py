@@ -125,6 +125,14 @@ def resolve(raw: Mapping[str, Any], *, preset: str | None = None, template: str 
     )
 
 
+def layered(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay documents over one another, the last on top."""
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        merged = _merge(merged, layer, "", {}, ())
+    return merged
+
+
 def leaves(node: object, path: tuple[object, ...] = ()) -> list[tuple[str, object]]:
     """Flatten a document to (JSON pointer, value) pairs; empty containers count as leaves."""
     if isinstance(node, Mapping) and node:

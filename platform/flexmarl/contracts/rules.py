@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from flexmarl.contracts.adapter_rules import adapter_rules
 from flexmarl.contracts.allocation_rules import allocation_rules
+from flexmarl.contracts.branching_rules import branching_rules
 from flexmarl.contracts.engine_rules import broken_engine_rules
 from flexmarl.contracts.environments import environment_facts
 from flexmarl.contracts.external_rules import external_rules
@@ -32,7 +33,7 @@ def broken_rules(spec: ExperimentSpec) -> list[Problem]:
         adapter_rules,
         _places,
     )
-    own = (_roles, _policies, _batch, learning_rules, *facts, reward_rules, _budget)
+    own = (_roles, _policies, _batch, learning_rules, branching_rules, *facts, reward_rules, _budget)
     found: dict[tuple[str, str, str], Problem] = {}
     for rules in own:
         for problem in rules(spec):

@@ -42,7 +42,8 @@ class SampleRef(Record):
     tokens: int = Field(ge=0)
     """Number of response tokens, all of them emitted by the policy."""
     reward: float = 0.0
-    """Reward the environment gave for this very turn (0 when it only scores episodes)."""
+    """Reward the environment gave for this very turn (0 when it only scores episodes); of a group that branches, what
+    this answer was scored."""
     segments: tuple[int, ...] = ()
     """version, tokens, version, tokens, ... where other versions than the pinned one made tokens; else empty."""
 

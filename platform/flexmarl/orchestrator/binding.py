@@ -14,8 +14,9 @@ from flexmarl.contracts.commands import BindPolicy, JoinGang, SuspendPolicy
 from flexmarl.contracts.events import DeviceUse, PolicySuspended, RankJoined
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.status import RunStatus
-from flexmarl.orchestrator.allocation import Bind, Snapshot, Standing, next_look, on_demand, spread_once
+from flexmarl.orchestrator.allocation import next_look, on_demand, spread_once
 from flexmarl.orchestrator.context import Context
+from flexmarl.orchestrator.standings import Bind, Snapshot, Standing
 from flexmarl.orchestrator.state import LeaseState, PolicyState, RunState
 
 _BEGINS = frozenset({RunStatus.STARTING, RunStatus.RESUMING})
@@ -67,12 +68,22 @@ def on_policy_suspended(ctx: Context, event: PolicySuspended) -> None:
     home.suspend_s = _smoothed(home.suspend_s, event.seconds)
 
 
-def took_work(policy: PolicyState, seconds: float, tokens: int) -> None:
-    """Learn how long a policy's gradients take on one device."""
-    policy.home.worked = True
+def took_work(policy: PolicyState, seconds: float, tokens: int, rows: int) -> None:
+    """Learn how long a policy's gradients take on one device, from a gang whose ranks share out whole rows."""
+    home = policy.home
+    home.worked = True
     if tokens and seconds:
-        home = policy.home
-        home.token_s = _smoothed(home.token_s, seconds * max(1, len(home.gang)) / tokens)
+        home.token_s = _smoothed(home.token_s, seconds / (tokens * _part(policy, rows)))
+
+
+def on_gang_s(policy: PolicyState, rows: int, tokens: int) -> float:
+    """Return how long a micro-batch takes where a policy is, as far as was measured; 0 before."""
+    return policy.home.token_s * tokens * _part(policy, rows)
+
+
+def _part(policy: PolicyState, rows: int) -> float:
+    """Return the largest part that a rank of a policy's gang has of so many rows."""
+    return -(-rows // max(1, len(policy.home.gang))) / rows if rows else 1.0
 
 
 def came_back(policy: PolicyState, seconds: float) -> None:
@@ -106,10 +117,12 @@ def _allocate(ctx: Context, leases: list[LeaseState], due: dict[str, int]) -> No
         home = state.policies[change.policy].home
         if isinstance(change, Bind):
             home.gang, home.since, home.waiting_since, home.worked = list(change.gang), ctx.now, None, False
+            home.meant = []
             where = ", ".join(state.leases[lease_id].device_id for lease_id in change.gang)
             text = f"{where}: {change.reason}"
             ctx.rule(RulingKind.DEVICES_BOUND, text, policy=change.policy, cause=change.cause)
         else:
+            home.meant = list(change.meant)
             _suspend(ctx, change.policy)
             ctx.rule(RulingKind.DEVICES_TAKEN, change.reason, policy=change.policy, cause=change.cause)
 
@@ -119,6 +132,8 @@ def _mark(ctx: Context, name: str, has_work: bool) -> None:
     home = ctx.state.policies[name].home
     waits, idles = has_work and not home.gang, bool(home.gang) and not has_work
     home.waiting_since = (ctx.now if home.waiting_since is None else home.waiting_since) if waits else None
+    if not has_work:
+        home.meant = []
     home.idle_since = (ctx.now if home.idle_since is None else home.idle_since) if idles else None
 
 
@@ -126,6 +141,7 @@ def _standing(ctx: Context, name: str, due: dict[str, int]) -> Standing:
     state, policy = ctx.state, ctx.state.policies[name]
     home, devices = policy.home, ctx.plan.spec.policies[name].devices
     tokens = due.get(name, 0)
+    own = state.cohort.policies.get(name) if state.cohort is not None else None
     return Standing(
         has_work=name in due,
         seconds=tokens * home.token_s if home.token_s or not tokens else inf,
@@ -134,6 +150,9 @@ def _standing(ctx: Context, name: str, due: dict[str, int]) -> Standing:
         leaving=f"suspend:{name}" in state.outstanding,
         least=devices.least,
         most=devices.most,
+        rows=max((micro_batch.rows for micro_batch in own.micro_batches), default=0) if own else 0,
+        more=own is None or not (own.stepped or _all_cut(state)),
+        meant=tuple(home.meant),
         waiting_since=home.waiting_since,
         idle_since=home.idle_since,
         bound_at=home.since,
@@ -141,6 +160,11 @@ def _standing(ctx: Context, name: str, due: dict[str, int]) -> Standing:
         last=home.lease_id,
         homes=_homes(ctx, name),
     )
+
+
+def _all_cut(state: RunState) -> bool:
+    """Tell whether no row can come any more into what is trained now."""
+    return state.cohort is not None and state.cohort.settled_at is not None and not state.cohort.pending
 
 
 def _homes(ctx: Context, name: str) -> tuple[int, ...]:
@@ -165,6 +189,7 @@ def _swap_s(state: RunState) -> float:
 def _suspend(ctx: Context, name: str) -> None:
     policy = ctx.state.policies[name]
     ctx.withdraw_prefix(f"accumulate:{name}:")
+    ctx.withdraw_prefix(f"join:{name}:")  # it is bound: all are in, whether they have told so or not
     lease_id = policy.home.gang[0]
     order = SuspendPolicy(lease_id=lease_id, policy=name, accumulator=policy.accumulator, reach=_reach(ctx.state))
     ctx.issue(f"suspend:{name}", order, lease_id=lease_id)

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 from flexmarl.algorithms.advantages import Advantages
 from flexmarl.algorithms.filters import Signal, signal_of
-from flexmarl.algorithms.rewards import row_rewards
 from flexmarl.algorithms.selection import max_variance
 from flexmarl.contracts.events import GroupSettled
 from flexmarl.contracts.rulings import RulingKind
@@ -173,7 +172,7 @@ def _keep(ctx: Context, cohort: Cohort, event: GroupSettled, finished: Sequence[
 def _advantages(ctx: Context, episodes: Sequence[EpisodeOutcome], shaped: bool = False) -> Advantages:
     """Compare the rows of a group: by what they earned, which filters judge by, or by what it is shaped into."""
     plan, algorithm = ctx.plan, ctx.plan.spec.algorithm
-    rewards = [row_rewards(algorithm.advantage, episode) for episode in episodes]
+    rewards = [plan.rewards(algorithm.advantage, episode) for episode in episodes]
     if shaped:
         rewards = [
             plan.shaper(algorithm.shaping, plan.reply_limits, episode, own)

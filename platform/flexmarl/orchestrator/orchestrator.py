@@ -121,8 +121,10 @@ _IDLE = TERMINAL | {RunStatus.DRAFT}
 class Orchestrator:
     """Decides for one run. Single-threaded; the caller keeps every decision or throws the object away."""
 
-    def __init__(self, spec: ExperimentSpec, state: RunState | None = None) -> None:
-        self.plan = make_plan(spec)
+    def __init__(
+        self, spec: ExperimentSpec, state: RunState | None = None, opening: frozenset[str] | None = None
+    ) -> None:
+        self.plan = make_plan(spec, opening)
         self.state = state or RunState(policies={name: PolicyState() for name in self.plan.policies})
         self._attention = Attention()
 

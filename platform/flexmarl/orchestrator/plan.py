@@ -6,6 +6,7 @@ from typing import cast, get_args
 from flexmarl.algorithms.advantages import ADVANTAGES, NORMALISERS, AdvantageEstimator, BatchNormaliser
 from flexmarl.algorithms.filters import GROUP_FILTERS, GroupFilter
 from flexmarl.algorithms.group_keys import GROUP_KEYS, GroupKey
+from flexmarl.algorithms.rewards import RowRewards, answer_rewards, row_rewards
 from flexmarl.algorithms.schedules import entropy_coefficient, learning_rate
 from flexmarl.algorithms.shaping import SHAPERS, Shaper
 from flexmarl.algorithms.task_sampler import TASK_SAMPLERS, TaskSampler
@@ -57,6 +58,8 @@ class Plan:
     allocates: bool
     """There is a choice of trainer devices, or too few places on them: what is bound where is decided as it goes."""
     sampler: TaskSampler
+    rewards: RowRewards
+    """What rows earned, before they are compared."""
     estimator: AdvantageEstimator
     group_key: GroupKey
     shaper: Shaper
@@ -76,14 +79,18 @@ class Plan:
         return learning_rate(self.spec.policies[policy].optimizer, step, self.spec.budget.train_steps)
 
 
-def make_plan(spec: ExperimentSpec) -> Plan:
-    """Resolve a specification's names and sizes. Raises LookupError for a plug-in nobody has."""
+def make_plan(spec: ExperimentSpec, opening: frozenset[str] | None = None) -> Plan:
+    """Resolve a specification's names and sizes. Raises LookupError for a plug-in nobody has.
+
+    `opening` names the policies of the first turns where no environment of ours is played: a simulated workload.
+    """
+    opening = _opening(spec) if opening is None else opening
     algorithm, sampling, batch = spec.algorithm, spec.sampling, spec.batch
     parts = batch.mini_batches if spec.mechanisms.trainer_protocol == "mini_batch" else 1
     return Plan(
         spec=spec,
         policies=tuple(spec.policies),
-        trainable=_first_turns_first(spec),
+        trainable=_first_turns_first(spec, opening),
         policy_of={role: spec.policy_of(role) for role in spec.agents},
         trained_roles=frozenset(role for role, agent in spec.agents.items() if agent.trainable),
         groups=batch.tasks_per_step,
@@ -97,7 +104,7 @@ def make_plan(spec: ExperimentSpec) -> Plan:
         streaming=spec.mechanisms.trainer_protocol != "batch",
         part_groups=-(-batch.tasks_per_step // parts),
         one_part=parts == 1,
-        opening=_opening(spec),
+        opening=opening,
         bounded=_bounded(spec),
         follows=_follows(spec),
         discards=frozenset(n for n in spec.trainable_policies() if spec.lag_policy_of(n).in_flight == "discard"),
@@ -105,6 +112,7 @@ def make_plan(spec: ExperimentSpec) -> Plan:
         places=_places(spec),
         allocates=_allocates(spec),
         sampler=TASK_SAMPLERS.get(sampling.task_sampler),
+        rewards=answer_rewards if sampling.branches else row_rewards,
         estimator=ADVANTAGES.get(algorithm.advantage.type),
         group_key=GROUP_KEYS.get(algorithm.group_key),
         shaper=SHAPERS.get(algorithm.shaping.type),
@@ -155,9 +163,8 @@ def _opening(spec: ExperimentSpec) -> frozenset[str]:
     return frozenset(spec.policy_of(role) for role in opening if spec.agents[role].external is None)
 
 
-def _first_turns_first(spec: ExperimentSpec) -> tuple[str, ...]:
+def _first_turns_first(spec: ExperimentSpec, opening: frozenset[str]) -> tuple[str, ...]:
     """Order the trainable policies so that those an episode asks first are trained first where that matters."""
     if spec.mechanisms.publication.type != "wavefront":
         return spec.trainable_policies()
-    opening = _opening(spec)
     return tuple(sorted(spec.trainable_policies(), key=lambda name: name not in opening))

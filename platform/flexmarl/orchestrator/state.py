@@ -91,6 +91,8 @@ class Home:
     """Since when it has work and no device."""
     idle_since: float | None = None
     """Since when it has devices and no work."""
+    meant: list[int] = field(default_factory=list)
+    """Leases of the trainers for which it was suspended, until it is bound or has nothing to do."""
     suspend_s: float = 0.0
     resume_s: float = 0.0
     token_s: float = 0.0

@@ -8,12 +8,13 @@ same numbers.
 """
 
 from collections.abc import Iterator
+from math import ceil
 
 from flexmarl.contracts.commands import Accumulate, OptimizerStep, WriteCheckpoint
 from flexmarl.contracts.events import CheckpointWritten, MicroBatchAccumulated, PolicyBound, StepCommitted
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.orchestrator.admission import abandon_older
-from flexmarl.orchestrator.binding import bound_to, came_back, drive_binding, took_work
+from flexmarl.orchestrator.binding import bound_to, came_back, drive_binding, on_gang_s, took_work
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.cutting import part_complete
 from flexmarl.orchestrator.keeping import note_written
@@ -28,9 +29,11 @@ from flexmarl.orchestrator.state import (
 )
 from flexmarl.orchestrator.totals import TrainTotals
 
-SHORT_S = 0.1
-"""Where policies move, a device is handed one micro-batch at a time, and a second to take up behind it when they are
-shorter than this. What waits in the core can go elsewhere; what waits at a device keeps others from it."""
+AHEAD_S = 0.2
+MOST_AHEAD = 8
+"""Where policies move, a device is handed one micro-batch, and behind it as many as last for so long, but one at least
+and no more than this: it never waits for an answer to arrive. What waits at a device is withdrawn when its policy is
+suspended, and goes elsewhere with it."""
 
 
 def drive_trainer(ctx: Context) -> None:
@@ -101,8 +104,10 @@ def _accumulate(ctx: Context, lease: LeaseState, cohort: Cohort, name: str) -> N
 
 def _ahead(own: PolicyCohort, policy: PolicyState) -> int:
     """Say how many micro-batches of a policy its device is handed at once."""
+    rows = max((micro_batch.rows for micro_batch in own.micro_batches), default=0)
     tokens = max((micro_batch.tokens for micro_batch in own.micro_batches), default=0)
-    return 1 if tokens * policy.home.token_s > SHORT_S * max(1, len(policy.home.gang)) else 2
+    takes_s = on_gang_s(policy, rows, tokens)
+    return 1 + min(MOST_AHEAD, max(1, ceil(AHEAD_S / takes_s))) if takes_s else 2
 
 
 def _queued(ctx: Context, lease: LeaseState) -> int:
@@ -289,7 +294,7 @@ def on_accumulated(ctx: Context, event: MicroBatchAccumulated) -> None:
         own.accumulated += 1
         ctx.answered(f"accumulate:{event.policy}:{event.micro_batch}")
         own.totals.add(event.stats)
-        took_work(policy, event.stats.seconds, event.stats.tokens)
+        took_work(policy, event.stats.seconds, event.stats.tokens, event.stats.rows)
     if cohort.settled_at is not None or own.accumulated < len(own.micro_batches):
         return
     if all(o.accumulated == len(o.micro_batches) for o in cohort.policies.values()):

@@ -60,26 +60,29 @@ class MicroBatch:
     cohort: int
     status: str
     rows: list[MicroBatchRow]
+    proximal: int | None = None
+    """Version that the first step on its cohort began with, None before there was one."""
 
 
 def read(conn: Connection, run_id: int, policy: str, no: int) -> MicroBatch:
     """Read a micro-batch with its samples, in the order of its keys. Raises Refused when one cannot be had whole."""
     which = {"run": run_id, "policy": policy, "no": no}
     head = conn.execute(
-        "SELECT cohort, status, jsonb_array_length(keys) FROM store.micro_batch"
-        " WHERE run_id = %(run)s AND policy = %(policy)s AND no = %(no)s",
+        "SELECT cohort, status, jsonb_array_length(keys), (SELECT min(o.version) - 1 FROM store.micro_batch o"
+        " WHERE o.run_id = m.run_id AND o.cohort = m.cohort AND o.policy = m.policy AND o.status = 'applied')"
+        " FROM store.micro_batch m WHERE run_id = %(run)s AND policy = %(policy)s AND no = %(no)s",
         which,
     ).fetchone()
     if head is None:
         raise Refused("no_micro_batch", f"micro-batch {policy}/{no} of run {run_id} does not exist")
-    cohort, status, members = head
+    cohort, status, members, proximal = head
     with conn.cursor(binary=True) as cursor:  # binary: payloads come without hexadecimal in between
         found = cursor.execute(MEMBERS.encode(), which).fetchall()
     if len(found) != members:
         raise Refused("missing_sample", f"micro-batch {policy}/{no}: {len(found)} of {members} samples exist")
     arrays = load(conn, [row[_MEMBER:] for row in found])
     rows = [_member(loaded, *row[:_MEMBER]) for row, loaded in zip(found, arrays, strict=True)]
-    return MicroBatch(policy, no, cohort, status, rows)
+    return MicroBatch(policy, no, cohort, status, rows, proximal)
 
 
 def _member(

@@ -86,6 +86,20 @@ def test_a_changed_environment_type_replaces_the_variant() -> None:
         ),
         ({"sampling": {"keep_members": 8}}, ("/sampling/keep_members", "out_of_range")),
         ({"algorithm": {"correction": "mask_stale"}}, ("/algorithm/correction", "needs_bound")),
+        ({"algorithm": {"loss": {"type": "decoupled_ppo"}}}, ("/algorithm/loss/type", "needs_mini_batch")),
+        ({"algorithm": {"loss": {"weight_limit": 3.0}}}, ("/algorithm/loss/weight_limit", "not_read")),
+        ({"algorithm": {"kl": {"reference": "renewed"}}}, ("/algorithm/kl/reference/type", "not_read")),
+        (
+            {"algorithm": {"kl": {"coefficient": 0.1, "reference": {"type": "version", "version": 400}}}},
+            ("/algorithm/kl/reference/version", "out_of_range"),
+        ),
+        (
+            {
+                "algorithm": {"kl": {"coefficient": 0.1, "reference": {"type": "renewed", "every": 4}}},
+                "mechanisms": {"durability": {"type": "every_k", "every": 5}},
+            },
+            ("/algorithm/kl/reference/every", "out_of_range"),
+        ),
         (
             {"algorithm": {"correction": "masked_importance", "loss": {"type": "topr"}}},
             ("/algorithm/correction", "ratio_counted_twice"),

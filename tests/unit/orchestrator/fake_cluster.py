@@ -10,7 +10,6 @@ import random
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
 from flexmarl.contracts.status import TERMINAL, RunStatus
-from flexmarl.contracts.wire import TrainStats
 from flexmarl.orchestrator import Orchestrator
 from flexmarl.orchestrator.invariants import check_invariants
 from flexmarl.orchestrator.lifecycle import books_due
@@ -21,6 +20,7 @@ from tests.unit.orchestrator.fake_parts import (
     bind,
     digest,
     episode,
+    figures,
     load,
     make_spec,
     suspend,
@@ -279,6 +279,8 @@ class FakeCluster:
                 resumed=bool(command.resume),
                 seconds=0.01,
             )
+        elif isinstance(command, c.JoinGang):
+            event = e.RankJoined(**common, policy=command.policy, meeting=command.meeting)
         elif isinstance(command, c.SuspendPolicy):
             event = e.PolicySuspended(
                 **common,
@@ -295,9 +297,7 @@ class FakeCluster:
                 policy=command.policy,
                 micro_batch=command.micro_batch,
                 accumulator=command.accumulator,
-                stats=TrainStats(
-                    rows=len(rows), tokens=3 * len(rows), z=3.0 * len(rows), loss_sum=1.0, entropy_sum=2.0
-                ),
+                stats=figures(len(rows)),
             )
         else:
             self.checkpoints.append((command.label, command.step, {n: p.version for n, p in command.pins.items()}))

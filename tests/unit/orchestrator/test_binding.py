@@ -7,6 +7,9 @@ import pytest
 from flexmarl.contracts import events as e
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.status import RunStatus
+from flexmarl.orchestrator import training
+from flexmarl.orchestrator.binding import on_gang_s, took_work
+from flexmarl.orchestrator.state import Home, PolicyState
 from tests.unit.orchestrator.fake_cluster import Faults, make_spec, running, started
 
 
@@ -52,6 +55,21 @@ def test_nothing_is_lost_or_trained_twice_under_faults(devices, places, seed):
 
 
 @pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("places", [None, 1])
+def test_gangs_come_and_go_under_faults_and_nobody_waits_for_ever(places, seed):
+    faults = Faults(twice=0.1, child_death=0.01, lease_end=0.001, uncommitted=0.05, refused=0.02, zombie=0.05,
+                    recall=0.002, episode_failure=0.02)  # fmt: skip
+    own = team(4, places, policies={"speaker": {"devices": {"least": 1, "most": 4}}, "listener": {"devices": 2}},
+               batch__micro_batch_groups=1, batch__tasks_per_step=16)  # fmt: skip
+    cluster = started(own, seed=seed, faults=faults, round_trip=seed % 2 == 0)
+    cluster.run()
+    assert cluster.status in (RunStatus.COMPLETED, RunStatus.FAILED)
+    gangs = {(command.policy, len(command.gang)) for command in cluster.commands("bind_policy")}
+    assert {size for name, size in gangs if name == "listener"} == {2}
+    assert {size for name, size in gangs if name == "speaker"} > {0}, "it is never given more than one device"
+
+
+@pytest.mark.parametrize("seed", range(8))
 def test_whoever_is_impatient_lets_others_get_on(seed):
     impatient = {"mechanisms__allocation": {"type": "agent_centric", "patience_s": 0.0}}
     batch = {"batch__micro_batch_groups": 1, "batch__rollout_groups": 1}
@@ -59,6 +77,31 @@ def test_whoever_is_impatient_lets_others_get_on(seed):
     causes = [r.cause for d in cluster.decisions for r in d.rulings if r.kind is RulingKind.DEVICES_TAKEN]
     assert "patience" in causes
     assert len(causes) < len(cluster.commands("accumulate")) + len(cluster.commands("optimizer_step")), "mere swapping"
+
+
+@pytest.mark.parametrize(("seconds", "most"), [(0.0, 2), (0.015, 3), (1e9, 9)])
+def test_a_device_has_enough_before_it_to_last_until_an_answer_arrives(seconds, most, monkeypatch):
+    monkeypatch.setattr(training, "AHEAD_S", seconds)  # micro-batches are said to take 0.01 s
+    cluster = started(team(1, 1, batch__micro_batch_groups=1, batch__tasks_per_step=16), seed=3)
+    found = []
+
+    def counted(at):
+        found.append(len(list(at.core.state.outstanding.keys_of("accumulate:"))))
+        return at.status is RunStatus.COMPLETED
+
+    cluster.run(until=counted)
+    assert max(found) == most
+
+
+def test_what_work_takes_is_learned_from_the_rank_that_has_most_of_it():
+    policy = PolicyState(home=Home(gang=[1, 2, 3]))
+    took_work(policy, seconds=2.0, tokens=40, rows=4)  # two rows of one rank took as long
+    assert policy.home.token_s == pytest.approx(4.0 / 40)
+    assert on_gang_s(policy, rows=4, tokens=40) == pytest.approx(2.0)
+    policy.home.gang = [1, 2]
+    assert on_gang_s(policy, rows=4, tokens=40) == pytest.approx(2.0), "a rank more than rows divide by is of no use"
+    policy.home.gang = [1, 2, 3, 4]
+    assert on_gang_s(policy, rows=4, tokens=40) == pytest.approx(1.0)
 
 
 def test_what_a_lost_trainer_had_suspended_is_bound_anew():

@@ -1,5 +1,7 @@
 """What a store of contents is to keep is what rows speak of, and no more."""
 
+import json
+
 import pytest
 
 from flexmarl.store import references, runs
@@ -50,3 +52,22 @@ def test_a_run_says_what_other_hosts_receive(story):
             [said],
         )
         assert runs.publication_content(story.conn, 1) == meant
+
+
+@pytest.mark.parametrize(
+    ("reference", "kept_versions"),
+    [
+        ({"type": "first"}, {0, 17, 18, 19}),
+        ({"type": "version", "version": 6}, {0, 6, 17, 18, 19}),
+        ({"type": "renewed", "every": 4}, {0, 8, 12, 16, 17, 18, 19}),
+    ],
+)
+def test_what_a_policy_is_compared_with_is_kept(story, reference: dict, kept_versions: set[int]):
+    story.conn.execute(
+        "UPDATE store.run_state SET spec = spec || jsonb_build_object('algorithm', jsonb_build_object('kl', "
+        "jsonb_build_object('reference', %s::jsonb))) WHERE run_id = 1",
+        [json.dumps(reference)],
+    )
+    for version in range(20):
+        put(story, version, policy="a")
+    assert kept(story) == {name for v in kept_versions for name in (f"a-{v}", f"a-s{v}")}

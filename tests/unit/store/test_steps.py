@@ -57,6 +57,7 @@ def test_a_micro_batch_with_a_missing_sample_is_refused(story):
 def test_a_step_applies_its_rows_and_makes_the_next_version(story, trained):
     story.step(trained, "0:t1", (0, 1), 1)
     assert statuses(story) == {0: ("applied", 1), 1: ("applied", 1)}
+    assert micro_batches.read(story.conn, 1, "solver", 0).proximal == 0, "the cohort's first step began with version 0"
     newest = steps.newest_versions(story.conn, 1)["solver"]
     assert (newest.version, newest.parent, newest.digest, newest.state) == (1, 0, digest(1), "state-1")
     assert story.kinds()[-1] == "step_committed"

@@ -2,17 +2,20 @@
 
 import yaml
 
+from flexmarl.contracts.reads import READ
 from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.spec import ExperimentSpec
-from webui import forms, yamltext
+from webui import yamltext
+from webui.forms import sections
+from webui.forms.fields import Field, unions
 from webui.views import words
 
 SCHEMA = ExperimentSpec.model_json_schema()
 DOCUMENT = resolve({"agents": {"speaker": {}, "listener": {}}, "environment": {"type": "reference_game"}}).document
 
 
-def all_fields() -> dict[str, forms.Field]:
-    return {field.pointer: field for group in forms.groups(DOCUMENT, SCHEMA) for field in group.fields}
+def all_fields() -> dict[str, Field]:
+    return {field.pointer: field for section in sections.sections(DOCUMENT, SCHEMA) for field in section.fields}
 
 
 def test_bounds_and_kinds_come_from_the_schema() -> None:
@@ -26,9 +29,41 @@ def test_how_each_policy_is_computed_can_be_chosen() -> None:
     found = all_fields()
     for policy in ("speaker", "listener"):
         precision, activations = (found[f"/policies/{policy}/{name}"] for name in ("precision", "activations"))
-        assert (precision.label, precision.options) == (f"Precision, {policy}", ("fp32", "fp64", "bf16"))
+        assert (precision.label, precision.options) == ("Precision", ("fp32", "fp64", "bf16"))
+        assert precision.of == policy
         assert (activations.value, activations.options) == ("keep", ("keep", "recompute"))
         assert "same gradient in less memory" in activations.hint
+
+
+def test_each_policy_has_its_tuning_its_devices_and_its_home() -> None:
+    part = next(part for section in sections.sections(DOCUMENT, SCHEMA) for part in section.parts if part.title)
+    assert (part.title, part.roles) == ("speaker", ("speaker",))
+    kinds = {field.pointer.removeprefix("/policies/speaker/"): field.kind for field in part.fields}
+    assert kinds["tuning/type"] == "variant"
+    assert kinds["tuning/rank"] == kinds["devices/least"] == kinds["devices/most"] == "integer"
+    assert kinds["/mechanisms/allocation/homes/speaker"] == "list"
+    bare = unions(DOCUMENT, SCHEMA)["/policies/listener/tuning"]["lora"]
+    assert resolve({**DOCUMENT, "policies": {"listener": {"tuning": bare}}}).spec.policies["listener"].tuning.rank == 8
+
+
+def test_the_page_is_told_when_a_setting_is_read_from_where_refusals_come() -> None:
+    told = sections.reads(all_fields().values())
+    loss = {"pointer": "/algorithm/loss/type", "values": ["ppo_clip"], "not": False}
+    assert told["/algorithm/loss/dual_clip"] == {"ways": [[loss]], "own": False, "absent": False}
+    most = {choice["pointer"] for way in told["/policies/listener/devices/most"]["ways"] for choice in way}
+    assert "/policies/listener/tuning/type" in most, "a rule of every policy is told of each"
+    rank = {"pointer": "/policies/speaker/tuning/type", "values": ["lora"], "not": False}
+    assert told["/policies/speaker/tuning/rank"] == {"ways": [[rank]], "own": True, "absent": False}
+    assert told["/mechanisms/allocation/homes/speaker"]["absent"]
+    shown = {pointer.replace("/speaker", "/*").replace("/listener", "/*") for pointer in told}
+    assert {pointer for pointer in READ if pointer != "/mechanisms/allocation/homes"} <= shown
+
+
+def test_a_setting_stands_in_one_place() -> None:
+    found = [field.pointer for section in sections.sections(DOCUMENT, SCHEMA) for field in section.fields]
+    assert len(found) == len(set(found))
+    opened = [section.name for section in sections.sections(DOCUMENT, SCHEMA) if section.opened]
+    assert opened == ["essentials"]
 
 
 def test_a_value_without_a_choice_is_left_out() -> None:
@@ -48,7 +83,9 @@ def test_absent_objects_and_values_are_optional_fields() -> None:
 def test_each_type_of_a_reward_brings_its_fields_and_what_it_is_without_a_word() -> None:
     queued = ("brevity", "service", "function")
     document = DOCUMENT | {"reward": {"type": "brevity", "cost_per_token": 0.5, "timeout_s": 30.0}}
-    found = [f for group in forms.groups(document, SCHEMA) for f in group.fields if f.pointer.startswith("/reward/")]
+    found = [
+        f for section in sections.sections(document, SCHEMA) for f in section.fields if f.pointer.startswith("/reward/")
+    ]
     assert [(f.pointer.removeprefix("/reward/"), f.kind, f.value, f.when) for f in found] == [
         ("type", "variant", "brevity", ()),
         ("cost_per_token", "number", 0.5, ("brevity",)),
@@ -61,14 +98,14 @@ def test_each_type_of_a_reward_brings_its_fields_and_what_it_is_without_a_word()
         ("wait_s", "number", 600.0, queued),
     ]
     assert found[0].options == ("environment", *queued)
-    bare = forms.unions(SCHEMA)["/reward"]
+    bare = unions(DOCUMENT, SCHEMA)["/reward"]
     assert bare["environment"] == {"type": "environment"}
     assert bare["service"] == {"type": "service", "secret": "", "timeout_s": 60.0, "max_tries": 3, "wait_s": 600.0}
     assert all(resolve({**DOCUMENT, "reward": bare[tag]}) for tag in ("environment", "brevity"))
 
 
 def test_every_agent_has_a_row_with_its_values() -> None:
-    rows = forms.agent_rows(DOCUMENT, SCHEMA)
+    rows = sections.agent_rows(DOCUMENT, SCHEMA)
     assert [row.role for row in rows] == ["speaker", "listener"]
     assert [field.pointer if field else None for field in rows[0].fields] == [
         "/policies/speaker/model/size", "/agents/speaker/trainable", "/agents/speaker/sampling/max_tokens",
@@ -78,8 +115,8 @@ def test_every_agent_has_a_row_with_its_values() -> None:
 
 def test_fields_keep_the_order_of_the_schema_whatever_the_document_has() -> None:
     shuffled = {**DOCUMENT, "batch": dict(sorted(DOCUMENT["batch"].items(), reverse=True))}
-    batch = next(group for group in forms.groups(shuffled, SCHEMA) if group.name == "batch")
-    assert batch.fields[0].pointer == "/batch/tasks_per_step"
+    batch = next(section for section in sections.sections(shuffled, SCHEMA) if section.name == "batch")
+    assert batch.fields[0].pointer == "/batch/micro_batch_groups"
 
 
 def test_yaml_keeps_every_value_and_knows_its_lines() -> None:

@@ -1,6 +1,7 @@
 """Gradient facts of the losses, and AdamW against torch's own."""
 
 import math
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -120,6 +121,32 @@ def test_clipping_comes_after_the_division_by_z():
     clipped.accumulator.z = 100.0
     assert clipped.step(1e-3).grad_norm == pytest.approx(0.3)
     assert clipped.optimizer.first.norm().item() == pytest.approx(0.1 * 0.1, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("since", "lag", "ratio", "weight", "update"),
+    [
+        (0, 3, 1.5, 1.5, 1.0),  # the first step of a cohort is taken at the proximal policy itself
+        (0, 0, 1.5, 1.5, 1.0),
+        (1, 2, 1.21, 1.1, 1.1),  # half of the way lies before it
+        (1, 1, 1.1, 1.0, 1.1),
+        (2, 1, 1.1, 1.0, 1.1),
+        (1, 4, 1.1**4, 1.1**3, 1.1),
+        (1, 2, 36.0, 5.0, 6.0),  # the weight is capped, and the rest is clipped
+    ],
+)
+@pytest.mark.parametrize("advantage", [2.0, -2.0])
+def test_decoupled_ppo_weighs_up_to_the_proximal_policy_and_clips_beyond(
+    since: int, lag: int, ratio: float, weight: float, update: float, advantage: float
+):
+    rows = replace(one_row([ratio], advantage, [lag]), since=float(since))
+    terms = REGISTRY.get("decoupled_ppo")(rows, Loss(type="decoupled_ppo"))
+    terms.per_token.sum().backward()
+    clipped = advantage > 0 and update > 1.2
+    gain = advantage * (1.2 if clipped else update)
+    assert terms.per_token.item() == pytest.approx(-weight * gain)
+    assert rows.logprobs.grad.item() == pytest.approx(0.0 if clipped else -weight * update * advantage)
+    assert bool(terms.clipped) == (clipped or ratio > 30.0)
 
 
 def test_a_dual_clip_bounds_what_a_bad_token_adds():

@@ -4,12 +4,14 @@ import hashlib
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from safetensors.torch import save
 
 from tests.unit.workers.test_train_trainer import accumulate, create, make_rows, make_trainer, refusal, step, train
 from workers.training.errors import RefusalCode
-from workers.training.wire import BindRequest, RedoBatch, RedoStep, StepReply
+from workers.training.trainer import Trainer
+from workers.training.wire import AccumulateRequest, BindRequest, RedoBatch, RedoStep, StepReply
 from workers.transfer import LocalTier
 
 
@@ -117,3 +119,39 @@ def test_versions_put_before_contents_were_cut_into_chunks_are_restored_under_th
     left = LocalTier(tmp_path / "old", "reader")
     assert left.locate(state) is None, "it went as any state that is too old"
     assert left.locate(weights) is not None
+
+
+DECOUPLED = {
+    "algorithm": {"loss": {"type": "decoupled_ppo"}},
+    "mechanisms": {
+        "trainer_protocol": "mini_batch",
+        "lag_policy": {"bound": 3},
+        "durability": {"type": "every_k", "every": 8},
+    },
+}
+
+
+def test_later_steps_of_a_cohort_know_where_its_first_one_began_and_are_redone_so(tmp_path: Path):
+    """Version 1 is the proximal one of the last step's rows, which version 0 said, or nobody tells."""
+    rows = [msgspec.structs.replace(row, segments=[0, len(row.response) // 4]) for row in make_rows(3)]
+
+    def taken(trainer: Trainer, version: int, proximal: int, incarnation: str = "a") -> StepReply:
+        epoch = f"{version}:{incarnation}"
+        trainer.accumulate(AccumulateRequest("speaker", epoch, version, 0.0, rows, proximal))
+        return step(trainer, [version], version + 1, epoch)
+
+    made = {}
+    for proximal in (1, -1):
+        trainer = make_trainer(tmp_path / str(proximal), **DECOUPLED)
+        first = create(trainer)
+        made[proximal] = [taken(trainer, version, -1) for version in (0, 1)] + [taken(trainer, 2, proximal)]
+    assert made[1][2].digest != made[-1][2].digest, "part of the ratio is no weight, but may be clipped"
+    redo = [RedoStep(one.version, one.digest, 2e-3, [RedoBatch(one.version - 1, 0.0, rows)]) for one in made[1]]
+    redo[2].batches[0].proximal = 1
+    twin = make_trainer(tmp_path / "twin", **DECOUPLED)
+    create(twin)
+    assert [taken(twin, version, 1 if version == 2 else -1).digest for version in range(3)][2] == made[1][2].digest
+    uninterrupted = taken(twin, 3, 1)
+    later = make_trainer(tmp_path / "1", "b", **DECOUPLED)
+    assert later.bind(BindRequest("speaker", 3, made[1][2].digest, first.state, first.digest, redo)).version == 3
+    assert taken(later, 3, 1, "b").digest == uninterrupted.digest

@@ -17,7 +17,7 @@ import torch
 from blake3 import blake3
 
 from tests.support.machine import wait_for
-from workers.transfer import CorruptState, LocalTier, StateFull, StateMissing
+from workers.transfer import CorruptState, LocalTier, StateFull, StateMissing, files
 from workers.transfer.contents import encode
 
 
@@ -140,6 +140,24 @@ def test_a_chunk_that_is_stored_already_is_not_written_again(tmp_path: Path):
     tier.evict(one.digest)
     assert torch.equal(tier.get(two.digest)["a"], frozen), "a chunk goes with the last content that has it"
     assert len(_chunks(tmp_path)) == 2
+
+
+def test_the_disk_works_while_chunks_are_written_and_is_waited_for_before_the_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    seen: list[str] = []
+
+    def noted(what: str, call):
+        return lambda *given: (seen.append(what), call(*given))[1]
+
+    monkeypatch.setattr("os.writev", noted("write", os.writev))
+    monkeypatch.setattr("os.fsync", noted("flush", os.fsync))
+    monkeypatch.setattr(files, "begin_to_write_out", noted("begin", files.begin_to_write_out))
+    LocalTier(tmp_path).store(encode({"a": torch.arange(4096.0)}, chunk_bytes=1024))
+    chunks, behind = seen[: seen.index("flush")], seen[seen.index("flush") :]
+    assert chunks.count("write") == chunks.count("begin") == 16
+    assert chunks.index("begin") < 8, "the disk stood still while chunks were written"
+    assert behind == [*["flush"] * 16, "write", "flush", "flush"], "the manifest, its flush, the folder's"
 
 
 def test_content_without_manifest_or_chunk_is_missing(tmp_path: Path):

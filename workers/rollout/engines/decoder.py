@@ -3,16 +3,18 @@
 Weights are rearranged once per version: query, key and value in one matrix, gate and up in one, matrices stored as
 (in, out), the attention scale folded into the query, and each head's rotary pairs made neighbours, so that a rotation
 is one complex product. Queries and keys are permuted alike, which leaves their products unchanged. Computes in fp32.
-Large matrices may be left in the memory they came in, which is then nobody else's: a product takes them from there as
-fast, and copying them is most of what a new version of a large model costs. What an adapter adds to a matrix is
-computed beside it, never put into it: adapters over one base share its tensors.
+Large matrices may be left in the memory they came in, which nobody writes to then, this module included: a product
+takes them from there as fast, and copying them is most of what a new version of a large model costs. What an adapter
+adds to a matrix is computed beside it, never put into it: adapters over one base share its tensors.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from workers.models.architecture import Architecture, UnsupportedModel
 from workers.rollout.engines.layout import Segment
+from workers.rollout.engines.own_memory import ALIGNMENT, OwnMemory
 
 if TYPE_CHECKING:
     import torch
@@ -24,6 +26,7 @@ Factors: TypeAlias = "tuple[torch.Tensor, torch.Tensor]"
 """(inputs, rank) and (rank, outputs): their product is added to a matrix stored as (inputs, outputs)."""
 
 
+_JOINED = ("q_proj.weight", "k_proj.weight", "v_proj.weight")
 LARGE = 2**20
 """Elements from which a matrix may be left where it lies."""
 
@@ -65,6 +68,8 @@ class Weights:
     head: "torch.Tensor"
     rotations: "torch.Tensor"
     """complex64 [positions, head_dim / 2]"""
+    memory: OwnMemory | None = None
+    """What all but the tensors left in place lie in, where that is this version's alone."""
 
     @property
     def vocabulary(self) -> int:
@@ -72,11 +77,15 @@ class Weights:
 
 
 def prepare(
-    state: "dict[str, torch.Tensor]", architecture: Architecture, device: str, take_over: bool = False
+    state: "dict[str, torch.Tensor]",
+    architecture: Architecture,
+    device: str,
+    memory: OwnMemory,
+    take_over: bool = False,
 ) -> Weights:
     """Rearrange a state dict; raise `UnsupportedModel` when it holds what the decoder would leave out.
 
-    `take_over`: its memory belongs to the weights from now on.
+    `memory` takes what is rearranged. `take_over`: the state's own stays as it is for as long as the weights are there.
     """
     import torch
 
@@ -88,39 +97,47 @@ def prepare(
     embedding = get["model.embed_tokens.weight"]
     return Weights(
         architecture=architecture,
-        embedding=embedding if _stays(embedding, take_over) else embedding.clone(),
-        layers=tuple(_prepare_layer(get, f"model.layers.{i}.", architecture, take_over) for i in range(count)),
-        norm=get["model.norm.weight"].clone(),
-        head=_turned(get.get("lm_head.weight", embedding), take_over),
+        embedding=embedding if _stays(embedding, take_over) else memory.copy(embedding),
+        layers=tuple(_prepare_layer(get, f"model.layers.{i}.", architecture, memory, take_over) for i in range(count)),
+        norm=memory.copy(get["model.norm.weight"]),
+        head=_turned(get.get("lm_head.weight", embedding), memory, take_over),
         rotations=_rotations(architecture, device),
+        memory=memory,
     )
 
 
-def _prepare_layer(get: "dict[str, torch.Tensor]", prefix: str, a: Architecture, take_over: bool) -> Layer:
-    qkv, qkv_bias = _queries_keys_values(get, f"{prefix}self_attn.", a)
+def own_elements(state: "Mapping[str, torch.Tensor]") -> int:
+    """Return about how many numbers of a state `prepare` does not leave where they lie, with room to spare."""
+    small = sum(tensor.numel() + ALIGNMENT for tensor in state.values() if tensor.numel() < LARGE)
+    return small + 2 * sum(tensor.numel() for name, tensor in state.items() if name.endswith(_JOINED))
+
+
+def _prepare_layer(
+    get: "dict[str, torch.Tensor]", prefix: str, a: Architecture, memory: OwnMemory, take_over: bool
+) -> Layer:
+    qkv, qkv_bias = _queries_keys_values(get, f"{prefix}self_attn.", a, memory)
     out_bias = get.get(f"{prefix}self_attn.o_proj.bias")
     gate_up = _stacked(get[f"{prefix}mlp.gate_proj.weight"], get[f"{prefix}mlp.up_proj.weight"])
     return Layer(
-        norm_in=get[f"{prefix}input_layernorm.weight"].clone(),
-        qkv=_turned(qkv, take_over),
+        norm_in=memory.copy(get[f"{prefix}input_layernorm.weight"]),
+        qkv=_turned(qkv, memory, take_over),
         qkv_bias=qkv_bias,
-        out=_turned(get[f"{prefix}self_attn.o_proj.weight"], take_over),
-        out_bias=None if out_bias is None else out_bias.clone(),
-        norm_mlp=get[f"{prefix}post_attention_layernorm.weight"].clone(),
-        gate_up=_turned(gate_up, take_over),
-        down=_turned(get[f"{prefix}mlp.down_proj.weight"], take_over),
+        out=_turned(get[f"{prefix}self_attn.o_proj.weight"], memory, take_over),
+        out_bias=None if out_bias is None else memory.copy(out_bias),
+        norm_mlp=memory.copy(get[f"{prefix}post_attention_layernorm.weight"]),
+        gate_up=_turned(gate_up, memory, take_over),
+        down=_turned(get[f"{prefix}mlp.down_proj.weight"], memory, take_over),
     )
 
 
 def _queries_keys_values(
-    get: "dict[str, torch.Tensor]", prefix: str, a: Architecture
+    get: "dict[str, torch.Tensor]", prefix: str, a: Architecture, memory: OwnMemory
 ) -> "tuple[torch.Tensor, torch.Tensor]":
     """Return the three matrices as one of (outputs, inputs), and their biases: each number is moved once."""
     import torch
 
-    first = get[f"{prefix}q_proj.weight"]
-    weight = first.new_empty((a.heads + 2 * a.kv_heads) * a.head_dim, first.shape[1])
-    bias = first.new_zeros(len(weight))
+    outputs, inputs = (a.heads + 2 * a.kv_heads) * a.head_dim, get[f"{prefix}q_proj.weight"].shape[1]
+    weight, bias = memory.take(outputs, inputs), memory.take(outputs).zero_()
     end = 0
     for name, heads in (("q_proj", a.heads), ("k_proj", a.kv_heads), ("v_proj", a.kv_heads)):
         start, end = end, end + heads * a.head_dim
@@ -140,9 +157,9 @@ def _stays(matrix: "torch.Tensor", take_over: bool) -> bool:
     return take_over and matrix.numel() >= LARGE
 
 
-def _turned(matrix: "torch.Tensor", take_over: bool) -> "torch.Tensor":
+def _turned(matrix: "torch.Tensor", memory: OwnMemory, take_over: bool) -> "torch.Tensor":
     """Return a matrix of (outputs, inputs) as (inputs, outputs)."""
-    return matrix.t() if _stays(matrix, take_over) else matrix.t().contiguous()
+    return matrix.t() if _stays(matrix, take_over) else memory.copy(matrix.t())
 
 
 def _stacked(upper: "torch.Tensor", lower: "torch.Tensor") -> "torch.Tensor":

@@ -15,6 +15,7 @@ import numpy as np
 from workers.rollout.engines import decoder, invariant, layout
 from workers.rollout.engines.cache import Cache
 from workers.rollout.engines.decoder import Weights
+from workers.rollout.engines.own_memory import OwnMemory
 from workers.rollout.engines.requests import Finished, Request
 from workers.rollout.engines.rows import Rows
 from workers.rollout.engines.sampling import draw, uniforms
@@ -44,11 +45,16 @@ class Lane:
         self._cache = Cache(len(weights.layers), weights.architecture, device)
         self._since_admission = 0
 
-    def rest(self) -> None:
-        """Let the weights go; only while idle, and until `rebind` nothing is asked of the lane."""
+    def rest(self) -> OwnMemory | None:
+        """Let the weights go; only while idle, and until `rebind` nothing is asked of the lane.
+
+        Returns their memory for the next version.
+        """
         if self.busy:
             raise RuntimeError("a lane with requests keeps its weights")
+        memory = self.weights.memory
         del self.weights
+        return memory
 
     def rebind(self, weights: Weights, version: int, digest: str) -> None:
         """Take over another version of the same policy; only while idle. Keeps the memory of rows and cache."""

@@ -32,7 +32,7 @@ def over(base: Weights, adapter: "State", lora: Lora, device: str) -> Weights:
         replace(layer, adapter=_of_layer(layer, get, f"model.layers.{number}.", lora, base.architecture))
         for number, layer in enumerate(base.layers)
     )
-    return replace(base, layers=layers)
+    return replace(base, layers=layers, memory=None)  # the base's memory is not this version's to give away
 
 
 def _of_layer(layer: Layer, get: "State", prefix: str, lora: Lora, a: Architecture) -> LayerAdapter:

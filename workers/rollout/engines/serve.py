@@ -25,7 +25,10 @@ ROWS = 256
 
 
 class StatePlaneSource:
-    """Brings a version's weights from the state plane into the engine's form; a base once for all its adapters."""
+    """Brings a version's weights from the state plane into the engine's form; a base once for all its adapters.
+
+    What an engine leaves where it lies is memory that the engines of a host share: it is read, never written.
+    """
 
     def __init__(self, engine: TorchEngine, config: ChildConfig) -> None:
         self._engine = engine
@@ -41,7 +44,7 @@ class StatePlaneSource:
             base, adapter = self._adapters.get(policy, settings, settings.tuning, digest)
             return self._engine.adapt(base, adapter, settings.tuning)
         no_adapter(self._plane.meta(digest), policy)
-        return self._prepared(settings, self._plane.get(digest))
+        return self._prepared(settings, self._plane.mapped(digest))
 
     def forget(self) -> None:
         """Keep no base of adapters: the next one is read anew."""

@@ -19,6 +19,7 @@ from workers.models.architecture import Architecture, UnsupportedModel
 from workers.rollout.engines import decoder, invariant, low_rank
 from workers.rollout.engines.checks import check_all
 from workers.rollout.engines.lane import Lane
+from workers.rollout.engines.own_memory import OwnMemory
 from workers.rollout.engines.requests import Finished, NotHeldError, Part, Request
 from workers.rollout.engines.wire import Held, Load, LoadRequest
 
@@ -41,19 +42,22 @@ class TorchEngine:
         """Per policy; the last `KEPT_VERSIONS` take requests, earlier ones only finish."""
         self._spare: dict[str, Lane] = {}
         """Per policy, an emptied lane whose memory of rows and cache the next version takes over."""
+        self._left: dict[int, OwnMemory] = {}
+        """By size, memory of a version that nothing runs on any more: fresh memory costs several times a copy."""
         self._closed: set[str] = set()
         self._rows: dict[str, int] = {}
         """Requests in generation at once of policies that ran out of memory with more."""
 
     def prepare(self, state: "dict[str, torch.Tensor]", architecture: Architecture) -> decoder.Weights:
-        """Make a state dict ready to decode, whose memory is the engine's from now on. May run in any thread.
+        """Make a state dict ready to decode, whose memory nobody writes to from now on. May run in any thread.
 
         An ordered engine lays its matrices as its check of the machine's kernels knows them.
         """
         import torch
 
         with torch.inference_mode():
-            weights = decoder.prepare(state, architecture, self._device, take_over=not self._ordered)
+            memory = self._memory_for(decoder.own_elements(state))
+            weights = decoder.prepare(state, architecture, self._device, memory, take_over=not self._ordered)
             if self._ordered:
                 invariant.check(weights, self._device)
             return weights
@@ -121,6 +125,7 @@ class TorchEngine:
             raise RuntimeError("an engine with requests keeps its weights")
         self._lanes.clear()
         self._spare.clear()
+        self._left.clear()
         self._closed.clear()
         if self._device.startswith("cuda"):
             torch.cuda.empty_cache()
@@ -149,6 +154,7 @@ class TorchEngine:
         self._closed.discard(policy)
         del self._lanes[policy]
         self._spare.pop(policy, None)
+        self._left.clear()
         return True
 
     def submit(self, requests: list[Request]) -> None:
@@ -250,11 +256,27 @@ class TorchEngine:
         lanes = self._lanes[policy]
         kept = lanes[-KEPT_VERSIONS:]
         running = [lane for lane in lanes[:-KEPT_VERSIONS] if lane.busy]
+        self._lanes[policy] = running + kept
         for lane in lanes[:-KEPT_VERSIONS]:
             if not lane.busy:
-                lane.rest()
+                self._take_back(lane.rest())
                 self._spare[policy] = lane
-        self._lanes[policy] = running + kept
+
+    def _take_back(self, memory: OwnMemory | None) -> None:
+        """Keep memory for the next version, unless a lane still reads it."""
+        if memory is not None and all(lane.weights.memory is not memory for lane in self._all()):
+            self._left[memory.elements] = memory
+
+    def _memory_for(self, elements: int) -> OwnMemory:
+        """Return memory for a version: such as another has left, or new.
+
+        Where bits matter, or memory is not the host's, each tensor gets what the library gives it.
+        """
+        if self._ordered or self._device != "cpu":
+            return OwnMemory(0, self._device)
+        memory = self._left.pop(elements, None) or OwnMemory(elements, self._device)
+        memory.begin()
+        return memory
 
 
 def _stay_open(lanes: list[Lane], keeps: Sequence[int]) -> None:

@@ -160,9 +160,12 @@ class _Episode:
         scores = {role: sum(rewards) / len(rewards) for role, rewards in self._rewards.items()}
         answered = self._left[0] == self._family.evaluate(self._expression)
         solved = answered and scores["verifier"] == 1.0
-        turns = {(role, turn): r for role, rewards in self._rewards.items() for turn, r in enumerate(rewards)}
         facts = {"answer_right": float(answered), "verdict_right": scores["verifier"], **self._balanced_accuracy()}
-        return Outcome(scores, float(solved), solved, turns, facts)
+        return Outcome(scores, float(solved), solved, self.turn_rewards(), facts)
+
+    def turn_rewards(self) -> dict[tuple[str, int], float]:
+        """Return whether each turn was right, so far."""
+        return {(role, turn): r for role, rewards in self._rewards.items() for turn, r in enumerate(rewards)}
 
     def describe(self) -> dict[str, object]:
         lines = ", ".join("false" if check.false else "true" for check in self._checks)

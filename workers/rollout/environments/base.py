@@ -7,7 +7,7 @@ runner records a failed attempt with the boundary `environment`.
 
 import random
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,14 @@ class Environment(Protocol):
 
     def describe(self) -> dict[str, object]:
         """Return the task for people: `{"title": str, "facts": {label: text}}`."""
+
+
+@runtime_checkable
+class RewardsTurns(Protocol):
+    """An environment that says what a turn earned as soon as that is over."""
+
+    def turn_rewards(self) -> dict[tuple[str, int], float]:
+        """Return what turns have earned so far, by role and turn index; absent turns got 0."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,7 +161,11 @@ class _Episode:
         served, orders = len(self._served), len(self._windows)
         own = {role: sum(r for (who, _), r in self._rewards.items() if who == role) for role in self._family.roles}
         facts = {"dishes": float(served), "cos": served / orders}
-        return Outcome(own, float(served), served == orders, self._rewards, facts)
+        return Outcome(own, float(served), served == orders, self.turn_rewards(), facts)
+
+    def turn_rewards(self) -> dict[tuple[str, int], float]:
+        """Return what cooks got for steps and dishes, so far."""
+        return dict(self._rewards)
 
     def describe(self) -> dict[str, object]:
         windows = zip(self._ordered, self._windows, strict=True)

@@ -27,9 +27,8 @@ from workers.training.gangs.group import Group
 from workers.training.gangs.layout import Shapes, names_split
 from workers.training.gangs.modules import ShardedWeights
 from workers.training.gangs.orders import Accumulate, Collect, Open, Restore, Step
-from workers.training.learner import TOKEN_BUDGET, Learned, Learner, figures_of
+from workers.training.learner import Learned, Learner, figures_of
 from workers.training.objective import Objective, Sums, evaluate
-from workers.training.optimizer import FlatAdamW
 from workers.training.packing import Batch, pack
 from workers.training.wire import TrainRow
 
@@ -107,12 +106,8 @@ class ShardedLearner(Learner):
         self._new_reference = partial(ShardedWeights, shapes, architecture, group, precision, frozen=True)
         self.parameters: Any = ShardedParameters(self._weights, group)
         self.decoder = self._weights.decoder
-        self.optimizer = FlatAdamW(self.parameters.master, optimizer)
-        self.accumulator = SharedAccumulator(self.parameters.master, epoch, group)
-        self._objective = objective
-        self._clip = optimizer.grad_clip_norm
-        self._beat = beat
-        self._budget = TOKEN_BUDGET.get(group.device.partition(":")[0], TOKEN_BUDGET["cuda"])
+        accumulator = SharedAccumulator(self.parameters.master, epoch, group)
+        self._learn(accumulator, objective, optimizer, group.device, beat)
 
     @property
     def shapes(self) -> Mapping[str, list[int]]:
@@ -133,7 +128,7 @@ class ShardedLearner(Learner):
     ) -> "tuple[torch.Tensor, TrainStats]":
         """Return this rank's part of the gradient of all rows, with the figures of all."""
         began = time.perf_counter()
-        self._group.order(Accumulate(list(rows), entropy_coef, version))
+        self._group.order(Accumulate(list(rows), entropy_coef, version, objective.since))
         near = None if self._reference is None else self._reference.decoder
         sums, fresh = Sums(), self.parameters.fresh
         batches = self._batches(rows, objective, version)
@@ -150,7 +145,9 @@ class ShardedLearner(Learner):
 
     def follow(self, order: Accumulate) -> TrainStats:
         """Add this rank's part of a micro-batch that the leader accumulates."""
-        gradient, stats = self.gradient(order.rows, order.entropy_coef, self._objective, order.version)
+        gradient, stats = self.gradient(
+            order.rows, order.entropy_coef, self._objective.after(order.since), order.version
+        )
         if stats.tokens:
             self.accumulator.total.add_(gradient)
         return stats

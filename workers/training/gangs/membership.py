@@ -30,6 +30,7 @@ from workers.training.gangs.layout import Shapes
 from workers.training.gangs.learner import MASTER, REFERENCE, ShardedLearner, flat
 from workers.training.gangs.orders import Accumulate, Build, Collect, Open, Order, Restore, Step
 from workers.training.gangs.rendezvous import Place, Rendezvous, reach
+from workers.training.learner import Learner
 from workers.training.objective import Objective
 from workers.training.wire import BindRequest, JoinReply, JoinRequest, rendezvous_key
 
@@ -119,6 +120,12 @@ class Gangs:
         self._led[asked.policy] = Led((tuple(asked.gang), asked.meeting), group)
         log.info("gang stands", policy=asked.policy, ranks=len(asked.gang), meeting=asked.meeting)
         return learner
+
+    def refer(self, learner: Learner, reference: "Weights | None") -> None:
+        """Let the ranks of a policy that this trainer leads compare it with other weights from now on."""
+        assert isinstance(learner, ShardedLearner)
+        assert reference is not None
+        learner.give(REFERENCE, flat(reference, learner.shapes))
 
     def join(self, asked: JoinRequest) -> JoinReply:
         """Become a further rank of a gang: say so at the leader's rendezvous and wait for orders, in a thread."""

@@ -110,6 +110,8 @@ class ShardedWeights:
         """Compute with this rank's part from now on."""
         import torch
 
+        for module in (*self.layers.values(), self.root):
+            cast("Any", module).reshard()  # a root that only ever runs forward keeps what it once put together
         at = 0
         with torch.no_grad():
             for parameter in self._parameters:

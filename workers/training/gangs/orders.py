@@ -22,6 +22,8 @@ class Accumulate(msgspec.Struct, tag="accumulate"):
     """Of the whole micro-batch; each rank takes its share."""
     entropy_coef: float
     version: int
+    since: int = 0
+    """Steps taken on the rows' cohort before this one."""
 
 
 class Step(msgspec.Struct, tag="step"):

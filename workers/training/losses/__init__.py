@@ -7,6 +7,7 @@ since the same ratio would count twice (a rule of the specification).
 
 from workers.training.losses.base import CORRECTIONS, REGISTRY, Corrector, Rows, TokenLoss, TokenTerms
 from workers.training.losses.cispo import cispo
+from workers.training.losses.decoupled_ppo import decoupled_ppo
 from workers.training.losses.gspo import gspo
 from workers.training.losses.importance import masked, truncated
 from workers.training.losses.kl import KL_ESTIMATORS
@@ -19,7 +20,7 @@ from workers.training.losses.stale import mask_stale
 from workers.training.losses.topr import topr
 from workers.training.losses.vespo import vespo
 
-for _loss in (policy_gradient, ppo_clip, gspo, cispo, topr, sapo, vespo, online_dpo):
+for _loss in (policy_gradient, ppo_clip, gspo, cispo, topr, sapo, vespo, decoupled_ppo, online_dpo):
     REGISTRY.add(_loss.__name__, _loss)
 CORRECTIONS.add("truncated_importance", truncated)
 CORRECTIONS.add("masked_importance", masked)

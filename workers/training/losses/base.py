@@ -33,6 +33,8 @@ class Rows:
     """How many versions older than the trained one the weights were that made a token."""
     reference: "torch.Tensor | None" = None
     """Log-probabilities under the reference policy, where there is one."""
+    since: float = 0.0
+    """Steps taken on the rows' cohort before this one: how much newer the trained version is than the proximal one."""
 
     @classmethod
     def masked(
@@ -43,12 +45,13 @@ class Rows:
         advantages: "torch.Tensor",
         lags: "torch.Tensor",
         reference: "torch.Tensor | None" = None,
+        since: float = 0.0,
     ) -> "Rows":
         """Take tables in with zeros under the mask, whatever stood there."""
         absent = present == 0
         clean, known = logprobs.masked_fill(absent, 0.0), behaviour.masked_fill(absent, 0.0)
         near = None if reference is None else reference.masked_fill(absent, 0.0)
-        return cls(clean, known, present, advantages, lags.masked_fill(absent, 0.0), near)
+        return cls(clean, known, present, advantages, lags.masked_fill(absent, 0.0), near, since)
 
     def lengths(self) -> "torch.Tensor":
         """Count each row's tokens [rows, 1]; at least 1, so that a row without tokens divides nothing by zero."""

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from flexmarl.contracts.base import Strict
+from flexmarl.contracts.spec.reference import AnyReference, FirstVersion
 from flexmarl.contracts.spec.shaping import AnyShaping, NoShaping
 
 
@@ -40,31 +41,36 @@ class Advantage(Strict):
     """Share of the team score in a role's reward; the rest is the role's own score."""
 
 
-LossName = Literal["policy_gradient", "ppo_clip", "gspo", "cispo", "topr", "sapo", "vespo", "online_dpo"]
-CLIPPED = frozenset({"ppo_clip", "gspo", "cispo"})
+LossName = Literal[
+    "policy_gradient", "ppo_clip", "gspo", "cispo", "topr", "sapo", "vespo", "decoupled_ppo", "online_dpo"
+]
+CLIPPED = frozenset({"ppo_clip", "gspo", "cispo", "decoupled_ppo"})
 """Losses that read the clip range."""
 PAIRED = frozenset({"online_dpo"})
-"""Losses of two members of a group, better and worse, that are compared with the first version."""
+"""Losses of two members of a group, better and worse, that are compared with the reference."""
 
 
 class Loss(Strict):
     type: LossName = "policy_gradient"
     """All are equal on strictly on-policy data, but for the average over a row. The others carry a ratio p / p_engine
     for bounded staleness: clipped per token (`ppo_clip`) or per row (`gspo`), a clipped weight (`cispo`), a taper for
-    bad rows alone (`topr`), a smooth gate per token (`sapo`) or row (`vespo`). `online_dpo` is another thing: the best
-    member of a group is preferred to its worst, seen from the first version."""
+    bad rows alone (`topr`), a smooth gate per token (`sapo`) or row (`vespo`), or parted (`decoupled_ppo`): a capped
+    weight up to where the cohort's first step began, and clipped from there on. `online_dpo` is another thing: the best
+    member of a group is preferred to its worst, seen from the reference."""
     clip_low: float = Field(default=0.2, ge=0.0, le=1.0)
     """The ratio's lower bound is 1 less this; 1: none. For `gspo` some thousand times smaller, as 0.0003."""
     clip_high: float = Field(default=0.2, ge=0.0, le=10.0)
     """The ratio's upper bound is 1 plus this. For `gspo` some thousand times smaller, as 0.0004."""
     dual_clip: float | None = Field(default=None, gt=1.0, le=100.0)
     """Largest ratio with which a token of negative advantage counts; only with `ppo_clip`, absent: no such bound."""
+    weight_limit: float = Field(default=5.0, ge=1.0, le=1000.0)
+    """Largest weight p_proximal / p_engine of a token; only with `decoupled_ppo`."""
     gate_positive: float = Field(default=1.0, gt=0.0, le=100.0)
     """Steepness of the gate for positive advantages; only with `sapo`."""
     gate_negative: float = Field(default=1.05, gt=0.0, le=100.0)
     """Steepness of the gate for other advantages; only with `sapo`."""
     beta: float = Field(default=0.1, gt=0.0, le=100.0)
-    """How near a preference keeps the policy to its first version: the larger, the nearer; only with `online_dpo`."""
+    """How near a preference keeps the policy to its reference: the larger, the nearer; only with `online_dpo`."""
     aggregation: Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "constant_norm"] = "token_mean"
     """Row coefficient c_i and normaliser Z: 1 and tokens; 1/len and rows; 1 and rows; 1/`norm_tokens` and rows."""
     norm_tokens: int = Field(default=1024, ge=1, le=1_000_000)
@@ -84,13 +90,16 @@ CorrectionName = Literal[
 
 
 class ReferenceKl(Strict):
-    """A penalty for leaving the policy that training began with: version 0, after its warm-up."""
+    """A penalty for leaving an earlier version of the policy: the one that training began with, or a later one."""
 
     coefficient: float = Field(default=0.0, ge=0.0, le=100.0)
     """Weight of the divergence beside the loss; 0: none, and no second copy of the weights is held."""
     estimator: Literal["k2", "k3"] = "k3"
     """Of KL(policy || reference) from drawn tokens: half the squared log-ratio, whose gradient is the divergence's; or
     p_ref / p - 1 - log p_ref / p, which is unbiased as a value."""
+    reference: AnyReference = FirstVersion()
+    """What the policy is compared with: its version 0 (`first`), from the moment that it is there on another one
+    (`version`), or every so many steps the newest one (`renewed`). Preferences (`online_dpo`) read it too."""
 
 
 class AlgorithmSpec(Strict):
@@ -120,13 +129,28 @@ class AlgorithmSpec(Strict):
 
     @property
     def needs_reference(self) -> bool:
-        """Tell whether trained policies are compared with their first version."""
+        """Tell whether trained policies are compared with an earlier version."""
         return self.kl.coefficient > 0 or self.loss.type in PAIRED
+
+    def reference_of(self, version: int) -> int:
+        """Return the version that one is compared with while it is trained; never a later one."""
+        return self.kl.reference.of(version)
 
 
 class SamplingFamily(Strict):
     task_sampler: Literal["uniform"] = "uniform"
-    branch_controller: Literal["none"] = "none"
+    branch_controller: Literal["none", "at_grpo_tree"] = "none"
+    """How the members of a group part: each plays an episode of its own (`none`), or all of them answer every turn of
+    one episode from the same state, and one answer carries it on (`at_grpo_tree`)."""
+    branch_score: Literal["turn", "played_out"] = "turn"
+    """What an answer earns: what the environment gives for the turn, or what the episode comes to when the same agents
+    play it on from there; only with `at_grpo_tree`."""
+    branch_carry: Literal["best", "first"] = "best"
+    """Which answer carries the episode on: the one that earned most, or the first member's, which is a plain draw of
+    the policy; only with `at_grpo_tree`."""
+    branch_joint: Literal["aligned", "cross"] = "aligned"
+    """Where several roles answer at once: member by member, or each answer beside all answers of the others, whose
+    mean it earns (as in MAGRPO); only with `at_grpo_tree`."""
     group_filter: Literal["none", "drop_zero_variance", "dynamic_sampling"] = "none"
     """Groups that are trained on: all, those in which some member did better than another (`drop_zero_variance`), or
     those, with another task drawn for each one refused (`dynamic_sampling`)."""
@@ -136,6 +160,11 @@ class SamplingFamily(Strict):
     keep_members: int | None = Field(default=None, ge=2, le=4096)
     """Members of a group that are trained on: those whose team scores differ most. Absent: all of them."""
     replay: Literal["none"] = "none"
+
+    @property
+    def branches(self) -> bool:
+        """Tell whether the members of a group answer the turns of one episode."""
+        return self.branch_controller != "none"
 
 
 class Batch(Strict):

@@ -106,7 +106,7 @@ class Allocation(Strict):
     named gets the device with the fewest policies. One whose device is lost waits for the next."""
     keep_warm_s: float | None = Field(default=None, ge=0.0, le=86_400.0)
     """How long a policy that has nothing to do keeps its devices although another waits for them; null: as long as a
-    swap of policies takes, as it was measured."""
+    swap of policies takes, as it was measured, and no longer than until all its rows of a step are trained."""
     patience_s: float = Field(default=10.0, ge=0.0, le=86_400.0)
     """How long a policy waits at most for devices on which others have work left: then the one that has held them
     longest makes room between two micro-batches."""

@@ -54,7 +54,7 @@ class FunctionReward(QueuedReward):
     """Scores of a Python function that a package installs, computed in a process of its own."""
 
     type: Literal["function"] = "function"
-    name: Name
+    name: Name = Field(examples=["politeness"])
     """Of its entry point in the group `flexmarl.rewards`, on every machine that computes rewards."""
     settings: dict[Name, bool | int | float | str] = {}
     """Passed to the function with each episode."""

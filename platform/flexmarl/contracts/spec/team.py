@@ -23,7 +23,7 @@ class ExternalModel(Strict):
         pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$", max_length=500, examples=["https://api.example.org/v1"]
     )
     """Base address; `/chat/completions` is asked below it. Its host must be allowed on the rollout workers."""
-    model: str = Field(min_length=1, max_length=200)
+    model: str = Field(min_length=1, max_length=200, examples=["judge-large"])
     """Name under which the endpoint knows the model."""
     secret: str = Field(default="", pattern=r"^([A-Z][A-Z0-9_]{0,63})?$", examples=["JUDGE_KEY"])
     """Name of the secret that is sent as a bearer token, never its value, which is FLEXMARL_EXTERNAL_SECRET_<name> on
@@ -69,7 +69,7 @@ class FolderModel(Strict):
     """A Hugging Face causal language model in a folder that every node can read."""
 
     type: Literal["folder"] = "folder"
-    path: str = Field(min_length=1)
+    path: str = Field(min_length=1, examples=["/models/qwen2.5-0.5b"])
 
 
 ModelSource = Annotated[FactoryModel | FolderModel, Field(discriminator="type")]

@@ -57,7 +57,7 @@ DEFINITIONS: dict[str, Definition] = {
         "Absolute difference between trainer's and engine's log-probability: mean and largest, of the same tokens.",
     ),
     "train/kl_reference": _policy(
-        "Distance from the first version", "nats", "Mean estimated KL divergence per trained token, as it is penalised."
+        "Distance from the reference", "nats", "Mean estimated KL divergence per trained token, as it is penalised."
     ),
     "train/kl_update": _policy(
         "Distance from older weights",

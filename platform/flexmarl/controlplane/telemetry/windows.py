@@ -10,6 +10,7 @@ from flexmarl.store import activity, runs
 DEFAULT_WINDOW_S = 300.0
 MIN_WINDOW_S = 1.0
 MAX_WINDOW_S = 7 * 86_400.0
+_UNITS = ((86_400, "d"), (3600, "h"), (60, "min"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,10 @@ class Window:
 
     def words(self) -> str:
         """Say which window this is."""
-        return f"step {self.step}" if self.step is not None else f"{self.seconds:g} s"
+        if self.step is not None:
+            return f"step {self.step}"
+        large = next(((unit, word) for unit, word in _UNITS if self.seconds >= unit and self.seconds % unit == 0), None)
+        return f"{self.seconds / large[0]:g} {large[1]}" if large else f"{self.seconds:g} s"
 
 
 def window_of(

@@ -137,7 +137,8 @@ function make(holder, matrix, row, cells, data, warmup, group) {
 function tick(value, ticks) {
   const step = Math.abs((ticks[1] ?? 1) - (ticks[0] ?? 0));
   if (Math.abs(value) >= 10_000) return `${number(value / 1000)} k`;
-  if (value !== 0 && step < 0.0005) return value.toExponential(0).replaceAll("-", "−");
+  if (value === 0) return "0";
+  if (step < 0.0005) return value.toExponential(0).replaceAll("-", "−");
   return number(value, step >= 1 ? 0 : step >= 0.1 ? 1 : step >= 0.01 ? 2 : step >= 0.001 ? 3 : 4);
 }
 

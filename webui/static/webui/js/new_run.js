@@ -4,13 +4,16 @@ import { post } from "./api.js";
 import { $, $$, el, announce, toast } from "./dom.js";
 import { forget, keep, restored, restoreMarks, marks, showMarkErrors } from "./draft.js";
 import * as plan from "./plan.js";
-import { at, copy, differences, overridesOf, pairs, pairsText, put, text } from "./spec.js";
+import { follow, inWords, plainOf, unread } from "./reads.js";
+import * as sections from "./sections.js";
+import { at, copy, differences, overridesOf, pairs, pairsText, put, remove, text } from "./spec.js";
 
 const data = JSON.parse($("#new-run-data").textContent);
 const textUrl = $("#new-run").dataset.textUrl;
 const PLAN_AFTER_MS = 250;
-const state = { base: copy(data.document), template: data.template_document, document: copy(data.document), preset: data.preset, pane: "form", bad: new Set(), lines: {}, textErrors: [], alone: false, valid: false, planned: null, turn: 0 };
+const state = { base: copy(data.document), template: data.template_document, document: copy(data.document), preset: data.preset, pane: "form", bad: new Set(), lines: {}, textErrors: [], alone: false, valid: false, planned: null, turn: 0, unread: new Set(), kept: new Map(), told: new Set() };
 // base: what changes are marked against; template: what overrides are sent on top of, null when there is none.
+// unread: settings nobody reads now, which are hidden; kept: what was written of them; told: errors shown last time.
 
 let timer = null;
 const later = () => { clearTimeout(timer); timer = setTimeout(replan, PLAN_AFTER_MS); };
@@ -55,18 +58,21 @@ function settle(found, errors) {
   start.title = $("#keep").title = state.valid ? "" : "Something in the specification is not right yet.";
 }
 
-const WRONG = { pairs: "Write name: value, with commas between." };
+const WRONG = { pairs: "Write name: value, with commas between.", list: "Write whole numbers with commas between, for example 0, 1." };
 const inputOf = (pointer) => $(`#spec-form [data-pointer="${CSS.escape(pointer)}"]`);
-/** Whether an error is told at an input: that of its pointer, or of what lies inside a field of pairs. */
-function belongs(pointer, input) {
-  const own = input?.dataset.pointer;
-  return pointer === own || (input?.dataset.kind === "pairs" && pointer.startsWith(`${own}/`));
+const KINDS_INSIDE = ["pairs", "list"];
+/** Where an error is told: at the input of its pointer, of what it lies inside of, or at the first below an object. */
+function toldAt(pointer) {
+  const inputs = $$("#spec-form [data-pointer]");
+  return inputOf(pointer) || inputs.find((input) => KINDS_INSIDE.includes(input.dataset.kind) && pointer.startsWith(`${input.dataset.pointer}/`))
+    || (pointer ? inputs.find((input) => input.dataset.pointer.startsWith(`${pointer}/`) && !state.unread.has(input.dataset.pointer)) : undefined);
 }
 
 function showErrors(errors) {
+  const places = new Map(errors.map((error) => [error, toldAt(error.pointer)]));
   for (const place of $$("#spec-form [data-error]")) {
     const input = inputOf(place.dataset.error);
-    const own = errors.filter((error) => belongs(error.pointer, input));
+    const own = errors.filter((error) => input && places.get(error) === input);
     const wrong = state.bad.has(place.dataset.error);
     place.hidden = !own.length && !wrong;
     place.textContent = wrong ? WRONG[input.dataset.kind] || "Write a number." : own.map((error) => [error.detail, error.hint].filter(Boolean).join(" ")).join(" ");
@@ -75,28 +81,68 @@ function showErrors(errors) {
   const count = errors.length + state.bad.size;
   $("#error-count").hidden = !count;
   $("#error-count span").textContent = `${count} error${count === 1 ? "" : "s"}`;
-  dots(errors);
+  showRead();
+  openWrong();
+  dots();
   yamlErrors(errors);
-  const inputs = $$("#spec-form [data-pointer]");
-  const lost = errors.filter((error) => !inputs.some((input) => belongs(error.pointer, input)));
+  const lost = errors.filter((error) => !places.get(error));
+  $("#lost")?.remove();
   if (lost.length && state.pane === "form") announceLost(lost);
 }
 
+/** Hide what nobody reads; what is refused is seen all the same. */
+function showRead() {
+  for (const input of $$("#spec-form [data-pointer]")) {
+    const { pointer } = input.dataset;
+    if (pointer in data.reads) input.closest(".fit").hidden = state.unread.has(pointer) && input.getAttribute("aria-invalid") !== "true";
+  }
+}
+
+/** A section with an error that was not there before opens itself; one that is closed in spite of it stays closed. */
+function openWrong() {
+  const wrong = $$("#spec-form [aria-invalid=true]");
+  for (const input of wrong) if (!state.told.has(input.id)) sections.reveal(input);
+  state.told = new Set(wrong.map((input) => input.id));
+}
+
+/** Lead whoever wants to start to the first thing that is not right. */
+function showWrong() {
+  if (state.pane === "changes") open("form");
+  if (state.pane === "yaml" || state.textErrors.length) { open("yaml"); area.focus(); return; }
+  const input = $("#spec-form [aria-invalid=true]");
+  if (input) sections.reveal(input);
+  (input || $("#lost"))?.focus();
+}
+
 function announceLost(errors) {
-  const body = $("#plan-body");
-  $("#lost", body)?.remove();
-  body.prepend(el("ul", { id: "lost", class: "yerrs" }, ...errors.map((error) => el("li", { text: [error.pointer.slice(1).replaceAll("/", "."), error.detail, error.hint].filter(Boolean).join(": ") }))));
+  $("#plan-body").before(el("ul", { id: "lost", class: "yerrs", tabindex: "-1" }, ...errors.map((error) => el("li", { text: [error.pointer.slice(1).replaceAll("/", "."), error.detail, error.hint].filter(Boolean).join(": ") }))));
 }
 
 /** Marks of change and error beside the groups. */
-function dots(errors = []) {
+function dots() {
   for (const link of $$(".fn nav a")) {
     $("i", link)?.remove();
     const section = $(link.getAttribute("href"));
-    const wrong = $("[aria-invalid=true]", section) || errors.some((error) => $(`[data-pointer="${CSS.escape(error.pointer)}"]`, section));
-    const changed = $(".chg", section);
-    if (wrong || changed) link.append(el("i", { class: wrong ? "err" : "", title: wrong ? "Has an error" : "Changed from the template" }));
+    const wrong = $("[aria-invalid=true]", section);
+    const changed = $$(".chg", section).filter((input) => !input.closest("[hidden]"));
+    sections.summarise(section, { changed: changed.length, differs: [...$$("[data-pointer]", section)].filter(isSet).map(inShort) });
+    if (wrong || changed.length) link.append(el("i", { class: wrong ? "err" : "", title: wrong ? "Has an error" : "Changed from the template" }));
   }
+  sections.summariseMarks();
+}
+
+/** Whether a setting that is read is not as it is by default. */
+function isSet(input) {
+  const { pointer } = input.dataset;
+  const plain = plainOf(state.document, data, pointer);
+  return !input.closest("[hidden]") && pointer in data.plain && text(at(state.document, pointer) ?? null) !== text(plain ?? null);
+}
+
+function inShort(input) {
+  const { label } = input.closest(".fit").dataset;
+  if (input.dataset.kind === "flag") return input.checked ? label : `${label} off`;
+  const shown = input.localName === "select" ? input.options[input.selectedIndex]?.text : input.value;
+  return `${label} ${shown || "none"}`;
 }
 
 function changes() {
@@ -122,6 +168,10 @@ function take(input) {
     const found = pairs(written);
     if (found) put(state.document, pointer, found);
     else state.bad.add(pointer);
+  } else if (kind === "list") {
+    if (!written) remove(state.document, pointer);
+    else if (/^\d+(\s*,\s*\d+)*$/.test(written)) put(state.document, pointer, written.split(",").map(Number));
+    else state.bad.add(pointer);
   } else if (kind === "flag") put(state.document, pointer, input.checked);
   else if (written === "" && "optional" in input.dataset) clear(pointer);
   else if (kind === "text") put(state.document, pointer, written);
@@ -130,7 +180,22 @@ function take(input) {
     if (written === "" || !Number.isFinite(value)) state.bad.add(pointer);
     else set(pointer, value);
   }
+  followChoice();
   later();
+}
+
+/** Show what is read since a choice, hide what no longer is. */
+function followChoice() {
+  const before = state.unread;
+  state.unread = follow(state.document, data, before, state.kept);
+  const follows = Object.keys(data.like);
+  for (const pointer of new Set([...before, ...state.unread, ...follows])) {
+    const input = inputOf(pointer);
+    if (!input || (!follows.includes(pointer) && before.has(pointer) === state.unread.has(pointer))) continue;
+    if (state.unread.has(pointer)) { state.bad.delete(pointer); input.setAttribute("aria-invalid", "false"); } // an error of before
+    if (!state.bad.has(pointer)) fill(input);
+  }
+  showRead();
 }
 
 /** Another type of an object: what both types have is kept, what the template or original wrote for it comes back. */
@@ -142,18 +207,6 @@ function choose(input) {
   for (const name of Object.keys(fresh)) if (name !== "type" && name in before) fresh[name] = before[name];
   put(state.document, root, copy(fresh));
   for (const one of $$(`#spec-form [data-pointer^="${CSS.escape(root)}/"]`)) { fill(one); state.bad.delete(one.dataset.pointer); }
-  showTypes();
-}
-
-/** Of an object with a type show the fields of that type. */
-function showTypes() {
-  for (const input of $$("#spec-form [data-kind=variant]")) {
-    const root = input.dataset.pointer.replace(/type$/, "");
-    for (const one of $$(`#spec-form [data-when] [data-pointer^="${CSS.escape(root)}"]`)) {
-      const box = one.closest("[data-when]");
-      box.hidden = !box.dataset.when.split(" ").includes(input.value);
-    }
-  }
 }
 
 const TARGET = "/budget/target";
@@ -170,6 +223,7 @@ function fill(input) {
   const value = at(state.document, input.dataset.pointer);
   if (input.dataset.kind === "flag") input.checked = Boolean(value);
   else if (input.dataset.kind === "pairs") input.value = pairsText(value);
+  else if (input.dataset.kind === "list") input.value = (value || []).join(", ");
   else if (input.dataset.kind === "variant") input.value = value ?? input.options[0].value;
   else input.value = value === null || value === undefined ? "" : String(value);
 }
@@ -177,7 +231,8 @@ function fill(input) {
 /** Write the document's values into the fields. */
 function fillForm() {
   for (const input of $$("#spec-form [data-pointer]")) fill(input);
-  showTypes();
+  state.unread = unread(state.document, data);
+  showRead();
   $("#preset").value = state.preset;
   state.bad.clear();
 }
@@ -285,6 +340,7 @@ $("#discard").addEventListener("click", () => {
   state.document = copy(data.document);
   state.preset = data.preset;
   state.textErrors = [];
+  state.kept.clear();
   forget(data);
   fillForm();
   usePreset();
@@ -307,7 +363,7 @@ async function upToDate() {
 
 /** Make the run as it was planned; what changed since is shown and planned again. */
 async function make(button, start) {
-  if (!state.valid) { $("[aria-invalid=true]")?.focus(); return; }
+  if (!state.valid) { showWrong(); return; }
   button.disabled = true;
   if (!await upToDate()) { button.disabled = false; return; }
   const path = data.parent ? `/api/v1/runs/${data.parent.id}/actions/${data.fork ? "fork" : "clone"}` : "/api/v1/runs";
@@ -318,7 +374,7 @@ async function make(button, start) {
     location.assign(run.web_url);
   } catch (error) {
     if (error.problem?.code === "plan_stale") replan();
-    else if (error.errors.length) { showMarkErrors(error.errors); settle(state.planned, error.errors.filter((one) => one.location === "spec")); }
+    else if (error.errors.length) { showMarkErrors(error.errors); settle(state.planned, error.errors.filter((one) => one.location === "spec")); showWrong(); }
     toast(error.message, { tone: "bad", detail: error.requestId });
   } finally {
     button.disabled = false;
@@ -326,9 +382,10 @@ async function make(button, start) {
 }
 $("#start").addEventListener("click", (event) => make(event.currentTarget, true));
 $("#keep").addEventListener("click", (event) => make(event.currentTarget, false));
-$("#g-run").addEventListener("input", () => { showMarkErrors([]); keep(state, data); });
+$("#g-run").addEventListener("input", () => { showMarkErrors([]); sections.summariseMarks(); keep(state, data); });
 
-for (const link of $$(".fn nav a")) link.addEventListener("click", () => { for (const one of $$(".fn nav a")) one.removeAttribute("aria-current"); link.setAttribute("aria-current", "true"); });
+const nameOf = (pointer) => inputOf(pointer)?.closest(".fit").dataset.label || pointer.split("/").at(-1);
+sections.begin(data.parent ? data.parent.key : data.template, (pointer) => (data.reads[pointer] ? inWords(data.reads[pointer], nameOf) : "its section shows it"));
 const old = restored(data);
 if (old) {
   Object.assign(state, { document: old.document, preset: old.preset });

@@ -17,6 +17,13 @@ export function short(value) {
   return number(value, Number.isInteger(value) ? 0 : size >= 100 ? 1 : 3);
 }
 
+/** Write a tick of an axis with the digits that its step needs, the same for all of the axis. */
+function tick(value, ticks) {
+  const step = Math.abs((ticks[1] ?? 1) - (ticks[0] ?? 0));
+  if (value === 0 || Math.abs(value) >= 1e4 || step < 0.001) return short(value);
+  return number(value, step >= 1 ? 0 : step >= 0.1 ? 1 : step >= 0.01 ? 2 : 3);
+}
+
 /** Exponential moving average as the overview uses it; 0 leaves the values as they are. */
 export function smooth(values, strength) {
   if (!strength) return values;
@@ -122,7 +129,7 @@ function make(box, kept) {
     scales: { x: { time: false } },
     axes: [
       { ...axis, size: 20, gap: 4, space: 70, grid: { show: false }, values: (u, ticks) => ticks.map((v) => number(v, Number.isInteger(v) ? 0 : 1)) },
-      { ...axis, size: 46, gap: 4, space: 28, grid: { stroke: token("grid"), width: 1 }, values: (u, ticks) => ticks.map(short) },
+      { ...axis, size: 46, gap: 4, space: 28, grid: { stroke: token("grid"), width: 1 }, values: (u, ticks) => ticks.map((v) => tick(v, ticks)) },
     ],
     series: [{}, ...series, ...raw],
     hooks: {

@@ -2,7 +2,7 @@
 
 const parts = (pointer) => pointer.split("/").slice(1).map((part) => part.replaceAll("~1", "/").replaceAll("~0", "~"));
 const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
-const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
+export const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
 
 export function at(document, pointer) {
   return parts(pointer).reduce((here, part) => (isObject(here) ? here[part] : undefined), document);
@@ -17,6 +17,13 @@ export function put(document, pointer, value) {
     here = here[part];
   }
   here[path.at(-1)] = value;
+}
+
+/** Take a value out; nothing happens where there is none. */
+export function remove(document, pointer) {
+  const path = parts(pointer);
+  const above = path.slice(0, -1).reduce((here, part) => (isObject(here) ? here[part] : undefined), document);
+  if (isObject(above)) delete above[path.at(-1)];
 }
 
 /** Every leaf that differs: [pointer, value in base, value in now]. */

@@ -1,0 +1,174 @@
+"""Which settings are read under which choices: the one list that refusals and forms go by.
+
+Invariant (tested): every pointer here names a field of the specification, and with its default value a setting that is
+not read breaks no rule. `unread` refuses a written value of `REFUSED` that nobody would read; the form of a run shows
+a setting only while it is read.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from flexmarl.contracts.problems import Problem
+from flexmarl.contracts.spec.algorithm import CLIPPED, PAIRED, WEIGHTING
+from flexmarl.contracts.spec.experiment import ExperimentSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The value at a pointer is one of these; negated: none of these. `*` stands for the policy in question."""
+
+    pointer: str
+    values: tuple[str | float | bool | None, ...]
+    negated: bool = False
+
+    def holds(self, value: object) -> bool:
+        return (value in self.values) != self.negated
+
+
+Ways = tuple[tuple[Choice, ...], ...]
+"""A setting is read in any of these ways: in each, all of its choices hold."""
+
+
+def _one(name: str, *values: str | float | bool) -> Choice:
+    return Choice(name, values)
+
+
+def _none(name: str, *values: str | float | bool) -> Choice:
+    return Choice(name, values, negated=True)
+
+
+_LOSS, _ADVANTAGE, _SHAPING = "/algorithm/loss/type", "/algorithm/advantage/type", "/algorithm/shaping/type"
+_OF_TURNS = ("marti", "maporl")
+PER_TURN = _one("/algorithm/advantage/per_turn", True)
+_PAIRED, _NOT_PAIRED = _one(_LOSS, *sorted(PAIRED)), _none(_LOSS, *sorted(PAIRED))
+_BRANCHES = ((_none("/sampling/branch_controller", "none"),),)
+_CLIPPED = ((_one(_LOSS, *sorted(CLIPPED)),),)
+_GAE, _NOT_GAE = _one(_ADVANTAGE, "gae"), _none(_ADVANTAGE, "gae")
+_OWN_TURNS = _none(_SHAPING, *_OF_TURNS)
+_CORRECTION = "/algorithm/correction"
+_WEIGHTING = tuple(sorted(WEIGHTING))
+_GANG = (
+    _one("/policies/*/tuning/type", "full"),
+    _one("/mechanisms/ordered", False),
+    _NOT_GAE,
+    _NOT_PAIRED,
+)  # ranks share out single rows of whole weights, and how many there are changes bits
+
+READ: Mapping[str, Ways] = {
+    "/algorithm/group_key": ((_NOT_PAIRED, _NOT_GAE),),
+    "/algorithm/correction": ((_NOT_PAIRED,),),
+    "/algorithm/kl/coefficient": ((_NOT_PAIRED,),),
+    "/algorithm/kl/estimator": ((_NOT_PAIRED, _none("/algorithm/kl/coefficient", 0)),),
+    "/algorithm/kl/reference/type": ((_NOT_PAIRED, _none("/algorithm/kl/coefficient", 0)), (_PAIRED,)),
+    "/algorithm/importance_level": ((_one(_CORRECTION, *_WEIGHTING),),),
+    "/algorithm/importance_limit": ((_one(_CORRECTION, *_WEIGHTING, "sequence_filter"),),),
+    "/algorithm/importance_floor": ((_one(_CORRECTION, "masked_importance", "sequence_filter", "off_policy_filter"),),),
+    "/algorithm/stale_after": ((_one(_CORRECTION, "mask_stale"),),),
+    "/algorithm/entropy/end_share": ((_none("/algorithm/entropy/start", 0),),),
+    "/algorithm/entropy/decay_steps": ((_none("/algorithm/entropy/start", 0),),),
+    "/algorithm/loss/clip_low": _CLIPPED,
+    "/algorithm/loss/clip_high": _CLIPPED,
+    "/algorithm/loss/dual_clip": ((_one(_LOSS, "ppo_clip"),),),
+    "/algorithm/loss/gate_positive": ((_one(_LOSS, "sapo"),),),
+    "/algorithm/loss/gate_negative": ((_one(_LOSS, "sapo"),),),
+    "/algorithm/loss/weight_limit": ((_one(_LOSS, "decoupled_ppo"),),),
+    "/algorithm/loss/beta": ((_PAIRED,),),
+    "/algorithm/loss/aggregation": ((_NOT_PAIRED,),),
+    "/algorithm/loss/norm_tokens": ((_one("/algorithm/loss/aggregation", "constant_norm"),),),
+    "/algorithm/advantage/divide_by_std": ((_none(_ADVANTAGE, "gae", "best_worst", "rloo"),),),
+    "/algorithm/advantage/baseline_over": ((_none(_ADVANTAGE, "gae", "best_worst"),),),
+    "/algorithm/advantage/per_turn": ((_NOT_PAIRED,),),
+    "/algorithm/advantage/turn_rewards": ((_NOT_GAE, _OWN_TURNS, PER_TURN),),
+    "/algorithm/advantage/gamma": ((_OWN_TURNS, PER_TURN), (_OWN_TURNS, _GAE)),
+    "/algorithm/advantage/gae_lambda": ((_GAE,),),
+    "/algorithm/advantage/critic_rate": ((_GAE,),),
+    "/sampling/draw_limit": ((_one("/sampling/group_filter", "dynamic_sampling"),),),
+    "/sampling/branch_score": _BRANCHES,
+    "/sampling/branch_carry": _BRANCHES,
+    "/sampling/branch_joint": _BRANCHES,
+    "/batch/failed_score": ((_one("/batch/incomplete_group", "score"),),),
+    "/batch/mini_batches": ((_one("/mechanisms/trainer_protocol", "mini_batch"),),),
+    "/batch/min_rows": ((_none("/mechanisms/trainer_protocol", "mini_batch"),),),
+    "/mechanisms/lag_policy/in_flight": ((_none("/mechanisms/lag_policy/bound", 0),),),
+    "/mechanisms/lag_policy/at_cut": ((_none("/mechanisms/lag_policy/bound", 0),),),
+    "/mechanisms/redundancy/extra": ((_none("/mechanisms/redundancy/type", "none"),),),
+    "/mechanisms/redundancy/surplus": ((_one("/mechanisms/redundancy/type", "extra_groups"),),),
+    "/mechanisms/mover/delta": ((_one("/mechanisms/mover/type", "demand"),),),
+    "/mechanisms/durability/every": ((_one("/mechanisms/durability/type", "every_k"),),),
+    "/mechanisms/allocation/homes": ((_one("/mechanisms/allocation/type", "static"),),),
+    "/mechanisms/allocation/keep_warm_s": ((_one("/mechanisms/allocation/type", "agent_centric"),),),
+    "/mechanisms/allocation/patience_s": ((_one("/mechanisms/allocation/type", "agent_centric"),),),
+    "/policies/*/devices/least": (_GANG,),
+    "/policies/*/devices/most": ((*_GANG, _one("/mechanisms/allocation/type", "agent_centric")),),
+}
+"""Setting -> when it is read. What is not named is read always, or wherever its object's type has it."""
+
+REFUSED = (
+    "/algorithm/loss/dual_clip",
+    "/algorithm/loss/gate_positive",
+    "/algorithm/loss/gate_negative",
+    "/algorithm/loss/norm_tokens",
+    "/algorithm/loss/clip_low",
+    "/algorithm/loss/clip_high",
+    "/algorithm/loss/weight_limit",
+    "/algorithm/loss/beta",
+    "/algorithm/loss/aggregation",
+    "/algorithm/advantage/divide_by_std",
+    "/algorithm/advantage/baseline_over",
+    "/algorithm/advantage/turn_rewards",
+    "/algorithm/advantage/gamma",
+    "/algorithm/advantage/gae_lambda",
+    "/algorithm/advantage/critic_rate",
+    "/sampling/draw_limit",
+    "/sampling/branch_score",
+    "/sampling/branch_carry",
+    "/sampling/branch_joint",
+)
+"""Settings whose written value would be believed in, so that it is refused where nobody reads it."""
+
+
+def value_of(spec: ExperimentSpec, pointer: str) -> Any:
+    """Return the value at a pointer of a specification; None when the path ends early."""
+    here: Any = spec
+    for part in pointer.strip("/").split("/"):
+        here = here.get(part) if isinstance(here, Mapping) else getattr(here, part, None)
+    return here
+
+
+def missing(spec: ExperimentSpec, pointer: str) -> Choice | None:
+    """Return the choice for want of which a setting is not read, of the way that lacks least; None: it is read."""
+    lacks = [[choice for choice in way if not choice.holds(value_of(spec, choice.pointer))] for way in READ[pointer]]
+    least = min(lacks, key=len)
+    return least[0] if least else None
+
+
+def unread(spec: ExperimentSpec) -> Iterator[Problem]:
+    """Refuse a setting that the chosen options do not read. One that lacks turns alone has a refusal of its own."""
+    for pointer in REFUSED:
+        lacked = missing(spec, pointer)
+        if lacked is None or lacked == PER_TURN:
+            continue
+        above, _, name = pointer.rpartition("/")
+        value, default = value_of(spec, pointer), default_of(value_of(spec, above), name)
+        if value != default:
+            chosen = value_of(spec, lacked.pointer)
+            kind = lacked.pointer.rpartition("/")[2]
+            yield Problem(
+                pointer=pointer,
+                code="not_read",
+                detail=f"{name} is {_said(value)}, and {chosen if kind == 'type' else f'{kind} {chosen}'} "
+                "does not read it.",
+                hint="Remove it." if default is None else f"Remove it, or set {_said(default)}.",
+            )
+
+
+def default_of(record: BaseModel, name: str) -> Any:
+    """Return what a field of a record is without a word of people."""
+    return type(record).model_fields[name].get_default(call_default_factory=True)
+
+
+def _said(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,40 @@
+"""A virtual clock: what happens next, in order of time and, at the same moment, of asking.
+
+Invariants: time never goes back; equal requests are served in equal order, so a simulation is as deterministic as what
+it calls.
+"""
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any
+
+Action = Callable[..., None]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+        """Seconds since the simulation began."""
+        self.events = 0
+        """Actions carried out."""
+        self._due: list[tuple[float, int, Action, tuple[Any, ...]]] = []
+        self._asked = 0
+
+    def at(self, when: float, action: Action, *arguments: Any) -> None:
+        """Call `action(*arguments)` at a moment, at once if it has passed."""
+        self._asked += 1
+        heappush(self._due, (when if when > self.now else self.now, self._asked, action, arguments))
+
+    def after(self, seconds: float, action: Action, *arguments: Any) -> None:
+        """Call `action(*arguments)` so much later."""
+        self._asked += 1
+        heappush(self._due, (self.now + seconds if seconds > 0.0 else self.now, self._asked, action, arguments))
+
+    def step(self) -> bool:
+        """Go on to what is next and do it. Return False when nothing is left to do."""
+        if not self._due:
+            return False
+        self.now, _, action, arguments = heappop(self._due)
+        self.events += 1
+        action(*arguments)
+        return True

@@ -1,0 +1,196 @@
+"""What a simulation came to: time per step, throughput, where held device time went, lag, and work that was wasted.
+
+Everything is read from the trace and from the metrics that the core itself writes, over the steps that count; no model
+adds a figure of its own.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Literal
+
+from flexmarl.simulator.scenario import Scenario
+from flexmarl.simulator.trace import BUSY, Interval
+
+if TYPE_CHECKING:
+    from flexmarl.simulator.cluster import Cluster
+
+Use = Literal["engine", "trainer"]
+Cause = Literal["tail", "training", "rollout", "weights", "swap", "other"]
+USES: tuple[Use, Use] = ("engine", "trainer")
+CAUSES: tuple[Cause, ...] = ("weights", "swap", "tail", "training", "rollout", "other")
+EXPLAINED: dict[Cause, str] = {
+    "weights": "the device itself took new weights in",
+    "swap": "the device itself started, bound or suspended a policy",
+    "tail": "others of its kind were at work",
+    "training": "an engine stood still while a trainer worked",
+    "rollout": "a trainer stood still while an engine worked",
+    "other": "nobody worked: environments, and commands on their way",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Seconds and counts over the steps that count."""
+
+    steps: tuple[float, ...]
+    """How long each step took."""
+    began: float
+    ended: float
+    tokens: int
+    """Reply tokens that were trained."""
+    trained_share: float
+    """Reply tokens that were trained over those that engines made, from the start of the simulation: what lies ready
+    or is on its way at the end counts as not trained."""
+    busy: dict[Use, float]
+    """Share of held device time that was work."""
+    idle: dict[Use, dict[Cause, float]]
+    """Share of held device time by why it was not; with `busy` it adds up to 1."""
+    lag: dict[str, float]
+    """Policy -> mean versions between the weights that began its rows and those that were trained on them."""
+    swaps: int
+    moves: int
+    handled: int
+    """Facts that the core decided on, from the start of the simulation."""
+    events: int
+    """Everything that happened, from the start of the simulation."""
+    intervals: tuple[Interval, ...]
+    uses: dict[int, str]
+
+    @property
+    def step_s(self) -> float:
+        """Return the mean time per step: what a run of many steps takes, divided by them."""
+        return (self.ended - self.began) / len(self.steps)
+
+    @property
+    def tokens_s(self) -> float:
+        """Return trained tokens a second."""
+        return self.tokens / (self.ended - self.began)
+
+    def figures(self) -> dict[str, float]:
+        """Return what a table shows."""
+        shown = {
+            "step_s": self.step_s,
+            "step_median_s": median(self.steps),
+            "tokens_s": self.tokens_s,
+            "engine_busy": self.busy["engine"],
+            "trainer_busy": self.busy["trainer"],
+            "trained_share": self.trained_share,
+            "lag": fmean(self.lag.values()) if self.lag else 0.0,
+            "swaps": float(self.swaps),
+            "moves": float(self.moves),
+        }
+        return {name: round(value, 6) for name, value in shown.items()}
+
+
+def report(scenario: Scenario, cluster: "Cluster") -> Report:
+    """Read a finished simulation."""
+    first, last = scenario.warm_up, scenario.warm_up + scenario.steps
+    times = [0.0, *cluster.log.stepped][first : last + 1]
+    trained = [0, *cluster.log.trained]
+    began, ended = times[0], times[-1]
+    intervals = tuple(i for i in cluster.trace.until(ended) if i.ended > began and i.began < ended)
+    busy, idle = _shares(intervals, cluster.trace.uses, began, ended)
+    return Report(
+        steps=tuple(after - before for before, after in pairwise(times)),
+        began=began,
+        ended=ended,
+        tokens=trained[last] - trained[first],
+        trained_share=trained[last] / sum(engine.made() for engine in cluster.playing.engines.values()),
+        busy=busy,
+        idle=idle,
+        lag=_lag(cluster, first, last),
+        swaps=sum(i.kind == "suspend" for i in intervals),
+        moves=sum(ruling.kind == "engine_moved" for ruling in cluster.log.rulings),
+        handled=cluster.driver.handled,
+        events=cluster.clock.events,
+        intervals=intervals,
+        uses=dict(cluster.trace.uses),
+    )
+
+
+def _lag(cluster: "Cluster", first: int, last: int) -> dict[str, float]:
+    found = defaultdict(list)
+    for metric in cluster.log.metrics:
+        if metric.name == "staleness/start" and metric.stat == "mean" and first < metric.step <= last:
+            found[metric.agent].append(metric.value)
+    return {name: fmean(values) for name, values in sorted(found.items())}
+
+
+@dataclass(slots=True)
+class _Standing:
+    """Devices of one kind by what they do at a moment."""
+
+    held: int
+    doing: dict[int, list[str]]
+    at_work: int = 0
+    loading: int = 0
+    swapping: int = 0
+
+    def change(self, interval: Interval, begins: bool) -> None:
+        """Let a device begin or end with something."""
+        kinds = self.doing[interval.lease_id]
+        self._count(kinds, -1)
+        if begins:
+            kinds.append(interval.kind)
+        else:
+            kinds.remove(interval.kind)
+        self._count(kinds, 1)
+
+    def _count(self, kinds: list[str], sign: int) -> None:
+        if any(kind in BUSY for kind in kinds):
+            self.at_work += sign
+        elif "load" in kinds:
+            self.loading += sign
+        elif kinds:
+            self.swapping += sign
+
+
+def _shares(
+    intervals: Sequence[Interval], uses: dict[int, str], began: float, ended: float
+) -> tuple[dict[Use, float], dict[Use, dict[Cause, float]]]:
+    """Go through the window from edge to edge; each device's time between two edges has one cause."""
+    edges: list[tuple[float, bool, Interval]] = []
+    for interval in intervals:
+        edges.append((max(began, interval.began), True, interval))
+        edges.append((min(ended, interval.ended), False, interval))
+    edges.sort(key=lambda edge: (edge[0], not edge[1]))
+    all_of: dict[Use, _Standing] = {}
+    for use in USES:
+        leases = [lease for lease, own in uses.items() if own == use]
+        all_of[use] = _Standing(len(leases), {lease: [] for lease in leases})
+    busy: dict[Use, float] = dict.fromkeys(USES, 0.0)
+    idle: dict[Use, dict[Cause, float]] = {use: dict.fromkeys(CAUSES, 0.0) for use in USES}
+    at = began
+    for when, begins, interval in edges:
+        if when > at:
+            _add(all_of, (when - at) / (ended - began), busy, idle)
+            at = when
+        all_of["engine" if uses[interval.lease_id] == "engine" else "trainer"].change(interval, begins)
+    _add(all_of, (ended - at) / (ended - began), busy, idle)
+    return busy, idle
+
+
+def _add(
+    all_of: dict[Use, _Standing], share: float, busy: dict[Use, float], idle: dict[Use, dict[Cause, float]]
+) -> None:
+    """Add a share of the window to what every device did in it."""
+    for use, own in all_of.items():
+        if not own.held:
+            continue
+        each, other = share / own.held, all_of["trainer" if use == "engine" else "engine"]
+        busy[use] += each * own.at_work
+        idle[use]["weights"] += each * own.loading
+        idle[use]["swap"] += each * own.swapping
+        left = own.held - own.at_work - own.loading - own.swapping
+        idle[use][_cause(use, own, other)] += each * left
+
+
+def _cause(use: Use, own: _Standing, other: _Standing) -> Cause:
+    if own.at_work:
+        return "tail"
+    if other.at_work:
+        return "training" if use == "engine" else "rollout"
+    return "other"

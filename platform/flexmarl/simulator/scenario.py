@@ -1,0 +1,168 @@
+"""What is simulated: a specification, a workload, and how fast the machines are. Times are seconds.
+
+The defaults of `Machine` are of the class of an 8-billion-parameter model on one accelerator; nothing of them is
+measured here. `Delays` are the platform's own.
+"""
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from flexmarl.contracts.base import Strict
+from flexmarl.contracts.ids import Name
+from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.simulator import chance
+
+
+class Spread(Strict):
+    """A distribution: lognormal around a median or normal around a mean, cut to bounds, with a slow share on top."""
+
+    median: float | None = Field(default=None, ge=0.0)
+    """Of a lognormal distribution."""
+    mean: float | None = Field(default=None, ge=0.0)
+    """Of a normal distribution."""
+    sigma: float = Field(default=0.0, ge=0.0)
+    """Lognormal: standard deviation of the logarithm. Normal: standard deviation."""
+    least: float = Field(default=0.0, ge=0.0)
+    most: float = Field(default=float("inf"), gt=0.0)
+    slow_share: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Share of draws that take `slow` more."""
+    slow: float = Field(default=0.0, ge=0.0)
+
+    def draw(self, key: int) -> float:
+        """Return the value that belongs to a key."""
+        value = self._plain(key)
+        if self.slow_share and chance.uniform(key, 2) < self.slow_share:
+            value += self.slow
+        return value
+
+    def _plain(self, key: int) -> float:
+        middle = self.mean if self.median is None else self.median
+        if middle is None:
+            return self.least
+        if self.sigma:
+            noise = self.sigma * chance.normal(key, 1)
+            middle = middle + noise if self.median is None else middle * 2.718281828459045**noise
+        return min(self.most, max(self.least, middle))
+
+
+def _fixed(value: object) -> object:
+    return {"mean": value} if isinstance(value, int | float) else value
+
+
+Amount = Annotated[Spread, BeforeValidator(_fixed)]
+"""A number, or how it is spread."""
+
+
+class RoleLoad(Strict):
+    """What one turn of a role asks of an engine, in tokens."""
+
+    prompt: Amount = Spread(mean=512)
+    reply: Amount = Spread(median=256, sigma=1.0, least=1, most=8192)
+
+
+Stages = tuple[Annotated[tuple[Name, ...], Field(min_length=1)], ...]
+
+
+class Workload(Strict):
+    """How episodes of a team go: rounds of stages, in each of which some roles are asked beside each other."""
+
+    stages: Stages = Field(min_length=1)
+    """Of one round, in order; a stage waits for the one before."""
+    rounds: Amount = Spread(mean=1)
+    """Rounds of an episode."""
+    roles: dict[Name, RoleLoad] = {}
+    """Roles that differ from `each`."""
+    each: RoleLoad = RoleLoad()
+    environment: Amount = Spread()
+    """What the environment takes behind each stage."""
+    slow_start: Amount = Spread()
+    """What the environment takes beside that behind the first stage of an attempt."""
+    reward: Amount = Spread()
+    """What the reward of an episode takes."""
+    failure: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Share of attempts that break off at their end."""
+
+    def load(self, role: str) -> RoleLoad:
+        """Return what a turn of a role asks for."""
+        return self.roles.get(role, self.each)
+
+
+class EngineModel(Strict):
+    token: float = Field(default=0.01, gt=0.0)
+    """One decoding step for one request."""
+    batch: float = Field(default=48.0, gt=0.0)
+    """Requests beyond the first at which a step takes twice as long."""
+    prefill: float = Field(default=8_000.0, gt=0.0)
+    """Prompt tokens a second; prompts are computed one after the other, beside decoding."""
+    slots: int = Field(default=256, ge=1)
+    """Requests at once."""
+    kv_tokens: float = Field(default=float("inf"), gt=0.0)
+    """Prompt and reply tokens that its cache holds."""
+    load: float = Field(default=2.0, ge=0.0)
+    """From the command to new weights being served."""
+
+
+class TrainerModel(Strict):
+    token: float = Field(default=0.0002, ge=0.0)
+    """Gradient of one token."""
+    row: float = Field(default=0.0, ge=0.0)
+    """Beside its tokens, of which the ranks of a gang take whole ones each."""
+    micro_batch: float = Field(default=0.05, ge=0.0)
+    """Beside its tokens."""
+    step: float = Field(default=1.0, ge=0.0)
+    """Optimizer step and commit."""
+    swap: float = Field(default=5.0, ge=0.0)
+    """To suspend a policy, and to bring it back."""
+    form: float = Field(default=0.5, ge=0.0)
+    """To form a gang."""
+    create: float = Field(default=5.0, ge=0.0)
+    """To make a policy for the first time."""
+    checkpoint: float = Field(default=0.0, ge=0.0)
+
+
+class Delays(Strict):
+    """What the platform itself takes."""
+
+    report: float = Field(default=0.005, ge=0.0)
+    """From a fact to the driver's reading of it."""
+    decide: float = Field(default=0.0005, ge=0.0)
+    """The driver's work on one fact; facts are handled one after the other."""
+    hop: float = Field(default=0.003, ge=0.0)
+    """From a decision to the child that carries it out."""
+    pick_up: float = Field(default=0.01, ge=0.0)
+    """From a decision to a rollout worker that begins with it."""
+    start: float = Field(default=5.0, ge=0.0)
+    """To start a child."""
+
+
+class Machine(Strict):
+    engine: EngineModel = EngineModel()
+    trainer: TrainerModel = TrainerModel()
+    delays: Delays = Delays()
+    scale: dict[Name, float] = {}
+    """Policy -> how many times as long everything of it takes; absent: once."""
+
+    def times(self, policy: str) -> float:
+        """Return how many times as long everything of a policy takes."""
+        return self.scale.get(policy, 1.0)
+
+
+class Scenario(Strict):
+    """One simulation."""
+
+    spec: ExperimentSpec
+    workload: Workload
+    machine: Machine = Machine()
+    steps: int = Field(default=8, ge=1)
+    """Train steps that are counted."""
+    warm_up: int = Field(default=1, ge=0)
+    """Train steps before these."""
+    seed: int = Field(default=0, ge=0, lt=1 << 63)
+
+
+def scenario(document: dict[str, Any]) -> Scenario:
+    """Read a scenario; one without a workload's stages asks the agents one after the other."""
+    team = list(document.get("spec", {}).get("agents", {}))
+    workload = {"stages": [[name] for name in team]} | document.get("workload", {})
+    return Scenario.model_validate({**document, "workload": workload})

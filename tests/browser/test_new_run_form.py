@@ -1,0 +1,148 @@
+"""New run folds: few steps by keyboard, what is read alone is shown, an error opens its section and gets the focus."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.browser, pytest.mark.services, pytest.mark.slow]
+
+PAGE = "/runs/new?template=reference_game"
+MOST_STOPS = 40
+"""Steps by Tab through the whole page below its bar, with every section closed."""
+
+
+def ready(guest: Any) -> Any:
+    guest.goto(PAGE)
+    guest.page.locator("#start[aria-disabled=false]").wait_for()
+    return guest.page
+
+
+def field(page: Any, pointer: str) -> Any:
+    return page.locator(f"[data-pointer='{pointer}']")
+
+
+def opened(page: Any) -> list[str]:
+    found: list[str] = page.locator("#spec-form details[open]").evaluate_all(
+        "all => all.map(one => one.dataset.section)"
+    )
+    return found
+
+
+def stops(page: Any) -> int:
+    """How often Tab is pressed from the page's title until the focus leaves the page."""
+    page.locator("h1").click()
+    for count in range(400):
+        page.keyboard.press("Tab")
+        if page.evaluate("!document.activeElement || !document.activeElement.closest('main')"):
+            return count
+    raise AssertionError("Tab does not leave the page")
+
+
+def test_sections_fold_and_stay_as_they_were(seeded: Any, visit: Callable[..., Any]) -> None:
+    guest = visit(seeded)
+    guest.sign_in()
+    page = ready(guest)
+    assert opened(page) == ["team", "essentials"]
+    fold = page.locator("#fold-all")
+    fold.click()
+    assert fold.inner_text() == "Close all"
+    assert stops(page) > 100
+    fold.click()
+    assert opened(page) == []
+    assert stops(page) < MOST_STOPS
+    page.locator("#g-batch > summary").focus()
+    page.keyboard.press("Enter")
+    assert opened(page) == ["batch"]
+    page.locator("#g-run > summary").click()
+    page.get_by_label("Tags").fill("trial")
+    page.locator("#g-run > summary").click()
+    field(page, "/batch/max_carry").fill("5")
+    page.locator("#g-batch > summary").click()
+    head = page.locator("#g-batch > summary")
+    head.get_by_text("1 changed").wait_for()
+    assert "Most carries 5" in head.inner_text(), "a closed section says what is set in it"
+    assert "Tags trial" in page.locator("#g-run > summary").inner_text()
+    page.locator("#g-environment > summary").click()
+    page.get_by_role("link", name="Home", exact=True).first.click()
+    page.wait_for_url(f"{seeded.url}/")
+    page.go_back()
+    page.locator("#start[aria-disabled=false]").wait_for()
+    assert opened(page) == ["environment"]
+    assert field(page, "/batch/max_carry").input_value() == "5"
+    assert guest.complaints == []
+
+
+def test_only_what_is_read_is_shown_and_nothing_hidden_is_refused(seeded: Any, visit: Callable[..., Any]) -> None:
+    guest = visit(seeded)
+    guest.sign_in()
+    page = ready(guest)
+    page.locator("#fold-all").click()
+    loss, gate = field(page, "/algorithm/loss/type"), field(page, "/algorithm/loss/gate_positive")
+    assert not gate.is_visible()
+    loss.select_option("sapo")
+    gate.fill("2")
+    loss.select_option("ppo_clip")
+    assert not gate.is_visible()
+    assert field(page, "/algorithm/loss/dual_clip").is_visible()
+    page.get_by_text("1 change from the template").wait_for()
+    page.locator("#start[aria-disabled=false]").wait_for()
+    loss.select_option("sapo")
+    assert gate.input_value() == "2", "what was written is there again when it is read again"
+
+    least, most = (field(page, f"/policies/speaker/devices/{name}") for name in ("least", "most"))
+    field(page, "/mechanisms/allocation/type").select_option("static")
+    assert not most.is_visible(), "static devices do not change"
+    home = field(page, "/mechanisms/allocation/homes/speaker")
+    home.fill("1")
+    page.locator("[data-error='/mechanisms/allocation/homes/speaker']").get_by_text("Set [0].").wait_for()
+    field(page, "/resources/training_devices").fill("2")
+    page.locator("#start[aria-disabled=false]").wait_for()
+    field(page, "/policies/speaker/tuning/type").select_option("lora")
+    assert not least.is_visible(), "an adapter is trained on one device"
+    field(page, "/policies/speaker/tuning/rank").fill("4")
+    field(page, "/mechanisms/allocation/type").select_option("agent_centric")
+    assert not home.is_visible()
+    page.locator("#start[aria-disabled=false]").wait_for()
+    page.get_by_role("tab", name="YAML").click()
+    page.wait_for_function("() => document.querySelector('#yaml').value.includes('rank: 4')")
+    assert "homes: {}" in page.locator("#yaml").input_value(), "what is hidden is not sent"
+
+    page.get_by_role("tab", name="Form").click()
+    find = page.get_by_label("Find a setting")
+    find.fill("dual clip")
+    page.get_by_text("Dual clip is read when Loss is ppo clip.").wait_for()
+    find.fill("rank")
+    shown = page.locator("#spec-form [data-pointer]:visible").evaluate_all("all => all.map(one => one.dataset.pointer)")
+    assert shown == ["/policies/speaker/tuning/rank"]
+    find.press("Escape")
+    assert field(page, "/seed").is_visible(), "the sections are as they were before the search"
+
+
+@pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 390)])
+def test_an_error_opens_its_section_and_gets_the_focus(
+    seeded: Any, visit: Callable[..., Any], theme: str, width: int
+) -> None:
+    guest = visit(seeded, theme=theme, width=width)
+    guest.sign_in()
+    page = ready(guest)
+    assert "algorithm" not in opened(page)
+    field(page, "/algorithm/loss/type").select_option("gspo")
+    clip = field(page, "/algorithm/loss/clip_low")
+    clip.and_(page.locator("[aria-invalid=true]")).wait_for()
+    assert "algorithm" in opened(page), "an error elsewhere opens its section"
+    assert not clip.evaluate("node => node === document.activeElement"), "and takes the focus from nobody"
+    page.locator("#g-algorithm > summary").click()
+    page.locator("#start").focus()
+    page.keyboard.press("Enter")
+    assert clip.evaluate("node => node === document.activeElement"), "whoever wants to start is led to it"
+    assert clip.is_visible()
+    guest.keep(f"new-run-error-{width}-{theme}")
+    assert (guest.sideways(), guest.violations(within="#spec-form")) == (0, [])
+    for name in ("clip_low", "clip_high"):
+        field(page, f"/algorithm/loss/{name}").fill("0.0004")
+    page.locator("#start[aria-disabled=false]").wait_for()
+    page.locator("#fold-all").click()
+    page.locator("#spec-form details:not([open])").first.wait_for(state="hidden")
+    guest.keep(f"new-run-open-{width}-{theme}")
+    assert (guest.sideways(), guest.violations()) == (0, [])

@@ -1,0 +1,52 @@
+"""`manage.py simulate` as a person meets it."""
+
+import json
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from flexmarl.contracts.resolve import load_presets
+from flexmarl.simulator.library import compose, load_workloads
+
+SMALL = ["--set", "spec.batch.tasks_per_step=4", "--set", "spec.batch.episodes_per_task=2", "--steps", "2"]
+
+
+def told(*arguments: str) -> str:
+    out = StringIO()
+    call_command("simulate", *SMALL, *arguments, stdout=out)
+    return out.getvalue()
+
+
+def test_presets_are_compared_and_written(tmp_path: Path):
+    figures, page = tmp_path / "figures.json", tmp_path / "page.html"
+    shown = told("flexmarl", "sync", "--workload", "long_tail", "--json", str(figures), "--timeline", str(page))
+    assert [line.split()[0] for line in shown.splitlines()] == ["preset", "flexmarl", "sync"]
+    written = json.loads(figures.read_text())["presets"]
+    assert written["flexmarl"][0]["step_s"] <= written["sync"][0]["step_s"]
+    assert f"{written['sync'][0]['step_s']:.4g}" in shown
+    assert page.read_text().count("Plotly.newPlot(") == 2
+
+
+@pytest.mark.parametrize("workload", load_workloads())
+@pytest.mark.parametrize("preset", load_presets())
+def test_every_workload_goes_with_every_preset(workload: str, preset: str):
+    assert compose(workload, preset).spec.agents
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--workload", "hubb"], "--workload hubb does not exist. Known: hub, long_tail"),
+        (["nobody"], "/preset: nobody does not exist."),
+        (["sync", "--set", "spec.batch.tasks_per_step=many"], "/spec/batch/tasks_per_step: .* valid integer"),
+        (["bounded_async", "--set", "spec.mechanisms.ordered=true"], "/spec/mechanisms/lag_policy/bound: "),
+        (["sync", "--set", "steps"], "--set steps is no PATH=VALUE"),
+        (["sync", "--seeds", "0"], "--steps and --seeds are whole numbers from 1"),
+        (["sync", "--workload", "nowhere.yaml"], "--workload nowhere.yaml cannot be read"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused_by_name(arguments: list[str], text: str):
+    with pytest.raises(CommandError, match=text):
+        told(*arguments)

@@ -1,0 +1,129 @@
+"""The model of an engine against arithmetic that can be done by hand."""
+
+import pytest
+
+from flexmarl.contracts.wire import PolicyPin
+from flexmarl.simulator.clock import Clock
+from flexmarl.simulator.engines import Engine, Turn
+from flexmarl.simulator.scenario import EngineModel
+from flexmarl.simulator.trace import Trace
+
+MODEL = EngineModel(token=0.01, batch=10.0, prefill=1000.0, slots=4)
+
+
+class Bench:
+    def __init__(self, model: EngineModel = MODEL) -> None:
+        self.clock, self.trace = Clock(), Trace()
+        self.engine = Engine(self.clock, self.trace, model, 1)
+        self.ended: dict[str, float] = {}
+        self.serve(0)
+
+    def serve(self, version: int, keeps: tuple[int, ...] = ()) -> None:
+        self.engine.serve("a", PolicyPin(version=version, digest=f"{version:064x}"), keeps)
+
+    def turn(self, name: str, reply: int, prompt: float = 0.0, version: int = 0, follow: str = "") -> Turn:
+        def done(turn: Turn) -> None:
+            self.ended[name] = self.clock.now
+
+        return Turn("a", PolicyPin(version=version, digest=""), follow, prompt, reply, done)
+
+    def ask(self, name: str, reply: int, prompt: float = 0.0, version: int = 0, follow: str = "") -> Turn:
+        turn = self.turn(name, reply, prompt, version, follow)
+        self.engine.ask(turn)
+        return turn
+
+    def play(self) -> dict[str, float]:
+        while self.clock.step():
+            pass
+        return self.ended
+
+
+def test_a_reply_alone_takes_its_prompt_and_one_step_per_token():
+    bench = Bench()
+    bench.ask("one", reply=100, prompt=500)
+    assert bench.play() == pytest.approx({"one": 0.5 + 100 * 0.01})
+
+
+def test_a_neighbour_slows_each_step_while_it_is_there():
+    bench = Bench()
+    bench.ask("long", reply=100)
+    bench.ask("short", reply=50)
+    both = 50 * 0.01 * 1.1
+    assert bench.play() == pytest.approx({"short": both, "long": both + 50 * 0.01})
+    assert bench.engine.made() == pytest.approx(150)
+
+
+def test_who_finds_no_slot_waits_for_one():
+    bench = Bench(MODEL.model_copy(update={"slots": 1}))
+    bench.ask("one", reply=100)
+    bench.ask("two", reply=100)
+    assert (bench.engine.running, bench.engine.waiting) == (1, 1)
+    assert bench.play() == pytest.approx({"one": 1.0, "two": 2.0})
+
+
+def test_who_does_not_fit_into_the_cache_waits_for_room():
+    bench = Bench(MODEL.model_copy(update={"kv_tokens": 250.0}))
+    for name in ("one", "two", "three", "four"):
+        bench.ask(name, reply=100, prompt=0)
+    assert (bench.engine.running, bench.engine.waiting) == (2, 2)
+    both = 100 * 0.011
+    assert bench.play() == pytest.approx({"one": both, "two": both, "three": 2 * both, "four": 2 * both})
+
+
+def test_a_dropped_turn_leaves_nothing_behind():
+    bench = Bench()
+    gone, stays = bench.ask("gone", reply=100), bench.ask("stays", reply=100)
+    bench.clock.at(0.55, bench.engine.drop, gone)
+    assert bench.play() == pytest.approx({"stays": 0.55 + 50 * 0.01})
+    assert gone.made == pytest.approx(50)
+    assert (stays.phase, bench.engine.running) == ("ended", 0)
+
+
+def test_a_turn_that_moved_goes_on_with_the_tokens_it_has():
+    bench = Bench()
+    other = Engine(bench.clock, bench.trace, MODEL, 2)
+    other.serve("a", PolicyPin(version=0, digest="0" * 64), ())
+    turn = bench.ask("moved", reply=100, prompt=100)
+
+    def move() -> None:
+        bench.engine.drop(turn)
+        other.ask(turn)
+
+    bench.clock.at(0.1 + 0.4, move)  # 40 tokens are made
+    assert bench.play() == pytest.approx({"moved": 0.5 + 0.14 + 0.6})  # its prompt and they are computed again
+
+
+@pytest.mark.parametrize(
+    ("follow", "segments", "end"),
+    [
+        ("continue", [0, 40], 0.1 + 1.0),
+        ("resume", [0, 40], 0.1 + 0.4 + 0.14 + 0.6),
+        ("restart_turn", [], 0.1 + 0.4 + 0.1 + 1.0),
+    ],
+)
+def test_new_weights_take_a_running_reply_over(follow: str, segments: list[int], end: float):
+    bench = Bench()
+    turn = bench.ask("one", reply=100, prompt=100, follow=follow)
+    bench.clock.at(0.5001, bench.serve, 1)
+    assert bench.play()["one"] == pytest.approx(end, abs=0.01)
+    assert (turn.segments, turn.version) == (segments, 1)
+
+
+def test_old_weights_are_held_for_those_that_pin_them():
+    bench = Bench()
+    bench.serve(1)
+    pinned = bench.turn("old", 10)
+    assert bench.engine.held.answering(pinned).version == 0
+    bench.serve(2, keeps=(1,))
+    assert bench.engine.held.answering(pinned) is None
+    assert bench.engine.held.answering(bench.turn("kept", 10, version=1)).version == 1
+    assert bench.engine.held.answering(bench.turn("follows", 10, version=1, follow="continue")).version == 2
+
+
+def test_it_generates_from_the_first_to_the_last_token():
+    bench = Bench()
+    bench.ask("one", reply=10, prompt=100)
+    bench.play()
+    (interval,) = bench.trace.until(9.0)
+    assert (interval.kind, interval.began, interval.ended) == ("generate", pytest.approx(0.1), pytest.approx(0.2))
+    assert interval.tokens == pytest.approx(10)

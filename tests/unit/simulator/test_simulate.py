@@ -1,0 +1,174 @@
+"""Whole simulated runs: the real core under every preset, and laws that hold whatever it decides."""
+
+import json
+from typing import Any
+
+import pytest
+
+from flexmarl.contracts.resolve import load_presets, resolve
+from flexmarl.simulator import Report, SimulationError, simulate
+from flexmarl.simulator.cluster import Cluster
+from flexmarl.simulator.playing import Playing
+from flexmarl.simulator.scenario import Scenario, scenario
+
+BATCH = {"tasks_per_step": 8, "episodes_per_task": 4, "micro_batch_groups": 2, "rollout_groups": 2}
+
+
+def told(preset: str = "flexmarl", *, seed: int = 1, spec: dict[str, Any] | None = None, **workload: Any) -> Scenario:
+    written = {"batch": BATCH, "resources": {"rollout_devices": 2}} | (spec or {})
+    resolved = resolve(written, preset=preset, template="reference_game")
+    stages = {"stages": [["speaker"], ["listener"]], "environment": 0.5}
+    return scenario({"spec": resolved.document, "workload": stages | workload, "seed": seed, "steps": 4})
+
+
+@pytest.fixture(scope="module")
+def reports() -> dict[str, Report]:
+    return {name: simulate(told(name)) for name in load_presets()}
+
+
+def test_every_preset_trains(reports: dict[str, Report]):
+    for report in reports.values():
+        assert len(report.steps) == 4
+        assert report.tokens > 0
+
+
+def test_overlap_and_lag_buy_what_they_promise(reports: dict[str, Report]):
+    step = {name: report.step_s for name, report in reports.items()}
+    assert step["flexmarl"] < step["sync"]
+    assert step["wavefront"] < step["flexmarl"]
+    assert step["one_step_off"] < step["flexmarl"]
+    assert step["bounded_async"] < step["one_step_off"]
+    lag = {name: report.figures()["lag"] for name, report in reports.items()}
+    assert lag["sync"] == lag["flexmarl"] == lag["wavefront"] == 0.0
+    assert 0.0 < lag["one_step_off"] <= 1.0
+    assert 0.0 < lag["bounded_async"] <= 2.0
+
+
+def test_every_moment_of_every_device_has_one_cause(reports: dict[str, Report]):
+    for report in reports.values():
+        for use in ("engine", "trainer"):
+            assert report.busy[use] + sum(report.idle[use].values()) == pytest.approx(1.0)
+            assert min(report.idle[use].values()) >= 0.0
+
+
+def test_strictly_on_policy_schedules_train_the_same_tokens(reports: dict[str, Report]):
+    """What is said depends on the turn alone, so schedulers are compared on the same replies."""
+    assert reports["sync"].tokens == reports["flexmarl"].tokens == reports["group_stream"].tokens
+    assert reports["sync"].trained_share > 0.97
+
+
+def test_equal_scenarios_give_equal_results_and_seeds_differ():
+    one, again, other = simulate(told()), simulate(told()), simulate(told(seed=2))
+    assert one == again
+    assert one.figures() != other.figures()
+
+
+def test_a_step_takes_what_its_parts_take_at_least():
+    """Two episodes on an engine each, no noise: rollout, gradient, optimizer step and publication in a row."""
+    batch = {"tasks_per_step": 1, "episodes_per_task": 2, "micro_batch_groups": 1, "rollout_groups": 1}
+    plain = told("sync", spec={"batch": batch}, environment=0, each={"prompt": 0, "reply": 100})
+    report = simulate(plain)
+    engine, trainer = plain.machine.engine, plain.machine.trainer
+    decode = 2 * 100 * engine.token
+    train = 2 * (trainer.micro_batch + 200 * trainer.token) + 2 * trainer.step
+    assert decode + train + engine.load < report.step_s < (decode + train + engine.load) * 1.1
+
+
+@pytest.mark.parametrize(
+    "mechanisms",
+    [
+        {"redundancy": {"type": "extra_members", "extra": 2}},
+        {"redundancy": {"type": "extra_environments", "extra": 2}},
+        {"redundancy": {"type": "extra_groups", "extra": 4, "surplus": "cancel"}},
+        {"parallel": {"episodes": 6, "members": 2}},
+        {"router": "length_aware"},
+    ],
+)
+def test_options_of_rollout_are_played(mechanisms: dict[str, Any]):
+    assert simulate(told(spec={"mechanisms": mechanisms}, failure=0.2)).tokens > 0
+
+
+def test_a_second_environment_saves_a_step_from_one_that_hangs():
+    slow = {"environment": {"mean": 0.5, "slow_share": 0.05, "slow": 300.0}}
+    alone = simulate(told(**slow))
+    beside = simulate(told(spec={"mechanisms": {"redundancy": {"type": "extra_environments", "extra": 2}}}, **slow))
+    assert beside.step_s < alone.step_s / 2
+    assert beside.tokens == alone.tokens
+
+
+def test_engines_that_hold_one_policy_are_moved_to_where_turns_wait():
+    hub = {"roles": {"speaker": {"reply": 4000}, "listener": {"reply": 50}}, "stages": [["speaker", "listener"]]}
+    resources = {"rollout_devices": 6, "engine_policies": 1}
+    still = simulate(told(spec={"resources": resources}, **hub))
+    moving = simulate(told(spec={"resources": resources, "mechanisms": {"mover": "demand"}}, **hub))
+    assert still.moves == 0
+    assert moving.moves > 0
+    assert moving.step_s < still.step_s
+
+
+def test_policies_share_a_trainer_by_swapping():
+    resources = {"rollout_devices": 2, "training_devices": 1, "trainer_policies": 1}
+    assert simulate(told(spec={"resources": resources})).swaps >= 4
+
+
+def test_nothing_is_lost_on_the_way(monkeypatch: pytest.MonkeyPatch):
+    """Every turn that is asked ends, is cancelled or is still somewhere; engines make no token of anybody else."""
+    asked = []
+    make = Playing._turn
+
+    def counted(self: Playing, *arguments: Any) -> Any:
+        asked.append(make(self, *arguments))
+        return asked[-1]
+
+    monkeypatch.setattr(Playing, "_turn", counted)
+    given = told("bounded_async", failure=0.1)
+    cluster = Cluster(given)
+    cluster.start()
+    while len(cluster.log.stepped) < 4:
+        assert cluster.clock.step()
+    engines = cluster.playing.engines.values()
+    on_their_way = [turn for turn in asked if turn.phase != "ended"]
+    held = [turn for engine in engines for policy in engine.held.newest for turn in engine.asked_of(policy)]
+    assert {id(turn) for turn in held} <= {id(turn) for turn in on_their_way}
+    made = sum(turn.made for turn in asked if turn.phase == "ended")
+    running = sum(engine._batch.made(turn) for engine in engines for turn in engine._batch.turns())
+    assert sum(engine.made() for engine in engines) == pytest.approx(made + running, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "redundancy",
+    [
+        {"type": "extra_environments", "extra": 2},
+        {"type": "extra_members", "extra": 2},
+        {"type": "extra_groups", "extra": 4, "surplus": "cancel"},
+    ],
+)
+def test_engines_make_nothing_for_what_counts_no_more(redundancy: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
+    whose = {}
+    make = Playing._turn
+
+    def noted(self: Playing, episode: Any, *arguments: Any) -> Any:
+        turn = make(self, episode, *arguments)
+        whose[id(turn)] = (turn, episode)
+        return turn
+
+    monkeypatch.setattr(Playing, "_turn", noted)
+    cluster = Cluster(told(spec={"mechanisms": {"redundancy": redundancy}}))
+    cluster.start()
+    while len(cluster.log.stepped) < 3:
+        assert cluster.clock.step()
+        for engine in cluster.playing.engines.values():
+            for policy in engine.held.newest:
+                episodes = [whose[id(turn)][1] for turn in engine.asked_of(policy)]
+                assert not any(episode.over or episode.group.over for episode in episodes)
+    assert any(episode.over and turn.made < turn.reply for turn, episode in whose.values())
+
+
+def test_a_run_that_cannot_end_says_why():
+    hopeless = told(failure=0.999, spec={"batch": BATCH | {"max_attempts": 1}})
+    with pytest.raises(SimulationError, match="The run ended after 2 of 5 steps: failed: no episode group of 2 coh"):
+        simulate(hopeless)
+
+
+def test_a_report_is_plain_numbers():
+    json.dumps(simulate(told()).figures(), allow_nan=False)

@@ -1,0 +1,169 @@
+"""Fields of the form of a run, from the JSON Schema of the specification: of what kind, within what bounds.
+
+Pure. A field with one legal value offers no choice and is left out; the YAML tab shows everything. Where the type of an
+object is a choice, the fields of all its types are there, and the page shows those of the chosen one.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from webui.formats import number
+from webui.forms.labels import LABELS, LABELS_AT
+from webui.forms.schema import Schema, deref, node_at, types, value_at, variant, without_null
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One input: where it is in the document, and of what kind: number, integer, text, choice, flag, pairs, whole
+    numbers with commas between (`list`), or the type of an object (`variant`)."""
+
+    pointer: str
+    label: str
+    kind: str
+    value: Any
+    options: tuple[str, ...] = ()
+    low: float | None = None
+    high: float | None = None
+    optional: bool = False
+    help: str = ""
+    plain: Any = None
+    """What it is without a word of people."""
+    when: tuple[str, ...] = ()
+    """Types of its object that have it; empty: all."""
+    of: str = ""
+    """The policy it is a setting of, where each has its own."""
+
+    @property
+    def broad(self) -> bool:
+        """Whether what is written here is long."""
+        return self.kind == "pairs" or self.pointer.endswith(("/url", "/adapter"))
+
+    @property
+    def hint(self) -> str:
+        """What the schema says of the field, and its legal range in words."""
+        bounds = {"from": self.low, "to": self.high}
+        given = [
+            f"{word} {number(value, 0 if value == int(value) else 2)}"
+            for word, value in bounds.items()
+            if value is not None
+        ]
+        text = " ".join(given)
+        return " ".join(part for part in (self.help, f"{text[:1].upper()}{text[1:]}." if text else "") if part)
+
+
+OPTIONAL = {"/budget/target": "/budget/target/value"}
+"""An object that may be absent -> the one field that stands for it."""
+_CHOSEN = {
+    "/reward": "What an episode earns: its environment's own scores, or what a reward function makes of it.",
+    "/algorithm/shaping": "What a row's reward counts as before it is compared: as it is, or seen beside more.",
+    "/algorithm/kl/reference": "Which of its earlier versions a policy is kept near to.",
+}
+_TUNING = "What is trained: every weight, or a low-rank adapter beside the model, which stays as it is."
+
+
+def chosen_types(document: Schema) -> dict[str, str]:
+    """Return the objects whose type people choose here -> what is chosen."""
+    return {**_CHOSEN, **{f"/policies/{policy}/tuning": _TUNING for policy in document["policies"]}}
+
+
+def unions(document: Schema, schema: Schema) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return what each type of an object is without a word of people, by pointer and type."""
+    return {
+        root: {
+            tag: {name: node["default"] for name, node in own.items() if "default" in node} | {"type": tag}
+            for tag, own in types(schema, document, root).items()
+        }
+        for root in chosen_types(document)
+    }
+
+
+def one_field(document: Schema, schema: Schema, pointer: str) -> Field | None:
+    """Describe the field at a pointer; None when the document has none there."""
+    value = value_at(document, pointer)
+    node = node_at(schema, document, pointer)
+    if node is None or isinstance(value, Mapping):
+        return None
+    return described(pointer, value, node, schema)
+
+
+def fields_at(document: Schema, schema: Schema, pointer: str, without: frozenset[str]) -> Iterator[Field]:
+    """Describe every field from a pointer downwards, in the order of the schema."""
+    if pointer in without:
+        return
+    if pointer in OPTIONAL:
+        yield from _optional_object(document, schema, pointer)
+        return
+    if pointer in chosen_types(document):
+        yield from (one for one in _union(document, schema, pointer) if one.pointer not in without)
+        return
+    value, node = value_at(document, pointer), node_at(schema, document, pointer)
+    if isinstance(value, Mapping):
+        for key in _ordered(value, node, schema):
+            yield from fields_at(document, schema, f"{pointer}/{key}", without)
+        return
+    made = described(pointer, value, node, schema) if node is not None else None
+    if made is not None:
+        yield made
+
+
+def described(pointer: str, value: Any, node: Schema, schema: Schema) -> Field | None:
+    """Describe a field from its schema; None when it leaves no choice, or is of no kind that an input can take."""
+    base, optional = without_null(deref(node, schema), schema)
+    leaf = pointer.rpartition("/")[2]
+    label = LABELS_AT.get(pointer) or LABELS.get(leaf) or leaf.replace("_", " ").capitalize()
+    text = " ".join(str(node.get("description") or base.get("description") or "").partition("\n\n")[0].split())
+    options = tuple(str(option) for option in base.get("enum", ()))
+    plain = node.get("default")
+    if "const" in base or len(options) == 1:
+        return None
+    if options:
+        return Field(pointer, label, "choice", value, options, help=text, plain=plain)
+    kind = {"integer": "integer", "number": "number", "boolean": "flag", "string": "text", "object": "pairs"}.get(
+        str(base.get("type"))
+    )
+    low, high = base.get("minimum"), base.get("maximum")
+    if kind is None or (low is not None and low == high):
+        return None
+    return Field(pointer, label, kind, value, (), low, high, optional, text, plain)
+
+
+def _ordered(value: Schema, node: Schema | None, schema: Schema) -> list[str]:
+    """Keys in the order of the schema; a document that came from a database has lost its own."""
+    known = list(variant(deref(node or {}, schema), value, schema).get("properties", {}))
+    return sorted(value, key=lambda key: known.index(key) if key in known else len(known))
+
+
+def _optional_object(document: Schema, schema: Schema, pointer: str) -> Iterator[Field]:
+    """One field for an object that may be absent."""
+    shown = OPTIONAL[pointer]
+    node = node_at(schema, document, pointer) or {}
+    inner = variant(deref(node, schema), {}, schema)
+    leaf = inner.get("properties", {}).get(shown.rpartition("/")[2])
+    made = described(shown, value_at(document, shown), leaf, schema) if leaf is not None else None
+    if made is not None:
+        yield Field(made.pointer, made.label, made.kind, made.value, optional=True, help="Empty: never.")
+
+
+def _union(document: Schema, schema: Schema, root: str) -> Iterator[Field]:
+    """The choice of a type, then each field of any of them once: those of one type before those of several."""
+    own_types = types(schema, document, root)
+    label = LABELS_AT.get(f"{root}/type") or root.rpartition("/")[2].capitalize()
+    plain = (node_at(schema, document, root) or {}).get("default") or {}
+    yield Field(
+        f"{root}/type",
+        label,
+        "variant",
+        value_at(document, f"{root}/type"),
+        tuple(own_types),
+        help=chosen_types(document)[root],
+        plain=plain.get("type"),
+    )
+    nodes = {name: node for own in own_types.values() for name, node in own.items() if name != "type"}
+    when = {name: tuple(tag for tag, own in own_types.items() if name in own) for name in nodes}
+    for name in sorted(nodes, key=lambda name: len(when[name]) > 1):
+        pointer = f"{root}/{name}"
+        value = value_at(document, pointer)
+        made = described(pointer, nodes[name].get("default") if value is None else value, nodes[name], schema)
+        if made is not None:
+            yield replace(made, when=when[name])

@@ -1,0 +1,174 @@
+"""Which fields of a run stand together, which of them are there from the start, and when each is read.
+
+Pure: the resolved document of a template and the schema in, sections out. When a setting is read comes from
+`flexmarl.contracts.reads`, where refusals come from as well: the page has no list of its own.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from flexmarl.contracts.reads import READ, Choice, Ways
+from webui.forms.fields import Field, fields_at, one_field
+from webui.forms.schema import Schema, value_at
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Fields under a heading of their own; without a title they stand alone."""
+
+    title: str
+    roles: tuple[str, ...]
+    fields: tuple[Field, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Fields that fold together."""
+
+    name: str
+    title: str
+    parts: tuple[Part, ...]
+    opened: bool = False
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        return tuple(field for part in self.parts for field in part.fields)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRow:
+    role: str
+    policy: str
+    fields: tuple[Field | None, ...]
+    """Model, training, most tokens, temperature, learning rate; None where the agent has no such value."""
+
+
+ESSENTIALS = (
+    "/algorithm/advantage/type",
+    "/algorithm/loss/type",
+    "/mechanisms/lag_policy/bound",
+    "/batch/tasks_per_step",
+    "/batch/episodes_per_task",
+    "/budget/train_steps",
+    "/budget/target/value",
+)
+"""What nearly every new run changes, beside its team."""
+_SECTIONS = (
+    ("environment", "Environment", ("/environment", "/reward")),
+    ("batch", "Batch", ("/batch",)),
+    ("algorithm", "Algorithm", ("/algorithm", "/sampling")),
+    ("policies", "Policies", ()),
+    ("pipeline", "Pipeline", ("/mechanisms",)),
+    ("resources", "Resources", ("/resources",)),
+    ("budget", "Budget", ("/budget", "/evaluation", "/checkpoints", "/seed")),
+)
+_WITHOUT = frozenset({"/environment/type", "/environment/latency", "/budget/target", *ESSENTIALS})
+_OF_POLICIES = (
+    "precision",
+    "activations",
+    "tuning",
+    "devices",
+    "optimizer/final_learning_rate_share",
+    "optimizer/weight_decay",
+    "optimizer/grad_clip_norm",
+)
+_HOMES = "/mechanisms/allocation/homes"
+
+
+def agent_rows(document: Schema, schema: Schema) -> list[AgentRow]:
+    """One row per agent with the values people change most."""
+    rows = []
+    for role, agent in document["agents"].items():
+        policy = agent.get("policy") or role
+        pointers = (
+            f"/policies/{policy}/model/size",
+            f"/agents/{role}/trainable",
+            f"/agents/{role}/sampling/max_tokens",
+            f"/agents/{role}/sampling/temperature",
+            f"/policies/{policy}/optimizer/learning_rate",
+        )
+        rows.append(AgentRow(role, policy, tuple(one_field(document, schema, pointer) for pointer in pointers)))
+    return rows
+
+
+def sections(document: Schema, schema: Schema) -> list[Section]:
+    """All other sections, without fields that leave no choice."""
+    first = (one_field(document, schema, pointer) for pointer in ESSENTIALS)
+    essentials = tuple(_optional(field) for field in first if field is not None)
+    found = [Section("essentials", "Essentials", (Part("", (), essentials),), opened=True)]
+    for name, title, roots in _SECTIONS:
+        if name == "policies":
+            parts = tuple(_of_policy(document, schema, policy) for policy in document["policies"])
+        else:
+            parts = (Part("", (), tuple(f for root in roots for f in fields_at(document, schema, root, _WITHOUT))),)
+        if any(part.fields for part in parts):
+            found.append(Section(name, title, parts))
+    return found
+
+
+def _optional(field: Field) -> Field:
+    """An object that may be absent has one field, which may be empty."""
+    return replace(field, optional=True, help="Empty: never.") if field.pointer == "/budget/target/value" else field
+
+
+def _of_policy(document: Schema, schema: Schema, policy: str) -> Part:
+    """How a policy is computed and where it is trained."""
+    at = f"/policies/{policy}"
+    fields = [field for name in _OF_POLICIES for field in fields_at(document, schema, f"{at}/{name}", frozenset())]
+    labels = {f"{at}/devices/least": "Devices, least", f"{at}/devices/most": "Devices, most"}
+    named = [replace(field, of=policy, label=labels.get(field.pointer, field.label)) for field in fields]
+    homes = value_at(document, f"{_HOMES}/{policy}") or ()
+    named.append(
+        Field(
+            f"{_HOMES}/{policy}",
+            "Trained on",
+            "list",
+            tuple(homes),
+            optional=True,
+            of=policy,
+            help="Numbers of the run's trainer devices, counted from 0, with commas between: as many as its least. "
+            "Empty: the devices with the fewest policies.",
+        )
+    )
+    roles = tuple(role for role, agent in document["agents"].items() if (agent.get("policy") or role) == policy)
+    return Part(policy, roles, tuple(named))
+
+
+def reads(fields: Iterable[Field]) -> dict[str, dict[str, Any]]:
+    """Return for each setting that is read under some choices only: in which ways, and whether its object's type
+    brings and takes it (`own`), and whether its default is to be absent."""
+    found = {}
+    for field in fields:
+        ways = _typed(field) if field.when else _ways(field.pointer)
+        if ways:
+            told = [[_plain(choice) for choice in way] for way in ways]
+            found[field.pointer] = {"ways": told, "own": bool(field.when), "absent": field.kind == "list"}
+    return found
+
+
+def plain(fields: Iterable[Field]) -> dict[str, Any]:
+    """Return what each field is without a word of people."""
+    return {field.pointer: field.plain for field in fields}
+
+
+def _typed(field: Field) -> Ways:
+    return ((Choice(f"{field.pointer.rpartition('/')[0]}/type", field.when),),)
+
+
+def _ways(pointer: str) -> Ways:
+    parts = pointer.split("/")
+    policy = parts[2] if parts[1] == "policies" else ""
+    named = "/".join(["", "policies", "*", *parts[3:]]) if policy else pointer
+    ways = READ.get(named) or READ.get(named.rpartition("/")[0]) or ()
+    return tuple(tuple(replace(one, pointer=one.pointer.replace("*", policy)) for one in way) for way in ways)
+
+
+def _plain(choice: Choice) -> dict[str, Any]:
+    return {"pointer": choice.pointer, "values": list(choice.values), "not": choice.negated}
+
+
+def every_field(rows: Iterable[AgentRow], found: Iterable[Section]) -> Iterator[Field]:
+    """Return all fields of the page."""
+    yield from (field for row in rows for field in row.fields if field is not None)
+    yield from (field for section in found for field in section.fields)

@@ -1,0 +1,146 @@
+"""`manage.py simulate`: what a workload takes under one or several presets, without devices and without waiting."""
+
+import json
+from argparse import ArgumentParser
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import yaml
+from django.contrib.staticfiles import finders
+from django.core.management.base import BaseCommand, CommandError
+
+from flexmarl.contracts.problems import SpecProblems
+from flexmarl.contracts.resolve import layered, load_presets
+from flexmarl.simulator import Report, SimulationError, simulate
+from flexmarl.simulator.library import compose, load_workloads
+from webui.figures.gantt import gantt
+
+COLUMNS = {
+    "step_s": "step, s",
+    "tokens_s": "tokens/s",
+    "engine_busy": "engines",
+    "trainer_busy": "trainers",
+    "trained_share": "trained",
+    "lag": "lag",
+    "swaps": "swaps",
+    "moves": "moves",
+}
+PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>{title}</title><body>{divs}
+<script>{library}</script><script>{calls}</script></body></html>
+"""
+
+
+class Command(BaseCommand):
+    """Needs no database and no service."""
+
+    help = "Simulate a workload under presets: time per step, throughput, where device time goes."
+    requires_system_checks: Sequence[str] = ()
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Take what is simulated and where the results go."""
+        known = ", ".join(load_workloads())
+        parser.add_argument("presets", nargs="*", help="presets to compare; all of them when absent")
+        parser.add_argument("--workload", default="hub", help=f"a name ({known}) or a YAML file of the same form")
+        parser.add_argument("--steps", type=int, default=8, help="train steps that count; one more before them")
+        parser.add_argument("--seeds", type=int, default=1, help="repetitions with other replies and environments")
+        parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", dest="changes",
+                            help="a change, e.g. spec.batch.tasks_per_step=32; may be repeated")  # fmt: skip
+        parser.add_argument("--json", type=Path, help="write all figures here")
+        parser.add_argument("--timeline", type=Path, help="write an HTML page with what every device did here")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Simulate, and show a row per preset."""
+        if options["steps"] < 1 or options["seeds"] < 1:
+            raise CommandError("--steps and --seeds are whole numbers from 1.")
+        presets = options["presets"] or list(load_presets())
+        changes = layered({"steps": options["steps"]}, *(_change(text) for text in options["changes"]))
+        workload = _workload(options["workload"])
+        if isinstance(workload, str) and workload not in load_workloads():
+            known = ", ".join(load_workloads())
+            raise CommandError(f"--workload {workload} does not exist. Known: {known}; or the path of a YAML file.")
+        found: dict[str, list[Report]] = {}
+        self.stdout.write(_line("preset", COLUMNS.values()))
+        for preset in presets:
+            try:
+                found[preset] = [
+                    simulate(compose(workload, preset, changes | {"seed": seed})) for seed in range(options["seeds"])
+                ]
+            except SpecProblems as refused:
+                if options["presets"]:
+                    raise CommandError(
+                        "\n".join(f"{p.pointer}: {p.detail} {p.hint}" for p in refused.problems)
+                    ) from refused
+                self.stdout.write(f"{preset:<16} {refused.problems[0].pointer}: {refused.problems[0].detail}")
+                continue
+            except SimulationError as ended:
+                self.stdout.write(f"{preset:<16} {ended}")
+                continue
+            self.stdout.write(_line(preset, (_cell(name, found[preset]) for name in COLUMNS)))
+        if options["json"]:
+            options["json"].write_text(json.dumps(_document(options, found), indent=1))
+        if options["timeline"] and found:
+            options["timeline"].write_text(_page(found))
+
+
+def _workload(named: str) -> str | Mapping[str, Any]:
+    if not named.endswith((".yaml", ".yml")):
+        return named
+    try:
+        document = yaml.safe_load(Path(named).read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise CommandError(f"--workload {named} cannot be read: {error}") from error
+    if not isinstance(document, dict) or not isinstance(document.get("scenario"), dict):
+        raise CommandError(f"--workload {named} has no mapping `scenario`, as the built-in ones have.")
+    return dict(document["scenario"])
+
+
+def _change(text: str) -> dict[str, Any]:
+    path, _, value = text.partition("=")
+    if not path or not value:
+        raise CommandError(f"--set {text} is no PATH=VALUE, e.g. spec.batch.tasks_per_step=32")
+    changed: Any = yaml.safe_load(value)
+    for name in reversed(path.split(".")):
+        changed = {name: changed}
+    return dict(changed)
+
+
+def _line(first: str, cells: Any) -> str:
+    return f"{first:<16}" + "".join(f"{cell:>16}" for cell in cells)
+
+
+def _cell(name: str, reports: list[Report]) -> str:
+    values = [report.figures()[name] for report in reports]
+    shown = f"{fmean(values):.1%}" if name.endswith(("_busy", "_share")) else f"{fmean(values):.4g}"
+    return f"{shown} ±{stdev(values):.2g}" if len(values) > 1 and name in ("step_s", "tokens_s") else shown
+
+
+def _document(options: Mapping[str, Any], found: Mapping[str, list[Report]]) -> dict[str, Any]:
+    return {
+        "workload": options["workload"],
+        "steps": options["steps"],
+        "changes": options["changes"],
+        "presets": {
+            name: [
+                report.figures() | {"idle": report.idle, "handled": report.handled, "events": report.events}
+                for report in reports
+            ]
+            for name, reports in found.items()
+        },
+    }
+
+
+def _page(found: Mapping[str, list[Report]]) -> str:
+    """Return a page that needs nothing beside itself."""
+    path = finders.find("webui/vendor/plotly/plotly-basic.min.js")
+    if not isinstance(path, str):
+        raise CommandError("The drawing library is not among the static files.")
+    figures = {name: gantt(name, reports[0].intervals, reports[0].uses) for name, reports in found.items()}
+    divs = "".join(f'<div id="{name}"></div>' for name in figures)
+    calls = "".join(
+        f"Plotly.newPlot({json.dumps(name)}, {json.dumps(drawn['data'])}, {json.dumps(drawn['layout'])});"
+        for name, drawn in figures.items()
+    )
+    return PAGE.format(title="Simulated devices", divs=divs, library=Path(path).read_text(), calls=calls)
