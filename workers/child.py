@@ -107,13 +107,14 @@ class Interval(msgspec.Struct):
 
     ord: int
     phase: str
-    """`rollout`, `load` for engines; `bind`, `train`, `step`, `suspend`, `resume`, `checkpoint` for trainers."""
+    """`rollout`, `load`, `sleep`, `wake` for engines; `bind`, `train`, `step`, `suspend`, `resume`, `checkpoint` for
+    trainers."""
     policy: str
     t0: float
     t1: float
     tokens: int = 0
     bytes: int = 0
-    """What was moved: the length of a suspended state."""
+    """What was moved: the length of a suspended state, or what an engine let go to sleep."""
 
 
 class IntervalsRequest(msgspec.Struct, forbid_unknown_fields=True):

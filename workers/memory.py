@@ -4,7 +4,10 @@ The kernel tells nobody whom it killed; it counts. A process that died of SIGKIL
 nobody here killed, is taken for one of them: what a person has to do is the same.
 """
 
+import ctypes
+import gc
 import signal
+import sys
 from pathlib import Path
 
 from flexmarl.contracts.status import RunReason
@@ -38,6 +41,19 @@ def tells_of_memory(text: str) -> bool:
     """Tell whether last words speak of memory that ran out; libraries have no common type for it."""
     lowered = text.lower()
     return any(words in lowered for words in _SAID)
+
+
+def give_back(device: str = "cpu") -> None:
+    """Return freed memory to the operating system and the GPU: libraries keep what they may use again."""
+    gc.collect()
+    if device.startswith("cuda"):
+        import torch
+
+        torch.cuda.empty_cache()
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's own
+        if trim is not None:
+            trim(0)
 
 
 def size(amount: int) -> str:

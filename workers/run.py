@@ -37,6 +37,8 @@ HOSTING_STOP_S = 8.0
 PLAYING_STOP_S = 1.0
 """How long rollout commands may go on after SIGTERM; one that needs longer is played again elsewhere."""
 DEVICES_POLL_S = 0.5
+SHARERS = 2
+"""Leases that a device may have at a time: an engine's, and that of a trainer which shares it."""
 
 
 def main() -> None:
@@ -68,7 +70,8 @@ def run_device(config: Settings, pool: Pool, stopping: threading.Event) -> None:
         return
     broker, shutdown = PromptBroker(config.redis_url), Shutdown()
     actors.register_hosting(broker, config, pool, shutdown)
-    worker = _start(broker, [f"device.{device}" for device in devices], threads=len(devices), prefetch=1)
+    queues = [f"device.{device}" for device in devices]
+    worker = _start(broker, queues, threads=SHARERS * len(devices), prefetch=SHARERS)
     _take_over(broker, pool, config.holder("device"))
     stopping.wait()
     shutdown.request()

@@ -22,6 +22,8 @@ TEXTURE = {
     "bind": "p-swap",
     "suspend": "p-swap",
     "resume": "p-swap",
+    "sleep": "p-swap",
+    "wake": "p-swap",
     "checkpoint": "p-sync",
     "sync": "p-sync",
 }

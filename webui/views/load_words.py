@@ -33,8 +33,10 @@ SWAPS = {
     "bind": ("bound to", "Made, or restored from its committed version"),
     "suspend": ("suspended from", "Taken off with all that it had gathered"),
     "resume": ("brought back to", "It goes on with what it had gathered"),
+    "sleep": ("fell asleep on", "Its weights and attention caches went: trainers have the device now"),
+    "wake": ("woke on", "Trainers gave the device up: it loads what was published"),
 }
-"""What became of a policy on a trainer device -> (words, meaning)."""
+"""What became of a policy on a trainer device, or of an engine whose device trainers share -> (words, meaning)."""
 
 LEFT_CAUSES = {
     "aborted": ("handed back", "The engine ended it: a policy left, weights came, or the engine stopped"),

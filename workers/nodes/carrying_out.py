@@ -20,8 +20,11 @@ from flexmarl.contracts.commands import (
     JoinGang,
     LoadWeights,
     OptimizerStep,
+    SleepEngine,
     SuspendPolicy,
     UnloadPolicy,
+    VacateTrainer,
+    WakeEngine,
     WriteCheckpoint,
 )
 from flexmarl.contracts.events import PolicySuspended
@@ -31,6 +34,7 @@ from flexmarl.store import checkpoints, engines, leases, lineage, micro_batches,
 from flexmarl.store.commands import Taken
 from flexmarl.store.errors import Refused
 from workers.errors import ChildRefused
+from workers.nodes import turns
 from workers.nodes.child_client import ChildClient
 from workers.rollout.engines.wire import LoadRequest, UnloadRequest
 from workers.training.wire import (
@@ -69,15 +73,18 @@ def prepare(conn: psycopg.Connection, taken: Taken) -> Prepared:
         case SuspendPolicy() as order:
             return Prepared(taken, SuspendRequest(order.policy, order.accumulator, order.reach))
         case BindPolicy() as order:
-            return Prepared(taken, _bind_request(conn, taken.run_id, order))
+            bind = _bind_request(conn, taken.run_id, order)
+            return Prepared(taken, msgspec.structs.replace(bind, order=taken.no))
         case JoinGang() as order:
             return Prepared(taken, _join_request(conn, taken.run_id, order))
         case Accumulate() as order:
             batch = micro_batches.read(conn, taken.run_id, order.policy, order.micro_batch)
-            request = AccumulateRequest(
-                order.policy, order.accumulator, order.micro_batch, order.entropy_coef, *_taken_in(batch)
+            return Prepared(
+                taken,
+                AccumulateRequest(
+                    order.policy, order.accumulator, order.micro_batch, order.entropy_coef, *_taken_in(batch)
+                ),
             )
-            return Prepared(taken, request)
         case OptimizerStep() as order:
             numbers = list(order.micro_batches)
             return Prepared(
@@ -91,6 +98,8 @@ def prepare(conn: psycopg.Connection, taken: Taken) -> Prepared:
         case UnloadPolicy() as order:
             engines.leaves(conn, taken, order.lease_id, order.policy)
             return Prepared(taken, UnloadRequest(order.policy, order.hand_over, taken.no))
+        case SleepEngine() | WakeEngine() | VacateTrainer() as order:
+            return Prepared(taken, turns.request_of(conn, taken, order))
         case WriteCheckpoint() as order:
             versions = {policy: pin.version for policy, pin in order.pins.items()}
             digests = {policy: pin.digest for policy, pin in order.pins.items()}
@@ -124,6 +133,8 @@ async def perform(client: ChildClient, prepared: Prepared) -> Commit:
             assert isinstance(request, UnloadRequest)
             await client.unload(request)
             return _commit_unload(client, taken, command, time.monotonic() - began)
+        case SleepEngine() | WakeEngine() | VacateTrainer():
+            return await turns.perform(client, taken, command, request)
         case WriteCheckpoint():
             reply_ = await client.train("checkpoint", request, CheckpointReply)
             return _commit_checkpoint(taken, command, reply_)

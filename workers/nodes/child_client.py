@@ -13,7 +13,15 @@ import msgspec
 from flexmarl.store.leases import ChildEndpoint
 from workers.child import Interval, IntervalsRequest
 from workers.errors import ChildRefused, ChildUnreachable
-from workers.rollout.engines.wire import Held, LoadRequest, Stats, UnloadRequest
+from workers.rollout.engines.wire import (
+    Held,
+    LoadRequest,
+    SleepRequest,
+    Slept,
+    Stats,
+    UnloadRequest,
+    WakeRequest,
+)
 
 T = TypeVar("T")
 
@@ -53,13 +61,15 @@ class ChildClient:
         body = await self._asked("GET", "/stats", None, "application/json", INTERVALS_S)
         return msgspec.json.decode(body, type=Stats)
 
-    async def sleep(self) -> None:
-        """Make an engine without requests give its memory back; returns when it has."""
-        await self._post("/sleep", b"{}", "application/json", None)
+    async def sleep(self, request: SleepRequest | None = None) -> Slept:
+        """Make an engine give its memory back, by default only one without requests; returns when it has."""
+        body = await self._post("/sleep", msgspec.json.encode(request or SleepRequest()), "application/json", None)
+        return msgspec.json.decode(body, type=Slept)
 
-    async def wake(self) -> dict[str, Held]:
-        """Make an engine hold again what it held when it fell asleep; returns that."""
-        return msgspec.json.decode(await self._post("/wake", b"{}", "application/json", None), type=dict[str, Held])
+    async def wake(self, request: WakeRequest | None = None) -> dict[str, Held]:
+        """Make an engine hold again what it held when it fell asleep, or nothing; returns what it holds."""
+        body = await self._post("/wake", msgspec.json.encode(request or WakeRequest()), "application/json", None)
+        return msgspec.json.decode(body, type=dict[str, Held])
 
     async def intervals(self, acknowledged: int) -> list[Interval]:
         """Fetch the closed intervals behind the acknowledged one."""

@@ -34,6 +34,8 @@ class RefusalCode(StrEnum):
     """Not every rank of the policy's gang was there in time."""
     RANK_LOST = "rank_lost"
     """A rank of the policy's gang is gone: its accumulator is void, and the policy is held no more."""
+    SUPERSEDED = "superseded"
+    """Asked for before the trainer's device was given up, and come late."""
     OUT_OF_MEMORY = "out_of_memory"
     """Memory ran out; the policy is held no more, and bound again from what is on disk."""
 
@@ -48,6 +50,7 @@ CONFLICTS = frozenset(
         RefusalCode.OTHER_VERSION,
         RefusalCode.GANG_INCOMPLETE,
         RefusalCode.RANK_LOST,
+        RefusalCode.SUPERSEDED,
     }
 )
 """The request is sound but meant for another state of the trainer (409); others are wrong in themselves (422)."""

@@ -1,6 +1,7 @@
 """A policy that a trainer holds, and what is said of it."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from workers.training.learner import Learner
@@ -36,6 +37,16 @@ def reply_of(policy: str, held: Held, created: bool = False, facts: dict[str, fl
         tokenizer=held.tokenizer,
         facts=facts or {},
     )
+
+
+def rest_of(held: Held, behind: Mapping[int, str]) -> dict[str, object]:
+    """Return what comes back with a policy that is suspended, beside its learner. `behind`: what is written yet."""
+    return {
+        "version": held.version,
+        "weights": held.stored.weights,
+        "state": held.stored.state,
+        "behind": {str(version): state for version, state in behind.items()},
+    }
 
 
 def keep_pace(began: float, seconds: float) -> None:

@@ -30,7 +30,7 @@ class Making:
         self._spec = spec
         self._run_id = run_id
         self._home = home
-        self._device = device
+        self.device = device
         self._beat = beat
         self.bases = Bases(device)
         self._shelves: dict[str, Shelf] = {}
@@ -70,7 +70,7 @@ class Making:
             Objective.of(algorithm.loss, algorithm),
             settings.optimizer,
             settings.precision,
-            self._device,
+            self.device,
             epoch,
             self._spec.mechanisms.ordered,
             self._beat,

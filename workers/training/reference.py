@@ -3,7 +3,8 @@
 Invariants: a reference is never trained, and it is the same for every life of a trainer, since its weights are found by
 the digest of a version and claimed in the state plane: the first and a named one for as long as the run's folder is
 there, of those that are renewed the newest, and as many before it as steps that are taken again can ask for. A run that
-compares with none loads none. It stays on the device while its policy is suspended.
+compares with none loads none. It stays on the device while its policy is suspended, unless an engine gets
+the device.
 """
 
 from typing import TYPE_CHECKING
@@ -47,6 +48,10 @@ class References:
         """Tell whether a version is compared with from itself on."""
         algorithm = self._spec.algorithm
         return algorithm.needs_reference and algorithm.reference_of(version) == version
+
+    def clear(self) -> None:
+        """Let go of what policies are compared with; it is loaded again when one comes back."""
+        self._decoders.clear()
 
     def take(self, policy: str, digest: str, version: int, shelf: Shelf) -> Decoder | None:
         """Load what a version is compared with, unless it is there. Raises StateError when it cannot be had."""

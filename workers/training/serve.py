@@ -29,6 +29,7 @@ from workers.training.wire import (
     Refusal,
     StepRequest,
     SuspendRequest,
+    VacateRequest,
 )
 
 Request = TypeVar("Request", bound=msgspec.Struct)
@@ -53,6 +54,7 @@ class TrainerServer:
             web.post("/accumulate", self._verb(AccumulateRequest, self._trainer.accumulate)),
             web.post("/step", self._verb(StepRequest, self._trainer.step)),
             web.post("/suspend", self._verb(SuspendRequest, self._trainer.suspend)),
+            web.post("/vacate", self._verb(VacateRequest, self._trainer.vacate)),
             web.post("/checkpoint", self._verb(CheckpointRequest, self._trainer.checkpoint)),
         ]
 

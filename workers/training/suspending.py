@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import psutil
 
+from workers.training.errors import RefusalCode, TrainerRefusal
 from workers.training.learner import Learner
 from workers.transfer import LocalTier
 from workers.transfer.plane import DiskShelter, OwnMemory, Plane, Shelter, Ticket
@@ -57,6 +58,8 @@ class Suspension:
         self._left: dict[str, Left] = {}
         self._idle: dict[str, Learner] = {}
         """Kind -> a learner without a policy: one at most."""
+        self._vacated = 0
+        """Number of the last command by which the device was given up."""
 
     def get(self, policy: str) -> Left | None:
         """Return what was said when a policy was suspended here last."""
@@ -94,6 +97,16 @@ class Suspension:
         finally:
             plane.release(ticket)
         return Suspended(learner, marks["rest"], ticket.bytes)
+
+    def refuse_older(self, order: int) -> None:
+        """Raise TrainerRefusal when a command of before the device was given up comes late."""
+        if 0 < order < self._vacated:
+            raise TrainerRefusal(RefusalCode.SUPERSEDED, "the device was given up since this was asked for")
+
+    def vacate(self, order: int) -> None:
+        """Keep nothing on the device from now on; what lies suspended elsewhere stays."""
+        self._vacated = max(self._vacated, order)
+        self.give_back()
 
     def give_back(self) -> None:
         """Keep no memory for a policy to come."""

@@ -20,6 +20,7 @@ from flexmarl.algorithms.seeds import derive
 from flexmarl.contracts.spec.experiment import ExperimentSpec
 from flexmarl.contracts.spec.team import Lora
 from workers.child import IntervalLog
+from workers.memory import give_back
 from workers.models import UnsupportedModel
 from workers.models.adapter import WrongAdapterError
 from workers.training.beginning import beginning_of
@@ -28,7 +29,7 @@ from workers.training.checks import check_tokenizer
 from workers.training.errors import RefusalCode, TrainerRefusal
 from workers.training.folders import root_of
 from workers.training.gangs.membership import Gangs
-from workers.training.held import Held, keep_pace, reply_of
+from workers.training.held import Held, keep_pace, reply_of, rest_of
 from workers.training.learner import Learner
 from workers.training.making import Making, kind_of
 from workers.training.reference import References
@@ -49,6 +50,8 @@ from workers.training.wire import (
     StepRequest,
     SuspendReply,
     SuspendRequest,
+    VacateReply,
+    VacateRequest,
 )
 from workers.transfer import StateError, StateMissing
 from workers.vocabulary import Codec
@@ -83,6 +86,7 @@ class Trainer:
         """Hold a policy: made new, restored, or as it is; its accumulator is empty afterwards."""
         if asked.policy not in self._spec.policies:
             raise TrainerRefusal(RefusalCode.NOT_BOUND, f"the run has no policy {asked.policy!r}")
+        self._suspension.refuse_older(asked.order)
         began = time.time()
         if not self.gangs.fit(asked):
             self._held.pop(asked.policy, None)
@@ -148,14 +152,9 @@ class Trainer:
             stored = Stored(stored.weights, "")
         ended = time.time()
         reply = StepReply(
-            version=asked.next_version,
-            digest=stored.weights,
-            state=stored.state,
-            null_step=learned.null_step,
-            grad_norm=learned.grad_norm,
-            seconds=ended - began,
-            durable=durable,
-        )
+            version=asked.next_version, digest=stored.weights, state=stored.state, null_step=learned.null_step,
+            grad_norm=learned.grad_norm, seconds=ended - began, durable=durable,
+        )  # fmt: skip
         learner.accumulator.open(self._epoch(asked.next_version))
         self._held[asked.policy] = Held(asked.next_version, stored, held.tokenizer, learner, stepped={key: reply})
         self._intervals.add("step", asked.policy, began, ended)
@@ -168,12 +167,7 @@ class Trainer:
             return SuspendReply(known.ticket, known.bytes, known.seconds)
         learner, held, began = self._learner(asked.policy), self._holding(asked.policy), time.time()
         learner.accumulator.check_epoch(asked.accumulator)
-        rest = {
-            "version": held.version,
-            "weights": held.stored.weights,
-            "state": held.stored.state,
-            "behind": {str(version): state for version, state in self._behind.get(asked.policy, {}).items()},
-        }
+        rest = rest_of(held, self._behind.get(asked.policy, {}))
         try:
             self._making.shelf(asked.policy).settle()
             done = self._suspension.suspend(asked.policy, learner, self._kind(asked.policy), rest, asked.reach)
@@ -185,6 +179,15 @@ class Trainer:
         self.gangs.leave(asked.policy)
         self._intervals.add("suspend", asked.policy, began, time.time(), bytes=done.bytes)
         return SuspendReply(done.ticket, done.bytes, done.seconds)
+
+    def vacate(self, asked: VacateRequest) -> VacateReply:
+        """Keep nothing on the device; policies that lie suspended elsewhere stay so."""
+        for policy in (left := [policy for policy, held in self._held.items() if held.learner is not None]):
+            self.let_go(policy)
+        self._suspension.vacate(asked.order)
+        self._references.clear()
+        give_back(self._making.device)
+        return VacateReply(left)
 
     def _resume(self, asked: BindRequest) -> BindReply:
         """Take a policy up where a trainer of this run suspended it, this one or another."""

@@ -95,6 +95,8 @@ class BindRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Which forming of the gang this is."""
     tokenizer: str = ""
     """Where weights are taken over: SHA-256 of the tokenizer they speak with; empty is not compared."""
+    order: int = 0
+    """Number of the command, if it has one: one of before the trainer's device was given up is refused."""
 
 
 class JoinRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -172,6 +174,18 @@ class SuspendReply(msgspec.Struct):
     bytes: int
     """Length of the suspended state."""
     seconds: float
+
+
+class VacateRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Hold no policy any more and keep nothing for those to come: an engine gets the device."""
+
+    order: int = 0
+    """Number of the command, if it has one."""
+
+
+class VacateReply(msgspec.Struct):
+    left: list[str]
+    """Policies that were held until then; nobody counts on them."""
 
 
 class CheckpointRequest(msgspec.Struct, forbid_unknown_fields=True):

@@ -24,6 +24,8 @@ def allocation_rules(spec: ExperimentSpec) -> Iterator[Problem]:
         if not wrong:
             crowded = list(_crowded(spec))
             yield from crowded or _places_missing(spec)
+    if spec.mechanisms.allocation.type == "colocated":
+        yield from _colocated(spec)
 
 
 def _homes(spec: ExperimentSpec) -> Iterator[Problem]:
@@ -116,6 +118,62 @@ def _places_missing(spec: ExperimentSpec) -> Iterator[Problem]:
             detail=f"Static devices hold all {len(sizes)} policies at once, which takes {needed} of them.",
             hint=f"Set {needed}, {hint}" if needed <= MOST_DEVICES else f"Set {hint}",
         )
+
+
+def _colocated(spec: ExperimentSpec) -> Iterator[Problem]:
+    """What cannot be where engines and trainers have the same devices in turns."""
+    resources, mechanisms = spec.resources, spec.mechanisms
+    if resources.training_devices > resources.rollout_devices:
+        yield Problem(
+            pointer="/resources/training_devices",
+            code="too_many_devices",
+            detail=f"Colocated trainers share the devices of engines, of which there are {resources.rollout_devices}.",
+            hint=f"Set {resources.rollout_devices}, or more rollout_devices.",
+        )
+    if resources.training_pool != resources.rollout_pool:
+        yield Problem(
+            pointer="/resources/training_pool",
+            code="not_read",
+            detail="Colocated trainers are where the engines are, so there is one pool.",
+            hint=f"Set {resources.rollout_pool}, as in rollout_pool, or type: agent_centric in /mechanisms/allocation.",
+        )
+    if resources.engine == "vllm":
+        yield Problem(
+            pointer="/resources/engine",
+            code="cannot_sleep",
+            detail="A vLLM engine gives its memory up with its process alone, and a trainer beside it needs it.",
+            hint="Set torch, or type: agent_centric in /mechanisms/allocation.",
+        )
+    if resources.has_places(len(spec.policies)):
+        yield Problem(
+            pointer="/resources/engine_policies",
+            code="not_with_colocated",
+            detail="Engines that share their places among policies load them as they are asked; while they sleep "
+            "nobody asks.",
+            hint="Set null, or type: agent_centric in /mechanisms/allocation.",
+        )
+    if mechanisms.publication.type != "cohort":
+        yield Problem(
+            pointer="/mechanisms/publication/type",
+            code="not_with_colocated",
+            detail=f"{mechanisms.publication.type} plays while others are trained; colocated devices do one at a time.",
+            hint="Set cohort, or type: agent_centric in /mechanisms/allocation.",
+        )
+    if mechanisms.policy_clock:
+        yield Problem(
+            pointer="/mechanisms/policy_clock",
+            code="not_with_colocated",
+            detail="Colocated devices train when nothing plays, so no policy can step ahead of its cohort.",
+            hint="Set false, or type: agent_centric in /mechanisms/allocation.",
+        )
+    for name, policy in spec.policies.items():
+        if policy.devices.most > 1:
+            yield Problem(
+                pointer=f"/policies/{name}/devices",
+                code="not_with_colocated",
+                detail=f"The further ranks of {name} would keep memory on devices that engines are to have.",
+                hint="Set 1, or type: agent_centric in /mechanisms/allocation.",
+            )
 
 
 def _gangs(spec: ExperimentSpec) -> Iterator[Problem]:

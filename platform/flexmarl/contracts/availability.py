@@ -83,7 +83,7 @@ SLOTS: dict[str, Slot] = {
     "/mechanisms/publication/content": Slot(("auto", "full", "delta"), ()),
     "/mechanisms/publication/type": Slot(("cohort", "wavefront", "delayed"), ()),
     "/mechanisms/trainer_protocol": Slot(("micro_batch", "batch", "mini_batch", "per_group"), ()),
-    "/mechanisms/allocation/type": Slot(("agent_centric", "static"), ("colocated",)),
+    "/mechanisms/allocation/type": Slot(("agent_centric", "static", "colocated"), ()),
     "/mechanisms/arbiter": Slot(("fair_share",), ()),
     "/resources/engine": Slot(("torch", "vllm"), ()),
     "/environment/type": Slot(

@@ -39,6 +39,8 @@ class RequestDevices(Record):
     trainers: int
     trainer_pool: str = ""
     """Pool of the trainers; `pool` when empty."""
+    beside: int = 0
+    """Trainers that share the devices of so many of these engines; they are none of `trainers`."""
     replaces: int = 0
     """Lease that the one device asked for shall replace; it counts against no quota, since that lease is given back."""
 
@@ -202,6 +204,35 @@ class UnloadPolicy(Record):
     """Another engine holds the policy: what runs is handed back too, with the tokens it has, and goes on there."""
 
 
+class SleepEngine(Record):
+    """Make an engine give its memory up, since a trainer that shares its device needs it.
+
+    The engine registry names it no more before it is asked. It takes no new request, makes those that run to their end,
+    and lets every weight and attention cache go; its process stays.
+    """
+
+    kind: Literal["sleep_engine"] = "sleep_engine"
+    lease_id: int
+
+
+class WakeEngine(Record):
+    """Let an engine that sleeps have its device again. It holds nothing: what it is to serve is loaded next."""
+
+    kind: Literal["wake_engine"] = "wake_engine"
+    lease_id: int
+
+
+class VacateTrainer(Record):
+    """Make a trainer keep nothing on its device, since an engine that shares it is to wake.
+
+    What it holds was suspended before; what it was given and nobody counts on any more goes too, and so does the memory
+    that it keeps for policies to come. It binds nothing that was asked for before.
+    """
+
+    kind: Literal["vacate_trainer"] = "vacate_trainer"
+    lease_id: int
+
+
 class KeptCheckpoint(Record):
     step: int
     why: tuple[KeptFor, ...]
@@ -243,6 +274,9 @@ Command = Annotated[
     | OptimizerStep
     | LoadWeights
     | UnloadPolicy
+    | SleepEngine
+    | WakeEngine
+    | VacateTrainer
     | WriteCheckpoint
     | KeepCheckpoints,
     Field(discriminator="kind"),
@@ -275,6 +309,9 @@ ROUTES: dict[str, Route] = {
     "optimizer_step": Route.NODE,
     "load_weights": Route.NODE,
     "unload_policy": Route.NODE,
+    "sleep_engine": Route.NODE,
+    "wake_engine": Route.NODE,
+    "vacate_trainer": Route.NODE,
     "write_checkpoint": Route.NODE,
 }
 

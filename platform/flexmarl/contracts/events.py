@@ -60,6 +60,8 @@ class GrantedDevice(Record):
     lease_id: int
     device_id: str
     use: DeviceUse
+    beside: int = 0
+    """Of a trainer: the engine's lease whose device it shares; 0: it has a device of its own."""
 
 
 class DevicesGranted(Record):
@@ -254,6 +256,37 @@ class TurnsAsked(Record):
     """An engine was asked."""
 
 
+class EngineSlept(Record):
+    """An engine holds nothing any more and takes nothing: whoever shares its device may have it."""
+
+    kind: Literal["engine_slept"] = "engine_slept"
+    lease_id: int
+    incarnation: str
+    bytes: int
+    """Weights and attention caches that it let go."""
+    seconds: float
+    command_no: int
+
+
+class EngineWoke(Record):
+    """An engine takes weights and requests again; it holds nothing yet."""
+
+    kind: Literal["engine_woke"] = "engine_woke"
+    lease_id: int
+    incarnation: str
+    seconds: float
+    command_no: int
+
+
+class TrainerVacated(Record):
+    """A trainer keeps nothing on its device any more: the engine that shares it may have it."""
+
+    kind: Literal["trainer_vacated"] = "trainer_vacated"
+    lease_id: int
+    incarnation: str
+    command_no: int
+
+
 class DemandReported(Record):
     """What one rollout worker asks engines for now. At most once a second, and only where engines cannot hold all
     policies; the last report of a worker counts, and only for a while."""
@@ -324,6 +357,9 @@ Event = Annotated[
     | StepCommitted
     | WeightsServed
     | PolicyUnloaded
+    | EngineSlept
+    | EngineWoke
+    | TrainerVacated
     | DemandReported
     | CheckpointWritten
     | CommandFailed

@@ -28,5 +28,7 @@ class RulingKind(StrEnum):
     """A policy gets trainer devices; `cause` says why these, and why now."""
     DEVICES_TAKEN = "devices_taken"
     """A policy gives its trainer devices up; `cause` says why."""
+    DEVICES_TURNED = "devices_turned"
+    """Devices that engines and trainers share go from the ones to the others; `cause` says to whom."""
     STEP_CARRIED = "step_carried"
     """A policy has too few rows for a step; its gradient goes on into the next cohort."""

@@ -74,7 +74,8 @@ class Attention:
     def seen_to(self, ctx: Context, event: Event) -> bool:
         """Do what the fact leads to, if that is certain to be all. False: look at everything."""
         # Where engines have places to give away, any fact may be the one that a place waits for.
-        self._remembers = isinstance(event, _OF_KNOWN_ENGINES) and ctx.plan.places is None
+        known = isinstance(event, _OF_KNOWN_ENGINES) and not ctx.plan.colocated
+        self._remembers = known and ctx.plan.places is None
         if not self._remembers:
             self._told.forget()
         rule = _RULES.get(type(event))

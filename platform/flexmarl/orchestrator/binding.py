@@ -16,6 +16,7 @@ from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.status import RunStatus
 from flexmarl.orchestrator.allocation import next_look, on_demand, spread_once
 from flexmarl.orchestrator.context import Context
+from flexmarl.orchestrator.sharing import may_train, trainers_turn
 from flexmarl.orchestrator.standings import Bind, Snapshot, Standing
 from flexmarl.orchestrator.state import LeaseState, PolicyState, RunState
 
@@ -28,6 +29,8 @@ def drive_binding(ctx: Context, due: dict[str, int]) -> None:
     """See to it that policies are where they have something to do. `due`: policy with work -> tokens of it."""
     leases = ctx.state.trainers()
     ctx.state.look_at = None
+    if ctx.plan.colocated and not trainers_turn(ctx):
+        _vacate(ctx)
     if not leases:
         return
     for name, policy in ctx.state.policies.items():
@@ -35,7 +38,7 @@ def drive_binding(ctx: Context, due: dict[str, int]) -> None:
             continue
         if not policy.home.gang and not policy.accumulator:
             policy.home.gang = [leases[0].lease_id]
-    if ctx.plan.allocates:
+    if ctx.plan.allocates and trainers_turn(ctx):
         _allocate(ctx, leases, due)
     for name, policy in ctx.state.policies.items():
         if policy.home.gang and (policy.home.ticket or not policy.accumulator):
@@ -97,6 +100,8 @@ def _smoothed(before: float, newest: float) -> float:
 
 def _allocate(ctx: Context, leases: list[LeaseState], due: dict[str, int]) -> None:
     state, rule = ctx.state, ctx.plan.spec.mechanisms.allocation
+    taken = {lease_id for policy in state.policies.values() for lease_id in policy.home.gang}
+    leases = [lease for lease in leases if lease.lease_id in taken or may_train(ctx, lease)]
     whole = len(leases) == ctx.plan.spec.resources.training_devices
     if not whole and (rule.type == "static" or state.status in _BEGINS):
         return  # who is bound meanwhile would crowd those that are there
@@ -186,12 +191,26 @@ def _swap_s(state: RunState) -> float:
     return max((p.home.suspend_s + p.home.resume_s for p in state.policies.values()), default=0.0)
 
 
+def _vacate(ctx: Context) -> None:
+    """Suspend every policy whose device's engine is to wake."""
+    for name in ctx.plan.trainable:
+        own = _standing(ctx, name, {})
+        if own.gang and own.still:
+            _suspend(ctx, name)
+            ctx.rule(RulingKind.DEVICES_TAKEN, f"the engine beside {name} is to wake", policy=name, cause="turned")
+
+
 def _suspend(ctx: Context, name: str) -> None:
     policy = ctx.state.policies[name]
     ctx.withdraw_prefix(f"accumulate:{name}:")
     ctx.withdraw_prefix(f"join:{name}:")  # it is bound: all are in, whether they have told so or not
-    lease_id = policy.home.gang[0]
-    order = SuspendPolicy(lease_id=lease_id, policy=name, accumulator=policy.accumulator, reach=_reach(ctx.state))
+    lease_id, reach = policy.home.gang[0], _reach(ctx.state)
+    order = SuspendPolicy(
+        lease_id=lease_id,
+        policy=name,
+        accumulator=policy.accumulator,
+        reach="host" if ctx.plan.colocated and reach == "process" else reach,
+    )
     ctx.issue(f"suspend:{name}", order, lease_id=lease_id)
 
 
@@ -210,7 +229,9 @@ def _bind(ctx: Context, name: str, policy: PolicyState) -> None:
     # The policy's own back-off holds every attempt to bring it back, whichever of its commands failed.
     if leader is None or not leader.incarnation or not ctx.wanted(key) or not ctx.wanted(f"policy:{name}"):
         return
-    home = policy.home
+    if not may_train(ctx, leader):
+        return
+    home, leader.asleep = policy.home, False
     gang = tuple(home.gang) if len(home.gang) > 1 else ()
     home.meeting += bool(gang)
     command = BindPolicy(

@@ -9,6 +9,7 @@ from flexmarl.orchestrator.training import unbind
 def forget_child(ctx: Context, lease: LeaseState) -> None:
     """Count on a lease's child no more: what it was asked for is void, and a trainer's policies are bound anew."""
     lease.incarnation = ""
+    lease.asleep = False
     lease.holds.clear()
     lease.kept.clear()
     lease.serves.clear()

@@ -39,6 +39,7 @@ def check_turn(plan: Plan, state: RunState) -> None:
     _check_life(state)
     _check_places(plan, state)
     _check_homes(plan, state)
+    _check_shared(plan, state)
     for cohort in state.cohorts:
         _check_groups(plan, cohort)
     if state.cohort is not None:
@@ -139,6 +140,22 @@ def _check_homes(plan: Plan, state: RunState) -> None:
         assert len(names) <= places, f"{lease.device_id} has no place for {names}"
         shared = [name for name in names if len(state.policies[name].home.gang) > 1]
         assert not shared or len(names) == 1, f"{lease.device_id} is a gang's of {shared} and has {names}"
+
+
+def _check_shared(plan: Plan, state: RunState) -> None:
+    """Check that of an engine and a trainer on one device never both hold something or are about to."""
+    for trainer in state.leases.values() if plan.colocated else ():
+        engine = state.leases.get(trainer.beside)
+        if trainer.use is not DeviceUse.TRAINER or engine is None:
+            continue
+        where, names = engine.device_id, plan.trainable
+        there = [name for name in names if trainer.lease_id in state.policies[name].home.gang]
+        busy = bool(engine.holds or engine.kept) or any(
+            f"load:{engine.lease_id}:{n}" in state.outstanding for n in names
+        )
+        assert not (there and busy), f"{where} holds {there} for training, and its engine {engine.holds}"
+        assert not (engine.asleep and busy), f"the engine on {where} sleeps and holds {engine.holds}"
+        assert engine.device_id == trainer.device_id, f"{trainer.device_id} is not beside {where}"
 
 
 def _check_lease(lease: LeaseState) -> None:

@@ -18,6 +18,7 @@ from flexmarl.orchestrator.metrics import publish_metrics, step_metrics
 from flexmarl.orchestrator.moving import hand_over, moving_text
 from flexmarl.orchestrator.overlapping import coming_vector, may_overlap
 from flexmarl.orchestrator.serving import overlaps, served
+from flexmarl.orchestrator.sharing import engines_turn
 from flexmarl.orchestrator.standing import Rest
 from flexmarl.orchestrator.state import Cohort, RunState, WantedCheckpoint, forget_carries
 from flexmarl.orchestrator.training import gathered
@@ -243,6 +244,8 @@ def _want_last_checkpoint(ctx: Context) -> None:
 def _continue(ctx: Context) -> None:
     """Begin the next cohort, and the evaluation of the committed vector beside it. First, what moves takes over."""
     state = ctx.state
+    if not engines_turn(ctx):
+        return
     if state.cohorts:
         # A lease that is to move does so between two cohorts: none may overlap until it has.
         if not moving_text(ctx) and may_overlap(ctx):

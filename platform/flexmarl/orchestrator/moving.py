@@ -33,7 +33,7 @@ def drive_moves(ctx: Context) -> None:
     if ctx.state.status is RunStatus.STOPPING:
         return  # every lease goes back soon anyway
     _drop_unneeded(ctx)
-    for lease in _recalled(ctx):
+    for lease in () if ctx.plan.colocated else _recalled(ctx):
         key = f"{REPLACE}{lease.lease_id}"
         if _replacement(ctx, lease) is None and ctx.wanted(key):
             engine = lease.use is DeviceUse.ENGINE
@@ -49,15 +49,42 @@ def drive_moves(ctx: Context) -> None:
         hand_over(ctx)
 
 
+def _give_back_shared(ctx: Context) -> bool:
+    """Give recalled devices back with both that share them, and ask for others then. False: there were some.
+
+    A device that two share cannot be held twice, so nothing stands by for them.
+    """
+    recalled = _recalled(ctx)
+    for lease in () if ctx.state.checkpoints else recalled:
+        if not lease.releasing:
+            _release(ctx, lease)
+            give_back_pair(ctx, lease)
+    return not recalled
+
+
+def give_back_pair(ctx: Context, lease: LeaseState) -> None:
+    """Give back the lease that shares a device with one that is gone, so that the device is free as a whole."""
+    others = (x for x in ctx.state.leases.values() if lease.lease_id == x.beside or x.lease_id == lease.beside)
+    for other in list(others):
+        if not other.releasing:
+            _release(ctx, other)
+
+
+def _release(ctx: Context, lease: LeaseState) -> None:
+    forget_child(ctx, lease)
+    lease.releasing = True
+    ctx.emit(ReleaseLease(lease_id=lease.lease_id))
+
+
 def hand_over(ctx: Context) -> bool:
     """Let every ready replacement take over. False: one is ready, and a checkpoint under way comes first."""
+    if ctx.plan.colocated:
+        return _give_back_shared(ctx)
     ready = [(old, new) for old in _recalled(ctx) if (new := _replacement(ctx, old)) and _ready(ctx, new)]
     if ready and ctx.state.checkpoints:
         return False
     for old, new in ready:
-        forget_child(ctx, old)
-        old.releasing = True
-        ctx.emit(ReleaseLease(lease_id=old.lease_id))
+        _release(ctx, old)
         text = f"{old.use} moved from {old.device_id} to {new.device_id} after step {ctx.state.step}: {old.recalled}"
         ctx.note(text, target=f"lease:{new.lease_id}")
     return True
@@ -67,6 +94,8 @@ def moving_text(ctx: Context) -> str:
     """Say what is on its way, empty when nothing is."""
     for lease in _recalled(ctx):
         new = _replacement(ctx, lease)
+        if ctx.plan.colocated:
+            return f"{lease.use} on {lease.device_id} gives its device back after this step"
         if new is None:
             return f"{lease.use} on {lease.device_id} is to move and keeps its device until another is free"
         if not new.incarnation:
@@ -104,6 +133,4 @@ def _drop_unneeded(ctx: Context) -> None:
     replacing = [lease for lease in state.leases.values() if lease.replaces and not lease.releasing]
     for lease in [lease for lease in replacing if state.stands_by(lease)]:
         if lease.recalled or lease.replaces not in wanted:
-            forget_child(ctx, lease)
-            lease.releasing = True
-            ctx.emit(ReleaseLease(lease_id=lease.lease_id))
+            _release(ctx, lease)

@@ -17,6 +17,8 @@ from flexmarl.contracts.events import (
     DemandReported,
     DevicesGranted,
     DeviceUse,
+    EngineSlept,
+    EngineWoke,
     Event,
     GangRecalled,
     GroupSettled,
@@ -32,6 +34,7 @@ from flexmarl.contracts.events import (
     RunVerb,
     StepCommitted,
     TimerFired,
+    TrainerVacated,
     WeightsServed,
 )
 from flexmarl.contracts.live import Progress
@@ -63,6 +66,7 @@ from flexmarl.orchestrator.recovery import (
 )
 from flexmarl.orchestrator.rollout import drive_rollout
 from flexmarl.orchestrator.serving import on_weights_served
+from flexmarl.orchestrator.sharing import on_engine_slept, on_engine_woke, on_trainer_vacated
 from flexmarl.orchestrator.snapshots import decode, encode
 from flexmarl.orchestrator.state import PolicyState, RunState
 from flexmarl.orchestrator.training import (
@@ -108,6 +112,9 @@ HANDLERS: dict[type[Any], Callable[[Context, Any], None]] = {
     StepCommitted: on_step_committed,
     WeightsServed: on_weights_served,
     PolicyUnloaded: on_policy_unloaded,
+    EngineSlept: on_engine_slept,
+    EngineWoke: on_engine_woke,
+    TrainerVacated: on_trainer_vacated,
     DemandReported: on_demand_reported,
     CheckpointWritten: on_checkpoint_written,
     CommandFailed: on_command_failed,
@@ -178,6 +185,8 @@ class Orchestrator:
         drive_trainer(ctx)
         advance(ctx)
         while state.status not in _IDLE and not still(state):
+            if self.plan.colocated:
+                drive_trainer(ctx)  # what has ended or begun turns the devices over
             self._attention.drive_engines(ctx, event)
             if state.checkpoints or state.cohorts:
                 drive_trainer(ctx)

@@ -57,6 +57,8 @@ class Plan:
     """Policies that an engine holds at once, None: all of them."""
     allocates: bool
     """There is a choice of trainer devices, or too few places on them: what is bound where is decided as it goes."""
+    colocated: bool
+    """Trainers share the devices of engines, in turns."""
     sampler: TaskSampler
     rewards: RowRewards
     """What rows earned, before they are compared."""
@@ -111,6 +113,7 @@ def make_plan(spec: ExperimentSpec, opening: frozenset[str] | None = None) -> Pl
         ordered=spec.mechanisms.ordered,
         places=_places(spec),
         allocates=_allocates(spec),
+        colocated=spec.mechanisms.allocation.type == "colocated",
         sampler=TASK_SAMPLERS.get(sampling.task_sampler),
         rewards=answer_rewards if sampling.branches else row_rewards,
         estimator=ADVANTAGES.get(algorithm.advantage.type),
@@ -129,6 +132,8 @@ def _places(spec: ExperimentSpec) -> int | None:
 
 def _allocates(spec: ExperimentSpec) -> bool:
     resources, policies = spec.resources, len(spec.trainable_policies())
+    if spec.mechanisms.allocation.type == "colocated":
+        return True
     return resources.training_devices > 1 or (resources.trainer_policies or policies) < policies
 
 

@@ -19,8 +19,11 @@ from flexmarl.contracts.commands import (
     PlayGroups,
     ReleaseLease,
     RequestDevices,
+    SleepEngine,
     SuspendPolicy,
     UnloadPolicy,
+    VacateTrainer,
+    WakeEngine,
     WriteCheckpoint,
 )
 from flexmarl.contracts.events import DeviceUse
@@ -44,7 +47,8 @@ def _request(state: RunState, command: RequestDevices) -> str:
         lease = state.leases.get(command.replaces)
         where = lease.device_id if lease is not None else f"lease {command.replaces}"
         return f"{where} is wanted back; the run works on with it until another device is ready"
-    missing = [_count(n, use) for n, use in ((command.engines, "engine"), (command.trainers, "trainer")) if n]
+    trainers = command.trainers + command.beside
+    missing = [_count(n, use) for n, use in ((command.engines, "engine"), (trainers, "trainer")) if n]
     return f"the run lacks {' and '.join(missing)}, all or none"
 
 
@@ -93,7 +97,21 @@ def _bind(state: RunState, command: BindPolicy) -> str:
 def _suspend(state: RunState, command: SuspendPolicy) -> str:
     lease = state.leases.get(command.lease_id)
     where = f"lease {command.lease_id}" if lease is None else lease.device_id
+    if lease is not None and lease.beside and state.hand == "engines":
+        return f"the engine on {where} is to wake"
     return f"{where} is wanted for another policy than {command.policy}"
+
+
+def _vacate(state: RunState, command: VacateTrainer) -> str:
+    return f"the engine on {_where(state.leases.get(command.lease_id))} is to wake"
+
+
+def _sleep(state: RunState, command: SleepEngine) -> str:
+    return f"nothing plays any more, and the trainer on {_where(state.leases.get(command.lease_id))} has work"
+
+
+def _wake(state: RunState, command: WakeEngine) -> str:
+    return f"the trainer on {_where(state.leases.get(command.lease_id))} holds nothing any more"
 
 
 def _join(state: RunState, command: JoinGang) -> str:
@@ -159,6 +177,9 @@ _REASONS: dict[type[Any], Callable[[RunState, Any], str]] = {
     OptimizerStep: _step,
     LoadWeights: _load,
     UnloadPolicy: _unload,
+    SleepEngine: _sleep,
+    WakeEngine: _wake,
+    VacateTrainer: _vacate,
     WriteCheckpoint: _checkpoint,
     KeepCheckpoints: _keep,
 }

@@ -12,6 +12,7 @@ from flexmarl.orchestrator import attempts
 from flexmarl.orchestrator.children import forget_child
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.lifecycle import fail, move
+from flexmarl.orchestrator.moving import give_back_pair
 from flexmarl.orchestrator.pausing import needs_devices
 from flexmarl.orchestrator.pools import GANG, replaced_by, request_of, rollout_pool, training_pool
 from flexmarl.orchestrator.state import LeaseState
@@ -39,11 +40,13 @@ def drive_devices(ctx: Context) -> None:
     trainers = resources.training_devices - len(ctx.state.at_work(DeviceUse.TRAINER))
     if (engines > 0 or trainers > 0) and needs_devices(ctx.state) and ctx.wanted("devices"):
         attempts.begin(ctx)
+        beside = max(trainers, 0) if ctx.plan.colocated else 0
         command = RequestDevices(
             pool=rollout_pool(ctx),
             engines=max(engines, 0),
-            trainers=max(trainers, 0),
+            trainers=max(trainers, 0) - beside,
             trainer_pool=training_pool(ctx),
+            beside=beside,
         )
         ctx.issue("devices", command)
 
@@ -60,7 +63,9 @@ def on_devices_granted(ctx: Context, event: DevicesGranted) -> None:
     ctx.answered(key)
     for granted in event.leases:
         if granted.lease_id not in ctx.state.leases and granted.lease_id not in ctx.state.ended:
-            own = LeaseState(granted.lease_id, granted.device_id, granted.use, replaces=replaced_by(key))
+            own = LeaseState(
+                granted.lease_id, granted.device_id, granted.use, replaces=replaced_by(key), beside=granted.beside
+            )
             ctx.state.leases[own.lease_id] = own
             _host(ctx, own)
     if ctx.state.status is RunStatus.QUEUED:
@@ -116,6 +121,7 @@ def on_lease_ended(ctx: Context, event: LeaseEnded) -> None:
     ctx.state.outstanding.pop(f"host:{event.lease_id}", None)
     if lease.releasing or ctx.state.status in TERMINAL:
         return
+    give_back_pair(ctx, lease)
     ctx.state.replacements += 1
     why = event.reason or "no reason given"
     ctx.note(f"{lease.use} on {lease.device_id} ended: {why}", NoteLevel.ERROR, target=f"lease:{lease.lease_id}")
@@ -168,6 +174,8 @@ def _give_up(ctx: Context, kind: str, name: str, event: CommandFailed) -> None:
         "play": "open the log of the rollout worker",
         "load": "open the log of the engine",
         "unload": "open the log of the engine",
+        "sleep": "open the log of the engine",
+        "wake": "open the log of the engine",
         "host": "open the log of the device's node",
     }.get(kind, "open the log of the trainer")
     fail(ctx, RunReason.COMMAND_FAILED, f"{words}; {advice}")

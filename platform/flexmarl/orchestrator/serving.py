@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from flexmarl.contracts.commands import LoadWeights
 from flexmarl.contracts.events import DeviceUse, WeightsServed
 from flexmarl.orchestrator.context import Context
+from flexmarl.orchestrator.sharing import may_serve
 from flexmarl.orchestrator.state import LeaseState, Pin, PolicyState
 
 KEPT_VERSIONS = 2
@@ -89,7 +90,8 @@ def tell(ctx: Context, engines: Sequence[LeaseState], name: str, pins: Sequence[
         if room <= 0:
             return place
         lease = engines[place]
-        missing = lacks(lease, name, pins) if lease.incarnation and _has_place(ctx, lease, name) else None
+        takes = lease.incarnation and _has_place(ctx, lease, name) and may_serve(ctx, lease)
+        missing = lacks(lease, name, pins) if takes else None
         key = f"load:{lease.lease_id}:{name}"
         if missing is not None and ctx.wanted(key):
             command = LoadWeights(
@@ -127,7 +129,7 @@ def lacks(lease: LeaseState, name: str, pins: Sequence[Pin]) -> Pin | None:
 def on_weights_served(ctx: Context, event: WeightsServed) -> None:
     """Note what an engine holds, if it is the life of it that we know."""
     lease = ctx.state.leases.get(event.lease_id)
-    if lease is None or lease.incarnation != event.incarnation:
+    if lease is None or lease.incarnation != event.incarnation or (lease.turned and event.command_no < lease.turned):
         return
     if ctx.plan.places is not None:
         if event.policy not in lease.serves or event.command_no < lease.unloads.get(event.policy, 0):

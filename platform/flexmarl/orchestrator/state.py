@@ -61,6 +61,12 @@ class LeaseState:
     """Engine: policies that it is to forget; each has its place until it has."""
     unloads: dict[str, int] = field(default_factory=dict)
     """Engine: policy -> last command to forget it; what loads before that led to counts no more."""
+    beside: int = 0
+    """Trainer: the engine's lease whose device it shares; 0: it has its device for itself."""
+    asleep: bool = False
+    """Engine: it gave its memory up and takes nothing until it is woken. Trainer beside one: it keeps nothing."""
+    turned: int = 0
+    """Engine: last command by which it fell asleep or woke; what loads before that led to counts no more."""
 
 
 @dataclass(slots=True)
@@ -319,6 +325,10 @@ class RunState:
     wish: Wish | None = None
     demand: Demand = field(default_factory=Demand)
     rest: Rest = field(default_factory=Rest)
+    hand: Literal["engines", "trainers"] = "trainers"
+    """Who is to have the devices that engines and trainers share. Trainers first: they make version 0."""
+    turned_at: float = 0.0
+    """Since when."""
     look_at: float | None = None
     """When policies that have nothing to do may have to make room for others."""
     stepping: dict[str, int] = field(default_factory=dict)

@@ -20,6 +20,7 @@ from flexmarl.orchestrator.cutting import part_complete
 from flexmarl.orchestrator.keeping import note_written
 from flexmarl.orchestrator.overlapping import carries, fill_pins, open_rows
 from flexmarl.orchestrator.rollout import wire_pins
+from flexmarl.orchestrator.sharing import drive_turns, trainers_turn
 from flexmarl.orchestrator.state import (
     Cohort,
     LeaseState,
@@ -38,11 +39,14 @@ suspended, and goes elsewhere with it."""
 
 def drive_trainer(ctx: Context) -> None:
     """Ask the trainers for everything they can do now."""
-    drive_binding(ctx, _due_work(ctx) if ctx.plan.allocates else {})
+    due = _due_work(ctx) if ctx.plan.allocates else {}
+    if ctx.plan.colocated:
+        drive_turns(ctx, due)
+    drive_binding(ctx, due)
     if ctx.state.cohort is not None:
         for name in _in_turn(ctx, ctx.state.cohort):
             drive_policy(ctx, ctx.state.cohort, name)
-    if ctx.state.checkpoints:
+    if ctx.state.checkpoints and trainers_turn(ctx):
         _checkpoints(ctx)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from psycopg import Connection
 
-from flexmarl.contracts.events import PolicyUnloaded, WeightsServed
+from flexmarl.contracts.events import EngineSlept, EngineWoke, PolicyUnloaded, WeightsServed
 from flexmarl.contracts.hardware import Hardware
 from flexmarl.contracts.plane_tokens import Plane, sign
 from flexmarl.contracts.wire import PolicyPin
@@ -92,8 +92,8 @@ def served(
         finish(conn, taken)
 
 
-def leaves(conn: Connection, taken: Taken, lease_id: int, policy: str) -> None:
-    """Name an engine for a policy no more, before it is asked to forget it: nobody sends it new turns from here on.
+def leaves(conn: Connection, taken: Taken, lease_id: int, policy: str | None = None) -> None:
+    """Name an engine for a policy no more, or for any, before it is asked to forget: nobody sends it new turns then.
 
     Does nothing for a command that is not held any more.
     """
@@ -119,11 +119,24 @@ def unloaded(conn: Connection, taken: Taken, lease_id: int, incarnation: str, po
         finish(conn, taken)
 
 
-def _forget(conn: Connection, run_id: int, lease_id: int, policy: str) -> None:
+def turned(conn: Connection, taken: Taken, event: EngineSlept | EngineWoke) -> None:
+    """Tell the driver that an engine sleeps or is awake and finish the command, in one transaction.
+
+    Either way it holds nothing. Raises TokenLost, EpochStale.
+    """
+    with conn.transaction():
+        guard(conn, taken)
+        _forget(conn, taken.run_id, event.lease_id, None)
+        put_event(conn, taken.run_id, f"{event.kind}:{taken.no}:{event.incarnation}", event)
+        finish(conn, taken)
+
+
+def _forget(conn: Connection, run_id: int, lease_id: int, policy: str | None) -> None:
     conn.execute(
         """
         DELETE FROM store.engine_policy p USING store.lease l
-        WHERE l.id = %(lease)s AND l.run_id = %(run)s AND p.lease_id = l.id AND p.policy = %(policy)s
+        WHERE l.id = %(lease)s AND l.run_id = %(run)s AND p.lease_id = l.id
+          AND (%(policy)s::text IS NULL OR p.policy = %(policy)s)
         """,
         {"lease": lease_id, "run": run_id, "policy": policy},
     )

@@ -1,6 +1,7 @@
 """Device requests that wait, and their answers: a gang's leases in one transaction.
 
-Invariants: one lease that is not ended per device (a unique index, so two drivers cannot both win); a grant of a gang
+Invariants: one lease that is not ended holds a device (a unique index, so two drivers cannot both win), and at most one
+more of its run shares it (a foreign key and another index); a grant of a gang
 counts its project's seats under the lock of its quota, so two drivers cannot exceed it together; grants take devices,
 then quotas, each in one order, so two of them never wait for each other. Nothing is held while a first gang waits.
 """
@@ -59,7 +60,7 @@ def open_demands(conn: Connection) -> list[Demand]:
           SELECT jsonb_object_agg(x.pool, x.in_service) AS holds, array_agg(DISTINCT used) AS uses
           FROM (
             SELECT d.pool, array_agg(DISTINCT l.use) AS uses, count(*) FILTER (
-              WHERE d.state = 'ready' AND n.state = 'ready'
+              WHERE l.beside IS NULL AND d.state = 'ready' AND n.state = 'ready'
                 AND n.heartbeat_at > clock_timestamp() - make_interval(secs => %(alive)s)) AS in_service
             FROM store.lease l JOIN store.device d ON d.id = l.device_id JOIN store.node n ON n.name = d.node
             WHERE l.run_id = c.run_id AND l.state = 'held' GROUP BY d.pool
@@ -78,7 +79,8 @@ def _demand(
     holds: Mapping[str, int] | None, uses: Sequence[str] | None,
 ) -> Demand:  # fmt: skip
     request = RequestDevices.model_validate_json(body)
-    wanted = {DeviceUse.ENGINE.value: request.engines, DeviceUse.TRAINER.value: request.trainers}
+    trainers = request.trainers + request.beside
+    wanted = {DeviceUse.ENGINE.value: request.engines, DeviceUse.TRAINER.value: trainers}
     stalled = any(count and use not in (uses or ()) for use, count in wanted.items())
     return Demand(run_id, no, request, project, priority, since, running, replaces, holds, stalled)
 
@@ -87,6 +89,8 @@ def grant(
     conn: Connection, lease: RunLease, no: int, placements: Sequence[tuple[str, DeviceUse]]
 ) -> tuple[GrantedDevice, ...] | None:
     """Answer a device request with exactly these devices; None when one is not free any more, or the quota is full.
+
+    Trainers that are to share devices are put beside the first engines.
 
     Writes the leases and `DevicesGranted`, and finishes the command, in one transaction. Raises FenceLost when the run
     has another driver.
@@ -107,6 +111,7 @@ def grant(
             if not held[0]:  # else its gang is counted already, and no quota that was lowered splits it
                 _hold_quota(conn, lease.run_id, [device_id for device_id, _ in order])
             granted = tuple(leased[device_id] for device_id, _ in placements)
+            granted += _grant_beside(conn, lease.run_id, no, granted)
             key = "granted:" + ",".join(str(one.lease_id) for one in granted)
             put_event(conn, lease.run_id, key, DevicesGranted(leases=granted, command_no=no))
     except (UniqueViolation, _QuotaFull):
@@ -138,6 +143,31 @@ def _hold_quota(conn: Connection, run_id: int, devices: Sequence[str]) -> None:
         ).fetchone()
         if row is not None and row[0] > limit:
             raise _QuotaFull
+
+
+def _grant_beside(
+    conn: Connection, run_id: int, no: int, granted: Sequence[GrantedDevice]
+) -> tuple[GrantedDevice, ...]:
+    """Put as many trainers as are asked for beside the first engines."""
+    rows = conn.execute(
+        """
+        INSERT INTO store.lease (device_id, run_id, use, beside)
+        SELECT l.device_id, l.run_id, 'trainer', l.id FROM store.lease l
+        WHERE l.run_id = %(run)s AND l.id = ANY(%(engines)s)
+        ORDER BY array_position(%(engines)s, l.id)
+        LIMIT (SELECT coalesce((body ->> 'beside')::int, 0) FROM store.command WHERE run_id = %(run)s AND no = %(no)s)
+        RETURNING id, device_id, beside
+        """,
+        {
+            "run": run_id,
+            "no": no,
+            "engines": [one.lease_id for one in granted if one.use is DeviceUse.ENGINE],
+        },
+    ).fetchall()
+    return tuple(
+        GrantedDevice(lease_id=lease_id, device_id=device_id, use=DeviceUse.TRAINER, beside=beside)
+        for lease_id, device_id, beside in rows
+    )
 
 
 def _grant_one(conn: Connection, run_id: int, no: int, device_id: str, use: DeviceUse) -> GrantedDevice:

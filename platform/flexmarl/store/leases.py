@@ -1,6 +1,7 @@
 """Exclusive, expiring claims on devices: `held -> releasing -> ended`.
 
-Invariants: one lease that is not ended per device (a unique index, so two drivers cannot both win). Only who hosts
+Invariants: one lease that is not ended holds a device (a unique index, so two drivers cannot both win); a second one
+may share it, of the same run (a foreign key), which holds it when the first has ended (a trigger). Only who hosts
 the lease writes its child; the hold is the token of the `host_lease` command, and each hosting raises the fence.
 A lease ends only when its host has proved that nothing of it runs. Expiry is judged by the database's clock.
 """

@@ -14,7 +14,7 @@ import orjson
 from psycopg import Connection
 
 from flexmarl.contracts.commands import JoinGang, OptimizerStep
-from flexmarl.contracts.events import PolicyBound, PolicySuspended, RankJoined, StepCommitted
+from flexmarl.contracts.events import PolicyBound, PolicySuspended, RankJoined, StepCommitted, TrainerVacated
 from flexmarl.store import lineage, tokenizers
 from flexmarl.store.commands import Taken, finish, guard
 from flexmarl.store.errors import LeaseLost, Refused
@@ -184,6 +184,18 @@ def commit_suspend(conn: Connection, taken: Taken, event: PolicySuspended) -> No
         guard(conn, taken)
         _serving(conn, taken.run_id, event.lease_id, event.incarnation)
         put_event(conn, taken.run_id, f"suspended:{taken.no}:{event.incarnation}", event)
+        finish(conn, taken)
+
+
+def commit_vacate(conn: Connection, taken: Taken, event: TrainerVacated) -> None:
+    """Tell the driver that a trainer keeps nothing on its device and finish the command, in one transaction.
+
+    Raises TokenLost, EpochStale or LeaseLost.
+    """
+    with conn.transaction():
+        guard(conn, taken)
+        _serving(conn, taken.run_id, event.lease_id, event.incarnation)
+        put_event(conn, taken.run_id, f"vacated:{taken.no}:{event.incarnation}", event)
         finish(conn, taken)
 
 

@@ -1,4 +1,7 @@
-"""Policies that came to trainer devices and left them, newest first, each with what was moved and how long it took."""
+"""Who came to devices and left them, newest first, each with what was moved and how long it took.
+
+Policies on trainer devices, and engines whose devices trainers share.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +9,7 @@ from math import inf
 
 from psycopg import Connection
 
-PHASES = ("bind", "suspend", "resume")
+PHASES = ("bind", "suspend", "resume", "sleep", "wake")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +27,13 @@ class Swap:
     ord: int
     device_id: str
     phase: str
-    """`bind`: made or restored; `suspend`: taken off with all of it; `resume`: brought back with what it had."""
+    """`bind`: made or restored; `suspend`: taken off with all of it; `resume`: brought back with what it had. Of an
+    engine that shares its device, without a policy: `sleep`: weights and caches let go; `wake`: it may load again."""
     policy: str
     began: float
     ended: float
     bytes: int
-    """Length of the state that was moved; 0 of a bind."""
+    """Length of the state that was moved, or of what was let go; 0 of a bind and of a wake."""
 
 
 def page(
@@ -39,7 +43,7 @@ def page(
     rows = conn.execute(
         """
         SELECT lease_id, ord, device_id, phase, policy, t0, t1, bytes FROM store.interval
-        WHERE run_id = %(run)s AND phase IN ('bind', 'suspend', 'resume') AND phase = ANY(%(phases)s)
+        WHERE run_id = %(run)s AND phase IN ('bind', 'suspend', 'resume', 'sleep', 'wake') AND phase = ANY(%(phases)s)
           AND (%(policies)s::text[] IS NULL OR policy = ANY(%(policies)s))
           AND (t1, lease_id, ord) < (%(ended)s::float8, %(lease)s::bigint, %(ord)s::bigint)
         ORDER BY t1 DESC, lease_id DESC, ord DESC LIMIT %(limit)s

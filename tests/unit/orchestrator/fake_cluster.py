@@ -10,7 +10,6 @@ import random
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
 from flexmarl.contracts.status import TERMINAL, RunStatus
-from flexmarl.contracts.wire import TrainStats
 from flexmarl.orchestrator import Orchestrator
 from flexmarl.orchestrator.invariants import check_invariants
 from flexmarl.orchestrator.lifecycle import books_due
@@ -19,11 +18,17 @@ from tests.unit.orchestrator.fake_parts import (
     Faults,
     answered,
     bind,
+    bound,
     digest,
     episode,
+    figures,
+    granted,
     load,
     make_spec,
+    shares,
     suspend,
+    suspended,
+    turned,
     unload,
 )
 
@@ -47,6 +52,8 @@ class FakeCluster:
         self.voided = []
         self.children, self.uses, self.ended = {}, {}, set()
         self.next_lease = 1
+        self.made_for, self.mates = {}, {}
+        """Where two share a device: command -> life that it is for; lease -> the other one's."""
         self.lives = 0
         self.versions = {}
         self.groups, self.micro_batches = {}, {}
@@ -96,7 +103,7 @@ class FakeCluster:
             self.micro_batches[key] = command.samples
         elif isinstance(command, c.SuspendPolicy):
             of_it = [x.command.kind for x in self.open.values() if getattr(x.command, "policy", "") == command.policy]
-            asked = set(of_it) - {"load_weights", "unload_policy"}
+            asked = set(of_it) - {"load_weights", "unload_policy", "bind_policy" if self.mates else ""}
             assert not asked, f"{command.policy} is suspended while it is asked for {asked}"
             self.open[numbered.no] = numbered
         elif isinstance(command, c.KeepCheckpoints):
@@ -106,6 +113,8 @@ class FakeCluster:
             self.end_lease(command.lease_id, "released")
         else:
             self.open[numbered.no] = numbered
+            if self.mates and getattr(command, "lease_id", 0) in self.children:
+                self.made_for[numbered.no] = self.core.state.leases[command.lease_id].incarnation
 
     def end_lease(self, lease_id, reason):
         if lease_id not in self.ended:
@@ -169,7 +178,8 @@ class FakeCluster:
         if self.voided and rng.random() < faults.zombie:
             number, numbered = self.voided.pop(rng.randrange(len(self.voided)))
             child = self.children.get(getattr(numbered.command, "lease_id", -1))
-            if child is not None:
+            # A request reaches the life that it was made for; where that matters beyond what it names, it is told.
+            if child is not None and self.made_for.get(number, child.incarnation) == child.incarnation:
                 self.act(numbered.command, child, number)
 
     def recall(self, lease_id, withdrawn=False):
@@ -198,6 +208,9 @@ class FakeCluster:
 
     def act(self, command, child, number=0):
         """Do what the command says to the child itself. Returns an error code, or None."""
+        refused = shares(command, child, self.children.get(self.mates.get(command.lease_id)), number)
+        if refused is not None or isinstance(command, c.SleepEngine | c.WakeEngine | c.VacateTrainer):
+            return refused
         if isinstance(command, c.LoadWeights | c.UnloadPolicy):
             return (load if isinstance(command, c.LoadWeights) else unload)(command, child, number)
         if isinstance(command, c.BindPolicy | c.SuspendPolicy):
@@ -248,12 +261,7 @@ class FakeCluster:
 
     def grant(self, number, command):
         del self.open[number]
-        leases = []
-        for use, count in ((e.DeviceUse.ENGINE, command.engines), (e.DeviceUse.TRAINER, command.trainers)):
-            for _ in range(count):
-                lease_id, self.next_lease = self.next_lease, self.next_lease + 1
-                self.uses[lease_id] = use
-                leases.append(e.GrantedDevice(lease_id=lease_id, device_id=f"box.cpu{lease_id}", use=use))
+        leases = granted(self, command)
         key = ",".join(str(lease.lease_id) for lease in leases)
         self.put(f"granted:{key}", e.DevicesGranted(leases=tuple(leases), command_no=number))
 
@@ -267,44 +275,21 @@ class FakeCluster:
             event = e.WeightsServed(**common, **told, command_no=number)
         elif isinstance(command, c.UnloadPolicy):
             event = e.PolicyUnloaded(**common, policy=command.policy, command_no=number)
+        elif isinstance(command, c.SleepEngine | c.WakeEngine | c.VacateTrainer):
+            event = turned(command, common, number)
         elif isinstance(command, c.BindPolicy):
-            history = self.versions.setdefault(command.policy, [digest(command.policy, 0)])
-            version = command.version or 0
-            event = e.PolicyBound(
-                **common,
-                policy=command.policy,
-                version=version,
-                digest=history[version],
-                created=command.version is None,
-                resumed=bool(command.resume),
-                seconds=0.01,
-            )
+            event = bound(command, common, self.versions.setdefault(command.policy, [digest(command.policy, 0)]))
         elif isinstance(command, c.JoinGang):
             event = e.RankJoined(**common, policy=command.policy, meeting=command.meeting)
         elif isinstance(command, c.SuspendPolicy):
-            event = e.PolicySuspended(
-                **common,
-                policy=command.policy,
-                accumulator=command.accumulator,
-                ticket=child.suspended[command.policy][0],
-                bytes=100,
-                seconds=0.01,
-                command_no=number,
-            )
+            event = suspended(command, common, child, number)
         elif isinstance(command, c.Accumulate):
             rows = self.micro_batches[command.policy, command.micro_batch]
             event = e.MicroBatchAccumulated(
                 policy=command.policy,
                 micro_batch=command.micro_batch,
                 accumulator=command.accumulator,
-                stats=TrainStats(
-                    rows=len(rows),
-                    tokens=3 * len(rows),
-                    z=3.0 * len(rows),
-                    loss_sum=1.0,
-                    entropy_sum=2.0,
-                    seconds=0.01,
-                ),
+                stats=figures(len(rows)),
             )
         else:
             self.checkpoints.append((command.label, command.step, {n: p.version for n, p in command.pins.items()}))

@@ -3,8 +3,10 @@
 import hashlib
 from dataclasses import dataclass, field
 
+from flexmarl.contracts import commands as c
+from flexmarl.contracts import events as e
 from flexmarl.contracts.spec import ExperimentSpec
-from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
+from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef, TrainStats
 
 
 def make_spec(**changes):
@@ -55,11 +57,79 @@ class Child:
     holds: dict = field(default_factory=dict)
     orders: dict = field(default_factory=dict)
     """Policy -> number of the last load."""
+    asleep: bool = False
+    turned: int = 0
+    """Last command by which its device changed hands."""
     trains: dict = field(default_factory=dict)
     suspended: dict = field(default_factory=dict)
     """Policy -> ticket, and the micro-batches in its accumulator."""
     resumed: list = field(default_factory=list)
     """Tickets that were taken up here: asked again, it is done already."""
+
+
+def figures(rows):
+    """What a trainer tells of a micro-batch."""
+    return TrainStats(rows=rows, tokens=3 * rows, z=3.0 * rows, loss_sum=1.0, entropy_sum=2.0, seconds=0.01)
+
+
+def shares(command, child, mate, number):
+    """Do what turns a shared device over. Returns why a child refuses; asserts that never both have something on it."""
+    turns = isinstance(command, c.SleepEngine | c.WakeEngine | c.VacateTrainer)
+    if (turns or isinstance(command, c.BindPolicy)) and number < child.turned:
+        return "superseded"
+    if turns:
+        child.turned, child.asleep = number, isinstance(command, c.SleepEngine)
+    if isinstance(command, c.SleepEngine):
+        child.holds.clear()
+    elif isinstance(command, c.VacateTrainer):
+        child.trains.clear()
+    elif isinstance(command, c.LoadWeights) and child.asleep:
+        return "asleep"
+    elif mate is not None and isinstance(command, c.LoadWeights):
+        assert not mate.trains, f"an engine loads while {sorted(mate.trains)} are on its device"
+    elif mate is not None and isinstance(command, c.BindPolicy):
+        assert not mate.holds, f"{command.policy} is bound where an engine holds {mate.holds}"
+    return None
+
+
+def bound(command, common, history):
+    """Tell at which version a policy is held."""
+    version = command.version or 0
+    told = {"created": command.version is None, "resumed": bool(command.resume), "seconds": 0.01}
+    return e.PolicyBound(**common, policy=command.policy, version=version, digest=history[version], **told)
+
+
+def suspended(command, common, child, number):
+    """Tell where a policy lies."""
+    told = {"accumulator": command.accumulator, "ticket": child.suspended[command.policy][0]}
+    return e.PolicySuspended(**common, policy=command.policy, **told, bytes=100, seconds=0.01, command_no=number)
+
+
+def turned(command, common, number):
+    """Tell that a device was turned over."""
+    if isinstance(command, c.VacateTrainer):
+        return e.TrainerVacated(**common, command_no=number)
+    if isinstance(command, c.SleepEngine):
+        return e.EngineSlept(**common, bytes=100, seconds=0.01, command_no=number)
+    return e.EngineWoke(**common, seconds=0.01, command_no=number)
+
+
+def granted(cluster, command):
+    """Lease devices: engines, trainers, and trainers that share the devices of the first engines."""
+    engines, trainers = (
+        [lease(cluster, use) for _ in range(count)]
+        for use, count in ((e.DeviceUse.ENGINE, command.engines), (e.DeviceUse.TRAINER, command.trainers))
+    )
+    return [*engines, *trainers, *(lease(cluster, e.DeviceUse.TRAINER, own) for own in engines[: command.beside])]
+
+
+def lease(cluster, use, beside=None):
+    lease_id, cluster.next_lease = cluster.next_lease, cluster.next_lease + 1
+    cluster.uses[lease_id] = use
+    if beside is None:
+        return e.GrantedDevice(lease_id=lease_id, device_id=f"box.cpu{lease_id}", use=use)
+    cluster.mates |= {beside.lease_id: lease_id, lease_id: beside.lease_id}
+    return e.GrantedDevice(lease_id=lease_id, device_id=beside.device_id, use=use, beside=beside.lease_id)
 
 
 def load(command, child, number):

@@ -54,8 +54,11 @@ class Engine(Protocol):
     def versions(self) -> list[LoadRequest]:
         """Return what would have to be loaded, in this order, to hold what is held."""
 
-    def let_go(self) -> None:
-        """Forget every weight and every attention cache; only while idle. Raises CannotSleepError."""
+    def let_go(self) -> int:
+        """Forget every weight and every attention cache, and return their bytes; only while idle.
+
+        Raises CannotSleepError.
+        """
 
     def close(self, policy: str, hand_over: bool) -> list[Finished]:
         """Take no more requests of a policy; returns those that are ended now, for somebody else to answer.

@@ -6,8 +6,8 @@ each live row, and settles what ended: plan in numpy, compute in torch, fold bac
 """
 
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -44,6 +44,12 @@ class Lane:
         self._ordered = ordered
         self._cache = Cache(len(weights.layers), weights.architecture, device)
         self._since_admission = 0
+
+    def memory(self) -> dict[int, int]:
+        """Return where the lane's weights and attention cache lie, with their bytes; lanes may share some."""
+        tensors = [*_tensors(self.weights), *self._cache.keys, *self._cache.values]
+        storages = [tensor.untyped_storage() for tensor in tensors]
+        return {storage.data_ptr(): storage.nbytes() for storage in storages}
 
     def rest(self) -> OwnMemory | None:
         """Let the weights go; only while idle, and until `rebind` nothing is asked of the lane.
@@ -244,3 +250,15 @@ def _prefill_parts(requests: list[Request], tokens: int) -> Iterable[list[Reques
         part.append(request)
     if part:
         yield part
+
+
+def _tensors(value: object) -> "Iterator[torch.Tensor]":
+    """Find the tensors that weights are made of."""
+    if is_dataclass(value):
+        for field in fields(value):
+            yield from _tensors(getattr(value, field.name))
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _tensors(part)
+    elif hasattr(value, "untyped_storage"):
+        yield value  # type: ignore[misc]

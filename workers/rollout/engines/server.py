@@ -33,8 +33,11 @@ from workers.rollout.engines.wire import (
     Held,
     LoadRequest,
     NotHeld,
+    SleepRequest,
+    Slept,
     Stats,
     UnloadRequest,
+    WakeRequest,
 )
 
 log = structlog.get_logger(__name__)
@@ -168,18 +171,39 @@ class EngineServer:
         self._engine.make_room(asked.policy, asked.keeps)
         return weights
 
-    async def _fall_asleep(self, _: web.Request) -> web.Response:
-        """Give the memory back; answers when nothing is held any more."""
-        async with self._device:
-            self._sleep.begin(self._engine)
-            self._fetch.forget()
-        return json_response(self._engine.holds())
+    async def _fall_asleep(self, request: web.Request) -> web.Response:
+        """Give the memory back, once nothing runs if that is waited for; answers when nothing is held any more."""
+        asked = msgspec.json.decode(await request.read() or b"{}", type=SleepRequest)
+        if self._sleep.overtaken(asked.order):
+            return self._refusal(409, "superseded", "a later command to sleep or to wake was here already")
+        self._sleep.near = asked.drain
+        try:
+            while asked.drain and self._engine.busy:
+                await asyncio.sleep(UNLOAD_LOOKS_S)
+            async with self._device:
+                awake, started = self._sleep.held is None, time.time()
+                self._sleep.begin(self._engine)
+                self._fetch.forget()
+                if awake:
+                    self._busy_time.close()
+                    self._intervals.add("sleep", "", started, time.time(), bytes=self._sleep.freed)
+        finally:
+            self._sleep.near = False
+        return json_response(Slept(self._sleep.freed))
 
-    async def _wake_up(self, _: web.Request) -> web.Response:
-        """Hold again what was held before; answers with it."""
+    async def _wake_up(self, request: web.Request) -> web.Response:
+        """Hold again what was held before, or nothing if that is asked for; answers with what is held."""
+        asked = msgspec.json.decode(await request.read() or b"{}", type=WakeRequest)
+        if self._sleep.overtaken(asked.order):
+            return self._refusal(409, "superseded", "a later command to sleep or to wake was here already")
         async with self._device:
+            asleep, started = self._sleep.held is not None, time.time()
             with self._intervals.progress.work():
+                if asked.empty:
+                    self._sleep.forget()
                 await self._sleep.end(self._engine, lambda asked: asyncio.to_thread(self._bring, asked))
+            if asleep:
+                self._intervals.add("wake", "", started, time.time())
         return json_response(self._engine.holds())
 
     async def _unload(self, request: web.Request) -> web.Response:

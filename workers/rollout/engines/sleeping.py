@@ -1,17 +1,15 @@
 """An engine whose device is lent away: it gives its memory back, and remembers what it held.
 
 Invariants, with the server that asks under its device's lock: only an idle engine falls asleep; one that sleeps holds
-nothing and takes nothing (409 `asleep`); it wakes with exactly the versions it held, each by its digest, or stays
-asleep.
+nothing and takes nothing (409 `asleep`), and one that is about to takes no new request; it wakes with exactly the
+versions it held, each by its digest, or stays asleep; or, if it is told so, with nothing.
 """
 
-import ctypes
-import gc
-import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from workers.memory import give_back
 from workers.rollout.engines.base import Engine
 from workers.rollout.engines.wire import LoadRequest
 
@@ -33,10 +31,23 @@ class Sleep:
     """Whether an engine sleeps, and what it wakes up with."""
 
     held: list[LoadRequest] | None = None
+    near: bool = False
+    """It falls asleep as soon as nothing runs."""
+    freed: int = 0
+    """Bytes of weights and attention caches that it let go when it fell asleep last."""
+
+    order: int = 0
+    """Number of the last command to sleep or to wake."""
+
+    def overtaken(self, order: int) -> bool:
+        """Tell whether a later command to sleep or to wake has been here; note this one if not."""
+        late = 0 < order < self.order
+        self.order = max(self.order, order)
+        return late
 
     def refuse(self) -> None:
-        """Raise AsleepError while the engine sleeps."""
-        if self.held is not None:
+        """Raise AsleepError while the engine sleeps or is about to."""
+        if self.near or self.held is not None:
             raise AsleepError("this engine sleeps, since its device is lent away; wake it, or ask another one")
 
     def begin(self, engine: Engine) -> None:
@@ -48,9 +59,9 @@ class Sleep:
         if engine.busy:
             raise BusyError(f"{load.running} requests run and {load.waiting} wait; an engine sleeps only without")
         held = engine.versions()
-        engine.let_go()
+        self.freed = engine.let_go()
         give_back()
-        self.held = held
+        self.held, self.near = held, False
 
     async def end(self, engine: Engine, fetch: Callable[[LoadRequest], Awaitable[Any]]) -> None:
         """Bring back what was held; after a failure nothing is."""
@@ -63,11 +74,6 @@ class Sleep:
             raise
         self.held = None
 
-
-def give_back() -> None:
-    """Return freed memory to the operating system: the C library keeps what it may use again."""
-    gc.collect()
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's own
-        if trim is not None:
-            trim(0)
+    def forget(self) -> None:
+        """Wake up with nothing: something else is to be held."""
+        self.held = None

@@ -117,18 +117,20 @@ class TorchEngine:
             for lane in self._open(policy)
         ]
 
-    def let_go(self) -> None:
-        """Forget every weight and every attention cache; only while idle."""
+    def let_go(self) -> int:
+        """Forget every weight and every attention cache; only while idle. Returns their bytes."""
         import torch
 
         if self.busy:
             raise RuntimeError("an engine with requests keeps its weights")
+        freed = sum({key: size for lane in self._all() for key, size in lane.memory().items()}.values())
         self._lanes.clear()
         self._spare.clear()
         self._left.clear()
         self._closed.clear()
         if self._device.startswith("cuda"):
             torch.cuda.empty_cache()
+        return freed
 
     def close(self, policy: str, hand_over: bool) -> list[Finished]:
         """Take no more requests of a policy; returns those that had not begun, which somebody else may answer.

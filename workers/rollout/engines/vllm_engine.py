@@ -104,7 +104,7 @@ class VllmEngine:
         """Return nothing: this engine never lets go."""
         return []
 
-    def let_go(self) -> None:
+    def let_go(self) -> int:
         """Refuse: on a CPU vLLM's sleep does nothing, and of its levels on a GPU none was tried here."""
         raise CannotSleepError("vLLM gives its memory back with its process alone: end the lease, and grant it anew")
 

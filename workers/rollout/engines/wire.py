@@ -125,6 +125,29 @@ class UnloadRequest(msgspec.Struct, forbid_unknown_fields=True):
     """As of a load."""
 
 
+class SleepRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """`POST /sleep`: give the memory back; answers when nothing is held any more."""
+
+    drain: bool = False
+    """Take no new request from now on and make those that run to their end; else an engine with requests refuses."""
+    order: int = 0
+    """As of a load: behind a later one to sleep or to wake it is refused."""
+
+
+class Slept(msgspec.Struct):
+    bytes: int
+    """Weights and attention caches that were let go."""
+
+
+class WakeRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """`POST /wake`: hold again what was held before; answers with it."""
+
+    empty: bool = False
+    """Hold nothing instead: other versions are loaded next."""
+    order: int = 0
+    """As of a sleep."""
+
+
 class AbortRequest(msgspec.Struct, forbid_unknown_fields=True):
     request_ids: list[str]
 

@@ -97,10 +97,12 @@ class Publication(Strict):
 class Allocation(Strict):
     """Which policy is trained on which of the run's trainer devices, where they leave a choice."""
 
-    type: Literal["agent_centric", "static"] = "agent_centric"
+    type: Literal["agent_centric", "static", "colocated"] = "agent_centric"
     """`agent_centric`: a policy with gradients to compute is bound to devices on demand, and suspended with all that it
     has gathered when another needs them. `static`: each has its own devices, or its part of one, from beginning to
-    end."""
+    end. `colocated`: trainers have no devices of their own but share those of the engines in turns: while an episode
+    plays the engines are awake, then they sleep and what is ready is trained, on demand as above, and then they wake to
+    what was published."""
     homes: dict[Name, tuple[int, ...]] = {}
     """With `static`: policy -> which of the run's trainer devices it is trained on, counted from 0. One that is not
     named gets the device with the fewest policies. One whose device is lost waits for the next."""

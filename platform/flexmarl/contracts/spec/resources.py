@@ -28,7 +28,8 @@ class Resources(Strict):
     """Policies that an engine holds at once; null: all of them. With fewer places than policies, one that has none is
     loaded when it is asked, in the place of one that nobody asks. A vLLM engine keeps the memory of those it held."""
     training_devices: int = Field(default=1, ge=1, le=64)
-    """Trainers; each holds one device. `mechanisms.allocation` says which policy is trained on which."""
+    """Trainers; each holds one device, or with `colocated` allocation shares that of an engine.
+    `mechanisms.allocation` says which policy is trained on which."""
     trainer_policies: int | None = Field(default=None, ge=1, le=1024)
     """Policies whose training state a trainer device holds at once; null: all of them. With fewer places than policies,
     one that has nothing to do is suspended when another needs its place."""

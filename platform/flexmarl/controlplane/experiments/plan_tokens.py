@@ -26,12 +26,13 @@ _FREE = {"name"}
 def devices(found: Resolved) -> dict[str, Any]:
     """Say whether the devices that a specification asks for are there."""
     resources = found.spec.resources
-    return inventory.fit(
-        {
-            "engine": (resources.rollout_pool, resources.rollout_devices),
-            "trainer": (resources.training_pool, resources.training_devices),
-        }
-    )
+    own = {
+        "engine": (resources.rollout_pool, resources.rollout_devices),
+        "trainer": (resources.training_pool, resources.training_devices),
+    }
+    if found.spec.mechanisms.allocation.type == "colocated":
+        del own["trainer"]  # they share the devices of the engines
+    return inventory.fit(own)
 
 
 def token_of(found: Resolved, fit: Mapping[str, Any]) -> str:

@@ -23,7 +23,7 @@ ENDED = "ended"
 def devices(device_id: str | None = None) -> list[dict[str, Any]]:
     """All devices (or one) with the lease that holds each now; `lease.run_no` is the number of the run."""
     rows = Device.objects.select_related("node").prefetch_related(
-        Prefetch("leases", Lease.objects.exclude(state=ENDED), to_attr="held")
+        Prefetch("leases", Lease.objects.exclude(state=ENDED).order_by("id"), to_attr="held")
     )
     if device_id is not None:
         rows = rows.filter(pk=device_id)
@@ -46,7 +46,7 @@ def _device_row(device: Device) -> dict[str, Any]:
         "state": "drained" if device.state == "draining" and lease is None else device.state,
         "node_state": node_state,
         "note": device.note,
-        "drain": drain_row(device, int(lease is not None)),
+        "drain": drain_row(device, len(held)),
         "load": device.load,
         "facts": device.facts,
         "version": device.ruled,

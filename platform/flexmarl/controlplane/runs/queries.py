@@ -5,7 +5,7 @@ caller may act is `may_act`.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 from uuid import UUID
@@ -105,6 +105,13 @@ def run_detail(run: Run) -> dict[str, Any]:
     }
 
 
+def _devices(spec: Mapping[str, Any]) -> int:
+    """Count the devices that a run asks for: colocated trainers have none of their own."""
+    resources, allocation = spec["resources"], spec.get("mechanisms", {}).get("allocation", {})
+    own = 0 if allocation.get("type") == "colocated" else int(resources["training_devices"])
+    return int(resources["rollout_devices"]) + own
+
+
 def _row(run: Run, hues: dict[str, int]) -> dict[str, Any]:
     state = run.state
     progress = progress_of(run)
@@ -132,7 +139,7 @@ def _row(run: Run, hues: dict[str, int]) -> dict[str, Any]:
         "parent": None if run.parent is None else {"id": str(run.parent_id), "key": run.parent.key},
         "archived_at": rfc3339(run.archived_at),
         "headline": headline(progress),
-        "devices": sum(run.spec["resources"][name] for name in ("rollout_devices", "training_devices")),
+        "devices": _devices(run.spec),
         "attempt": progress["attempt"],
         "step": state.step,
         "max_steps": progress["max_steps"],

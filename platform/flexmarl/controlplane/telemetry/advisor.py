@@ -111,6 +111,8 @@ _PHASES = {
     "play_groups": "Rollout", "accumulate": "Training", "optimizer_step": "The optimizer step",
     "load_weights": "Loading weights", "bind_policy": "Binding a trainer", "write_checkpoint": "Writing a checkpoint",
     "suspend_policy": "Suspending a policy", "join_gang": "Forming a gang",
+    "sleep_engine": "Putting an engine to sleep", "wake_engine": "Waking an engine",
+    "vacate_trainer": "Emptying a trainer",
 }  # fmt: skip
 
 

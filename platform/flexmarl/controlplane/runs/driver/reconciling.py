@@ -20,7 +20,7 @@ _ENDS_AFTER_ITS_FACTS = "play_groups"
 _TOLD_WITH_ITS_ROW = frozenset(
     {
         "bind_policy", "join_gang", "suspend_policy", "load_weights", "unload_policy", "accumulate", "optimizer_step",
-        "write_checkpoint",
+        "write_checkpoint", "sleep_engine", "wake_engine", "vacate_trainer",
     }
 )  # fmt: skip
 """The row ends in the transaction that puts the fact in the inbox."""

@@ -20,13 +20,14 @@ class SwapSerializer(serializers.Serializer):
     phase = serializers.ChoiceField(
         list(swaps.PHASES),
         help_text="`bind`: made, or restored from its committed version. `suspend`: taken off with all that it had "
-        "gathered. `resume`: brought back with it.",
+        "gathered. `resume`: brought back with it. `sleep`: an engine let its weights and caches go for the trainer "
+        "that shares its device. `wake`: it may load again.",
     )
-    policy = serializers.CharField()
+    policy = serializers.CharField(help_text="Empty of an engine.")
     lease_id = serializers.IntegerField()
     device_id = serializers.CharField()
     seconds = serializers.FloatField()
-    bytes = serializers.IntegerField(help_text="Length of the state that was moved; 0 of a bind.")
+    bytes = serializers.IntegerField(help_text="Length of what was moved or let go; 0 of a bind and a wake.")
 
 
 class SwapsView(ApiView):

@@ -1,0 +1,59 @@
+"""What cannot be where engines and trainers have the same devices in turns is refused at submit."""
+
+from typing import Any
+
+import pytest
+
+from flexmarl.contracts.rules import broken_rules
+from flexmarl.contracts.spec.experiment import ExperimentSpec
+
+
+def broken(**changes: Any) -> dict[str, str]:
+    own: dict[str, Any] = {
+        "agents": {"speaker": {}, "listener": {}},
+        "environment": {"type": "reference_game"},
+        "policies": {"speaker": {}, "listener": {}},
+        "resources": {},
+        "mechanisms": {},
+    }
+    given = {key: {**own.get(key, {}), **value} for key, value in changes.items()}
+    mechanisms = {"allocation": "colocated", **given.pop("mechanisms", {})}
+    found = broken_rules(ExperimentSpec.model_validate({**own, **given, "mechanisms": mechanisms}))
+    return {problem.pointer: problem.code for problem in found}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"resources": {"rollout_devices": 2, "training_devices": 2, "trainer_policies": 1}},
+        {"resources": {"rollout_devices": 2}},
+        {"mechanisms": {"lag_policy": {"bound": 2}}},
+        {"mechanisms": {"ordered": True}},
+    ],
+)
+def test_what_shares_devices_is_legal(changes: dict[str, Any]) -> None:
+    assert broken(**changes) == {}
+
+
+@pytest.mark.parametrize(
+    ("pointer", "code", "changes"),
+    [
+        ("/resources/training_devices", "too_many_devices", {"resources": {"training_devices": 2}}),
+        ("/resources/training_pool", "not_read", {"resources": {"training_pool": "other"}}),
+        ("/resources/engine", "cannot_sleep", {"resources": {"engine": "vllm"}}),
+        ("/resources/engine_policies", "not_with_colocated", {"resources": {"engine_policies": 1}}),
+        ("/mechanisms/publication/type", "not_with_colocated", {"mechanisms": {"publication": "wavefront"}}),
+        ("/mechanisms/policy_clock", "not_with_colocated", {"mechanisms": {"policy_clock": True}}),
+        (
+            "/policies/speaker/devices",
+            "not_with_colocated",
+            {
+                "policies": {"speaker": {"devices": 2}},
+                "resources": {"rollout_devices": 2, "training_devices": 2},
+            },
+        ),
+    ],
+)
+def test_what_cannot_share_is_refused(pointer: str, code: str, changes: dict[str, Any]) -> None:
+    assert broken(**changes).get(pointer) == code
