@@ -19,7 +19,7 @@ from tests.support.engine_child import start_engine
 from workers.child import Interval
 from workers.models import build_model
 from workers.models.weights import initial_weights
-from workers.rollout.engines.wire import CompletionResponse, Held, NotHeld, Stats
+from workers.rollout.engines.wire import CompletionResponse, Held, NotHeld, Slept, Stats
 from workers.transfer.local import LocalTier
 
 WORDS = ("<pad>", "<bos>", "<eos>", *(f"w{i}" for i in range(37)))
@@ -306,6 +306,27 @@ async def test_an_idle_engine_gives_its_memory_back_and_wakes_with_what_it_held(
     assert (status, msgspec.json.decode(answer, type=dict[str, Held])) == (200, held)
     assert choices_of((await ask(child, "/v1/completions", completion(child)))[1]) == said
     assert (await ask(child, "/unload", {"policy": "listener"}))[0] == 200
+
+
+async def test_an_engine_that_is_to_sleep_makes_its_replies_to_their_end_and_takes_no_more(child: RunningChild) -> None:
+    await load(child, 0)
+    running = asyncio.create_task(ask(child, "/v1/completions", endless(child, "last")))
+    await until_running(child, 1)
+    falling = asyncio.create_task(ask(child, "/sleep", {"drain": True, "order": 7}))
+    async with asyncio.timeout(WAIT_S):
+        while (await ask(child, "/v1/completions", completion(child)))[0] != 409:
+            await asyncio.sleep(0.005)
+    assert not falling.done()
+    await ask(child, "/abort", {"request_ids": ["last"]})
+    assert (await running)[0] == 200
+    status, answer = await falling
+    assert status == 200
+    assert msgspec.json.decode(answer, type=Slept).bytes > 100_000
+    assert await refused(child, "/wake", {"empty": True, "order": 6}) == "superseded"
+    assert await refused(child, "/v1/completions", completion(child)) == "asleep"
+    assert await ask(child, "/wake", {"empty": True, "order": 8}) == (200, b"{}")
+    assert (await stats_of(child)).holds == {}
+    await load(child, 0)
 
 
 def test_sigterm_ends_the_child_even_with_work_running(tmp_path: Path) -> None:

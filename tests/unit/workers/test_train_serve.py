@@ -27,6 +27,8 @@ from workers.training.wire import (
     StepReply,
     StepRequest,
     TrainRow,
+    VacateReply,
+    VacateRequest,
 )
 from workers.transfer import LocalTier
 
@@ -120,6 +122,16 @@ def test_refusals_say_why_and_what_is_held(child: Client):
     assert (status, refused.code) == (422, "nonfinite_row")
     assert child.ask("/bind", {"policy": "speaker", "wish": 1})[1].code == "bad_request"
     assert child.ask("/bind", BindRequest("stranger", CREATE))[1].code == "not_bound"
+
+
+def test_a_trainer_that_gave_its_device_up_holds_nothing_and_binds_nothing_that_was_asked_before(child: Client):
+    bound = child.ask("/bind", BindRequest("listener", CREATE), BindReply)[1]
+    assert "listener" in child.ask("/vacate", VacateRequest(9), VacateReply)[1].left
+    assert child.ask("/accumulate", AccumulateRequest("listener", "0:a", 4, 0.05, _rows(2)))[1].code == "not_bound"
+    again = BindRequest("listener", 0, bound.digest, bound.state, reference=bound.digest)
+    status, refused = child.ask("/bind", msgspec.structs.replace(again, order=8))
+    assert (status, refused.code) == (409, "superseded")
+    assert child.ask("/bind", msgspec.structs.replace(again, order=10), BindReply)[0] == 200
 
 
 def test_nothing_is_done_without_the_secret(child: Client):
