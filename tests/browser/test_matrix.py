@@ -166,7 +166,8 @@ def looked_at(guest: Visitor, path: str, name: str, rules: list[str]) -> list[st
     guest.goto(path)
     guest.settle()
     guest.keep(name)
-    wrong = [f"sideways by {guest.sideways()} px"] if guest.sideways() > 0 else []
+    sideways = guest.stays_sideways()
+    wrong = [f"sideways by {sideways} px"] if sideways > 0 else []
     wrong += [f"axe {found}" for found in guest.violations(rules=rules)]
     wrong += [f"{n} h1" for n in [guest.page.locator("h1").count()] if n != 1]
     wrong += [f"title {t}" for t in [guest.page.title()] if not t.endswith("FlexMARL")]
@@ -178,7 +179,8 @@ def fits_between(guest: Visitor) -> list[str]:
     """What is wrong with the page that a wide window shows when the window becomes narrower."""
     wide = guest.page.viewport_size
     guest.resize(BETWEEN)
-    wrong = [f"sideways by {guest.sideways()} px at {BETWEEN}"] if guest.sideways() > 0 else []
+    sideways = guest.stays_sideways()
+    wrong = [f"sideways by {sideways} px at {BETWEEN}"] if sideways > 0 else []
     guest.resize(wide["width"])
     return wrong
 

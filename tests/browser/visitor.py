@@ -90,3 +90,11 @@ class Visitor:
     def sideways(self) -> int:
         """Pixels the page is wider than the screen."""
         return int(self.page.evaluate("document.documentElement.scrollWidth - window.innerWidth"))
+
+    def stays_sideways(self, seconds: float = 3.0) -> int:
+        """Pixels the page stays wider than the screen: charts follow a change of width a moment later."""
+        for _ in range(int(seconds * 10)):
+            if self.sideways() <= 0:
+                return 0
+            self.page.wait_for_timeout(100)
+        return self.sideways()

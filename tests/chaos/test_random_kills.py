@@ -27,7 +27,7 @@ KILLS = int(os.environ.get("FLEXMARL_CHAOS_KILLS", "20"))
 pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(max(1500, 30 * KILLS))]
 
 SEED = int(os.environ.get("FLEXMARL_CHAOS_SEED", "20"))
-UNDISTURBED_S = 12.0
+UNDISTURBED_S = 20.0
 ENDLESS = 1_000_000
 """Train steps of a run that is stopped when the kills are spent."""
 TAIL_STEPS = 5

@@ -312,3 +312,26 @@ async def test_a_slow_environment_is_replaced_and_its_member_counts_once(
     assert [row[0] for row in told][2:] == ["true", "true"]
     losers = "SELECT count(*) FROM store.sample WHERE draw = 10 AND member IN (2, 3) AND attempt = 1"
     assert store_conn.execute(losers).fetchone() == (0,)
+
+
+async def test_a_group_that_branches_is_settled_with_an_answer_of_every_member_to_each_turn(
+    store_conn: psycopg.Connection, player: Player, engine: ScriptedEngine
+) -> None:
+    branches = {"branch_controller": "at_grpo_tree", "branch_score": "played_out"}
+    spec = resolve({**SPEC.document, "sampling": branches, "algorithm": {"group_key": "agent_turn"}})
+    make_run(store_conn, spec.document)
+    announce(store_conn, engine)
+    put_command(store_conn, 1, order(10, 11))
+    await player.play(RUN, 1)
+    episodes, samples, events = counts(store_conn)
+    assert (episodes, events) == (8, 2)
+    turns = store_conn.execute(
+        "SELECT draw, role, turn, count(DISTINCT member), count(*) FROM store.sample GROUP BY 1, 2, 3"
+    ).fetchall()
+    assert {row[3:] for row in turns} == {(4, 4)}
+    asked = sum(len(request.prompt) for request in engine.requests)
+    assert asked > samples == 4 * len(turns), "what was played out is asked for and nobody's row"
+    went_on = store_conn.execute(
+        "SELECT count(*) FROM store.episode, jsonb_array_elements(transcript) AS t WHERE t ->> 2 LIKE '%went on%'"
+    ).fetchone()
+    assert went_on == (len(turns),)

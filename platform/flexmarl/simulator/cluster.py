@@ -16,7 +16,7 @@ from flexmarl.simulator.driver import Driver
 from flexmarl.simulator.engines import Engine
 from flexmarl.simulator.playing import Playing
 from flexmarl.simulator.scenario import Scenario
-from flexmarl.simulator.trace import Trace
+from flexmarl.simulator.trace import Kind, Trace
 from flexmarl.simulator.training import Cut, Training
 
 REPORT_S = 1.0
@@ -85,17 +85,23 @@ class Cluster:
                 self.clock.after(delays.hop, self._load, no, command)
             case c.UnloadPolicy():
                 self.clock.after(delays.hop, self._unload, no, command)
+            case c.SleepEngine() | c.WakeEngine():
+                self.clock.after(delays.hop, self._turn, no, command)
             case _:
                 self.clock.after(delays.hop, self._training.take, no, command)
 
     def _grant(self, no: int, command: c.RequestDevices) -> None:
-        leases = []
-        for use, count in ((e.DeviceUse.ENGINE, command.engines), (e.DeviceUse.TRAINER, command.trainers)):
-            for _ in range(count):
-                device = f"virtual.{use}{self._next_lease}"
-                leases.append(e.GrantedDevice(lease_id=self._next_lease, device_id=device, use=use))
-                self._next_lease += 1
-        self.driver.tell(e.DevicesGranted(leases=tuple(leases), command_no=no))
+        engines = [self._lease(e.DeviceUse.ENGINE) for _ in range(command.engines)]
+        trainers = [self._lease(e.DeviceUse.TRAINER) for _ in range(command.trainers)]
+        shared = [self._lease(e.DeviceUse.TRAINER, engine) for engine in engines[: command.beside]]
+        self.driver.tell(e.DevicesGranted(leases=(*engines, *trainers, *shared), command_no=no))
+
+    def _lease(self, use: e.DeviceUse, beside: e.GrantedDevice | None = None) -> e.GrantedDevice:
+        lease_id, self._next_lease = self._next_lease, self._next_lease + 1
+        device = f"virtual.{use}{lease_id}" if beside is None else beside.device_id
+        return e.GrantedDevice(
+            lease_id=lease_id, device_id=device, use=use, beside=0 if beside is None else beside.lease_id
+        )
 
     def _host(self, command: c.HostLease) -> None:
         self.trace.uses[command.lease_id] = command.use.value
@@ -168,6 +174,33 @@ class Cluster:
         self.driver.tell(
             e.PolicyUnloaded(lease_id=command.lease_id, incarnation=life, policy=command.policy, command_no=no)
         )
+
+    def _turn(self, no: int, command: c.SleepEngine | c.WakeEngine) -> None:
+        """Let an engine give its memory up once its replies are made, or have it again."""
+        engine = self.playing.engines.get(command.lease_id)
+        if engine is None or no in self._void:
+            return
+        if engine.running or engine.waiting:
+            self.clock.after(self._machine.delays.hop, self._turn, no, command)
+            return
+        kind: Kind = "sleep" if isinstance(command, c.SleepEngine) else "wake"
+        if kind == "sleep":
+            for policy in list(engine.held.newest):
+                engine.held.forget(policy)
+        number = self.trace.begin(command.lease_id, kind, self.clock.now)
+        self.clock.after(self._machine.engine.turn, self._turned, no, command, number)
+
+    def _turned(self, no: int, command: c.SleepEngine | c.WakeEngine, number: int) -> None:
+        self.trace.end(number, self.clock.now)
+        if no in self._void:
+            return
+        lease, seconds = command.lease_id, self._machine.engine.turn
+        life = _life(e.DeviceUse.ENGINE, lease)
+        if isinstance(command, c.SleepEngine):
+            slept = e.EngineSlept(lease_id=lease, incarnation=life, bytes=1, seconds=seconds, command_no=no)
+            self.driver.tell(slept)
+        else:
+            self.driver.tell(e.EngineWoke(lease_id=lease, incarnation=life, seconds=seconds, command_no=no))
 
     def _report(self) -> None:
         if self.driver.ended:

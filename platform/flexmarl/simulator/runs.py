@@ -11,6 +11,8 @@ class SimulationError(RuntimeError):
 
 def simulate(scenario: Scenario) -> Report:
     """Play a scenario. Raises SimulationError when the run does not make its steps, with the run's own reason."""
+    if scenario.spec.sampling.branches:
+        raise SimulationError("Members that branch are not simulated; set sampling.branch_controller: none.")
     scenario = _long_enough(scenario)
     cluster, wanted = Cluster(scenario), scenario.warm_up + scenario.steps
     driver, done = cluster.driver, cluster.log.stepped

@@ -101,6 +101,8 @@ class EngineModel(Strict):
     """Prompt and reply tokens that its cache holds."""
     load: float = Field(default=2.0, ge=0.0)
     """From the command to new weights being served."""
+    turn: float = Field(default=1.0, ge=0.0)
+    """To give its memory up to a trainer that shares its device, and to take it again."""
 
 
 class TrainerModel(Strict):

@@ -7,7 +7,20 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal
 
-Kind = Literal["start", "generate", "load", "bind", "suspend", "join", "accumulate", "step", "checkpoint"]
+Kind = Literal[
+    "start",
+    "generate",
+    "load",
+    "sleep",
+    "wake",
+    "bind",
+    "suspend",
+    "join",
+    "vacate",
+    "accumulate",
+    "step",
+    "checkpoint",
+]
 BUSY: frozenset[Kind] = frozenset({"generate", "accumulate", "step"})
 """Kinds that are work; the others make it possible."""
 

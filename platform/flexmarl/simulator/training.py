@@ -17,10 +17,12 @@ from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.scenario import Machine
 from flexmarl.simulator.trace import Kind, Trace
 
-Order = c.BindPolicy | c.JoinGang | c.SuspendPolicy | c.Accumulate | c.OptimizerStep | c.WriteCheckpoint
+Order = (
+    c.BindPolicy | c.JoinGang | c.SuspendPolicy | c.VacateTrainer | c.Accumulate | c.OptimizerStep | c.WriteCheckpoint
+)
 _KINDS: dict[str, Kind] = {
-    "bind_policy": "bind", "join_gang": "join", "suspend_policy": "suspend", "accumulate": "accumulate",
-    "optimizer_step": "step", "write_checkpoint": "checkpoint",
+    "bind_policy": "bind", "join_gang": "join", "suspend_policy": "suspend", "vacate_trainer": "vacate",
+    "accumulate": "accumulate", "optimizer_step": "step", "write_checkpoint": "checkpoint",
 }  # fmt: skip
 
 
@@ -138,6 +140,8 @@ class Training:
                     lease_id=lane.lease_id, incarnation=lane.life, policy=order.policy, accumulator=order.accumulator,
                     ticket=f"{order.policy}-{no}", bytes=1, seconds=seconds, command_no=no,
                 )  # fmt: skip
+            case c.VacateTrainer():
+                return e.TrainerVacated(lease_id=lane.lease_id, incarnation=lane.life, command_no=no)
             case c.Accumulate():
                 cut = self._cut[order.policy, order.micro_batch]
                 stats = TrainStats(rows=cut.rows, tokens=cut.tokens, z=float(cut.tokens), seconds=seconds)

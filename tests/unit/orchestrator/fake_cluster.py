@@ -10,7 +10,6 @@ import random
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
 from flexmarl.contracts.status import TERMINAL, RunStatus
-from flexmarl.contracts.wire import TrainStats
 from flexmarl.orchestrator import Orchestrator
 from flexmarl.orchestrator.invariants import check_invariants
 from flexmarl.orchestrator.lifecycle import books_due
@@ -22,6 +21,7 @@ from tests.unit.orchestrator.fake_parts import (
     bound,
     digest,
     episode,
+    figures,
     granted,
     load,
     make_spec,
@@ -289,14 +289,7 @@ class FakeCluster:
                 policy=command.policy,
                 micro_batch=command.micro_batch,
                 accumulator=command.accumulator,
-                stats=TrainStats(
-                    rows=len(rows),
-                    tokens=3 * len(rows),
-                    z=3.0 * len(rows),
-                    loss_sum=1.0,
-                    entropy_sum=2.0,
-                    seconds=0.01,
-                ),
+                stats=figures(len(rows)),
             )
         else:
             self.checkpoints.append((command.label, command.step, {n: p.version for n, p in command.pins.items()}))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
 from flexmarl.contracts.spec import ExperimentSpec
-from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
+from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef, TrainStats
 
 
 def make_spec(**changes):
@@ -65,6 +65,11 @@ class Child:
     """Policy -> ticket, and the micro-batches in its accumulator."""
     resumed: list = field(default_factory=list)
     """Tickets that were taken up here: asked again, it is done already."""
+
+
+def figures(rows):
+    """What a trainer tells of a micro-batch."""
+    return TrainStats(rows=rows, tokens=3 * rows, z=3.0 * rows, loss_sum=1.0, entropy_sum=2.0, seconds=0.01)
 
 
 def shares(command, child, mate, number):

@@ -111,6 +111,27 @@ def test_policies_share_a_trainer_by_swapping():
     assert simulate(told(spec={"resources": resources})).swaps >= 4
 
 
+def test_engines_and_trainers_share_devices_in_turns():
+    own = {"resources": {"rollout_devices": 2, "training_devices": 2}}
+    apart = simulate(told("sync", spec=own))
+    shared = simulate(told("sync", spec=own | {"mechanisms": {"allocation": "colocated"}}))
+    assert shared.tokens == apart.tokens
+    assert shared.step_s > apart.step_s
+    at_work = [i for i in shared.intervals if i.kind in ("generate", "accumulate", "step")]
+    for one in at_work:
+        for other in at_work:
+            if shared.uses[one.lease_id] == "engine" and shared.uses[other.lease_id] == "trainer":
+                assert one.ended <= other.began or other.ended <= one.began
+
+
+def test_what_is_not_simulated_is_refused():
+    given = told()
+    sampling = given.spec.sampling.model_copy(update={"branch_controller": "at_grpo_tree"})
+    spec = given.spec.model_copy(update={"sampling": sampling})
+    with pytest.raises(SimulationError, match="branch_controller: none"):
+        simulate(given.model_copy(update={"spec": spec}))
+
+
 def test_nothing_is_lost_on_the_way(monkeypatch: pytest.MonkeyPatch):
     """Every turn that is asked ends, is cancelled or is still somewhere; engines make no token of anybody else."""
     asked = []

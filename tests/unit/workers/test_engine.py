@@ -104,7 +104,7 @@ def test_large_matrices_are_computed_with_where_they_lie(
     monkeypatch.setattr("workers.rollout.engines.decoder.LARGE", 1)
     source = FactoryModel(size=size)
     model, tier = build_model(source, WORDS, seed=1), LocalTier(tmp_path)
-    state = tier.get(tier.put(model.state_dict()).digest)
+    state = tier.mapped(tier.put(model.state_dict()).digest)
     memory = state["model.norm.weight"].untyped_storage()
     engine = TorchEngine("cpu", 16)
     weights = engine.prepare(state, architecture_of(source))

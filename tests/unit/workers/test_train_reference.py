@@ -136,9 +136,12 @@ def test_a_version_that_is_given_up_after_it_became_the_reference_leaves_the_one
     """A step that was stored and never committed: its trainer is bound again at the version before."""
     monkeypatch.setattr("workers.training.shelf.WEIGHTS_COUNT", 1)
     monkeypatch.setattr("workers.training.shelf.GRACE_S", 0.0)
-    trainer = make_trainer(tmp_path, **RENEWED)
+    kl = {"coefficient": 0.5, "reference": {"type": "renewed", "every": 4}}
+    trainer = make_trainer(tmp_path, algorithm={"kl": kl})
     create(trainer)
-    replies = train(trainer, range(4))
-    third, second = replies[2], replies[1]
-    trainer.bind(BindRequest("speaker", 3, third.digest, third.state, reference=second.digest))
-    assert train(trainer, range(3, 4))[0].digest == replies[3].digest, "the same step, compared with the same"
+    replies = train(trainer, range(8))
+    trainer.settle()
+    fourth, seventh = replies[3], replies[6]
+    later = make_trainer(tmp_path, "b", algorithm={"kl": kl})
+    later.bind(BindRequest("speaker", 7, seventh.digest, seventh.state, reference=fourth.digest))
+    assert train(later, range(7, 8), "b")[0].digest == replies[7].digest, "the same step, compared with the same"
