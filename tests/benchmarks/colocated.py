@@ -5,8 +5,8 @@ two. The processes' own memory (USS) is sampled all the time, and each sample is
 intervals put it in: the engine awake, or asleep. Suspended states lie in host memory, mapped by the trainer alone, and
 count as its own: on a GPU they would not be on the device. `*_mb` are medians over the samples of a phase;
 `peak_share` is the largest sum of both processes of a colocated run over that of a static run, `step_over_static` its
-median step over the other's. There is no target: what sharing saves in memory and devices it costs in steps that nothing
-overlaps.
+median step over the other's. There is no target: what sharing saves in memory and devices it costs in steps that
+nothing overlaps.
 """
 
 import argparse
