@@ -20,6 +20,7 @@ import torch
 from flexmarl.launcher.processes import wait_until
 from flexmarl.store.report import consistency_report
 from tests.chaos.test_kill_points import TRIGGERS, halted
+from tests.support.machine import wait_for
 from tests.support.system import Api, ApiError, System
 from workers.training.folders import Inspector
 from workers.transfer import LocalTier
@@ -194,15 +195,8 @@ def test_a_wrong_adapter_folder_ends_the_run_with_the_field_and_a_legal_value(
 
 
 def trainer(conn: psycopg.Connection, run_no: int) -> int:
-    def found() -> Any:
-        return conn.execute(
-            "SELECT pid FROM store.lease WHERE run_id = %s AND use = 'trainer' AND state = 'held' "
-            "AND incarnation <> ''",
-            [run_no],
-        ).fetchone()
-
-    assert wait_until(lambda: found() is not None, 120)
-    return int(found()[0])
+    query = "SELECT pid FROM store.lease WHERE run_id = %s AND use = 'trainer' AND state = 'held' AND incarnation <> ''"
+    return int(wait_for(lambda: conn.execute(query, [run_no]).fetchone(), 120)[0])
 
 
 def test_a_trainer_killed_while_a_fork_binds_leaves_no_version_behind(system: System, parent: dict[str, Any]) -> None:

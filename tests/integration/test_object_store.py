@@ -36,6 +36,8 @@ def test_a_run_goes_on_after_its_host_lost_every_content(tmp_path_factory: pytes
             [(newest,)] = conn.execute(
                 "SELECT max(version) FROM store.policy_version WHERE run_id = %s", [run["no"]]
             ).fetchall()
+            unfinished = "SELECT FROM store.lease WHERE run_id = %s AND state <> 'ended'"
+            wait_for(lambda: conn.execute(unfinished, [run["no"]]).fetchone() is None, WITHIN_S)
         shutil.rmtree(system.home / "state")
         (system.home / "state").mkdir(mode=0o700)
         api.act(run["id"], "retry")

@@ -157,6 +157,28 @@ def test_what_a_copy_waits_for_is_held_and_let_go_when_it_has_it(bench: Bench):
     assert reader.locate(other) is None
 
 
+def test_a_folder_that_goes_while_it_is_looked_at_is_missing_and_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder = tmp_path / "step-1"
+    folder.mkdir()
+    (folder / "a").write_bytes(b"1")
+    write_manifest(folder, {})
+    from workers.training import folders
+
+    known = folders.listed
+
+    def goes(path: Path) -> dict[str, tuple[int, str]]:
+        found = known(path)
+        folders.remove(path)
+        return found
+
+    monkeypatch.setattr(folders, "listed", goes)
+    damage = Inspector().look(folder)
+    assert damage is not None
+    assert damage.state == "missing"
+
+
 def test_a_file_is_read_through_once_and_again_when_it_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     folder = tmp_path / "step-1"
     folder.mkdir()
