@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from flexmarl.contracts.schema_nodes import Schema, deref, variant
 from webui.formats import number
 from webui.forms.labels import LABELS, LABELS_AT
-from webui.forms.schema import Schema, deref, node_at, types, value_at, variant, without_null
+from webui.forms.schema import node_at, types, value_at, without_null
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flexmarl.contracts.reads import READ, Choice, Ways
+from flexmarl.contracts.schema_nodes import Schema
 from webui.forms.fields import Field, fields_at, one_field
-from webui.forms.schema import Schema, value_at
+from webui.forms.schema import value_at
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,11 @@ from collections.abc import Iterator
 
 from flexmarl.contracts.problems import Problem
 from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.spec.resources import MOST_TRAINING_DEVICES
 from flexmarl.contracts.spec.team import Lora
 
 _WHOLE = {"advantage": "gae", "loss": "online_dpo"}
 """Slot of the algorithm -> the type whose gradient of a row needs other rows of the micro-batch."""
-
-
-MOST_DEVICES = 64
-"""Trainer devices that a run may have."""
 
 
 def allocation_rules(spec: ExperimentSpec) -> Iterator[Problem]:
@@ -116,7 +113,7 @@ def _places_missing(spec: ExperimentSpec) -> Iterator[Problem]:
             pointer="/resources/training_devices",
             code="too_few_devices",
             detail=f"Static devices hold all {len(sizes)} policies at once, which takes {needed} of them.",
-            hint=f"Set {needed}, {hint}" if needed <= MOST_DEVICES else f"Set {hint}",
+            hint=f"Set {needed}, {hint}" if needed <= MOST_TRAINING_DEVICES else f"Set {hint}",
         )
 
 

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from flexmarl.contracts.base import Record
 from flexmarl.contracts.ids import NAME
+from flexmarl.contracts.schema_nodes import by_pattern, deref, variant
 
 
 class Problem(Record):
@@ -109,7 +110,7 @@ def _legal(node: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
     tags = node.get("discriminator", {}).get("mapping", {})
     if tags:
         return f"Its type is one of: {', '.join(tags)}."
-    node = _variant(node, None, schema)
+    node = variant(node, None, schema)
     if node.get("examples"):
         return f"Write it like {node['examples'][0]}."
     if node.get("enum"):
@@ -158,7 +159,7 @@ def _document_path(loc: tuple[int | str, ...], raw: object, *, missing: bool) ->
 
 def _legal_fields(path: list[int | str], schema: Mapping[str, Any], raw: object) -> list[str]:
     """List the property names of the object at `path`."""
-    return sorted(_variant(_node(path, schema, raw), _value(path, raw), schema).get("properties", {}))
+    return sorted(variant(_node(path, schema, raw), _value(path, raw), schema).get("properties", {}))
 
 
 def _value(path: list[int | str], raw: object) -> object:
@@ -172,30 +173,8 @@ def _node(path: list[int | str], schema: Mapping[str, Any], raw: object) -> Mapp
     node: Mapping[str, Any] = schema
     here = raw
     for part in path:
-        node = _variant(_deref(node, schema), here, schema)
+        node = variant(deref(node, schema), here, schema)
         here = here.get(part) if isinstance(here, Mapping) else None
         properties = node.get("properties", {})
-        node = properties.get(part) or node.get("additionalProperties") or _pattern_schema(node)
-    return _deref(node, schema) if isinstance(node, Mapping) else {}
-
-
-def _pattern_schema(node: Mapping[str, Any]) -> Mapping[str, Any]:
-    patterns: Mapping[str, Any] = node.get("patternProperties", {})
-    return next(iter(patterns.values()), {})
-
-
-def _deref(node: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    while "$ref" in node:
-        node = schema["$defs"][node["$ref"].rsplit("/", 1)[1]]
-    return node
-
-
-def _variant(node: Mapping[str, Any], here: object, schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    options = node.get("oneOf") or node.get("anyOf")
-    if not options:
-        return node
-    mapping = node.get("discriminator", {}).get("mapping", {})
-    tag = here.get("type") if isinstance(here, Mapping) else None
-    if tag in mapping:
-        return _deref({"$ref": mapping[tag]}, schema)
-    return next((_deref(o, schema) for o in options if o.get("type") != "null"), {})
+        node = properties.get(part) or node.get("additionalProperties") or by_pattern(node) or {}
+    return deref(node, schema) if isinstance(node, Mapping) else {}

@@ -6,6 +6,8 @@ from pydantic import Field
 
 from flexmarl.contracts.base import Strict
 
+MOST_TRAINING_DEVICES = 64
+
 
 class Pace(Strict):
     """Declared service times of the trainer: one that is faster waits until they are over. It shows what scheduling
@@ -27,7 +29,7 @@ class Resources(Strict):
     engine_policies: int | None = Field(default=None, ge=1, le=1024)
     """Policies that an engine holds at once; null: all of them. With fewer places than policies, one that has none is
     loaded when it is asked, in the place of one that nobody asks. A vLLM engine keeps the memory of those it held."""
-    training_devices: int = Field(default=1, ge=1, le=64)
+    training_devices: int = Field(default=1, ge=1, le=MOST_TRAINING_DEVICES)
     """Trainers; each holds one device, or with `colocated` allocation shares that of an engine.
     `mechanisms.allocation` says which policy is trained on which."""
     trainer_policies: int | None = Field(default=None, ge=1, le=1024)
