@@ -69,7 +69,8 @@ class VirtualWorkers(ScriptedWorkers):
         row = conn.execute(
             """
             SELECT (SELECT count(*) FROM store.inbox WHERE run_id = 1)
-              + (SELECT count(*) FROM store.command WHERE run_id = 1 AND status = 'open' AND NOT coalesce(lease_id, 0) = ANY(%s)),
+              + (SELECT count(*) FROM store.command
+                WHERE run_id = 1 AND status = 'open' AND NOT coalesce(lease_id, 0) = ANY(%s)),
               (SELECT extract(epoch FROM deadline)::float8 FROM store.run_state WHERE run_id = 1)
             """,
             [list(self._working)],
