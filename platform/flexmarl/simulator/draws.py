@@ -34,6 +34,9 @@ class Script(NamedTuple):
     """In the order in which they are asked."""
     waits: list[float]
     """What the environment takes behind each stage."""
+    reward_s: float
+    """What its reward takes."""
+    score: float
 
 
 def mixed(keys: Keys, part: "int | Keys") -> Keys:
@@ -110,20 +113,23 @@ class Draws:
             if found is not None:
                 return found
         key = chance.mixed(chance.mixed(self._seed, draw), member)
-        return self._scripts([chance.mixed(key, attempt) if attempt > 1 else key])[0]
+        return self._scripts(np.array([chance.mixed(key, attempt) if attempt > 1 else key], np.uint64))[0]
 
-    def waits(self, key: int, stages: int) -> list[float]:
-        """Return what the environment takes behind so many stages under another key than that of what is said."""
-        return self._waits(np.array([key], np.uint64), np.array([stages])).tolist()
+    def beside(self, script: Script) -> Script:
+        """Return a script for a second environment: what is said is the same, what machines take is not."""
+        key = chance.mixed(script.key, TWIN)
+        keys, stages = np.array([key], np.uint64), np.array([len(script.waits)])
+        ((reward_s, score),) = self._ends(keys)
+        return Script(key, script.turns, self._waits(keys, stages).tolist(), reward_s, score)
 
     def _draw_ahead(self, draws: Sequence[int], members: int) -> None:
         names = [(draw, member) for draw in draws for member in range(members)]
-        groups = {draw: chance.mixed(self._seed, draw) for draw in draws}
-        keys = [chance.mixed(groups[draw], member) for draw, member in names]
+        groups = np.array([chance.mixed(self._seed, draw) for draw in draws], np.uint64)
+        keys = mixed(np.repeat(groups, members), np.tile(np.arange(members, dtype=np.uint64), len(draws)))
         self._ahead.update(zip(names, self._scripts(keys), strict=True))
 
-    def _scripts(self, all_keys: list[int]) -> list[Script]:
-        own, keys = self._round, np.array(all_keys, np.uint64)
+    def _scripts(self, keys: Keys) -> list[Script]:
+        own = self._round
         rounds = np.maximum(1, np.rint(values(self._workload.rounds, mixed(keys, ROUNDS)))).astype(np.int64)
         counts = rounds * len(own.roles)
         starts = np.cumsum(counts) - counts
@@ -138,8 +144,15 @@ class Draws:
         ends = (starts + counts).tolist()
         behind = (np.cumsum(stages) - stages).tolist()
         turns = list(zip(roles, numbers.tolist(), prompts, replies, strict=True))
-        spans = zip(all_keys, starts.tolist(), ends, behind, stages.tolist(), strict=True)
-        return [Script(key, iter(turns[one:end]), waits[at : at + many]) for key, one, end, at, many in spans]
+        spans = zip(keys.tolist(), starts.tolist(), ends, behind, stages.tolist(), self._ends(keys), strict=True)
+        return [
+            Script(key, iter(turns[one:end]), waits[at : at + many], *last) for key, one, end, at, many, last in spans
+        ]
+
+    def _ends(self, keys: Keys) -> list[tuple[float, float]]:
+        """Return what rewards take, and what they are."""
+        scores = [round(one, 3) for one in uniform(mixed(keys, SCORE), 1).tolist()]
+        return list(zip(values(self._workload.reward, mixed(keys, REWARD)).tolist(), scores, strict=True))
 
     def _tokens(self, here: Keys, place: NDArray[np.int64]) -> tuple[list[float], list[int]]:
         """Return the prompts and replies of turns that are asked at places of a round."""

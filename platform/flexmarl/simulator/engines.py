@@ -188,7 +188,7 @@ class Engine:
         """As a router sees it: always up to date."""
         self.held = Holdings()
         self.asked: dict[str, int] = {}
-        """Policy -> its requests here."""
+        """Policy -> its requests here; a fleet counts those of all its engines in one place."""
         self._clock, self._model = clock, model
         self._queue: deque[Turn] = deque()
         self._prompts: dict[int, Turn] = {}

@@ -23,6 +23,8 @@ class Able(NamedTuple):
 
 class Fleet:
     def __init__(self, router: Router) -> None:
+        self.asked: dict[str, int] = {}
+        """Policy -> turns that an engine has."""
         self._router = router
         self._engines: dict[int, Engine] = {}
         self._able: dict[tuple[str, int, bool], Able] = {}
@@ -31,6 +33,7 @@ class Fleet:
         """Let turns go to an engine."""
         self._engines[engine.lease_id] = engine
         engine.held.watch(self._able.clear)
+        engine.asked = self.asked
         self._able.clear()
 
     def remove(self, lease_id: int) -> Engine | None:

@@ -6,9 +6,12 @@ command is void; every member has one outcome.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
+
+from pydantic import TypeAdapter
 
 from flexmarl.algorithms.routing import ROUTERS
 from flexmarl.contracts import commands as c
@@ -17,7 +20,7 @@ from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 from flexmarl.simulator import chance
 from flexmarl.simulator.clock import Clock
-from flexmarl.simulator.draws import FAILS, REWARD, SCORE, TWIN, Asked, Draws
+from flexmarl.simulator.draws import FAILS, Draws, Script
 from flexmarl.simulator.engines import Turn
 from flexmarl.simulator.fleet import Fleet
 from flexmarl.simulator.scenario import Workload
@@ -25,6 +28,7 @@ from flexmarl.simulator.scenario import Workload
 Told = Callable[[e.Event], None]
 SampleId = tuple[int, int, int, str, int]
 """(draw, member, attempt, role, turn)"""
+_SAMPLES = TypeAdapter(tuple[SampleRef, ...])
 
 
 @dataclass(slots=True, eq=False)
@@ -34,17 +38,13 @@ class Episode:
     group: "Group"
     member: int
     attempt: int
-    key: int
-    """Of all that happens in it by chance."""
     twin: bool
     """It plays beside a first one."""
-    turns: Iterator[Asked]
-    """Still to be asked."""
-    waits: list[float]
-    """What the environment takes behind each stage."""
+    script: Script
     began: float
     asked: dict[str, Turn] = field(default_factory=dict)
-    samples: list[SampleRef] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    """What its samples are made of."""
     stage: int = 0
     """Stages asked so far."""
     over: bool = False
@@ -142,10 +142,7 @@ class Playing:
 
     def demand(self) -> dict[str, e.TurnsAsked]:
         """Count the turns of each policy that no engine and that an engine has."""
-        held: dict[str, int] = {}
-        for engine in self.engines.values():
-            for policy, count in engine.asked.items():
-                held[policy] = held.get(policy, 0) + count
+        held = self.engines.asked
         starved = {name: sum(t.phase == "asked" for t in turns) for name, turns in self._starved.items()}
         names = {name for name in (*held, *starved) if held.get(name) or starved.get(name)}
         return {n: e.TurnsAsked(waiting=starved.get(n, 0), in_flight=held.get(n, 0)) for n in sorted(names)}
@@ -164,11 +161,10 @@ class Playing:
         self._places.enter(begin)
 
     def _begin(self, group: Group, member: int, attempt: int, twin: bool) -> None:
-        key, turns, waits = self._draws.script(group.order.draw, member, group.order.members, attempt)
-        if twin:  # what is said is the same, what machines take is not
-            key = chance.mixed(key, TWIN)
-            waits = self._draws.waits(key, len(waits))
-        episode = Episode(group, member, attempt, key, twin, turns, waits, self._clock.now)
+        script = self._draws.script(group.order.draw, member, group.order.members, attempt)
+        if twin:
+            script = self._draws.beside(script)
+        episode = Episode(group, member, attempt, twin, script, self._clock.now)
         group.playing.append(episode)
         self._ask_stage(episode)
 
@@ -177,14 +173,15 @@ class Playing:
         command, asked, policies = episode.group.command, episode.asked, self._policies
         width = self._widths[episode.stage % len(self._widths)]
         episode.stage += 1
-        for role, number, prompt, reply in islice(episode.turns, width):
+        for role, number, prompt, reply in islice(episode.script.turns, width):
             policy = policies[role]
             asked[role] = EpisodeTurn(
                 policy, command.pins[policy], command.follows.get(policy, ""), prompt, reply, self._answered,
                 episode=episode, role=role, number=number,
             )  # fmt: skip
-        for turn in list(asked.values()):
-            self._route(turn)
+        route = self._route
+        for turn in asked.values():
+            route(turn)
 
     def _route(self, turn: Turn) -> None:
         if not self.engines.send(turn):
@@ -199,19 +196,19 @@ class Playing:
         segments = turn.segments
         if segments:
             segments += (turn.version, turn.reply - sum(segments[1::2]))
-        episode.samples.append(SampleRef(role=turn.role, turn=turn.number, tokens=turn.reply, segments=segments))
+        episode.rows.append({"role": turn.role, "turn": turn.number, "tokens": turn.reply, "segments": segments})
         if not episode.asked:
-            self._clock.after(episode.waits[episode.stage - 1], self._stage_done, episode)
+            self._clock.after(episode.script.waits[episode.stage - 1], self._stage_done, episode)
 
     def _stage_done(self, episode: Episode) -> None:
         if episode.over:
             return
-        if episode.stage < len(episode.waits):
+        if episode.stage < len(episode.script.waits):
             self._ask_stage(episode)
             return
         if not episode.twin:
             self._places.leave()
-        self._clock.after(self._workload.reward.draw(chance.mixed(episode.key, REWARD)), self._rewarded, episode)
+        self._clock.after(episode.script.reward_s, self._rewarded, episode)
 
     def _rewarded(self, episode: Episode) -> None:
         if episode.over:
@@ -219,7 +216,7 @@ class Playing:
         group, workload = episode.group, self._workload
         episode.over = True
         group.playing.remove(episode)
-        failed = workload.failure and chance.uniform(episode.key, FAILS) < workload.failure
+        failed = workload.failure and chance.uniform(episode.script.key, FAILS) < workload.failure
         if failed and episode.attempt < self._spec.batch.max_attempts:
             self._begin(group, episode.member, episode.attempt + 1, episode.twin)
             return
@@ -231,12 +228,12 @@ class Playing:
         group, finished = episode.group, status is EpisodeStatus.FINISHED
         for other in [one for one in group.playing if one.member == episode.member]:
             self._abandon(other)
-        score = round(chance.uniform(chance.mixed(episode.key, SCORE), 1), 3) if finished else 0.0
+        score = episode.script.score if finished else 0.0
         outcome = EpisodeOutcome(
             member=episode.member, attempt=episode.attempt, status=status, replaced=episode.twin and finished,
             reason="" if finished else "simulated: attempts broke off", team_score=score,
             scores=dict.fromkeys(self._spec.agents, score), duration_s=self._clock.now - episode.began,
-            samples=tuple(episode.samples) if finished else (),
+            samples=_SAMPLES.validate_python(episode.rows) if finished else (), facts={},
         )  # fmt: skip
         self._remember(group.order.draw, outcome)
         group.outcomes[episode.member] = outcome
@@ -246,8 +243,9 @@ class Playing:
         self._look(group)
 
     def _remember(self, draw: int, outcome: EpisodeOutcome) -> None:
+        member, attempt, tokens = outcome.member, outcome.attempt, self.tokens
         for ref in outcome.samples:
-            self.tokens[draw, outcome.member, outcome.attempt, ref.role, ref.turn] = ref.tokens
+            tokens[draw, member, attempt, ref.role, ref.turn] = ref.tokens
 
     def _look(self, group: Group) -> None:
         """Settle a group that has all it needs, cancel what it does not need, play its slowest a second time."""
@@ -281,7 +279,7 @@ class Playing:
             if turn.engine is not None:
                 turn.engine.drop(turn)
             turn.phase = "ended"
-        if not episode.twin and (episode.asked or episode.stage < len(episode.waits)):
+        if not episode.twin and (episode.asked or episode.stage < len(episode.script.waits)):
             self._places.leave()
 
     def _tell(self, group: Group, episodes: tuple[EpisodeOutcome, ...], part: bool = False) -> None:
