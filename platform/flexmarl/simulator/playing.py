@@ -111,6 +111,7 @@ class Playing:
         self._groups: dict[int, list[Group]] = {}
         self._starved: dict[str, list[Turn]] = {}
         """Policy -> turns whose weights no engine holds."""
+        self._learn_s = scenario.machine.delays.pick_up
         self._places = Places(spec.mechanisms.parallel.episodes)
 
     def play(self, no: int, command: c.PlayGroups) -> None:
@@ -132,7 +133,10 @@ class Playing:
                     self._abandon(episode)
 
     def weights(self, policy: str) -> None:
-        """Ask again for turns whose weights an engine may hold now."""
+        """Let turns be asked again whose weights an engine holds now, as soon as workers have learned of it."""
+        self._clock.after(self._learn_s, self._ask_again, policy)
+
+    def _ask_again(self, policy: str) -> None:
         for turn in self._starved.pop(policy, ()):
             if turn.phase == "asked":
                 self._route(turn)
