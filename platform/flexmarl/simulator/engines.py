@@ -85,6 +85,8 @@ class Batch:
     def __init__(self, model: EngineModel) -> None:
         self.tokens = 0.0
         """Made so far, all replies together."""
+        self.pace = 1.0
+        """How many times as long a step takes as the model says."""
         self._model = model
         self._replies: list[tuple[float, int, Turn]] = []
         self._steps = 0.0
@@ -138,7 +140,7 @@ class Batch:
         return found
 
     def _step_s(self, count: int) -> float:
-        return self._model.token * (1.0 + (count - 1) / self._model.batch)
+        return self.pace * self._model.token * (1.0 + (count - 1) / self._model.batch)
 
 
 class Busy:
@@ -152,7 +154,7 @@ class Busy:
     def note(self, generates: bool, now: float, tokens: float) -> None:
         """Begin or end an interval when that has changed."""
         if generates and not self._open:
-            self._open, self._tokens = self._trace.begin(self._lease_id, "generate", now), tokens
+            self._open, self._tokens = self._trace.begin(self._lease_id, "rollout", now), tokens
         elif not generates and self._open:
             self._trace.end(self._open, now, tokens - self._tokens)
             self._open = 0
@@ -188,10 +190,19 @@ class Engine:
         self._batch.advance(self._clock.now)
         return self._batch.tokens
 
+    def pace(self, slow: float) -> None:
+        """Take so many times as long for everything from now on."""
+        self._batch.advance(self._clock.now)
+        self._batch.pace = slow
+        self._look()
+
+    def asked(self) -> list[Turn]:
+        """List all requests, those with a slot first."""
+        return [*self._batch.turns(), *self._prompts.values(), *self._queue]
+
     def asked_of(self, policy: str) -> list[Turn]:
         """List the requests of a policy, those with a slot first."""
-        held = [*self._batch.turns(), *self._prompts.values(), *self._queue]
-        return [turn for turn in held if turn.policy == policy]
+        return [turn for turn in self.asked() if turn.policy == policy]
 
     def ask(self, turn: Turn) -> None:
         """Take a request in. It must hold what the request asks for."""
@@ -239,7 +250,7 @@ class Engine:
         """Compute a prompt, and what exists of the reply, behind those that came before."""
         turn.phase = "prompt"
         self._prompts[id(turn)] = turn
-        seconds = (turn.prompt + turn.made) / self._model.prefill * turn.scale
+        seconds = (turn.prompt + turn.made) / self._model.prefill * turn.scale * self._batch.pace
         self._prompts_until = max(self._clock.now, self._prompts_until) + seconds
         self._clock.at(self._prompts_until, self._prompt_done, turn)
 

@@ -17,6 +17,7 @@ from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 from flexmarl.simulator import chance
 from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.engines import Engine, Turn
+from flexmarl.simulator.faults import Faults
 from flexmarl.simulator.scenario import Workload
 
 _ROUNDS, _ENVIRONMENT, _REWARD, _FAILS, _SCORE, _TWIN, _SLOW = range(1, 8)
@@ -91,6 +92,7 @@ class Playing:
         """By lease; those that are ready."""
         self.tokens: dict[SampleId, int] = {}
         """Reply tokens of every sample of a settled group, until they are forgotten."""
+        self.faults = Faults()
         self._clock, self._spec, self._workload, self._told = clock, spec, workload, told
         self._seed = chance.mixed(0, seed)
         self._router = ROUTERS.get(spec.mechanisms.router)()
@@ -117,6 +119,20 @@ class Playing:
                 group.over = True
                 for episode in list(group.playing):
                     self._abandon(episode)
+
+    def open_commands(self) -> list[int]:
+        """List the commands of which something is played."""
+        return [no for no, groups in self._groups.items() if not all(group.over for group in groups)]
+
+    def break_off(self, no: int) -> tuple[c.PlayGroups | None, float]:
+        """Forget what is played of a command; returns what of it is to be played again, and the tokens it had."""
+        left = [group for group in self._groups[no] if not group.over]
+        begun = [episode for group in left for episode in group.playing]
+        self.withdraw([no])
+        made = [turn.made for episode in begun for turn in episode.asked.values()]
+        tokens = sum(sample.tokens for episode in begun for sample in episode.samples) + sum(made)
+        orders = tuple(group.order for group in left)
+        return left[0].command.model_copy(update={"groups": orders}) if left else None, tokens
 
     def weights(self, policy: str) -> None:
         """Ask again for turns whose weights an engine may hold now."""
@@ -225,7 +241,8 @@ class Playing:
         group, workload = episode.group, self._workload
         episode.over = True
         group.playing.remove(episode)
-        failed = workload.failure and chance.uniform(episode.key, _FAILS) < workload.failure
+        share = self.faults.failing(workload.failure, self._clock.now)
+        failed = share and chance.uniform(episode.key, _FAILS) < share
         if failed and episode.attempt < self._spec.batch.max_attempts:
             self._begin(group, episode.member, episode.attempt + 1, episode.twin)
             return
