@@ -53,7 +53,6 @@ class Cluster:
         self._void: set[int] = set()
         tell = self.driver.tell
         self.playing = Playing(self.clock, scenario.spec, scenario.workload, scenario.seed, tell)
-        self.playing.faults = scenario.faults
         self.training = Training(self.clock, self.trace, self._machine, self._void, tell)
         self.hosting = Hosting(clock, self.trace, scenario, pool, self.playing, self.training, tell)
         self.training.takes, self.training.works = self.hosting.takes, self.hosting.works

@@ -1,8 +1,8 @@
 """What goes wrong in a simulation, and when. Times are seconds from its start; devices count from 0, engines first.
 
 A fault is only a cause: children die, hosts go and come back, devices are slow or are taken away. What follows from it
-reaches the core as the facts that nodes, the store and the driver of a real run tell. Failing attempts are
-`Workload.failure`; `Outage` is a time in which they fail more often.
+reaches the core as the facts that nodes, the store and the driver of a real run tell. Rewards that fail and environments
+that break belong to the workload: `failure` and `outages`.
 """
 
 from math import inf, log
@@ -105,7 +105,6 @@ class Faults(Strict):
     slow: tuple[SlowDevice, ...] = ()
     spot: tuple[SpotCapacity, ...] = ()
     workers: tuple[WorkerLoss, ...] = ()
-    outages: tuple[Outage, ...] = ()
     notice: float = Field(default=30.0, ge=0.0)
     """Between the recall of a preempted device and its end."""
     detect: float = Field(default=5.0, ge=0.0)
@@ -134,10 +133,6 @@ class Faults(Strict):
             left -= (edge - now) / slowest
             now = edge
         raise AssertionError("the last edge is never reached")
-
-    def failing(self, failure: float, now: float) -> float:
-        """Return the share of attempts that break off now, where so many do at all times."""
-        return max([failure, *(outage.share for outage in self.outages if outage.since <= now < outage.until)])
 
     def losses(self, use: DeviceUse, device: int, seed: int, number: int) -> float | None:
         """Return how long after the one before, by chance, a device's next loss comes; None: never."""

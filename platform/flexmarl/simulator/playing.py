@@ -17,7 +17,6 @@ from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 from flexmarl.simulator import chance
 from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.engines import Engine, Turn
-from flexmarl.simulator.faults import Faults
 from flexmarl.simulator.scenario import Workload
 
 _ROUNDS, _ENVIRONMENT, _REWARD, _FAILS, _SCORE, _TWIN, _SLOW = range(1, 8)
@@ -92,7 +91,6 @@ class Playing:
         """By lease; those that are ready."""
         self.tokens: dict[SampleId, int] = {}
         """Reply tokens of every sample of a settled group, until they are forgotten."""
-        self.faults = Faults()
         self._clock, self._spec, self._workload, self._told = clock, spec, workload, told
         self._seed = chance.mixed(0, seed)
         self._router = ROUTERS.get(spec.mechanisms.router)()
@@ -238,10 +236,10 @@ class Playing:
     def _rewarded(self, episode: Episode) -> None:
         if episode.over:
             return
-        group, workload = episode.group, self._workload
+        group = episode.group
         episode.over = True
         group.playing.remove(episode)
-        share = self.faults.failing(workload.failure, self._clock.now)
+        share = self._workload.failing(self._clock.now)
         failed = share and chance.uniform(episode.key, _FAILS) < share
         if failed and episode.attempt < self._spec.batch.max_attempts:
             self._begin(group, episode.member, episode.attempt + 1, episode.twin)

@@ -12,7 +12,7 @@ from flexmarl.contracts.base import Strict
 from flexmarl.contracts.ids import Name
 from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.simulator import chance
-from flexmarl.simulator.faults import Faults
+from flexmarl.simulator.faults import Faults, Outage
 
 
 class Spread(Strict):
@@ -83,6 +83,12 @@ class Workload(Strict):
     """What the reward of an episode takes."""
     failure: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Share of attempts that break off at their end."""
+    outages: tuple[Outage, ...] = ()
+    """Times in which more of them do."""
+
+    def failing(self, now: float) -> float:
+        """Return the share of attempts that break off of those that end now."""
+        return max([self.failure, *(outage.share for outage in self.outages if outage.since <= now < outage.until)])
 
     def load(self, role: str) -> RoleLoad:
         """Return what a turn of a role asks for."""
