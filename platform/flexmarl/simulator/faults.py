@@ -1,8 +1,8 @@
 """What goes wrong in a simulation, and when. Times are seconds from its start; devices count from 0, engines first.
 
 A fault is only a cause: children die, hosts go and come back, devices are slow or are taken away. What follows from it
-reaches the core as the facts that nodes, the store and the driver of a real run tell. Rewards that fail and environments
-that break belong to the workload: `failure` and `outages`.
+reaches the core as the facts that nodes, the store and the driver of a real run tell. Rewards that fail and
+environments that break belong to the workload: `failure` and `outages`.
 """
 
 from math import inf, log

@@ -6,6 +6,7 @@ import pytest
 
 from flexmarl.contracts import events as e
 from flexmarl.contracts.problems import SpecProblems
+from flexmarl.orchestrator import Decision
 from flexmarl.simulator import Report, SimulationError, simulate
 from flexmarl.simulator.faults import Faults
 from flexmarl.simulator.hosting import RESTART_S
@@ -24,14 +25,15 @@ READY = 12.0
 """Start, making version 0, load."""
 
 
-def told(spec: dict[str, Any] | None = None, preset: str = "sync", **faults: Any) -> Scenario:
+def told(
+    spec: dict[str, Any] | None = None, preset: str = "sync", workload: dict[str, Any] | None = None, **faults: Any
+) -> Scenario:
     """One policy; two episodes on two engines answer 1000 tokens in 10 s; both train in 20 s, step in 1 s."""
     written = {"agents": {"solver": {}}, "environment": {"type": "arithmetic"}, "batch": BATCH,
                "resources": {"rollout_devices": 2}} | (spec or {})  # fmt: skip
-    load = {"stages": [["solver"]], "each": {"prompt": 0, "reply": 1000}}
-    return compose(
-        {"spec": written, "workload": load, "machine": MACHINE, "faults": faults, "steps": 2, "warm_up": 0}, preset
-    )
+    load = {"stages": [["solver"]], "each": {"prompt": 0, "reply": 1000}} | (workload or {})
+    rest = {"machine": MACHINE, "faults": faults, "steps": 2, "warm_up": 0}
+    return compose({"spec": written, "workload": load} | rest, preset)
 
 
 def played(**given: Any) -> Report:
@@ -144,7 +146,7 @@ def test_groups_of_lost_rollout_workers_are_played_again():
 
 
 def test_attempts_break_off_more_often_in_an_outage():
-    report = played(outages=[{"since": 0, "until": READY + 15, "share": 1.0}])
+    report = played(workload={"outages": [{"since": 0, "until": READY + 15, "share": 1.0}]})
     assert ends(report)[0] == pytest.approx(READY + 31 + 10), "the second attempts end after it"
 
 
@@ -169,9 +171,12 @@ def test_the_mean_time_between_losses_is_the_stated_one():
 def test_the_core_is_told_what_a_real_driver_tells(monkeypatch: pytest.MonkeyPatch):
     cluster = alone(told(node_devices=2, nodes=[{"at": READY + 4, "node": 0}], replace=60))
     handle, seen = cluster.driver.core.handle, []
-    monkeypatch.setattr(
-        cluster.driver.core, "handle", lambda fact, now: (seen.append((now, fact)), handle(fact, now))[1]
-    )
+
+    def noted(fact: e.Event, now: float) -> Decision:
+        seen.append((now, fact))
+        return handle(fact, now)
+
+    monkeypatch.setattr(cluster.driver.core, "handle", noted)
     while len(cluster.log.stepped) < 1:
         assert cluster.clock.step()
     facts = [(now, fact.kind) for now, fact in seen if fact.kind in ("child_lost", "lease_ended", "devices_granted")]
@@ -189,7 +194,10 @@ def test_the_core_is_told_what_a_real_driver_tells(monkeypatch: pytest.MonkeyPat
         ({"children": [{"at": 1, "device": 3}]}, "faults.children: there is no device 3; the last one is 2"),
         ({"nodes": [{"at": 1, "node": 1}]}, "faults.nodes: there is no host 1; the last one is 0"),
         ({"slow": [{"device": 0, "factor": 2, "since": 5, "until": 5}]}, "until: 5 must lie after since"),
-        ({"outages": [{"since": 5, "until": 4, "share": 0.5}]}, "until: 4 must lie after since, which is 5"),
+        (
+            {"workload": {"outages": [{"since": 5, "until": 4, "share": 0.5}]}},
+            "until: 4 must lie after since, which is 5",
+        ),
     ],
 )
 def test_faults_that_cannot_be_are_refused(faults: dict[str, Any], says: str):
