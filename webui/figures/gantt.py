@@ -25,7 +25,7 @@ def gantt(title: str, intervals: Iterable[Interval], uses: Mapping[int, str]) ->
     by_kind: defaultdict[str, list[Interval]] = defaultdict(list)
     for interval in sorted(shown, key=lambda one: one.began):
         by_kind[interval.kind].append(interval)
-    rows = {lease: f"{use} {lease}" for lease, use in sorted(uses.items())}
+    rows = {lease: f"{use} {lease}" for lease, use in uses.items()}
     layout = {
         "title": {"text": title},
         "barmode": "overlay",

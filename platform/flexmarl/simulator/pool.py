@@ -23,6 +23,7 @@ from flexmarl.orchestrator.pool_arbiter import (
     Rules,
     arbitrate,
 )
+from flexmarl.orchestrator.pool_words import in_words
 from flexmarl.simulator.clock import Clock
 
 _WITHOUT = frozenset({RunStatus.QUEUED, RunStatus.RESUMING})
@@ -84,6 +85,8 @@ class Pool:
         quotas: Mapping[tuple[str, str], int] | None = None,
     ) -> None:  # fmt: skip
         self.devices = {device.device_id: device for device in devices}
+        self.waiting: dict[int, str] = {}
+        """Run -> what it lacks, by the last look."""
         self._clock = clock
         self._weights, self._quotas = weights or {}, quotas or {}
         self._open: dict[tuple[int, int], _Open] = {}
@@ -133,10 +136,12 @@ class Pool:
         self._looking = False
         demands = [self._demand(one) for one in self._open.values()]
         if not demands:
+            self.waiting = {}
             return
         free = [FreeDevice(d.device_id, d.node, d.pool) for d in self.devices.values() if not d.gone and not d.leases]
         rules = self._rules(demands)
         result = arbitrate(demands, free, rules)
+        self.waiting = {one.run_id: in_words(one.requirement) for one in result.waiting}
         for grant in result.grants:
             self._grant(grant)
         if not result.grants:

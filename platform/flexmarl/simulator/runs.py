@@ -46,7 +46,12 @@ def alone(scenario: Scenario) -> Cluster:
 
 def long_enough(scenario: Scenario) -> Scenario:
     """Let the run go on beyond the steps that are looked at, so that none of these is its last."""
-    spec, steps = scenario.spec, scenario.warm_up + scenario.steps + 2
+    return shortened(scenario, further=2)
+
+
+def shortened(scenario: Scenario, further: int = 0) -> Scenario:
+    """Let the run end after its steps and some further ones, without any other budget."""
+    spec, steps = scenario.spec, scenario.warm_up + scenario.steps + further
     budget = spec.budget.model_copy(update={"train_steps": steps, "seconds": None, "target": None})
     evaluation = spec.evaluation.model_copy(update={"every_steps": steps + 1, "tasks": 1})
     return scenario.model_copy(update={"spec": spec.model_copy(update={"budget": budget, "evaluation": evaluation})})
