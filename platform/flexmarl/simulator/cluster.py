@@ -141,7 +141,9 @@ class Cluster:
         if no in self._void or self.hosting.life(command.lease_id) != life:
             return
         pin = PolicyPin(version=command.version, digest=command.digest)
-        self.playing.engines[command.lease_id].serve(command.policy, pin, command.keeps)
+        engine = self.playing.engines.get(command.lease_id)
+        assert engine is not None, "a child that lives is among the engines"
+        engine.serve(command.policy, pin, command.keeps)
         self.hosting.works(command.lease_id)
         self.driver.tell(
             e.WeightsServed(

@@ -131,7 +131,7 @@ class Hosting:
     def pace(self) -> None:
         """Let engines be as slow as their devices are now."""
         for lease_id, engine in self._playing.engines.items():
-            engine.pace(self._faults.pace(self.children[lease_id].device.number, self._clock.now))
+            engine.slow(self._faults.pace(self.children[lease_id].device.number, self._clock.now))
 
     def _note(self, child: Child, cause: str) -> None:
         if not child.ends:
@@ -156,17 +156,18 @@ class Hosting:
         if child.use is e.DeviceUse.TRAINER:
             self._training.host(lease, life)
         else:
-            engine = self._playing.engines[lease] = Engine(self._clock, self._trace, self._machine.engine, lease)
-            engine.pace(self._faults.pace(child.device.number, self._clock.now))
+            engine = Engine(self._clock, self._trace, self._machine.engine, lease)
+            self._playing.engines.add(engine)
+            engine.slow(self._faults.pace(child.device.number, self._clock.now))
         self._tell(e.ChildReady(lease_id=lease, use=child.use, incarnation=life))
 
     def _stop(self, child: Child) -> None:
         lease, child.starts, child.life = child.lease_id, "", ""
         self._training.release(lease)
-        engine = self._playing.engines.pop(lease, None)
+        engine = self._playing.engines.remove(lease)
         if engine is not None:
             self.gone_made += engine.made()
-            for turn in engine.asked():
+            for turn in engine.requests():
                 self._playing.hand_back(turn)
         self._trace.break_off(lease, self._clock.now)
 

@@ -24,7 +24,7 @@ def simulate(scenario: Scenario) -> Report:
     driver, done = cluster.driver, cluster.log.stepped
     while len(done) < wanted:
         stands = cluster.clock.now - (done[-1] if done else 0.0) > STILL_S
-        if stands or not cluster.clock.step():
+        if stands or not cluster.clock.play():
             state = driver.core.state
             raise SimulationError(
                 f"After {cluster.clock.now:.0f} s nothing is left to happen; {len(done)} of {wanted} steps are done "

@@ -153,7 +153,7 @@ def simulate_pool(shared: SharedPools) -> PoolReport:
         clock.at(run.at, cluster.start)
     moved = 0.0
     while any(cluster.log.status not in TERMINAL or cluster.hosting.children for cluster in clusters):
-        if not clock.step() or clock.now - moved > STILL_S:
+        if not clock.play() or clock.now - moved > STILL_S:
             break
         moved = max([moved, *(c.log.stepped[-1] for c in clusters if c.log.stepped)])
     if not any(cluster.log.stepped for cluster in clusters):

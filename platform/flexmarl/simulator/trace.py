@@ -76,7 +76,7 @@ class Trace:
             raise KeyError(number)
         begun = self._open.pop(number, None)
         if begun is not None and now > begun.began:
-            self._ended.append(replace(begun, ended=now, tokens=tokens))
+            self._ended.append(Interval(begun.lease_id, begun.kind, begun.began, now, begun.policy, tokens))
 
     def break_off(self, lease: int, now: float) -> None:
         """Note that all that a device was doing ended unfinished: its child is gone."""
