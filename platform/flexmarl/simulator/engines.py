@@ -224,6 +224,11 @@ class Engine:
         self._batch.advance(self._clock.now)
         return self._batch.tokens
 
+    def made_of(self, turn: Turn) -> float:
+        """Return the tokens that one of its requests has."""
+        self._batch.advance(self._clock.now)
+        return self._batch.made(turn) if turn.phase == "reply" else turn.made
+
     def slow(self, pace: float) -> None:
         """Take so many times as long for everything from now on."""
         self._batch.advance(self._clock.now)

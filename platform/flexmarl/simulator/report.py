@@ -113,7 +113,7 @@ def report(scenario: Scenario, cluster: "Cluster") -> Report:
     began, ended = times[0], times[-1]
     intervals = tuple(i for i in cluster.trace.until(ended) if i.ended > began and i.began < ended)
     held = {n: h for n, h in cluster.trace.held.items() if h.since < ended and h.until > began}
-    busy, idle = _shares(intervals, held, began, ended)
+    busy, idle = shares(intervals, held, began, ended)
     losses = cluster.hosting.losses
     return Report(
         steps=tuple(after - before for before, after in pairwise(times)),
@@ -191,7 +191,7 @@ _HOLD, _BEGIN, _END, _FREE = range(4)
 """What happens at one moment, in this order."""
 
 
-def _shares(
+def shares(
     intervals: Sequence[Interval], held: Mapping[int, Held], began: float, ended: float
 ) -> tuple[dict[Use, float], dict[Use, dict[Cause, float]]]:
     """Go through the window from edge to edge; each device's time between two edges has one cause."""
