@@ -66,7 +66,7 @@ losses = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(
     preset=st.sampled_from(sorted(load_presets())),
     faults=losses,
