@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
-from flexmarl.contracts.wire import PolicyPin
+from flexmarl.contracts.rulings import RulingKind
+from flexmarl.contracts.wire import Origin, PolicyPin
 from flexmarl.orchestrator import Orchestrator
 from flexmarl.orchestrator.types import Decision, Metric, Ruling
 from flexmarl.simulator.clock import Clock
@@ -32,6 +33,21 @@ class Log:
     stepped: list[float] = field(default_factory=list)
     trained: list[int] = field(default_factory=list)
     """Tokens that had been trained by each of these moments."""
+    opened: dict[int, float] = field(default_factory=dict)
+    """Cohort -> when it began to be played."""
+    settled: dict[int, float] = field(default_factory=dict)
+    """Cohort -> when it had all the groups it needs."""
+
+    def note(self, decision: Decision, now: float) -> None:
+        """Keep what a decision says beside its commands."""
+        self.metrics += decision.metrics
+        self.rulings += decision.rulings
+        for ruling in decision.rulings:
+            if ruling.kind is RulingKind.COHORT_SETTLED:
+                self.settled[ruling.cohort] = now
+        for numbered in decision.commands:
+            if isinstance(numbered.command, c.PlayGroups) and numbered.command.origin is Origin.TRAIN:
+                self.opened.setdefault(numbered.command.cohort, now)
 
 
 class Cluster:
@@ -56,8 +72,7 @@ class Cluster:
 
     def _carry_out(self, decision: Decision) -> None:
         log = self.log
-        log.metrics += decision.metrics
-        log.rulings += decision.rulings
+        log.note(decision, self.clock.now)
         while len(log.stepped) < decision.step:
             log.stepped.append(self.clock.now)
             log.trained.append(self._training.trained)

@@ -8,6 +8,7 @@ command is void; every member has one outcome.
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 from flexmarl.algorithms.routing import ROUTERS, EngineLoad, RouteRequest
 from flexmarl.contracts import commands as c
@@ -18,6 +19,7 @@ from flexmarl.simulator import chance
 from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.engines import Engine, Turn
 from flexmarl.simulator.scenario import Workload
+from flexmarl.simulator.together import Together
 
 _ROUNDS, _ENVIRONMENT, _REWARD, _FAILS, _SCORE, _TWIN, _SLOW = range(1, 8)
 Told = Callable[[e.Event], None]
@@ -57,6 +59,8 @@ class Group:
     outcomes: dict[int, EpisodeOutcome] = field(default_factory=dict)
     waiting: deque[int] = field(default_factory=deque)
     """Members that have no place yet."""
+    together: Together | None = None
+    """Where its episodes wait for the others of their command before each turn."""
     over: bool = False
 
 
@@ -103,9 +107,10 @@ class Playing:
     def play(self, no: int, command: c.PlayGroups) -> None:
         """Begin with the groups of a command."""
         self._groups[no] = groups = []
+        together = Together(self._clock) if self._spec.mechanisms.parallel.turns == "together" else None
         for order in command.groups:
-            group = Group(no, command, order, self._clock.now, waiting=deque(range(order.members)))
-            groups.append(group)
+            members = deque(range(order.members))
+            groups.append(Group(no, command, order, self._clock.now, waiting=members, together=together))
         for group in groups:
             for _ in range(min(group.order.members, self._spec.mechanisms.parallel.members or group.order.members)):
                 self._next_member(group)
@@ -161,7 +166,17 @@ class Playing:
         chances = chance.mixed(key, _TWIN) if twin else key  # what is said is the same, what machines take is not
         episode = Episode(group, member, attempt, chances, twin, stages, began=self._clock.now)
         group.playing.append(episode)
-        self._ask_stage(episode, key)
+        if group.together is not None:
+            group.together.enter(episode)
+        self._next_stage(episode, key)
+
+    def _next_stage(self, episode: Episode, key: int) -> None:
+        """Ask the next stage now, or when the other episodes have come as far."""
+        together = episode.group.together
+        if together is None:
+            self._ask_stage(episode, key)
+        else:
+            together.turn(episode, partial(self._ask_stage, episode, key))
 
     def _ask_stage(self, episode: Episode, key: int) -> None:
         """Ask the roles of the next stage, all beside each other."""
@@ -213,8 +228,10 @@ class Playing:
         if episode.over:
             return
         if episode.stages:
-            self._ask_stage(episode, key)
+            self._next_stage(episode, key)
             return
+        if episode.group.together is not None:
+            episode.group.together.leave(episode)
         if not episode.twin:
             self._places.leave()
         self._clock.after(self._workload.reward.draw(chance.mixed(episode.key, _REWARD)), self._rewarded, episode)
@@ -282,6 +299,8 @@ class Playing:
     def _abandon(self, episode: Episode) -> None:
         """Take an episode that counts no more off its engines; it gives its place up."""
         episode.over = True
+        if episode.group.together is not None:
+            episode.group.together.leave(episode)
         episode.group.playing.remove(episode)
         for turn in episode.asked.values():
             if turn.engine is not None:
