@@ -62,11 +62,11 @@ def test_tasks_left_over_make_a_long_round_that_plays_them_all_to_the_end():
     assert cluster.metrics["groups/deferred", "", "last", 3] == 2 * EXTRA - TASKS
 
 
-@pytest.mark.parametrize("bound", [0, 2])
-def test_nothing_is_lost_or_counted_twice_whatever_breaks(bound):
+@pytest.mark.parametrize(("bound", "steps"), [(0, STEPS), (2, 2 * STEPS)])
+def test_nothing_is_lost_or_counted_twice_whatever_breaks(bound, steps):
     for seed in range(3):
         faults = Faults(twice=0.2, child_death=0.01 * seed, uncommitted=0.02, episode_failure=0.02)
-        spec = tail_batched(mechanisms__lag_policy__bound=bound, batch__min_members=2)
+        spec = tail_batched(mechanisms__lag_policy__bound=bound, batch__min_members=2, budget__train_steps=steps)
         cluster = started(spec, seed=seed, faults=faults, round_trip=seed == 2)
         cluster.run(until=in_a_long_round)
         cluster.tell(e.RunVerb(verb=e.Verb.PAUSE, mode=e.PauseMode.FREEZE, actor="ada"))
@@ -74,8 +74,7 @@ def test_nothing_is_lost_or_counted_twice_whatever_breaks(bound):
         cluster.verb(e.Verb.RESUME)
         cluster.run()
         state = cluster.core.state
-        assert (cluster.status, state.step) == (RunStatus.COMPLETED, STEPS), state.reason_text
+        assert (cluster.status, state.step) == (RunStatus.COMPLETED, steps), state.reason_text
         episodes = state.train_episodes
         assert episodes.proposed == episodes.finished + episodes.failed + episodes.cancelled
-        assert any(is_long(orders) for orders in rounds(cluster).values())
         assert max(cluster.lags) <= bound
