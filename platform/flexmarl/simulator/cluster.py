@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
+from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.status import TERMINAL, RunStatus
-from flexmarl.contracts.wire import PolicyPin
+from flexmarl.contracts.wire import Origin, PolicyPin
 from flexmarl.orchestrator import Orchestrator
 from flexmarl.orchestrator.types import Decision, Metric, Ruling
 from flexmarl.simulator.clock import Clock
@@ -40,6 +41,23 @@ class Log:
     """When the run came to be so."""
     granted: list[float] = field(default_factory=list)
     """When the run was granted devices."""
+    opened: dict[int, float] = field(default_factory=dict)
+    """Cohort -> when it began to be played."""
+    settled: dict[int, float] = field(default_factory=dict)
+    """Cohort -> when it had all the groups it needs."""
+
+    def note(self, decision: Decision, now: float) -> None:
+        """Keep what a decision says beside its commands."""
+        self.metrics += decision.metrics
+        self.rulings += [(now, ruling) for ruling in decision.rulings]
+        if decision.status is not self.status:
+            self.status, self.since = decision.status, now
+        for ruling in decision.rulings:
+            if ruling.kind is RulingKind.COHORT_SETTLED:
+                self.settled[ruling.cohort] = now
+        for numbered in decision.commands:
+            if isinstance(numbered.command, c.PlayGroups) and numbered.command.origin is Origin.TRAIN:
+                self.opened.setdefault(numbered.command.cohort, now)
 
 
 class Cluster:
@@ -86,10 +104,7 @@ class Cluster:
 
     def _carry_out(self, decision: Decision) -> None:
         log = self.log
-        log.metrics += decision.metrics
-        log.rulings += [(self.clock.now, ruling) for ruling in decision.rulings]
-        if decision.status is not log.status:
-            log.status, log.since = decision.status, self.clock.now
+        log.note(decision, self.clock.now)
         while len(log.stepped) < decision.step:
             log.stepped.append(self.clock.now)
             log.trained.append(self.training.trained)

@@ -8,6 +8,7 @@ command is void; every member has one outcome.
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -23,6 +24,7 @@ from flexmarl.simulator.draws import FAILS, Draws, Script, Scripts, Sheet
 from flexmarl.simulator.engines import Turn
 from flexmarl.simulator.fleet import Fleet
 from flexmarl.simulator.scenario import Scenario, Workload
+from flexmarl.simulator.together import Together
 
 Told = Callable[[e.Event], None]
 SampleId = tuple[int, int, int, str, int]
@@ -72,6 +74,8 @@ class Group:
     outcomes: dict[int, EpisodeOutcome] = field(default_factory=dict)
     waiting: deque[int] = field(default_factory=deque)
     """Members that have no place yet."""
+    together: Together | None = None
+    """Where its episodes wait for the others of their command before each turn."""
     over: bool = False
 
 
@@ -107,7 +111,7 @@ class Playing:
         """Those that are ready."""
         self.tokens: dict[SampleId, int] = {}
         """Reply tokens of every sample of a settled group, until they are forgotten."""
-        self._clock, self._spec, self._workload, self._told = clock, spec, workload, told
+        self._clock, self._scenario, self._told = clock, scenario, told
         roles = {role: number for number, role in enumerate(sorted(spec.agents))}
         self._draws: Draws[Any] = self._drawn(workload, roles, scenario.seed)
         self._widths = [len(stage) for stage in workload.stages]
@@ -121,11 +125,12 @@ class Playing:
     def play(self, no: int, command: c.PlayGroups) -> None:
         """Begin with the groups of a command."""
         self._groups[no] = groups = []
+        together = Together(self._clock) if self._scenario.spec.mechanisms.parallel.turns == "together" else None
         for order in command.groups:
-            group = Group(no, command, order, self._clock.now, waiting=deque(range(order.members)))
-            groups.append(group)
+            members = deque(range(order.members))
+            groups.append(Group(no, command, order, self._clock.now, waiting=members, together=together))
         for group in groups:
-            for _ in range(min(group.order.members, self._spec.mechanisms.parallel.members or group.order.members)):
+            for _ in range(min(group.order.members, self._scenario.spec.mechanisms.parallel.members or group.order.members)):
                 self._next_member(group)
 
     def withdraw(self, numbers: Iterable[int]) -> None:
@@ -192,13 +197,15 @@ class Playing:
             script = self._draws.beside(script)
         episode = Episode(group, member, attempt, twin, script, self._clock.now)
         group.playing.append(episode)
+        if group.together is not None:
+            group.together.enter(episode)
         self._start(episode)
 
     def _drawn(self, workload: Workload, roles: dict[str, int], seed: int) -> Draws[Any]:
         return Scripts(workload, roles, seed)
 
     def _start(self, episode: Episode) -> None:
-        self._ask_stage(episode)
+        self._next_stage(episode)
 
     def _stop(self, episode: Episode) -> None:
         """Take an episode off its engines."""
@@ -206,6 +213,14 @@ class Playing:
             if turn.engine is not None:
                 turn.engine.drop(turn)
             turn.phase = "ended"
+
+    def _next_stage(self, episode: Episode) -> None:
+        """Ask the next stage now, or when the other episodes have come as far."""
+        together = episode.group.together
+        if together is None:
+            self._ask_stage(episode)
+        else:
+            together.turn(episode, partial(self._ask_stage, episode))
 
     def _ask_stage(self, episode: Episode) -> None:
         """Ask the roles of the next stage, all beside each other."""
@@ -245,8 +260,10 @@ class Playing:
         if episode.over:
             return
         if episode.stage < len(episode.script.waits):
-            self._ask_stage(episode)
+            self._next_stage(episode)
             return
+        if episode.group.together is not None:
+            episode.group.together.leave(episode)
         self._played(episode, self._clock.now)
 
     def _played(self, episode: Episode, when: float) -> None:
@@ -262,9 +279,9 @@ class Playing:
         group = episode.group
         episode.over = True
         group.playing.remove(episode)
-        share = self._workload.failing(self._clock.now)
+        share = self._scenario.workload.failing(self._clock.now)
         failed = share and chance.uniform(episode.script.key, FAILS) < share
-        if failed and episode.attempt < self._spec.batch.max_attempts:
+        if failed and episode.attempt < self._scenario.spec.batch.max_attempts:
             self._begin(group, episode.member, episode.attempt + 1, episode.twin)
             return
         if failed and any(other.member == episode.member for other in group.playing):
@@ -279,7 +296,7 @@ class Playing:
         outcome = EpisodeOutcome(
             member=episode.member, attempt=episode.attempt, status=status, replaced=episode.twin and finished,
             reason="" if finished else "simulated: attempts broke off", team_score=score,
-            scores=dict.fromkeys(self._spec.agents, score), duration_s=self._clock.now - episode.began,
+            scores=dict.fromkeys(self._scenario.spec.agents, score), duration_s=self._clock.now - episode.began,
             samples=_SAMPLES.validate_python(episode.rows) if finished else (), facts={},
         )  # fmt: skip
         self._remember(group.order.draw, outcome)
@@ -321,6 +338,8 @@ class Playing:
     def _abandon(self, episode: Episode) -> None:
         """Take an episode that counts no more off its engines; it gives its place up."""
         episode.over = True
+        if episode.group.together is not None:
+            episode.group.together.leave(episode)
         episode.group.playing.remove(episode)
         self._stop(episode)
         if not episode.twin and not episode.played:

@@ -40,6 +40,8 @@ class Report:
     """How long each step took."""
     began: float
     ended: float
+    rollouts: tuple[float, ...]
+    """How long each step's cohort was played: from its first task until it had all the groups it needs."""
     tokens: int
     """Reply tokens that were trained."""
     trained_share: float
@@ -90,6 +92,7 @@ class Report:
         shown = {
             "step_s": self.step_s,
             "step_median_s": median(self.steps),
+            "rollout_s": fmean(self.rollouts),
             "tokens_s": self.tokens_s,
             "engine_busy": self.busy["engine"],
             "trainer_busy": self.busy["trainer"],
@@ -119,6 +122,7 @@ def report(scenario: Scenario, cluster: "Cluster") -> Report:
         steps=tuple(after - before for before, after in pairwise(times)),
         began=began,
         ended=ended,
+        rollouts=tuple(cluster.log.settled[no] - cluster.log.opened[no] for no in range(first, last)),
         tokens=trained[last] - trained[first],
         trained_share=trained[last] / cluster.hosting.made(),
         busy=busy,
