@@ -125,12 +125,13 @@ class Playing:
     def play(self, no: int, command: c.PlayGroups) -> None:
         """Begin with the groups of a command."""
         self._groups[no] = groups = []
-        together = Together(self._clock) if self._scenario.spec.mechanisms.parallel.turns == "together" else None
+        parallel = self._scenario.spec.mechanisms.parallel
+        together = Together(self._clock) if parallel.turns == "together" else None
         for order in command.groups:
             members = deque(range(order.members))
             groups.append(Group(no, command, order, self._clock.now, waiting=members, together=together))
         for group in groups:
-            for _ in range(min(group.order.members, self._scenario.spec.mechanisms.parallel.members or group.order.members)):
+            for _ in range(min(group.order.members, parallel.members or group.order.members)):
                 self._next_member(group)
 
     def withdraw(self, numbers: Iterable[int]) -> None:
