@@ -14,6 +14,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from flexmarl.contracts import events as e
+from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.status import RunStatus
 from flexmarl.orchestrator.admission import steps_before
 from flexmarl.orchestrator.context import Context
@@ -63,7 +64,7 @@ class _Spell:
             self.since = None
         elif self.since is None:
             self.since = now
-        if holds and self.since == now or not self.what:
+        if (holds and self.since == now) or not self.what:
             self.what = what or self.what
 
     @property
@@ -94,7 +95,6 @@ class Checks:
     """(who waits, who was served meanwhile) -> how often."""
     _waits: dict[str, float] = field(default_factory=dict)
     _starved: dict[str, Finding] = field(default_factory=dict)
-    _gangs: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     @classmethod
     def over(cls, cluster: Cluster, machine: Machine) -> "Checks":
@@ -137,7 +137,7 @@ class Checks:
             self._throttled.look(now, *self._credit(ctx))
         self._blocked.look(now, *self._uncut(ctx))
         if core.plan.allocates:
-            self._see_waits(now, ctx)
+            self._see_waits(now, ctx, decision)
 
     def _see_moves(self, now: float, ctx: Context) -> None:
         serves = {n: frozenset(lease.serves) for n, lease in ctx.state.leases.items() if lease.serves}
@@ -175,11 +175,12 @@ class Checks:
         return found
 
     def _credit(self, ctx: Context) -> tuple[bool, str]:
-        """Tell whether no engine has a turn while the lag rule allows a cohort that nobody opened."""
+        """Tell whether nothing is played while the lag rule allows a cohort that nobody opened."""
         state, spec = ctx.state, ctx.plan.spec
         if any(engine.running or engine.waiting for engine in self.cluster.playing.engines.values()):
             return False, ""
-        if self.cluster.playing.open_commands() or state.next_cohort >= spec.budget.train_steps or not state.cohorts:
+        plays = any(cohort.open for cohort in state.cohorts) or state.evaluation is not None
+        if plays or state.next_cohort >= spec.budget.train_steps or not state.cohorts:
             return False, ""
         lags = {name: spec.lag_policy_of(name) for name in ctx.plan.trainable}
         verdict = admit(lags, {name: steps_before(ctx, name) for name in lags}, playing=0)
@@ -199,10 +200,9 @@ class Checks:
         settled = sorted(group.draw for group in cohort.pending)
         return True, f"draws {settled[:8]} of cohort {cohort.no} are settled, draw {min(cohort.open)} is not"
 
-    def _see_waits(self, now: float, ctx: Context) -> None:
+    def _see_waits(self, now: float, ctx: Context, decision: Decision) -> None:
         policies = {name: ctx.state.policies[name].home for name in ctx.plan.trainable}
-        served_now = [name for name, home in policies.items() if home.gang and not self._gangs.get(name)]
-        self._gangs = {name: tuple(home.gang) for name, home in policies.items()}
+        bound = [ruling.policy for ruling in decision.rulings if ruling.kind is RulingKind.DEVICES_BOUND]
         for name, home in policies.items():
             since = home.waiting_since
             if since is None or self._waits.get(name) != since:
@@ -212,7 +212,7 @@ class Checks:
                 self._waits.pop(name, None)
                 continue
             self._waits[name] = since
-            for other in served_now:
+            for other in bound:
                 self._bound[name, other] += 1
             most = max(((self._bound[name, other], other) for other in policies if other != name), default=(0, ""))
             if most[0] >= SERVED_AGAIN and now - since > SHORT_S:
