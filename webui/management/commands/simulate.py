@@ -62,7 +62,10 @@ class Command(BaseCommand):
             raise CommandError("--steps and --seeds are whole numbers from 1.")
         if options["pool"]:
             self._shared(options)
-            return
+        else:
+            self._compare(options)
+
+    def _compare(self, options: Mapping[str, Any]) -> None:
         presets = options["presets"] or list(load_presets())
         changes = layered({"steps": options["steps"]}, *(_change(text) for text in options["changes"]))
         workload = _workload(options["workload"])
