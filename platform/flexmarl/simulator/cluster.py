@@ -14,6 +14,7 @@ from flexmarl.orchestrator import Orchestrator
 from flexmarl.orchestrator.types import Decision, Metric, Ruling
 from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.driver import Driver
+from flexmarl.simulator.episodes import EpisodePlaying
 from flexmarl.simulator.hosting import Hosting
 from flexmarl.simulator.playing import Playing
 from flexmarl.simulator.pool import Pool, Tenancy
@@ -52,7 +53,8 @@ class Cluster:
         self.driver = Driver(self.clock, self._machine.delays, core, self._carry_out)
         self._void: set[int] = set()
         tell = self.driver.tell
-        self.playing = Playing(self.clock, scenario.spec, scenario.workload, scenario.seed, tell)
+        play = EpisodePlaying if scenario.granularity == "episode" else Playing
+        self.playing = play(self.clock, scenario, tell)
         self.training = Training(self.clock, self.trace, self._machine, self._void, tell)
         self.hosting = Hosting(clock, self.trace, scenario, pool, self.playing, self.training, tell)
         self.training.takes, self.training.works = self.hosting.takes, self.hosting.works

@@ -291,6 +291,13 @@ class Engine:
             self._anew(anew)
         self._look()
 
+    def flow(self, generates: bool, tokens: float, running: int) -> None:
+        """Note what was made here since the last time, where turns are not asked one by one."""
+        if self._busy.generates != generates:
+            self._busy.turn(self._clock.now, self._batch.tokens)
+        self._batch.tokens += tokens
+        self.load.running = running
+
     def _fits(self, turn: Turn) -> bool:
         """Tell whether there is a slot, and room in the cache: whoever is alone gets all there is."""
         running, model = self.load.running, self._model
