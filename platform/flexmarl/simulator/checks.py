@@ -4,7 +4,7 @@ A check compares what the core's state shows after each decision with what must 
 takes no word of the code that it looks at: whether there is credit is asked of the lag rule itself, whether a slice is
 complete of its size, whether a place moved of who serves what.
 
-- `ping_pong`: places go to and fro between two policies, and nothing is made in between.
+- `ping_pong`: places go to and fro between two policies, and loads take much of the time in between.
 - `double_throttle`: the lag rule has credit for more, and engines stand still all the same.
 - `head_of_line`: settled groups fill a slice and are not cut, while one group that is not settled comes before them.
 - `starvation`: a policy waits for a device while others get theirs again and again.
@@ -24,8 +24,8 @@ from flexmarl.orchestrator.types import Decision
 from flexmarl.simulator.cluster import Cluster
 from flexmarl.simulator.scenario import Machine
 
-HORIZON_S = 30.0
-"""A place that comes back within this time went to and fro."""
+STINT_LOADS = 5.0
+"""A place that comes back before it was there for so many times what its load took went to and fro."""
 REVERSALS = 3
 """So many of them between the same two policies are no coincidence."""
 SHORT_S = 5.0
@@ -74,20 +74,13 @@ class _Spell:
 
 
 @dataclass(slots=True)
-class _Move:
-    at: float
-    made: float
-    """Tokens that the engine had made by then."""
-
-
-@dataclass(slots=True)
 class Checks:
     """Looks at a run after each decision."""
 
     cluster: Cluster
     machine: Machine
     _serves: dict[int, frozenset[str]] = field(default_factory=dict)
-    _moves: dict[tuple[int, str, str], _Move] = field(default_factory=dict)
+    _moves: dict[tuple[int, str, str], float] = field(default_factory=dict)
     _reversals: dict[frozenset[str], list[tuple[float, float, int]]] = field(default_factory=dict)
     _throttled: _Spell = field(default_factory=_Spell)
     _blocked: _Spell = field(default_factory=_Spell)
@@ -143,20 +136,18 @@ class Checks:
         serves = {n: frozenset(lease.serves) for n, lease in ctx.state.leases.items() if lease.serves}
         for lease, own in serves.items():
             gone, came = self._serves.get(lease, own) - own, own - self._serves.get(lease, own)
-            engine = self.cluster.playing.engines.get(lease)
-            if len(gone) != 1 or len(came) != 1 or engine is None:
+            if len(gone) != 1 or len(came) != 1:
                 continue
-            (out,), (into,), made = gone, came, engine.made()
+            (out,), (into,) = gone, came
             former = self._moves.get((lease, into, out))
-            if former is not None and now - former.at <= HORIZON_S and made - former.made < self._worth(into):
-                self._reversals.setdefault(gone | came, []).append((former.at, now, lease))
-            self._moves[lease, out, into] = _Move(now, made)
+            if former is not None and now - former < self._short(out):
+                self._reversals.setdefault(gone | came, []).append((former, now, lease))
+            self._moves[lease, out, into] = now
         self._serves = serves
 
-    def _worth(self, policy: str) -> float:
-        """Return the tokens that an engine makes, one reply at a time, while it loads weights."""
-        machine = self.machine
-        return machine.engine.load * machine.times(policy) / machine.engine.token
+    def _short(self, policy: str) -> float:
+        """Return the time in which a place is hardly worth the load that it cost."""
+        return STINT_LOADS * self.machine.engine.load * self.machine.times(policy)
 
     def _to_and_fro(self) -> list[Finding]:
         found = []
@@ -167,8 +158,8 @@ class Checks:
                 found.append(
                     Finding(
                         "ping_pong", times[0][0], times[-1][1],
-                        f"places went from {one} to {other} and back {len(times)} times within {HORIZON_S:.0f} s each, "
-                        f"on leases {leases}; less was made in between than a load takes",
+                        f"places went from {one} to {other} and back {len(times)} times on leases {leases}, after "
+                        f"{max(back - at for at, back, _ in times):.1f} s at most, of which loads are a large part",
                         "Raise mechanisms.mover.hold_s or delta, or give engines more places (engine_policies).",
                     )
                 )  # fmt: skip
