@@ -1,5 +1,8 @@
 """One simulation from its start until its steps are done."""
 
+from collections.abc import Callable
+
+from flexmarl.simulator.checks import Checks, Finding
 from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.cluster import Cluster
 from flexmarl.simulator.misfortune import Misfortune, devices_of
@@ -17,11 +20,23 @@ class SimulationError(RuntimeError):
 
 def simulate(scenario: Scenario) -> Report:
     """Play a scenario. Raises SimulationError when the run does not make its steps, with the run's own reason."""
+    return _play(scenario, lambda cluster: None)
+
+
+def examine(scenario: Scenario) -> tuple[Report, list[Finding]]:
+    """Play a scenario and look for faults of scheduling meanwhile. Raises SimulationError as `simulate` does."""
+    found: list[Checks] = []
+    report = _play(scenario, lambda cluster: found.append(Checks.over(cluster, scenario.machine)))
+    return report, found[0].findings()
+
+
+def _play(scenario: Scenario, watch: Callable[[Cluster], None]) -> Report:
     if scenario.spec.sampling.branches:
         raise SimulationError("Members that branch are not simulated; set sampling.branch_controller: none.")
     scenario = long_enough(scenario)
     cluster, wanted = alone(scenario), scenario.warm_up + scenario.steps
     driver, done = cluster.driver, cluster.log.stepped
+    watch(cluster)
     while len(done) < wanted:
         stands = cluster.clock.now - (done[-1] if done else 0.0) > STILL_S
         if stands or not cluster.clock.play():
