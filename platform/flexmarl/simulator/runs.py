@@ -13,12 +13,14 @@ def simulate(scenario: Scenario) -> Report:
     """Play a scenario. Raises SimulationError when the run does not make its steps, with the run's own reason."""
     if scenario.spec.sampling.branches:
         raise SimulationError("Members that branch are not simulated; set sampling.branch_controller: none.")
+    if scenario.granularity == "episode" and scenario.spec.mechanisms.parallel.turns == "together":
+        raise SimulationError("Turns that are taken together need granularity: turn, or set parallel.turns: own.")
     scenario = _long_enough(scenario)
     cluster, wanted = Cluster(scenario), scenario.warm_up + scenario.steps
     driver, done = cluster.driver, cluster.log.stepped
     cluster.start()
     while len(done) < wanted:
-        if not cluster.clock.step():
+        if not cluster.clock.play():
             state = driver.core.state
             raise SimulationError(
                 f"After {cluster.clock.now:.0f} s nothing is left to happen; {len(done)} of {wanted} steps are done "

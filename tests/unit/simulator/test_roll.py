@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flexmarl.simulator import Workload, simulate
+from flexmarl.simulator import SimulationError, Workload, simulate
 from flexmarl.simulator.chance import mixed
 from flexmarl.simulator.library import compose
 from flexmarl.simulator.scenario import Scenario
@@ -75,6 +75,11 @@ def test_a_barrier_holds_the_episodes_of_one_command():
         for half in (0, 1)
     ]
     assert simulate(halves).figures()["rollout_s"] == pytest.approx(max(sums), abs=SLACK)
+
+
+def test_what_episodes_do_together_is_not_played_as_a_whole():
+    with pytest.raises(SimulationError, match="need granularity: turn"):
+        simulate(played(parallel={"turns": "together"}).model_copy(update={"granularity": "episode"}))
 
 
 def test_a_step_needs_so_many_groups_of_so_many_members():
