@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from flexmarl.simulator import SimulationError, Workload, simulate
+from flexmarl.contracts.problems import SpecProblems
+from flexmarl.simulator import Workload, simulate
 from flexmarl.simulator.chance import mixed
 from flexmarl.simulator.library import compose
 from flexmarl.simulator.scenario import Scenario
@@ -78,8 +79,8 @@ def test_a_barrier_holds_the_episodes_of_one_command():
 
 
 def test_what_episodes_do_together_is_not_played_as_a_whole():
-    with pytest.raises(SimulationError, match="need granularity: turn"):
-        simulate(played(parallel={"turns": "together"}).model_copy(update={"granularity": "episode"}))
+    with pytest.raises(SpecProblems, match="no events of granularity episode: set turn"):
+        compose(PLAIN, "sync", {"granularity": "episode", "spec": {"mechanisms": {"parallel": {"turns": "together"}}}})
 
 
 def test_a_step_needs_so_many_groups_of_so_many_members():
