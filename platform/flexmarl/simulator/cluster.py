@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
-from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.contracts.wire import Origin, PolicyPin
 from flexmarl.orchestrator import Orchestrator
@@ -36,25 +35,20 @@ class Log:
     stepped: list[float] = field(default_factory=list)
     trained: list[int] = field(default_factory=list)
     """Tokens that had been trained by each of these moments."""
+    opened: dict[int, float] = field(default_factory=dict)
+    """Cohort -> when it began to be played."""
     status: RunStatus = RunStatus.DRAFT
     since: float = 0.0
     """When the run came to be so."""
     granted: list[float] = field(default_factory=list)
     """When the run was granted devices."""
-    opened: dict[int, float] = field(default_factory=dict)
-    """Cohort -> when it began to be played."""
-    settled: dict[int, float] = field(default_factory=dict)
-    """Cohort -> when it had all the groups it needs."""
 
     def note(self, decision: Decision, now: float) -> None:
-        """Keep what a decision says beside its commands."""
+        """Keep what a decision says beside its commands, and when it began a cohort."""
         self.metrics += decision.metrics
         self.rulings += [(now, ruling) for ruling in decision.rulings]
         if decision.status is not self.status:
             self.status, self.since = decision.status, now
-        for ruling in decision.rulings:
-            if ruling.kind is RulingKind.COHORT_SETTLED:
-                self.settled[ruling.cohort] = now
         for numbered in decision.commands:
             if isinstance(numbered.command, c.PlayGroups) and numbered.command.origin is Origin.TRAIN:
                 self.opened.setdefault(numbered.command.cohort, now)
@@ -168,7 +162,7 @@ class Cluster:
                 version=command.version, digest=command.digest, keeps=command.keeps, command_no=no,
             )
         )  # fmt: skip
-        self.playing.weights(command.policy)
+        self.clock.after(self._machine.delays.pick_up, self.playing.weights, command.policy)
 
     def _unload(self, no: int, command: c.UnloadPolicy) -> None:
         """Hand a policy's turns back and forget it; without `hand_over`, only what has not begun goes elsewhere."""

@@ -119,7 +119,6 @@ class Playing:
         self._groups: dict[int, list[Group]] = {}
         self._starved: dict[str, list[Turn]] = {}
         """Policy -> turns whose weights no engine holds."""
-        self._learn_s = scenario.machine.delays.pick_up
         self._places = Places(spec.mechanisms.parallel.episodes)
 
     def play(self, no: int, command: c.PlayGroups) -> None:
@@ -156,10 +155,7 @@ class Playing:
         return left[0].command.model_copy(update={"groups": orders}) if left else None, tokens
 
     def weights(self, policy: str) -> None:
-        """Let turns be asked again whose weights an engine holds now, as soon as workers have learned of it."""
-        self._clock.after(self._learn_s, self._ask_again, policy)
-
-    def _ask_again(self, policy: str) -> None:
+        """Let turns be asked again whose weights an engine holds now: workers have learned of it."""
         for turn in self._starved.pop(policy, ()):
             if turn.phase == "asked":
                 self._route(turn)
@@ -193,7 +189,8 @@ class Playing:
         self._places.enter(begin)
 
     def _begin(self, group: Group, member: int, attempt: int, twin: bool) -> None:
-        script: Script | Sheet = self._draws.script(group.order.draw, member, group.order.members, attempt)
+        order = group.order
+        script: Script | Sheet = self._draws.script(order.draw, member, order.members, attempt, order.task_seed)
         if twin:
             script = self._draws.beside(script)
         episode = Episode(group, member, attempt, twin, script, self._clock.now)
@@ -214,14 +211,6 @@ class Playing:
             if turn.engine is not None:
                 turn.engine.drop(turn)
             turn.phase = "ended"
-
-    def _next_stage(self, episode: Episode) -> None:
-        """Ask the next stage now, or when the other episodes have come as far."""
-        together = episode.group.together
-        if together is None:
-            self._ask_stage(episode)
-        else:
-            together.turn(episode, partial(self._ask_stage, episode))
 
     def _ask_stage(self, episode: Episode) -> None:
         """Ask the roles of the next stage, all beside each other."""
@@ -266,6 +255,14 @@ class Playing:
         if episode.group.together is not None:
             episode.group.together.leave(episode)
         self._played(episode, self._clock.now)
+
+    def _next_stage(self, episode: Episode) -> None:
+        """Ask the next stage now, or when the other episodes have come as far."""
+        together = episode.group.together
+        if together is None:
+            self._ask_stage(episode)
+        else:
+            together.turn(episode, partial(self._ask_stage, episode))
 
     def _played(self, episode: Episode, when: float) -> None:
         """Let the reward of an episode be found whose environment was done at a moment."""

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from flexmarl.contracts.problems import SpecProblems
 from flexmarl.simulator import Workload, simulate
 from flexmarl.simulator.chance import mixed
 from flexmarl.simulator.library import compose
@@ -75,6 +76,11 @@ def test_a_barrier_holds_the_episodes_of_one_command():
         for half in (0, 1)
     ]
     assert simulate(halves).figures()["rollout_s"] == pytest.approx(max(sums), abs=SLACK)
+
+
+def test_what_episodes_do_together_is_not_played_as_a_whole():
+    with pytest.raises(SpecProblems, match="no events of granularity episode: set turn"):
+        compose(PLAIN, "sync", {"granularity": "episode", "spec": {"mechanisms": {"parallel": {"turns": "together"}}}})
 
 
 def test_a_step_needs_so_many_groups_of_so_many_members():
