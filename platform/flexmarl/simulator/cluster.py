@@ -130,7 +130,7 @@ class Cluster:
 
     def _note_cut(self, command: c.CutMicroBatch) -> None:
         known = self.playing.tokens
-        tokens = sum(known[row.draw, row.member, row.attempt, row.role, row.turn] for row in command.samples)
+        tokens = sum(known.pop((row.draw, row.member, row.attempt, row.role, row.turn)) for row in command.samples)
         self._cut[command.ref.policy, command.ref.no] = Cut(len(command.samples), tokens)
 
     def _play(self, no: int, command: c.PlayGroups) -> None:
