@@ -159,7 +159,8 @@ class Batch:
     def _changed(self) -> None:
         self.count = count = len(self._replies)
         model = self._model
-        self._step_s = step_s = model.token * (1.0 + (count - 1) / model.batch)
+        share = count / model.replicas if count > model.replicas else 1.0
+        self._step_s = step_s = model.token * (1.0 + (share - 1.0) / model.batch)
         self.end = self._at + (self._replies[0][0] - self._steps) * step_s if count else inf
 
 
@@ -277,7 +278,9 @@ class Engine:
     def _fits(self, turn: Turn) -> bool:
         """Tell whether there is a slot, and room in the cache: whoever is alone gets all there is."""
         running, model = self.load.running, self._model
-        return running < model.slots and (not running or self._cells + turn.cells <= model.kv_tokens)
+        many = model.replicas
+        room = not running or self._cells + turn.cells <= model.kv_tokens * many
+        return running < model.slots * many and room
 
     def _admit(self) -> None:
         """Give slots and cache to whoever waits, first come first served."""
@@ -297,8 +300,9 @@ class Engine:
         self._prompts[id(turn)] = turn
         clock = self._clock
         begins = self._prompts_until if self._prompts_until > clock.now else clock.now
-        turn.ready = begins + (turn.prompt + turn.made) / self._model.prefill * turn.scale
-        self._prompts_until = turn.ready
+        seconds = (turn.prompt + turn.made) / self._model.prefill * turn.scale
+        turn.ready = begins + seconds
+        self._prompts_until = begins + seconds / self._model.replicas
         clock.at(turn.ready, self._prompt_done, turn)
 
     def _prompt_done(self, turn: Turn) -> None:
