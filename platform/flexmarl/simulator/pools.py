@@ -111,8 +111,10 @@ class Pools:
         for engines, count in turns.items():
             for lease in engines:
                 self.loads[lease] = self.loads.get(lease, 0.0) + count / len(engines)
-        steps = {load: self.step_s(load) for load in set(self.loads.values())}
-        pace = {e: sum(steps[self.loads[lease]] for lease in e) / len(e) for e in turns}
+        alike = {load: self.step_s(load) for load in set(self.loads.values())}
+        slow = {lease: engine.pace for lease, engine in self._fleet.items()}
+        steps = {lease: alike[load] * slow[lease] for lease, load in self.loads.items()}
+        pace = {e: sum(steps[lease] for lease in e) / len(e) for e in turns}
         self.last = np.array([pace.get(engines, inf) for engines in self._engines])
         return self.last
 

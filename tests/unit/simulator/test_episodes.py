@@ -10,12 +10,12 @@ from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.wire import PolicyPin
 from flexmarl.simulator import Report, SimulationError, simulate
 from flexmarl.simulator.clock import Clock
-from flexmarl.simulator.cluster import Cluster
 from flexmarl.simulator.draws import Scripts, Sheet, Sheets
 from flexmarl.simulator.engines import Engine
 from flexmarl.simulator.fleet import Fleet
 from flexmarl.simulator.flow import Flow
 from flexmarl.simulator.pools import Pools
+from flexmarl.simulator.runs import alone
 from flexmarl.simulator.scenario import EngineModel, Scenario, Workload, scenario
 from flexmarl.simulator.trace import Trace
 
@@ -108,6 +108,13 @@ def test_nothing_is_made_while_no_engine_holds_the_weights():
     assert bench.play(4.0) == pytest.approx({row: 3.0}, abs=0.02)
 
 
+def test_a_slow_engine_slows_what_it_makes():
+    bench = Bench(engines=2)
+    bench.engines[1].slow(3.0)
+    rows = [bench.ask(100) for _ in range(2)]
+    assert bench.play(4.0) == pytest.approx(dict.fromkeys(rows, 2.0), abs=0.02), "a turn goes to either of them"
+
+
 def test_an_abandoned_episode_leaves_its_slot_to_others():
     bench = Bench(model=MODEL.model_copy(update={"slots": 1}))
     gone, stays = bench.ask(100), bench.ask(100)
@@ -160,8 +167,7 @@ def whole(given: Scenario) -> Scenario:
 
 
 def test_rows_are_given_back():
-    cluster = Cluster(whole(told("flexmarl", mechanisms={"redundancy": {"type": "extra_members", "extra": 2}})))
-    cluster.start()
+    cluster = alone(whole(told("flexmarl", mechanisms={"redundancy": {"type": "extra_members", "extra": 2}})))
     while len(cluster.log.stepped) < 3:
         assert cluster.clock.play()
         assert len(cluster.playing._flow) == len(cluster.playing._rows)
