@@ -72,6 +72,7 @@ class Group:
     began: float
     playing: list[Episode] = field(default_factory=list)
     outcomes: dict[int, EpisodeOutcome] = field(default_factory=dict)
+    finished: int = 0
     waiting: deque[int] = field(default_factory=deque)
     """Members that have no place yet."""
     together: Together | None = None
@@ -299,6 +300,7 @@ class Playing:
         )  # fmt: skip
         self._remember(group.order.draw, outcome)
         group.outcomes[episode.member] = outcome
+        group.finished += finished
         self._next_member(group)
         if group.command.by_episode:
             self._tell(group, (outcome,), part=True)
@@ -311,18 +313,24 @@ class Playing:
 
     def _look(self, group: Group) -> None:
         """Settle a group that has all it needs, cancel what it does not need, play its slowest a second time."""
-        finished = sum(o.status is EpisodeStatus.FINISHED for o in group.outcomes.values())
         order = group.order
-        if order.enough and finished >= order.enough:
+        if order.enough and group.finished >= order.enough:
             self._cancel_rest(group)
         if len(group.outcomes) == order.members:
-            group.over = True
+            self._end(group)
             if not group.command.by_episode:
                 self._tell(group, tuple(group.outcomes[member] for member in sorted(group.outcomes)))
         elif order.spares and order.members - len(group.outcomes) <= order.spares:
             twins = {one.member for one in group.playing if one.twin}
             for episode in [one for one in group.playing if not one.twin and one.member not in twins]:
                 self._begin(group, episode.member, episode.attempt, twin=True)
+
+    def _end(self, group: Group) -> None:
+        group.over = True
+        beside = self._groups[group.no]
+        beside.remove(group)
+        if not beside:
+            del self._groups[group.no]
 
     def _cancel_rest(self, group: Group) -> None:
         for episode in list(group.playing):
