@@ -26,6 +26,7 @@ from webui.views import (
     run_config,
     run_metrics,
     runs,
+    simulations,
     timeline,
     trajectories,
 )
@@ -41,6 +42,11 @@ urlpatterns = [
     # hardware
     path("cluster", cluster.cluster, name="cluster"),
     path("queue", queue.queue_page, name="queue"),
+    # the orchestrator on a virtual cluster
+    path("simulations", simulations.listing, name="simulations"),
+    path("simulations/new", simulations.new, name="new_simulation"),
+    path("simulations/<uuid:simulation_id>", simulations.detail, name="simulation"),
+    path("simulations/<uuid:simulation_id>/figures", simulations.figures, name="simulation_figures"),
     # people and what they did
     path("members", people.members, name="members"),
     path("service-accounts", people.service_accounts, name="service_accounts"),
