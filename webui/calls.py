@@ -117,6 +117,10 @@ CALLS: dict[str, tuple[Call, ...]] = {
         SIMULATION,
         Call("What every device did under a preset", "/simulations/{simulation_id}/timeline", query=(("of", "name"),)),
     ),
+    "what_if": (
+        Call("Changes that may be asked for, and what is recorded", "/runs/{key}/what-if"),
+        Call("What was asked so far", "/simulations", fixed=(("kind", "what_if"),)),
+    ),
     "cluster": (
         Call("Nodes", "/nodes"),
         Call("Devices and who holds them", "/devices", query=(("pool", "pool"),)),

@@ -28,7 +28,7 @@ RUN_PAGES = frozenset(
         "events",
         "config",
     }
-    | {"checkpoints", "attempts", "playground", "trajectory_compare"}
+    | {"checkpoints", "attempts", "playground", "what_if", "trajectory_compare"}
 )
 LIST_PAGES = frozenset(
     {"runs", "queue", "cluster", "trajectories", "tokens", "audit", "members", "checkpoints", "simulations"}

@@ -29,6 +29,7 @@ from webui.views import (
     simulations,
     timeline,
     trajectories,
+    what_if,
 )
 
 app_name = "webui"
@@ -91,5 +92,6 @@ urlpatterns = [
     path("runs/<str:key>/timeline", timeline.timeline, name="timeline"),
     path("runs/<str:key>/events", feed.events, name="events"),
     path("runs/<str:key>/attempts", attempts.attempts, name="attempts"),
+    path("runs/<str:key>/what-if", what_if.panel, name="what_if"),
     path("runs/<str:key>/playground", playground.talk, name="playground"),
 ]

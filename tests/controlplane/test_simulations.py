@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.utils import timezone
 
 from flexmarl.controlplane.simulations import executing
@@ -259,3 +260,86 @@ def test_the_form_is_filled_by_the_address_or_by_another_simulation(api: Any, br
     assert "spec.batch.tasks_per_step=4" in text
     assert 'name="steps" type="number" min="1" max="200" value="5"' in text
     assert text.count('name="presets"') > text.count('name="presets" value="sync" checked') == 1
+
+
+def recorded_run(make_run: Any, editor: Any, steps: int = 3, tasks: int = 2, members: int = 2) -> Any:
+    """A run with rows of a few train steps: each role replies with 4 tokens in 0.4 s, the environment takes 0.2 s."""
+
+    run = make_run(
+        editor,
+        "completed",
+        batch={"tasks_per_step": tasks, "episodes_per_task": members, "micro_batch_groups": 1, "rollout_groups": 1},
+    )
+    with connection.cursor() as cursor:
+        for draw in range(steps * tasks):
+            began = 1_700_000_000.0 + 10.0 * (draw // tasks)
+            for member in range(members):
+                cursor.execute(
+                    "INSERT INTO store.episode (run_id, draw, member, attempt, origin, status, cohort, scores, "
+                    "team_score, solved, turns, tokens, pins, task, transcript, started_at, finished_at) VALUES "
+                    "(%s, %s, %s, 1, 'train', 'finished', %s, '{}', %s, false, 2, 8, '{}', '{}', "
+                    """'[["speaker", 0], ["listener", 0]]', to_timestamp(%s), to_timestamp(%s))""",
+                    [run.no, draw, member, draw // tasks, member, began, began + 1.0],
+                )
+                for role in ("speaker", "listener"):
+                    cursor.execute(
+                        "INSERT INTO store.sample (run_id, draw, member, attempt, role, turn, policy, version, "
+                        "segments, n_prompt, n_response, finish, latency_ms, payload) VALUES "
+                        "(%s, %s, %s, 1, %s, 0, %s, 0, '{0,4}', 4, 4, 'stop', 400, '')",
+                        [run.no, draw, member, role, role],
+                    )
+        for step in range(1, steps + 1):
+            cursor.execute(
+                "INSERT INTO store.metric (run_id, name, step, value, at) VALUES (%s, 'time/step', %s, 2.0, now())",
+                [run.no, step],
+            )
+    return run
+
+
+def test_a_run_is_played_again_as_it_was_and_with_changes(api: Any, browser: Any, make_run: Any, editor: Any) -> None:
+    run = recorded_run(make_run, editor)
+    url = f"/api/v1/runs/{run.key}/what-if"
+    offered = api.get(url).json()
+    assert (offered["episodes"], offered["steps"], offered["enough"]) == (12, 3, True)
+    legal = [one["name"] for one in offered["alternatives"] if not one["refused"]]
+    refused = {one["name"]: one["refused"][0] for one in offered["alternatives"] if one["refused"]}
+    assert refused["publication delayed"]["pointer"] == "/mechanisms/lag_policy/bound"
+    wanted = ["trainer_protocol batch", "lag bound 1"]
+    assert set(wanted) <= set(legal)
+    made = api.post(url, {"alternatives": wanted, "steps": 2, "seeds": 2}, format="json", HTTP_IDEMPOTENCY_KEY="w")
+    assert made.status_code == 202, made.content
+    row = take()
+    assert row is not None
+    play(row, Asked())
+    told = api.get(made["Location"]).json()
+    assert (told["state"], told["kind"], told["run"], told["reason_text"]) == ("done", "what_if", run.key, "")
+    found = told["result"]["what_if"]
+    assert found["actual_step_s"] == 2.0
+    assert found["error"] == pytest.approx(found["replay_step_s"] / 2.0 - 1.0, abs=1e-3)
+    older = found["advice"][0]
+    assert older["name"] == "lag bound 1"  # rollout need not wait for training
+    assert 0.0 < older["gain_least"] <= older["gain"] <= older["gain_most"] < 1.0
+    assert any("no longer strictly on-policy" in cost for cost in older["costs"])
+    assert any("lag grows" in cost for cost in older["costs"])
+    assert "engines:" in older["why"] or "trainers:" in older["why"]
+    for path in (f"/runs/{run.key}/what-if", told["web_url"]):
+        text = browser.get(path).content.decode()
+        assert "the model is off by" in text
+        assert "lag bound 1" in text
+
+
+def test_a_run_that_recorded_too_little_is_refused_by_name(api: Any, browser: Any, make_run: Any, editor: Any) -> None:
+    run = recorded_run(make_run, editor, steps=2)
+    answer = api.post(f"/api/v1/runs/{run.key}/what-if", HTTP_IDEMPOTENCY_KEY="w")
+    assert (answer.status_code, answer.json()["code"]) == (409, "too_little_recorded")
+    assert "8 finished episodes of 2 train steps" in answer.json()["detail"]
+    assert "Too little is recorded yet" in browser.get(f"/runs/{run.key}/what-if").content.decode()
+
+
+def test_an_alternative_that_does_not_exist_is_refused_with_those_that_do(api, make_run, editor) -> None:
+    run = recorded_run(make_run, editor)
+    body = {"alternatives": ["lag bound 1", "faster"]}
+    answer = api.post(f"/api/v1/runs/{run.key}/what-if", body, format="json", HTTP_IDEMPOTENCY_KEY="w")
+    error = answer.json()["errors"][0]
+    assert (answer.status_code, error["pointer"]) == (400, "/alternatives/1")
+    assert "lag bound 1" in error["hint"]

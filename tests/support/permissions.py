@@ -189,6 +189,7 @@ API: dict[str, dict[str, Row]] = {
     "api-agents": _somewhere,
     "api-agent": _read,
     "api-workloads": _somewhere,
+    "api-run-what-if": {**_read, "POST": R(Of.RUN, S.RUNS_WRITE)},
     "api-simulations": {
         **_somewhere,
         "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, {"workload": "long_tail", "presets": ["sync"], "project": HOME}),
@@ -262,7 +263,7 @@ _run_page, _trajectory_page = R(Of.RUN, S.RUNS_READ), R(Of.RUN, S.TRAJECTORIES_R
 _cluster_page = R(Of.INSTALLATION, S.CLUSTER_READ)
 _RUN_PAGES = (
     *("run", "figures", "header_part", "summary_part", "timeline", "timeline_part", "events", "events_part"),
-    *("config", "checkpoints", "pipeline", "pipeline_part", "attempts", "playground"),
+    *("config", "checkpoints", "pipeline", "pipeline_part", "attempts", "playground", "what_if"),
     *("load", "load_part"),
     *("joint_part", "store_part", "decisions_part", "transitions_part"),
     *("metrics", "agents", "agents_part", "agent", "agent_part", "config_yaml"),

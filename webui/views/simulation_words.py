@@ -5,7 +5,7 @@ from typing import Any
 
 from flexmarl.simulator.report import CAUSES, EXPLAINED
 from webui.figures.simulated import MEANS, WORDS
-from webui.formats import number, percent
+from webui.formats import duration, number, percent, plural, signed
 
 COLUMNS = (
     ("step_s", "Step, s", False),
@@ -156,3 +156,40 @@ def _plain(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     return str(value)
+
+
+FITTED = (
+    ("engine_tokens_s", "An engine that generates, tokens/s", 0),
+    ("replies_at_once", "Replies at once on an engine", 1),
+    ("engine_token_s", "A token of a lone reply, s", 4),
+    ("engine_load_s", "New weights on an engine, s", 3),
+    ("turn_wait_s", "A turn beside its engine, s", 3),
+    ("trainer_token_s", "A trained token, s", 6),
+    ("trainer_micro_batch_s", "A micro-batch beside its tokens, s", 3),
+    ("trainer_step_s", "An optimizer step, s", 3),
+    ("trainer_swap_s", "A swap of policies, s", 3),
+)
+
+
+def told(result: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return what a what-if found, in words; None for other simulations."""
+    found = (result or {}).get("what_if")
+    if not found:
+        return None
+    error = found["error"]
+    return {
+        "replay": duration(found["replay_step_s"]),
+        "actual": duration(found["actual_step_s"]),
+        "error_text": "" if error is None else f"{signed(100 * error, 0)} %",
+        "basis": f"{plural(found['episodes'], 'episode')} of {plural(found['steps'], 'train step')} were played again.",
+        "fitted": [(word, number(found["fitted"][name], digits)) for name, word, digits in FITTED],
+        "advice": [
+            {
+                **one,
+                "gain_text": f"{signed(100 * one['gain'], 1)} %",
+                "range": f"{signed(100 * one['gain_least'], 1)} to {signed(100 * one['gain_most'], 1)} %",
+                "lines": [f"{path}={_plain(value)}" for path, value in one["changes"].items()],
+            }
+            for one in found["advice"]
+        ],
+    }

@@ -134,6 +134,7 @@ def detail(request: HttpRequest, simulation_id: UUID) -> HttpResponse:
         "of": _chosen(request, found),
         "lines": list(found.timelines or {}),
         "again_url": f"/simulations/new?{urlencode({'from': row['id']})}",
+        "told": words.told(row["result"]),
         "meanings": words.MEANINGS,
         "causes": words.CAUSE_WORDS,
     }

@@ -20,9 +20,10 @@ from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 from flexmarl.simulator import chance
 from flexmarl.simulator.clock import Clock
-from flexmarl.simulator.draws import FAILS, Draws, Script
+from flexmarl.simulator.draws import FAILS, Script
 from flexmarl.simulator.engines import Turn
 from flexmarl.simulator.fleet import Fleet
+from flexmarl.simulator.recorded import scripts_of
 from flexmarl.simulator.scenario import Workload
 
 Told = Callable[[e.Event], None]
@@ -102,7 +103,7 @@ class Playing:
         self.tokens: dict[SampleId, int] = {}
         """Reply tokens of every sample of a settled group, until they are forgotten."""
         self._clock, self._spec, self._workload, self._told = clock, spec, workload, told
-        self._draws = Draws(workload, {role: number for number, role in enumerate(sorted(spec.agents))}, seed)
+        self._draws = scripts_of(workload, {role: number for number, role in enumerate(sorted(spec.agents))}, seed)
         self._widths = [len(stage) for stage in workload.stages]
         self._policies = {role: spec.policy_of(role) for role in spec.agents}
         self._groups: dict[int, list[Group]] = {}
@@ -171,7 +172,8 @@ class Playing:
     def _ask_stage(self, episode: Episode) -> None:
         """Ask the roles of the next stage, all beside each other."""
         command, asked, policies = episode.group.command, episode.asked, self._policies
-        width = self._widths[episode.stage % len(self._widths)]
+        own = episode.script.widths
+        width = own[episode.stage] if own else self._widths[episode.stage % len(self._widths)]
         episode.stage += 1
         for role, number, prompt, reply in islice(episode.script.turns, width):
             policy = policies[role]

@@ -22,19 +22,22 @@ from django.db.utils import Error as DatabaseError
 from django.utils import timezone
 
 from flexmarl.contracts.problems import SpecProblems
-from flexmarl.controlplane.simulations import comparing
+from flexmarl.controlplane.simulations import comparing, what_if
 from flexmarl.controlplane.simulations.choices import Kind, Reason, SimulationState
 from flexmarl.controlplane.simulations.comparing import Found, Playing
 from flexmarl.controlplane.simulations.models import Simulation
 
 log = structlog.get_logger(__name__)
 
-LEASE_S, BEAT_S = 15.0, 2.0
+LEASE_S, BEAT_S = 10.0, 2.0
 IDLE_S = 0.5
 """Between two looks for work."""
 LIMIT_S = 1800.0
 MOST_TAKES = 3
-PLAYED_BY: dict[str, Callable[[Simulation, Playing], Found]] = {Kind.COMPARISON: comparing.compared}
+PLAYED_BY: dict[str, Callable[[Simulation, Playing], Found]] = {
+    Kind.COMPARISON: comparing.compared,
+    Kind.WHAT_IF: what_if.played,
+}
 
 
 class Stopped(BaseException):
