@@ -18,7 +18,7 @@ from flexmarl.contracts.resolve import layered
 from flexmarl.contracts.rules import broken_rules
 from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.contracts.spec.mechanisms import RouterName
-from flexmarl.simulator.report import CAUSES, EXPLAINED, USES, Report
+from flexmarl.simulator.report import CAUSES, EXPLAINED, USES, Cause, Report, Use
 
 AS_IT_WAS = "as it was"
 WORTH = 0.02
@@ -139,16 +139,16 @@ def advice(
 
 def _why(base: Sequence[Report], other: Sequence[Report]) -> str:
     """Return which cause of standing still shrinks most, in device seconds a step."""
-    shrunk: dict[tuple[str, str], tuple[float, float]] = {}
+    shrunk: dict[tuple[Use, Cause], tuple[float, float]] = {}
     for use in USES:
         for cause in CAUSES:
-            was = fmean(one.idle[use][cause] * one.step_s for one in base)
-            now = fmean(one.idle[use][cause] * one.step_s for one in other)
-            shrunk[use, cause] = was, now
-    (use, cause), (was, now) = max(shrunk.items(), key=lambda item: item[1][0] - item[1][1])
+            before = fmean(one.idle[use][cause] * one.step_s for one in base)
+            after = fmean(one.idle[use][cause] * one.step_s for one in other)
+            shrunk[use, cause] = before, after
+    (kind, why), (was, now) = max(shrunk.items(), key=lambda item: item[1][0] - item[1][1])
     if was - now <= 0.001 * fmean(one.step_s for one in base):
         return "nothing that stood still shrinks"
-    return f"{use}s: {EXPLAINED[cause]}, {was:.3g} s a step become {now:.3g} s"  # type: ignore[index]
+    return f"{kind}s: {EXPLAINED[why]}, {was:.3g} s a step become {now:.3g} s"
 
 
 def _costs(alternative: Alternative, base: Sequence[Report], other: Sequence[Report]) -> list[str]:
