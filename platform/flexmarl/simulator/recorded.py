@@ -11,7 +11,7 @@ from typing import NamedTuple
 from pydantic import ConfigDict
 
 from flexmarl.simulator import chance
-from flexmarl.simulator.draws import Asked, Draws, Script
+from flexmarl.simulator.draws import Asked, Draws, Script, Scripts
 from flexmarl.simulator.scenario import Spread, Workload
 
 _APART = 5
@@ -94,11 +94,11 @@ class RecordedDraws:
         return script._replace(key=key, waits=waits)
 
 
-def scripts_of(workload: Workload, roles: dict[str, int], seed: int) -> Draws | RecordedDraws:
+def scripts_of(workload: Workload, roles: dict[str, int], seed: int) -> Draws[Script] | RecordedDraws:
     """Return what happens in the episodes of a workload."""
     if isinstance(workload, RecordedWorkload):
         return RecordedDraws(workload.record, seed)
-    return Draws(workload, roles, seed)
+    return Scripts(workload, roles, seed)
 
 
 def record_of(
