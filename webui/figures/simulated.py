@@ -86,7 +86,7 @@ def _bars(name: str, title: str, rows: Rows, key: str, *, digits: int = 1, share
             "hovertemplate": "%{text}<extra>%{y}</extra>",
         }
     ]
-    return Figure(name, title, _words(rows, means, digits, unit), table, data, _upright(len(rows), unit))
+    return Figure(name, title, _words(rows, means, digits, unit), table, data, _upright(rows, unit))
 
 
 def _words(rows: Rows, means: Sequence[float], digits: int, unit: str) -> str:
@@ -124,7 +124,7 @@ def _utilisation(rows: Rows) -> Figure:
     best = max(shares["engine_busy"], default=0.0)
     return Figure(
         "busy", "Busy share of held time", f"Engines are busy at most {percent(best, 1)}", table, data,
-        _upright(len(rows) * 2, " %", barmode="group"),
+        _upright(rows, " %", 1.4, barmode="group"),
         [{"label": label, "swatch": swatch} for _, label, swatch in kinds],
     )  # fmt: skip
 
@@ -151,13 +151,14 @@ def _idle(use: str, title: str, rows: Rows) -> Figure:
     most = max(sums, key=lambda cause: sums[cause], default=None)
     words = f"Most of it: {EXPLAINED[most]}" if most else "They never stood still"
     legend = [{"label": WORDS[cause], "swatch": SWATCHES[cause]} for cause in causes]
-    return Figure(use, title, words, table, data, _upright(len(rows), " %", barmode="stack"), legend)
+    return Figure(use, title, words, table, data, _upright(rows, " %", barmode="stack"), legend)
 
 
-def _upright(rows: int, unit: str = "", **more: Any) -> dict[str, Any]:
+def _upright(rows: Rows, unit: str = "", tall: float = 1.0, **more: Any) -> dict[str, Any]:
+    longest = max((len(name) for name, _ in rows), default=0)
     return layout(
-        height=AROUND + ROW * max(1, rows),
-        margin={"l": 118, "r": 20, "t": 4, "b": 28},
+        height=AROUND + round(ROW * tall * max(1, len(rows))),
+        margin={"l": min(190, 20 + round(6.1 * longest)), "r": 20, "t": 4, "b": 28},
         hovermode="closest",
         bargap=0.34,
         xaxis={"rangemode": "tozero", "gridcolor": "$grid", "ticksuffix": unit, "nticks": 6, "zeroline": False},

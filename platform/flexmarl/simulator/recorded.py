@@ -6,7 +6,7 @@ Two simulations of one record and seed play the same episodes, so what differs b
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import ConfigDict
 
@@ -85,13 +85,13 @@ class RecordedDraws:
         key = chance.mixed(chance.mixed(chance.mixed(self._first, draw), member), attempt)
         return Script(key, iter(lot.asked), list(lot.waits), 0.0, lot.score, lot.widths)
 
-    def beside(self, script: Script) -> Script:
+    def beside(self, script: Any) -> Script:
         """Return a script for a second environment: what is said is the same, what machines take is another's."""
         key = chance.mixed(script.key, 1)
         group = self._groups[key % len(self._groups)]
         other = group[key // len(self._groups) % len(group)].waits
         waits = [other[place % len(other)] for place in range(len(script.waits))]
-        return script._replace(key=key, waits=waits)
+        return Script(key, script.turns, waits, 0.0, script.score, script.widths)
 
 
 def scripts_of(workload: Workload, roles: dict[str, int], seed: int) -> Draws[Script] | RecordedDraws:

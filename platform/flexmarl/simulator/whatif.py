@@ -71,7 +71,8 @@ def alternatives(spec: ExperimentSpec) -> list[Alternative]:
 
 def _redundant(spec: ExperimentSpec) -> list[Alternative]:
     if spec.mechanisms.redundancy.type != "none":
-        return [Alternative("no redundancy", {"mechanisms.redundancy": {"type": "none", "extra": 0}})]
+        none = {"mechanisms.redundancy.type": "none", "mechanisms.redundancy.extra": 0}
+        return [Alternative("no redundancy", none)]
     sizes = {
         "extra_members": max(1, spec.batch.episodes_per_task // 4),
         "extra_groups": max(1, spec.batch.tasks_per_step // 4),
@@ -80,7 +81,11 @@ def _redundant(spec: ExperimentSpec) -> list[Alternative]:
     return [
         Alternative(
             f"redundancy {kind} {extra}",
-            {"mechanisms.redundancy": {"type": kind, "extra": extra, "surplus": "cancel"}},
+            {
+                "mechanisms.redundancy.type": kind,
+                "mechanisms.redundancy.extra": extra,
+                "mechanisms.redundancy.surplus": "cancel",
+            },
             "" if kind == "extra_environments" else FIRST,
         )
         for kind, extra in sizes.items()
@@ -158,7 +163,7 @@ def _costs(alternative: Alternative, base: Sequence[Report], other: Sequence[Rep
         found.append(f"lag grows from {was:.2f} to {now:.2f} versions")
     was, now = (fmean(1.0 - one.trained_share for one in side) for side in (base, other))
     if now > was + 0.005:
-        found.append(f"{now:.1%} of the generated tokens are not trained, from {was:.1%}")
+        found.append(f"{now:.1%} of the generated tokens are not trained by the end of the replay, from {was:.1%}")
     was, now = (fmean(float(one.swaps) for one in side) for side in (base, other))
     if now > was + 0.5:
         found.append(f"{now:.0f} swaps in the window, from {was:.0f}")
