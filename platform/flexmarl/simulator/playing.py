@@ -20,9 +20,10 @@ from flexmarl.contracts import events as e
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 from flexmarl.simulator import chance
 from flexmarl.simulator.clock import Clock
-from flexmarl.simulator.draws import FAILS, Draws, Script, Scripts, Sheet
+from flexmarl.simulator.draws import FAILS, Draws, Script, Sheet
 from flexmarl.simulator.engines import Turn
 from flexmarl.simulator.fleet import Fleet
+from flexmarl.simulator.recorded import RecordedDraws, scripts_of
 from flexmarl.simulator.scenario import Scenario, Workload
 from flexmarl.simulator.together import Together
 
@@ -114,7 +115,7 @@ class Playing:
         """Reply tokens of every sample of a settled group, until they are forgotten."""
         self._clock, self._scenario, self._told = clock, scenario, told
         roles = {role: number for number, role in enumerate(sorted(spec.agents))}
-        self._draws: Draws[Any] = self._drawn(workload, roles, scenario.seed)
+        self._draws: Draws[Any] | RecordedDraws = self._drawn(workload, roles, scenario.seed)
         self._widths = [len(stage) for stage in workload.stages]
         self._policies = {role: spec.policy_of(role) for role in spec.agents}
         self._groups: dict[int, list[Group]] = {}
@@ -200,8 +201,8 @@ class Playing:
             group.together.enter(episode)
         self._start(episode)
 
-    def _drawn(self, workload: Workload, roles: dict[str, int], seed: int) -> Draws[Any]:
-        return Scripts(workload, roles, seed)
+    def _drawn(self, workload: Workload, roles: dict[str, int], seed: int) -> Draws[Any] | RecordedDraws:
+        return scripts_of(workload, roles, seed)
 
     def _start(self, episode: Episode) -> None:
         self._next_stage(episode)
@@ -217,7 +218,8 @@ class Playing:
         """Ask the roles of the next stage, all beside each other."""
         assert isinstance(episode.script, Script)
         command, asked, policies = episode.group.command, episode.asked, self._policies
-        width = self._widths[episode.stage % len(self._widths)]
+        own = episode.script.widths
+        width = own[episode.stage] if own else self._widths[episode.stage % len(self._widths)]
         episode.stage += 1
         for role, number, prompt, reply in islice(episode.script.turns, width):
             policy = policies[role]

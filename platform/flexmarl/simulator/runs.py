@@ -7,6 +7,7 @@ from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.cluster import Cluster
 from flexmarl.simulator.misfortune import Misfortune, devices_of
 from flexmarl.simulator.pool import Pool, Tenancy
+from flexmarl.simulator.recorded import RecordedWorkload
 from flexmarl.simulator.report import Report, report
 from flexmarl.simulator.scenario import Scenario
 
@@ -33,6 +34,8 @@ def examine(scenario: Scenario) -> tuple[Report, list[Finding]]:
 def _play(scenario: Scenario, watch: Callable[[Cluster], None]) -> Report:
     if scenario.spec.sampling.branches:
         raise SimulationError("Members that branch are not simulated; set sampling.branch_controller: none.")
+    if scenario.granularity == "episode" and isinstance(scenario.workload, RecordedWorkload):
+        raise SimulationError("A record is played turn by turn; set granularity: turn.")
     scenario = long_enough(scenario)
     _check_granularity(scenario)
     cluster, wanted = alone(scenario), scenario.warm_up + scenario.steps
