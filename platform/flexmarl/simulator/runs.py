@@ -7,6 +7,7 @@ from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.cluster import Cluster
 from flexmarl.simulator.misfortune import Misfortune, devices_of
 from flexmarl.simulator.pool import Pool, Tenancy
+from flexmarl.simulator.recorded import RecordedWorkload
 from flexmarl.simulator.report import Report, report
 from flexmarl.simulator.scenario import Scenario
 
@@ -33,7 +34,10 @@ def examine(scenario: Scenario) -> tuple[Report, list[Finding]]:
 def _play(scenario: Scenario, watch: Callable[[Cluster], None]) -> Report:
     if scenario.spec.sampling.branches:
         raise SimulationError("Members that branch are not simulated; set sampling.branch_controller: none.")
+    if scenario.granularity == "episode" and isinstance(scenario.workload, RecordedWorkload):
+        raise SimulationError("A record is played turn by turn; set granularity: turn.")
     scenario = long_enough(scenario)
+    _check_granularity(scenario)
     cluster, wanted = alone(scenario), scenario.warm_up + scenario.steps
     driver, done = cluster.driver, cluster.log.stepped
     watch(cluster)
@@ -70,3 +74,17 @@ def shortened(scenario: Scenario, further: int = 0) -> Scenario:
     budget = spec.budget.model_copy(update={"train_steps": steps, "seconds": None, "target": None})
     evaluation = spec.evaluation.model_copy(update={"every_steps": steps + 1, "tasks": 1})
     return scenario.model_copy(update={"spec": spec.model_copy(update={"budget": budget, "evaluation": evaluation})})
+
+
+def _check_granularity(scenario: Scenario) -> None:
+    """Refuse what episodes that are played as a whole cannot show."""
+    spec = scenario.spec
+    if scenario.granularity == "turn":
+        return
+    for name in spec.trainable_policies():
+        rule = spec.lag_policy_of(name).in_flight
+        if rule not in ("finish", "discard"):
+            raise SimulationError(
+                f"lag_policy.in_flight: {rule} of {name} changes weights within a turn, which granularity: episode "
+                "does not show; set granularity: turn, or in_flight: finish or discard."
+            )
