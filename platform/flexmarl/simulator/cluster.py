@@ -121,7 +121,7 @@ class Cluster:
                 self.clock.after(delays.hop, self.hosting.release, command.lease_id)
             case c.CutMicroBatch():
                 known = self.playing.tokens
-                tokens = sum(known[row.draw, row.member, row.attempt, row.role, row.turn] for row in command.samples)
+                tokens = sum(known.pop((r.draw, r.member, r.attempt, r.role, r.turn)) for r in command.samples)
                 self.training.cut(command.ref, len(command.samples), tokens)
             case c.KeepCheckpoints():
                 pass

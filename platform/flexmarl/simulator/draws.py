@@ -38,6 +38,8 @@ class Script(NamedTuple):
     reward_s: float
     """What its reward takes."""
     score: float
+    widths: tuple[int, ...] = ()
+    """How many turns each stage asks; empty: as the workload's stages say."""
 
 
 class Sheet(NamedTuple):
