@@ -17,9 +17,10 @@ from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 from flexmarl.simulator import chance
 from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.engines import Engine, Turn
-from flexmarl.simulator.scenario import Workload
+from flexmarl.simulator.hands import Hands
+from flexmarl.simulator.scenario import Delays, Stages, Workload
 
-_ROUNDS, _ENVIRONMENT, _REWARD, _FAILS, _SCORE, _TWIN, _SLOW = range(1, 8)
+_ROUNDS, _ENVIRONMENT, _REWARD, _FAILS, _SCORE, _TWIN, _SLOW, _LASTS = range(1, 9)
 Told = Callable[[e.Event], None]
 SampleId = tuple[int, int, int, str, int]
 """(draw, member, attempt, role, turn)"""
@@ -86,12 +87,15 @@ class Places:
 
 
 class Playing:
-    def __init__(self, clock: Clock, spec: ExperimentSpec, workload: Workload, seed: int, told: Told) -> None:
+    def __init__(
+        self, clock: Clock, spec: ExperimentSpec, workload: Workload, seed: int, told: Told, delays: Delays
+    ) -> None:
         self.engines: dict[int, Engine] = {}
         """By lease; those that are ready."""
         self.tokens: dict[SampleId, int] = {}
         """Reply tokens of every sample of a settled group, until they are forgotten."""
         self._clock, self._spec, self._workload, self._told = clock, spec, workload, told
+        self._hands = Hands(clock, delays)
         self._seed = chance.mixed(0, seed)
         self._router = ROUTERS.get(spec.mechanisms.router)()
         self._roles = {role: number for number, role in enumerate(sorted(spec.agents))}
@@ -157,18 +161,27 @@ class Playing:
         key = chance.mixed(chance.mixed(self._seed, group.order.draw), member)
         key = chance.mixed(key, attempt) if attempt > 1 else key
         rounds = max(1, round(self._workload.rounds.draw(chance.mixed(key, _ROUNDS))))
-        stages = deque(self._workload.stages * rounds)
+        stages = deque(self._stages(rounds, key))
         chances = chance.mixed(key, _TWIN) if twin else key  # what is said is the same, what machines take is not
         episode = Episode(group, member, attempt, chances, twin, stages, began=self._clock.now)
         group.playing.append(episode)
         self._ask_stage(episode, key)
 
+    def _stages(self, rounds: int, key: int) -> Stages:
+        """Return the stages of an episode, in order: fewer than all of its rounds when it ends early."""
+        whole, lasts = self._workload.stages * rounds, self._workload.lasts
+        return whole if lasts is None else whole[: max(1, round(lasts.draw(chance.mixed(key, _LASTS))))]
+
     def _ask_stage(self, episode: Episode, key: int) -> None:
         """Ask the roles of the next stage, all beside each other."""
         for role in episode.stages.popleft():
             episode.asked[role] = self._turn(episode, role, key)
-        for turn in list(episode.asked.values()):
-            self._route(turn)
+        self._hands.take(key, len(episode.asked), self._send, episode)
+
+    def _send(self, episode: Episode) -> None:
+        if not episode.over:
+            for turn in list(episode.asked.values()):
+                self._route(turn)
 
     def _turn(self, episode: Episode, role: str, key: int) -> Turn:
         number = episode.turns[role] = episode.turns.get(role, -1) + 1

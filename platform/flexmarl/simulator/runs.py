@@ -33,5 +33,6 @@ def _long_enough(scenario: Scenario) -> Scenario:
     """Let the run go on beyond the steps that are looked at, so that none of these is its last."""
     spec, steps = scenario.spec, scenario.warm_up + scenario.steps + 2
     budget = spec.budget.model_copy(update={"train_steps": steps, "seconds": None, "target": None})
-    evaluation = spec.evaluation.model_copy(update={"every_steps": steps + 1, "tasks": 1})
+    played = {} if scenario.evaluates else {"every_steps": steps + 1, "tasks": 1}
+    evaluation = spec.evaluation.model_copy(update=played)
     return scenario.model_copy(update={"spec": spec.model_copy(update={"budget": budget, "evaluation": evaluation})})

@@ -71,6 +71,8 @@ class Workload(Strict):
     """Of one round, in order; a stage waits for the one before."""
     rounds: Amount = Spread(mean=1)
     """Rounds of an episode."""
+    lasts: Amount | None = None
+    """Stages of an episode that may end before all of its rounds are over; absent: none does."""
     roles: dict[Name, RoleLoad] = {}
     """Roles that differ from `each`."""
     each: RoleLoad = RoleLoad()
@@ -136,6 +138,12 @@ class Delays(Strict):
     """From a decision to a rollout worker that begins with it."""
     start: float = Field(default=5.0, ge=0.0)
     """To start a child."""
+    turn: float = Field(default=0.0, ge=0.0)
+    """A rollout worker's work on one turn; those of one worker are done one after the other."""
+    workers: int = Field(default=1, ge=1)
+    """Rollout workers among which the episodes are shared out."""
+    carry: float = Field(default=0.0, ge=0.0)
+    """A node's work around each command of a trainer, which waits meanwhile: rows in, the result stored."""
 
 
 class Machine(Strict):
@@ -160,6 +168,8 @@ class Scenario(Strict):
     """Train steps that are counted."""
     warm_up: int = Field(default=1, ge=0)
     """Train steps before these."""
+    evaluates: bool = False
+    """The specification's evaluations are played too."""
     seed: int = Field(default=0, ge=0, lt=1 << 63)
 
 

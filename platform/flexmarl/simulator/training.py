@@ -88,11 +88,17 @@ class Training:
             if no in self._void:
                 continue
             lane.busy = True
-            seconds, policy = self._seconds(order), getattr(order, "policy", "")
-            kind, now = _KINDS[order.kind], self._clock.now
-            ranks = self._gangs.get(policy, ()) if kind in ("accumulate", "step") else ()
-            open_ = [self._trace.begin(lease, kind, now, policy) for lease in ranks or (lane.lease_id,)]
-            self._clock.after(seconds, self._done, lane, no, order, now, open_)
+            if self._machine.delays.carry:
+                self._clock.after(self._machine.delays.carry, self._begin, lane, no, order)
+            else:
+                self._begin(lane, no, order)
+
+    def _begin(self, lane: Lane, no: int, order: Order) -> None:
+        seconds, policy = self._seconds(order), getattr(order, "policy", "")
+        kind, now = _KINDS[order.kind], self._clock.now
+        ranks = self._gangs.get(policy, ()) if kind in ("accumulate", "step") else ()
+        open_ = [self._trace.begin(lease, kind, now, policy) for lease in ranks or (lane.lease_id,)]
+        self._clock.after(seconds, self._done, lane, no, order, now, open_)
 
     def _done(self, lane: Lane, no: int, order: Order, began: float, intervals: list[int]) -> None:
         lane.busy = False

@@ -21,6 +21,10 @@ class BusyInterval:
     tokens: int = 0
     bytes: int = 0
     """What was moved: the length of a suspended state."""
+    steps: int = 0
+    """Decode steps of an engine."""
+    prompts: int = 0
+    """Prompt tokens that an engine was handed before one of these steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +58,17 @@ def put(
     conn.execute(
         """
         INSERT INTO store.interval (lease_id, incarnation, ord, run_id, device_id, phase, policy, t0, t1, tokens,
-          bytes)
-        SELECT %s, %s, i.ord, %s, %s, i.phase, i.policy, i.t0, i.t1, i.tokens, i.bytes
-        FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::float8[], %s::float8[], %s::bigint[], %s::bigint[])
-          AS i(ord, phase, policy, t0, t1, tokens, bytes)
+          bytes, steps, prompts)
+        SELECT %s, %s, i.ord, %s, %s, i.phase, i.policy, i.t0, i.t1, i.tokens, i.bytes, i.steps, i.prompts
+        FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::float8[], %s::float8[], %s::bigint[], %s::bigint[],
+            %s::int[], %s::bigint[])
+          AS i(ord, phase, policy, t0, t1, tokens, bytes, steps, prompts)
         ON CONFLICT DO NOTHING
         """,
         [
             lease_id, incarnation, run_id, device_id, [r.ord for r in rows], [r.phase for r in rows],
             [r.policy for r in rows], [r.t0 for r in rows], [r.t1 for r in rows], [r.tokens for r in rows],
-            [r.bytes for r in rows],
+            [r.bytes for r in rows], [r.steps for r in rows], [r.prompts for r in rows],
         ],
     )  # fmt: skip
 
