@@ -45,9 +45,7 @@ class Cluster:
         self._cut: dict[tuple[str, int], Cut] = {}
         self._next_lease = 1
         tell = self.driver.tell
-        self.playing = Playing(
-            self.clock, scenario.spec, scenario.workload, scenario.seed, tell, self._machine.delays
-        )
+        self.playing = Playing(self.clock, scenario.spec, scenario.workload, scenario.seed, tell, self._machine.delays)
         self._training = Training(self.clock, self.trace, self._machine, self._void, self._cut, tell)
 
     def start(self) -> None:

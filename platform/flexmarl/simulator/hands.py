@@ -1,22 +1,51 @@
-"""A model of the rollout workers' own time: each works on one turn after the other.
+"""A model of the rollout workers' own time: an event loop each, which does all that has come to it, then sends it off.
 
-Invariants: an episode stays with one worker; what is asked of a worker is done in the order of asking.
+So turns that come together go to the engines together, and while a worker is at work nothing new reaches these.
+
+Invariants: an episode stays with one worker; what is asked of a worker is done in the order of asking, once.
 """
 
-from flexmarl.simulator.clock import Action, Clock
+from collections.abc import Callable
+
+from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.scenario import Delays
+
+Then = Callable[[], None]
+
+
+class Worker:
+    def __init__(self, clock: Clock, turn: float) -> None:
+        self._clock, self._turn = clock, turn
+        self._asked: list[tuple[int, Then]] = []
+        self._busy = False
+
+    def take(self, turns: int, then: Then) -> None:
+        """Put what so many turns need behind the rest."""
+        self._asked.append((turns, then))
+        if not self._busy:
+            self._busy = True
+            self._clock.after(0.0, self._begin)
+
+    def _begin(self) -> None:
+        """Do all that has come by now."""
+        own, self._asked = self._asked, []
+        self._busy = bool(own)
+        if own:
+            self._clock.after(self._turn * sum(turns for turns, _ in own), self._send, own)
+
+    def _send(self, done: list[tuple[int, Then]]) -> None:
+        for _, then in done:
+            then()
+        self._begin()
 
 
 class Hands:
     def __init__(self, clock: Clock, delays: Delays) -> None:
-        self._clock, self._turn = clock, delays.turn
-        self._until = [0.0] * delays.workers
+        self._workers = [Worker(clock, delays.turn) for _ in range(delays.workers if delays.turn else 0)]
 
-    def take(self, key: int, turns: int, then: Action, *arguments: object) -> None:
+    def take(self, key: int, turns: int, then: Then) -> None:
         """Do what so many turns of the episode of a key need, then go on; at once where that costs nothing."""
-        if not self._turn:
-            then(*arguments)
-            return
-        worker = key % len(self._until)
-        self._until[worker] = max(self._clock.now, self._until[worker]) + turns * self._turn
-        self._clock.at(self._until[worker], then, *arguments)
+        if self._workers:
+            self._workers[key % len(self._workers)].take(turns, then)
+        else:
+            then()

@@ -8,6 +8,7 @@ command is void; every member has one outcome.
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 from flexmarl.algorithms.routing import ROUTERS, EngineLoad, RouteRequest
 from flexmarl.contracts import commands as c
@@ -176,7 +177,7 @@ class Playing:
         """Ask the roles of the next stage, all beside each other."""
         for role in episode.stages.popleft():
             episode.asked[role] = self._turn(episode, role, key)
-        self._hands.take(key, len(episode.asked), self._send, episode)
+        self._hands.take(key, len(episode.asked), partial(self._send, episode))
 
     def _send(self, episode: Episode) -> None:
         if not episode.over:

@@ -139,7 +139,7 @@ class Delays(Strict):
     start: float = Field(default=5.0, ge=0.0)
     """To start a child."""
     turn: float = Field(default=0.0, ge=0.0)
-    """A rollout worker's work on one turn; those of one worker are done one after the other."""
+    """A rollout worker's work on one turn; turns that come meanwhile wait, and are done and sent off together."""
     workers: int = Field(default=1, ge=1)
     """Rollout workers among which the episodes are shared out."""
     carry: float = Field(default=0.0, ge=0.0)

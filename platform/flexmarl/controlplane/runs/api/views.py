@@ -78,7 +78,7 @@ class PlanView(ApiView):
 
     @extend_schema(operation_id="runs_plan", request=PlanRequestSerializer, responses=PlanSerializer)
     def post(self, request: Request) -> Response:
-        """Say what a specification would become: sizes, warnings, devices; or why it is refused."""
+        """Say what a specification would become: sizes, warnings, devices, what it would take; or why it is refused."""
         body = PlanRequestSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         actor, project = actor_of(request), body.validated_data["project"]
@@ -86,7 +86,8 @@ class PlanView(ApiView):
             actor.require(Scope.RUNS_READ, project)
         elif actor.may(Scope.RUNS_READ, DEFAULT_PROJECT):
             project = DEFAULT_PROJECT
-        return Response(plans.plan(replace(body.draft(), project=project)))
+        draft = replace(body.draft(), project=project)
+        return Response(plans.plan(draft, predict=body.validated_data["predict"]))
 
 
 class RunView(ApiView):
