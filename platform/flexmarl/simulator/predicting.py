@@ -5,7 +5,7 @@ their low or high end, and the platform at its own. A range spans all of them. S
 `why` says which figures are known least. Equal arguments give equal predictions.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 
 from flexmarl.contracts.base import Record
@@ -27,12 +27,12 @@ from flexmarl.simulator.scenario import (
 )
 from flexmarl.simulator.teams import paced, workload_of
 
-CORNERS = (Ends("low", "low"), Ends("low", "high"), Ends("high", "low"), Ends("high", "high"))
+ENDS = (Ends("low", "low"), Ends("high", "high"))
+FURTHER = ((Ends(), 1), (Ends("low", "high"), 0), (Ends("high", "low"), 0), (Ends(), 2))
+"""What else is simulated, and under which seed."""
 MOST_TURNS = 6_000
 """Turns of a simulation: a team of many takes fewer steps."""
 MOST_STEPS = 12
-LARGE, VAST = 1_000, 4_000
-"""Turns of a step from which a team is simulated under two seeds instead of three; and under one, at two corners."""
 WIDE = 0.1
 """A figure whose range is wider than this share of it is a reason."""
 REASONS = 4
@@ -125,18 +125,24 @@ def _times(profile: Profile, ends: Ends, policy: str, first: str) -> float:
     return fmean(profile.at(name, ends, policy) / max(1e-9, profile.at(name, ends, first)) for name in names)
 
 
-def predict(spec: ExperimentSpec, profile: Profile) -> Prediction:
-    """Predict a run. Raises SimulationError when it would come to no end."""
+def predict(spec: ExperimentSpec, profile: Profile, go_on: Callable[[], bool] = lambda: True) -> Prediction:
+    """Predict a run. Raises SimulationError when it would come to no end.
+
+    Three simulations are made whatever they take: the likely one and both ends. `go_on` is asked before each other.
+    """
     turns = _turns(spec)
     steps = max(2, min(MOST_STEPS, MOST_TURNS // turns, spec.budget.train_steps))
-    seeds = 3 if turns < LARGE else 2 if turns < VAST else 1
-    corners = CORNERS if turns < VAST else CORNERS[:: len(CORNERS) - 1]
-    likely = [_simulated(spec, profile, Ends(), steps, seed) for seed in range(seeds)]
-    made = [*likely, *(_simulated(spec, profile, corner, steps, 0) for corner in corners)]
+    likely, corners = [_simulated(spec, profile, Ends(), steps, 0)], []
+    corners += [_simulated(spec, profile, corner, steps, 0) for corner in ENDS]
+    for ends, seed in FURTHER:
+        if not go_on():
+            break
+        (likely if ends == Ends() else corners).append(_simulated(spec, profile, ends, steps, seed))
+    made = [*likely, *corners]
 
     def over(values: Iterable[float]) -> Range:
         found = list(values)
-        return Range(low=min(found), likely=fmean(found[:seeds]), high=max(found))
+        return Range(low=min(found), likely=fmean(found[: len(likely)]), high=max(found))
 
     seconds = over(_whole(spec, report) for report in made)
     devices = _devices(spec, likely[0])
@@ -191,11 +197,6 @@ def _whole(spec: ExperimentSpec, report: Report) -> float:
     return seconds if limit is None else min(seconds, report.began + limit)
 
 
-def _range(values: Sequence[float], likely: int) -> Range:
-    """Span all values; what is likely is the mean of the first ones."""
-    return Range(low=min(values), likely=fmean(values[:likely]), high=max(values))
-
-
 def _devices(spec: ExperimentSpec, report: Report) -> tuple[Device, ...]:
     """Say which device serves or trains which policies, as the simulated core placed them."""
     touched: dict[int, set[str]] = {lease: set() for lease in report.uses}
@@ -223,7 +224,8 @@ def _why(profile: Profile, likely: Sequence[Report]) -> tuple[str, ...]:
     ]
     steps = [report.step_s for report in likely]
     chance = (max(steps) - min(steps)) / fmean(steps)
-    return (*words[:REASONS], f"Chance: steps of equal runs differ by {_percent(chance)}.")
+    alike = (f"Chance: steps of equal runs differ by {_percent(chance)}.",) if chance >= 0.005 else ()
+    return (*words[:REASONS], *alike)
 
 
 def _from(source: Source, of: str) -> str:

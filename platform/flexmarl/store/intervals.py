@@ -101,6 +101,28 @@ def busy(conn: Connection, run_id: int, since: float) -> list[Busy]:
     return [Busy(*row) for row in rows]
 
 
+def worked(conn: Connection, run_id: int, since: float, until: float) -> dict[str, tuple[float, float]]:
+    """Return what a run's engines and trainers held and worked in a window: use -> (seconds held, seconds at work).
+
+    Work is to generate, gradients and optimizer steps; of one child these never overlap.
+    """
+    rows = conn.execute(
+        """
+        SELECT l.use,
+          sum(greatest(0, least(coalesce(extract(epoch FROM l.ended_at), %(until)s), %(until)s)
+            - greatest(extract(epoch FROM l.granted_at), %(since)s)))::float8,
+          sum(coalesce(w.seconds, 0))::float8
+        FROM store.lease l LEFT JOIN LATERAL (
+          SELECT sum(least(i.t1, %(until)s) - greatest(i.t0, %(since)s)) AS seconds FROM store.interval i
+          WHERE i.run_id = l.run_id AND i.lease_id = l.id AND i.t1 > %(since)s AND i.t0 < %(until)s
+            AND i.phase IN ('rollout', 'train', 'step')) w ON true
+        WHERE l.run_id = %(run)s GROUP BY l.use
+        """,
+        {"run": run_id, "since": since, "until": until},
+    ).fetchall()
+    return {str(use): (float(held), float(busy)) for use, held, busy in rows}
+
+
 def newest_ord(conn: Connection, lease_id: int, incarnation: str) -> int:
     """Return the highest stored `ord` of a child, -1 when it has none."""
     row = conn.execute(

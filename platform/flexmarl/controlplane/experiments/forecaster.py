@@ -20,6 +20,8 @@ from flexmarl.simulator.predicting import Prediction, predict
 from flexmarl.simulator.profile import Profile
 
 LIMIT_S = 10.0
+ENOUGH_S = 3.0
+"""No further simulation is begun after so long: a prediction of fewer is one too."""
 KEPT = 64
 """Answers that are remembered."""
 
@@ -97,11 +99,16 @@ def answer(line: Connection) -> None:
         except EOFError:
             return
         try:
-            told = predict(ExperimentSpec.model_validate_json(spec), Profile.model_validate_json(profile))
+            told = _predicted(ExperimentSpec.model_validate_json(spec), Profile.model_validate_json(profile))
         except SimulationError as error:
             line.send((False, str(error)))
         else:
             line.send((True, told.model_dump_json()))
+
+
+def _predicted(spec: ExperimentSpec, profile: Profile) -> Prediction:
+    until = time.monotonic() + ENOUGH_S
+    return predict(spec, profile, lambda: time.monotonic() < until)
 
 
 def _slow(limit_s: float) -> PredictionSlow:

@@ -52,6 +52,13 @@ def model_key(spec: ExperimentSpec, policy: str) -> str:
     return f"{model}, {own.precision}, {tuning}, {own.activations}{ordered}"
 
 
+def making_key(spec: ExperimentSpec, policy: str) -> str:
+    """Name what decides how long a policy takes to be made."""
+    own = spec.policies[policy].warmup
+    warm = "cold" if own is None else f"{own.steps} x {own.batch_size} in {own.max_seconds:g} s"
+    return f"{model_key(spec, policy)}, {warm}"
+
+
 def environment_key(spec: ExperimentSpec) -> str:
     """Name what decides how long episodes are; declared waits are not among it."""
     return spec.environment.model_copy(update={"latency": None}).model_dump_json()
@@ -72,7 +79,10 @@ def pace_of(spec: ExperimentSpec, rows: RunRows, devices: dict[str, str]) -> Run
         trainer=f"torch on {on.get('trainer', on.get('engine', ''))}",
         environment=environment_key(spec),
         episodes=spec.batch.tasks_per_step * spec.batch.episodes_per_task,
-        models={key: _model(spec, rows, [p for p in keys if keys[p] == key]) for key in dict.fromkeys(keys.values())},
+        models={
+            **{key: _model(spec, rows, [p for p in keys if keys[p] == key]) for key in dict.fromkeys(keys.values())},
+            **{making_key(spec, p): {"trainer.create": s} for p in keys for s in rows.lasted.get(("bind", p), ())[-1:]},
+        },
         parameters={keys[policy]: count for policy, count in rows.parameters.items() if policy in keys},
         platform=_platform(spec, rows),
         roles={role.role: {"role.prompt": role.prompt, "role.reply": role.reply} for role in rows.roles},
@@ -86,9 +96,6 @@ def _model(spec: ExperimentSpec, rows: RunRows, policies: Sequence[str]) -> dict
         lasted = [s for policy in policies for kind in kinds for s in rows.lasted.get((kind, policy), ())]
         if lasted:
             figures[name] = fmean(lasted)
-    created = [s for policy in policies for s in rows.lasted.get(("bind", policy), ())[-1:]]
-    if created:
-        figures["trainer.create"] = fmean(created)
     pace = spec.resources.pace
     if not (pace.micro_batch_s or pace.row_s or pace.step_s):
         own = [row for row in rows.commanded if row.policy in policies]

@@ -22,6 +22,8 @@ READ_AT_ONCE = 5
 """Runs that one plan reads for the first time, at most."""
 COUNTED = 5
 """Newest fitting runs that a figure is made of."""
+TRIMMED = 4
+"""Of so many runs the extremes are left out of a range: one of them may have met a busy machine."""
 ALONE, TOGETHER = 0.15, 0.05
 """How far a figure may lie beyond what one run told, and beyond what several told."""
 ALIKE = 2.0
@@ -54,10 +56,11 @@ def _merged(spec: ExperimentSpec, engine: str, trainer: str, runs: Sequence[RunP
     figures: dict[str, Figure] = {}
     parameters: dict[str, int] = {}
     for policy in spec.policies:
-        key = measuring.model_key(spec, policy)
         for name in OF_A_MODEL:
+            key = (measuring.making_key if name == "trainer.create" else measuring.model_key)(spec, policy)
             on = [r for r in runs if (r.engine == engine if name.startswith("engine.") else r.trainer == trainer)]
             _put(figures, f"{name} {policy}", [(r, r.models.get(key, {}).get(name)) for r in on])
+        key = measuring.model_key(spec, policy)
         if sized := [r.parameters[key] for r in runs if key in r.parameters]:
             parameters[policy] = sized[0]
     played = [r for r in runs if r.environment == measuring.environment_key(spec)]
@@ -80,12 +83,13 @@ def _put(figures: dict[str, Figure], name: str, told: Iterable[tuple[RunPace, fl
     found = [(run, value) for run, value in told if value is not None][:COUNTED]
     if not found:
         return False
-    values = [value for _, value in found]
+    values = sorted(value for _, value in found)
+    spread = values[1:-1] if len(values) >= TRIMMED else values
     beyond = ALONE if len(values) == 1 else TOGETHER
     count = f"{len(values)} run{'s' * (len(values) > 1)}"
     source = "profile" if all(run.source == "profile" for run, _ in found) else "runs"
     figures[name] = Figure(
-        low=min(values) * (1.0 - beyond), likely=median(values), high=max(values) * (1.0 + beyond), source=source,
+        low=spread[0] * (1.0 - beyond), likely=median(values), high=spread[-1] * (1.0 + beyond), source=source,
         of=count,
     )  # fmt: skip
     return True

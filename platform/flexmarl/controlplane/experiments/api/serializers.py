@@ -87,6 +87,10 @@ class PlanRequestSerializer(DraftSerializer):
     )
 
 
+class MeasureSerializer(DraftSerializer):
+    project = serializers.SlugField(required=False, max_length=64, default=DEFAULT_PROJECT)
+
+
 class FitSerializer(serializers.Serializer):
     needed = serializers.ListField(child=serializers.JSONField())
     fits_now = serializers.BooleanField()
@@ -94,18 +98,18 @@ class FitSerializer(serializers.Serializer):
     text = serializers.CharField()
 
 
-class RangeSerializer(serializers.Serializer):
+class SpanSerializer(serializers.Serializer):
     low = serializers.FloatField()
     likely = serializers.FloatField()
     high = serializers.FloatField()
 
 
 class UtilisationSerializer(serializers.Serializer):
-    engine = RangeSerializer()
-    trainer = RangeSerializer()
+    engine = SpanSerializer()
+    trainer = SpanSerializer()
 
 
-class PredictedCauseSerializer(RangeSerializer):
+class PredictedCauseSerializer(SpanSerializer):
     cause = serializers.ChoiceField(CAUSES)
     text = serializers.CharField()
 
@@ -115,13 +119,13 @@ class PredictedBubbleSerializer(serializers.Serializer):
     trainer = PredictedCauseSerializer(many=True)
 
 
-class MemoryPartSerializer(RangeSerializer):
+class MemoryPartSerializer(SpanSerializer):
     name = serializers.ChoiceField(["weights", "optimizer", "activations", "cache"])
 
 
 class DeviceMemorySerializer(serializers.Serializer):
     parts = MemoryPartSerializer(many=True)
-    total = RangeSerializer()
+    total = SpanSerializer()
     capacity = serializers.IntegerField(allow_null=True)
     fits = serializers.ChoiceField(["yes", "maybe", "no", "unknown"])
 
@@ -134,7 +138,7 @@ class PredictedDeviceSerializer(serializers.Serializer):
     memory = DeviceMemorySerializer(allow_null=True, help_text="Bytes; null where a model's size is not known.")
 
 
-class FigureSerializer(RangeSerializer):
+class FigureSerializer(SpanSerializer):
     name = serializers.CharField()
     of = serializers.CharField(allow_blank=True, help_text="The policy or role.")
     unit = serializers.ChoiceField(["s", "tokens"])
@@ -146,13 +150,13 @@ class FigureSerializer(RangeSerializer):
 class PredictionSerializer(serializers.Serializer):
     id = serializers.UUIDField()
     made_at = serializers.DateTimeField()
-    step_s = RangeSerializer()
-    tokens_s = RangeSerializer(help_text="Trained reply tokens a second.")
+    step_s = SpanSerializer()
+    tokens_s = SpanSerializer(help_text="Trained reply tokens a second.")
     utilisation = UtilisationSerializer(help_text="Share of held device time that is work.")
     bubble = PredictedBubbleSerializer(help_text="The rest of it, by cause.")
-    hours = RangeSerializer(help_text="To the end of the budget, from devices that are free at once.")
-    device_hours = RangeSerializer()
-    cost = RangeSerializer(allow_null=True, help_text="Null unless every pool has a price.")
+    hours = SpanSerializer(help_text="To the end of the budget, from devices that are free at once.")
+    device_hours = SpanSerializer()
+    cost = SpanSerializer(allow_null=True, help_text="Null unless every pool has a price.")
     devices = PredictedDeviceSerializer(many=True)
     why = serializers.ListField(child=serializers.CharField(), help_text="What makes the ranges wide.")
     figures = FigureSerializer(many=True, help_text="What it was simulated with, and where that comes from.")

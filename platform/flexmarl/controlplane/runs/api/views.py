@@ -17,8 +17,8 @@ from flexmarl.controlplane.common.api.serializers import listing
 from flexmarl.controlplane.common.api.views import ApiView, ListView, check_if_match, etag
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.experiments import plans
-from flexmarl.controlplane.experiments.api.serializers import PlanRequestSerializer, PlanSerializer
-from flexmarl.controlplane.runs import actions, lists, queries
+from flexmarl.controlplane.experiments.api.serializers import MeasureSerializer, PlanRequestSerializer, PlanSerializer
+from flexmarl.controlplane.runs import actions, lists, profiling, queries
 from flexmarl.controlplane.runs.api.serializers import (
     ActionSerializer,
     NewRunSerializer,
@@ -88,6 +88,19 @@ class PlanView(ApiView):
             project = DEFAULT_PROJECT
         draft = replace(body.draft(), project=project)
         return Response(plans.plan(draft, predict=body.validated_data["predict"]))
+
+
+class MeasureView(ApiView):
+    scopes = {"POST": Scope.RUNS_WRITE}
+    key_required = True
+
+    @extend_schema(operation_id="runs_measure", request=MeasureSerializer, responses={201: RunDetailSerializer})
+    def post(self, request: Request) -> Response:
+        """Start a short run of a team that tells plans how fast its models are on these devices."""
+        body = MeasureSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        run = profiling.measure(actor_of(request), body.draft(), body.validated_data["project"])
+        return detail(run, status=201)
 
 
 class RunView(ApiView):
