@@ -3,6 +3,7 @@ import { $, chip, el, icon, number } from "./dom.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const PARTS = { weights: "k1", optimizer: "k2", activations: "k3", cache: "k3" };
+const CAUSES = { weights: "new weights", swap: "swaps", tail: "long tail", training: "wait for training", rollout: "wait for rollout", other: "nobody works" };
 const SOURCES = { runs: "measured in", profile: "profile,", declared: "declared", default: "not measured" };
 
 /** Two figures that say a range; one where both read alike. */
@@ -46,7 +47,7 @@ export function forecast(found, agents, measure) {
   if (!found) return null;
   const [whole, unit] = long(found.hours);
   const cost = found.cost ? tile("Cost", span(found.cost, amount), "", "at the pools' prices") : tile("Tokens/s", span(found.tokens_s, (value) => number(value)), "", "trained");
-  return el("div", { class: "fc" },
+  return el("div", { class: "ahead" },
     el("div", { class: "pt" }, tile("Per step", span(found.step_s, seconds), "s", `likely ${seconds(found.step_s.likely)} s`), tile("Whole run", whole, unit, "to the end of the budget"),
       tile("Device hours", span(found.device_hours, amount), "", `${number(new Set(found.devices.map((one) => one.no)).size)} places`), cost),
     use(found), memory(found, agents), why(found, measure));
@@ -68,8 +69,8 @@ function rangeBar(range) {
 
 function use(found) {
   const rows = [["Engines", "engine"], ["Trainers", "trainer"]].map(([word, kind]) => {
-    const causes = found.bubble[kind].slice(0, 2).map((cause) => `${cause.text} ${percent(cause.likely)} %`).join("; ");
-    return el("div", { class: "ub" }, el("span", { class: "w5", text: word }), rangeBar(found.utilisation[kind]), el("b", { class: "num", text: `${span(found.utilisation[kind], percent).replace("\u200b", "")} %` }), el("span", { class: "muted s12 of", text: causes ? `Else: ${causes}` : "" }));
+    const causes = found.bubble[kind].slice(0, 2).map((cause) => `${CAUSES[cause.cause]} ${percent(cause.likely)} %`).join(", ");
+    return el("div", { class: "ub" }, el("span", { class: "w5", text: word }), rangeBar(found.utilisation[kind]), el("b", { class: "num", text: `${span(found.utilisation[kind], percent).replace("\u200b", "")} %` }), el("span", { class: "muted s12 of", title: found.bubble[kind].map((cause) => `${CAUSES[cause.cause]}: ${cause.text}`).join("\n"), text: causes ? `else ${causes}` : "" }));
   });
   return el("div", { class: "p16 bt" }, el("b", { text: "At work" }), el("span", { class: "muted s12", text: " share of the time devices are held" }), ...rows);
 }
@@ -94,21 +95,31 @@ function memory(found, agents) {
   return el("div", { class: "p16 bt" }, el("div", { class: "hs wrap" }, el("b", { text: "Placement and memory" }), el("span", { class: "leg push" }, ...[["k1", "weights"], ["k2", "optimizer"], ["k3", "cache, activations"]].map(([tone, word]) => el("span", {}, el("i", { class: tone }), word)))), ...rows);
 }
 
+/** Figures of several policies that are the same, as one. */
+function together(figures) {
+  const rows = new Map();
+  for (const figure of figures) {
+    const key = [figure.name, figure.low, figure.likely, figure.high, figure.source].join();
+    const row = rows.get(key);
+    rows.set(key, row ? { ...row, of: `${row.of}, ${figure.of}` } : figure);
+  }
+  return [...rows.values()];
+}
+
 function why(found, measure) {
-  const unknown = found.figures.filter((figure) => figure.source === "default" && figure.of);
+  const unknown = found.figures.filter((figure) => figure.source === "default" && figure.of && !["trainer.swap", "trainer.create"].includes(figure.name));
   const scale = (figure, value) => (figure.unit === "s" ? (value < 1 ? `${number(value * 1e3, value < 0.01 ? 3 : 1)} ms` : `${number(value, 1)} s`) : number(value, 1));
-  const rows = found.figures.map((figure) => el("tr", {}, el("td", { class: "trunc", title: figure.name }, `${figure.meaning}${figure.of ? ", " : ""}`, el("b", { text: figure.of })), el("td", { class: "num", text: scale(figure, figure.likely) }), el("td", { class: "num soft", text: `${scale(figure, figure.low)} to ${scale(figure, figure.high)}` }), el("td", { class: "soft", text: `${SOURCES[figure.source]} ${figure.source_text}`.trim() })));
-  const button = unknown.length ? el("button", { type: "button", class: "btn sm", text: "Measure first", title: "Starts a run of four steps that tells how fast these models are here", on: { click: measure } }) : null;
-  return el("div", { class: "p16 bt" }, el("div", { class: "hs top-al" }, el("details", { class: "grow fit why" }, el("summary", {}, icon("chevron-right", "sm"), el("b", { text: "Why this range" })), el("ul", { class: "soft s12" }, ...found.why.map((line) => el("li", { text: line }))),
-    el("p", { class: "muted s12", text: `${number(found.simulations)} simulations of ${number(found.steps)} steps.` }),
-    el("div", { class: "scroll-x", tabindex: "0", role: "group", "aria-label": "Figures and their sources" }, el("table", { class: "tb d mt4" }, el("thead", {}, el("tr", {}, ...["Figure", "Likely", "Range", "Source"].map((word, i) => el("th", { class: i === 1 || i === 2 ? "num" : "", text: word })))), el("tbody", {}, ...rows)))), button));
+  const rows = together(found.figures).map((figure) => el("tr", {}, el("td", { class: "anywhere" }, `${figure.meaning}${figure.of ? ", " : ""}`, el("b", { text: figure.of })), el("td", { class: "num" }, scale(figure, figure.likely), el("div", { class: "muted s11", text: `${scale(figure, figure.low)} to ${scale(figure, figure.high)}` })), el("td", { class: "soft", text: `${SOURCES[figure.source]} ${figure.source_text}`.trim() })));
+  const button = unknown.length ? el("div", { class: "hs top-al mb8" }, el("span", { class: "soft s12 grow", text: "Something of these models was never measured on these devices." }), el("button", { type: "button", class: "btn sm", text: "Measure first", title: "Starts a run of four steps that tells how fast these models are here", on: { click: measure } })) : null;
+  return el("div", { class: "p16 bt" }, button, el("details", { class: "why" }, el("summary", {}, icon("chevron-right", "sm"), el("b", { text: "Why this range" }), el("span", { class: "muted s12 push tn", text: `${number(found.simulations)} simulations of ${number(found.steps)} steps` })), el("ul", { class: "soft s12" }, ...found.why.map((line) => el("li", { text: line }))),
+    el("table", { class: "tb d mt4" }, el("thead", {}, el("tr", {}, ...["Figure", "Likely", "Source"].map((word, i) => el("th", { class: i === 1 ? "num" : "", text: word })))), el("tbody", {}, ...rows))));
 }
 
 /** Where the forecast will stand: being simulated, or why there is none. */
 export function waiting(error, retry) {
-  if (!error) return el("div", { class: "fc p16 vs g8", "aria-busy": "true" }, el("span", { class: "muted s12", text: "Simulating what it would take" }), el("div", { class: "sk h24" }), el("div", { class: "sk h24" }));
-  return el("div", { class: "fc p16" }, el("div", { class: "hs top-al" }, el("span", { class: "wn" }, icon("alert-triangle", "sm")), el("span", { class: "soft", text: error.message }), el("button", { type: "button", class: "btn sm push", text: "Retry", on: { click: retry } })));
+  if (!error) return el("div", { class: "ahead p16 vs g8", "aria-busy": "true" }, el("span", { class: "muted s12", text: "Simulating what it would take" }));
+  return el("div", { class: "ahead p16" }, el("div", { class: "hs top-al" }, el("span", { class: "wn" }, icon("alert-triangle", "sm")), el("span", { class: "soft", text: error.message }), el("button", { type: "button", class: "btn sm push", text: "Retry", on: { click: retry } })));
 }
 
 /** Say that what is shown is of the settings before. */
-export const stale = () => { $("#plan-body .fc")?.classList.add("dim"); };
+export const stale = () => { $("#plan-body .ahead")?.classList.add("dim"); };
