@@ -107,12 +107,18 @@ def _model(spec: ExperimentSpec, rows: RunRows, policies: Sequence[str]) -> dict
 
 
 def decoding(rows: Sequence[Decoded]) -> dict[str, float]:
-    """Fit the seconds of decode steps to their number, the tokens they made and the prompts before them."""
-    rows = _warm(rows)
+    """Fit the seconds of decode steps to their number, the tokens they made and the prompts before them.
+
+    Each row's error counts by how large it is beside the row, so that small batches count as much as large ones; then
+    all is scaled to what the rows took together.
+    """
+    rows = [row for row in _warm(rows) if row.seconds > 0.0]
     if len(rows) < 3:
         return {}
     given = np.array([[row.steps, row.tokens, row.prompts] for row in rows], dtype=float)
-    step, token, prompt = _least_squares(given, np.array([row.seconds for row in rows]))
+    seconds = np.array([row.seconds for row in rows])
+    found = np.array(_least_squares(given / seconds[:, None], np.ones(len(rows))))
+    step, token, prompt = (found * seconds.sum() / max(1e-9, float((given @ found).sum()))).tolist()
     return {"engine.token": step + token, "engine.row": token, "engine.prompt": prompt}
 
 

@@ -20,6 +20,8 @@ MOST_TASKS = 32
 UNEVEN = 0.4
 """Share of a step's groups in a micro-batch: two of this size and a smaller one, so that both what a micro-batch takes
 and what a token takes are told."""
+FEW = 2
+"""Episodes of an evaluation: the last one plays alone and tells what engines take for small batches."""
 TAG = "profile"
 
 
@@ -44,5 +46,5 @@ def _short(spec: ExperimentSpec) -> dict[str, Any]:
         },
         "environment": {"latency": None},
         "resources": {"pace": {"micro_batch_s": 0.0, "row_s": 0.0, "step_s": 0.0}},
-        "evaluation": {"every_steps": STEPS, "tasks": min(spec.evaluation.tasks, tasks)},
+        "evaluation": {"every_steps": 1, "tasks": FEW},
     }
