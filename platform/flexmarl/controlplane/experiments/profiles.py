@@ -2,7 +2,8 @@
 
 A run is read once, when a plan first asks; what it told is kept. Of models the newest runs count that had the same
 model on the same kind of device under the same engine; of episodes those of the same environment; of the platform
-those whose steps were about as large, or else any. What no run tells is declared by the specification or has a default.
+those whose steps were about as large, or else any. Runs that were made to be measured count where no other tells.
+What no run tells is declared by the specification or has a default.
 """
 
 from collections.abc import Iterable, Sequence
@@ -80,16 +81,16 @@ def _merged(spec: ExperimentSpec, engine: str, trainer: str, runs: Sequence[RunP
 
 def _put(figures: dict[str, Figure], name: str, told: Iterable[tuple[RunPace, float | None]]) -> bool:
     """Make a figure of what runs told, newest first. Return False when none told anything."""
-    found = [(run, value) for run, value in told if value is not None][:COUNTED]
+    every = [(run, value) for run, value in told if value is not None]
+    found = ([one for one in every if one[0].source == "runs"] or every)[:COUNTED]
     if not found:
         return False
     values = sorted(value for _, value in found)
     spread = values[1:-1] if len(values) >= TRIMMED else values
     beyond = ALONE if len(values) == 1 else TOGETHER
     count = f"{len(values)} run{'s' * (len(values) > 1)}"
-    source = "profile" if all(run.source == "profile" for run, _ in found) else "runs"
     figures[name] = Figure(
-        low=spread[0] * (1.0 - beyond), likely=median(values), high=spread[-1] * (1.0 + beyond), source=source,
+        low=spread[0] * (1.0 - beyond), likely=median(values), high=spread[-1] * (1.0 + beyond), source=found[0][0].source,
         of=count,
     )  # fmt: skip
     return True
