@@ -113,7 +113,7 @@ def machine(spec: ExperimentSpec, profile: Profile, ends: Ends) -> Machine:
             create=of("trainer.create"),
             swap=of("trainer.swap"),
         ),
-        delays=Delays(**{name.removeprefix("platform."): profile.at(name, ends) for name in OF_THE_PLATFORM}),
+        delays=Delays.model_validate({n.removeprefix("platform."): profile.at(n, ends) for n in OF_THE_PLATFORM}),
         scale={other: times for other in others if (times := _times(profile, ends, other, first)) != 1.0},
     )
     pace = spec.resources.pace
@@ -173,7 +173,7 @@ def _simulated(spec: ExperimentSpec, profile: Profile, ends: Ends, steps: int, s
 
 def causes() -> dict[str, str]:
     """Say what each cause of a bubble means."""
-    return dict(EXPLAINED)
+    return {str(cause): text for cause, text in EXPLAINED.items()}
 
 
 def _turns(spec: ExperimentSpec) -> int:

@@ -10,9 +10,9 @@ def test_alternating_steps_become_one_interval_per_policy_with_exact_totals() ->
     log = IntervalLog()
     busy = BusyTime(log)
     now = 100.0
-    for _ in range(20):
-        busy.add("a", now, now + 0.003, 5, 7)
-        busy.add("b", now + 0.003, now + 0.004, 2)
+    for step in range(1, 21):
+        busy.add("a", now, now + 0.003, 5, 7 * step)
+        busy.add("b", now + 0.003, now + 0.004, 2, 7 * step)
         now += 0.0045
     busy.close()
     a, b = log.flush()

@@ -27,10 +27,14 @@ class BusyTime:
         self._log = log
         self._start = 0.0
         self._end = 0.0
+        self._prompts = 0
         self._shares: dict[str, _Share] = {}
 
     def add(self, policy: str, t0: float, t1: float, tokens: int, prompts: int = 0) -> None:
-        """Count one decode step, `t0 <= t1` in seconds since the epoch, with the prompt tokens handed in before it."""
+        """Count one decode step, `t0 <= t1` in seconds since the epoch.
+
+        `prompts` are the prompt tokens handed in so far; those since the step before count for this one.
+        """
         self._log.progress.beat()
         if self._shares and (t0 - self._end > IntervalLog.MERGE_GAP_S or t1 - self._start > STRETCH_S):
             self.close()
@@ -40,7 +44,8 @@ class BusyTime:
         share.seconds += t1 - t0
         share.tokens += tokens
         share.steps += 1
-        share.prompts += prompts
+        share.prompts += prompts - self._prompts
+        self._prompts = prompts
         self._end = t1
 
     def close(self) -> None:

@@ -65,7 +65,6 @@ class EngineServer:
         self._intervals = intervals
         self._tokenizers = tokenizers
         self._busy_time = BusyTime(intervals)
-        self._prompts_seen = 0
         self._calls = Calls()
         self._orders: dict[str, int] = {}
         """Policy -> number of the last load command; an older one that arrives late is refused."""
@@ -111,8 +110,7 @@ class EngineServer:
             log.warning(
                 "memory ran out", policy=policy, handed_back=len(finished), now_at_once=self._engine.rows_of(policy)
             )
-        prompts, self._prompts_seen = self._engine.prompt_tokens - self._prompts_seen, self._engine.prompt_tokens
-        self._busy_time.add(policy, started, time.time(), made, prompts)
+        self._busy_time.add(policy, started, time.time(), made, self._engine.prompt_tokens)
         self._calls.settle(finished)
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:

@@ -16,6 +16,8 @@ from flexmarl.simulator.predicting import Prediction, Range, causes, shown
 from flexmarl.simulator.profile import Profile
 
 HOUR_S = 3600.0
+SEEN = 0.0005
+"""Causes of a smaller share are left out."""
 ENDS = ("low", "likely", "high")
 
 
@@ -115,8 +117,8 @@ def _range(found: Range, unit: float = 1.0) -> dict[str, float]:
 
 def _bubble(of: Mapping[str, Range]) -> list[dict[str, Any]]:
     meaning = causes()
-    rows = [{"cause": cause, "text": meaning[cause], **_range(share)} for cause, share in of.items()]
-    return sorted((row for row in rows if row["high"] >= 0.0005), key=lambda row: -float(str(row["likely"])))
+    told = sorted(((cause, share) for cause, share in of.items() if share.high >= SEEN), key=lambda row: -row[1].likely)
+    return [{"cause": cause, "text": meaning[cause], **_range(share)} for cause, share in told]
 
 
 def _memory(memory: DeviceMemory, capacity: int) -> dict[str, Any] | None:

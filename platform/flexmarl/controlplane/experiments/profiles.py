@@ -88,9 +88,9 @@ def _put(figures: dict[str, Figure], name: str, told: Iterable[tuple[RunPace, fl
     values = sorted(value for _, value in found)
     spread = values[1:-1] if len(values) >= TRIMMED else values
     beyond = ALONE if len(values) == 1 else TOGETHER
-    count = f"{len(values)} run{'s' * (len(values) > 1)}"
+    count, source = f"{len(values)} run{'s' * (len(values) > 1)}", found[0][0].source
     figures[name] = Figure(
-        low=spread[0] * (1.0 - beyond), likely=median(values), high=spread[-1] * (1.0 + beyond), source=found[0][0].source,
+        low=spread[0] * (1.0 - beyond), likely=median(values), high=spread[-1] * (1.0 + beyond), source=source,
         of=count,
     )  # fmt: skip
     return True
