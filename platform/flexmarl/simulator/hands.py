@@ -41,11 +41,10 @@ class Worker:
 
 class Hands:
     def __init__(self, clock: Clock, delays: Delays) -> None:
-        self._workers = [Worker(clock, delays.turn) for _ in range(delays.workers if delays.turn else 0)]
+        self.busy = delays.turn > 0.0
+        """Whether turns are any work at all."""
+        self._workers = [Worker(clock, delays.turn) for _ in range(delays.workers)]
 
     def take(self, key: int, turns: int, then: Then) -> None:
-        """Do what so many turns of the episode of a key need, then go on; at once where that costs nothing."""
-        if self._workers:
-            self._workers[key % len(self._workers)].take(turns, then)
-        else:
-            then()
+        """Do what so many turns of the episode of a key need, then go on."""
+        self._workers[key % len(self._workers)].take(turns, then)

@@ -96,12 +96,12 @@ def test_a_turn_that_moved_goes_on_with_the_tokens_it_has():
 @pytest.mark.parametrize(
     ("follow", "segments", "end"),
     [
-        ("continue", [0, 40], 0.1 + 1.0),
-        ("resume", [0, 40], 0.1 + 0.4 + 0.14 + 0.6),
-        ("restart_turn", [], 0.1 + 0.4 + 0.1 + 1.0),
+        ("continue", (0, 40), 0.1 + 1.0),
+        ("resume", (0, 40), 0.1 + 0.4 + 0.14 + 0.6),
+        ("restart_turn", (), 0.1 + 0.4 + 0.1 + 1.0),
     ],
 )
-def test_new_weights_take_a_running_reply_over(follow: str, segments: list[int], end: float):
+def test_new_weights_take_a_running_reply_over(follow: str, segments: tuple[int, ...], end: float):
     bench = Bench()
     turn = bench.ask("one", reply=100, prompt=100, follow=follow)
     bench.clock.at(0.5001, bench.serve, 1)
@@ -125,5 +125,35 @@ def test_it_generates_from_the_first_to_the_last_token():
     bench.ask("one", reply=10, prompt=100)
     bench.play()
     (interval,) = bench.trace.until(9.0)
-    assert (interval.kind, interval.began, interval.ended) == ("generate", pytest.approx(0.1), pytest.approx(0.2))
+    assert (interval.kind, interval.began, interval.ended) == ("rollout", pytest.approx(0.1), pytest.approx(0.2))
     assert interval.tokens == pytest.approx(10)
+
+
+def test_a_shorter_reply_that_comes_later_ends_first():
+    bench = Bench()
+    bench.ask("long", reply=100)
+    bench.clock.at(0.2, bench.ask, "short", 10)
+    both = 10 * 0.011
+    assert bench.play() == pytest.approx({"short": 0.2 + both, "long": 0.2 + both + 70 * 0.01})
+
+
+def test_who_comes_back_while_its_prompt_was_computed_begins_anew():
+    bench = Bench()
+    turn = bench.ask("one", reply=10, prompt=500)
+    bench.ask("two", reply=10, prompt=500)
+
+    def back() -> None:
+        bench.engine.drop(turn)
+        bench.engine.ask(turn)
+
+    bench.clock.at(0.25, back)  # behind what is computed, and was to be
+    assert bench.play()["one"] == pytest.approx(1.5 + 10 * 0.01)
+
+
+def test_a_device_may_stand_for_many_engines():
+    bench = Bench(MODEL.model_copy(update={"replicas": 4, "slots": 2}))
+    for number in range(9):
+        bench.ask(str(number), reply=100)
+    assert (bench.engine.running, bench.engine.waiting) == (8, 1)
+    both = 100 * 0.011
+    assert bench.play() == pytest.approx({str(n): both for n in range(8)} | {"8": both + 1.0})

@@ -3,6 +3,7 @@
 import json
 from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -13,9 +14,12 @@ from django.core.management.base import BaseCommand, CommandError
 
 from flexmarl.contracts.problems import SpecProblems
 from flexmarl.contracts.resolve import layered, load_presets
-from flexmarl.simulator import Report, SimulationError, simulate
+from flexmarl.simulator import Report, SimulationError
+from flexmarl.simulator.checks import Finding
 from flexmarl.simulator.library import compose, load_workloads
+from flexmarl.simulator.runs import examine
 from webui.figures.gantt import gantt
+from webui.management import pool_simulation
 
 COLUMNS = {
     "step_s": "step, s",
@@ -48,6 +52,7 @@ class Command(BaseCommand):
         parser.add_argument("--seeds", type=int, default=1, help="repetitions with other replies and environments")
         parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", dest="changes",
                             help="a change, e.g. spec.batch.tasks_per_step=32; may be repeated")  # fmt: skip
+        parser.add_argument("--pool", type=Path, help="a YAML file of runs that share pools, instead of all above")
         parser.add_argument("--json", type=Path, help="write all figures here")
         parser.add_argument("--timeline", type=Path, help="write an HTML page with what every device did here")
 
@@ -55,6 +60,12 @@ class Command(BaseCommand):
         """Simulate, and show a row per preset."""
         if options["steps"] < 1 or options["seeds"] < 1:
             raise CommandError("--steps and --seeds are whole numbers from 1.")
+        if options["pool"]:
+            self._shared(options)
+        else:
+            self._compare(options)
+
+    def _compare(self, options: Mapping[str, Any]) -> None:
         presets = options["presets"] or list(load_presets())
         changes = layered({"steps": options["steps"]}, *(_change(text) for text in options["changes"]))
         workload = _workload(options["workload"])
@@ -62,12 +73,12 @@ class Command(BaseCommand):
             known = ", ".join(load_workloads())
             raise CommandError(f"--workload {workload} does not exist. Known: {known}; or the path of a YAML file.")
         found: dict[str, list[Report]] = {}
+        findings: dict[str, list[Finding]] = {}
         self.stdout.write(_line("preset", COLUMNS.values()))
         for preset in presets:
             try:
-                found[preset] = [
-                    simulate(compose(workload, preset, changes | {"seed": seed})) for seed in range(options["seeds"])
-                ]
+                made = [compose(workload, preset, changes | {"seed": seed}) for seed in range(options["seeds"])]
+                examined = [examine(scenario) for scenario in made]
             except SpecProblems as refused:
                 if options["presets"]:
                     raise CommandError(
@@ -78,11 +89,25 @@ class Command(BaseCommand):
             except SimulationError as ended:
                 self.stdout.write(f"{preset:<16} {ended}")
                 continue
+            found[preset] = [report for report, _ in examined]
+            findings[preset] = [finding for _, own in examined for finding in own]
             self.stdout.write(_line(preset, (_cell(name, found[preset]) for name in COLUMNS)))
+            for line in _told(found[preset], findings[preset]):
+                self.stdout.write(line)
         if options["json"]:
-            options["json"].write_text(json.dumps(_document(options, found), indent=1))
+            options["json"].write_text(json.dumps(_document(options, found, findings), indent=1))
         if options["timeline"] and found:
-            options["timeline"].write_text(_page(found))
+            drawn = {name: gantt(name, reports[0].intervals, reports[0].uses) for name, reports in found.items()}
+            options["timeline"].write_text(_page(drawn))
+
+    def _shared(self, options: Mapping[str, Any]) -> None:
+        """Simulate runs that share pools, and show a row per run."""
+        report = pool_simulation.play(options["pool"])
+        self.stdout.write(pool_simulation.table(report))
+        if options["json"]:
+            options["json"].write_text(json.dumps(pool_simulation.figures(report), indent=1))
+        if options["timeline"]:
+            options["timeline"].write_text(_page({"pools": pool_simulation.drawn(report)}))
 
 
 def _workload(named: str) -> str | Mapping[str, Any]:
@@ -117,7 +142,32 @@ def _cell(name: str, reports: list[Report]) -> str:
     return f"{shown} ±{stdev(values):.2g}" if len(values) > 1 and name in ("step_s", "tokens_s") else shown
 
 
-def _document(options: Mapping[str, Any], found: Mapping[str, list[Report]]) -> dict[str, Any]:
+def _told(reports: list[Report], findings: list[Finding]) -> list[str]:
+    """Say below a row what faults cost, and what is wrong with the schedule."""
+    lines = []
+    if any(report.losses for report in reports):
+        lost, back, again = (
+            fmean(own)
+            for own in (
+                [report.lost_s for report in reports],
+                [report.recovery_s for report in reports],
+                [float(report.redone_tokens) for report in reports],
+            )
+        )
+        lines.append(
+            f"  faults: {lost:.1f} s of devices lost, back after {back:.1f} s, {again:.0f} tokens trained again"
+        )
+    by_name = {finding.name: finding for finding in reversed(findings)}
+    lines += [
+        f"  {name}, {finding.since:.1f} s to {finding.until:.1f} s: {finding.evidence}. {finding.advice}"
+        for name, finding in sorted(by_name.items())
+    ]
+    return lines
+
+
+def _document(
+    options: Mapping[str, Any], found: Mapping[str, list[Report]], findings: Mapping[str, list[Finding]]
+) -> dict[str, Any]:
     return {
         "workload": options["workload"],
         "steps": options["steps"],
@@ -129,15 +179,15 @@ def _document(options: Mapping[str, Any], found: Mapping[str, list[Report]]) -> 
             ]
             for name, reports in found.items()
         },
+        "findings": {name: [asdict(finding) for finding in own] for name, own in findings.items()},
     }
 
 
-def _page(found: Mapping[str, list[Report]]) -> str:
+def _page(figures: Mapping[str, Mapping[str, Any]]) -> str:
     """Return a page that needs nothing beside itself."""
     path = finders.find("webui/vendor/plotly/plotly-basic.min.js")
     if not isinstance(path, str):
         raise CommandError("The drawing library is not among the static files.")
-    figures = {name: gantt(name, reports[0].intervals, reports[0].uses) for name, reports in found.items()}
     divs = "".join(f'<div id="{name}"></div>' for name in figures)
     calls = "".join(
         f"Plotly.newPlot({json.dumps(name)}, {json.dumps(drawn['data'])}, {json.dumps(drawn['layout'])});"

@@ -1,0 +1,9 @@
+"""Tables that others published, played by the same core and the same models as everything else.
+
+A table names one workload, its parameters and a row per system; what a row changes are settings that a user could give.
+"""
+
+from flexmarl.simulator.published.reproducing import Cell, Outcome, reproduce
+from flexmarl.simulator.published.table import Parameter, Row, Table, load_tables
+
+__all__ = ["Cell", "Outcome", "Parameter", "Row", "Table", "load_tables", "reproduce"]

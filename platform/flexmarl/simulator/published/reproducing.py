@@ -1,0 +1,103 @@
+"""Play the rows of a published table and set what comes out beside what was published.
+
+Invariant: a row is in reach or out of it by its own figure; rows that parameters were fitted on are told apart.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import log
+from statistics import fmean
+from typing import Any, Literal
+
+from flexmarl.contracts.resolve import layered
+from flexmarl.simulator.library import compose
+from flexmarl.simulator.published.table import Parameter, Row, Table
+from flexmarl.simulator.runs import simulate
+
+Standing = Literal["fitted", "reached", "missed", "explained"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A row's figure, as published and as simulated."""
+
+    published: float
+    simulated: float
+    standing: Standing
+
+    @property
+    def error(self) -> float:
+        """Return the share by which the simulated figure differs."""
+        return self.simulated / self.published - 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    cells: dict[str, Cell]
+    figures: dict[str, tuple[dict[str, float], ...]]
+    """Row -> all figures of every simulation."""
+    freedom: int
+    """Rows with a published figure less fitted parameters: how many figures could have come out wrong."""
+
+    @property
+    def missed(self) -> tuple[str, ...]:
+        """Name the rows that had to be reached and were not."""
+        return tuple(name for name, cell in self.cells.items() if cell.standing == "missed")
+
+
+def reproduce(table: Table, values: Mapping[str, float] | None = None) -> Outcome:
+    """Play every row. `values` takes the place of parameters' own. Raises SpecProblems and SimulationError."""
+    figures = {name: played(table, row, values or {}) for name, row in table.rows.items()}
+    plain = {name: fmean(one[table.figure] for one in found) for name, found in figures.items()}
+    fitted = table.fitted()
+    cells = {}
+    for name, row in table.rows.items():
+        if row.published is None:
+            continue
+        simulated = compared(table, row, plain, name)
+        standing = _standing(table, row, simulated / row.published, name in fitted)
+        cells[name] = Cell(row.published, simulated, standing)
+    freedom = len(cells) - sum(own.source == "fitted" for own in table.parameters.values())
+    return Outcome(cells, figures, freedom)
+
+
+def played(table: Table, row: Row, values: Mapping[str, float]) -> tuple[dict[str, float], ...]:
+    """Simulate a row once per seed."""
+    given = [_placed(own, values.get(name, own.value)) for name, own in table.parameters.items()]
+    changes = layered(*given, row.changes)
+    return tuple(
+        simulate(compose(table.scenario, row.preset, layered(changes, {"seed": seed}))).figures()
+        for seed in range(table.seeds)
+    )
+
+
+def compared(table: Table, row: Row, plain: Mapping[str, float], name: str) -> float:
+    """Return what stands beside the published figure: the row's own, or its gain over another."""
+    if not row.over:
+        return plain[name]
+    return plain[row.over] / plain[name] if table.less_is_better else plain[name] / plain[row.over]
+
+
+def distance(cells: Mapping[str, Cell], rows: tuple[str, ...]) -> float:
+    """Return the mean squared logarithm of simulated over published."""
+    return fmean(log(cells[name].simulated / cells[name].published) ** 2 for name in rows)
+
+
+def _standing(table: Table, row: Row, ratio: float, fitted: bool) -> Standing:
+    if fitted:
+        return "fitted"
+    if abs(ratio - 1.0) <= table.tolerance:
+        return "reached"
+    return "explained" if row.why else "missed"
+
+
+def _placed(own: Parameter, value: float) -> dict[str, Any]:
+    """Write a value to all its places."""
+    return layered(*(_at(path, value * times, own.whole) for path, times in own.paths.items()))
+
+
+def _at(path: str, value: float, whole: bool) -> dict[str, Any]:
+    placed: Any = round(value) if whole else value
+    for part in reversed(path.split(".")):
+        placed = {part: placed}
+    return dict(placed)

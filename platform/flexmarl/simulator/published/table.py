@@ -1,0 +1,122 @@
+"""What a published table says, and what of the simulation is known, assumed or fitted for it.
+
+Invariants: a parameter has one value for all rows of a table; fitted ones name the rows they are fitted on, and those
+rows are never counted as reproduced; a row changes nothing but its preset, settings of its specification, and what its
+paper says that the systems do not share.
+"""
+
+from functools import cache
+from importlib import resources
+from typing import Any, Literal, Self
+
+import yaml
+from pydantic import Field, model_validator
+
+from flexmarl.contracts.base import Strict
+from flexmarl.contracts.ids import Name
+
+_LESS_IS_BETTER = frozenset({"step_s", "step_median_s", "rollout_s"})
+
+
+class Parameter(Strict):
+    """A number of the models that the rows share."""
+
+    value: float
+    source: Literal["published", "assumed", "fitted"]
+    """From the paper; chosen beforehand for a stated reason; found so that rows come out right."""
+    note: str
+    """Where it comes from, or why it is what it is."""
+    paths: dict[str, float] = Field(min_length=1)
+    """Dotted place in the scenario -> what the value is multiplied by there."""
+    between: tuple[float, float] | None = None
+    """Where a fit looks; only of a fitted one."""
+    fitted_on: tuple[str, ...] = ()
+    """Rows; only of a fitted one."""
+    whole: bool = False
+    """Rounded where it is used."""
+
+    @model_validator(mode="after")
+    def _fits_declare(self) -> Self:
+        declared = (self.between is not None, bool(self.fitted_on))
+        if declared != ((True, True) if self.source == "fitted" else (False, False)):
+            raise ValueError("fitted parameters, and only these, say where a fit looks and which rows it looks at")
+        return self
+
+
+class Row(Strict):
+    """What a paper measured of one system or setting."""
+
+    title: str
+    preset: str
+    changes: dict[str, Any] = {}
+    """Laid over the table's scenario."""
+    published: float | None
+    """Null: none of its own; it is there for others to be compared with."""
+    over: str = ""
+    """The row that the figure is a gain over; empty: it is the figure itself."""
+    why: str = ""
+    """Why it cannot be reached, with the arithmetic; empty: it has to be."""
+
+
+class Table(Strict):
+    title: str
+    source: str
+    figure: str = "step_s"
+    """Name of a figure of `Report.figures()`."""
+    tolerance: float = Field(default=0.15, gt=0.0)
+    """Share by which a row may differ."""
+    seeds: int = Field(default=1, ge=1)
+    """Simulations per row, of which the mean counts."""
+    scenario: dict[str, Any]
+    constants_of: str = ""
+    """A table whose parameters this one takes over where it states none of the same name."""
+    parameters: dict[Name, Parameter] = {}
+    rows: dict[Name, Row] = Field(min_length=1)
+    remarks: str = ""
+    """What was left out of the systems, and what the comparison does not show."""
+
+    @model_validator(mode="after")
+    def _rows_exist(self) -> Self:
+        named = {row.over for row in self.rows.values() if row.over}
+        named |= {row for own in self.parameters.values() for row in own.fitted_on}
+        if unknown := sorted(named - set(self.rows)):
+            raise ValueError(f"rows that do not exist: {', '.join(unknown)}")
+        if bare := sorted(row for row in self.fitted() if self.rows[row].published is None):
+            raise ValueError(f"nothing is published to fit on: {', '.join(bare)}")
+        return self
+
+    @property
+    def less_is_better(self) -> bool:
+        """Tell whether a gain is the other's figure over one's own."""
+        return self.figure in _LESS_IS_BETTER
+
+    def fitted(self) -> frozenset[str]:
+        """Return the rows that its own parameters are fitted on."""
+        return frozenset(row for own in self.parameters.values() for row in own.fitted_on)
+
+
+@cache
+def load_tables() -> dict[str, Table]:
+    """Read the tables, by name, with the parameters that they take over from others."""
+    folder = resources.files("flexmarl.simulator.published").joinpath("tables")
+    files = sorted((f for f in folder.iterdir() if f.name.endswith(".yaml")), key=lambda f: f.name)
+    read = {f.name.removesuffix(".yaml"): Table.model_validate(yaml.safe_load(f.read_text("utf-8"))) for f in files}
+    return {name: _with_constants(table, read) for name, table in read.items()}
+
+
+def _with_constants(table: Table, read: dict[str, Table]) -> Table:
+    if not table.constants_of:
+        return table
+    taken = {
+        name: own.model_copy(
+            update={
+                "source": "published" if own.source == "published" else "assumed",
+                "note": f"{own.note} ({own.source} for the table {table.constants_of})",
+                "between": None,
+                "fitted_on": (),
+            }
+        )
+        for name, own in read[table.constants_of].parameters.items()
+        if name not in table.parameters
+    }
+    return table.model_copy(update={"parameters": taken | table.parameters})

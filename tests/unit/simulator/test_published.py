@@ -1,0 +1,89 @@
+"""Published tables: what they may declare, how rows are judged, and that a fit finds what is to be found."""
+
+import pytest
+from pydantic import ValidationError
+
+from flexmarl.simulator.published import Table, load_tables, reproduce
+from flexmarl.simulator.published.fitting import fit
+
+SCENARIO = {
+    "spec": {
+        "agents": {"solver": {}},
+        "environment": {"type": "arithmetic"},
+        "batch": {"tasks_per_step": 2, "episodes_per_task": 2, "micro_batch_groups": 1, "rollout_groups": 1},
+        "resources": {"rollout_devices": 1, "training_devices": 1},
+    },
+    "workload": {"stages": [["solver"]], "each": {"prompt": 8, "reply": 10}},
+    "steps": 2,
+}
+WAIT = {"value": 40.0, "source": "fitted", "note": "a wait", "paths": {"workload.environment.mean": 1.0}}
+
+
+def table(**changes: object) -> Table:
+    document = {
+        "title": "A table",
+        "source": "nowhere",
+        "scenario": SCENARIO,
+        "parameters": {"wait": WAIT | {"between": (1.0, 500.0), "fitted_on": ("slow",)}},
+        "rows": {
+            "slow": {"title": "sync", "preset": "sync", "published": 102.0},
+            "fast": {"title": "other", "preset": "sync", "published": 2.0, "over": "slow",
+                     "changes": {"workload": {"environment": {"mean": 19.0}}}},
+        },
+    }  # fmt: skip
+    return Table.model_validate(document | changes)
+
+
+def test_a_fit_finds_the_wait_that_makes_its_row_right():
+    own = table()
+    found = fit(own, rounds=40)
+    outcome = reproduce(own, found)
+    assert found["wait"] == pytest.approx(100.0, rel=0.05)
+    assert outcome.cells["slow"].simulated == pytest.approx(102.0, rel=0.01)
+    assert outcome.cells["slow"].standing == "fitted"
+    assert outcome.freedom == 1
+
+
+def test_a_gain_is_the_others_time_over_ones_own():
+    cells = reproduce(table(), {"wait": 40.0}).cells
+    assert cells["fast"].simulated == pytest.approx(cells["slow"].simulated / 21.0, rel=0.1)
+    assert cells["fast"].standing == "reached"
+
+
+def test_a_row_out_of_reach_is_missed_unless_it_says_why():
+    rows = {"only": {"title": "sync", "preset": "sync", "published": 7.0}}
+    missed = reproduce(table(rows=rows, parameters={}))
+    assert missed.missed == ("only",)
+    told = reproduce(table(rows={"only": rows["only"] | {"why": "its parts add up to more"}}, parameters={}))
+    assert (told.missed, told.cells["only"].standing) == ((), "explained")
+
+
+def test_a_row_without_a_figure_of_its_own_is_only_compared_with():
+    rows = {
+        "base": {"title": "sync", "preset": "sync", "published": None},
+        "gain": {"title": "other", "preset": "sync", "published": 1.0, "over": "base"},
+    }
+    outcome = reproduce(table(rows=rows, parameters={}))
+    assert (list(outcome.cells), outcome.freedom) == (["gain"], 1)
+    with pytest.raises(ValidationError, match="nothing is published to fit on: base"):
+        table(rows=rows, parameters={"wait": WAIT | {"between": (1.0, 2.0), "fitted_on": ("base",)}})
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"parameters": {"wait": WAIT}}, "say where a fit looks"),
+        ({"parameters": {"wait": WAIT | {"source": "assumed", "between": (1, 2)}}}, "say where a fit looks"),
+        ({"parameters": {"wait": WAIT | {"between": (1, 2), "fitted_on": ("none",)}}}, "rows that do not exist: none"),
+        ({"rows": {"a": {"title": "a", "preset": "sync", "published": 1.0, "over": "b"}}}, "rows that do not exist"),
+    ],
+)
+def test_what_a_table_may_not_declare(changes: dict[str, object], text: str):
+    with pytest.raises(ValidationError, match=text):
+        table(**changes)
+
+
+@pytest.mark.parametrize("name", load_tables())
+def test_fitted_values_lie_where_the_fit_looks(name: str):
+    for own in load_tables()[name].parameters.values():
+        assert own.between is None or own.between[0] <= own.value <= own.between[1]
