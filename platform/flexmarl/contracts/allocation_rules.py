@@ -117,6 +117,12 @@ def _places_missing(spec: ExperimentSpec) -> Iterator[Problem]:
         )
 
 
+def _too_few_places(spec: ExperimentSpec) -> bool:
+    """Tell whether engines cannot hold every policy somewhere at the same time."""
+    resources = spec.resources
+    return resources.rollout_devices * (resources.engine_policies or 0) < len(spec.policies)
+
+
 def _colocated(spec: ExperimentSpec) -> Iterator[Problem]:
     """What cannot be where engines and trainers have the same devices in turns."""
     resources, mechanisms = spec.resources, spec.mechanisms
@@ -141,13 +147,21 @@ def _colocated(spec: ExperimentSpec) -> Iterator[Problem]:
             detail="A vLLM engine gives its memory up with its process alone, and a trainer beside it needs it.",
             hint="Set torch, or type: agent_centric in /mechanisms/allocation.",
         )
-    if resources.has_places(len(spec.policies)):
+    if resources.has_places(len(spec.policies)) and mechanisms.mover.type != "static":
+        yield Problem(
+            pointer="/mechanisms/mover/type",
+            code="not_with_colocated",
+            detail="Places of engines move while queues are long; engines that sleep have none.",
+            hint="Set static, or type: agent_centric in /mechanisms/allocation.",
+        )
+    if resources.has_places(len(spec.policies)) and _too_few_places(spec):
         yield Problem(
             pointer="/resources/engine_policies",
             code="not_with_colocated",
-            detail="Engines that share their places among policies load them as they are asked; while they sleep "
-            "nobody asks.",
-            hint="Set null, or type: agent_centric in /mechanisms/allocation.",
+            detail="Engines that sleep in turns load what they serve when they wake, so each policy needs a place of "
+            f"its own; {resources.rollout_devices} engines have "
+            f"{resources.rollout_devices * (resources.engine_policies or 0)} for {len(spec.policies)} policies.",
+            hint="Set null, or more rollout_devices, or type: agent_centric in /mechanisms/allocation.",
         )
     if mechanisms.publication.type != "cohort":
         yield Problem(

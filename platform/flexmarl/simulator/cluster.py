@@ -114,7 +114,7 @@ class Cluster:
         if command.use is e.DeviceUse.TRAINER:
             self._training.host(lease, life)
         else:
-            self.playing.engines[lease] = Engine(self.clock, self.trace, self._machine.engine, lease)
+            self.playing.engines[lease] = Engine(self.clock, self.trace, self._machine.wide_engine, lease)
         self.driver.tell(e.ChildReady(lease_id=lease, use=command.use, incarnation=life))
 
     def _release(self, lease_id: int) -> None:

@@ -38,6 +38,8 @@ class Episode:
     """It plays beside a first one."""
     stages: deque[tuple[str, ...]]
     """Still to be asked."""
+    held: deque[Turn] = field(default_factory=deque)
+    """Of this stage, behind those who may be asked at once."""
     asked: dict[str, Turn] = field(default_factory=dict)
     turns: dict[str, int] = field(default_factory=dict)
     """Role -> turns asked so far."""
@@ -164,10 +166,13 @@ class Playing:
         self._ask_stage(episode, key)
 
     def _ask_stage(self, episode: Episode, key: int) -> None:
-        """Ask the roles of the next stage, all beside each other."""
+        """Ask the roles of the next stage, as many beside each other as may be asked at once."""
         for role in episode.stages.popleft():
             episode.asked[role] = self._turn(episode, role, key)
-        for turn in list(episode.asked.values()):
+        turns = list(episode.asked.values())
+        at_once = self._spec.mechanisms.parallel.agents or len(turns)
+        episode.held.extend(turns[at_once:])
+        for turn in turns[:at_once]:
             self._route(turn)
 
     def _turn(self, episode: Episode, role: str, key: int) -> Turn:
@@ -202,6 +207,8 @@ class Playing:
         if segments:
             segments += (turn.version, turn.reply - sum(segments[1::2]))
         episode.samples.append(SampleRef(role=role, turn=number, tokens=turn.reply, segments=segments))
+        if episode.held:
+            self._route(episode.held.popleft())
         if not episode.asked:
             episode.stage += 1
             seconds = self._workload.environment.draw(chance.mixed(episode.key, _ENVIRONMENT + 1000 * episode.stage))
