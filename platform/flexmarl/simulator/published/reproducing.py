@@ -75,8 +75,10 @@ def compared(table: Table, row: Row, plain: Mapping[str, float], name: str) -> f
     return plain[row.over] / plain[name] if table.less_is_better else plain[name] / plain[row.over]
 
 
-def distance(cells: Mapping[str, Cell], rows: tuple[str, ...]) -> float:
-    """Return the mean squared logarithm of simulated over published."""
+def distance(table: Table, cells: Mapping[str, Cell], rows: tuple[str, ...]) -> float:
+    """Return how far rows are off, as the table's criterion says."""
+    if table.criterion == "worst":
+        return max(abs(cells[name].error) for name in rows)
     return fmean(log(cells[name].simulated / cells[name].published) ** 2 for name in rows)
 
 
