@@ -60,7 +60,7 @@ def reproduce(table: Table, values: Mapping[str, float] | None = None) -> Outcom
 
 def played(table: Table, row: Row, values: Mapping[str, float]) -> tuple[dict[str, float], ...]:
     """Simulate a row once per seed."""
-    given = [_placed(own, values.get(name, own.value)) for name, own in table.parameters.items()]
+    given = [placed(own, values.get(name, own.value)) for name, own in table.parameters.items()]
     changes = layered(*given, row.changes)
     return tuple(
         simulate(compose(table.scenario, row.preset, layered(changes, {"seed": seed}))).figures()
@@ -90,7 +90,7 @@ def _standing(table: Table, row: Row, simulated: float, fitted: bool) -> Standin
     return "explained" if row.why else "missed"
 
 
-def _placed(own: Parameter, value: float) -> dict[str, Any]:
+def placed(own: Parameter, value: float) -> dict[str, Any]:
     """Write a value to all its places."""
     return layered(*(_at(path, value * times, own.whole) for path, times in own.paths.items()))
 
