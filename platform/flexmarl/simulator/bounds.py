@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from flexmarl.orchestrator.plan import make_plan
-from flexmarl.simulator.draws import Draws, Script
+from flexmarl.simulator.draws import Script, Scripts
 from flexmarl.simulator.scenario import Scenario
 
 
@@ -64,7 +64,7 @@ def least(scenario: Scenario) -> Bound:
     """Return the bound of the first steps of a scenario, those that warm it up among them."""
     spec, model = scenario.spec, scenario.machine
     roles = {role: number for number, role in enumerate(sorted(spec.agents))}
-    draws, members = Draws(scenario.workload, roles, scenario.seed), spec.batch.episodes_per_task
+    draws, members = Scripts(scenario.workload, roles, scenario.seed), spec.batch.episodes_per_task
     work, terms = _Work(scenario), defaultdict[str, list[float]](list)
     for cohort in range(scenario.warm_up + scenario.steps):
         first = cohort * spec.batch.tasks_per_step

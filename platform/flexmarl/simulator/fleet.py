@@ -4,7 +4,7 @@ Invariants: what is remembered of who holds what is forgotten whenever an engine
 loads are the engines' own, so that nobody counts what is sent twice.
 """
 
-from collections.abc import ItemsView, ValuesView
+from collections.abc import Callable, ItemsView, ValuesView
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -25,6 +25,10 @@ class Fleet:
     def __init__(self, router: Router) -> None:
         self.asked: dict[str, int] = {}
         """Policy -> turns that an engine has."""
+        self.changes = 0
+        """How often something has changed in who holds what."""
+        self.asked_for: Callable[[Turn], None] | None = None
+        """Told of every turn that looks for an engine."""
         self._router = router
         self._engines: dict[int, Engine] = {}
         self._able: dict[tuple[str, int, bool], Able] = {}
@@ -32,13 +36,13 @@ class Fleet:
     def add(self, engine: Engine) -> None:
         """Let turns go to an engine."""
         self._engines[engine.lease_id] = engine
-        engine.held.watch(self._able.clear)
+        engine.held.watch(self._forget)
         engine.asked = self.asked
-        self._able.clear()
+        self._forget()
 
     def remove(self, lease_id: int) -> Engine | None:
         """Let no more turns go to an engine; return it if it is known."""
-        self._able.clear()
+        self._forget()
         return self._engines.pop(lease_id, None)
 
     def get(self, lease_id: int) -> Engine | None:
@@ -55,6 +59,8 @@ class Fleet:
 
     def send(self, turn: Turn) -> bool:
         """Let the router choose who answers a turn. Return False when nobody holds what it asks for."""
+        if self.asked_for is not None:
+            self.asked_for(turn)
         follows = turn.follow != ""
         able = self._able.get((turn.policy, turn.pin.version, follows))
         if able is None:
@@ -68,6 +74,14 @@ class Fleet:
         elif able.loads:
             able.engines[able.loads[0].engine].ask(turn)
         return len(able.loads) > 0
+
+    def holding(self, turn: Turn) -> tuple[int, ...]:
+        """List who may answer a turn, by lease."""
+        return tuple(lease for lease, one in self._engines.items() if one.held.answering(turn) is not None)
+
+    def _forget(self) -> None:
+        self._able.clear()
+        self.changes += 1
 
     def _holding(self, turn: Turn) -> Able:
         held = {one.name: one for one in self._engines.values() if one.held.answering(turn) is not None}

@@ -16,14 +16,13 @@ from pydantic import TypeAdapter
 from flexmarl.algorithms.routing import ROUTERS
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
-from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 from flexmarl.simulator import chance
 from flexmarl.simulator.clock import Clock
-from flexmarl.simulator.draws import FAILS, Draws, Script
+from flexmarl.simulator.draws import FAILS, Draws, Script, Scripts, Sheet
 from flexmarl.simulator.engines import Turn
 from flexmarl.simulator.fleet import Fleet
-from flexmarl.simulator.scenario import Workload
+from flexmarl.simulator.scenario import Scenario, Workload
 
 Told = Callable[[e.Event], None]
 SampleId = tuple[int, int, int, str, int]
@@ -40,7 +39,7 @@ class Episode:
     attempt: int
     twin: bool
     """It plays beside a first one."""
-    script: Script
+    script: Script | Sheet
     began: float
     held: deque[Turn] = field(default_factory=deque)
     """Turns of this stage behind those that may be asked at once."""
@@ -49,7 +48,13 @@ class Episode:
     """What its samples are made of."""
     stage: int = 0
     """Stages asked so far."""
+    played: bool = False
+    """Its environment is done; it waits for its reward."""
     over: bool = False
+
+    def made(self) -> float:
+        """Count the reply tokens that it has; of a reply that an engine is at, those of its last look."""
+        return sum(row["tokens"] for row in self.rows) + sum(turn.made for turn in self.asked.values())
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -98,18 +103,21 @@ class Places:
 
 
 class Playing:
-    def __init__(self, clock: Clock, spec: ExperimentSpec, workload: Workload, seed: int, told: Told) -> None:
+    def __init__(self, clock: Clock, scenario: Scenario, told: Told) -> None:
+        spec, workload = scenario.spec, scenario.workload
         self.engines = Fleet(ROUTERS.get(spec.mechanisms.router)())
         """Those that are ready."""
         self.tokens: dict[SampleId, int] = {}
         """Reply tokens of every sample of a settled group, until they are forgotten."""
         self._clock, self._spec, self._workload, self._told = clock, spec, workload, told
-        self._draws = Draws(workload, {role: number for number, role in enumerate(sorted(spec.agents))}, seed)
+        roles = {role: number for number, role in enumerate(sorted(spec.agents))}
+        self._draws: Draws[Any] = self._drawn(workload, roles, scenario.seed)
         self._widths = [len(stage) for stage in workload.stages]
         self._policies = {role: spec.policy_of(role) for role in spec.agents}
         self._groups: dict[int, list[Group]] = {}
         self._starved: dict[str, list[Turn]] = {}
         """Policy -> turns whose weights no engine holds."""
+        self._learn_s = scenario.machine.delays.pick_up
         self._places = Places(spec.mechanisms.parallel.episodes)
 
     def play(self, no: int, command: c.PlayGroups) -> None:
@@ -130,8 +138,24 @@ class Playing:
                 for episode in list(group.playing):
                     self._abandon(episode)
 
+    def open_commands(self) -> list[int]:
+        """List the commands of which something is played."""
+        return [no for no, groups in self._groups.items() if not all(group.over for group in groups)]
+
+    def break_off(self, no: int) -> tuple[c.PlayGroups | None, float]:
+        """Forget what is played of a command; returns what of it is to be played again, and the tokens it had."""
+        left = [group for group in self._groups[no] if not group.over]
+        begun = [episode for group in left for episode in group.playing]
+        self.withdraw([no])
+        tokens = sum(episode.made() for episode in begun)
+        orders = tuple(group.order for group in left)
+        return left[0].command.model_copy(update={"groups": orders}) if left else None, tokens
+
     def weights(self, policy: str) -> None:
-        """Ask again for turns whose weights an engine may hold now."""
+        """Let turns be asked again whose weights an engine holds now, as soon as workers have learned of it."""
+        self._clock.after(self._learn_s, self._ask_again, policy)
+
+    def _ask_again(self, policy: str) -> None:
         for turn in self._starved.pop(policy, ()):
             if turn.phase == "asked":
                 self._route(turn)
@@ -140,6 +164,8 @@ class Playing:
         """Let a turn go on at another engine."""
         if turn.engine is not None:
             turn.engine.drop(turn)
+        if turn.follow == "restart_turn":
+            turn.made, turn.segments = 0.0, ()
         self._route(turn)
 
     def demand(self) -> dict[str, e.TurnsAsked]:
@@ -163,15 +189,29 @@ class Playing:
         self._places.enter(begin)
 
     def _begin(self, group: Group, member: int, attempt: int, twin: bool) -> None:
-        script = self._draws.script(group.order.draw, member, group.order.members, attempt)
+        script: Script | Sheet = self._draws.script(group.order.draw, member, group.order.members, attempt)
         if twin:
             script = self._draws.beside(script)
         episode = Episode(group, member, attempt, twin, script, self._clock.now)
         group.playing.append(episode)
+        self._start(episode)
+
+    def _drawn(self, workload: Workload, roles: dict[str, int], seed: int) -> Draws[Any]:
+        return Scripts(workload, roles, seed)
+
+    def _start(self, episode: Episode) -> None:
         self._ask_stage(episode)
+
+    def _stop(self, episode: Episode) -> None:
+        """Take an episode off its engines."""
+        for turn in episode.asked.values():
+            if turn.engine is not None:
+                turn.engine.drop(turn)
+            turn.phase = "ended"
 
     def _ask_stage(self, episode: Episode) -> None:
         """Ask the roles of the next stage, as many beside each other as may be asked at once."""
+        assert isinstance(episode.script, Script)
         command, asked, policies = episode.group.command, episode.asked, self._policies
         width = self._widths[episode.stage % len(self._widths)]
         episode.stage += 1
@@ -200,8 +240,9 @@ class Playing:
             return
         del episode.asked[turn.role]
         segments = turn.segments
-        if segments:
-            segments += (turn.version, turn.reply - sum(segments[1::2]))
+        left = turn.reply - sum(segments[1::2])
+        if left and (segments or turn.version != turn.pin.version):
+            segments += (turn.version, left)
         episode.rows.append({"role": turn.role, "turn": turn.number, "tokens": turn.reply, "segments": segments})
         if episode.held:
             self._route(episode.held.popleft())
@@ -214,17 +255,23 @@ class Playing:
         if episode.stage < len(episode.script.waits):
             self._ask_stage(episode)
             return
+        self._played(episode, self._clock.now)
+
+    def _played(self, episode: Episode, when: float) -> None:
+        """Let the reward of an episode be found whose environment was done at a moment."""
+        episode.played = True
         if not episode.twin:
             self._places.leave()
-        self._clock.after(episode.script.reward_s, self._rewarded, episode)
+        self._clock.at(when + episode.script.reward_s, self._rewarded, episode)
 
     def _rewarded(self, episode: Episode) -> None:
         if episode.over:
             return
-        group, workload = episode.group, self._workload
+        group = episode.group
         episode.over = True
         group.playing.remove(episode)
-        failed = workload.failure and chance.uniform(episode.script.key, FAILS) < workload.failure
+        share = self._workload.failing(self._clock.now)
+        failed = share and chance.uniform(episode.script.key, FAILS) < share
         if failed and episode.attempt < self._spec.batch.max_attempts:
             self._begin(group, episode.member, episode.attempt + 1, episode.twin)
             return
@@ -283,11 +330,8 @@ class Playing:
         """Take an episode that counts no more off its engines; it gives its place up."""
         episode.over = True
         episode.group.playing.remove(episode)
-        for turn in episode.asked.values():
-            if turn.engine is not None:
-                turn.engine.drop(turn)
-            turn.phase = "ended"
-        if not episode.twin and (episode.asked or episode.stage < len(episode.script.waits)):
+        self._stop(episode)
+        if not episode.twin and not episode.played:
             self._places.leave()
 
     def _tell(self, group: Group, episodes: tuple[EpisodeOutcome, ...], part: bool = False) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flexmarl.simulator import chance
-from flexmarl.simulator.draws import ENVIRONMENT, REWARD, ROUNDS, SCORE, SLOW, TWIN, Draws, values
+from flexmarl.simulator.draws import ENVIRONMENT, REWARD, ROUNDS, SCORE, SLOW, TWIN, Scripts, values
 from flexmarl.simulator.scenario import RoleLoad, Spread, Workload
 
 ROLES = {"a": 0, "b": 1}
@@ -42,7 +42,7 @@ def machines(key: int, stages: int) -> tuple[list[float], float, float]:
 
 @pytest.mark.parametrize("attempt", [1, 2])
 def test_a_script_is_what_its_key_says(attempt: int):
-    draws = Draws(WORKLOAD, ROLES, seed=5)
+    draws = Scripts(WORKLOAD, ROLES, seed=5)
     for draw, member in [(0, 0), (0, 1), (70, 3), (3, 2), (1 << 40, 1)]:
         script = draws.script(draw, member, 4, attempt)
         turns, waits, reward_s, score = by_hand(5, draw, member, attempt)
@@ -50,14 +50,14 @@ def test_a_script_is_what_its_key_says(attempt: int):
 
 
 def test_it_does_not_matter_who_is_drawn_with_it_or_how_often():
-    one, other = Draws(WORKLOAD, ROLES, seed=5), Draws(WORKLOAD, ROLES, seed=5)
+    one, other = Scripts(WORKLOAD, ROLES, seed=5), Scripts(WORKLOAD, ROLES, seed=5)
     alone = list(one.script(9, 3, 64, 1).turns)
     assert alone == list(other.script(9, 3, 8, 1).turns)
     assert alone == list(one.script(9, 3, 64, 1).turns), "a group that is played again says the same"
 
 
 def test_a_second_environment_takes_times_of_its_own():
-    draws = Draws(WORKLOAD, ROLES, seed=5)
+    draws = Scripts(WORKLOAD, ROLES, seed=5)
     first = draws.script(2, 1, 4, 1)
     twin = draws.beside(first)
     assert (twin.waits, twin.reward_s, twin.score) == machines(chance.mixed(first.key, TWIN), len(first.waits))
