@@ -131,7 +131,9 @@ class Parallel(Strict):
     other."""
 
 
-RouterName = Literal["least_loaded", "prefix_affinity", "length_aware", "hardware_class", "version_aware"]
+RouterName = Literal[
+    "least_loaded", "prefix_affinity", "length_aware", "skew_aware", "hardware_class", "version_aware"
+]
 
 
 class Mechanisms(Strict):
