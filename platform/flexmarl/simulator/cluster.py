@@ -114,12 +114,12 @@ class Cluster:
         if command.use is e.DeviceUse.TRAINER:
             self._training.host(lease, life)
         else:
-            self.playing.engines[lease] = Engine(self.clock, self.trace, self._machine.engine, lease)
+            self.playing.engines.add(Engine(self.clock, self.trace, self._machine.engine, lease))
         self.driver.tell(e.ChildReady(lease_id=lease, use=command.use, incarnation=life))
 
     def _release(self, lease_id: int) -> None:
         self._training.release(lease_id)
-        engine = self.playing.engines.pop(lease_id, None)
+        engine = self.playing.engines.remove(lease_id)
         if engine is not None:
             for policy in list(engine.held.newest):
                 for turn in engine.asked_of(policy):

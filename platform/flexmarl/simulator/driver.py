@@ -1,7 +1,7 @@
 """A model of the driver: facts reach the real core one after the other, each after what the platform itself takes.
 
-Invariants: the core alone decides; a deadline that it named is kept unless it names another first; nothing is told to a
-run that has ended.
+Invariants: the core alone decides, and the clock halts behind each of its decisions; a deadline that it named is kept
+unless it names another first; nothing is told to a run that has ended.
 """
 
 from collections import deque
@@ -49,6 +49,7 @@ class Driver:
         self._carry_out(decision)
         if decision.status in TERMINAL:
             self.ended = f"{decision.status}: {decision.reason_text}"
+        self._clock.halt()
         self._watch += 1
         if decision.deadline is not None:
             self._clock.at(decision.deadline, self._due, self._watch)

@@ -6,20 +6,22 @@ command is void; every member has one outcome.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
-from flexmarl.algorithms.routing import ROUTERS, EngineLoad, RouteRequest
+from flexmarl.algorithms.routing import ROUTERS
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
 from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 from flexmarl.simulator import chance
 from flexmarl.simulator.clock import Clock
-from flexmarl.simulator.engines import Engine, Turn
+from flexmarl.simulator.draws import FAILS, REWARD, SCORE, TWIN, Asked, Draws
+from flexmarl.simulator.engines import Turn
+from flexmarl.simulator.fleet import Fleet
 from flexmarl.simulator.scenario import Workload
 
-_ROUNDS, _ENVIRONMENT, _REWARD, _FAILS, _SCORE, _TWIN, _SLOW = range(1, 8)
 Told = Callable[[e.Event], None]
 SampleId = tuple[int, int, int, str, int]
 """(draw, member, attempt, role, turn)"""
@@ -36,15 +38,23 @@ class Episode:
     """Of all that happens in it by chance."""
     twin: bool
     """It plays beside a first one."""
-    stages: deque[tuple[str, ...]]
+    turns: Iterator[Asked]
     """Still to be asked."""
+    waits: list[float]
+    """What the environment takes behind each stage."""
+    began: float
     asked: dict[str, Turn] = field(default_factory=dict)
-    turns: dict[str, int] = field(default_factory=dict)
-    """Role -> turns asked so far."""
     samples: list[SampleRef] = field(default_factory=list)
-    began: float = 0.0
     stage: int = 0
+    """Stages asked so far."""
     over: bool = False
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class EpisodeTurn(Turn):
+    episode: Episode
+    role: str
+    number: int
 
 
 @dataclass(slots=True, eq=False)
@@ -87,14 +97,14 @@ class Places:
 
 class Playing:
     def __init__(self, clock: Clock, spec: ExperimentSpec, workload: Workload, seed: int, told: Told) -> None:
-        self.engines: dict[int, Engine] = {}
-        """By lease; those that are ready."""
+        self.engines = Fleet(ROUTERS.get(spec.mechanisms.router)())
+        """Those that are ready."""
         self.tokens: dict[SampleId, int] = {}
         """Reply tokens of every sample of a settled group, until they are forgotten."""
         self._clock, self._spec, self._workload, self._told = clock, spec, workload, told
-        self._seed = chance.mixed(0, seed)
-        self._router = ROUTERS.get(spec.mechanisms.router)()
-        self._roles = {role: number for number, role in enumerate(sorted(spec.agents))}
+        self._draws = Draws(workload, {role: number for number, role in enumerate(sorted(spec.agents))}, seed)
+        self._widths = [len(stage) for stage in workload.stages]
+        self._policies = {role: spec.policy_of(role) for role in spec.agents}
         self._groups: dict[int, list[Group]] = {}
         self._starved: dict[str, list[Turn]] = {}
         """Policy -> turns whose weights no engine holds."""
@@ -134,8 +144,8 @@ class Playing:
         """Count the turns of each policy that no engine and that an engine has."""
         held: dict[str, int] = {}
         for engine in self.engines.values():
-            for policy in engine.held.newest:
-                held[policy] = held.get(policy, 0) + len(engine.asked_of(policy))
+            for policy, count in engine.asked.items():
+                held[policy] = held.get(policy, 0) + count
         starved = {name: sum(t.phase == "asked" for t in turns) for name, turns in self._starved.items()}
         names = {name for name in (*held, *starved) if held.get(name) or starved.get(name)}
         return {n: e.TurnsAsked(waiting=starved.get(n, 0), in_flight=held.get(n, 0)) for n in sorted(names)}
@@ -154,70 +164,54 @@ class Playing:
         self._places.enter(begin)
 
     def _begin(self, group: Group, member: int, attempt: int, twin: bool) -> None:
-        key = chance.mixed(chance.mixed(self._seed, group.order.draw), member)
-        key = chance.mixed(key, attempt) if attempt > 1 else key
-        rounds = max(1, round(self._workload.rounds.draw(chance.mixed(key, _ROUNDS))))
-        stages = deque(self._workload.stages * rounds)
-        chances = chance.mixed(key, _TWIN) if twin else key  # what is said is the same, what machines take is not
-        episode = Episode(group, member, attempt, chances, twin, stages, began=self._clock.now)
+        key, turns, waits = self._draws.script(group.order.draw, member, group.order.members, attempt)
+        if twin:  # what is said is the same, what machines take is not
+            key = chance.mixed(key, TWIN)
+            waits = self._draws.waits(key, len(waits))
+        episode = Episode(group, member, attempt, key, twin, turns, waits, self._clock.now)
         group.playing.append(episode)
-        self._ask_stage(episode, key)
+        self._ask_stage(episode)
 
-    def _ask_stage(self, episode: Episode, key: int) -> None:
+    def _ask_stage(self, episode: Episode) -> None:
         """Ask the roles of the next stage, all beside each other."""
-        for role in episode.stages.popleft():
-            episode.asked[role] = self._turn(episode, role, key)
-        for turn in list(episode.asked.values()):
+        command, asked, policies = episode.group.command, episode.asked, self._policies
+        width = self._widths[episode.stage % len(self._widths)]
+        episode.stage += 1
+        for role, number, prompt, reply in islice(episode.turns, width):
+            policy = policies[role]
+            asked[role] = EpisodeTurn(
+                policy, command.pins[policy], command.follows.get(policy, ""), prompt, reply, self._answered,
+                episode=episode, role=role, number=number,
+            )  # fmt: skip
+        for turn in list(asked.values()):
             self._route(turn)
 
-    def _turn(self, episode: Episode, role: str, key: int) -> Turn:
-        number = episode.turns[role] = episode.turns.get(role, -1) + 1
-        here = chance.mixed(chance.mixed(key, 100 + self._roles[role]), number)
-        load, policy = self._workload.load(role), self._spec.policy_of(role)
-        prompt, reply = load.prompt.draw(chance.mixed(here, 1)), load.reply.draw(chance.mixed(here, 2))
-        command = episode.group.command
-
-        def done(turn: Turn) -> None:
-            self._answered(episode, role, number, turn, key)
-
-        return Turn(policy, command.pins[policy], command.follows.get(policy, ""), prompt, max(1, round(reply)), done)
-
     def _route(self, turn: Turn) -> None:
-        able = [engine for engine in self.engines.values() if engine.held.answering(turn) is not None]
-        if not able:
+        if not self.engines.send(turn):
             self._starved.setdefault(turn.policy, []).append(turn)
-            return
-        if len(able) == 1:
-            able[0].ask(turn)
-            return
-        loads = [EngineLoad(one.name, running=one.running, waiting=one.waiting) for one in able]
-        choice = self._router(RouteRequest(int(turn.prompt), turn.reply - turn.made), loads)
-        next(one for one in able if one.name == choice.engine).ask(turn)
 
-    def _answered(self, episode: Episode, role: str, number: int, turn: Turn, key: int) -> None:
+    def _answered(self, turn: Turn) -> None:
+        assert isinstance(turn, EpisodeTurn)
+        episode = turn.episode
         if episode.over:
             return
-        del episode.asked[role]
-        segments = tuple(turn.segments)
+        del episode.asked[turn.role]
+        segments = turn.segments
         if segments:
             segments += (turn.version, turn.reply - sum(segments[1::2]))
-        episode.samples.append(SampleRef(role=role, turn=number, tokens=turn.reply, segments=segments))
+        episode.samples.append(SampleRef(role=turn.role, turn=turn.number, tokens=turn.reply, segments=segments))
         if not episode.asked:
-            episode.stage += 1
-            seconds = self._workload.environment.draw(chance.mixed(episode.key, _ENVIRONMENT + 1000 * episode.stage))
-            if episode.stage == 1:
-                seconds += self._workload.slow_start.draw(chance.mixed(episode.key, _SLOW))
-            self._clock.after(seconds, self._stage_done, episode, key)
+            self._clock.after(episode.waits[episode.stage - 1], self._stage_done, episode)
 
-    def _stage_done(self, episode: Episode, key: int) -> None:
+    def _stage_done(self, episode: Episode) -> None:
         if episode.over:
             return
-        if episode.stages:
-            self._ask_stage(episode, key)
+        if episode.stage < len(episode.waits):
+            self._ask_stage(episode)
             return
         if not episode.twin:
             self._places.leave()
-        self._clock.after(self._workload.reward.draw(chance.mixed(episode.key, _REWARD)), self._rewarded, episode)
+        self._clock.after(self._workload.reward.draw(chance.mixed(episode.key, REWARD)), self._rewarded, episode)
 
     def _rewarded(self, episode: Episode) -> None:
         if episode.over:
@@ -225,7 +219,7 @@ class Playing:
         group, workload = episode.group, self._workload
         episode.over = True
         group.playing.remove(episode)
-        failed = workload.failure and chance.uniform(episode.key, _FAILS) < workload.failure
+        failed = workload.failure and chance.uniform(episode.key, FAILS) < workload.failure
         if failed and episode.attempt < self._spec.batch.max_attempts:
             self._begin(group, episode.member, episode.attempt + 1, episode.twin)
             return
@@ -237,7 +231,7 @@ class Playing:
         group, finished = episode.group, status is EpisodeStatus.FINISHED
         for other in [one for one in group.playing if one.member == episode.member]:
             self._abandon(other)
-        score = round(chance.uniform(chance.mixed(episode.key, _SCORE), 1), 3) if finished else 0.0
+        score = round(chance.uniform(chance.mixed(episode.key, SCORE), 1), 3) if finished else 0.0
         outcome = EpisodeOutcome(
             member=episode.member, attempt=episode.attempt, status=status, replaced=episode.twin and finished,
             reason="" if finished else "simulated: attempts broke off", team_score=score,
@@ -287,7 +281,7 @@ class Playing:
             if turn.engine is not None:
                 turn.engine.drop(turn)
             turn.phase = "ended"
-        if not episode.twin and (episode.asked or episode.stages):
+        if not episode.twin and (episode.asked or episode.stage < len(episode.waits)):
             self._places.leave()
 
     def _tell(self, group: Group, episodes: tuple[EpisodeOutcome, ...], part: bool = False) -> None:

@@ -18,7 +18,7 @@ def simulate(scenario: Scenario) -> Report:
     driver, done = cluster.driver, cluster.log.stepped
     cluster.start()
     while len(done) < wanted:
-        if not cluster.clock.step():
+        if not cluster.clock.play():
             state = driver.core.state
             raise SimulationError(
                 f"After {cluster.clock.now:.0f} s nothing is left to happen; {len(done)} of {wanted} steps are done "

@@ -134,20 +134,20 @@ def test_what_is_not_simulated_is_refused():
 
 def test_nothing_is_lost_on_the_way(monkeypatch: pytest.MonkeyPatch):
     """Every turn that is asked ends, is cancelled or is still somewhere; engines make no token of anybody else."""
-    asked = []
-    make = Playing._turn
+    routed: dict[int, Any] = {}
+    route = Playing._route
 
-    def counted(self: Playing, *arguments: Any) -> Any:
-        asked.append(make(self, *arguments))
-        return asked[-1]
+    def counted(self: Playing, turn: Any) -> None:
+        routed[id(turn)] = turn
+        route(self, turn)
 
-    monkeypatch.setattr(Playing, "_turn", counted)
+    monkeypatch.setattr(Playing, "_route", counted)
     given = told("bounded_async", failure=0.1)
     cluster = Cluster(given)
     cluster.start()
     while len(cluster.log.stepped) < 4:
         assert cluster.clock.step()
-    engines = cluster.playing.engines.values()
+    engines, asked = cluster.playing.engines.values(), list(routed.values())
     on_their_way = [turn for turn in asked if turn.phase != "ended"]
     held = [turn for engine in engines for policy in engine.held.newest for turn in engine.asked_of(policy)]
     assert {id(turn) for turn in held} <= {id(turn) for turn in on_their_way}
@@ -166,14 +166,13 @@ def test_nothing_is_lost_on_the_way(monkeypatch: pytest.MonkeyPatch):
 )
 def test_engines_make_nothing_for_what_counts_no_more(redundancy: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
     whose = {}
-    make = Playing._turn
+    route = Playing._route
 
-    def noted(self: Playing, episode: Any, *arguments: Any) -> Any:
-        turn = make(self, episode, *arguments)
-        whose[id(turn)] = (turn, episode)
-        return turn
+    def noted(self: Playing, turn: Any) -> None:
+        whose[id(turn)] = (turn, turn.episode)
+        route(self, turn)
 
-    monkeypatch.setattr(Playing, "_turn", noted)
+    monkeypatch.setattr(Playing, "_route", noted)
     cluster = Cluster(told(spec={"mechanisms": {"redundancy": redundancy}}))
     cluster.start()
     while len(cluster.log.stepped) < 3:
