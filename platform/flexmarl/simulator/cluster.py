@@ -114,7 +114,8 @@ class Cluster:
         if command.use is e.DeviceUse.TRAINER:
             self._training.host(lease, life)
         else:
-            self.playing.engines.add(Engine(self.clock, self.trace, self._machine.engine, lease))
+            longest = self._spec.mechanisms.router == "skew_aware"
+            self.playing.engines.add(Engine(self.clock, self.trace, self._machine.engine, lease, longest))
         self.driver.tell(e.ChildReady(lease_id=lease, use=command.use, incarnation=life))
 
     def _release(self, lease_id: int) -> None:

@@ -93,6 +93,8 @@ class Draws:
 
     def __init__(self, workload: Workload, roles: dict[str, int], seed: int) -> None:
         self._workload, self._round = workload, _Round(workload, roles)
+        self.widths = [len(stage) for stage in workload.stages]
+        """Turns of each stage of a round."""
         self._seed = chance.mixed(0, seed)
         self._ahead: dict[tuple[int, int], Script] = {}
         self._drawn: set[tuple[int, int]] = set()

@@ -31,7 +31,10 @@ class Turn:
     prompt: float
     reply: int
     done: Callable[["Turn"], None]
+    role: str = ""
     scale: float = 1.0
+    expected: float = 0.0
+    """Tokens that were expected of it when an engine took it."""
     made: float = 0.0
     """Tokens that exist."""
     segments: tuple[int, ...] = ()
@@ -45,6 +48,16 @@ class Turn:
     """When its prompt is computed."""
     phase: str = "asked"
     """asked, queued, prompt, reply or ended."""
+
+    @property
+    def task(self) -> str:
+        """Return what replies share that are the most alike; empty: nothing."""
+        return ""
+
+    @property
+    def key(self) -> int:
+        """Return what chances of its own are drawn by."""
+        return 0
 
     @property
     def cells(self) -> float:
@@ -182,7 +195,10 @@ class Busy:
 
 
 class Engine:
-    def __init__(self, clock: Clock, trace: Trace, model: EngineModel, lease_id: int) -> None:
+    def __init__(
+        self, clock: Clock, trace: Trace, model: EngineModel, lease_id: int, longest_first: bool = False
+    ) -> None:
+        """`longest_first`: whoever waits for a slot is served by what is expected of it, not by when it came."""
         self.lease_id = lease_id
         self.load = EngineLoad(f"engine-{lease_id:05d}")
         """As a router sees it: always up to date."""
@@ -194,6 +210,7 @@ class Engine:
         self._prompts: dict[int, Turn] = {}
         self._batch = Batch(model)
         self._busy = Busy(trace, lease_id)
+        self._longest_first = longest_first
         self._cells = 0.0
         self._prompts_until = 0.0
 
@@ -228,12 +245,19 @@ class Engine:
         assert pin is not None, f"{self.name} holds nothing for a turn of {turn.policy}"
         turn.engine, turn.version = self, pin.version
         self.asked[turn.policy] = self.asked.get(turn.policy, 0) + 1
+        self.load.tokens += turn.expected
         if not self._queue and self._fits(turn):
             self._begin(turn)
         else:
             turn.phase = "queued"
-            self._queue.append(turn)
+            self._queue.insert(self._place(turn), turn)
             self.load.waiting += 1
+
+    def _place(self, turn: Turn) -> int:
+        place = len(self._queue)
+        while self._longest_first and place and self._queue[place - 1].expected < turn.expected:
+            place -= 1
+        return place
 
     def drop(self, turn: Turn) -> None:
         """Forget a request: it was cancelled, or goes on elsewhere with the tokens it has."""
@@ -249,6 +273,7 @@ class Engine:
             self._cells -= turn.cells
             self.load.running -= 1
         turn.engine, turn.phase = None, "asked"
+        self.load.tokens -= turn.expected
         self.asked[turn.policy] -= 1
         self._admit()
         self._look()
@@ -273,7 +298,7 @@ class Engine:
         return running < model.slots and (not running or self._cells + turn.cells <= model.kv_tokens)
 
     def _admit(self) -> None:
-        """Give slots and cache to whoever waits, first come first served."""
+        """Give slots and cache to whoever waits, in the order of the queue."""
         queue = self._queue
         while queue and self._fits(queue[0]):
             self.load.waiting -= 1
@@ -326,6 +351,7 @@ class Engine:
         ended = batch.ended()
         for turn in ended:
             self._cells -= turn.cells
+            self.load.tokens -= turn.expected
             self.asked[turn.policy] -= 1
             turn.made, turn.phase, turn.engine = float(turn.reply), "ended", None
         self.load.running -= len(ended)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from flexmarl.algorithms.routing import EngineLoad, Router, RouteRequest
 from flexmarl.simulator.engines import Engine, Turn
+from flexmarl.simulator.foresight import Foresight
 
 
 class Able(NamedTuple):
@@ -22,8 +23,9 @@ class Able(NamedTuple):
 
 
 class Fleet:
-    def __init__(self, router: Router) -> None:
-        self._router = router
+    def __init__(self, router: Router, foresight: Foresight | None = None) -> None:
+        """`foresight`: of routers that go by the lengths of replies."""
+        self._router, self._foresight = router, foresight
         self._engines: dict[int, Engine] = {}
         self._able: dict[tuple[str, int, bool], Able] = {}
 
@@ -60,11 +62,19 @@ class Fleet:
             shown = able.loads
             if able.former:
                 shown = [replace(load, newest=load.engine not in able.former) for load in shown]
-            choice = self._router(RouteRequest(int(turn.prompt), turn.reply - turn.made), shown)
+            usual = 0.0
+            if self._foresight is not None:
+                turn.expected, usual = self._foresight.left(turn), self._foresight.usual
+            choice = self._router(RouteRequest(int(turn.prompt), turn.expected, usual), shown)
             able.engines[choice.engine].ask(turn)
         elif able.loads:
             able.engines[able.loads[0].engine].ask(turn)
         return len(able.loads) > 0
+
+    def ended(self, turn: Turn) -> None:
+        """Learn from a reply how long others may be."""
+        if self._foresight is not None:
+            self._foresight.note(turn)
 
     def _holding(self, turn: Turn) -> Able:
         held = {one.name: one for one in self._engines.values() if one.held.answering(turn) is not None}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
-from flexmarl.algorithms.routing import ROUTERS
+from flexmarl.algorithms.routing import READS_LENGTHS, ROUTERS
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
 from flexmarl.contracts.spec import ExperimentSpec
@@ -20,7 +20,9 @@ from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.draws import FAILS, REWARD, SCORE, TWIN, Asked, Draws
 from flexmarl.simulator.engines import Turn
 from flexmarl.simulator.fleet import Fleet
+from flexmarl.simulator.foresight import Foresight
 from flexmarl.simulator.scenario import Workload
+from flexmarl.simulator.scoring import Scoring
 
 Told = Callable[[e.Event], None]
 SampleId = tuple[int, int, int, str, int]
@@ -53,8 +55,17 @@ class Episode:
 @dataclass(slots=True, eq=False, kw_only=True)
 class EpisodeTurn(Turn):
     episode: Episode
-    role: str
     number: int
+
+    @property
+    def task(self) -> str:
+        """Return what replies share that are the most alike."""
+        return f"{self.episode.group.order.draw}.{self.role}"
+
+    @property
+    def key(self) -> int:
+        """Return what chances of its own are drawn by."""
+        return chance.mixed(self.episode.key, self.number)
 
 
 @dataclass(slots=True, eq=False)
@@ -97,17 +108,19 @@ class Places:
 
 class Playing:
     def __init__(self, clock: Clock, spec: ExperimentSpec, workload: Workload, seed: int, told: Told) -> None:
-        self.engines = Fleet(ROUTERS.get(spec.mechanisms.router)())
+        name = spec.mechanisms.router
+        foresight = Foresight(workload) if name in READS_LENGTHS else None
+        self.engines = Fleet(ROUTERS.get(name)(), foresight)
         """Those that are ready."""
         self.tokens: dict[SampleId, int] = {}
         """Reply tokens of every sample of a settled group, until they are forgotten."""
         self._clock, self._spec, self._workload, self._told = clock, spec, workload, told
         self._draws = Draws(workload, {role: number for number, role in enumerate(sorted(spec.agents))}, seed)
-        self._widths = [len(stage) for stage in workload.stages]
         self._policies = {role: spec.policy_of(role) for role in spec.agents}
         self._groups: dict[int, list[Group]] = {}
         self._starved: dict[str, list[Turn]] = {}
         """Policy -> turns whose weights no engine holds."""
+        self._scoring = Scoring(clock, workload.scorers, workload.scored_last)
         self._places = Places(spec.mechanisms.parallel.episodes)
 
     def play(self, no: int, command: c.PlayGroups) -> None:
@@ -170,12 +183,13 @@ class Playing:
             waits = self._draws.waits(key, len(waits))
         episode = Episode(group, member, attempt, key, twin, turns, waits, self._clock.now)
         group.playing.append(episode)
+        self._scoring.begun(episode)
         self._ask_stage(episode)
 
     def _ask_stage(self, episode: Episode) -> None:
         """Ask the roles of the next stage, all beside each other."""
         command, asked, policies = episode.group.command, episode.asked, self._policies
-        width = self._widths[episode.stage % len(self._widths)]
+        width = self._draws.widths[episode.stage % len(self._draws.widths)]
         episode.stage += 1
         for role, number, prompt, reply in islice(episode.turns, width):
             policy = policies[role]
@@ -193,6 +207,7 @@ class Playing:
     def _answered(self, turn: Turn) -> None:
         assert isinstance(turn, EpisodeTurn)
         episode = turn.episode
+        self.engines.ended(turn)
         if episode.over:
             return
         del episode.asked[turn.role]
@@ -211,7 +226,9 @@ class Playing:
             return
         if not episode.twin:
             self._places.leave()
-        self._clock.after(self._workload.reward.draw(chance.mixed(episode.key, REWARD)), self._rewarded, episode)
+        seconds = self._workload.reward.draw(chance.mixed(episode.key, REWARD))
+        seconds += self._workload.reward_token * sum(sample.tokens for sample in episode.samples)
+        self._scoring.score(seconds, self._rewarded, episode)
 
     def _rewarded(self, episode: Episode) -> None:
         if episode.over:
@@ -281,6 +298,7 @@ class Playing:
             if turn.engine is not None:
                 turn.engine.drop(turn)
             turn.phase = "ended"
+        self._scoring.over(episode)
         if not episode.twin and (episode.asked or episode.stage < len(episode.waits)):
             self._places.leave()
 

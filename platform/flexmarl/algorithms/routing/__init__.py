@@ -27,7 +27,11 @@ ROUTERS: Registry[MakeRouter] = Registry(
     },
 )
 
+READS_LENGTHS = frozenset({"length_aware", "skew_aware", "hardware_class"})
+"""Routers that go by how long replies are expected to be."""
+
 __all__ = [
+    "READS_LENGTHS",
     "ROUTERS",
     "Choice",
     "EngineLoad",
