@@ -37,7 +37,7 @@ class Outcome:
     figures: dict[str, tuple[dict[str, float], ...]]
     """Row -> all figures of every simulation."""
     freedom: int
-    """Rows less fitted parameters: how many figures could have come out wrong."""
+    """Rows less fitted parameters: how many figures could have come out wrong. A row over itself cannot."""
 
     @property
     def missed(self) -> tuple[str, ...]:
@@ -54,7 +54,7 @@ def reproduce(table: Table, values: Mapping[str, float] | None = None) -> Outcom
     for name, row in table.rows.items():
         simulated = compared(table, row, plain, name)
         cells[name] = Cell(row.published, simulated, _standing(table, row, simulated, name in fitted))
-    freedom = len(table.rows) - sum(own.source == "fitted" for own in table.parameters.values())
+    freedom = sum(row.over != name for name, row in table.rows.items()) - sum(own.source == "fitted" for own in table.parameters.values())
     return Outcome(cells, figures, freedom)
 
 
