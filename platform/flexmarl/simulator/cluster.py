@@ -14,6 +14,7 @@ from flexmarl.orchestrator.types import Decision, Metric, Ruling
 from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.driver import Driver
 from flexmarl.simulator.engines import Engine
+from flexmarl.simulator.episodes import EpisodePlaying
 from flexmarl.simulator.playing import Playing
 from flexmarl.simulator.scenario import Scenario
 from flexmarl.simulator.trace import Kind, Trace
@@ -45,7 +46,8 @@ class Cluster:
         self._cut: dict[tuple[str, int], Cut] = {}
         self._next_lease = 1
         tell = self.driver.tell
-        self.playing = Playing(self.clock, scenario.spec, scenario.workload, scenario.seed, tell)
+        play = EpisodePlaying if scenario.granularity == "episode" else Playing
+        self.playing = play(self.clock, scenario, tell)
         self._training = Training(self.clock, self.trace, self._machine, self._void, self._cut, tell)
 
     def start(self) -> None:
@@ -114,8 +116,7 @@ class Cluster:
         if command.use is e.DeviceUse.TRAINER:
             self._training.host(lease, life)
         else:
-            longest = self._spec.mechanisms.router == "skew_aware"
-            self.playing.engines.add(Engine(self.clock, self.trace, self._machine.engine, lease, longest))
+            self.playing.engines.add(Engine(self.clock, self.trace, self._machine.engine, lease))
         self.driver.tell(e.ChildReady(lease_id=lease, use=command.use, incarnation=life))
 
     def _release(self, lease_id: int) -> None:

@@ -35,6 +35,8 @@ class Turn:
     scale: float = 1.0
     expected: float = 0.0
     """Tokens that were expected of it when an engine took it."""
+    rank: float = 0.0
+    """Whoever has a higher one is given a slot before it; among equals, who came first."""
     made: float = 0.0
     """Tokens that exist."""
     segments: tuple[int, ...] = ()
@@ -195,22 +197,18 @@ class Busy:
 
 
 class Engine:
-    def __init__(
-        self, clock: Clock, trace: Trace, model: EngineModel, lease_id: int, longest_first: bool = False
-    ) -> None:
-        """`longest_first`: whoever waits for a slot is served by what is expected of it, not by when it came."""
+    def __init__(self, clock: Clock, trace: Trace, model: EngineModel, lease_id: int) -> None:
         self.lease_id = lease_id
         self.load = EngineLoad(f"engine-{lease_id:05d}")
         """As a router sees it: always up to date."""
         self.held = Holdings()
         self.asked: dict[str, int] = {}
-        """Policy -> its requests here."""
+        """Policy -> its requests here; a fleet counts those of all its engines in one place."""
         self._clock, self._model = clock, model
         self._queue: deque[Turn] = deque()
         self._prompts: dict[int, Turn] = {}
         self._batch = Batch(model)
         self._busy = Busy(trace, lease_id)
-        self._longest_first = longest_first
         self._cells = 0.0
         self._prompts_until = 0.0
 
@@ -255,7 +253,7 @@ class Engine:
 
     def _place(self, turn: Turn) -> int:
         place = len(self._queue)
-        while self._longest_first and place and self._queue[place - 1].expected < turn.expected:
+        while place and self._queue[place - 1].rank < turn.rank:
             place -= 1
         return place
 
@@ -291,6 +289,13 @@ class Engine:
         if anew:
             self._anew(anew)
         self._look()
+
+    def flow(self, generates: bool, tokens: float, running: int) -> None:
+        """Note what was made here since the last time, where turns are not asked one by one."""
+        if self._busy.generates != generates:
+            self._busy.turn(self._clock.now, self._batch.tokens)
+        self._batch.tokens += tokens
+        self.load.running = running
 
     def _fits(self, turn: Turn) -> bool:
         """Tell whether there is a slot, and room in the cache: whoever is alone gets all there is."""

@@ -25,6 +25,10 @@ class Able(NamedTuple):
 class Fleet:
     def __init__(self, router: Router, foresight: Foresight | None = None) -> None:
         """`foresight`: of routers that go by the lengths of replies."""
+        self.asked: dict[str, int] = {}
+        """Policy -> turns that an engine has."""
+        self.changes = 0
+        """How often something has changed in who holds what."""
         self._router, self._foresight = router, foresight
         self._engines: dict[int, Engine] = {}
         self._able: dict[tuple[str, int, bool], Able] = {}
@@ -32,12 +36,13 @@ class Fleet:
     def add(self, engine: Engine) -> None:
         """Let turns go to an engine."""
         self._engines[engine.lease_id] = engine
-        engine.held.watch(self._able.clear)
-        self._able.clear()
+        engine.held.watch(self._forget)
+        engine.asked = self.asked
+        self._forget()
 
     def remove(self, lease_id: int) -> Engine | None:
         """Let no more turns go to an engine; return it if it is known."""
-        self._able.clear()
+        self._forget()
         return self._engines.pop(lease_id, None)
 
     def get(self, lease_id: int) -> Engine | None:
@@ -64,7 +69,8 @@ class Fleet:
                 shown = [replace(load, newest=load.engine not in able.former) for load in shown]
             usual = 0.0
             if self._foresight is not None:
-                turn.expected, usual = self._foresight.left(turn), self._foresight.usual
+                self._foresight.look(turn)
+                usual = self._foresight.usual
             choice = self._router(RouteRequest(int(turn.prompt), turn.expected, usual), shown)
             able.engines[choice.engine].ask(turn)
         elif able.loads:
@@ -75,6 +81,14 @@ class Fleet:
         """Learn from a reply how long others may be."""
         if self._foresight is not None:
             self._foresight.note(turn)
+
+    def holding(self, turn: Turn) -> tuple[int, ...]:
+        """List who may answer a turn, by lease."""
+        return tuple(lease for lease, one in self._engines.items() if one.held.answering(turn) is not None)
+
+    def _forget(self) -> None:
+        self._able.clear()
+        self.changes += 1
 
     def _holding(self, turn: Turn) -> Able:
         held = {one.name: one for one in self._engines.values() if one.held.answering(turn) is not None}

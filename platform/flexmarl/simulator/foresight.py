@@ -20,8 +20,9 @@ _MOST_NOISE = 8.0
 
 
 class Foresight:
-    def __init__(self, workload: Workload) -> None:
-        self._workload = workload
+    def __init__(self, workload: Workload, longest_first: bool) -> None:
+        """`longest_first`: turns that wait at an engine are ranked by what is expected of them."""
+        self._workload, self._longest_first = workload, longest_first
         self._lengths = ReplyLengths()
 
     @property
@@ -33,8 +34,12 @@ class Foresight:
         """A reply has ended."""
         self._lengths.note(turn.role, turn.reply, turn.task)
 
-    def left(self, turn: Turn) -> float:
-        """Return the tokens that a reply is expected to have left."""
+    def look(self, turn: Turn) -> None:
+        """Note what is expected of a turn."""
+        turn.expected = self._left(turn)
+        turn.rank = turn.expected if self._longest_first else 0.0
+
+    def _left(self, turn: Turn) -> float:
         ranker, load = self._workload.ranker, self._workload.load(turn.role)
         if ranker is None:
             limit = round(load.reply.most) if load.reply.most < float("inf") else UNKNOWN

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from flexmarl.algorithms.placement import Plan, Stage, plan_placement
-from flexmarl.simulator import chance
-from flexmarl.simulator.draws import REWARD, Draws
+from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.simulator.draws import Scripts
 from flexmarl.simulator.scenario import Scenario
 
 EDGES = frozenset({("rollout", "training")})
@@ -36,7 +36,7 @@ def place(scenario: Scenario, devices: int, mode: Literal["temporal", "spatial"]
     if not plans:
         return None
     _, size, plan = min(plans, key=lambda one: one[:2])
-    return Placement(plan, size, _settings(plan, size))
+    return Placement(plan, size, _settings(scenario, plan, size))
 
 
 def profile(scenario: Scenario, parts: int) -> dict[str, Stage]:
@@ -58,10 +58,13 @@ def profile(scenario: Scenario, parts: int) -> dict[str, Stage]:
             switch_s=2.0 * engine.turn,
         ),
         "training": Stage(
-            work_s=learnt * trainer.token + rows * trainer.row + trainer.micro_batch * parts * len(trained),
+            work_s=learnt * trainer.token
+            + rows * trainer.row
+            + trainer.micro_batch * parts * len(trained)
+            + 2.0 * trainer.swap * _swaps(spec),
             close_s=trainer.step,
             switch_s=2.0 * trainer.swap,
-            most=sum(spec.policies[name].devices.most for name in trained),
+            most=_most(spec),
         ),
     }
 
@@ -69,16 +72,16 @@ def profile(scenario: Scenario, parts: int) -> dict[str, Stage]:
 def _drawn(scenario: Scenario) -> tuple[float, dict[str, int], float]:
     """Return how long the longest episode takes alone, and a cohort's reply tokens by policy and prompt tokens."""
     spec, workload, token = scenario.spec, scenario.workload, scenario.machine.engine.token
-    draws = Draws(workload, {role: number for number, role in enumerate(sorted(spec.agents))}, scenario.seed)
+    draws = Scripts(workload, {role: number for number, role in enumerate(sorted(spec.agents))}, scenario.seed)
     longest, tokens, prompts = 0.0, dict.fromkeys(spec.policies, 0), 0.0
     for draw in range(spec.batch.tasks_per_step):
         for member in range(spec.batch.episodes_per_task):
-            key, turns, waits = draws.script(draw, member, spec.batch.episodes_per_task, 1)
-            took = sum(waits) + workload.reward.draw(chance.mixed(key, REWARD))
-            for stage in range(len(waits)):
+            script = draws.script(draw, member, spec.batch.episodes_per_task, 1)
+            took = sum(script.waits) + script.reward_s
+            for stage in range(len(script.waits)):
                 slowest = 0
                 for _ in range(draws.widths[stage % len(draws.widths)]):
-                    role, _number, prompt, reply = next(turns)
+                    role, _number, prompt, reply = next(script.turns)
                     tokens[spec.policy_of(role)] += reply
                     prompts += prompt
                     slowest = max(slowest, reply)
@@ -87,10 +90,21 @@ def _drawn(scenario: Scenario) -> tuple[float, dict[str, int], float]:
     return longest, tokens, prompts
 
 
-def _settings(plan: Plan, size: int) -> dict[str, Any]:
-    devices = plan.devices()
-    shared = plan.beside("rollout", "training")
-    resources: dict[str, Any] = {"rollout_devices": devices["rollout"], "training_devices": devices["training"]}
+def _most(spec: ExperimentSpec) -> int:
+    """Return the trainer devices that its policies can use at once."""
+    return sum(spec.policies[name].devices.most for name in spec.trainable_policies())
+
+
+def _swaps(spec: ExperimentSpec) -> int:
+    """Return how often a policy is suspended in a cohort where trainers do not hold all: each at least once."""
+    policies = len(spec.trainable_policies())
+    return policies if (spec.resources.trainer_policies or policies) < policies else 0
+
+
+def _settings(scenario: Scenario, plan: Plan, size: int) -> dict[str, Any]:
+    devices, shared = plan.devices(), plan.beside("rollout", "training")
+    trainers = min(devices["training"], _most(scenario.spec))
+    resources: dict[str, Any] = {"rollout_devices": devices["rollout"], "training_devices": trainers}
     mechanisms = {
         "allocation": {"type": "colocated" if shared else "agent_centric"},
         "trainer_protocol": "batch" if shared else "micro_batch",

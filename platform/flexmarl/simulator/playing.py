@@ -6,27 +6,30 @@ command is void; every member has one outcome.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
+
+from pydantic import TypeAdapter
 
 from flexmarl.algorithms.routing import READS_LENGTHS, ROUTERS
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
-from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 from flexmarl.simulator import chance
 from flexmarl.simulator.clock import Clock
-from flexmarl.simulator.draws import FAILS, REWARD, SCORE, TWIN, Asked, Draws
+from flexmarl.simulator.draws import FAILS, Draws, Script, Scripts, Sheet
 from flexmarl.simulator.engines import Turn
 from flexmarl.simulator.fleet import Fleet
 from flexmarl.simulator.foresight import Foresight
-from flexmarl.simulator.scenario import Workload
+from flexmarl.simulator.scenario import Scenario, Workload
 from flexmarl.simulator.scoring import Scoring
 
 Told = Callable[[e.Event], None]
 SampleId = tuple[int, int, int, str, int]
 """(draw, member, attempt, role, turn)"""
+_SAMPLES = TypeAdapter(tuple[SampleRef, ...])
 
 
 @dataclass(slots=True, eq=False)
@@ -36,19 +39,17 @@ class Episode:
     group: "Group"
     member: int
     attempt: int
-    key: int
-    """Of all that happens in it by chance."""
     twin: bool
     """It plays beside a first one."""
-    turns: Iterator[Asked]
-    """Still to be asked."""
-    waits: list[float]
-    """What the environment takes behind each stage."""
+    script: Script | Sheet
     began: float
     asked: dict[str, Turn] = field(default_factory=dict)
-    samples: list[SampleRef] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    """What its samples are made of."""
     stage: int = 0
     """Stages asked so far."""
+    played: bool = False
+    """Its environment is done; it waits for its reward."""
     over: bool = False
 
 
@@ -65,7 +66,7 @@ class EpisodeTurn(Turn):
     @property
     def key(self) -> int:
         """Return what chances of its own are drawn by."""
-        return chance.mixed(self.episode.key, self.number)
+        return chance.mixed(self.episode.script.key, self.number)
 
 
 @dataclass(slots=True, eq=False)
@@ -107,20 +108,22 @@ class Places:
 
 
 class Playing:
-    def __init__(self, clock: Clock, spec: ExperimentSpec, workload: Workload, seed: int, told: Told) -> None:
+    def __init__(self, clock: Clock, scenario: Scenario, told: Told) -> None:
+        spec, workload = scenario.spec, scenario.workload
         name = spec.mechanisms.router
-        foresight = Foresight(workload) if name in READS_LENGTHS else None
+        foresight = Foresight(workload, name == "skew_aware") if name in READS_LENGTHS else None
         self.engines = Fleet(ROUTERS.get(name)(), foresight)
         """Those that are ready."""
         self.tokens: dict[SampleId, int] = {}
         """Reply tokens of every sample of a settled group, until they are forgotten."""
-        self._clock, self._spec, self._workload, self._told = clock, spec, workload, told
-        self._draws = Draws(workload, {role: number for number, role in enumerate(sorted(spec.agents))}, seed)
+        self._clock, self._scenario, self._spec, self._told = clock, scenario, spec, told
+        roles = {role: number for number, role in enumerate(sorted(spec.agents))}
+        self._draws: Draws[Any] = self._drawn(workload, roles, scenario.seed)
         self._policies = {role: spec.policy_of(role) for role in spec.agents}
         self._groups: dict[int, list[Group]] = {}
         self._starved: dict[str, list[Turn]] = {}
         """Policy -> turns whose weights no engine holds."""
-        self._scoring = Scoring(clock, workload.scorers, workload.scored_last)
+        self._scoring = Scoring(clock, workload)
         self._places = Places(spec.mechanisms.parallel.episodes)
 
     def play(self, no: int, command: c.PlayGroups) -> None:
@@ -142,7 +145,10 @@ class Playing:
                     self._abandon(episode)
 
     def weights(self, policy: str) -> None:
-        """Ask again for turns whose weights an engine may hold now."""
+        """Let turns be asked again whose weights an engine holds now, as soon as workers have learned of it."""
+        self._clock.after(self._scenario.machine.delays.pick_up, self._ask_again, policy)
+
+    def _ask_again(self, policy: str) -> None:
         for turn in self._starved.pop(policy, ()):
             if turn.phase == "asked":
                 self._route(turn)
@@ -155,10 +161,7 @@ class Playing:
 
     def demand(self) -> dict[str, e.TurnsAsked]:
         """Count the turns of each policy that no engine and that an engine has."""
-        held: dict[str, int] = {}
-        for engine in self.engines.values():
-            for policy, count in engine.asked.items():
-                held[policy] = held.get(policy, 0) + count
+        held = self.engines.asked
         starved = {name: sum(t.phase == "asked" for t in turns) for name, turns in self._starved.items()}
         names = {name for name in (*held, *starved) if held.get(name) or starved.get(name)}
         return {n: e.TurnsAsked(waiting=starved.get(n, 0), in_flight=held.get(n, 0)) for n in sorted(names)}
@@ -177,28 +180,42 @@ class Playing:
         self._places.enter(begin)
 
     def _begin(self, group: Group, member: int, attempt: int, twin: bool) -> None:
-        key, turns, waits = self._draws.script(group.order.draw, member, group.order.members, attempt)
-        if twin:  # what is said is the same, what machines take is not
-            key = chance.mixed(key, TWIN)
-            waits = self._draws.waits(key, len(waits))
-        episode = Episode(group, member, attempt, key, twin, turns, waits, self._clock.now)
+        script: Script | Sheet = self._draws.script(group.order.draw, member, group.order.members, attempt)
+        if twin:
+            script = self._draws.beside(script)
+        episode = Episode(group, member, attempt, twin, script, self._clock.now)
         group.playing.append(episode)
         self._scoring.begun(episode)
+        self._start(episode)
+
+    def _drawn(self, workload: Workload, roles: dict[str, int], seed: int) -> Draws[Any]:
+        return Scripts(workload, roles, seed)
+
+    def _start(self, episode: Episode) -> None:
         self._ask_stage(episode)
+
+    def _stop(self, episode: Episode) -> None:
+        """Take an episode off its engines."""
+        for turn in episode.asked.values():
+            if turn.engine is not None:
+                turn.engine.drop(turn)
+            turn.phase = "ended"
 
     def _ask_stage(self, episode: Episode) -> None:
         """Ask the roles of the next stage, all beside each other."""
+        assert isinstance(episode.script, Script)
         command, asked, policies = episode.group.command, episode.asked, self._policies
         width = self._draws.widths[episode.stage % len(self._draws.widths)]
         episode.stage += 1
-        for role, number, prompt, reply in islice(episode.turns, width):
+        for role, number, prompt, reply in islice(episode.script.turns, width):
             policy = policies[role]
             asked[role] = EpisodeTurn(
                 policy, command.pins[policy], command.follows.get(policy, ""), prompt, reply, self._answered,
                 episode=episode, role=role, number=number,
             )  # fmt: skip
-        for turn in list(asked.values()):
-            self._route(turn)
+        route = self._route
+        for turn in asked.values():
+            route(turn)
 
     def _route(self, turn: Turn) -> None:
         if not self.engines.send(turn):
@@ -214,29 +231,33 @@ class Playing:
         segments = turn.segments
         if segments:
             segments += (turn.version, turn.reply - sum(segments[1::2]))
-        episode.samples.append(SampleRef(role=turn.role, turn=turn.number, tokens=turn.reply, segments=segments))
+        episode.rows.append({"role": turn.role, "turn": turn.number, "tokens": turn.reply, "segments": segments})
         if not episode.asked:
-            self._clock.after(episode.waits[episode.stage - 1], self._stage_done, episode)
+            self._clock.after(episode.script.waits[episode.stage - 1], self._stage_done, episode)
 
     def _stage_done(self, episode: Episode) -> None:
         if episode.over:
             return
-        if episode.stage < len(episode.waits):
+        if episode.stage < len(episode.script.waits):
             self._ask_stage(episode)
             return
+        self._played(episode, self._clock.now)
+
+    def _played(self, episode: Episode, when: float) -> None:
+        """Let the reward of an episode be found whose environment was done at a moment."""
+        episode.played = True
         if not episode.twin:
             self._places.leave()
-        seconds = self._workload.reward.draw(chance.mixed(episode.key, REWARD))
-        seconds += self._workload.reward_token * sum(sample.tokens for sample in episode.samples)
-        self._scoring.score(seconds, self._rewarded, episode)
+        tokens = sum(row["tokens"] for row in episode.rows)
+        self._scoring.score(when, episode.script.reward_s, tokens, self._rewarded, episode)
 
     def _rewarded(self, episode: Episode) -> None:
         if episode.over:
             return
-        group, workload = episode.group, self._workload
+        group, workload = episode.group, self._scenario.workload
         episode.over = True
         group.playing.remove(episode)
-        failed = workload.failure and chance.uniform(episode.key, FAILS) < workload.failure
+        failed = workload.failure and chance.uniform(episode.script.key, FAILS) < workload.failure
         if failed and episode.attempt < self._spec.batch.max_attempts:
             self._begin(group, episode.member, episode.attempt + 1, episode.twin)
             return
@@ -248,12 +269,12 @@ class Playing:
         group, finished = episode.group, status is EpisodeStatus.FINISHED
         for other in [one for one in group.playing if one.member == episode.member]:
             self._abandon(other)
-        score = round(chance.uniform(chance.mixed(episode.key, SCORE), 1), 3) if finished else 0.0
+        score = episode.script.score if finished else 0.0
         outcome = EpisodeOutcome(
             member=episode.member, attempt=episode.attempt, status=status, replaced=episode.twin and finished,
             reason="" if finished else "simulated: attempts broke off", team_score=score,
             scores=dict.fromkeys(self._spec.agents, score), duration_s=self._clock.now - episode.began,
-            samples=tuple(episode.samples) if finished else (),
+            samples=_SAMPLES.validate_python(episode.rows) if finished else (), facts={},
         )  # fmt: skip
         self._remember(group.order.draw, outcome)
         group.outcomes[episode.member] = outcome
@@ -263,8 +284,9 @@ class Playing:
         self._look(group)
 
     def _remember(self, draw: int, outcome: EpisodeOutcome) -> None:
+        member, attempt, tokens = outcome.member, outcome.attempt, self.tokens
         for ref in outcome.samples:
-            self.tokens[draw, outcome.member, outcome.attempt, ref.role, ref.turn] = ref.tokens
+            tokens[draw, member, attempt, ref.role, ref.turn] = ref.tokens
 
     def _look(self, group: Group) -> None:
         """Settle a group that has all it needs, cancel what it does not need, play its slowest a second time."""
@@ -294,12 +316,9 @@ class Playing:
         """Take an episode that counts no more off its engines; it gives its place up."""
         episode.over = True
         episode.group.playing.remove(episode)
-        for turn in episode.asked.values():
-            if turn.engine is not None:
-                turn.engine.drop(turn)
-            turn.phase = "ended"
+        self._stop(episode)
         self._scoring.over(episode)
-        if not episode.twin and (episode.asked or episode.stage < len(episode.waits)):
+        if not episode.twin and not episode.played:
             self._places.leave()
 
     def _tell(self, group: Group, episodes: tuple[EpisodeOutcome, ...], part: bool = False) -> None:

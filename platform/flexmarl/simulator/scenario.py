@@ -4,7 +4,7 @@ The defaults of `Machine` are of the class of an 8-billion-parameter model on on
 measured here. `Delays` are the platform's own.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -115,6 +115,8 @@ class EngineModel(Strict):
     """Prompt tokens a second; prompts are computed one after the other, beside decoding."""
     slots: int = Field(default=256, ge=1)
     """Requests at once."""
+    replicas: int = Field(default=1, ge=1)
+    """Equal engines behind one device of the specification, over which requests are spread evenly."""
     kv_tokens: float = Field(default=float("inf"), gt=0.0)
     """Prompt and reply tokens that its cache holds."""
     load: float = Field(default=2.0, ge=0.0)
@@ -179,6 +181,12 @@ class Scenario(Strict):
     warm_up: int = Field(default=1, ge=0)
     """Train steps before these."""
     seed: int = Field(default=0, ge=0, lt=1 << 63)
+    granularity: Literal["turn", "episode"] = "turn"
+    """What is an event: the beginning and end of each `turn`, at each engine; or the end of an `episode`, whose turns
+    are advanced with all others from tick to tick, on fleets of engines that share them evenly. Its rows are one per
+    role then."""
+    tick: float = Field(default=1.0, gt=0.0)
+    """With `episode`: seconds from one look at the engines' load to the next."""
 
 
 def scenario(document: dict[str, Any]) -> Scenario:

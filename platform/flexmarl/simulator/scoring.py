@@ -8,15 +8,18 @@ from collections.abc import Callable
 from typing import Any
 
 from flexmarl.simulator.clock import Clock
+from flexmarl.simulator.scenario import Workload
+
+Done = Callable[..., None]
 
 
 class Scoring:
-    def __init__(self, clock: Clock, scorers: int | None, barrier: bool) -> None:
-        self._clock, self._barrier = clock, barrier
-        self._free = scorers
+    def __init__(self, clock: Clock, workload: Workload) -> None:
+        self._clock, self._token_s, self._barrier = clock, workload.reward_token, workload.scored_last
+        self._free = workload.scorers
         self._playing: set[int] = set()
         """Episodes that are not over; noted only where somebody waits for them."""
-        self._queue: deque[tuple[float, Callable[..., None], Any]] = deque()
+        self._queue: deque[tuple[float, Done, Any]] = deque()
 
     def begun(self, episode: object) -> None:
         """An episode plays."""
@@ -29,8 +32,12 @@ class Scoring:
             self._playing.discard(id(episode))
             self._next()
 
-    def score(self, seconds: float, done: Callable[..., None], episode: Any) -> None:
-        """Call `done(episode)` once somebody has worked on it for so long; it is over."""
+    def score(self, when: float, seconds: float, tokens: int, done: Done, episode: Any) -> None:
+        """Call `done(episode)` once somebody has worked on it, which is over since `when` and has so many tokens."""
+        seconds += self._token_s * tokens
+        if self._free is None and not self._barrier:
+            self._clock.at(when + seconds, done, episode)
+            return
         self._queue.append((seconds, done, episode))
         self._playing.discard(id(episode))
         self._next()
@@ -42,7 +49,7 @@ class Scoring:
                 self._free -= 1
             self._clock.after(seconds, self._done, done, episode)
 
-    def _done(self, done: Callable[..., None], episode: Any) -> None:
+    def _done(self, done: Done, episode: Any) -> None:
         if self._free is not None:
             self._free += 1
             self._next()

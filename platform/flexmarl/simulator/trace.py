@@ -53,7 +53,7 @@ class Trace:
         """Note that it is done. Raises KeyError for what was not begun, or was ended before."""
         begun = self._open.pop(number)
         if now > begun.began:
-            self._ended.append(replace(begun, ended=now, tokens=tokens))
+            self._ended.append(Interval(begun.lease_id, begun.kind, begun.began, now, begun.policy, tokens))
 
     def until(self, now: float) -> list[Interval]:
         """List all intervals, those that go on cut at this moment."""

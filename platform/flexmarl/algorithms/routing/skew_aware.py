@@ -64,7 +64,7 @@ class Lately:
         self.long.note(tokens if is_long else None)
         self.others.note(None if is_long else tokens)
         self.most = max(self.most * FADING, 1.0 + sum(load.outstanding for load in engines))
-        self.slots = max(self.slots, max(load.running if load.waiting else 0 for load in engines))
+        self.slots = max(self.slots, *(load.running if load.waiting else 0 for load in engines))
         return is_long
 
 

@@ -54,7 +54,9 @@ def reproduce(table: Table, values: Mapping[str, float] | None = None) -> Outcom
     for name, row in table.rows.items():
         simulated = compared(table, row, plain, name)
         cells[name] = Cell(row.published, simulated, _standing(table, row, simulated, name in fitted))
-    freedom = sum(row.over != name for name, row in table.rows.items()) - sum(own.source == "fitted" for own in table.parameters.values())
+    freedom = sum(row.over != name for name, row in table.rows.items()) - sum(
+        own.source == "fitted" for own in table.parameters.values()
+    )
     return Outcome(cells, figures, freedom)
 
 
