@@ -14,8 +14,8 @@ from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.runs.driver.session import RunSession
 from flexmarl.orchestrator import Decision, Orchestrator
-from flexmarl.simulator.cluster import Cluster
 from flexmarl.simulator.replaying import Handled, replay
+from flexmarl.simulator.runs import alone
 from flexmarl.simulator.scenario import Scenario
 from flexmarl.store import runs
 from tests.integration.test_driver import Bench, bench, make_spec
@@ -54,7 +54,7 @@ def scenario(seed: int, **mechanisms: object) -> Scenario:
 
 def simulated(played: Scenario) -> Handled:
     """Simulate a run to its end, and return what its core was told and what it decided."""
-    cluster, handled = Cluster(played), Handled()
+    cluster, handled = alone(played), Handled()
     handle = cluster.driver.core.handle
 
     def heard(event: e.Event, now: float) -> Decision:
@@ -62,8 +62,7 @@ def simulated(played: Scenario) -> Handled:
         return handled[-1][2]
 
     cluster.driver.core.handle = heard  # type: ignore[method-assign]
-    cluster.start()
-    while cluster.clock.step():
+    while not cluster.driver.ended and cluster.clock.step():
         pass
     assert cluster.driver.ended.startswith("completed"), cluster.driver.ended
     return handled

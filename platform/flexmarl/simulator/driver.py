@@ -21,6 +21,8 @@ class Driver:
         """Facts that the core decided on."""
         self.ended = ""
         """Why the run is over; empty while it goes on."""
+        self.heard: Callable[[float, e.Event, Decision], None] | None = None
+        """Told of every fact with what was decided on it."""
         self._clock, self._delays, self._carry_out = clock, delays, carry_out
         self._facts: deque[e.Event] = deque()
         self._deciding = False
@@ -46,6 +48,8 @@ class Driver:
             return
         decision = self.core.handle(fact, self._clock.now)
         self.handled += 1
+        if self.heard is not None:
+            self.heard(self._clock.now, fact, decision)
         self._carry_out(decision)
         if decision.status in TERMINAL:
             self.ended = f"{decision.status}: {decision.reason_text}"

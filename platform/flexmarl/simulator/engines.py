@@ -120,6 +120,8 @@ class Batch:
         """When the next reply ends if nothing changes."""
         self.called = inf
         """The earliest moment at which the clock was asked to call."""
+        self.pace = 1.0
+        """How many times as long a step takes as the model says."""
         self._model = model
         self._replies: list[tuple[float, int, Turn]] = []
         self._steps = 0.0
@@ -171,10 +173,15 @@ class Batch:
         self._changed()
         return found
 
+    def slow(self, pace: float) -> None:
+        """Take so many times as long as the model says from now on."""
+        self.pace = pace
+        self._changed()
+
     def _changed(self) -> None:
         self.count = count = len(self._replies)
         model = self._model
-        self._step_s = step_s = model.token * (1.0 + (count - 1) / model.batch)
+        self._step_s = step_s = self.pace * model.token * (1.0 + (count - 1) / model.batch)
         self.end = self._at + (self._replies[0][0] - self._steps) * step_s if count else inf
 
 
@@ -191,7 +198,7 @@ class Busy:
         """Begin or end an interval."""
         self.generates = not self.generates
         if self.generates:
-            self._open, self._tokens = self._trace.begin(self._lease_id, "generate", now), tokens
+            self._open, self._tokens = self._trace.begin(self._lease_id, "rollout", now), tokens
         else:
             self._trace.end(self._open, now, tokens - self._tokens)
 
@@ -232,15 +239,32 @@ class Engine:
         self._batch.advance(self._clock.now)
         return self._batch.tokens
 
+    def made_of(self, turn: Turn) -> float:
+        """Return the tokens that one of its requests has."""
+        self._batch.advance(self._clock.now)
+        return self._batch.made(turn) if turn.phase == "reply" else turn.made
+
+    def slow(self, pace: float) -> None:
+        """Take so many times as long for everything from now on."""
+        self._batch.advance(self._clock.now)
+        self._batch.slow(pace)
+        self._look()
+
+    def requests(self) -> list[Turn]:
+        """List all requests, those with a slot first."""
+        return [*self._batch.turns(), *self._prompts.values(), *self._queue]
+
     def asked_of(self, policy: str) -> list[Turn]:
         """List the requests of a policy, those with a slot first."""
-        held = [*self._batch.turns(), *self._prompts.values(), *self._queue]
-        return [turn for turn in held if turn.policy == policy]
+        return [turn for turn in self.requests() if turn.policy == policy]
 
     def ask(self, turn: Turn) -> None:
         """Take a request in. It must hold what the request asks for."""
         pin = self.held.answering(turn)
         assert pin is not None, f"{self.name} holds nothing for a turn of {turn.policy}"
+        made = int(turn.made) - sum(turn.segments[1::2]) if turn.version != pin.version else 0
+        if made > 0:  # it was begun elsewhere, with older weights
+            turn.segments += (turn.version, made)
         turn.engine, turn.version = self, pin.version
         self.asked[turn.policy] = self.asked.get(turn.policy, 0) + 1
         self.load.tokens += turn.expected
@@ -318,9 +342,9 @@ class Engine:
         """Compute a prompt, and what exists of the reply, behind those that came before."""
         turn.phase = "prompt"
         self._prompts[id(turn)] = turn
-        clock = self._clock
+        clock, batch = self._clock, self._batch
         begins = self._prompts_until if self._prompts_until > clock.now else clock.now
-        turn.ready = begins + (turn.prompt + turn.made) / self._model.prefill * turn.scale
+        turn.ready = begins + (turn.prompt + turn.made) / self._model.prefill * turn.scale * batch.pace
         self._prompts_until = turn.ready
         clock.at(turn.ready, self._prompt_done, turn)
 

@@ -4,7 +4,7 @@ Invariants: what is remembered of who holds what is forgotten whenever an engine
 loads are the engines' own, so that nobody counts what is sent twice.
 """
 
-from collections.abc import ItemsView, ValuesView
+from collections.abc import Callable, ItemsView, ValuesView
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -29,6 +29,8 @@ class Fleet:
         """Policy -> turns that an engine has."""
         self.changes = 0
         """How often something has changed in who holds what."""
+        self.asked_for: Callable[[Turn], None] | None = None
+        """Told of every turn that looks for an engine."""
         self._router, self._foresight = router, foresight
         self._engines: dict[int, Engine] = {}
         self._able: dict[tuple[str, int, bool], Able] = {}
@@ -59,6 +61,8 @@ class Fleet:
 
     def send(self, turn: Turn) -> bool:
         """Let the router choose who answers a turn. Return False when nobody holds what it asks for."""
+        if self.asked_for is not None:
+            self.asked_for(turn)
         follows = turn.follow != ""
         able = self._able.get((turn.policy, turn.pin.version, follows))
         if able is None:

@@ -4,7 +4,10 @@ Stages are two here: rollout, with environments and rewards, which have no devic
 take is worked out from the same models and the same draws that a simulation plays: never measured, and never fitted.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
+from statistics import fmean
 from typing import Any, Literal
 
 from flexmarl.algorithms.placement import Plan, Stage, plan_placement
@@ -13,6 +16,19 @@ from flexmarl.simulator.draws import Scripts
 from flexmarl.simulator.scenario import Scenario
 
 EDGES = frozenset({("rollout", "training")})
+COHORTS = 4
+Kind = Literal["temporal", "spatial"]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What there is to do in a cohort."""
+
+    longest_s: float
+    """What its longest episode takes alone."""
+    replies: dict[str, float]
+    """Policy -> tokens."""
+    prompts: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,37 +39,46 @@ class Placement:
     """What it changes of a specification."""
 
 
-def place(scenario: Scenario, devices: int, mode: Literal["temporal", "spatial"] | None = None) -> Placement | None:
+def place(scenario: Scenario, devices: int, mode: Kind | None = None) -> Placement | None:
     """Return the placement on so many devices that takes least per step, of one kind or of both; None: too few."""
-    batch = scenario.spec.batch
+    kinds: tuple[Kind, ...] = ("temporal", "spatial") if mode is None else (mode,)
+    found = [one for kind in kinds for one in _placements(scenario, devices, kind)]
+    return min(found, key=lambda one: (one.plan.seconds, one.micro_batch_groups), default=None)
+
+
+def _placements(scenario: Scenario, devices: int, kind: Kind) -> Iterator[Placement]:
+    """List the best placement of a kind for each size of micro-batches."""
+    batch, work = scenario.spec.batch, cohort_work(scenario)
     sizes = [size for size in (1, 2, 4, 8, 16, 32, 64) if size < batch.tasks_per_step] + [batch.tasks_per_step]
-    plans = []
     for size in sizes:
         parts = -(-batch.tasks_per_step // size)
-        plan = plan_placement(profile(scenario, parts), EDGES, devices, parts, mode)
+        plan = plan_placement(profile(scenario, work, parts, kind), EDGES, devices, parts, kind)
         if plan is not None:
-            plans.append((plan.seconds, size, plan))
-    if not plans:
-        return None
-    _, size, plan = min(plans, key=lambda one: one[:2])
-    return Placement(plan, size, _settings(scenario, plan, size))
+            yield Placement(plan, size, _settings(scenario, plan, size))
 
 
-def profile(scenario: Scenario, parts: int) -> dict[str, Stage]:
+def profile(scenario: Scenario, work: Work, parts: int, kind: Kind) -> dict[str, Stage]:
     """Return what rollout and training take for a cohort in so many micro-batches of each policy.
 
     Replies that run together each take `token` a step, and slow one another down by `token / batch`: n of them end when
-    the longest does, later by all other tokens over `batch`.
+    the longest does, later by all other tokens over `batch`. Where engines hold a part of the policies alone, the most
+    asked one has no more than its share of them; engines that share their devices hold all.
     """
     engine, trainer, spec = scenario.machine.engine, scenario.machine.trainer, scenario.spec
-    longest, tokens, prompts = _drawn(scenario)
     trained = spec.trainable_policies()
-    learnt = sum(tokens.get(name, 0) * scenario.machine.times(name) for name in trained)
+    learnt = sum(work.replies[name] * scenario.machine.times(name) for name in trained)
     rows = spec.batch.tasks_per_step * spec.batch.episodes_per_task
+    each = {
+        name: work.replies[name] * engine.token / engine.batch + work.prompts[name] / engine.prefill
+        for name in work.replies
+    }
+    served = sum(each.values())
+    if kind == "spatial" and spec.resources.has_places(len(spec.policies)):
+        served = max(served, max(each.values()) * len(spec.policies) / (spec.resources.engine_policies or 1))
     return {
         "rollout": Stage(
-            work_s=sum(tokens.values()) * engine.token / engine.batch + prompts / engine.prefill,
-            least_s=longest,
+            work_s=served,
+            least_s=work.longest_s,
             close_s=engine.load * max(scenario.machine.times(name) for name in trained),
             switch_s=2.0 * engine.turn,
         ),
@@ -69,25 +94,26 @@ def profile(scenario: Scenario, parts: int) -> dict[str, Stage]:
     }
 
 
-def _drawn(scenario: Scenario) -> tuple[float, dict[str, int], float]:
-    """Return how long the longest episode takes alone, and a cohort's reply tokens by policy and prompt tokens."""
-    spec, workload, token = scenario.spec, scenario.workload, scenario.machine.engine.token
-    draws = Scripts(workload, {role: number for number, role in enumerate(sorted(spec.agents))}, scenario.seed)
-    longest, tokens, prompts = 0.0, dict.fromkeys(spec.policies, 0), 0.0
-    for draw in range(spec.batch.tasks_per_step):
+def cohort_work(scenario: Scenario) -> Work:
+    """Return what there is to do in a cohort, on the average of some."""
+    spec, token = scenario.spec, scenario.machine.engine.token
+    roles = {role: number for number, role in enumerate(sorted(spec.agents))}
+    draws = Scripts(scenario.workload, roles, scenario.seed)
+    replies, prompts = dict.fromkeys(spec.policies, 0.0), dict.fromkeys(spec.policies, 0.0)
+    longest = [0.0] * COHORTS
+    for draw in range(spec.batch.tasks_per_step * COHORTS):
         for member in range(spec.batch.episodes_per_task):
             script = draws.script(draw, member, spec.batch.episodes_per_task, 1)
             took = sum(script.waits) + script.reward_s
             for stage in range(len(script.waits)):
-                slowest = 0
-                for _ in range(draws.widths[stage % len(draws.widths)]):
-                    role, _number, prompt, reply = next(script.turns)
-                    tokens[spec.policy_of(role)] += reply
-                    prompts += prompt
-                    slowest = max(slowest, reply)
-                took += slowest * token
-            longest = max(longest, took)
-    return longest, tokens, prompts
+                asked = list(islice(script.turns, draws.widths[stage % len(draws.widths)]))
+                took += max(reply for _, _, _, reply in asked) * token
+                for role, _, prompt, reply in asked:
+                    replies[spec.policy_of(role)] += reply / COHORTS
+                    prompts[spec.policy_of(role)] += prompt / COHORTS
+            cohort = draw // spec.batch.tasks_per_step
+            longest[cohort] = max(longest[cohort], took)
+    return Work(fmean(longest), replies, prompts)
 
 
 def _most(spec: ExperimentSpec) -> int:

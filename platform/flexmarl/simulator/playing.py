@@ -52,6 +52,10 @@ class Episode:
     """Its environment is done; it waits for its reward."""
     over: bool = False
 
+    def made(self) -> float:
+        """Count the reply tokens that it has; of a reply that an engine is at, those of its last look."""
+        return sum(row["tokens"] for row in self.rows) + sum(turn.made for turn in self.asked.values())
+
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class EpisodeTurn(Turn):
@@ -144,6 +148,19 @@ class Playing:
                 for episode in list(group.playing):
                     self._abandon(episode)
 
+    def open_commands(self) -> list[int]:
+        """List the commands of which something is played."""
+        return [no for no, groups in self._groups.items() if not all(group.over for group in groups)]
+
+    def break_off(self, no: int) -> tuple[c.PlayGroups | None, float]:
+        """Forget what is played of a command; returns what of it is to be played again, and the tokens it had."""
+        left = [group for group in self._groups[no] if not group.over]
+        begun = [episode for group in left for episode in group.playing]
+        self.withdraw([no])
+        tokens = sum(episode.made() for episode in begun)
+        orders = tuple(group.order for group in left)
+        return left[0].command.model_copy(update={"groups": orders}) if left else None, tokens
+
     def weights(self, policy: str) -> None:
         """Let turns be asked again whose weights an engine holds now, as soon as workers have learned of it."""
         self._clock.after(self._scenario.machine.delays.pick_up, self._ask_again, policy)
@@ -157,6 +174,8 @@ class Playing:
         """Let a turn go on at another engine."""
         if turn.engine is not None:
             turn.engine.drop(turn)
+        if turn.follow == "restart_turn":
+            turn.made, turn.segments = 0.0, ()
         self._route(turn)
 
     def demand(self) -> dict[str, e.TurnsAsked]:
@@ -229,8 +248,9 @@ class Playing:
             return
         del episode.asked[turn.role]
         segments = turn.segments
-        if segments:
-            segments += (turn.version, turn.reply - sum(segments[1::2]))
+        left = turn.reply - sum(segments[1::2])
+        if left and (segments or turn.version != turn.pin.version):
+            segments += (turn.version, left)
         episode.rows.append({"role": turn.role, "turn": turn.number, "tokens": turn.reply, "segments": segments})
         if not episode.asked:
             self._clock.after(episode.script.waits[episode.stage - 1], self._stage_done, episode)
@@ -254,10 +274,11 @@ class Playing:
     def _rewarded(self, episode: Episode) -> None:
         if episode.over:
             return
-        group, workload = episode.group, self._scenario.workload
+        group = episode.group
         episode.over = True
         group.playing.remove(episode)
-        failed = workload.failure and chance.uniform(episode.script.key, FAILS) < workload.failure
+        share = self._scenario.workload.failing(self._clock.now)
+        failed = share and chance.uniform(episode.script.key, FAILS) < share
         if failed and episode.attempt < self._spec.batch.max_attempts:
             self._begin(group, episode.member, episode.attempt + 1, episode.twin)
             return

@@ -125,5 +125,5 @@ def test_it_generates_from_the_first_to_the_last_token():
     bench.ask("one", reply=10, prompt=100)
     bench.play()
     (interval,) = bench.trace.until(9.0)
-    assert (interval.kind, interval.began, interval.ended) == ("generate", pytest.approx(0.1), pytest.approx(0.2))
+    assert (interval.kind, interval.began, interval.ended) == ("rollout", pytest.approx(0.1), pytest.approx(0.2))
     assert interval.tokens == pytest.approx(10)

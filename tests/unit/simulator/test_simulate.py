@@ -7,8 +7,8 @@ import pytest
 
 from flexmarl.contracts.resolve import load_presets, resolve
 from flexmarl.simulator import Report, SimulationError, simulate
-from flexmarl.simulator.cluster import Cluster
 from flexmarl.simulator.playing import Playing
+from flexmarl.simulator.runs import alone
 from flexmarl.simulator.scenario import Scenario, scenario
 
 BATCH = {"tasks_per_step": 8, "episodes_per_task": 4, "micro_batch_groups": 2, "rollout_groups": 2}
@@ -117,7 +117,7 @@ def test_engines_and_trainers_share_devices_in_turns():
     shared = simulate(told("sync", spec=own | {"mechanisms": {"allocation": "colocated"}}))
     assert shared.tokens == apart.tokens
     assert shared.step_s > apart.step_s
-    at_work = [i for i in shared.intervals if i.kind in ("generate", "accumulate", "step")]
+    at_work = [i for i in shared.intervals if i.kind in ("rollout", "train", "step")]
     for one in at_work:
         for other in at_work:
             if shared.uses[one.lease_id] == "engine" and shared.uses[other.lease_id] == "trainer":
@@ -142,9 +142,7 @@ def test_nothing_is_lost_on_the_way(monkeypatch: pytest.MonkeyPatch):
         route(self, turn)
 
     monkeypatch.setattr(Playing, "_route", counted)
-    given = told("bounded_async", failure=0.1)
-    cluster = Cluster(given)
-    cluster.start()
+    cluster = alone(told("bounded_async", failure=0.1))
     while len(cluster.log.stepped) < 4:
         assert cluster.clock.step()
     engines, asked = cluster.playing.engines.values(), list(routed.values())
@@ -173,8 +171,7 @@ def test_engines_make_nothing_for_what_counts_no_more(redundancy: dict[str, Any]
         route(self, turn)
 
     monkeypatch.setattr(Playing, "_route", noted)
-    cluster = Cluster(told(spec={"mechanisms": {"redundancy": redundancy}}))
-    cluster.start()
+    cluster = alone(told(spec={"mechanisms": {"redundancy": redundancy}}))
     while len(cluster.log.stepped) < 3:
         assert cluster.clock.step()
         for engine in cluster.playing.engines.values():

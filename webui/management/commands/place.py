@@ -4,7 +4,7 @@ import json
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import yaml
 from django.core.management.base import BaseCommand, CommandError
@@ -14,10 +14,8 @@ from flexmarl.contracts.problems import SpecProblems
 from flexmarl.contracts.resolve import DEFAULT_PRESET, layered
 from flexmarl.simulator import Scenario, SimulationError, simulate
 from flexmarl.simulator.library import compose, load_workloads
-from flexmarl.simulator.placing import Placement, place, profile
+from flexmarl.simulator.placing import Kind, Placement, cohort_work, place, profile
 from webui.management.commands.simulate import _change, _workload
-
-Kind = Literal["temporal", "spatial"]
 
 
 class Command(BaseCommand):
@@ -78,7 +76,7 @@ class Command(BaseCommand):
 
 def _advice(scenario: Scenario, kind: Kind, plan: Placement) -> str:
     """Say whether one more device for rollout is worth it where rollout has its own."""
-    stages, devices = profile(scenario, plan.plan.parts), plan.plan.devices()
+    stages, devices = profile(scenario, cohort_work(scenario), plan.plan.parts, kind), plan.plan.devices()
     if kind == "temporal" or not one_more(
         stages["rollout"], stages["training"], devices["rollout"], devices["training"]
     ):
