@@ -1,8 +1,10 @@
 """Planned placements: which mode wins and when, against arithmetic and against every other plan."""
 
+from typing import Literal
+
 import pytest
 
-from flexmarl.algorithms.placement import Stage, one_more, plan_placement
+from flexmarl.algorithms.placement import Cut, Leaf, Stage, one_more, plan_placement
 
 EDGES = frozenset({("rollout", "training")})
 
@@ -63,3 +65,13 @@ def test_rollout_gets_a_device_when_it_lags_by_more_than_that_gains():
     assert one_more(rollout, Stage(work_s=4 * 33), engines=4, trainers=4), "40 s against 33 s"
     assert not one_more(rollout, Stage(work_s=4 * 35), engines=4, trainers=4), "40 s against 35 s"
     assert not one_more(Stage(work_s=0, least_s=100), training, engines=4, trainers=4), "nothing would get any faster"
+
+
+@pytest.mark.parametrize("mode", ["temporal", "spatial"])
+def test_stages_come_in_the_order_of_their_edges(mode: Literal["temporal", "spatial"]):
+    stages = {"after": Stage(work_s=8), "before": Stage(work_s=8)}
+    plan = plan_placement(stages, frozenset({("before", "after")}), devices=4, parts=2, mode=mode)
+    assert plan is not None
+    assert isinstance(plan.placed, Cut)
+    count = 4 if mode == "temporal" else 2
+    assert (plan.placed.first, plan.placed.then) == (Leaf("before", count), Leaf("after", count))
