@@ -99,3 +99,13 @@ def test_what_cannot_be_placed_is_refused():
         call_command("place", "0", "--workload", "long_tail")
     with pytest.raises(CommandError, match="/workload: nowhere does not exist"):
         call_command("place", "4", "--workload", "nowhere")
+
+
+def test_what_faults_cost_stands_below_the_row(tmp_path: Path):
+    figures = tmp_path / "figures.json"
+    lost = ["--set", "faults.children=[{at: 30, device: 0}]"]
+    shown = told("sync", "--workload", "long_tail", "--json", str(figures), *lost).splitlines()
+    assert shown[-1].startswith("  faults: ")
+    written = json.loads(figures.read_text())
+    assert written["presets"]["sync"][0]["lost_s"] > 0.0
+    assert written["findings"] == {"sync": []}

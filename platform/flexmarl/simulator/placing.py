@@ -100,13 +100,13 @@ def cohort_work(scenario: Scenario) -> Work:
     roles = {role: number for number, role in enumerate(sorted(spec.agents))}
     draws = Scripts(scenario.workload, roles, scenario.seed)
     replies, prompts = dict.fromkeys(spec.policies, 0.0), dict.fromkeys(spec.policies, 0.0)
-    longest = [0.0] * COHORTS
+    longest, widths = [0.0] * COHORTS, [len(stage) for stage in scenario.workload.stages]
     for draw in range(spec.batch.tasks_per_step * COHORTS):
         for member in range(spec.batch.episodes_per_task):
-            script = draws.script(draw, member, spec.batch.episodes_per_task, 1)
+            script = draws.script(draw, member, spec.batch.episodes_per_task, 1, draw)
             took = sum(script.waits) + script.reward_s
             for stage in range(len(script.waits)):
-                asked = list(islice(script.turns, draws.widths[stage % len(draws.widths)]))
+                asked = list(islice(script.turns, widths[stage % len(widths)]))
                 took += max(reply for _, _, _, reply in asked) * token
                 for role, _, prompt, reply in asked:
                     replies[spec.policy_of(role)] += reply / COHORTS
