@@ -24,6 +24,7 @@ from flexmarl.simulator.draws import FAILS, Draws, Script, Sheet
 from flexmarl.simulator.engines import Turn
 from flexmarl.simulator.fleet import Fleet
 from flexmarl.simulator.foresight import Foresight
+from flexmarl.simulator.hands import Hands
 from flexmarl.simulator.recorded import RecordedDraws, scripts_of
 from flexmarl.simulator.scenario import Scenario, Workload
 from flexmarl.simulator.scoring import Scoring
@@ -129,12 +130,12 @@ class Playing:
         self._clock, self._scenario, self._told = clock, scenario, told
         roles = {role: number for number, role in enumerate(sorted(spec.agents))}
         self._draws: Draws[Any] | RecordedDraws = self._drawn(workload, roles, scenario.seed)
-        self._widths = [len(stage) for stage in workload.stages]
         self._policies = {role: spec.policy_of(role) for role in spec.agents}
         self._groups: dict[int, list[Group]] = {}
         self._starved: dict[str, list[Turn]] = {}
         """Policy -> turns whose weights no engine holds."""
         self._scoring = Scoring(clock, workload)
+        self._hands = Hands(clock, scenario.machine.delays)
         self._places = Places(spec.mechanisms.parallel.episodes)
 
     def play(self, no: int, command: c.PlayGroups) -> None:
@@ -234,7 +235,8 @@ class Playing:
         assert isinstance(episode.script, Script)
         command, asked, policies = episode.group.command, episode.asked, self._policies
         own = episode.script.widths
-        width = own[episode.stage] if own else self._widths[episode.stage % len(self._widths)]
+        stages = self._scenario.workload.stages
+        width = own[episode.stage] if own else len(stages[episode.stage % len(stages)])
         episode.stage += 1
         for role, number, prompt, reply in islice(episode.script.turns, width):
             policy = policies[role]
@@ -242,9 +244,17 @@ class Playing:
                 policy, command.pins[policy], command.follows.get(policy, ""), prompt, reply, self._answered,
                 episode=episode, role=role, number=number,
             )  # fmt: skip
-        route = self._route
-        for turn in asked.values():
-            route(turn)
+        if self._hands.busy:
+            self._hands.take(episode.script.key, len(asked), partial(self._send, episode))
+        else:
+            self._send(episode)
+
+    def _send(self, episode: Episode) -> None:
+        """Let the turns of a stage find their engines."""
+        if not episode.over:
+            route = self._route
+            for turn in episode.asked.values():
+                route(turn)
 
     def _route(self, turn: Turn) -> None:
         if not self.engines.send(turn):
