@@ -136,12 +136,12 @@ class Draws(Generic[T]):
         self._first: dict[int, int] = {}
         """Task -> the draw that played it first."""
 
-    def script(self, draw: int, member: int, members: int, attempt: int, task: int) -> T:
+    def script(self, draw: int, member: int, members: int, attempt: int, task: int | None = None) -> T:
         """Return what happens in an attempt at a member of a group that has so many.
 
         In a task that an earlier draw has played the same is said: long replies stay long. What machines take is not.
         """
-        first = self._first.setdefault(task, draw)
+        first = draw if task is None else self._first.setdefault(task, draw)
         if first != draw:
             key = self._key(first, member, attempt)
             script = self._made(np.array([key], np.uint64))[0]

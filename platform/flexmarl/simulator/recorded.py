@@ -77,9 +77,16 @@ class RecordedDraws:
     def __init__(self, record: Record, seed: int) -> None:
         self._groups = record.groups
         self._first = seed * max(1, len(record.groups) // _APART)
+        self._played: dict[int, int] = {}
+        """Task -> the draw that played it first."""
 
-    def script(self, draw: int, member: int, members: int, attempt: int) -> Script:
-        """Return what happened in a member of a group."""
+    def script(self, draw: int, member: int, members: int, attempt: int, task: int | None = None) -> Script:
+        """Return what happened in a member of a group; in a task that is played again the same is said."""
+        first = draw if task is None else self._played.setdefault(task, draw)
+        script = self._script(first, member, attempt)
+        return script if first == draw else self._elsewhere(script, chance.mixed(script.key, draw))
+
+    def _script(self, draw: int, member: int, attempt: int) -> Script:
         group = self._groups[(self._first + draw) % len(self._groups)]
         lot = group[member % len(group)]
         key = chance.mixed(chance.mixed(chance.mixed(self._first, draw), member), attempt)
@@ -87,7 +94,9 @@ class RecordedDraws:
 
     def beside(self, script: Any) -> Script:
         """Return a script for a second environment: what is said is the same, what machines take is another's."""
-        key = chance.mixed(script.key, 1)
+        return self._elsewhere(script, chance.mixed(script.key, 1))
+
+    def _elsewhere(self, script: Script, key: int) -> Script:
         group = self._groups[key % len(self._groups)]
         other = group[key // len(self._groups) % len(group)].waits
         waits = [other[place % len(other)] for place in range(len(script.waits))]
