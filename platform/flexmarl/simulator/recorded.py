@@ -77,16 +77,12 @@ class RecordedDraws:
     def __init__(self, record: Record, seed: int) -> None:
         self._groups = record.groups
         self._first = seed * max(1, len(record.groups) // _APART)
-        self._played: dict[int, int] = {}
+        self._drawn: dict[int, int] = {}
         """Task -> the draw that played it first."""
 
-    def script(self, draw: int, member: int, members: int, attempt: int, task: int | None = None) -> Script:
-        """Return what happened in a member of a group; in a task that is played again the same is said."""
-        first = draw if task is None else self._played.setdefault(task, draw)
-        script = self._script(first, member, attempt)
-        return script if first == draw else self._elsewhere(script, chance.mixed(script.key, draw))
-
-    def _script(self, draw: int, member: int, attempt: int) -> Script:
+    def script(self, draw: int, member: int, members: int, attempt: int, task: int) -> Script:
+        """Return what happened in a member of a group; a task that was played before goes as it did then."""
+        draw = self._drawn.setdefault(task, draw)
         group = self._groups[(self._first + draw) % len(self._groups)]
         lot = group[member % len(group)]
         key = chance.mixed(chance.mixed(chance.mixed(self._first, draw), member), attempt)
@@ -94,9 +90,7 @@ class RecordedDraws:
 
     def beside(self, script: Any) -> Script:
         """Return a script for a second environment: what is said is the same, what machines take is another's."""
-        return self._elsewhere(script, chance.mixed(script.key, 1))
-
-    def _elsewhere(self, script: Script, key: int) -> Script:
+        key = chance.mixed(script.key, 1)
         group = self._groups[key % len(self._groups)]
         other = group[key // len(self._groups) % len(group)].waits
         waits = [other[place % len(other)] for place in range(len(script.waits))]
