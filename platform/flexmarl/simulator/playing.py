@@ -20,9 +20,9 @@ from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 from flexmarl.simulator import chance
 from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.draws import FAILS, Draws, Script, Scripts, Sheet
-from flexmarl.simulator.engines import Turn
 from flexmarl.simulator.fleet import Fleet
 from flexmarl.simulator.scenario import Scenario, Workload
+from flexmarl.simulator.turns import Turn
 
 Told = Callable[[e.Event], None]
 SampleId = tuple[int, int, int, str, int]

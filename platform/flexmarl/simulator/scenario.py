@@ -100,6 +100,10 @@ class EngineModel(Strict):
     """One decoding step for one request."""
     batch: float = Field(default=48.0, gt=0.0)
     """Requests beyond the first at which a step takes twice as long."""
+    cell: float = Field(default=0.0, ge=0.0)
+    """What reading the cache of one token adds to a step."""
+    compute: float = Field(default=0.0, ge=0.0)
+    """Arithmetic of one request in a step: a step takes no less than that of all its requests."""
     prefill: float = Field(default=8_000.0, gt=0.0)
     """Prompt tokens a second; prompts are computed one after the other, beside decoding."""
     slots: int = Field(default=256, ge=1)
@@ -108,6 +112,9 @@ class EngineModel(Strict):
     """Equal engines behind one device of the specification, over which requests are spread evenly."""
     kv_tokens: float = Field(default=float("inf"), gt=0.0)
     """Prompt and reply tokens that its cache holds."""
+    cache: Literal["reserved", "grown"] = "reserved"
+    """A request begins when there is room for its prompt and all of its reply (`reserved`); or for its prompt, and when
+    the cache is full the youngest goes back to the queue, where what it had is computed again (`grown`)."""
     load: float = Field(default=2.0, ge=0.0)
     """From the command to new weights being served."""
     turn: float = Field(default=1.0, ge=0.0)
