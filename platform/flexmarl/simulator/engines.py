@@ -11,6 +11,7 @@ from collections import deque
 from math import inf
 
 from flexmarl.algorithms.routing import EngineLoad
+from flexmarl.contracts.hardware import Hardware
 from flexmarl.contracts.wire import PolicyPin
 from flexmarl.simulator.batch import Batch
 from flexmarl.simulator.clock import Clock
@@ -38,9 +39,11 @@ class Busy:
 
 
 class Engine:
-    def __init__(self, clock: Clock, trace: Trace, model: EngineModel, lease_id: int) -> None:
+    def __init__(
+        self, clock: Clock, trace: Trace, model: EngineModel, lease_id: int, hardware: Hardware = Hardware.ANY
+    ) -> None:
         self.lease_id = lease_id
-        self.load = EngineLoad(f"engine-{lease_id:05d}")
+        self.load = EngineLoad(f"engine-{lease_id:05d}", hardware=hardware)
         """As a router sees it: always up to date."""
         self.held = Holdings()
         self.asked: dict[str, int] = {}
@@ -105,6 +108,7 @@ class Engine:
         if made > 0:  # it was begun elsewhere, with older weights
             turn.segments += (turn.version, made)
         turn.engine, turn.version = self, pin.version
+        self.load.tokens += turn.expected
         self.asked[turn.policy] = self.asked.get(turn.policy, 0) + 1
         if not self._queue and self._fits(turn):
             self._begin(turn)
@@ -128,6 +132,7 @@ class Engine:
             self._free(turn)
             self.load.running -= 1
         turn.engine, turn.phase = None, "asked"
+        self.load.tokens -= turn.expected
         self.asked[turn.policy] -= 1
         self._admit()
         self._look()
@@ -237,6 +242,7 @@ class Engine:
         ended = batch.ended()
         for turn in ended:
             self._free(turn)
+            self.load.tokens -= turn.expected
             self.asked[turn.policy] -= 1
             turn.made, turn.phase, turn.engine = float(turn.reply), "ended", None
         self.load.running -= len(ended)

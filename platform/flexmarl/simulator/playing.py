@@ -13,7 +13,6 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from flexmarl.algorithms.routing import ROUTERS
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
@@ -27,6 +26,8 @@ from flexmarl.simulator.turns import Turn
 Told = Callable[[e.Event], None]
 SampleId = tuple[int, int, int, str, int]
 """(draw, member, attempt, role, turn)"""
+_LONGEST = 1 << 20
+"""Tokens of a reply whose workload names no limit, as far as routers know."""
 _SAMPLES = TypeAdapter(tuple[SampleRef, ...])
 
 
@@ -58,7 +59,6 @@ class Episode:
 @dataclass(slots=True, eq=False, kw_only=True)
 class EpisodeTurn(Turn):
     episode: Episode
-    role: str
     number: int
 
 
@@ -104,7 +104,7 @@ class Places:
 class Playing:
     def __init__(self, clock: Clock, scenario: Scenario, told: Told) -> None:
         spec, workload = scenario.spec, scenario.workload
-        self.engines = Fleet(ROUTERS.get(spec.mechanisms.router)())
+        self.engines = Fleet(spec.mechanisms.router)
         """Those that are ready."""
         self.tokens: dict[SampleId, int] = {}
         """Reply tokens of every sample of a settled group, until they are forgotten."""
@@ -112,6 +112,7 @@ class Playing:
         roles = {role: number for number, role in enumerate(sorted(spec.agents))}
         self._draws: Draws[Any] = self._drawn(workload, roles, scenario.seed)
         self._widths = [len(stage) for stage in workload.stages]
+        self._limits = {role: int(min(workload.load(role).reply.most, _LONGEST)) for role in spec.agents}
         self._policies = {role: spec.policy_of(role) for role in spec.agents}
         self._groups: dict[int, list[Group]] = {}
         self._starved: dict[str, list[Turn]] = {}
@@ -218,7 +219,7 @@ class Playing:
             policy = policies[role]
             asked[role] = EpisodeTurn(
                 policy, command.pins[policy], command.follows.get(policy, ""), prompt, reply, self._answered,
-                episode=episode, role=role, number=number,
+                episode=episode, role=role, number=number, limit=self._limits[role],
             )  # fmt: skip
         route = self._route
         for turn in asked.values():
@@ -233,6 +234,7 @@ class Playing:
         episode = turn.episode
         if episode.over:
             return
+        self.engines.answered(turn)
         del episode.asked[turn.role]
         segments = turn.segments
         left = turn.reply - sum(segments[1::2])

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from flexmarl.contracts.base import Strict
+from flexmarl.contracts.hardware import Hardware
 from flexmarl.contracts.ids import Name
 from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.simulator import chance
@@ -121,6 +122,19 @@ class EngineModel(Strict):
     """To give its memory up to a trainer that shares its device, and to take it again."""
 
 
+class Kind(Strict):
+    """Devices that differ from the others."""
+
+    devices: int = Field(ge=1)
+    """How many, in the order of the run's devices: those of engines come first, then spares, then those of trainers."""
+    hardware: Hardware = Hardware.ANY
+    """Class by which the router `hardware_class` knows them."""
+    engine: EngineModel = EngineModel()
+    """Of engines on them; what is not said is not that of `machine.engine` but the default."""
+    times: float = Field(default=1.0, gt=0.0)
+    """How many times as long all else takes there: starts, loads, gradients, steps. Of a gang the slowest counts."""
+
+
 class TrainerModel(Strict):
     token: float = Field(default=0.0002, ge=0.0)
     """Gradient of one token."""
@@ -158,8 +172,18 @@ class Machine(Strict):
     engine: EngineModel = EngineModel()
     trainer: TrainerModel = TrainerModel()
     delays: Delays = Delays()
+    kinds: tuple[Kind, ...] = ()
+    """Kinds of devices, each of the next ones in their order; those that are left over are as `engine` says."""
     scale: dict[Name, float] = {}
     """Policy -> how many times as long everything of it takes; absent: once."""
+
+    def kind(self, number: int) -> Kind:
+        """Return the kind of a device by its number."""
+        for kind in self.kinds:
+            if number < kind.devices:
+                return kind
+            number -= kind.devices
+        return Kind(devices=1, engine=self.engine)
 
     def times(self, policy: str) -> float:
         """Return how many times as long everything of a policy takes."""

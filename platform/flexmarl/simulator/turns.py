@@ -34,6 +34,11 @@ class Turn:
     engine: "Engine | None" = None
     began: float = 0.0
     """The engine's count of steps at which its tokens began, less those made before."""
+    role: str = ""
+    limit: int = 0
+    """Tokens that its reply may have at most."""
+    expected: float = 0.0
+    """Tokens it was expected to have yet when it was sent, where the router asks."""
     ready: float = 0.0
     """When its prompt is computed."""
     phase: str = "asked"
