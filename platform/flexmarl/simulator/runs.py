@@ -1,9 +1,14 @@
 """One simulation from its start until its steps are done."""
 
+from collections.abc import Callable
+
+from flexmarl.simulator.checks import Checks, Finding
 from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.cluster import Cluster
 from flexmarl.simulator.misfortune import Misfortune, devices_of
 from flexmarl.simulator.pool import Pool, Tenancy
+from flexmarl.simulator.recorded import RecordedWorkload
+from flexmarl.simulator.recorded import RecordedWorkload
 from flexmarl.simulator.report import Report, report
 from flexmarl.simulator.scenario import Scenario
 
@@ -17,12 +22,26 @@ class SimulationError(RuntimeError):
 
 def simulate(scenario: Scenario) -> Report:
     """Play a scenario. Raises SimulationError when the run does not make its steps, with the run's own reason."""
+    return _play(scenario, lambda cluster: None)
+
+
+def examine(scenario: Scenario) -> tuple[Report, list[Finding]]:
+    """Play a scenario and look for faults of scheduling meanwhile. Raises SimulationError as `simulate` does."""
+    found: list[Checks] = []
+    report = _play(scenario, lambda cluster: found.append(Checks.over(cluster, scenario.machine)))
+    return report, found[0].findings()
+
+
+def _play(scenario: Scenario, watch: Callable[[Cluster], None]) -> Report:
     if scenario.spec.sampling.branches:
         raise SimulationError("Members that branch are not simulated; set sampling.branch_controller: none.")
+    if scenario.granularity == "episode" and isinstance(scenario.workload, RecordedWorkload):
+        raise SimulationError("A record is played turn by turn; set granularity: turn.")
     scenario = long_enough(scenario)
     _check_granularity(scenario)
     cluster, wanted = alone(scenario), scenario.warm_up + scenario.steps
     driver, done = cluster.driver, cluster.log.stepped
+    watch(cluster)
     while len(done) < wanted:
         stands = cluster.clock.now - (done[-1] if done else 0.0) > STILL_S
         if stands or not cluster.clock.play():
@@ -54,7 +73,8 @@ def shortened(scenario: Scenario, further: int = 0) -> Scenario:
     """Let the run end after its steps and some further ones, without any other budget."""
     spec, steps = scenario.spec, scenario.warm_up + scenario.steps + further
     budget = spec.budget.model_copy(update={"train_steps": steps, "seconds": None, "target": None})
-    evaluation = spec.evaluation.model_copy(update={"every_steps": steps + 1, "tasks": 1})
+    played = {} if scenario.evaluates else {"every_steps": steps + 1, "tasks": 1}
+    evaluation = spec.evaluation.model_copy(update=played)
     return scenario.model_copy(update={"spec": spec.model_copy(update={"budget": budget, "evaluation": evaluation})})
 
 
@@ -63,6 +83,8 @@ def _check_granularity(scenario: Scenario) -> None:
     spec = scenario.spec
     if scenario.granularity == "turn":
         return
+    if isinstance(scenario.workload, RecordedWorkload):
+        raise SimulationError("A record is of turns, which granularity: episode does not show; set granularity: turn.")
     if scenario.machine.kinds:
         raise SimulationError("machine.kinds is not shown by granularity: episode; set granularity: turn.")
     if scenario.machine.engine.cache == "grown":
