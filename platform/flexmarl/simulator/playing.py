@@ -118,8 +118,9 @@ class Playing:
         roles = {role: number for number, role in enumerate(sorted(spec.agents))}
         self._draws: Draws[Any] | RecordedDraws = self._drawn(workload, roles, scenario.seed)
         self._widths = [len(stage) for stage in workload.stages]
-        self._limits = {role: int(min(workload.load(role).reply.most, _LONGEST)) for role in spec.agents}
-        self._policies = {role: spec.policy_of(role) for role in spec.agents}
+        limits = {role: int(min(workload.load(role).reply.most, _LONGEST)) for role in spec.agents}
+        self._seats = {role: (spec.policy_of(role), limit) for role, limit in limits.items()}
+        """Role -> its policy, and how long its replies may be."""
         self._groups: dict[int, list[Group]] = {}
         self._starved: dict[str, list[Turn]] = {}
         """Policy -> turns whose weights no engine holds."""
@@ -220,15 +221,15 @@ class Playing:
     def _ask_stage(self, episode: Episode) -> None:
         """Ask the roles of the next stage, all beside each other."""
         assert isinstance(episode.script, Script)
-        command, asked, policies = episode.group.command, episode.asked, self._policies
+        command, asked, seats = episode.group.command, episode.asked, self._seats
         own = episode.script.widths
         width = own[episode.stage] if own else self._widths[episode.stage % len(self._widths)]
         episode.stage += 1
         for role, number, prompt, reply in islice(episode.script.turns, width):
-            policy = policies[role]
+            policy, limit = seats[role]
             asked[role] = EpisodeTurn(
                 policy, command.pins[policy], command.follows.get(policy, ""), prompt, reply, self._answered,
-                episode=episode, role=role, number=number, limit=self._limits[role],
+                episode=episode, role=role, number=number, limit=limit,
             )  # fmt: skip
         if self._hands.busy:
             self._hands.take(episode.script.key, len(asked), partial(self._send, episode))
