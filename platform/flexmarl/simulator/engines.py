@@ -110,14 +110,20 @@ class Engine:
         if made > 0:  # it was begun elsewhere, with older weights
             turn.segments += (turn.version, made)
         turn.engine, turn.version = self, pin.version
-        self.load.tokens += turn.expected
         self.asked[turn.policy] = self.asked.get(turn.policy, 0) + 1
+        self.load.tokens += turn.expected
         if not self._queue and self._fits(turn):
             self._begin(turn)
         else:
             turn.phase = "queued"
-            self._queue.append(turn)
+            self._queue.insert(self._place(turn), turn)
             self.load.waiting += 1
+
+    def _place(self, turn: Turn) -> int:
+        place = len(self._queue)
+        while place and self._queue[place - 1].rank < turn.rank:
+            place -= 1
+        return place
 
     def drop(self, turn: Turn) -> None:
         """Forget a request: it was cancelled, or goes on elsewhere with the tokens it has."""
@@ -173,7 +179,7 @@ class Engine:
         return not running or used + more <= model.kv_tokens * many
 
     def _admit(self) -> None:
-        """Give slots and cache to whoever waits, first come first served."""
+        """Give slots and cache to whoever waits, in the order of the queue."""
         queue = self._queue
         while queue and self._fits(queue[0]):
             self.load.waiting -= 1

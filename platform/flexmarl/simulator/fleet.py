@@ -8,13 +8,10 @@ from collections.abc import Callable, ItemsView, ValuesView
 from dataclasses import replace
 from typing import NamedTuple
 
-from flexmarl.algorithms.routing import ROUTERS, EngineLoad, ReplyLengths, RouteRequest
-from flexmarl.contracts.spec.mechanisms import RouterName
+from flexmarl.algorithms.routing import EngineLoad, Router, RouteRequest
 from flexmarl.simulator.engines import Engine
+from flexmarl.simulator.foresight import Foresight
 from flexmarl.simulator.turns import Turn
-
-_BY_LENGTH = frozenset({"length_aware", "hardware_class"})
-"""Routers that look at the expected length of a reply: as in real runs it is learned from those that ended."""
 
 
 class Able(NamedTuple):
@@ -27,15 +24,15 @@ class Able(NamedTuple):
 
 
 class Fleet:
-    def __init__(self, router: RouterName) -> None:
+    def __init__(self, router: Router, foresight: Foresight | None = None) -> None:
+        """`foresight`: of routers that go by the lengths of replies."""
         self.asked: dict[str, int] = {}
         """Policy -> turns that an engine has."""
         self.changes = 0
         """How often something has changed in who holds what."""
         self.asked_for: Callable[[Turn], None] | None = None
         """Told of every turn that looks for an engine."""
-        self._router = ROUTERS.get(router)()
-        self._lengths = ReplyLengths() if router in _BY_LENGTH else None
+        self._router, self._foresight = router, foresight
         self._engines: dict[int, Engine] = {}
         self._able: dict[tuple[str, int, bool], Able] = {}
 
@@ -76,19 +73,19 @@ class Fleet:
             if able.former:
                 shown = [replace(load, newest=load.engine not in able.former) for load in shown]
             usual = 0.0
-            if self._lengths is not None:
-                usual = self._lengths.usual
-                turn.expected = self._lengths.left(turn.role, int(turn.made), turn.limit)
+            if self._foresight is not None:
+                self._foresight.look(turn)
+                usual = self._foresight.usual
             choice = self._router(RouteRequest(int(turn.prompt), turn.expected, usual), shown)
             able.engines[choice.engine].ask(turn)
         elif able.loads:
             able.engines[able.loads[0].engine].ask(turn)
         return len(able.loads) > 0
 
-    def answered(self, turn: Turn) -> None:
-        """Learn how long a reply was."""
-        if self._lengths is not None:
-            self._lengths.note(turn.role, turn.reply)
+    def ended(self, turn: Turn) -> None:
+        """Learn from a reply how long others may be."""
+        if self._foresight is not None:
+            self._foresight.note(turn)
 
     def holding(self, turn: Turn) -> tuple[int, ...]:
         """List who may answer a turn, by lease."""

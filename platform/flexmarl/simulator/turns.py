@@ -31,7 +31,12 @@ class Turn:
     prompt: float
     reply: int
     done: Callable[["Turn"], None]
+    role: str = ""
     scale: float = 1.0
+    expected: float = 0.0
+    """Tokens that were expected of it when an engine took it."""
+    rank: float = 0.0
+    """Whoever has a higher one is given a slot before it; among equals, who came first."""
     made: float = 0.0
     """Tokens that exist."""
     segments: tuple[int, ...] = ()
@@ -41,15 +46,20 @@ class Turn:
     engine: Answering | None = None
     began: float = 0.0
     """The engine's count of steps at which its tokens began, less those made before."""
-    role: str = ""
-    limit: int = 0
-    """Tokens that its reply may have at most."""
-    expected: float = 0.0
-    """Tokens it was expected to have yet when it was sent, where the router asks."""
     ready: float = 0.0
     """When its prompt is computed."""
     phase: str = "asked"
     """asked, queued, prompt, reply or ended."""
+
+    @property
+    def task(self) -> str:
+        """Return what replies share that are the most alike; empty: nothing."""
+        return ""
+
+    @property
+    def key(self) -> int:
+        """Return what chances of its own are drawn by."""
+        return 0
 
     @property
     def cells(self) -> float:
