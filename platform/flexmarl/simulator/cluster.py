@@ -32,6 +32,8 @@ class Log:
     stepped: list[float] = field(default_factory=list)
     trained: list[int] = field(default_factory=list)
     """Tokens that had been trained by each of these moments."""
+    rows: list[int] = field(default_factory=list)
+    """Rows that had."""
 
 
 class Cluster:
@@ -61,6 +63,7 @@ class Cluster:
         while len(log.stepped) < decision.step:
             log.stepped.append(self.clock.now)
             log.trained.append(self._training.trained)
+            log.rows.append(self.driver.core.state.samples_trained)
         self._void.update(decision.void)
         self.playing.withdraw(decision.void)
         for numbered in decision.commands:

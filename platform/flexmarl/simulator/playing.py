@@ -199,7 +199,7 @@ class Playing:
             return
         del episode.asked[role]
         segments = tuple(turn.segments)
-        if segments:
+        if segments or turn.version != turn.pin.version:
             segments += (turn.version, turn.reply - sum(segments[1::2]))
         episode.samples.append(SampleRef(role=role, turn=number, tokens=turn.reply, segments=segments))
         if not episode.asked:

@@ -7,7 +7,7 @@ adds a figure of its own.
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Literal
 
@@ -41,6 +41,8 @@ class Report:
     ended: float
     tokens: int
     """Reply tokens that were trained."""
+    rows: int
+    """Rows that were."""
     trained_share: float
     """Reply tokens that were trained over those that engines made, from the start of the simulation: what lies ready
     or is on its way at the end counts as not trained."""
@@ -50,6 +52,10 @@ class Report:
     """Share of held device time by why it was not; with `busy` it adds up to 1."""
     lag: dict[str, float]
     """Policy -> mean versions between the weights that began its rows and those that were trained on them."""
+    lag_max: float
+    """The most of these."""
+    length_ratio: float
+    """Mean length of trained rows over that of generated ones."""
     swaps: int
     moves: int
     handled: int
@@ -75,10 +81,13 @@ class Report:
             "step_s": self.step_s,
             "step_median_s": median(self.steps),
             "tokens_s": self.tokens_s,
+            "rows_s": self.rows / (self.ended - self.began),
             "engine_busy": self.busy["engine"],
             "trainer_busy": self.busy["trainer"],
             "trained_share": self.trained_share,
             "lag": fmean(self.lag.values()) if self.lag else 0.0,
+            "lag_max": self.lag_max,
+            "length_ratio": self.length_ratio,
             "swaps": float(self.swaps),
             "moves": float(self.moves),
         }
@@ -90,7 +99,9 @@ def report(scenario: Scenario, cluster: "Cluster") -> Report:
     first, last = scenario.warm_up, scenario.warm_up + scenario.steps
     times = [0.0, *cluster.log.stepped][first : last + 1]
     trained = [0, *cluster.log.trained]
+    rows = [0, *cluster.log.rows]
     began, ended = times[0], times[-1]
+    lengths = _series(cluster, "length/trained_ratio", "mean", first, last)
     intervals = tuple(i for i in cluster.trace.until(ended) if i.ended > began and i.began < ended)
     busy, idle = _shares(intervals, cluster.trace.uses, began, ended)
     return Report(
@@ -98,10 +109,13 @@ def report(scenario: Scenario, cluster: "Cluster") -> Report:
         began=began,
         ended=ended,
         tokens=trained[last] - trained[first],
+        rows=rows[last] - rows[first],
         trained_share=trained[last] / sum(engine.made() for engine in cluster.playing.engines.values()),
         busy=busy,
         idle=idle,
-        lag=_lag(cluster, first, last),
+        lag={name: fmean(values) for name, values in _series(cluster, "staleness/start", "mean", first, last).items()},
+        lag_max=max(chain(*_series(cluster, "staleness/start", "max", first, last).values()), default=0.0),
+        length_ratio=fmean(fmean(values) for values in lengths.values()) if lengths else 1.0,
         swaps=sum(i.kind == "suspend" for i in intervals),
         moves=sum(ruling.kind == "engine_moved" for ruling in cluster.log.rulings),
         handled=cluster.driver.handled,
@@ -111,12 +125,13 @@ def report(scenario: Scenario, cluster: "Cluster") -> Report:
     )
 
 
-def _lag(cluster: "Cluster", first: int, last: int) -> dict[str, float]:
+def _series(cluster: "Cluster", name: str, stat: str, first: int, last: int) -> dict[str, list[float]]:
+    """Return by policy what the core wrote of the steps that count."""
     found = defaultdict(list)
     for metric in cluster.log.metrics:
-        if metric.name == "staleness/start" and metric.stat == "mean" and first < metric.step <= last:
+        if metric.name == name and metric.stat == stat and first < metric.step <= last:
             found[metric.agent].append(metric.value)
-    return {name: fmean(values) for name, values in sorted(found.items())}
+    return dict(sorted(found.items()))
 
 
 @dataclass(slots=True)

@@ -248,7 +248,6 @@ LAG = {"bound": 1, "at_admission": "admit", "in_flight": "finish", "at_cut": "wa
             {"mechanisms": {"redundancy": {"type": "extra_members", "extra": 1, "share": 0.5}}},
             ("/mechanisms/redundancy/share", "out_of_range"),
         ),
-        ({"mechanisms": {"redundancy": {"type": "extra_groups"}}}, ("/mechanisms/redundancy/extra", "out_of_range")),
         ({"batch": {"episodes_per_task": 1}}, ("/batch/episodes_per_task", "needs_peers")),
         (
             {"policies": {"speaker": {"lag_policy": {**LAG, "bound": 0, "in_flight": "discard"}}}},

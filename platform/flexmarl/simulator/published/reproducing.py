@@ -37,7 +37,7 @@ class Outcome:
     figures: dict[str, tuple[dict[str, float], ...]]
     """Row -> all figures of every simulation."""
     freedom: int
-    """Rows less fitted parameters: how many figures could have come out wrong."""
+    """Figures less fitted parameters and rows over themselves: how many could have come out wrong."""
 
     @property
     def missed(self) -> tuple[str, ...]:
@@ -53,8 +53,12 @@ def reproduce(table: Table, values: Mapping[str, float] | None = None) -> Outcom
     cells = {}
     for name, row in table.rows.items():
         simulated = compared(table, row, plain, name)
-        cells[name] = Cell(row.published, simulated, _standing(table, row, simulated, name in fitted))
-    freedom = len(table.rows) - sum(own.source == "fitted" for own in table.parameters.values())
+        cells[name] = _cell(table, row, row.published, simulated, name in fitted)
+        for figure, published in row.beside.items():
+            found = fmean(one[figure] for one in figures[name])
+            cells[f"{name}.{figure}"] = _cell(table, row, published, found, name in fitted)
+    certain = sum(row.over == name for name, row in table.rows.items())
+    freedom = len(cells) - certain - sum(own.source == "fitted" for own in table.parameters.values())
     return Outcome(cells, figures, freedom)
 
 
@@ -80,12 +84,13 @@ def distance(cells: Mapping[str, Cell], rows: tuple[str, ...]) -> float:
     return fmean(log(cells[name].simulated / cells[name].published) ** 2 for name in rows)
 
 
-def _standing(table: Table, row: Row, simulated: float, fitted: bool) -> Standing:
+def _cell(table: Table, row: Row, published: float, simulated: float, fitted: bool) -> Cell:
+    standing: Standing = "explained" if row.why else "missed"
     if fitted:
-        return "fitted"
-    if abs(simulated / row.published - 1.0) <= table.tolerance:
-        return "reached"
-    return "explained" if row.why else "missed"
+        standing = "fitted"
+    elif abs(simulated / published - 1.0) <= table.tolerance:
+        standing = "reached"
+    return Cell(published, simulated, standing)
 
 
 def _placed(own: Parameter, value: float) -> dict[str, Any]:
