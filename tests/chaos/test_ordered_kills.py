@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(1500)]
 
 KILLS = int(os.environ.get("FLEXMARL_CHAOS_ORDERED_KILLS", "10"))
 SEED = int(os.environ.get("FLEXMARL_CHAOS_SEED", "20"))
-STEPS = 40
+STEPS = 28
 
 
 @pytest.fixture(scope="module")

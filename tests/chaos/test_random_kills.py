@@ -1,6 +1,6 @@
 """A real run under random SIGKILLs of every process and restarts of every service: nothing lost, nothing twice.
 
-The schedule follows a seed. FLEXMARL_CHAOS_KILLS (20 unless set) and FLEXMARL_CHAOS_SEED choose length and schedule:
+The schedule follows a seed. FLEXMARL_CHAOS_KILLS (12 unless set) and FLEXMARL_CHAOS_SEED choose length and schedule:
 
     FLEXMARL_CHAOS_KILLS=200 python -m pytest tests/chaos/test_random_kills.py -q -s
 
@@ -23,7 +23,7 @@ import pytest
 from tests.support.chaos import Chaos, Kind, Store, Strike, patient, percentile, schedule
 from tests.support.system import ROOT, Api, System
 
-KILLS = int(os.environ.get("FLEXMARL_CHAOS_KILLS", "20"))
+KILLS = int(os.environ.get("FLEXMARL_CHAOS_KILLS", "12"))
 pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.timeout(max(1500, 30 * KILLS))]
 
 SEED = int(os.environ.get("FLEXMARL_CHAOS_SEED", "20"))

@@ -15,7 +15,7 @@ schemathesis = pytest.importorskip("schemathesis")
 hypothesis = pytest.importorskip("hypothesis")
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]
-EXAMPLES = 10
+EXAMPLES = 7
 LEFT_OUT = {"stream", "me_password"}
 """Streams never end; a new password ends the session of the caller."""
 JSON = "application/json"

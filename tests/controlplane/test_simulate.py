@@ -50,3 +50,31 @@ def test_every_workload_goes_with_every_preset(workload: str, preset: str):
 def test_what_cannot_be_simulated_is_refused_by_name(arguments: list[str], text: str):
     with pytest.raises(CommandError, match=text):
         told(*arguments)
+
+
+POOL = """
+devices: {default: 6}
+runs:
+  - {name: first, workload: long_tail, preset: sync, changes: &small {steps: 2, warm_up: 0, spec: {
+      batch: {tasks_per_step: 4, episodes_per_task: 2}, resources: {rollout_devices: 3}}}}
+  - {name: second, workload: long_tail, preset: flexmarl, at: 5, changes: *small}
+"""
+
+
+def test_runs_that_share_a_pool_are_shown_and_drawn(tmp_path: Path):
+    file, figures, page = tmp_path / "pool.yaml", tmp_path / "figures.json", tmp_path / "page.html"
+    file.write_text(POOL)
+    shown = told("--pool", str(file), "--json", str(figures), "--timeline", str(page)).splitlines()
+    assert [line.split()[0] for line in shown[:-1]] == ["run", "first", "second"]
+    assert shown[-1].count("%") == 2
+    written = json.loads(figures.read_text())
+    assert written["runs"]["second"]["wait_s"] > 0.0
+    assert written["runs"]["second"]["status"] == "completed"
+    assert page.read_text().count("Plotly.newPlot(") == 1
+
+
+def test_a_file_of_shared_pools_that_is_wrong_is_refused_by_field(tmp_path: Path):
+    file = tmp_path / "pool.yaml"
+    file.write_text(POOL.replace("preset: sync", "preset: snc"))
+    with pytest.raises(CommandError, match=r"^/runs/0/preset: snc does not exist. Did you mean sync\?$"):
+        told("--pool", str(file))

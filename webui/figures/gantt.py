@@ -10,8 +10,8 @@ from typing import Any
 from flexmarl.simulator.trace import Interval
 
 COLOURS = {
-    "generate": "#2f6f8f", "accumulate": "#b3541e", "step": "#7a3512", "load": "#8a8f98", "start": "#c9ccd1",
-    "bind": "#c58f00", "suspend": "#c58f00", "join": "#c58f00",
+    "rollout": "#2f6f8f", "train": "#b3541e", "step": "#7a3512", "load": "#8a8f98", "start": "#c9ccd1",
+    "bind": "#c58f00", "resume": "#c58f00", "suspend": "#c58f00", "join": "#c58f00",
     "vacate": "#c58f00", "sleep": "#8a8f98", "wake": "#8a8f98", "checkpoint": "#6b5b95",
 }  # fmt: skip
 ROW = 26
@@ -25,7 +25,7 @@ def gantt(title: str, intervals: Iterable[Interval], uses: Mapping[int, str]) ->
     by_kind: defaultdict[str, list[Interval]] = defaultdict(list)
     for interval in sorted(shown, key=lambda one: one.began):
         by_kind[interval.kind].append(interval)
-    rows = {lease: f"{use} {lease}" for lease, use in sorted(uses.items())}
+    rows = {lease: f"{use} {lease}" for lease, use in uses.items()}
     layout = {
         "title": {"text": title},
         "barmode": "overlay",

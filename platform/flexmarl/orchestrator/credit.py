@@ -5,7 +5,7 @@ the weights of these are served; what older cohorts left playing counts among th
 more than the groups of a step and the surplus are ever on their way: a bound in fractions of a step.
 
 Invariants: a cohort that takes surplus over before its own groups may be proposed is not filled: it neither settles nor
-is settled with what it has; a run that begins no more work fills none. A group whose rows grew too old for its step
+steps, since engines would not be given the weights of a step on the way; a run that begins no more work fills none. A group whose rows grew too old for its step
 gives its credit back at once, and another one is drawn under the same vector.
 """
 

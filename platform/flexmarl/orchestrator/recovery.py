@@ -20,7 +20,8 @@ from flexmarl.orchestrator.training import unbind
 from flexmarl.orchestrator.types import NoteLevel
 
 MAX_REPLACEMENTS = 4
-"""Leases lost between two finished steps before the run is given up: more is a fault, not bad luck."""
+"""Leases lost between two finished steps before the run is given up: more is a fault, not bad luck. A run of more
+devices may lose each of them once, since a host that goes takes all of its own."""
 MENDED_BY_BINDING = frozenset({"version_differs", "version_conflict", "accumulator_differs"})
 """Refusals of the store that a fresh bind at the committed version mends."""
 GONE = frozenset({"not_bound", "other_accumulator"})
@@ -125,7 +126,8 @@ def on_lease_ended(ctx: Context, event: LeaseEnded) -> None:
     ctx.state.replacements += 1
     why = event.reason or "no reason given"
     ctx.note(f"{lease.use} on {lease.device_id} ended: {why}", NoteLevel.ERROR, target=f"lease:{lease.lease_id}")
-    if ctx.state.replacements > MAX_REPLACEMENTS:
+    resources = ctx.plan.spec.resources
+    if ctx.state.replacements > max(MAX_REPLACEMENTS, resources.rollout_devices + resources.training_devices):
         text = f"{ctx.state.replacements} leases ended without a finished step between them, the last: {why}"
         reason = RunReason.OUT_OF_MEMORY if why.startswith(RunReason.OUT_OF_MEMORY) else RunReason.CHILDREN_LOST
         fail(ctx, reason, f"{text}; read the log of {lease.device_id}'s node")

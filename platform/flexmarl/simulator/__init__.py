@@ -7,5 +7,7 @@ transfers and our own delays are models, named in `scenario`. Equal scenarios gi
 from flexmarl.simulator.report import Report
 from flexmarl.simulator.runs import SimulationError, simulate
 from flexmarl.simulator.scenario import Machine, Scenario, Workload
+from flexmarl.simulator.sharing import PoolReport, SharedPools, simulate_pool
 
-__all__ = ["Machine", "Report", "Scenario", "SimulationError", "Workload", "simulate"]
+__all__ = ["Machine", "PoolReport", "Report", "Scenario", "SharedPools", "SimulationError", "Workload", "simulate",
+    "simulate_pool"]  # fmt: skip

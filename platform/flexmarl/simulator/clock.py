@@ -19,6 +19,7 @@ class Clock:
         """Actions carried out."""
         self._due: list[tuple[float, int, Action, tuple[Any, ...]]] = []
         self._asked = 0
+        self._halted = False
 
     def at(self, when: float, action: Action, *arguments: Any) -> None:
         """Call `action(*arguments)` at a moment, at once if it has passed."""
@@ -38,3 +39,19 @@ class Clock:
         self.events += 1
         action(*arguments)
         return True
+
+    def play(self) -> bool:
+        """Go on until someone asks to halt. Return False when nothing is left to do."""
+        due = self._due
+        self._halted = False
+        while due:
+            self.now, _, action, arguments = heappop(due)
+            self.events += 1
+            action(*arguments)
+            if self._halted:
+                return True
+        return False
+
+    def halt(self) -> None:
+        """Let `play` return behind what is done now: whoever plays has something to look at."""
+        self._halted = True

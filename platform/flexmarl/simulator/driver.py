@@ -1,7 +1,7 @@
 """A model of the driver: facts reach the real core one after the other, each after what the platform itself takes.
 
-Invariants: the core alone decides; a deadline that it named is kept unless it names another first; nothing is told to a
-run that has ended.
+Invariants: the core alone decides, and the clock halts behind each of its decisions; a deadline that it named is kept
+unless it names another first; nothing is told to a run that has ended.
 """
 
 from collections import deque
@@ -21,6 +21,8 @@ class Driver:
         """Facts that the core decided on."""
         self.ended = ""
         """Why the run is over; empty while it goes on."""
+        self.heard: Callable[[float, e.Event, Decision], None] | None = None
+        """Told of every fact with what was decided on it."""
         self._clock, self._delays, self._carry_out = clock, delays, carry_out
         self._facts: deque[e.Event] = deque()
         self._deciding = False
@@ -46,9 +48,12 @@ class Driver:
             return
         decision = self.core.handle(fact, self._clock.now)
         self.handled += 1
+        if self.heard is not None:
+            self.heard(self._clock.now, fact, decision)
         self._carry_out(decision)
         if decision.status in TERMINAL:
             self.ended = f"{decision.status}: {decision.reason_text}"
+        self._clock.halt()
         self._watch += 1
         if decision.deadline is not None:
             self._clock.at(decision.deadline, self._due, self._watch)

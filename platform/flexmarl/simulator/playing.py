@@ -8,21 +8,26 @@ command is void; every member has one outcome.
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
 
-from flexmarl.algorithms.routing import ROUTERS, EngineLoad, RouteRequest
+from pydantic import TypeAdapter
+
+from flexmarl.algorithms.routing import ROUTERS
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
-from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 from flexmarl.simulator import chance
 from flexmarl.simulator.clock import Clock
-from flexmarl.simulator.engines import Engine, Turn
-from flexmarl.simulator.scenario import Workload
+from flexmarl.simulator.draws import FAILS, Draws, Script, Scripts, Sheet
+from flexmarl.simulator.engines import Turn
+from flexmarl.simulator.fleet import Fleet
+from flexmarl.simulator.scenario import Scenario, Workload
 
-_ROUNDS, _ENVIRONMENT, _REWARD, _FAILS, _SCORE, _TWIN, _SLOW = range(1, 8)
 Told = Callable[[e.Event], None]
 SampleId = tuple[int, int, int, str, int]
 """(draw, member, attempt, role, turn)"""
+_SAMPLES = TypeAdapter(tuple[SampleRef, ...])
 
 
 @dataclass(slots=True, eq=False)
@@ -32,19 +37,29 @@ class Episode:
     group: "Group"
     member: int
     attempt: int
-    key: int
-    """Of all that happens in it by chance."""
     twin: bool
     """It plays beside a first one."""
-    stages: deque[tuple[str, ...]]
-    """Still to be asked."""
+    script: Script | Sheet
+    began: float
     asked: dict[str, Turn] = field(default_factory=dict)
-    turns: dict[str, int] = field(default_factory=dict)
-    """Role -> turns asked so far."""
-    samples: list[SampleRef] = field(default_factory=list)
-    began: float = 0.0
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    """What its samples are made of."""
     stage: int = 0
+    """Stages asked so far."""
+    played: bool = False
+    """Its environment is done; it waits for its reward."""
     over: bool = False
+
+    def made(self) -> float:
+        """Count the reply tokens that it has; of a reply that an engine is at, those of its last look."""
+        return sum(row["tokens"] for row in self.rows) + sum(turn.made for turn in self.asked.values())
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class EpisodeTurn(Turn):
+    episode: Episode
+    role: str
+    number: int
 
 
 @dataclass(slots=True, eq=False)
@@ -86,18 +101,21 @@ class Places:
 
 
 class Playing:
-    def __init__(self, clock: Clock, spec: ExperimentSpec, workload: Workload, seed: int, told: Told) -> None:
-        self.engines: dict[int, Engine] = {}
-        """By lease; those that are ready."""
+    def __init__(self, clock: Clock, scenario: Scenario, told: Told) -> None:
+        spec, workload = scenario.spec, scenario.workload
+        self.engines = Fleet(ROUTERS.get(spec.mechanisms.router)())
+        """Those that are ready."""
         self.tokens: dict[SampleId, int] = {}
         """Reply tokens of every sample of a settled group, until they are forgotten."""
         self._clock, self._spec, self._workload, self._told = clock, spec, workload, told
-        self._seed = chance.mixed(0, seed)
-        self._router = ROUTERS.get(spec.mechanisms.router)()
-        self._roles = {role: number for number, role in enumerate(sorted(spec.agents))}
+        roles = {role: number for number, role in enumerate(sorted(spec.agents))}
+        self._draws: Draws[Any] = self._drawn(workload, roles, scenario.seed)
+        self._widths = [len(stage) for stage in workload.stages]
+        self._policies = {role: spec.policy_of(role) for role in spec.agents}
         self._groups: dict[int, list[Group]] = {}
         self._starved: dict[str, list[Turn]] = {}
         """Policy -> turns whose weights no engine holds."""
+        self._learn_s = scenario.machine.delays.pick_up
         self._places = Places(spec.mechanisms.parallel.episodes)
 
     def play(self, no: int, command: c.PlayGroups) -> None:
@@ -118,8 +136,24 @@ class Playing:
                 for episode in list(group.playing):
                     self._abandon(episode)
 
+    def open_commands(self) -> list[int]:
+        """List the commands of which something is played."""
+        return [no for no, groups in self._groups.items() if not all(group.over for group in groups)]
+
+    def break_off(self, no: int) -> tuple[c.PlayGroups | None, float]:
+        """Forget what is played of a command; returns what of it is to be played again, and the tokens it had."""
+        left = [group for group in self._groups[no] if not group.over]
+        begun = [episode for group in left for episode in group.playing]
+        self.withdraw([no])
+        tokens = sum(episode.made() for episode in begun)
+        orders = tuple(group.order for group in left)
+        return left[0].command.model_copy(update={"groups": orders}) if left else None, tokens
+
     def weights(self, policy: str) -> None:
-        """Ask again for turns whose weights an engine may hold now."""
+        """Let turns be asked again whose weights an engine holds now, as soon as workers have learned of it."""
+        self._clock.after(self._learn_s, self._ask_again, policy)
+
+    def _ask_again(self, policy: str) -> None:
         for turn in self._starved.pop(policy, ()):
             if turn.phase == "asked":
                 self._route(turn)
@@ -128,14 +162,13 @@ class Playing:
         """Let a turn go on at another engine."""
         if turn.engine is not None:
             turn.engine.drop(turn)
+        if turn.follow == "restart_turn":
+            turn.made, turn.segments = 0.0, ()
         self._route(turn)
 
     def demand(self) -> dict[str, e.TurnsAsked]:
         """Count the turns of each policy that no engine and that an engine has."""
-        held: dict[str, int] = {}
-        for engine in self.engines.values():
-            for policy in engine.held.newest:
-                held[policy] = held.get(policy, 0) + len(engine.asked_of(policy))
+        held = self.engines.asked
         starved = {name: sum(t.phase == "asked" for t in turns) for name, turns in self._starved.items()}
         names = {name for name in (*held, *starved) if held.get(name) or starved.get(name)}
         return {n: e.TurnsAsked(waiting=starved.get(n, 0), in_flight=held.get(n, 0)) for n in sorted(names)}
@@ -154,78 +187,83 @@ class Playing:
         self._places.enter(begin)
 
     def _begin(self, group: Group, member: int, attempt: int, twin: bool) -> None:
-        key = chance.mixed(chance.mixed(self._seed, group.order.draw), member)
-        key = chance.mixed(key, attempt) if attempt > 1 else key
-        rounds = max(1, round(self._workload.rounds.draw(chance.mixed(key, _ROUNDS))))
-        stages = deque(self._workload.stages * rounds)
-        chances = chance.mixed(key, _TWIN) if twin else key  # what is said is the same, what machines take is not
-        episode = Episode(group, member, attempt, chances, twin, stages, began=self._clock.now)
+        script: Script | Sheet = self._draws.script(group.order.draw, member, group.order.members, attempt)
+        if twin:
+            script = self._draws.beside(script)
+        episode = Episode(group, member, attempt, twin, script, self._clock.now)
         group.playing.append(episode)
-        self._ask_stage(episode, key)
+        self._start(episode)
 
-    def _ask_stage(self, episode: Episode, key: int) -> None:
+    def _drawn(self, workload: Workload, roles: dict[str, int], seed: int) -> Draws[Any]:
+        return Scripts(workload, roles, seed)
+
+    def _start(self, episode: Episode) -> None:
+        self._ask_stage(episode)
+
+    def _stop(self, episode: Episode) -> None:
+        """Take an episode off its engines."""
+        for turn in episode.asked.values():
+            if turn.engine is not None:
+                turn.engine.drop(turn)
+            turn.phase = "ended"
+
+    def _ask_stage(self, episode: Episode) -> None:
         """Ask the roles of the next stage, all beside each other."""
-        for role in episode.stages.popleft():
-            episode.asked[role] = self._turn(episode, role, key)
-        for turn in list(episode.asked.values()):
-            self._route(turn)
-
-    def _turn(self, episode: Episode, role: str, key: int) -> Turn:
-        number = episode.turns[role] = episode.turns.get(role, -1) + 1
-        here = chance.mixed(chance.mixed(key, 100 + self._roles[role]), number)
-        load, policy = self._workload.load(role), self._spec.policy_of(role)
-        prompt, reply = load.prompt.draw(chance.mixed(here, 1)), load.reply.draw(chance.mixed(here, 2))
-        command = episode.group.command
-
-        def done(turn: Turn) -> None:
-            self._answered(episode, role, number, turn, key)
-
-        return Turn(policy, command.pins[policy], command.follows.get(policy, ""), prompt, max(1, round(reply)), done)
+        assert isinstance(episode.script, Script)
+        command, asked, policies = episode.group.command, episode.asked, self._policies
+        width = self._widths[episode.stage % len(self._widths)]
+        episode.stage += 1
+        for role, number, prompt, reply in islice(episode.script.turns, width):
+            policy = policies[role]
+            asked[role] = EpisodeTurn(
+                policy, command.pins[policy], command.follows.get(policy, ""), prompt, reply, self._answered,
+                episode=episode, role=role, number=number,
+            )  # fmt: skip
+        route = self._route
+        for turn in asked.values():
+            route(turn)
 
     def _route(self, turn: Turn) -> None:
-        able = [engine for engine in self.engines.values() if engine.held.answering(turn) is not None]
-        if not able:
+        if not self.engines.send(turn):
             self._starved.setdefault(turn.policy, []).append(turn)
-            return
-        if len(able) == 1:
-            able[0].ask(turn)
-            return
-        loads = [EngineLoad(one.name, running=one.running, waiting=one.waiting) for one in able]
-        choice = self._router(RouteRequest(int(turn.prompt), turn.reply - turn.made), loads)
-        next(one for one in able if one.name == choice.engine).ask(turn)
 
-    def _answered(self, episode: Episode, role: str, number: int, turn: Turn, key: int) -> None:
+    def _answered(self, turn: Turn) -> None:
+        assert isinstance(turn, EpisodeTurn)
+        episode = turn.episode
         if episode.over:
             return
-        del episode.asked[role]
-        segments = tuple(turn.segments)
-        if segments or turn.version != turn.pin.version:
-            segments += (turn.version, turn.reply - sum(segments[1::2]))
-        episode.samples.append(SampleRef(role=role, turn=number, tokens=turn.reply, segments=segments))
+        del episode.asked[turn.role]
+        segments = turn.segments
+        left = turn.reply - sum(segments[1::2])
+        if left and (segments or turn.version != turn.pin.version):
+            segments += (turn.version, left)
+        episode.rows.append({"role": turn.role, "turn": turn.number, "tokens": turn.reply, "segments": segments})
         if not episode.asked:
-            episode.stage += 1
-            seconds = self._workload.environment.draw(chance.mixed(episode.key, _ENVIRONMENT + 1000 * episode.stage))
-            if episode.stage == 1:
-                seconds += self._workload.slow_start.draw(chance.mixed(episode.key, _SLOW))
-            self._clock.after(seconds, self._stage_done, episode, key)
+            self._clock.after(episode.script.waits[episode.stage - 1], self._stage_done, episode)
 
-    def _stage_done(self, episode: Episode, key: int) -> None:
+    def _stage_done(self, episode: Episode) -> None:
         if episode.over:
             return
-        if episode.stages:
-            self._ask_stage(episode, key)
+        if episode.stage < len(episode.script.waits):
+            self._ask_stage(episode)
             return
+        self._played(episode, self._clock.now)
+
+    def _played(self, episode: Episode, when: float) -> None:
+        """Let the reward of an episode be found whose environment was done at a moment."""
+        episode.played = True
         if not episode.twin:
             self._places.leave()
-        self._clock.after(self._workload.reward.draw(chance.mixed(episode.key, _REWARD)), self._rewarded, episode)
+        self._clock.at(when + episode.script.reward_s, self._rewarded, episode)
 
     def _rewarded(self, episode: Episode) -> None:
         if episode.over:
             return
-        group, workload = episode.group, self._workload
+        group = episode.group
         episode.over = True
         group.playing.remove(episode)
-        failed = workload.failure and chance.uniform(episode.key, _FAILS) < workload.failure
+        share = self._workload.failing(self._clock.now)
+        failed = share and chance.uniform(episode.script.key, FAILS) < share
         if failed and episode.attempt < self._spec.batch.max_attempts:
             self._begin(group, episode.member, episode.attempt + 1, episode.twin)
             return
@@ -237,12 +275,12 @@ class Playing:
         group, finished = episode.group, status is EpisodeStatus.FINISHED
         for other in [one for one in group.playing if one.member == episode.member]:
             self._abandon(other)
-        score = round(chance.uniform(chance.mixed(episode.key, _SCORE), 1), 3) if finished else 0.0
+        score = episode.script.score if finished else 0.0
         outcome = EpisodeOutcome(
             member=episode.member, attempt=episode.attempt, status=status, replaced=episode.twin and finished,
             reason="" if finished else "simulated: attempts broke off", team_score=score,
             scores=dict.fromkeys(self._spec.agents, score), duration_s=self._clock.now - episode.began,
-            samples=tuple(episode.samples) if finished else (),
+            samples=_SAMPLES.validate_python(episode.rows) if finished else (), facts={},
         )  # fmt: skip
         self._remember(group.order.draw, outcome)
         group.outcomes[episode.member] = outcome
@@ -252,8 +290,9 @@ class Playing:
         self._look(group)
 
     def _remember(self, draw: int, outcome: EpisodeOutcome) -> None:
+        member, attempt, tokens = outcome.member, outcome.attempt, self.tokens
         for ref in outcome.samples:
-            self.tokens[draw, outcome.member, outcome.attempt, ref.role, ref.turn] = ref.tokens
+            tokens[draw, member, attempt, ref.role, ref.turn] = ref.tokens
 
     def _look(self, group: Group) -> None:
         """Settle a group that has all it needs, cancel what it does not need, play its slowest a second time."""
@@ -283,11 +322,8 @@ class Playing:
         """Take an episode that counts no more off its engines; it gives its place up."""
         episode.over = True
         episode.group.playing.remove(episode)
-        for turn in episode.asked.values():
-            if turn.engine is not None:
-                turn.engine.drop(turn)
-            turn.phase = "ended"
-        if not episode.twin and (episode.asked or episode.stages):
+        self._stop(episode)
+        if not episode.twin and not episode.played:
             self._places.leave()
 
     def _tell(self, group: Group, episodes: tuple[EpisodeOutcome, ...], part: bool = False) -> None:

@@ -5,14 +5,15 @@ adds a figure of its own.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Literal
 
+from flexmarl.simulator.losses import Loss
 from flexmarl.simulator.scenario import Scenario
-from flexmarl.simulator.trace import BUSY, Interval
+from flexmarl.simulator.trace import BUSY, Held, Interval
 
 if TYPE_CHECKING:
     from flexmarl.simulator.cluster import Cluster
@@ -58,12 +59,27 @@ class Report:
     """Mean length of trained rows over that of generated ones."""
     swaps: int
     moves: int
+    lost_s: float
+    """Device time without a child that works, by faults, up to the end."""
+    recovery_s: float
+    """Mean time from a loss until the device, or another one, works again."""
+    redone_tokens: int
+    """Tokens whose gradient was computed again, up to the end."""
+    replayed_tokens: float
+    """Reply tokens of episodes that were played again since their rollout worker was lost, up to the end."""
+    losses: tuple[Loss, ...]
     handled: int
     """Facts that the core decided on, from the start of the simulation."""
     events: int
     """Everything that happened, from the start of the simulation."""
     intervals: tuple[Interval, ...]
-    uses: dict[int, str]
+    held: dict[int, Held]
+    """Lease -> device and time."""
+
+    @property
+    def uses(self) -> dict[int, str]:
+        """Lease -> `engine` or `trainer`."""
+        return {lease: held.use for lease, held in self.held.items()}
 
     @property
     def step_s(self) -> float:
@@ -90,6 +106,10 @@ class Report:
             "length_ratio": self.length_ratio,
             "swaps": float(self.swaps),
             "moves": float(self.moves),
+            "lost_s": self.lost_s,
+            "recovery_s": self.recovery_s,
+            "redone_tokens": float(self.redone_tokens),
+            "replayed_tokens": self.replayed_tokens,
         }
         return {name: round(value, 6) for name, value in shown.items()}
 
@@ -103,25 +123,32 @@ def report(scenario: Scenario, cluster: "Cluster") -> Report:
     began, ended = times[0], times[-1]
     lengths = _series(cluster, "length/trained_ratio", "mean", first, last)
     intervals = tuple(i for i in cluster.trace.until(ended) if i.ended > began and i.began < ended)
-    busy, idle = _shares(intervals, cluster.trace.uses, began, ended)
+    held = {n: h for n, h in cluster.trace.held.items() if h.since < ended and h.until > began}
+    busy, idle = shares(intervals, held, began, ended)
+    losses = cluster.hosting.losses
     return Report(
         steps=tuple(after - before for before, after in pairwise(times)),
         began=began,
         ended=ended,
         tokens=trained[last] - trained[first],
         rows=rows[last] - rows[first],
-        trained_share=trained[last] / sum(engine.made() for engine in cluster.playing.engines.values()),
+        trained_share=trained[last] / cluster.hosting.made(),
         busy=busy,
         idle=idle,
         lag={name: fmean(values) for name, values in _series(cluster, "staleness/start", "mean", first, last).items()},
         lag_max=max(chain(*_series(cluster, "staleness/start", "max", first, last).values()), default=0.0),
         length_ratio=fmean(fmean(values) for values in lengths.values()) if lengths else 1.0,
         swaps=sum(i.kind == "suspend" for i in intervals),
-        moves=sum(ruling.kind == "engine_moved" for ruling in cluster.log.rulings),
+        moves=sum(ruling.kind == "engine_moved" for _, ruling in cluster.log.rulings),
+        lost_s=losses.lost_s(ended),
+        recovery_s=losses.recovery_s(),
+        redone_tokens=losses.redone_tokens,
+        replayed_tokens=losses.replayed_tokens,
+        losses=tuple(losses.found),
         handled=cluster.driver.handled,
         events=cluster.clock.events,
         intervals=intervals,
-        uses=dict(cluster.trace.uses),
+        held=held,
     )
 
 
@@ -138,15 +165,27 @@ def _series(cluster: "Cluster", name: str, stat: str, first: int, last: int) -> 
 class _Standing:
     """Devices of one kind by what they do at a moment."""
 
-    held: int
-    doing: dict[int, list[str]]
+    held: int = 0
+    doing: dict[int, list[str]] = field(default_factory=dict)
     at_work: int = 0
     loading: int = 0
     swapping: int = 0
 
+    def hold(self, lease: int) -> None:
+        """Count a device in."""
+        self.held += 1
+        self.doing[lease] = []
+
+    def free(self, lease: int) -> None:
+        """Count a device out; whatever it did has ended."""
+        self.held -= 1
+        self._count(self.doing.pop(lease), -1)
+
     def change(self, interval: Interval, begins: bool) -> None:
         """Let a device begin or end with something."""
-        kinds = self.doing[interval.lease_id]
+        kinds = self.doing.get(interval.lease_id)
+        if kinds is None:
+            return
         self._count(kinds, -1)
         if begins:
             kinds.append(interval.kind)
@@ -163,44 +202,55 @@ class _Standing:
             self.swapping += sign
 
 
-def _shares(
-    intervals: Sequence[Interval], uses: dict[int, str], began: float, ended: float
+_HOLD, _BEGIN, _END, _FREE = range(4)
+"""What happens at one moment, in this order."""
+
+
+def shares(
+    intervals: Sequence[Interval], held: Mapping[int, Held], began: float, ended: float
 ) -> tuple[dict[Use, float], dict[Use, dict[Cause, float]]]:
     """Go through the window from edge to edge; each device's time between two edges has one cause."""
-    edges: list[tuple[float, bool, Interval]] = []
-    for interval in intervals:
-        edges.append((max(began, interval.began), True, interval))
-        edges.append((min(ended, interval.ended), False, interval))
-    edges.sort(key=lambda edge: (edge[0], not edge[1]))
-    all_of: dict[Use, _Standing] = {}
-    for use in USES:
-        leases = [lease for lease, own in uses.items() if own == use]
-        all_of[use] = _Standing(len(leases), {lease: [] for lease in leases})
+    edges: list[tuple[float, int, int, Interval | None]] = []
+    for lease, its in held.items():
+        edges.append((max(began, its.since), _HOLD, lease, None))
+        edges.append((min(ended, its.until), _FREE, lease, None))
+    for one in intervals:
+        edges.append((max(began, one.began), _BEGIN, one.lease_id, one))
+        edges.append((min(ended, one.ended), _END, one.lease_id, one))
+    edges.sort(key=lambda edge: edge[:2])
+    all_of: dict[Use, _Standing] = {use: _Standing() for use in USES}
     busy: dict[Use, float] = dict.fromkeys(USES, 0.0)
     idle: dict[Use, dict[Cause, float]] = {use: dict.fromkeys(CAUSES, 0.0) for use in USES}
     at = began
-    for when, begins, interval in edges:
+    for when, what, lease, interval in edges:
         if when > at:
-            _add(all_of, (when - at) / (ended - began), busy, idle)
+            _add(all_of, when - at, busy, idle)
             at = when
-        all_of["engine" if uses[interval.lease_id] == "engine" else "trainer"].change(interval, begins)
-    _add(all_of, (ended - at) / (ended - began), busy, idle)
+        own = all_of["engine" if held[lease].use == "engine" else "trainer"]
+        if interval is not None:
+            own.change(interval, what == _BEGIN)
+        elif what == _HOLD:
+            own.hold(lease)
+        else:
+            own.free(lease)
+    for use in USES:
+        total = sum(min(ended, h.until) - max(began, h.since) for h in held.values() if h.use == use) or 1.0
+        busy[use] /= total
+        idle[use] = {cause: seconds / total for cause, seconds in idle[use].items()}
     return busy, idle
 
 
 def _add(
-    all_of: dict[Use, _Standing], share: float, busy: dict[Use, float], idle: dict[Use, dict[Cause, float]]
+    all_of: dict[Use, _Standing], seconds: float, busy: dict[Use, float], idle: dict[Use, dict[Cause, float]]
 ) -> None:
-    """Add a share of the window to what every device did in it."""
+    """Add the device time between two edges to what every device did in it."""
     for use, own in all_of.items():
-        if not own.held:
-            continue
-        each, other = share / own.held, all_of["trainer" if use == "engine" else "engine"]
-        busy[use] += each * own.at_work
-        idle[use]["weights"] += each * own.loading
-        idle[use]["swap"] += each * own.swapping
+        other = all_of["trainer" if use == "engine" else "engine"]
+        busy[use] += seconds * own.at_work
+        idle[use]["weights"] += seconds * own.loading
+        idle[use]["swap"] += seconds * own.swapping
         left = own.held - own.at_work - own.loading - own.swapping
-        idle[use][_cause(use, own, other)] += each * left
+        idle[use][_cause(use, own, other)] += seconds * left
 
 
 def _cause(use: Use, own: _Standing, other: _Standing) -> Cause:

@@ -1,8 +1,14 @@
 """One simulation from its start until its steps are done."""
 
+from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.cluster import Cluster
+from flexmarl.simulator.misfortune import Misfortune, devices_of
+from flexmarl.simulator.pool import Pool, Tenancy
 from flexmarl.simulator.report import Report, report
 from flexmarl.simulator.scenario import Scenario
+
+STILL_S = 3 * 86_400.0
+"""A run that makes no step for so long waits for what never comes, whatever else happens meanwhile."""
 
 
 class SimulationError(RuntimeError):
@@ -13,12 +19,12 @@ def simulate(scenario: Scenario) -> Report:
     """Play a scenario. Raises SimulationError when the run does not make its steps, with the run's own reason."""
     if scenario.spec.sampling.branches:
         raise SimulationError("Members that branch are not simulated; set sampling.branch_controller: none.")
-    scenario = _long_enough(scenario)
-    cluster, wanted = Cluster(scenario), scenario.warm_up + scenario.steps
+    scenario = long_enough(scenario)
+    cluster, wanted = alone(scenario), scenario.warm_up + scenario.steps
     driver, done = cluster.driver, cluster.log.stepped
-    cluster.start()
     while len(done) < wanted:
-        if not cluster.clock.step():
+        stands = cluster.clock.now - (done[-1] if done else 0.0) > STILL_S
+        if stands or not cluster.clock.play():
             state = driver.core.state
             raise SimulationError(
                 f"After {cluster.clock.now:.0f} s nothing is left to happen; {len(done)} of {wanted} steps are done "
@@ -29,9 +35,23 @@ def simulate(scenario: Scenario) -> Report:
     return report(scenario, cluster)
 
 
-def _long_enough(scenario: Scenario) -> Scenario:
+def alone(scenario: Scenario) -> Cluster:
+    """Start a run that has its devices for itself."""
+    clock = Clock()
+    cluster = Cluster(scenario, clock, Pool(clock, devices_of(scenario)), Tenancy())
+    Misfortune(scenario, cluster).begin()
+    cluster.start()
+    return cluster
+
+
+def long_enough(scenario: Scenario) -> Scenario:
     """Let the run go on beyond the steps that are looked at, so that none of these is its last."""
-    spec, steps = scenario.spec, scenario.warm_up + scenario.steps + 2
+    return shortened(scenario, further=2)
+
+
+def shortened(scenario: Scenario, further: int = 0) -> Scenario:
+    """Let the run end after its steps and some further ones, without any other budget."""
+    spec, steps = scenario.spec, scenario.warm_up + scenario.steps + further
     budget = spec.budget.model_copy(update={"train_steps": steps, "seconds": None, "target": None})
     evaluation = spec.evaluation.model_copy(update={"every_steps": steps + 1, "tasks": 1})
     return scenario.model_copy(update={"spec": spec.model_copy(update={"budget": budget, "evaluation": evaluation})})

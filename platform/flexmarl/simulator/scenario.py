@@ -4,14 +4,15 @@ The defaults of `Machine` are of the class of an 8-billion-parameter model on on
 measured here. `Delays` are the platform's own.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from flexmarl.contracts.base import Strict
 from flexmarl.contracts.ids import Name
 from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.simulator import chance
+from flexmarl.simulator.faults import Faults, Outage
 
 
 class Spread(Strict):
@@ -82,6 +83,12 @@ class Workload(Strict):
     """What the reward of an episode takes."""
     failure: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Share of attempts that break off at their end."""
+    outages: tuple[Outage, ...] = ()
+    """Times in which more of them do."""
+
+    def failing(self, now: float) -> float:
+        """Return the share of attempts that break off of those that end now."""
+        return max([self.failure, *(outage.share for outage in self.outages if outage.since <= now < outage.until)])
 
     def load(self, role: str) -> RoleLoad:
         """Return what a turn of a role asks for."""
@@ -97,6 +104,8 @@ class EngineModel(Strict):
     """Prompt tokens a second; prompts are computed one after the other, beside decoding."""
     slots: int = Field(default=256, ge=1)
     """Requests at once."""
+    replicas: int = Field(default=1, ge=1)
+    """Equal engines behind one device of the specification, over which requests are spread evenly."""
     kv_tokens: float = Field(default=float("inf"), gt=0.0)
     """Prompt and reply tokens that its cache holds."""
     load: float = Field(default=2.0, ge=0.0)
@@ -151,16 +160,45 @@ class Machine(Strict):
 
 
 class Scenario(Strict):
-    """One simulation."""
+    """One simulation of a run that has its devices for itself."""
 
     spec: ExperimentSpec
     workload: Workload
     machine: Machine = Machine()
+    faults: Faults = Faults()
     steps: int = Field(default=8, ge=1)
     """Train steps that are counted."""
     warm_up: int = Field(default=1, ge=0)
     """Train steps before these."""
     seed: int = Field(default=0, ge=0, lt=1 << 63)
+    granularity: Literal["turn", "episode"] = "turn"
+    """What is an event: the beginning and end of each `turn`, at each engine; or the end of an `episode`, whose turns
+    are advanced with all others from tick to tick, on fleets of engines that share them evenly. Its rows are one per
+    role then."""
+    tick: float = Field(default=1.0, gt=0.0)
+    """With `episode`: seconds from one look at the engines' load to the next."""
+
+    @property
+    def devices(self) -> int:
+        """Count the devices: those of engines, spares, those of trainers that share none."""
+        shared = self.spec.mechanisms.allocation.type == "colocated"
+        trainers = 0 if shared else self.spec.resources.training_devices
+        return self.spec.resources.rollout_devices + self.faults.spares + trainers
+
+    @model_validator(mode="after")
+    def _faults_meet_devices(self) -> "Scenario":
+        """Refuse faults of devices and hosts that are not there."""
+        faults, hosts = self.faults, -(-self.devices // (self.faults.node_devices or self.devices))
+        for name, numbers, known in (
+            ("children", [one.device for one in faults.children], self.devices),
+            ("slow", [one.device for one in faults.slow], self.devices),
+            ("nodes", [one.node for one in faults.nodes], hosts),
+        ):
+            wrong = next((number for number in numbers if number >= known), None)
+            if wrong is not None:
+                what = "host" if name == "nodes" else "device"
+                raise ValueError(f"faults.{name}: there is no {what} {wrong}; the last one is {known - 1}")
+        return self
 
 
 def scenario(document: dict[str, Any]) -> Scenario:

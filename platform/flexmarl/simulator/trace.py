@@ -1,27 +1,30 @@
 """What every device of a simulated cluster did, and when, as real devices report it.
 
-Invariants: an interval that was begun is ended once, or goes on at the end of the simulation and is cut there.
+Kinds are the phases that real children tell their nodes, but for `start`, in which no child lives yet that could.
+Invariants: an interval that was begun is ended once, or goes on at the end of the simulation and is cut there; a lease
+is held from its grant to its end, once, and has no interval beyond that.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Literal
 
 Kind = Literal[
     "start",
-    "generate",
+    "rollout",
     "load",
     "sleep",
     "wake",
     "bind",
+    "resume",
     "suspend",
     "join",
     "vacate",
-    "accumulate",
+    "train",
     "step",
     "checkpoint",
 ]
-BUSY: frozenset[Kind] = frozenset({"generate", "accumulate", "step"})
+BUSY: frozenset[Kind] = frozenset({"rollout", "train", "step"})
 """Kinds that are work; the others make it possible."""
 
 
@@ -35,13 +38,31 @@ class Interval:
     tokens: float = 0.0
 
 
+@dataclass(slots=True)
+class Held:
+    """A device while a run has it."""
+
+    device_id: str
+    use: str
+    """`engine` or `trainer`."""
+    since: float
+    until: float = inf
+    beside: int = 0
+    """Lease that has the device too."""
+
+
+@dataclass(slots=True)
 class Trace:
-    def __init__(self) -> None:
-        self.uses: dict[int, str] = {}
+    held: dict[int, Held] = field(default_factory=dict)
+    """By lease, in the order of their grants."""
+    _ended: list[Interval] = field(default_factory=list)
+    _open: dict[int, Interval] = field(default_factory=dict)
+    _begun: int = 0
+
+    @property
+    def uses(self) -> dict[int, str]:
         """Lease -> `engine` or `trainer`."""
-        self._ended: list[Interval] = []
-        self._open: dict[int, Interval] = {}
-        self._begun = 0
+        return {lease: held.use for lease, held in self.held.items()}
 
     def begin(self, lease: int, kind: Kind, now: float, policy: str = "") -> int:
         """Note that a device begins with something, and return the number to end it by."""
@@ -50,10 +71,17 @@ class Trace:
         return self._begun
 
     def end(self, number: int, now: float, tokens: float = 0.0) -> None:
-        """Note that it is done. Raises KeyError for what was not begun, or was ended before."""
-        begun = self._open.pop(number)
-        if now > begun.began:
-            self._ended.append(replace(begun, ended=now, tokens=tokens))
+        """Note that it is done, unless it broke off before. Raises KeyError for what was never begun."""
+        if not 0 < number <= self._begun:
+            raise KeyError(number)
+        begun = self._open.pop(number, None)
+        if begun is not None and now > begun.began:
+            self._ended.append(Interval(begun.lease_id, begun.kind, begun.began, now, begun.policy, tokens))
+
+    def break_off(self, lease: int, now: float) -> None:
+        """Note that all that a device was doing ended unfinished: its child is gone."""
+        for number in [number for number, begun in self._open.items() if begun.lease_id == lease]:
+            self.end(number, now)
 
     def until(self, now: float) -> list[Interval]:
         """List all intervals, those that go on cut at this moment."""

@@ -5,15 +5,16 @@ when every rank has joined.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import NamedTuple
 
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
-from flexmarl.contracts.wire import TrainStats
+from flexmarl.contracts.wire import MicroBatchRef, TrainStats
 from flexmarl.simulator.clock import Clock
+from flexmarl.simulator.losses import Losses
 from flexmarl.simulator.scenario import Machine
 from flexmarl.simulator.trace import Kind, Trace
 
@@ -22,13 +23,25 @@ Order = (
 )
 _KINDS: dict[str, Kind] = {
     "bind_policy": "bind", "join_gang": "join", "suspend_policy": "suspend", "vacate_trainer": "vacate",
-    "accumulate": "accumulate", "optimizer_step": "step", "write_checkpoint": "checkpoint",
+    "accumulate": "train", "optimizer_step": "step", "write_checkpoint": "checkpoint",
 }  # fmt: skip
 
 
 def digest(policy: str, version: int) -> str:
     """Name the weights of a version."""
     return sha256(f"{policy}:{version}".encode()).hexdigest()
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """An order that a trainer is at."""
+
+    no: int
+    order: Order
+    began: float
+    ranks: tuple[int, ...]
+    """Leases of all that are needed for it."""
+    intervals: list[int]
 
 
 @dataclass(slots=True)
@@ -38,7 +51,7 @@ class Lane:
     lease_id: int
     life: str
     orders: deque[tuple[int, Order]] = field(default_factory=deque)
-    busy: bool = False
+    running: Running | None = None
 
 
 class Cut(NamedTuple):
@@ -49,31 +62,47 @@ class Cut(NamedTuple):
 
 
 class Training:
-    """`cut` is what every micro-batch has to learn."""
-
     def __init__(
-        self,
-        clock: Clock,
-        trace: Trace,
-        machine: Machine,
-        void: set[int],
-        cut: Mapping[tuple[str, int], Cut],
-        told: Callable[[e.Event], None],
+        self, clock: Clock, trace: Trace, machine: Machine, void: set[int], told: Callable[[e.Event], None]
     ) -> None:
-        self._clock, self._trace, self._machine, self._void = clock, trace, machine, void
-        self._cut, self._told = cut, told
+        self._clock, self._trace, self._machine, self._void, self._told = clock, trace, machine, void, told
         self.trained = 0
         """Tokens of all committed steps."""
+        self.losses = Losses()
+        self.takes: Callable[[tuple[int, ...], float], float] = lambda leases, seconds: seconds
+        """How long work takes on these devices."""
+        self.works: Callable[[int], None] = lambda lease: None
+        """Told of whatever a trainer has done."""
+        self._cut: dict[tuple[str, int], Cut] = {}
         self._lanes: dict[int, Lane] = {}
         self._gangs: dict[str, tuple[int, ...]] = {}
+
+    def cut(self, ref: MicroBatchRef, rows: int, tokens: int) -> None:
+        """Note what a micro-batch has to learn."""
+        self._cut[ref.policy, ref.no] = Cut(rows, tokens)
 
     def host(self, lease_id: int, life: str) -> None:
         """A trainer is ready."""
         self._lanes[lease_id] = Lane(lease_id, life)
 
     def release(self, lease_id: int) -> None:
-        """Its device goes back."""
+        """A trainer is gone. What a gang was at that it belonged to breaks off, as its leader tells."""
         self._lanes.pop(lease_id, None)
+        for lane in list(self._lanes.values()):
+            running = lane.running
+            if running is not None and lease_id in running.ranks:
+                lane.running = None
+                for number in running.intervals:
+                    self._trace.end(number, self._clock.now)
+                if running.no not in self._void:
+                    code = "gang_incomplete" if isinstance(running.order, c.BindPolicy) else "rank_lost"
+                    self._told(
+                        e.CommandFailed(
+                            command_no=running.no, command_kind=running.order.kind, code=code, retryable=True,
+                            message=f"simulated: rank {running.ranks.index(lease_id)} is gone",
+                        )
+                    )  # fmt: skip
+                self._next(lane)
 
     def take(self, no: int, order: Order) -> None:
         """Put a command behind the others of its trainer."""
@@ -83,25 +112,37 @@ class Training:
             self._next(lane)
 
     def _next(self, lane: Lane) -> None:
-        while lane.orders and not lane.busy:
+        while lane.orders and lane.running is None:
             no, order = lane.orders.popleft()
             if no in self._void:
                 continue
-            lane.busy = True
             seconds, policy = self._seconds(order), getattr(order, "policy", "")
             kind, now = _KINDS[order.kind], self._clock.now
-            ranks = self._gangs.get(policy, ()) if kind in ("accumulate", "step") else ()
-            open_ = [self._trace.begin(lease, kind, now, policy) for lease in ranks or (lane.lease_id,)]
-            self._clock.after(seconds, self._done, lane, no, order, now, open_)
+            if isinstance(order, c.BindPolicy) and order.resume:
+                kind = "resume"
+            ranks = (self._gangs.get(policy, ()) if kind in ("train", "step", "bind", "resume") else ()) or (
+                lane.lease_id,
+            )
+            shown = ranks if kind in ("train", "step") else (lane.lease_id,)
+            intervals = [self._trace.begin(lease, kind, now, policy) for lease in shown]
+            lane.running = Running(no, order, now, ranks, intervals)
+            self._clock.after(self.takes(ranks, seconds), self._done, lane, lane.running)
 
-    def _done(self, lane: Lane, no: int, order: Order, began: float, intervals: list[int]) -> None:
-        lane.busy = False
-        for number in intervals:
+    def _done(self, lane: Lane, running: Running) -> None:
+        if lane.running is not running:
+            return  # it broke off
+        lane.running = None
+        order, seconds = running.order, self._clock.now - running.began
+        for number in running.intervals:
             self._trace.end(number, self._clock.now)
-        if no not in self._void and lane.lease_id in self._lanes:
-            if isinstance(order, c.OptimizerStep):
+        if running.no not in self._void and lane.lease_id in self._lanes:
+            if isinstance(order, c.Accumulate):
+                key = order.policy, order.micro_batch
+                self.losses.computed(key, self._cut[key].tokens, seconds)
+            elif isinstance(order, c.OptimizerStep):
                 self.trained += sum(self._cut[order.policy, number].tokens for number in order.micro_batches)
-            self._told(self._fact(lane, no, order, self._clock.now - began))
+            self.works(lane.lease_id)
+            self._told(self._fact(lane, running.no, order, seconds))
         self._next(lane)
 
     def _seconds(self, order: Order) -> float:

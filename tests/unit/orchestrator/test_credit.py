@@ -49,6 +49,20 @@ def test_no_more_are_on_their_way_than_the_credit(extra, share):
     assert max(cluster.lags) >= 1, "surplus that plays on is trained a step later"
 
 
+def test_a_step_of_several_updates_waits_for_its_own_groups():
+    """What was handed on may be enough for all but the last update: none is taken before the others are proposed."""
+    spec = make_spec(
+        mechanisms__redundancy={"type": "extra_groups", "share": 2.0, "surplus": "continue"},
+        mechanisms__lag_policy={"bound": 64, "at_admission": "trained", "in_flight": "resume"},
+        mechanisms__trainer_protocol="mini_batch",
+        batch={"tasks_per_step": 4, "mini_batches": 4, "micro_batch_groups": 1, "rollout_groups": 1},
+        budget__train_steps=6,
+    )
+    for seed in range(6):
+        cluster = started(spec, seed=seed).run()
+        assert cluster.status is RunStatus.COMPLETED, cluster.core.state.reason_text
+
+
 def test_without_surplus_every_step_starts_from_the_newest_weights():
     spec = make_spec(mechanisms__lag_policy={"bound": 1, "at_admission": "trained"}, budget__train_steps=4)
     cluster = started(spec, seed=2).run()

@@ -96,12 +96,12 @@ def test_a_turn_that_moved_goes_on_with_the_tokens_it_has():
 @pytest.mark.parametrize(
     ("follow", "segments", "end"),
     [
-        ("continue", [0, 40], 0.1 + 1.0),
-        ("resume", [0, 40], 0.1 + 0.4 + 0.14 + 0.6),
-        ("restart_turn", [], 0.1 + 0.4 + 0.1 + 1.0),
+        ("continue", (0, 40), 0.1 + 1.0),
+        ("resume", (0, 40), 0.1 + 0.4 + 0.14 + 0.6),
+        ("restart_turn", (), 0.1 + 0.4 + 0.1 + 1.0),
     ],
 )
-def test_new_weights_take_a_running_reply_over(follow: str, segments: list[int], end: float):
+def test_new_weights_take_a_running_reply_over(follow: str, segments: tuple[int, ...], end: float):
     bench = Bench()
     turn = bench.ask("one", reply=100, prompt=100, follow=follow)
     bench.clock.at(0.5001, bench.serve, 1)
@@ -125,5 +125,5 @@ def test_it_generates_from_the_first_to_the_last_token():
     bench.ask("one", reply=10, prompt=100)
     bench.play()
     (interval,) = bench.trace.until(9.0)
-    assert (interval.kind, interval.began, interval.ended) == ("generate", pytest.approx(0.1), pytest.approx(0.2))
+    assert (interval.kind, interval.began, interval.ended) == ("rollout", pytest.approx(0.1), pytest.approx(0.2))
     assert interval.tokens == pytest.approx(10)

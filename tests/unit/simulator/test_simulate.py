@@ -7,8 +7,8 @@ import pytest
 
 from flexmarl.contracts.resolve import load_presets, resolve
 from flexmarl.simulator import Report, SimulationError, simulate
-from flexmarl.simulator.cluster import Cluster
 from flexmarl.simulator.playing import Playing
+from flexmarl.simulator.runs import alone
 from flexmarl.simulator.scenario import Scenario, scenario
 
 BATCH = {"tasks_per_step": 8, "episodes_per_task": 4, "micro_batch_groups": 2, "rollout_groups": 2}
@@ -117,7 +117,7 @@ def test_engines_and_trainers_share_devices_in_turns():
     shared = simulate(told("sync", spec=own | {"mechanisms": {"allocation": "colocated"}}))
     assert shared.tokens == apart.tokens
     assert shared.step_s > apart.step_s
-    at_work = [i for i in shared.intervals if i.kind in ("generate", "accumulate", "step")]
+    at_work = [i for i in shared.intervals if i.kind in ("rollout", "train", "step")]
     for one in at_work:
         for other in at_work:
             if shared.uses[one.lease_id] == "engine" and shared.uses[other.lease_id] == "trainer":
@@ -134,20 +134,18 @@ def test_what_is_not_simulated_is_refused():
 
 def test_nothing_is_lost_on_the_way(monkeypatch: pytest.MonkeyPatch):
     """Every turn that is asked ends, is cancelled or is still somewhere; engines make no token of anybody else."""
-    asked = []
-    make = Playing._turn
+    routed: dict[int, Any] = {}
+    route = Playing._route
 
-    def counted(self: Playing, *arguments: Any) -> Any:
-        asked.append(make(self, *arguments))
-        return asked[-1]
+    def counted(self: Playing, turn: Any) -> None:
+        routed[id(turn)] = turn
+        route(self, turn)
 
-    monkeypatch.setattr(Playing, "_turn", counted)
-    given = told("bounded_async", failure=0.1)
-    cluster = Cluster(given)
-    cluster.start()
+    monkeypatch.setattr(Playing, "_route", counted)
+    cluster = alone(told("bounded_async", failure=0.1))
     while len(cluster.log.stepped) < 4:
         assert cluster.clock.step()
-    engines = cluster.playing.engines.values()
+    engines, asked = cluster.playing.engines.values(), list(routed.values())
     on_their_way = [turn for turn in asked if turn.phase != "ended"]
     held = [turn for engine in engines for policy in engine.held.newest for turn in engine.asked_of(policy)]
     assert {id(turn) for turn in held} <= {id(turn) for turn in on_their_way}
@@ -166,16 +164,14 @@ def test_nothing_is_lost_on_the_way(monkeypatch: pytest.MonkeyPatch):
 )
 def test_engines_make_nothing_for_what_counts_no_more(redundancy: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
     whose = {}
-    make = Playing._turn
+    route = Playing._route
 
-    def noted(self: Playing, episode: Any, *arguments: Any) -> Any:
-        turn = make(self, episode, *arguments)
-        whose[id(turn)] = (turn, episode)
-        return turn
+    def noted(self: Playing, turn: Any) -> None:
+        whose[id(turn)] = (turn, turn.episode)
+        route(self, turn)
 
-    monkeypatch.setattr(Playing, "_turn", noted)
-    cluster = Cluster(told(spec={"mechanisms": {"redundancy": redundancy}}))
-    cluster.start()
+    monkeypatch.setattr(Playing, "_route", noted)
+    cluster = alone(told(spec={"mechanisms": {"redundancy": redundancy}}))
     while len(cluster.log.stepped) < 3:
         assert cluster.clock.step()
         for engine in cluster.playing.engines.values():

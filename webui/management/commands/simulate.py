@@ -16,6 +16,7 @@ from flexmarl.contracts.resolve import layered, load_presets
 from flexmarl.simulator import Report, SimulationError, simulate
 from flexmarl.simulator.library import compose, load_workloads
 from webui.figures.gantt import gantt
+from webui.management import pool_simulation
 
 COLUMNS = {
     "step_s": "step, s",
@@ -48,6 +49,7 @@ class Command(BaseCommand):
         parser.add_argument("--seeds", type=int, default=1, help="repetitions with other replies and environments")
         parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", dest="changes",
                             help="a change, e.g. spec.batch.tasks_per_step=32; may be repeated")  # fmt: skip
+        parser.add_argument("--pool", type=Path, help="a YAML file of runs that share pools, instead of all above")
         parser.add_argument("--json", type=Path, help="write all figures here")
         parser.add_argument("--timeline", type=Path, help="write an HTML page with what every device did here")
 
@@ -55,6 +57,9 @@ class Command(BaseCommand):
         """Simulate, and show a row per preset."""
         if options["steps"] < 1 or options["seeds"] < 1:
             raise CommandError("--steps and --seeds are whole numbers from 1.")
+        if options["pool"]:
+            self._shared(options)
+            return
         presets = options["presets"] or list(load_presets())
         changes = layered({"steps": options["steps"]}, *(_change(text) for text in options["changes"]))
         workload = _workload(options["workload"])
@@ -82,7 +87,17 @@ class Command(BaseCommand):
         if options["json"]:
             options["json"].write_text(json.dumps(_document(options, found), indent=1))
         if options["timeline"] and found:
-            options["timeline"].write_text(_page(found))
+            drawn = {name: gantt(name, reports[0].intervals, reports[0].uses) for name, reports in found.items()}
+            options["timeline"].write_text(_page(drawn))
+
+    def _shared(self, options: Mapping[str, Any]) -> None:
+        """Simulate runs that share pools, and show a row per run."""
+        report = pool_simulation.play(options["pool"])
+        self.stdout.write(pool_simulation.table(report))
+        if options["json"]:
+            options["json"].write_text(json.dumps(pool_simulation.figures(report), indent=1))
+        if options["timeline"]:
+            options["timeline"].write_text(_page({"pools": pool_simulation.drawn(report)}))
 
 
 def _workload(named: str) -> str | Mapping[str, Any]:
@@ -132,12 +147,11 @@ def _document(options: Mapping[str, Any], found: Mapping[str, list[Report]]) -> 
     }
 
 
-def _page(found: Mapping[str, list[Report]]) -> str:
+def _page(figures: Mapping[str, Mapping[str, Any]]) -> str:
     """Return a page that needs nothing beside itself."""
     path = finders.find("webui/vendor/plotly/plotly-basic.min.js")
     if not isinstance(path, str):
         raise CommandError("The drawing library is not among the static files.")
-    figures = {name: gantt(name, reports[0].intervals, reports[0].uses) for name, reports in found.items()}
     divs = "".join(f'<div id="{name}"></div>' for name in figures)
     calls = "".join(
         f"Plotly.newPlot({json.dumps(name)}, {json.dumps(drawn['data'])}, {json.dumps(drawn['layout'])});"

@@ -8,6 +8,7 @@ of an engine; what others send is in the depth that a reply carries.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from flexmarl.contracts.hardware import Hardware
 
@@ -37,8 +38,7 @@ class Reason(StrEnum):
     """It keeps the asked version beside a newer one, and no engine has it as its newest."""
 
 
-@dataclass(frozen=True, slots=True)
-class RouteRequest:
+class RouteRequest(NamedTuple):
     """What a router may know of a turn."""
 
     prompt_tokens: int
@@ -50,9 +50,12 @@ class RouteRequest:
     """Whose turns begin with the same tokens, the most alike first; empty when unknown."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class EngineLoad:
-    """An engine that may answer, and how busy it is as far as this router knows."""
+    """An engine that may answer, and how busy it is as far as this router knows.
+
+    Whoever keeps one up to date shows it to routers as it stands; they change nothing and keep nothing of it.
+    """
 
     engine: str
     running: int = 0
@@ -73,8 +76,7 @@ class EngineLoad:
         return self.running + self.waiting + self.in_flight
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """An engine, why, and the loads that justified it."""
 
     engine: str

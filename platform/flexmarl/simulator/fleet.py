@@ -1,0 +1,90 @@
+"""The engines of a virtual cluster, and which of them may answer a turn.
+
+Invariants: what is remembered of who holds what is forgotten whenever an engine comes, goes or holds other weights;
+loads are the engines' own, so that nobody counts what is sent twice.
+"""
+
+from collections.abc import Callable, ItemsView, ValuesView
+from dataclasses import replace
+from typing import NamedTuple
+
+from flexmarl.algorithms.routing import EngineLoad, Router, RouteRequest
+from flexmarl.simulator.engines import Engine, Turn
+
+
+class Able(NamedTuple):
+    """Engines that hold what a turn asks for."""
+
+    engines: dict[str, Engine]
+    loads: list[EngineLoad]
+    former: frozenset[str]
+    """Those that have newer weights as well."""
+
+
+class Fleet:
+    def __init__(self, router: Router) -> None:
+        self.asked: dict[str, int] = {}
+        """Policy -> turns that an engine has."""
+        self.changes = 0
+        """How often something has changed in who holds what."""
+        self.asked_for: Callable[[Turn], None] | None = None
+        """Told of every turn that looks for an engine."""
+        self._router = router
+        self._engines: dict[int, Engine] = {}
+        self._able: dict[tuple[str, int, bool], Able] = {}
+
+    def add(self, engine: Engine) -> None:
+        """Let turns go to an engine."""
+        self._engines[engine.lease_id] = engine
+        engine.held.watch(self._forget)
+        engine.asked = self.asked
+        self._forget()
+
+    def remove(self, lease_id: int) -> Engine | None:
+        """Let no more turns go to an engine; return it if it is known."""
+        self._forget()
+        return self._engines.pop(lease_id, None)
+
+    def get(self, lease_id: int) -> Engine | None:
+        """Return an engine, if it is there."""
+        return self._engines.get(lease_id)
+
+    def values(self) -> ValuesView[Engine]:
+        """List the engines."""
+        return self._engines.values()
+
+    def items(self) -> ItemsView[int, Engine]:
+        """List the engines by lease."""
+        return self._engines.items()
+
+    def send(self, turn: Turn) -> bool:
+        """Let the router choose who answers a turn. Return False when nobody holds what it asks for."""
+        if self.asked_for is not None:
+            self.asked_for(turn)
+        follows = turn.follow != ""
+        able = self._able.get((turn.policy, turn.pin.version, follows))
+        if able is None:
+            able = self._able[turn.policy, turn.pin.version, follows] = self._holding(turn)
+        if len(able.loads) > 1:
+            shown = able.loads
+            if able.former:
+                shown = [replace(load, newest=load.engine not in able.former) for load in shown]
+            choice = self._router(RouteRequest(int(turn.prompt), turn.reply - turn.made), shown)
+            able.engines[choice.engine].ask(turn)
+        elif able.loads:
+            able.engines[able.loads[0].engine].ask(turn)
+        return len(able.loads) > 0
+
+    def holding(self, turn: Turn) -> tuple[int, ...]:
+        """List who may answer a turn, by lease."""
+        return tuple(lease for lease, one in self._engines.items() if one.held.answering(turn) is not None)
+
+    def _forget(self) -> None:
+        self._able.clear()
+        self.changes += 1
+
+    def _holding(self, turn: Turn) -> Able:
+        held = {one.name: one for one in self._engines.values() if one.held.answering(turn) is not None}
+        newest = {name: one.held.newest[turn.policy] for name, one in held.items()}
+        former = frozenset(name for name, one in held.items() if one.held.answering(turn) is not newest[name])
+        return Able(held, [one.load for one in held.values()], former)

@@ -1,0 +1,140 @@
+"""Engines as fleets: how fast turns are answered that many engines share evenly.
+
+A pool is those turns that the same weights may answer, and the engines that hold them. Its turns are spread over these
+as evenly as whole turns can be, which is what sending each to the least loaded engine comes to.
+
+Invariants: a pool without engines has no slots and makes nothing; slots and cache that are taken are given back once;
+a pool that no episode uses is forgotten.
+"""
+
+from math import floor, inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flexmarl.simulator.engines import Turn
+from flexmarl.simulator.fleet import Fleet
+from flexmarl.simulator.scenario import EngineModel
+
+Numbers = NDArray[np.float64]
+Engines = tuple[int, ...]
+
+
+class Pools:
+    def __init__(self, fleet: Fleet, model: EngineModel) -> None:
+        self.loads: dict[int, float] = {}
+        """Lease -> turns that it answers at a time, as found last."""
+        self.last = np.zeros(0)
+        """Seconds per token of each pool, as found last."""
+        self._fleet, self._model = fleet, model
+        self._numbers: dict[tuple[str, int, str], int] = {}
+        self._turns: list[Turn | None] = []
+        """Of each pool one like its turns; None where there is no pool."""
+        self._users: list[int] = []
+        self._taken = np.zeros((2, 0))
+        """Slots and cache of each pool."""
+        self._engines: list[Engines] = []
+        self._until: dict[Engines, float] = {}
+        """When all prompts are computed that were asked for."""
+        self._seen = -1
+
+    def __len__(self) -> int:
+        return len(self._turns)
+
+    def use(self, turn: Turn) -> int:
+        """Return the pool of a turn; an episode that may ask it keeps it."""
+        key = (turn.policy, turn.pin.version, turn.follow)
+        number = self._numbers.get(key)
+        if number is None:
+            if None not in self._turns:
+                self._turns.append(None)
+                self._users.append(0)
+                self._taken = np.hstack([self._taken, np.zeros((2, 1))])
+                self.last = np.append(self.last, self._model.token)
+            number = self._numbers[key] = self._turns.index(None)
+            self._turns[number], self.last[number], self._seen = turn, self._model.token, -1
+        self._users[number] += 1
+        return number
+
+    def release(self, number: int) -> None:
+        """An episode that might have asked it has ended."""
+        self._users[number] -= 1
+        turn = self._turns[number]
+        if not self._users[number] and turn is not None:
+            del self._numbers[turn.policy, turn.pin.version, turn.follow]
+            self._turns[number], self._taken[:, number], self._seen = None, 0.0, -1
+
+    def policy(self, number: int) -> str:
+        """Return whose turns a pool's are; empty where there is no pool."""
+        turn = self._turns[number]
+        return "" if turn is None else turn.policy
+
+    def enter(self, pool: int, cells: Numbers) -> int:
+        """Take slots and cache for turns, in their order, as far as they go; return for how many."""
+        engines = self._holding()[pool]
+        share = np.array([_shared(own, engines) for own in self._engines])
+        slots, cache = self._taken @ share
+        each, model = len(engines) * self._model.replicas, self._model
+        took = max(0, min(len(cells), floor(model.slots * each - slots)))
+        if model.kv_tokens < inf:
+            fits = int(np.searchsorted(np.cumsum(cells), model.kv_tokens * each - cache, side="right"))
+            took = min(took, max(fits, int(slots == 0)))
+        self._taken[:, pool] += took, cells[:took].sum()
+        return took
+
+    def leave(self, pools: NDArray[np.int64], cells: Numbers) -> None:
+        """Give back what turns took."""
+        self._taken[0] -= np.bincount(pools, minlength=len(self))
+        self._taken[1] -= np.bincount(pools, weights=cells, minlength=len(self))
+
+    def prompts(self, pool: int, asked: Numbers, tokens: Numbers) -> Numbers:
+        """Return when prompts are computed that are asked for one after the other."""
+        engines, rate = self._holding()[pool], self._model.prefill
+        work = tokens / (rate * len(engines) * self._model.replicas)
+        through = np.cumsum(work)
+        free = np.maximum(asked, self._until.get(engines, 0.0)) - through + work
+        done = through + np.maximum.accumulate(free)
+        if len(done):
+            self._until[engines] = float(done[-1])
+        ready: Numbers = done - work + tokens / rate
+        return ready
+
+    def paces(self, at_work: Numbers) -> Numbers:
+        """Return the seconds that a token takes in each pool when so many turns of each make tokens."""
+        turns: dict[Engines, float] = {}
+        for engines, count in zip(self._holding(), at_work.tolist(), strict=True):
+            turns[engines] = turns.get(engines, 0.0) + count
+        turns.pop((), None)
+        self.loads = {}
+        for engines, count in turns.items():
+            for lease in engines:
+                self.loads[lease] = self.loads.get(lease, 0.0) + count / len(engines)
+        steps = {load: self.step_s(load) for load in set(self.loads.values())}
+        pace = {e: sum(steps[self.loads[lease]] for lease in e) / len(e) for e in turns}
+        self.last = np.array([pace.get(engines, inf) for engines in self._engines])
+        return self.last
+
+    def step_s(self, load: float) -> float:
+        """Return how long a token takes where so many turns share an engine, on average, as evenly as they can."""
+        load /= self._model.replicas
+        if load <= 1.0:
+            return self._model.token
+        least = floor(load)
+        more = load - least
+        met = (least * least * (1.0 - more) + (least + 1) ** 2 * more) / load  # by a turn, itself counted
+        return self._model.token * (1.0 + (met - 1.0) / self._model.batch)
+
+    def _holding(self) -> list[Engines]:
+        """Return the engines of each pool."""
+        if self._seen != self._fleet.changes:
+            self._engines = [() if turn is None else self._fleet.holding(turn) for turn in self._turns]
+            self._seen = self._fleet.changes
+            self._until = {engines: until for engines, until in self._until.items() if engines in self._engines}
+        return self._engines
+
+
+def _shared(own: Engines, engines: Engines) -> float:
+    """Return the part of what a pool has taken that lies on some engines."""
+    if own == engines:
+        return 1.0 if own else 0.0
+    return len(set(own) & set(engines)) / len(own) if own else 0.0

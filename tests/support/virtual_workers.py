@@ -1,0 +1,230 @@
+"""Scripted workers on a virtual clock, before a real driver and a real PostgreSQL.
+
+Each command takes as long as a simulated machine takes for it, and a group comes to what a simulation of the same run
+made of it. Nobody waits: once the driver has decided on everything that it knows, what ends next ends at once.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from heapq import heappop, heappush
+from math import inf
+from threading import Event
+
+import psycopg
+
+from flexmarl.contracts import commands as c
+from flexmarl.contracts.events import DeviceUse, GroupSettled, PolicySuspended
+from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.wire import EpisodeOutcome, Origin, TrainStats
+from flexmarl.simulator.scenario import Machine
+from flexmarl.store import commands, groups, inbox, leases, micro_batches, steps
+from flexmarl.store.errors import EpochStale, TokenLost
+from tests.support.scripted_workers import FakeChild, Pushed, ScriptedWorkers, digest
+
+Settled = Mapping[tuple[Origin, int], GroupSettled]
+"""(origin, draw) -> what a simulation made of the group."""
+HELD_S = 600.0
+LOOK_S = 0.002
+
+
+class VirtualWorkers(ScriptedWorkers):
+    def __init__(self, url: str, pushed: Pushed, spec: ExperimentSpec, machine: Machine, settled: Settled) -> None:
+        super().__init__(url, pushed, spec)
+        self._machine, self._settled_as = machine, settled
+        self.now = 0.0
+        self._due: list[tuple[float, int, Callable[[psycopg.Connection], None]]] = []
+        self._asked = 0
+        self._hosts = 0
+        """Hosts that were begun and have not told yet when their child is ready."""
+        self._suspended: dict[str, list[int]] = {}
+        """Policy -> micro-batches in its accumulator."""
+        self._working: set[int] = set()
+        """Trainers that carry a command out."""
+
+    def __enter__(self) -> "VirtualWorkers":
+        for target in (self._conduct, self._heartbeat):
+            self._spawn(target)
+        return self
+
+    def _conduct(self, conn: psycopg.Connection) -> None:
+        """Begin with what is open; when the driver has nothing left to decide on, end what ends next."""
+        while not self._stop.is_set():
+            begun = self._begin_all(conn)
+            undecided, deadline = self._standing(conn)
+            if begun or self._hosts or undecided:
+                self._stop.wait(LOOK_S)
+            elif deadline < inf and deadline <= self._next_end():
+                self.now = max(self.now, deadline)
+                conn.execute("SELECT pg_notify(%s, '1')", [inbox.CHANNEL])
+                self._stop.wait(LOOK_S)
+            elif self._due:
+                self.now, _, end = heappop(self._due)
+                end(conn)
+
+    def _standing(self, conn: psycopg.Connection) -> tuple[int, float]:
+        """Count what the driver, or we, have to begin with, and tell when the core looks again if nothing happens.
+
+        Both in one look: a deadline that has just been met is gone together with what it led to coming up.
+        """
+        row = conn.execute(
+            """
+            SELECT (SELECT count(*) FROM store.inbox WHERE run_id = 1)
+              + (SELECT count(*) FROM store.command
+                WHERE run_id = 1 AND status = 'open' AND NOT coalesce(lease_id, 0) = ANY(%s)),
+              (SELECT extract(epoch FROM deadline)::float8 FROM store.run_state WHERE run_id = 1)
+            """,
+            [list(self._working)],
+        ).fetchone()
+        assert row is not None
+        return row[0], inf if row[1] is None else row[1]
+
+    def _next_end(self) -> float:
+        return self._due[0][0] if self._due else inf
+
+    def _decided(self, conn: psycopg.Connection) -> bool:
+        """Tell whether the driver has decided on every fact, and nothing is left for it, or for us, to begin with."""
+        open_ = "SELECT count(*) FROM store.command WHERE run_id = 1 AND status = 'open' AND NOT lease_id = ANY(%s)"
+        both = f"SELECT ({open_}) + (SELECT count(*) FROM store.inbox WHERE run_id = 1)"
+        return conn.execute(both, [list(self._working)]).fetchone() == (0,)
+
+    def _begin_all(self, conn: psycopg.Connection) -> int:
+        """Begin with every open command whose lane is free."""
+        statement = """SELECT no, kind, lease_id FROM store.command
+          WHERE run_id = 1 AND status = 'open' AND route <> 'driver' ORDER BY no"""
+        begun = 0
+        for no, kind, lease_id in conn.execute(statement).fetchall():
+            free = kind == "host_lease" or lease_id not in self._working
+            if free and (taken := commands.take(conn, 1, no, HELD_S)) is not None:
+                self._begin(taken)
+                begun += 1
+        return begun
+
+    def _begin(self, taken: commands.Taken) -> None:
+        match taken.command:
+            case c.HostLease():
+                self._hosts += 1
+                self._spawn(self._host, taken)
+            case c.PlayGroups() as command:
+                self._play_all(taken, command)
+            case command:
+                child = self.children[command.lease_id]
+                if child.hosting.use is DeviceUse.TRAINER:
+                    self._working.add(child.lease_id)
+                self._ends_after(self._seconds(command), lambda conn: self._ended(conn, taken, child))
+
+    def _ends_after(self, seconds: float, end: Callable[[psycopg.Connection], None]) -> None:
+        self._asked += 1
+        heappush(self._due, (self.now + seconds, self._asked, end))
+
+    def _ended(self, conn: psycopg.Connection, taken: commands.Taken, child: FakeChild) -> None:
+        self._working.discard(child.lease_id)
+        self._carry_out(conn, taken, child)
+
+    def _new_child(self, conn: psycopg.Connection, hosting: leases.Hosting) -> None:
+        ready = Event()
+        self._ends_after(self._machine.delays.start, lambda _: self._tell(conn, hosting, ready))
+        self._hosts -= 1
+        while not ready.wait(LOOK_S):
+            if self._stop.is_set():
+                return
+
+    def _tell(self, conn: psycopg.Connection, hosting: leases.Hosting, ready: Event) -> None:
+        super()._new_child(conn, hosting)
+        ready.set()
+
+    # -- trainers and engines -----------------------------------------------------------------------------------------
+    def _perform(self, conn: psycopg.Connection, taken: commands.Taken, child: FakeChild) -> str | None:
+        seconds = self._seconds(taken.command)
+        match taken.command:
+            case c.SuspendPolicy() as command:
+                self._suspended[command.policy] = child.trains.pop(command.policy)[1]
+                suspended = PolicySuspended(
+                    lease_id=child.lease_id, incarnation=child.incarnation, policy=command.policy, bytes=1,
+                    accumulator=command.accumulator, ticket=f"{command.policy}-{taken.no}", command_no=taken.no,
+                    seconds=seconds,
+                )  # fmt: skip
+                steps.commit_suspend(conn, taken, suspended)
+            case c.BindPolicy(policy=policy) as command:
+                version = command.version or 0
+                ids = self._suspended.pop(policy) if command.resume else []
+                child.trains[policy] = (f"{version}:{child.incarnation}", ids)
+                bind = steps.Bind(
+                    child.lease_id, child.incarnation, policy, version, digest(policy, version), "state",
+                    command.version is None, b'{"a": 1}', {"parameters": 85_000.0}, bool(command.resume),
+                    command.accumulator, seconds=seconds,
+                )  # fmt: skip
+                steps.commit_bind(conn, taken, bind)
+            case c.Accumulate(policy=policy) as command:
+                rows = micro_batches.read(conn, 1, policy, command.micro_batch).rows
+                child.trains[policy][1].append(command.micro_batch)
+                tokens = sum(row.segments[1] for row in rows)
+                stats = TrainStats(rows=len(rows), tokens=tokens, z=float(tokens), seconds=seconds)
+                micro_batches.accumulated(
+                    conn, taken, policy, command.micro_batch, accumulator=command.accumulator, stats=stats
+                )
+            case _:
+                return super()._perform(conn, taken, child)
+        return None
+
+    def _seconds(self, command: c.Command) -> float:
+        trainer = self._machine.trainer
+        match command:
+            case c.Accumulate():
+                return trainer.micro_batch
+            case c.OptimizerStep():
+                return trainer.step
+            case c.BindPolicy():
+                return trainer.create if command.version is None else trainer.swap
+            case c.SuspendPolicy():
+                return trainer.swap
+            case c.LoadWeights():
+                return self._machine.engine.load
+        return 0.0
+
+    # -- rollout workers ----------------------------------------------------------------------------------------------
+    def _play_all(self, taken: commands.Taken, command: c.PlayGroups) -> None:
+        """Let every group settle after as long as in the simulation; all begin at once."""
+        left = len(command.groups)
+
+        def settle(conn: psycopg.Connection, of: GroupSettled) -> None:
+            nonlocal left
+            left -= 1
+            try:
+                groups.put_groups(conn, taken, [self._rows(taken, command, of)])
+                if not left:
+                    commands.finish(conn, taken)
+            except (TokenLost, EpochStale):
+                return  # it is void
+
+        for order in command.groups:
+            of = self._settled_as[command.origin, order.draw]
+            self._ends_after(of.finished_at - of.started_at, lambda conn, of=of: settle(conn, of))
+
+    def _rows(self, taken: commands.Taken, command: c.PlayGroups, of: GroupSettled) -> groups.SettledGroup:
+        now, pins = time.time(), {name: pin.version for name, pin in command.pins.items()}
+        rows = [
+            groups.EpisodeRow(
+                of.draw, one.member, one.attempt, command.origin, one.status, one.reason, dict(one.scores),
+                one.team_score, one.solved, len(one.samples), sum(ref.tokens for ref in one.samples), pins,
+                {"title": "t"}, [], now, now, command.cohort,
+            )
+            for one in of.episodes
+        ]  # fmt: skip
+        samples = [row for one in of.episodes for row in self._samples(of.draw, one, pins)]
+        told = of.model_copy(
+            update={"epoch": command.epoch, "command_no": taken.no, "started_at": now, "finished_at": now}
+        )
+        return groups.SettledGroup(told, rows, samples)
+
+    def _samples(self, draw: int, one: EpisodeOutcome, pins: dict[str, int]) -> list[groups.SampleRow]:
+        found = []
+        for ref in one.samples:
+            policy, count = self.spec.policy_of(ref.role), ref.tokens
+            segments, zeros = [pins[policy], count], [-0.5] * count
+            found.append(
+                groups.SampleRow(
+                    draw, one.member, one.attempt, ref.role, ref.turn, policy, pins[policy], segments, [1], [3] * count,
+                    zeros, [], "stop",
+                )
+            )  # fmt: skip
+        return found
