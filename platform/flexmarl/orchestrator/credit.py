@@ -5,8 +5,8 @@ the weights of these are served; what older cohorts left playing counts among th
 more than the groups of a step and the surplus are ever on their way: a bound in fractions of a step.
 
 Invariants: a cohort that takes surplus over before its own groups may be proposed is not filled: it neither settles nor
-steps, since engines would not be given the weights of a step on the way; a run that begins no more work fills none. A group whose rows grew too old for its step
-gives its credit back at once, and another one is drawn under the same vector.
+steps, since engines would not be given the weights of a step on the way; a run that begins no more work fills none. A
+group whose rows grew too old for its step gives its credit back at once, and another one is drawn under the same vector.
 """
 
 from flexmarl.contracts.status import RunStatus
