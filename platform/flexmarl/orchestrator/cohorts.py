@@ -23,7 +23,7 @@ from flexmarl.orchestrator.cutting import cut_ready, stop_idling
 from flexmarl.orchestrator.ordered import watch_the_clock
 from flexmarl.orchestrator.overlapping import begin_training
 from flexmarl.orchestrator.redrawing import draw_again, drawn_text
-from flexmarl.orchestrator.redundancy import cancel, enough, groups_to_open, hand_on, take_late
+from flexmarl.orchestrator.redundancy import begin_long_round, cancel, enough, groups_to_open, hand_on, take_late
 from flexmarl.orchestrator.rollout import drive_rollout, newly_ended, settle_draw
 from flexmarl.orchestrator.staleness import ages_of, count_made
 from flexmarl.orchestrator.state import Cohort, PendingGroup, Pin, PolicyCohort, Row
@@ -37,7 +37,8 @@ EMPTY_COHORTS = 2
 def open_cohort(ctx: Context, pins: dict[str, Pin], filled: bool = True) -> None:
     """Propose the next tasks under a vector and send them to play; not filled: make room for surplus alone."""
     state, plan = ctx.state, ctx.plan
-    groups = groups_to_open(ctx) if filled else 0
+    deferred = begin_long_round(ctx) if filled else []
+    groups = len(deferred) or (groups_to_open(ctx) if filled else 0)
     cohort = Cohort(
         no=state.next_cohort,
         opened_at=ctx.now,
@@ -47,6 +48,7 @@ def open_cohort(ctx: Context, pins: dict[str, Pin], filled: bool = True) -> None
         policies={name: PolicyCohort() for name in plan.trainable},
         filled=filled,
         idle_since=None if state.cohorts else ctx.now,
+        long_round=bool(deferred),
     )
     state.cohorts.append(cohort)
     if cohort is state.cohort:
@@ -54,7 +56,7 @@ def open_cohort(ctx: Context, pins: dict[str, Pin], filled: bool = True) -> None
     state.next_cohort += 1
     if state.first_cohort_at is None:
         state.first_cohort_at = ctx.now
-    propose(ctx, cohort, groups)
+    propose(ctx, cohort, groups, deferred)
 
 
 def close_cohort(ctx: Context, cohort: Cohort) -> None:
@@ -139,11 +141,12 @@ def _keep(ctx: Context, cohort: Cohort, event: GroupSettled, finished: Sequence[
     if plan.by_episode and not finished:
         return None
     if len(finished) < plan.needed_members and plan.spec.batch.incomplete_group == "score" and finished:
-        finished = [*finished, *_scored_failures(ctx, finished)]
+        finished = [*finished, *_scored_failures(ctx, cohort, finished)]
     elif len(finished) < plan.needed_members:
         cohort.dropped += 1
+        members = plan.members_of(cohort.long_round)
         text = (
-            f"group {event.draw} dropped: {len(finished)} of {plan.members} episodes finished, "
+            f"group {event.draw} dropped: {len(finished)} of {members} episodes finished, "
             f"{plan.needed_members} are needed{_first_reason(event.episodes)}"
         )
         ctx.note(text, NoteLevel.WARNING, target=f"draw:{event.draw}")
@@ -178,7 +181,7 @@ def _advantages(ctx: Context, episodes: Sequence[EpisodeOutcome], shaped: bool =
     return plan.estimator(algorithm.advantage, plan.group_key, episodes, rewards)
 
 
-def _scored_failures(ctx: Context, finished: Sequence[EpisodeOutcome]) -> list[EpisodeOutcome]:
+def _scored_failures(ctx: Context, cohort: Cohort, finished: Sequence[EpisodeOutcome]) -> list[EpisodeOutcome]:
     """Give each member that did not finish the declared score: it is compared with, and has no row to train on."""
     score = ctx.plan.spec.batch.failed_score
     present = {episode.member for episode in finished}
@@ -192,7 +195,7 @@ def _scored_failures(ctx: Context, finished: Sequence[EpisodeOutcome]) -> list[E
             team_score=score,
             samples=tuple(SampleRef(role=role, turn=0, tokens=0, reward=score) for role in roles),
         )
-        for member in range(ctx.plan.members)
+        for member in range(ctx.plan.members_of(cohort.long_round))
         if member not in present
     ]
 

@@ -6,8 +6,10 @@ more than the groups of a step and the surplus are ever on their way: a bound in
 
 Invariants: a cohort that takes surplus over before its own groups may be proposed is not filled: it neither settles nor
 steps, since engines would not be given the weights of a step on the way; a run that begins no more work fills none. A
-group whose rows grew too old for its step gives its credit back at once, and another one is drawn under the same vector.
+group whose rows grew too old for its step gives its credit back at once: another one is drawn under the same vector.
 """
+
+from collections.abc import Sequence
 
 from flexmarl.contracts.status import RunStatus
 from flexmarl.orchestrator.context import Context
@@ -16,17 +18,18 @@ from flexmarl.orchestrator.serving import served
 from flexmarl.orchestrator.state import Cohort
 
 
-def propose(ctx: Context, cohort: Cohort, groups: int) -> None:
-    """Add so many groups to a cohort, tasks that are to be played again first, and send them to play."""
+def propose(ctx: Context, cohort: Cohort, groups: int, deferred: Sequence[int] = ()) -> None:
+    """Add so many groups to a cohort and send them to play: deferred tasks, or those to be played again first."""
     state, first = ctx.state, ctx.state.next_draw
     draws = open_draws(ctx, first, groups, ctx.plan.spec.batch.rollout_groups)
     cohort.open |= draws
-    again = dict(zip(draws, state.again, strict=False))
+    again = dict(zip(draws, deferred or state.again, strict=False))
     cohort.tasks |= again
-    del state.again[: len(again)]
+    if not deferred:
+        del state.again[: len(again)]
     cohort.size += groups
     state.next_draw += groups
-    state.train_episodes.proposed += groups * ctx.plan.members
+    state.train_episodes.proposed += groups * ctx.plan.members_of(cohort.long_round)
     drive_rollout(ctx, cohort)
 
 

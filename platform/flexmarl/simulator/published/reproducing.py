@@ -37,7 +37,7 @@ class Outcome:
     figures: dict[str, tuple[dict[str, float], ...]]
     """Row -> all figures of every simulation."""
     freedom: int
-    """Figures less fitted parameters and rows over themselves: how many could have come out wrong."""
+    """Published figures less fitted parameters: how many could have come out wrong."""
 
     @property
     def missed(self) -> tuple[str, ...]:
@@ -52,13 +52,14 @@ def reproduce(table: Table, values: Mapping[str, float] | None = None) -> Outcom
     fitted = table.fitted()
     cells = {}
     for name, row in table.rows.items():
+        if row.published is None:
+            continue
         simulated = compared(table, row, plain, name)
         cells[name] = _cell(table, row, row.published, simulated, name in fitted)
         for figure, published in row.beside.items():
             found = fmean(one[figure] for one in figures[name])
             cells[f"{name}.{figure}"] = _cell(table, row, published, found, name in fitted)
-    certain = sum(row.over == name for name, row in table.rows.items())
-    freedom = len(cells) - certain - sum(own.source == "fitted" for own in table.parameters.values())
+    freedom = len(cells) - sum(own.source == "fitted" for own in table.parameters.values())
     return Outcome(cells, figures, freedom)
 
 
