@@ -23,6 +23,7 @@ from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.draws import FAILS, Draws, Script, Sheet
 from flexmarl.simulator.engines import Turn
 from flexmarl.simulator.fleet import Fleet
+from flexmarl.simulator.hands import Hands
 from flexmarl.simulator.recorded import RecordedDraws, scripts_of
 from flexmarl.simulator.scenario import Scenario, Workload
 from flexmarl.simulator.together import Together
@@ -44,6 +45,8 @@ class Episode:
     """It plays beside a first one."""
     script: Script | Sheet
     began: float
+    held: deque[Turn] = field(default_factory=deque)
+    """Turns of this stage behind those that may be asked at once."""
     asked: dict[str, Turn] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
     """What its samples are made of."""
@@ -121,6 +124,7 @@ class Playing:
         self._groups: dict[int, list[Group]] = {}
         self._starved: dict[str, list[Turn]] = {}
         """Policy -> turns whose weights no engine holds."""
+        self._hands = Hands(clock, scenario.machine.delays)
         self._places = Places(spec.mechanisms.parallel.episodes)
 
     def play(self, no: int, command: c.PlayGroups) -> None:
@@ -215,7 +219,7 @@ class Playing:
             turn.phase = "ended"
 
     def _ask_stage(self, episode: Episode) -> None:
-        """Ask the roles of the next stage, all beside each other."""
+        """Ask the roles of the next stage, as many beside each other as may be asked at once."""
         assert isinstance(episode.script, Script)
         command, asked, policies = episode.group.command, episode.asked, self._policies
         own = episode.script.widths
@@ -227,9 +231,21 @@ class Playing:
                 policy, command.pins[policy], command.follows.get(policy, ""), prompt, reply, self._answered,
                 episode=episode, role=role, number=number,
             )  # fmt: skip
-        route = self._route
-        for turn in asked.values():
-            route(turn)
+        if self._hands.busy:
+            self._hands.take(episode.script.key, len(asked), partial(self._send, episode))
+        else:
+            self._send(episode)
+
+    def _send(self, episode: Episode) -> None:
+        """Let the turns of a stage find their engines."""
+        if episode.over:
+            return
+        turns, at_once = list(episode.asked.values()), self._scenario.spec.mechanisms.parallel.agents
+        if at_once is not None:
+            episode.held.extend(turns[at_once:])
+            del turns[at_once:]
+        for turn in turns:
+            self._route(turn)
 
     def _route(self, turn: Turn) -> None:
         if not self.engines.send(turn):
@@ -246,6 +262,8 @@ class Playing:
         if left and (segments or turn.version != turn.pin.version):
             segments += (turn.version, left)
         episode.rows.append({"role": turn.role, "turn": turn.number, "tokens": turn.reply, "segments": segments})
+        if episode.held:
+            self._route(episode.held.popleft())
         if not episode.asked:
             self._clock.after(episode.script.waits[episode.stage - 1], self._stage_done, episode)
 

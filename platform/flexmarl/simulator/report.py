@@ -50,6 +50,9 @@ class Report:
     trained_share: float
     """Reply tokens that were trained over those that engines made, from the start of the simulation: what lies ready
     or is on its way at the end counts as not trained."""
+    length_ratio: float
+    """Mean length of trained rows over that of generated ones, of the policy where it is smallest; below 1 long replies
+    are trained less often than they are made."""
     busy: dict[Use, float]
     """Share of held device time that was work."""
     idle: dict[Use, dict[Cause, float]]
@@ -58,8 +61,6 @@ class Report:
     """Policy -> mean versions between the weights that began its rows and those that were trained on them."""
     lag_max: float
     """The most of these."""
-    length_ratio: float
-    """Mean length of trained rows over that of generated ones."""
     swaps: int
     moves: int
     lost_s: float
@@ -105,9 +106,9 @@ class Report:
             "engine_busy": self.busy["engine"],
             "trainer_busy": self.busy["trainer"],
             "trained_share": self.trained_share,
+            "length_ratio": self.length_ratio,
             "lag": fmean(self.lag.values()) if self.lag else 0.0,
             "lag_max": self.lag_max,
-            "length_ratio": self.length_ratio,
             "swaps": float(self.swaps),
             "moves": float(self.moves),
             "lost_s": self.lost_s,
@@ -125,7 +126,6 @@ def report(scenario: Scenario, cluster: "Cluster") -> Report:
     trained = [0, *cluster.log.trained]
     rows = [0, *cluster.log.rows]
     began, ended = times[0], times[-1]
-    lengths = _series(cluster, "length/trained_ratio", "mean", first, last)
     intervals = tuple(i for i in cluster.trace.until(ended) if i.ended > began and i.began < ended)
     held = {n: h for n, h in cluster.trace.held.items() if h.since < ended and h.until > began}
     busy, idle = shares(intervals, held, began, ended)
@@ -138,11 +138,11 @@ def report(scenario: Scenario, cluster: "Cluster") -> Report:
         tokens=trained[last] - trained[first],
         rows=rows[last] - rows[first],
         trained_share=trained[last] / cluster.hosting.made(),
+        length_ratio=min(_means(cluster, "length/trained_ratio", first, last).values(), default=1.0),
         busy=busy,
         idle=idle,
-        lag={name: fmean(values) for name, values in _series(cluster, "staleness/start", "mean", first, last).items()},
+        lag=_means(cluster, "staleness/start", first, last),
         lag_max=max(chain(*_series(cluster, "staleness/start", "max", first, last).values()), default=0.0),
-        length_ratio=fmean(fmean(values) for values in lengths.values()) if lengths else 1.0,
         swaps=sum(i.kind == "suspend" for i in intervals),
         moves=sum(ruling.kind == "engine_moved" for _, ruling in cluster.log.rulings),
         lost_s=losses.lost_s(ended),
@@ -171,6 +171,11 @@ def _series(cluster: "Cluster", name: str, stat: str, first: int, last: int) -> 
         if metric.name == name and metric.stat == stat and first < metric.step <= last:
             found[metric.agent].append(metric.value)
     return dict(sorted(found.items()))
+
+
+def _means(cluster: "Cluster", metric: str, first: int, last: int) -> dict[str, float]:
+    """Return each policy's mean of a metric's means over the steps that count."""
+    return {name: fmean(values) for name, values in _series(cluster, metric, "mean", first, last).items()}
 
 
 @dataclass(slots=True)

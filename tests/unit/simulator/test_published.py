@@ -51,7 +51,7 @@ def test_a_gain_is_the_others_time_over_ones_own():
 
 
 def test_other_figures_of_a_row_are_judged_alone():
-    rows = {"only": {"title": "sync", "preset": "sync", "published": 1.0, "over": "only",
+    rows = {"only": {"title": "sync", "preset": "sync", "published": None,
                      "beside": {"lag": 3.0, "length_ratio": 1.0}}}  # fmt: skip
     found = reproduce(table(rows=rows, parameters={}))
     assert found.cells["only.length_ratio"].standing == "reached"
