@@ -14,21 +14,19 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from flexmarl.algorithms.routing import READS_LENGTHS, ROUTERS
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 from flexmarl.simulator import chance
 from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.draws import FAILS, Draws, Script, Sheet
-from flexmarl.simulator.engines import Turn
 from flexmarl.simulator.fleet import Fleet
-from flexmarl.simulator.foresight import Foresight
 from flexmarl.simulator.hands import Hands
 from flexmarl.simulator.recorded import RecordedDraws, scripts_of
 from flexmarl.simulator.scenario import Scenario, Workload
 from flexmarl.simulator.scoring import Scoring
 from flexmarl.simulator.together import Together
+from flexmarl.simulator.turns import Turn
 
 Told = Callable[[e.Event], None]
 SampleId = tuple[int, int, int, str, int]
@@ -121,9 +119,7 @@ class Places:
 class Playing:
     def __init__(self, clock: Clock, scenario: Scenario, told: Told) -> None:
         spec, workload = scenario.spec, scenario.workload
-        name = spec.mechanisms.router
-        foresight = Foresight(workload, name == "skew_aware") if name in READS_LENGTHS else None
-        self.engines = Fleet(ROUTERS.get(name)(), foresight)
+        self.engines = Fleet(spec.mechanisms.router, workload)
         """Those that are ready."""
         self.tokens: dict[SampleId, int] = {}
         """Reply tokens of every sample of a settled group, until they are forgotten."""
@@ -263,9 +259,9 @@ class Playing:
     def _answered(self, turn: Turn) -> None:
         assert isinstance(turn, EpisodeTurn)
         episode = turn.episode
-        self.engines.ended(turn)
         if episode.over:
             return
+        self.engines.answered(turn)
         del episode.asked[turn.role]
         segments = turn.segments
         left = turn.reply - sum(segments[1::2])

@@ -81,7 +81,7 @@ def test_what_an_accumulator_held_is_computed_again():
 
 
 def test_a_gang_breaks_off_with_the_rank_that_it_lost_and_is_formed_anew():
-    """Two ranks need 10 s for both rows. One is lost after 4 s; it starts, the policy is bound to both, all begins anew."""
+    """Two ranks need 10 s for both rows. One is lost after 4 s; it starts, both are bound and all begins anew."""
     gang = {"resources": {"rollout_devices": 2, "training_devices": 2}, "policies": {"solver": {"devices": 2}}}
     whole = played(spec=gang)
     lost = played(spec=gang, children=[{"at": READY + 0.5 + 14, "device": 3}])
