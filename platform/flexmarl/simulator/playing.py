@@ -45,6 +45,8 @@ class Episode:
     """It plays beside a first one."""
     script: Script | Sheet
     began: float
+    held: deque[Turn] = field(default_factory=deque)
+    """Turns of this stage behind those that may be asked at once."""
     asked: dict[str, Turn] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
     """What its samples are made of."""
@@ -227,7 +229,7 @@ class Playing:
             turn.phase = "ended"
 
     def _ask_stage(self, episode: Episode) -> None:
-        """Ask the roles of the next stage, all beside each other."""
+        """Ask the roles of the next stage, as many beside each other as may be asked at once."""
         assert isinstance(episode.script, Script)
         command, asked, policies = episode.group.command, episode.asked, self._policies
         own = episode.script.widths
@@ -247,10 +249,14 @@ class Playing:
 
     def _send(self, episode: Episode) -> None:
         """Let the turns of a stage find their engines."""
-        if not episode.over:
-            route = self._route
-            for turn in episode.asked.values():
-                route(turn)
+        if episode.over:
+            return
+        turns, at_once = list(episode.asked.values()), self._scenario.spec.mechanisms.parallel.agents
+        if at_once is not None:
+            episode.held.extend(turns[at_once:])
+            del turns[at_once:]
+        for turn in turns:
+            self._route(turn)
 
     def _route(self, turn: Turn) -> None:
         if not self.engines.send(turn):
@@ -268,6 +274,8 @@ class Playing:
         if left and (segments or turn.version != turn.pin.version):
             segments += (turn.version, left)
         episode.rows.append({"role": turn.role, "turn": turn.number, "tokens": turn.reply, "segments": segments})
+        if episode.held:
+            self._route(episode.held.popleft())
         if not episode.asked:
             self._clock.after(episode.script.waits[episode.stage - 1], self._stage_done, episode)
 

@@ -202,6 +202,16 @@ class Machine(Strict):
     """Kinds of devices, each of the next ones in their order; those that are left over are as `engine` says."""
     scale: dict[Name, float] = {}
     """Policy -> how many times as long everything of it takes; absent: once."""
+    width: float = Field(default=1.0, gt=0.0)
+    """Devices that one device of the run is made of: an engine takes as many times the requests at the same pace, a
+    trainer takes as many times the tokens. Clusters that are cut into devices of other sizes stay comparable."""
+
+    @property
+    def wide_engine(self) -> EngineModel:
+        """Return the model of an engine of this width."""
+        own, width = self.engine, self.width
+        wide = {"batch": own.batch * width, "prefill": own.prefill * width, "kv_tokens": own.kv_tokens * width}
+        return own.model_copy(update=wide | {"slots": max(1, round(own.slots * width))}) if width != 1.0 else own
 
     def kind(self, number: int) -> Kind:
         """Return the kind of a device by its number."""
@@ -209,7 +219,7 @@ class Machine(Strict):
             if number < kind.devices:
                 return kind
             number -= kind.devices
-        return Kind(devices=1, engine=self.engine)
+        return Kind(devices=1, engine=self.wide_engine)
 
     def times(self, policy: str) -> float:
         """Return how many times as long everything of a policy takes."""
