@@ -82,8 +82,6 @@ def _check_granularity(scenario: Scenario) -> None:
     spec = scenario.spec
     if scenario.granularity == "turn":
         return
-    if isinstance(scenario.workload, RecordedWorkload):
-        raise SimulationError("A record is of turns, which granularity: episode does not show; set granularity: turn.")
     if scenario.machine.kinds:
         raise SimulationError("machine.kinds is not shown by granularity: episode; set granularity: turn.")
     if scenario.machine.engine.cache == "grown":

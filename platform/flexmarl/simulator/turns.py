@@ -6,12 +6,19 @@ policy is its newest weights and the older ones that are still asked for.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from flexmarl.contracts.wire import PolicyPin
 
-if TYPE_CHECKING:
-    from flexmarl.simulator.engines import Engine
+
+class Answering(Protocol):
+    """Whoever answers turns."""
+
+    def drop(self, turn: "Turn") -> None:
+        """Forget a turn."""
+
+    def made_of(self, turn: "Turn") -> float:
+        """Return the tokens that one of its turns has."""
 
 
 @dataclass(slots=True, eq=False)
@@ -31,7 +38,7 @@ class Turn:
     """version, tokens, ... of what newer weights took over."""
     version: int = 0
     """Weights that make its tokens now."""
-    engine: "Engine | None" = None
+    engine: Answering | None = None
     began: float = 0.0
     """The engine's count of steps at which its tokens began, less those made before."""
     role: str = ""
