@@ -64,7 +64,7 @@ def profile(scenario: Scenario, work: Work, parts: int, kind: Kind) -> dict[str,
     the longest does, later by all other tokens over `batch`. Where engines hold a part of the policies alone, the most
     asked one has no more than its share of them; engines that share their devices hold all.
     """
-    engine, trainer, spec = scenario.machine.engine, scenario.machine.trainer, scenario.spec
+    engine, trainer, spec = scenario.machine.wide_engine, scenario.machine.trainer, scenario.spec
     trained = spec.trainable_policies()
     learnt = sum(work.replies[name] * scenario.machine.times(name) for name in trained)
     rows = spec.batch.tasks_per_step * spec.batch.episodes_per_task
@@ -83,7 +83,7 @@ def profile(scenario: Scenario, work: Work, parts: int, kind: Kind) -> dict[str,
             switch_s=2.0 * engine.turn,
         ),
         "training": Stage(
-            work_s=learnt * trainer.token
+            work_s=learnt * trainer.token / scenario.machine.width
             + rows * trainer.row
             + trainer.micro_batch * parts * len(trained)
             + 2.0 * trainer.swap * _swaps(spec),
