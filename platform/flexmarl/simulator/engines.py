@@ -172,6 +172,7 @@ class Engine:
         if running >= model.slots * many:
             return False
         if model.cache == "grown":
+            self._batch.advance(self._clock.now)
             used, more = self._cells + self._batch.cells, turn.prompt + turn.made
         else:
             used, more = self._cells, turn.cells

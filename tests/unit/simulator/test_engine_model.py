@@ -193,14 +193,17 @@ def test_the_youngest_makes_room_when_the_cache_is_full_and_computes_again_what_
     bench = Bench(MODEL.model_copy(update={"kv_tokens": 150.0, "cache": "grown"}))
     bench.ask("old", reply=100)
     young = bench.ask("young", reply=100)
+    later = bench.turn("later", reply=1, prompt=149)
+    bench.clock.at(0.2, bench.engine.ask, later)
     full = 75 * 0.011
     bench.clock.at(full + 0.01, lambda: None)
     while bench.clock.now < full + 0.01:
         bench.clock.step()
-    assert (young.phase, bench.engine.running, bench.engine.waiting) == ("queued", 1, 1)
+    assert (young.phase, bench.engine.running, bench.engine.requests()[1:]) == ("queued", 1, [young, later])
     old = full + 25 * 0.01
-    assert bench.play() == pytest.approx({"old": old, "young": old + 0.075 + 25 * 0.01}, abs=0.02)
-    assert bench.engine.made() == pytest.approx(200, abs=1)
+    again = old + 0.075 + 25 * 0.01
+    assert bench.play() == pytest.approx({"old": old, "young": again, "later": again + 0.149 + 0.01}, abs=0.02)
+    assert bench.engine.made() == pytest.approx(201, abs=1)
 
 
 def test_a_cache_that_grows_lets_more_begin_than_one_that_is_reserved():
