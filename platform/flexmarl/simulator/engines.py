@@ -111,6 +111,7 @@ class Engine:
             turn.segments += (turn.version, made)
         turn.engine, turn.version = self, pin.version
         self.asked[turn.policy] = self.asked.get(turn.policy, 0) + 1
+        self.load.tokens += turn.expected
         if not self._queue and self._fits(turn):
             self._begin(turn)
         else:
