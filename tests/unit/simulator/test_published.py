@@ -5,6 +5,7 @@ from pydantic import ValidationError
 
 from flexmarl.simulator.published import Table, load_tables, reproduce
 from flexmarl.simulator.published.fitting import fit
+from flexmarl.simulator.published.reproducing import played
 
 SCENARIO = {
     "spec": {
@@ -96,3 +97,20 @@ def test_what_a_table_may_not_declare(changes: dict[str, object], text: str):
 def test_fitted_values_lie_where_the_fit_looks(name: str):
     for own in load_tables()[name].parameters.values():
         assert own.between is None or own.between[0] <= own.value <= own.between[1]
+
+
+@pytest.mark.parametrize(
+    ("row", "figure", "least", "most"),
+    [
+        ("credit2_06", "lag", 1.9, 2.1),
+        ("credit2_06", "lag_max", 6.0, 20.0),
+        ("wait2_06", "lag_max", 2.0, 2.0),
+        ("drop2_06", "lag_max", 2.0, 2.0),
+        ("drop2_06", "length_ratio", 0.5, 0.7),
+    ],
+)
+def test_what_a_bound_bounds(row: str, figure: str, least: float, most: float):
+    """A short play of the table of lag bounds: credit bounds the mean, waiting and dropping the largest."""
+    own = load_tables()["lag"]
+    short = own.model_copy(update={"scenario": own.scenario | {"warm_up": 10, "steps": 12}})
+    assert least <= played(short, own.rows[row], {})[0][figure] <= most
