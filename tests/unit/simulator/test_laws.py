@@ -21,7 +21,7 @@ FAULTS = {
     "rates": [{"use": "engine", "every": 200}, {"use": "trainer", "every": 150}],
     "workers": [{"at": 40, "share": 0.5}],
 }  # fmt: skip
-BATCH = {"tasks_per_step": 2, "episodes_per_task": 3, "micro_batch_groups": 1, "rollout_groups": 1, "mini_batches": 2}
+BATCH = {"tasks_per_step": 2, "episodes_per_task": 2, "micro_batch_groups": 1, "rollout_groups": 1, "mini_batches": 2}
 
 
 def played(scenario: Scenario, steps: int) -> Watch:
@@ -33,8 +33,12 @@ def played(scenario: Scenario, steps: int) -> Watch:
     return watch
 
 
-@pytest.mark.parametrize("workload", load_workloads())
-@pytest.mark.parametrize("preset", load_presets())
+CORE = ("active_partial", "bounded_async", "flexmarl", "one_step_off", "policy_clock", "sync", "wavefront")
+"""Presets that differ in what the core does; the others combine the same options, and are spared the long one."""
+CASES = [(p, w) for p in load_presets() for w in load_workloads() if w != "hub" or p in CORE]
+
+
+@pytest.mark.parametrize(("preset", "workload"), CASES)
 def test_laws_hold_for_every_preset_and_workload(preset: str, workload: str):
     changes = {"steps": 2, "warm_up": 0, "faults": FAULTS, "spec": {"batch": BATCH}}
     watch = played(compose(workload, preset, changes), 2)
@@ -66,7 +70,7 @@ losses = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(
     preset=st.sampled_from(sorted(load_presets())),
     faults=losses,
