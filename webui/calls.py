@@ -30,6 +30,7 @@ class Call:
 PAGE_ONLY = frozenset(
     {"columns", "format", "project", "add", "cursor", "view", "after", "before", "with", "open", "tab", "density"}
 )
+SIMULATION = Call("What was asked, how far it is, figures per preset and seed", "/simulations/{simulation_id}")
 """Parameters of addresses that only pages know."""
 RUN = Call("The run: state, step, progress, specification", "/runs/{key}")
 REWARDS = (("names", "reward/team,reward/agent"), ("x", "step"))
@@ -110,6 +111,16 @@ CALLS: dict[str, tuple[Call, ...]] = {
         Call("The promises, checked on the rows", "/runs/{key}/consistency"),
     ),
     "config": (RUN,),
+    "simulations": (Call("The simulations of this list", "/simulations", all_but=PAGE_ONLY),),
+    "new_simulation": (Call("Workloads to choose from", "/workloads"), Call("Presets", "/presets")),
+    "simulation": (
+        SIMULATION,
+        Call("What every device did under a preset", "/simulations/{simulation_id}/timeline", query=(("of", "name"),)),
+    ),
+    "what_if": (
+        Call("Changes that may be asked for, and what is recorded", "/runs/{key}/what-if"),
+        Call("What was asked so far", "/simulations", fixed=(("kind", "what_if"),)),
+    ),
     "cluster": (
         Call("Nodes", "/nodes"),
         Call("Devices and who holds them", "/devices", query=(("pool", "pool"),)),

@@ -28,9 +28,11 @@ RUN_PAGES = frozenset(
         "events",
         "config",
     }
-    | {"checkpoints", "attempts", "playground", "trajectory_compare"}
+    | {"checkpoints", "attempts", "playground", "what_if", "trajectory_compare"}
 )
-LIST_PAGES = frozenset({"runs", "queue", "cluster", "trajectories", "tokens", "audit", "members", "checkpoints"})
+LIST_PAGES = frozenset(
+    {"runs", "queue", "cluster", "trajectories", "tokens", "audit", "members", "checkpoints", "simulations"}
+)
 TRAJECTORY_PAGES = frozenset({"trajectories", "trajectory", "trajectory_compare"})
 GROUPS = (
     ("everywhere", "Everywhere", None),
@@ -47,6 +49,7 @@ KEYS = (
     Key(("g", "q"), "Queue"),
     Key(("g", "c"), "Pools and nodes"),
     Key(("g", "n"), "New run"),
+    Key(("g", "s"), "Simulations"),
     Key(("?",), "Keys of this page"),
     Key(("j",), "Next row", "lists"),
     Key(("k",), "Previous row", "lists"),

@@ -26,8 +26,10 @@ from webui.views import (
     run_config,
     run_metrics,
     runs,
+    simulations,
     timeline,
     trajectories,
+    what_if,
 )
 
 app_name = "webui"
@@ -41,6 +43,11 @@ urlpatterns = [
     # hardware
     path("cluster", cluster.cluster, name="cluster"),
     path("queue", queue.queue_page, name="queue"),
+    # the orchestrator on a virtual cluster
+    path("simulations", simulations.listing, name="simulations"),
+    path("simulations/new", simulations.new, name="new_simulation"),
+    path("simulations/<uuid:simulation_id>", simulations.detail, name="simulation"),
+    path("simulations/<uuid:simulation_id>/figures", simulations.figures, name="simulation_figures"),
     # people and what they did
     path("members", people.members, name="members"),
     path("service-accounts", people.service_accounts, name="service_accounts"),
@@ -85,5 +92,6 @@ urlpatterns = [
     path("runs/<str:key>/timeline", timeline.timeline, name="timeline"),
     path("runs/<str:key>/events", feed.events, name="events"),
     path("runs/<str:key>/attempts", attempts.attempts, name="attempts"),
+    path("runs/<str:key>/what-if", what_if.panel, name="what_if"),
     path("runs/<str:key>/playground", playground.talk, name="playground"),
 ]

@@ -26,6 +26,7 @@ from tests.browser.seeded_figures import of_agents, versions
 from tests.browser.seeded_load import load
 from tests.browser.seeded_pipeline import lines, pipeline
 from tests.browser.seeded_play import devices, episodes
+from tests.browser.seeded_simulations import simulations
 
 
 @dataclass
@@ -77,7 +78,9 @@ def seed(owner: Any) -> list[Any]:
     facts = {"cpus": 8, "memory_bytes": 33_500_000_000}
     found = [nodes.DeviceFacts(f"atlas.cpu{i}", "cpu", i, "CPU share", 4_000_000_000) for i in range(4)]
     nodes.register_node(conn, nodes.NodeFacts("atlas", "127.0.0.1:9710", "n1", "0.1.0", facts), found)
-    return [_tell(owner, story, index) for index, story in enumerate(STORIES)]
+    told = [_tell(owner, story, index) for index, story in enumerate(STORIES)]
+    simulations(owner)
+    return told
 
 
 def _tell(owner: Any, story: Story, index: int) -> Any:

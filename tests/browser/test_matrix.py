@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from django.urls import get_resolver
 
+from tests.browser.seeded_simulations import SIMULATIONS
 from tests.browser.visitor import COLOURS, WCAG, Site, Visitor
 from webui import calls
 
@@ -49,9 +50,13 @@ EXAMPLES: dict[str, str] = {
     "events": "/runs/{failed}/events",
     "config": "/runs/{finished}/config",
     "playground": "/runs/{finished}/playground",
+    "what_if": "/runs/{finished}/what-if",
+    "simulations": "/simulations",
+    "new_simulation": "/simulations/new?workload=long_tail&preset=sync",
+    "simulation": f"/simulations/{SIMULATIONS[0]}?ordering=-tokens_s",
 }
 """Route name -> an address of it over the seeded rows."""
-NOT_PAGES = {"sign_in", "sign_out", "new_run_text", "figures", "config_yaml"}
+NOT_PAGES = {"sign_in", "sign_out", "new_run_text", "figures", "config_yaml", "simulation_figures"}
 """Answers to forms and scripts; `*_part` and `*_rows` are parts of pages. Signing in has tests of its own."""
 VIEWS = [("light", 1440), ("dark", 1440), ("dark", 390), ("light", 390)]
 WHOLE = {("light", 1440), ("dark", 390)}
@@ -97,6 +102,8 @@ VARIANTS: dict[str, str] = {
     "transitions-filtered": "/runs/{running}/events?view=transitions&moved=step&policy=solver",
     "transitions-none": "/runs/{queued}/events?view=transitions",
     "transitions-refused": "/runs/{running}/events?view=transitions&cursor=abc",
+    "simulation-queued": f"/simulations/{SIMULATIONS[1]}",
+    "simulations-wrong-filter": "/simulations?state=asleep",
     "playground-no-version": "/runs/{queued}/playground",
     "timeline-table": "/runs/{running}/timeline?view=table",
     "events-none": "/runs/{running}/events?q=nothing-says-this",

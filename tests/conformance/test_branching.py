@@ -301,6 +301,11 @@ REFUSED = {
         {"mechanisms": {"redundancy": {"type": "extra_members", "extra": 1}}},
         "/mechanisms/redundancy/type",
     ),
+    "extra_members": (
+        {"mechanisms": {"redundancy": {"type": "extra_groups", "extra": 1, "extra_members": 1}}},
+        "/mechanisms/redundancy/extra_members",
+    ),
+    "turns": ({"mechanisms": {"parallel": {"turns": "together"}}}, "/mechanisms/parallel/turns"),
     "settle": ({"batch": {"settle": "episode"}, "algorithm": {"advantage": {"type": "reinforce"}}}, "/batch/settle"),
 }
 

@@ -27,6 +27,9 @@ from flexmarl.controlplane.experiments.plans import Draft
 from flexmarl.controlplane.runs import actions as runs
 from flexmarl.controlplane.runs import queries, saved_views
 from flexmarl.controlplane.runs.models import Run, SavedView
+from flexmarl.controlplane.simulations.actions import create_comparison
+from flexmarl.controlplane.simulations.models import Simulation
+from flexmarl.controlplane.simulations.requests import Comparison
 from flexmarl.controlplane.telemetry.topics import sequence_of
 from tests.support.controlplane import SPEC, key, make_person, set_state
 from tests.support.permissions import (
@@ -125,6 +128,8 @@ def world(db: None) -> World:
     agent = AgentDefinition.objects.filter(project_id=HOME)[0]
     view = saved_views.create(actor, name="v", page="runs", shared=True, project=HOME)
     token, _ = accounts.create_token(actor, "t")
+    simulation = create_comparison(actor, Comparison(workload="long_tail", presets=("sync",)), project=HOME)
+    Simulation.objects.update(timelines={"sync": {"seconds": 1.0, "left_out": 0, "devices": [], "intervals": []}})
     row = record(actor, "run.stop", "run", run.id, run.key, project=HOME)
     robot = User.objects.get(username="robot")
     service = {"name": HOME, "user_id": robot.id}
@@ -135,6 +140,7 @@ def world(db: None) -> World:
             "operation_id": operation.id, "experiment_id": experiment.id, "agent_id": agent.id,
             "user_id": otto.id, "token_id": token.id, "entry_id": row.id, "project": HOME, "external_id": "job-1",
             "verb": "pause", "role": "speaker", "action": "cordon", "view_id": view.id,
+            "simulation_id": simulation.id,
         },
         "api-project": {"name": HOME}, "api-members": {"name": HOME}, "api-member": {"name": HOME, "user_id": otto.id},
         "api-service-accounts": {"name": HOME}, "api-service-account": service, "api-service-tokens": service,
@@ -191,6 +197,7 @@ def _give(world: World, name: str, caller: Caller) -> None:
         ApiToken.objects.filter(pk=world.arguments[""]["token_id"]).update(owner=caller.user)
     Run.objects.filter(pk=world.run.pk).update(owner=caller.user)
     SavedView.objects.filter(pk=world.arguments[""]["view_id"]).update(owner=caller.user)
+    Simulation.objects.update(owner=caller.user)
 
 
 def test_every_route_and_method_has_a_row() -> None:
@@ -256,6 +263,7 @@ def test_pages_open_for_those_who_may(world: World) -> None:
 
 def _page_arguments(world: World, name: str) -> dict[str, Any]:
     known = {"key": world.run.key, "tid": world.arguments[""]["trajectory_id"], "role": "speaker"}
+    known["simulation_id"] = world.arguments[""]["simulation_id"]
     text = next(str(pattern.pattern) for pattern in pages if pattern.name == name)
     return {part: known[part] for part in re.findall(r"<(?:\w+:)?(\w+)>", text)}
 

@@ -78,3 +78,13 @@ def test_a_file_of_shared_pools_that_is_wrong_is_refused_by_field(tmp_path: Path
     file.write_text(POOL.replace("preset: sync", "preset: snc"))
     with pytest.raises(CommandError, match=r"^/runs/0/preset: snc does not exist. Did you mean sync\?$"):
         told("--pool", str(file))
+
+
+def test_what_faults_cost_stands_below_the_row(tmp_path: Path):
+    figures = tmp_path / "figures.json"
+    lost = ["--set", "faults.children=[{at: 30, device: 0}]"]
+    shown = told("sync", "--workload", "long_tail", "--json", str(figures), *lost).splitlines()
+    assert shown[-1].startswith("  faults: ")
+    written = json.loads(figures.read_text())
+    assert written["presets"]["sync"][0]["lost_s"] > 0.0
+    assert written["findings"] == {"sync": []}

@@ -22,7 +22,7 @@ from tests.support.ended import ended
 from tests.support.system import ROOT, System
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
-NAMES = {"web", "driver", "node", "device-worker", "rollout-worker"}
+NAMES = {"web", "driver", "simulations", "node", "device-worker", "rollout-worker"}
 STOP_LIMIT_S = 10.0
 
 

@@ -188,6 +188,15 @@ API: dict[str, dict[str, Row]] = {
     "api-run-logs-export": _read,
     "api-agents": _somewhere,
     "api-agent": _read,
+    "api-workloads": _somewhere,
+    "api-run-what-if": {**_read, "POST": R(Of.RUN, S.RUNS_WRITE)},
+    "api-simulations": {
+        **_somewhere,
+        "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, {"workload": "long_tail", "presets": ["sync"], "project": HOME}),
+    },
+    "api-simulation": {**_read, "DELETE": R(Of.OWN_RUN, S.RUNS_WRITE)},
+    "api-simulation-cancel": {"POST": R(Of.OWN_RUN, S.RUNS_WRITE)},
+    "api-simulation-timeline": _read,
     "api-experiments": {
         **_somewhere,
         "POST": R(Of.IN_PROJECT, S.RUNS_WRITE, {"name": "e2", "project": HOME}),
@@ -254,7 +263,7 @@ _run_page, _trajectory_page = R(Of.RUN, S.RUNS_READ), R(Of.RUN, S.TRAJECTORIES_R
 _cluster_page = R(Of.INSTALLATION, S.CLUSTER_READ)
 _RUN_PAGES = (
     *("run", "figures", "header_part", "summary_part", "timeline", "timeline_part", "events", "events_part"),
-    *("config", "checkpoints", "pipeline", "pipeline_part", "attempts", "playground"),
+    *("config", "checkpoints", "pipeline", "pipeline_part", "attempts", "playground", "what_if"),
     *("load", "load_part"),
     *("joint_part", "store_part", "decisions_part", "transitions_part"),
     *("metrics", "agents", "agents_part", "agent", "agent_part", "config_yaml"),
@@ -274,6 +283,10 @@ PAGES: dict[str, Row] = {
     "cluster": _cluster_page,
     "queue": _cluster_page,
     "cluster_timeline": _cluster_page,
+    "simulations": R(Of.INSTALLATION, S.RUNS_READ),
+    "new_simulation": R(Of.INSTALLATION, S.RUNS_WRITE),
+    "simulation": _run_page,
+    "simulation_figures": _run_page,
     "runs": R(Of.INSTALLATION, S.RUNS_READ),
     "new_run": R(Of.INSTALLATION, S.RUNS_WRITE),
     "new_run_text": R(Of.INSTALLATION, S.RUNS_WRITE),

@@ -27,6 +27,7 @@ PILLS = {
     "paused": ("wn", "player-pause", "Paused"),
     "resuming": ("", "progress", "Resuming"),
     "stopping": ("", "player-stop", "Stopping"),
+    "done": ("", "circle-check", "Done"),
     "completed": ("", "circle-check", "Completed"),
     "failed": ("bad", "circle-x", "Failed"),
     "cancelled": ("", "ban", "Cancelled"),

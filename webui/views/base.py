@@ -40,6 +40,7 @@ NAV: tuple[tuple[str, tuple[NavItem, ...]], ...] = (
         (
             NavItem("home", "home", "Home", "webui:home", phone=True),
             NavItem("runs", "list-details", "Runs", "webui:runs", phone=True),
+            NavItem("simulations", "chart-dots", "Simulations", "webui:simulations", Scope.RUNS_READ),
         ),
     ),
     (

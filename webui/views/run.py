@@ -24,6 +24,7 @@ TABS = (
     ("checkpoints", "Checkpoints", "webui:checkpoints"),
     ("attempts", "Attempts", "webui:attempts"),
     ("playground", "Playground", "webui:playground"),
+    ("what_if", "What-if", "webui:what_if"),
 )
 
 

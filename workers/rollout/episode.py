@@ -10,6 +10,7 @@ import math
 import random
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from flexmarl.algorithms.seeds import derive, episode_seed, turn_seed
@@ -23,6 +24,7 @@ from workers.rollout.external import ExternalClient
 from workers.rollout.isolation import EnvironmentBroke
 from workers.rollout.slots import Slots, slots
 from workers.rollout.stages import LiveEpisode, Stage, begin
+from workers.rollout.together import Together
 from workers.rollout.turns import TurnRefusedError, TurnReply, TurnRequest, TurnTimeoutError, WeightsTimeoutError, Where
 from workers.rollout.waiting import Waits
 from workers.vocabulary import Codec
@@ -101,8 +103,15 @@ async def play_episode(
     seats: dict[str, Seat],
     client: EngineClient,
     external: ExternalClient | None = None,
+    together: Together | None = None,
 ) -> Attempt:
-    """Play one attempt to its end."""
+    """Play one attempt to its end, turn by turn with those it plays `together` with."""
+    with nullcontext() if together is None else together.playing():
+        asking = Asking(client, external or ExternalClient(ExternalAccess()), slots(order.agents), together)
+        return await _attempt(order, stage, seats, asking)
+
+
+async def _attempt(order: EpisodeOrder, stage: Stage, seats: dict[str, Seat], asking: "Asking") -> Attempt:
     attempt = Attempt(order, started_at=time.time())
     live: LiveEpisode | None = None
     try:
@@ -112,7 +121,6 @@ async def play_episode(
         attempt.task = live.task
         # An environment that starts slowly has a deadline of its own.
         deadline = time.monotonic() + order.timeout_s
-        asking = Asking(client, external or ExternalClient(ExternalAccess()), slots(order.agents))
         await _play(live, attempt, seats, asking, deadline)
         attempt.outcome = checked(live.outcome(), seats)
         attempt.status = EpisodeStatus.FINISHED
@@ -151,6 +159,8 @@ class Asking:
     others: ExternalClient
     places: Slots
     """Of turns that are asked for at the same time."""
+    together: Together | None = None
+    """Whose turns are taken together."""
 
     async def turn(self, ask: Ask, request: TurnRequest, seats: dict[str, Seat], deadline: float) -> TurnReply:
         """Answer one turn, by whoever plays its seat."""
@@ -174,6 +184,8 @@ async def _play(
     calls: dict[str, int] = {}
     waits = waits_of(order)
     while asks := live.asks():
+        if asking.together is not None:
+            deadline += await asking.together.turn()  # the others' time is not the episode's own
         requests = [request_of(order, ask, seats[ask.role], calls.get(ask.role, 0), attempt.started_at) for ask in asks]
         answers, waited_s = await answered(asking, asks, requests, seats, deadline, order.weights_timeout_s)
         deadline += waited_s

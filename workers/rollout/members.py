@@ -24,6 +24,7 @@ from workers.rollout.recorder import settled_group
 from workers.rollout.run_context import RunContext
 from workers.rollout.slots import Slots, slots
 from workers.rollout.spares import play_with_spares
+from workers.rollout.together import Together
 
 log = structlog.get_logger(__name__)
 
@@ -36,6 +37,8 @@ class Playing:
     order: PlayGroups
     context: RunContext
     seats: dict[str, Seat]
+    together: Together | None = None
+    """Where its episodes wait for each other before every turn; None: they do not."""
 
     def settled(self, attempts: list[Attempt]) -> SettledGroup:
         return settled_group(self.order, self.taken.no, attempts, self.seats)
@@ -56,7 +59,8 @@ def begin(taken: Taken, order: PlayGroups, context: RunContext) -> Playing:
             temperature=0.0 if order.greedy else agent.sampling.temperature,
             follow=order.follows.get(policy, ""),
         )
-    return Playing(taken, order, context, seats)
+    together = Together() if spec.mechanisms.parallel.turns == "together" else None
+    return Playing(taken, order, context, seats, together)
 
 
 async def play_group(playing: Playing, group: GroupOrder) -> SettledGroup:
@@ -165,11 +169,11 @@ async def _play_member(playing: Playing, group: GroupOrder, member: int, places:
 
 async def _tried(playing: Playing, group: GroupOrder, member: int, before: int) -> Attempt:
     """Try an episode until an attempt finishes or the attempts are used up; they are numbered behind `before`."""
-    context = playing.context
+    context, together = playing.context, playing.together
     attempt, breakdowns = None, 0
     for tried in range(1, context.spec.batch.max_attempts + 1):
         episode = _episode(playing, group, member, before + tried, breakdowns)
-        attempt = await play_episode(episode, context.stage, playing.seats, context.client, context.external)
+        attempt = await play_episode(episode, context.stage, playing.seats, context.client, context.external, together)
         if attempt.status is EpisodeStatus.FINISHED:
             return attempt
         breakdowns += attempt.broke

@@ -73,12 +73,13 @@ SLOTS: dict[str, Slot] = {
     "/mechanisms/lag_policy/in_flight": Slot(("finish", "continue", "resume", "restart_turn", "discard"), ()),
     "/mechanisms/lag_policy/at_cut": Slot(("wait", "drop", "refresh"), ()),
     "/mechanisms/redundancy/type": Slot(("none", "extra_groups", "extra_members", "extra_environments"), ()),
-    "/mechanisms/redundancy/surplus": Slot(("join", "keep", "continue", "cancel"), ()),
+    "/mechanisms/redundancy/surplus": Slot(("join", "keep", "continue", "cancel", "defer"), ()),
     "/mechanisms/durability/type": Slot(("every_step", "every_k", "async"), ()),
     "/batch/settle": Slot(("group", "episode"), ()),
     "/mechanisms/router": Slot(
         ("least_loaded", "prefix_affinity", "length_aware", "hardware_class", "version_aware"), ()
     ),
+    "/mechanisms/parallel/turns": Slot(("own", "together"), ()),
     "/mechanisms/mover/type": Slot(("static", "demand"), ()),
     "/mechanisms/publication/content": Slot(("auto", "full", "delta"), ()),
     "/mechanisms/publication/type": Slot(("cohort", "wavefront", "delayed"), ()),

@@ -72,7 +72,7 @@ def _whole_episodes(spec: ExperimentSpec) -> Iterator[Problem]:
     """Refuse what speaks of a member's own episode: there is one of them, played by all."""
     algorithm, batch, mechanisms = spec.algorithm, spec.batch, spec.mechanisms
     advantage = algorithm.advantage
-    parallel = mechanisms.parallel.members
+    parallel, extra = mechanisms.parallel, mechanisms.redundancy.extra_members
     demands = (
         ("/algorithm/group_key", algorithm.group_key, ("agent_turn",), "compares answers to the same turn"),
         ("/algorithm/advantage/type", advantage.type, COMPARED, "compares answers to the same turn"),
@@ -87,7 +87,9 @@ def _whole_episodes(spec: ExperimentSpec) -> Iterator[Problem]:
         ("/batch/settle", batch.settle, ("group",), "ends all members at once"),
         ("/batch/min_members", batch.min_members, (None,), "finishes all members or none"),
         ("/mechanisms/redundancy/type", mechanisms.redundancy.type, ("none", "extra_groups"), "needs all its members"),
-        ("/mechanisms/parallel/members", parallel, (None,), "asks all members at once"),
+        ("/mechanisms/redundancy/extra_members", extra, (0,), "needs all its members"),
+        ("/mechanisms/parallel/members", parallel.members, (None,), "asks all members at once"),
+        ("/mechanisms/parallel/turns", parallel.turns, ("own",), "asks all members at once"),
         ("/reward/type", spec.reward.type, ("environment",), "needs rewards while the episode plays"),
     )
     for pointer, value, legal, why in demands:

@@ -8,6 +8,7 @@ from flexmarl.controlplane.common.api.urls import urlpatterns as common
 from flexmarl.controlplane.experiments.api.urls import urlpatterns as experiments
 from flexmarl.controlplane.inventory.api.urls import urlpatterns as inventory
 from flexmarl.controlplane.runs.api.urls import urlpatterns as runs
+from flexmarl.controlplane.simulations.api.urls import urlpatterns as simulations
 from flexmarl.controlplane.telemetry.api.stream import urlpatterns as stream
 from flexmarl.controlplane.telemetry.api.urls import urlpatterns as telemetry
 
@@ -19,5 +20,6 @@ urlpatterns: list[URLPattern | URLResolver] = [
     *experiments,
     *runs,
     *telemetry,
+    *simulations,
     *stream,
 ]

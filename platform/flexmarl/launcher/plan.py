@@ -41,6 +41,7 @@ def process_specs(options: Options, port: int) -> list[ProcessSpec]:
     return [
         ProcessSpec("web", serve, WEB, 1.5, health_url=f"{url_of(options.host, port)}/healthz"),
         ProcessSpec("driver", (*manage, "drive"), DRIVER, 1.5),
+        ProcessSpec("simulations", (*manage, "simulations"), DRIVER, 1.5),
         ProcessSpec("node", (*module, "workers.node"), NODE, 1.0),
         ProcessSpec("device-worker", (*module, "workers.run", "--role", "device"), WORKERS, 1.5),
         ProcessSpec("rollout-worker", (*module, "workers.run", "--role", "rollout"), WORKERS, 1.5),

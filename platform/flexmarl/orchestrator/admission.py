@@ -58,7 +58,7 @@ def abandon_older(ctx: Context, policy: str) -> None:
         cohort.pins[policy] = state.policies[policy].pin
         if state.rest.frozen:
             continue
-        episodes = len(cohort.open) * ctx.plan.members
+        episodes = len(cohort.open) * ctx.plan.members_of(cohort.long_round)
         state.train_episodes.cancelled += episodes
         state.train_episodes.proposed += episodes
         for key in set(cohort.open.values()):

@@ -22,7 +22,7 @@ from flexmarl.orchestrator.cutting import cut_ready, stop_idling
 from flexmarl.orchestrator.ordered import watch_the_clock
 from flexmarl.orchestrator.overlapping import begin_training
 from flexmarl.orchestrator.redrawing import draw_again, drawn_text
-from flexmarl.orchestrator.redundancy import cancel, enough, groups_to_open, hand_on, take_late
+from flexmarl.orchestrator.redundancy import begin_long_round, cancel, enough, groups_to_open, hand_on, take_late
 from flexmarl.orchestrator.rollout import drive_rollout, newly_ended, open_draws, settle_draw
 from flexmarl.orchestrator.staleness import ages_of, count_made
 from flexmarl.orchestrator.state import Cohort, PendingGroup, Pin, PolicyCohort, Row
@@ -36,7 +36,8 @@ EMPTY_COHORTS = 2
 def open_cohort(ctx: Context, pins: dict[str, Pin]) -> None:
     """Propose the next tasks under a vector and send them to play."""
     state, plan = ctx.state, ctx.plan
-    first, groups = state.next_draw, groups_to_open(ctx)
+    deferred = begin_long_round(ctx)
+    first, groups = state.next_draw, len(deferred) or groups_to_open(ctx)
     cohort = Cohort(
         no=state.next_cohort,
         opened_at=ctx.now,
@@ -46,15 +47,17 @@ def open_cohort(ctx: Context, pins: dict[str, Pin]) -> None:
         policies={name: PolicyCohort() for name in plan.trainable},
         size=groups,
         idle_since=None if state.cohorts else ctx.now,
+        long_round=bool(deferred),
     )
     state.cohorts.append(cohort)
     if cohort is state.cohort:
         begin_training(ctx, cohort)
-    cohort.tasks = dict(zip(cohort.open, state.again, strict=False))
-    del state.again[: len(cohort.tasks)]
+    cohort.tasks = dict(zip(cohort.open, deferred or state.again, strict=False))
+    if not deferred:
+        del state.again[: len(cohort.tasks)]
     state.next_draw += groups
     state.next_cohort += 1
-    state.train_episodes.proposed += groups * plan.members
+    state.train_episodes.proposed += groups * plan.members_of(cohort.long_round)
     if state.first_cohort_at is None:
         state.first_cohort_at = ctx.now
     drive_rollout(ctx, cohort)
@@ -142,11 +145,12 @@ def _keep(ctx: Context, cohort: Cohort, event: GroupSettled, finished: Sequence[
     if plan.by_episode and not finished:
         return None
     if len(finished) < plan.needed_members and plan.spec.batch.incomplete_group == "score" and finished:
-        finished = [*finished, *_scored_failures(ctx, finished)]
+        finished = [*finished, *_scored_failures(ctx, cohort, finished)]
     elif len(finished) < plan.needed_members:
         cohort.dropped += 1
+        members = plan.members_of(cohort.long_round)
         text = (
-            f"group {event.draw} dropped: {len(finished)} of {plan.members} episodes finished, "
+            f"group {event.draw} dropped: {len(finished)} of {members} episodes finished, "
             f"{plan.needed_members} are needed{_first_reason(event.episodes)}"
         )
         ctx.note(text, NoteLevel.WARNING, target=f"draw:{event.draw}")
@@ -181,7 +185,7 @@ def _advantages(ctx: Context, episodes: Sequence[EpisodeOutcome], shaped: bool =
     return plan.estimator(algorithm.advantage, plan.group_key, episodes, rewards)
 
 
-def _scored_failures(ctx: Context, finished: Sequence[EpisodeOutcome]) -> list[EpisodeOutcome]:
+def _scored_failures(ctx: Context, cohort: Cohort, finished: Sequence[EpisodeOutcome]) -> list[EpisodeOutcome]:
     """Give each member that did not finish the declared score: it is compared with, and has no row to train on."""
     score = ctx.plan.spec.batch.failed_score
     present = {episode.member for episode in finished}
@@ -195,7 +199,7 @@ def _scored_failures(ctx: Context, finished: Sequence[EpisodeOutcome]) -> list[E
             team_score=score,
             samples=tuple(SampleRef(role=role, turn=0, tokens=0, reward=score) for role in roles),
         )
-        for member in range(ctx.plan.members)
+        for member in range(ctx.plan.members_of(cohort.long_round))
         if member not in present
     ]
 

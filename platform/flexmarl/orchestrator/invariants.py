@@ -76,7 +76,7 @@ def _check_counts(plan: Plan, state: RunState) -> None:
     training = evaluating = 0
     if not state.rest.frozen:
         for cohort in state.cohorts:
-            training += playing(cohort, plan.members)
+            training += playing(cohort, plan.members_of(cohort.long_round))
         evaluating = 0 if state.evaluation is None else len(state.evaluation.open)
     _adds_up("training", state.train_episodes, training)
     _adds_up("evaluation", state.eval_episodes, evaluating)

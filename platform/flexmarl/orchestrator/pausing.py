@@ -100,7 +100,7 @@ def _parts(ctx: Context) -> Iterator[tuple[Cohort | Evaluation, Counters, int]]:
     """What is open, with its counters and the episodes of one draw."""
     state = ctx.state
     for cohort in state.cohorts:
-        yield cohort, state.train_episodes, ctx.plan.members
+        yield cohort, state.train_episodes, ctx.plan.members_of(cohort.long_round)
     if state.evaluation is not None:
         yield state.evaluation, state.eval_episodes, 1
 

@@ -72,6 +72,10 @@ class Plan:
     """Groups that a cohort proposes at most, those in the place of refused ones among them."""
     normaliser: BatchNormaliser
 
+    def members_of(self, long_round: bool) -> int:
+        """Return the members that a group of a cohort plays: a long round plays none beyond those it needs."""
+        return self.spec.batch.episodes_per_task if long_round else self.members
+
     def entropy_coefficient(self, step: int) -> float:
         """Return the entropy bonus's coefficient of a step, from 0."""
         return entropy_coefficient(self.spec.algorithm.entropy, step)
@@ -96,9 +100,9 @@ def make_plan(spec: ExperimentSpec, opening: frozenset[str] | None = None) -> Pl
         policy_of={role: spec.policy_of(role) for role in spec.agents},
         trained_roles=frozenset(role for role, agent in spec.agents.items() if agent.trainable),
         groups=batch.tasks_per_step,
-        members=batch.episodes_per_task + _extra(spec, "extra_members"),
+        members=batch.episodes_per_task + _extra_members(spec),
         extra_groups=_extra(spec, "extra_groups"),
-        enough_members=batch.episodes_per_task if _extra(spec, "extra_members") else 0,
+        enough_members=batch.episodes_per_task if _extra_members(spec) else 0,
         needed_members=_needed_members(spec),
         spares=_extra(spec, "extra_environments"),
         slice_groups=1 if spec.mechanisms.trainer_protocol == "per_group" else batch.micro_batch_groups,
@@ -140,6 +144,12 @@ def _allocates(spec: ExperimentSpec) -> bool:
 def _extra(spec: ExperimentSpec, kind: str) -> int:
     redundancy = spec.mechanisms.redundancy
     return redundancy.extra if redundancy.type == kind else 0
+
+
+def _extra_members(spec: ExperimentSpec) -> int:
+    """Return the members beyond those of a group: alone, or in each of more groups than a step needs."""
+    redundancy = spec.mechanisms.redundancy
+    return redundancy.extra_members if redundancy.type == "extra_groups" else _extra(spec, "extra_members")
 
 
 def _bounded(spec: ExperimentSpec) -> bool:

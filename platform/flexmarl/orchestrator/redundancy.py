@@ -3,7 +3,8 @@
 Invariants: a cohort that has enough kept groups is settled, and every group it leaves has one fate: it joined, it plays
 on in the next cohort, or its episodes are counted as cancelled. A group that settles after it was cancelled is counted
 by what is in the store: kept for the next step where the policy says so, else recorded, never trained. Nothing is left
-behind that would grow too old where its policy waits for it.
+behind that would grow too old where its policy waits for it. A task that was deferred is played by one later cohort, a
+long round, which waits for all it plays and so defers nothing.
 """
 
 from flexmarl.contracts.events import GroupSettled
@@ -23,6 +24,16 @@ def groups_to_open(ctx: Context) -> int:
     plan = ctx.plan
     held = sum(cohort.size - plan.groups for cohort in ctx.state.cohorts)
     return plan.groups + max(plan.extra_groups - held, 0)
+
+
+def begin_long_round(ctx: Context) -> list[int]:
+    """Return the draws whose tasks the next cohort plays as a long round: those that wait longest, if it is time."""
+    waiting, size = ctx.state.deferred, ctx.plan.groups
+    if len(waiting) < size:
+        return []
+    due = waiting[:size]
+    del waiting[:size]
+    return due
 
 
 def enough(ctx: Context, cohort: Cohort) -> bool:
@@ -64,8 +75,10 @@ def hand_on(ctx: Context, cohort: Cohort, following: Cohort) -> None:
 
 
 def cancel(ctx: Context, cohort: Cohort) -> None:
-    """Cancel the groups that a settled cohort leaves, and count their episodes."""
+    """Cancel the groups that a settled cohort leaves, and count their episodes; their tasks may wait for a round."""
     state = ctx.state
+    if ctx.plan.spec.mechanisms.redundancy.surplus == "defer":
+        state.deferred += [cohort.tasks.get(draw, draw) for draw in cohort.open]
     for draw, key in cohort.open.items():
         ctx.withdraw(key)
         state.failures.pop(key, None)

@@ -57,8 +57,8 @@ def _train_orders(ctx: Context, cohort: Cohort, draws: list[int]) -> Iterator[Gr
         yield GroupOrder(
             draw=draw,
             task_seed=seed,
-            members=ctx.plan.members,
-            enough=ctx.plan.enough_members,
+            members=ctx.plan.members_of(cohort.long_round),
+            enough=0 if cohort.long_round else ctx.plan.enough_members,
             spares=ctx.plan.spares,
         )
 
@@ -75,7 +75,7 @@ def newly_ended(ctx: Context, parts: Cohort | Evaluation, event: GroupSettled) -
     if not isinstance(parts, Cohort):
         return 1
     if not ctx.plan.by_episode:
-        return ctx.plan.members
+        return ctx.plan.members_of(parts.long_round)
     return len({episode.member for episode in event.episodes} - parts.told.get(event.draw, {}).keys())
 
 

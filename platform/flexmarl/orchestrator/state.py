@@ -244,6 +244,8 @@ class Cohort:
     """Surplus groups that were cancelled."""
     tasks: dict[int, int] = field(default_factory=dict)
     """Draw -> draw whose task it plays again."""
+    long_round: bool = False
+    """It plays what earlier ones deferred: nothing beyond its groups, and all of them to the end."""
 
 
 @dataclass(slots=True)
@@ -297,6 +299,8 @@ class RunState:
     """Draw that was cancelled -> its cohort; it may have settled before that reached its worker."""
     again: list[int] = field(default_factory=list)
     """Draws whose tasks the next cohort plays again, since their rows grew too old."""
+    deferred: list[int] = field(default_factory=list)
+    """Draws that were surplus and whose tasks wait until they make a whole step, the longest waiting first."""
     first_cohort_at: float | None = None
     replacements: int = 0
     """Leases replaced since the last finished step."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
 from flexmarl.contracts.status import TERMINAL, RunStatus
-from flexmarl.contracts.wire import PolicyPin
+from flexmarl.contracts.wire import Origin, PolicyPin
 from flexmarl.orchestrator import Orchestrator
 from flexmarl.orchestrator.types import Decision, Metric, Ruling
 from flexmarl.simulator.clock import Clock
@@ -35,11 +35,23 @@ class Log:
     stepped: list[float] = field(default_factory=list)
     trained: list[int] = field(default_factory=list)
     """Tokens that had been trained by each of these moments."""
+    opened: dict[int, float] = field(default_factory=dict)
+    """Cohort -> when it began to be played."""
     status: RunStatus = RunStatus.DRAFT
     since: float = 0.0
     """When the run came to be so."""
     granted: list[float] = field(default_factory=list)
     """When the run was granted devices."""
+
+    def note(self, decision: Decision, now: float) -> None:
+        """Keep what a decision says beside its commands, and when it began a cohort."""
+        self.metrics += decision.metrics
+        self.rulings += [(now, ruling) for ruling in decision.rulings]
+        if decision.status is not self.status:
+            self.status, self.since = decision.status, now
+        for numbered in decision.commands:
+            if isinstance(numbered.command, c.PlayGroups) and numbered.command.origin is Origin.TRAIN:
+                self.opened.setdefault(numbered.command.cohort, now)
 
 
 class Cluster:
@@ -86,10 +98,7 @@ class Cluster:
 
     def _carry_out(self, decision: Decision) -> None:
         log = self.log
-        log.metrics += decision.metrics
-        log.rulings += [(self.clock.now, ruling) for ruling in decision.rulings]
-        if decision.status is not log.status:
-            log.status, log.since = decision.status, self.clock.now
+        log.note(decision, self.clock.now)
         while len(log.stepped) < decision.step:
             log.stepped.append(self.clock.now)
             log.trained.append(self.training.trained)
@@ -112,7 +121,7 @@ class Cluster:
                 self.clock.after(delays.hop, self.hosting.release, command.lease_id)
             case c.CutMicroBatch():
                 known = self.playing.tokens
-                tokens = sum(known[row.draw, row.member, row.attempt, row.role, row.turn] for row in command.samples)
+                tokens = sum(known.pop((r.draw, r.member, r.attempt, r.role, r.turn)) for r in command.samples)
                 self.training.cut(command.ref, len(command.samples), tokens)
             case c.KeepCheckpoints():
                 pass
@@ -153,7 +162,7 @@ class Cluster:
                 version=command.version, digest=command.digest, keeps=command.keeps, command_no=no,
             )
         )  # fmt: skip
-        self.playing.weights(command.policy)
+        self.clock.after(self._machine.delays.pick_up, self.playing.weights, command.policy)
 
     def _unload(self, no: int, command: c.UnloadPolicy) -> None:
         """Hand a policy's turns back and forget it; without `hand_over`, only what has not begun goes elsewhere."""

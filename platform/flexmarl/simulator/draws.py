@@ -18,7 +18,7 @@ Keys = NDArray[np.uint64]
 Asked = tuple[str, int, float, int]
 """(role, its turn in the episode, prompt tokens, reply tokens)"""
 
-ROUNDS, ENVIRONMENT, REWARD, FAILS, SCORE, TWIN, SLOW = range(1, 8)
+ROUNDS, ENVIRONMENT, REWARD, FAILS, SCORE, TWIN, SLOW, AGAIN = range(1, 9)
 _AHEAD = 256
 """Episodes drawn at a time."""
 _MASK = (1 << 64) - 1
@@ -38,6 +38,8 @@ class Script(NamedTuple):
     reward_s: float
     """What its reward takes."""
     score: float
+    widths: tuple[int, ...] = ()
+    """How many turns each stage asks; empty: as the workload's stages say."""
 
 
 class Sheet(NamedTuple):
@@ -131,9 +133,19 @@ class Draws(Generic[T]):
         self._ahead: dict[tuple[int, int], T] = {}
         self._drawn: set[tuple[int, int]] = set()
         """Stretches of draws, and members of each, that were drawn ahead."""
+        self._first: dict[int, int] = {}
+        """Task -> the draw that played it first."""
 
-    def script(self, draw: int, member: int, members: int, attempt: int) -> T:
-        """Return what happens in an attempt at a member of a group that has so many."""
+    def script(self, draw: int, member: int, members: int, attempt: int, task: int) -> T:
+        """Return what happens in an attempt at a member of a group that has so many.
+
+        In a task that an earlier draw has played the same is said: long replies stay long. What machines take is not.
+        """
+        first = self._first.setdefault(task, draw)
+        if first != draw:
+            key = self._key(first, member, attempt)
+            script = self._made(np.array([key], np.uint64))[0]
+            return self._elsewhere(script, chance.mixed(chance.mixed(key, AGAIN), draw))
         if attempt == 1:
             many = -(-_AHEAD // members)
             stretch = (draw // many, members)
@@ -143,22 +155,28 @@ class Draws(Generic[T]):
             found = self._ahead.pop((draw, member), None)
             if found is not None:
                 return found
-        key = chance.mixed(chance.mixed(self._seed, draw), member)
-        return self._made(np.array([chance.mixed(key, attempt) if attempt > 1 else key], np.uint64))[0]
+        return self._made(np.array([self._key(draw, member, attempt)], np.uint64))[0]
 
     def beside(self, script: T) -> T:
         """Return a script for a second environment: what is said is the same, what machines take is not."""
+        return self._elsewhere(script, chance.mixed(script.key, TWIN))
+
+    def _key(self, draw: int, member: int, attempt: int) -> int:
+        key = chance.mixed(chance.mixed(self._seed, draw), member)
+        return chance.mixed(key, attempt) if attempt > 1 else key
+
+    def _elsewhere(self, script: T, key: int) -> T:
+        """Return a script whose machines have chances of another key."""
         raise NotImplementedError
 
     def _made(self, keys: Keys) -> list[T]:
         raise NotImplementedError
 
-    def _anew(self, key: int, stages: int) -> tuple[int, NDArray[np.float64], float, float]:
-        """Return the key of a second environment, its waits, what its reward takes and the score."""
-        key = chance.mixed(key, TWIN)
+    def _anew(self, key: int, stages: int) -> tuple[NDArray[np.float64], float, float]:
+        """Return the waits of another environment, what its reward takes and the score."""
         keys = np.array([key], np.uint64)
         ((reward_s, score),) = self._ends(keys)
-        return key, self._waits(keys, np.array([stages])), reward_s, score
+        return self._waits(keys, np.array([stages])), reward_s, score
 
     def _draw_ahead(self, draws: Sequence[int], members: int) -> None:
         names = [(draw, member) for draw in draws for member in range(members)]
@@ -205,8 +223,8 @@ class Draws(Generic[T]):
 class Scripts(Draws[Script]):
     """For episodes that are played turn by turn."""
 
-    def beside(self, script: Script) -> Script:
-        key, waits, reward_s, score = self._anew(script.key, len(script.waits))
+    def _elsewhere(self, script: Script, key: int) -> Script:
+        waits, reward_s, score = self._anew(key, len(script.waits))
         return Script(key, script.turns, waits.tolist(), reward_s, score)
 
     def _made(self, keys: Keys) -> list[Script]:
@@ -223,8 +241,8 @@ class Scripts(Draws[Script]):
 class Sheets(Draws[Sheet]):
     """For episodes that are played as columns of numbers."""
 
-    def beside(self, script: Sheet) -> Sheet:
-        key, waits, reward_s, score = self._anew(script.key, len(script.waits))
+    def _elsewhere(self, script: Sheet, key: int) -> Sheet:
+        waits, reward_s, score = self._anew(key, len(script.waits))
         return script._replace(key=key, waits=waits, reward_s=reward_s, score=score)
 
     def _made(self, keys: Keys) -> list[Sheet]:

@@ -166,7 +166,8 @@ class Batch:
     def _changed(self) -> None:
         self.count = count = len(self._replies)
         model = self._model
-        self._step_s = step_s = self.pace * model.token * (1.0 + (count - 1) / model.batch)
+        share = count / model.replicas if count > model.replicas else 1.0
+        self._step_s = step_s = self.pace * model.token * (1.0 + (share - 1.0) / model.batch)
         self.end = self._at + (self._replies[0][0] - self._steps) * step_s if count else inf
 
 
@@ -228,6 +229,11 @@ class Engine:
         """Return the tokens that one of its requests has."""
         self._batch.advance(self._clock.now)
         return self._batch.made(turn) if turn.phase == "reply" else turn.made
+
+    @property
+    def pace(self) -> float:
+        """Return how many times as long everything takes here."""
+        return self._batch.pace
 
     def slow(self, pace: float) -> None:
         """Take so many times as long for everything from now on."""
@@ -301,7 +307,9 @@ class Engine:
     def _fits(self, turn: Turn) -> bool:
         """Tell whether there is a slot, and room in the cache: whoever is alone gets all there is."""
         running, model = self.load.running, self._model
-        return running < model.slots and (not running or self._cells + turn.cells <= model.kv_tokens)
+        many = model.replicas
+        room = not running or self._cells + turn.cells <= model.kv_tokens * many
+        return running < model.slots * many and room
 
     def _admit(self) -> None:
         """Give slots and cache to whoever waits, first come first served."""
@@ -321,8 +329,9 @@ class Engine:
         self._prompts[id(turn)] = turn
         clock, batch = self._clock, self._batch
         begins = self._prompts_until if self._prompts_until > clock.now else clock.now
-        turn.ready = begins + (turn.prompt + turn.made) / self._model.prefill * turn.scale * batch.pace
-        self._prompts_until = turn.ready
+        seconds = (turn.prompt + turn.made) / self._model.prefill * turn.scale * batch.pace
+        turn.ready = begins + seconds
+        self._prompts_until = begins + seconds / self._model.replicas
         clock.at(turn.ready, self._prompt_done, turn)
 
     def _prompt_done(self, turn: Turn) -> None:

@@ -11,7 +11,6 @@ import numpy as np
 from flexmarl.contracts import events as e
 from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.draws import Draws, Sheet, Sheets
-from flexmarl.simulator.engines import Turn
 from flexmarl.simulator.flow import Flow
 from flexmarl.simulator.playing import Episode, Playing, Told
 from flexmarl.simulator.pools import Pools
@@ -55,20 +54,20 @@ class EpisodePlaying(Playing):
         now, command, sheet = self._clock.now, episode.group.command, episode.script
         assert isinstance(sheet, Sheet)
         self._go_on()
-        pools = [self._pools.use(Turn(name, command.pins[name], "", 0.0, 0, _nobody)) for name in self._names]
+        pools = [self._pools.use(name, command.pins[name]) for name in self._names]
         row = self._flow.begin(sheet, pools, now)
         self._rows[row], self._row_of[id(episode)] = episode, (row, pools)
 
     def _stop(self, episode: Episode) -> None:
         if not episode.played:
-            self._give_back(episode)
+            self._flow.drop(self._give_back(episode))
 
-    def _give_back(self, episode: Episode) -> None:
+    def _give_back(self, episode: Episode) -> int:
         row, pools = self._row_of.pop(id(episode))
         del self._rows[row]
-        self._flow.drop(row)
         for pool in pools:
             self._pools.release(pool)
+        return row
 
     def _tick(self) -> None:
         before, now, self._ticks = self._flow.tokens, self._clock.now, False
@@ -82,7 +81,7 @@ class EpisodePlaying(Playing):
             episode.rows = [
                 {"role": role, "turn": 0, "tokens": made} for role, made in zip(self._roles, sheet.tokens, strict=True)
             ]
-            self._give_back(episode)
+            self._flow.end(self._give_back(episode))
             self._played(episode, when)
         if self._rows:
             self._go_on()
@@ -97,11 +96,6 @@ class EpisodePlaying(Playing):
         """Tell the engines what they have done: as many of them as there is work for."""
         loads = self._pools.loads
         work = sum(min(load, self._replicas) for load in loads.values()) / self._replicas
-        busy = max(1, round(work))
+        busy, each = max(1, round(work)) if work else 0, tokens / max(1, len(self.engines.values()))
         for number, (lease, engine) in enumerate(self.engines.items()):
-            load = loads.get(lease, 0.0)
-            engine.flow(number < busy and work > 0.0, tokens / len(self.engines.values()), round(load))
-
-
-def _nobody(turn: Turn) -> None:
-    """A pool's turns are never asked one by one."""
+            engine.flow(number < busy, each, round(loads.get(lease, 0.0)))

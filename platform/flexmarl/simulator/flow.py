@@ -31,6 +31,8 @@ class Columns:
     at: Numbers
     """Until when it was advanced; infinite while it has no slot."""
     pool: Places
+    cells: Numbers
+    """Places in the cache that a turn may come to need."""
     wait: Numbers
     """When an episode's environment is done; infinite while it is asked something, or is no episode."""
     stage: Places
@@ -49,6 +51,7 @@ class Columns:
             left=np.zeros((rows, width)),
             at=np.full((rows, width), -inf),
             pool=np.zeros((rows, width), np.int64),
+            cells=np.zeros((rows, width)),
             wait=np.full(rows, inf),
             stage=np.zeros(rows, np.int64),
             stages=np.zeros(rows, np.int64),
@@ -95,11 +98,15 @@ class Flow:
         own.stage[row], own.stages[row], own.wait[row] = 0, stages, now
         return row
 
+    def end(self, row: int) -> None:
+        """Let another episode have the row of one that asks nothing any more."""
+        self._free.append(row)
+
     def drop(self, row: int) -> None:
-        """Forget an episode."""
+        """Forget an episode under way."""
         own = self._all
         held = (own.left[row] > 0) & (own.at[row] < inf)
-        self._pools.leave(own.pool[row][held], self._cells(np.array([row]))[0][held])
+        self._pools.leave(own.pool[row][held], own.cells[row][held])
         self._queue = [entry for entry in self._queue if entry[0] != row]
         own.left[row], own.at[row], own.wait[row] = 0.0, -inf, inf
         self._free.append(row)
@@ -162,7 +169,7 @@ class Flow:
         own.at[rows] = at = np.where(over, end, np.where(live, now, at))
         if not over.any():
             return
-        self._pools.leave(pool[over], self._cells(rows)[over])
+        self._pools.leave(pool[over], own.cells[rows][over])
         answered = over.any(axis=1) & (left == 0).all(axis=1)
         done = np.flatnonzero(answered) if isinstance(rows, slice) else rows[answered]
         own.wait[done] = at[answered].max(axis=1) + own.waits[done, own.stage[done] - 1]
@@ -177,13 +184,12 @@ class Flow:
         asked = policy >= 0
         pool = np.where(asked, np.take_along_axis(own.own[rows], np.maximum(policy, 0), 1), 0)
         own.pool[rows] = pool
-        own.left[rows] = np.where(asked, own.replies[rows, stage], 0.0)
+        prompts, replies = own.prompts[rows, stage], np.where(asked, own.replies[rows, stage], 0.0)
+        own.left[rows], own.cells[rows] = replies, prompts + replies
         at = np.full(policy.shape, -inf)
-        prompts = own.prompts[rows, stage]
         for one in np.unique(pool[asked]).tolist():
             which = np.nonzero(asked & (pool == one))
-            cells = prompts[which] + own.replies[rows, stage][which]
-            room = self._pools.enter(one, cells) if not self._queue else 0
+            room = self._pools.enter(one, own.cells[rows][which]) if not self._queue else 0
             took = (which[0][:room], which[1][:room])
             at[took] = self._pools.prompts(one, now[took[0]], prompts[took])
             late = (which[0][room:], which[1][room:])
@@ -198,19 +204,10 @@ class Flow:
         own, late, full = self._all, [], set()
         for row, column, stage in self._queue:
             pool = int(own.pool[row, column])
-            cells = self._cells(np.array([row]))[0][column : column + 1]
-            if pool in full or not self._pools.enter(pool, cells):
+            if pool in full or not self._pools.enter(pool, own.cells[row, column : column + 1]):
                 full.add(pool)
                 late.append((row, column, stage))
                 continue
             prompt = own.prompts[row, stage, column : column + 1]
             own.at[row, column] = self._pools.prompts(pool, np.array([now]), prompt)[0]
         self._queue = late
-
-    def _cells(self, rows: Any) -> Numbers:
-        """Return the cache that the turns of the present stage may come to need."""
-        own = self._all
-        rows = np.arange(len(own.wait)) if isinstance(rows, slice) else rows
-        stage = np.maximum(own.stage[rows] - 1, 0)
-        cells: Numbers = own.prompts[rows, stage] + own.replies[rows, stage]
-        return cells

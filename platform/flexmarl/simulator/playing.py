@@ -8,6 +8,7 @@ command is void; every member has one outcome.
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -19,10 +20,12 @@ from flexmarl.contracts import events as e
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 from flexmarl.simulator import chance
 from flexmarl.simulator.clock import Clock
-from flexmarl.simulator.draws import FAILS, Draws, Script, Scripts, Sheet
+from flexmarl.simulator.draws import FAILS, Draws, Script, Sheet
 from flexmarl.simulator.engines import Turn
 from flexmarl.simulator.fleet import Fleet
+from flexmarl.simulator.recorded import RecordedDraws, scripts_of
 from flexmarl.simulator.scenario import Scenario, Workload
+from flexmarl.simulator.together import Together
 
 Told = Callable[[e.Event], None]
 SampleId = tuple[int, int, int, str, int]
@@ -72,8 +75,11 @@ class Group:
     began: float
     playing: list[Episode] = field(default_factory=list)
     outcomes: dict[int, EpisodeOutcome] = field(default_factory=dict)
+    finished: int = 0
     waiting: deque[int] = field(default_factory=deque)
     """Members that have no place yet."""
+    together: Together | None = None
+    """Where its episodes wait for the others of their command before each turn."""
     over: bool = False
 
 
@@ -109,25 +115,26 @@ class Playing:
         """Those that are ready."""
         self.tokens: dict[SampleId, int] = {}
         """Reply tokens of every sample of a settled group, until they are forgotten."""
-        self._clock, self._spec, self._workload, self._told = clock, spec, workload, told
+        self._clock, self._scenario, self._told = clock, scenario, told
         roles = {role: number for number, role in enumerate(sorted(spec.agents))}
-        self._draws: Draws[Any] = self._drawn(workload, roles, scenario.seed)
+        self._draws: Draws[Any] | RecordedDraws = self._drawn(workload, roles, scenario.seed)
         self._widths = [len(stage) for stage in workload.stages]
         self._policies = {role: spec.policy_of(role) for role in spec.agents}
         self._groups: dict[int, list[Group]] = {}
         self._starved: dict[str, list[Turn]] = {}
         """Policy -> turns whose weights no engine holds."""
-        self._learn_s = scenario.machine.delays.pick_up
         self._places = Places(spec.mechanisms.parallel.episodes)
 
     def play(self, no: int, command: c.PlayGroups) -> None:
         """Begin with the groups of a command."""
         self._groups[no] = groups = []
+        parallel = self._scenario.spec.mechanisms.parallel
+        together = Together(self._clock) if parallel.turns == "together" else None
         for order in command.groups:
-            group = Group(no, command, order, self._clock.now, waiting=deque(range(order.members)))
-            groups.append(group)
+            members = deque(range(order.members))
+            groups.append(Group(no, command, order, self._clock.now, waiting=members, together=together))
         for group in groups:
-            for _ in range(min(group.order.members, self._spec.mechanisms.parallel.members or group.order.members)):
+            for _ in range(min(group.order.members, parallel.members or group.order.members)):
                 self._next_member(group)
 
     def withdraw(self, numbers: Iterable[int]) -> None:
@@ -152,10 +159,7 @@ class Playing:
         return left[0].command.model_copy(update={"groups": orders}) if left else None, tokens
 
     def weights(self, policy: str) -> None:
-        """Let turns be asked again whose weights an engine holds now, as soon as workers have learned of it."""
-        self._clock.after(self._learn_s, self._ask_again, policy)
-
-    def _ask_again(self, policy: str) -> None:
+        """Let turns be asked again whose weights an engine holds now: workers have learned of it."""
         for turn in self._starved.pop(policy, ()):
             if turn.phase == "asked":
                 self._route(turn)
@@ -189,18 +193,21 @@ class Playing:
         self._places.enter(begin)
 
     def _begin(self, group: Group, member: int, attempt: int, twin: bool) -> None:
-        script: Script | Sheet = self._draws.script(group.order.draw, member, group.order.members, attempt)
+        order = group.order
+        script: Script | Sheet = self._draws.script(order.draw, member, order.members, attempt, order.task_seed)
         if twin:
             script = self._draws.beside(script)
         episode = Episode(group, member, attempt, twin, script, self._clock.now)
         group.playing.append(episode)
+        if group.together is not None:
+            group.together.enter(episode)
         self._start(episode)
 
-    def _drawn(self, workload: Workload, roles: dict[str, int], seed: int) -> Draws[Any]:
-        return Scripts(workload, roles, seed)
+    def _drawn(self, workload: Workload, roles: dict[str, int], seed: int) -> Draws[Any] | RecordedDraws:
+        return scripts_of(workload, roles, seed)
 
     def _start(self, episode: Episode) -> None:
-        self._ask_stage(episode)
+        self._next_stage(episode)
 
     def _stop(self, episode: Episode) -> None:
         """Take an episode off its engines."""
@@ -213,7 +220,8 @@ class Playing:
         """Ask the roles of the next stage, as many beside each other as may be asked at once."""
         assert isinstance(episode.script, Script)
         command, asked, policies = episode.group.command, episode.asked, self._policies
-        width = self._widths[episode.stage % len(self._widths)]
+        own = episode.script.widths
+        width = own[episode.stage] if own else self._widths[episode.stage % len(self._widths)]
         episode.stage += 1
         for role, number, prompt, reply in islice(episode.script.turns, width):
             policy = policies[role]
@@ -222,7 +230,7 @@ class Playing:
                 episode=episode, role=role, number=number,
             )  # fmt: skip
         route, turns = self._route, list(asked.values())
-        at_once = self._spec.mechanisms.parallel.agents
+        at_once = self._scenario.spec.mechanisms.parallel.agents
         if at_once is not None:
             episode.held.extend(turns[at_once:])
             del turns[at_once:]
@@ -253,9 +261,19 @@ class Playing:
         if episode.over:
             return
         if episode.stage < len(episode.script.waits):
-            self._ask_stage(episode)
+            self._next_stage(episode)
             return
+        if episode.group.together is not None:
+            episode.group.together.leave(episode)
         self._played(episode, self._clock.now)
+
+    def _next_stage(self, episode: Episode) -> None:
+        """Ask the next stage now, or when the other episodes have come as far."""
+        together = episode.group.together
+        if together is None:
+            self._ask_stage(episode)
+        else:
+            together.turn(episode, partial(self._ask_stage, episode))
 
     def _played(self, episode: Episode, when: float) -> None:
         """Let the reward of an episode be found whose environment was done at a moment."""
@@ -270,9 +288,9 @@ class Playing:
         group = episode.group
         episode.over = True
         group.playing.remove(episode)
-        share = self._workload.failing(self._clock.now)
+        share = self._scenario.workload.failing(self._clock.now)
         failed = share and chance.uniform(episode.script.key, FAILS) < share
-        if failed and episode.attempt < self._spec.batch.max_attempts:
+        if failed and episode.attempt < self._scenario.spec.batch.max_attempts:
             self._begin(group, episode.member, episode.attempt + 1, episode.twin)
             return
         if failed and any(other.member == episode.member for other in group.playing):
@@ -287,11 +305,12 @@ class Playing:
         outcome = EpisodeOutcome(
             member=episode.member, attempt=episode.attempt, status=status, replaced=episode.twin and finished,
             reason="" if finished else "simulated: attempts broke off", team_score=score,
-            scores=dict.fromkeys(self._spec.agents, score), duration_s=self._clock.now - episode.began,
+            scores=dict.fromkeys(self._scenario.spec.agents, score), duration_s=self._clock.now - episode.began,
             samples=_SAMPLES.validate_python(episode.rows) if finished else (), facts={},
         )  # fmt: skip
         self._remember(group.order.draw, outcome)
         group.outcomes[episode.member] = outcome
+        group.finished += finished
         self._next_member(group)
         if group.command.by_episode:
             self._tell(group, (outcome,), part=True)
@@ -304,18 +323,24 @@ class Playing:
 
     def _look(self, group: Group) -> None:
         """Settle a group that has all it needs, cancel what it does not need, play its slowest a second time."""
-        finished = sum(o.status is EpisodeStatus.FINISHED for o in group.outcomes.values())
         order = group.order
-        if order.enough and finished >= order.enough:
+        if order.enough and group.finished >= order.enough:
             self._cancel_rest(group)
         if len(group.outcomes) == order.members:
-            group.over = True
+            self._end(group)
             if not group.command.by_episode:
                 self._tell(group, tuple(group.outcomes[member] for member in sorted(group.outcomes)))
         elif order.spares and order.members - len(group.outcomes) <= order.spares:
             twins = {one.member for one in group.playing if one.twin}
             for episode in [one for one in group.playing if not one.twin and one.member not in twins]:
                 self._begin(group, episode.member, episode.attempt, twin=True)
+
+    def _end(self, group: Group) -> None:
+        group.over = True
+        beside = self._groups[group.no]
+        beside.remove(group)
+        if not beside:
+            del self._groups[group.no]
 
     def _cancel_rest(self, group: Group) -> None:
         for episode in list(group.playing):
@@ -329,6 +354,8 @@ class Playing:
     def _abandon(self, episode: Episode) -> None:
         """Take an episode that counts no more off its engines; it gives its place up."""
         episode.over = True
+        if episode.group.together is not None:
+            episode.group.together.leave(episode)
         episode.group.playing.remove(episode)
         self._stop(episode)
         if not episode.twin and not episode.played:

@@ -12,6 +12,7 @@ from math import floor, inf
 import numpy as np
 from numpy.typing import NDArray
 
+from flexmarl.contracts.wire import PolicyPin
 from flexmarl.simulator.engines import Turn
 from flexmarl.simulator.fleet import Fleet
 from flexmarl.simulator.scenario import EngineModel
@@ -27,7 +28,7 @@ class Pools:
         self.last = np.zeros(0)
         """Seconds per token of each pool, as found last."""
         self._fleet, self._model = fleet, model
-        self._numbers: dict[tuple[str, int, str], int] = {}
+        self._numbers: dict[tuple[str, int], int] = {}
         self._turns: list[Turn | None] = []
         """Of each pool one like its turns; None where there is no pool."""
         self._users: list[int] = []
@@ -41,9 +42,9 @@ class Pools:
     def __len__(self) -> int:
         return len(self._turns)
 
-    def use(self, turn: Turn) -> int:
-        """Return the pool of a turn; an episode that may ask it keeps it."""
-        key = (turn.policy, turn.pin.version, turn.follow)
+    def use(self, policy: str, pin: PolicyPin) -> int:
+        """Return the pool of turns that some weights answer; an episode that may ask them keeps it."""
+        key = (policy, pin.version)
         number = self._numbers.get(key)
         if number is None:
             if None not in self._turns:
@@ -52,7 +53,8 @@ class Pools:
                 self._taken = np.hstack([self._taken, np.zeros((2, 1))])
                 self.last = np.append(self.last, self._model.token)
             number = self._numbers[key] = self._turns.index(None)
-            self._turns[number], self.last[number], self._seen = turn, self._model.token, -1
+            self._turns[number] = Turn(policy, pin, "", 0.0, 0, _nobody)
+            self.last[number], self._seen = self._model.token, -1
         self._users[number] += 1
         return number
 
@@ -61,7 +63,7 @@ class Pools:
         self._users[number] -= 1
         turn = self._turns[number]
         if not self._users[number] and turn is not None:
-            del self._numbers[turn.policy, turn.pin.version, turn.follow]
+            del self._numbers[turn.policy, turn.pin.version]
             self._turns[number], self._taken[:, number], self._seen = None, 0.0, -1
 
     def policy(self, number: int) -> str:
@@ -109,8 +111,10 @@ class Pools:
         for engines, count in turns.items():
             for lease in engines:
                 self.loads[lease] = self.loads.get(lease, 0.0) + count / len(engines)
-        steps = {load: self.step_s(load) for load in set(self.loads.values())}
-        pace = {e: sum(steps[self.loads[lease]] for lease in e) / len(e) for e in turns}
+        alike = {load: self.step_s(load) for load in set(self.loads.values())}
+        slow = {lease: engine.pace for lease, engine in self._fleet.items()}
+        steps = {lease: alike[load] * slow[lease] for lease, load in self.loads.items()}
+        pace = {e: sum(steps[lease] for lease in e) / len(e) for e in turns}
         self.last = np.array([pace.get(engines, inf) for engines in self._engines])
         return self.last
 
@@ -138,3 +142,7 @@ def _shared(own: Engines, engines: Engines) -> float:
     if own == engines:
         return 1.0 if own else 0.0
     return len(set(own) & set(engines)) / len(own) if own else 0.0
+
+
+def _nobody(turn: Turn) -> None:
+    """A pool's turns are never asked one by one."""

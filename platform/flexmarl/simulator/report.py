@@ -11,6 +11,7 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Literal
 
+from flexmarl.contracts.rulings import RulingKind
 from flexmarl.simulator.losses import Loss
 from flexmarl.simulator.scenario import Scenario
 from flexmarl.simulator.trace import BUSY, Held, Interval
@@ -40,6 +41,8 @@ class Report:
     """How long each step took."""
     began: float
     ended: float
+    rollouts: tuple[float, ...]
+    """How long each step's cohort was played: from its first task until it had all the groups it needs."""
     tokens: int
     """Reply tokens that were trained."""
     trained_share: float
@@ -93,6 +96,7 @@ class Report:
         shown = {
             "step_s": self.step_s,
             "step_median_s": median(self.steps),
+            "rollout_s": fmean(self.rollouts),
             "tokens_s": self.tokens_s,
             "engine_busy": self.busy["engine"],
             "trainer_busy": self.busy["trainer"],
@@ -123,6 +127,7 @@ def report(scenario: Scenario, cluster: "Cluster") -> Report:
         steps=tuple(after - before for before, after in pairwise(times)),
         began=began,
         ended=ended,
+        rollouts=_rollouts(cluster, first, last),
         tokens=trained[last] - trained[first],
         trained_share=trained[last] / cluster.hosting.made(),
         length_ratio=min(_means(cluster, "length/trained_ratio", first, last).values(), default=1.0),
@@ -141,6 +146,13 @@ def report(scenario: Scenario, cluster: "Cluster") -> Report:
         intervals=intervals,
         held=held,
     )
+
+
+def _rollouts(cluster: "Cluster", first: int, last: int) -> tuple[float, ...]:
+    """Return how long the cohorts of these steps played; a cohort's number is that of its step."""
+    log = cluster.log
+    settled = {own.cohort: when for when, own in log.rulings if own.kind is RulingKind.COHORT_SETTLED}
+    return tuple(settled[no] - log.opened[no] for no in range(first, last))
 
 
 def _means(cluster: "Cluster", metric: str, first: int, last: int) -> dict[str, float]:

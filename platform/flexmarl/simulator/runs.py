@@ -1,9 +1,13 @@
 """One simulation from its start until its steps are done."""
 
+from collections.abc import Callable
+
+from flexmarl.simulator.checks import Checks, Finding
 from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.cluster import Cluster
 from flexmarl.simulator.misfortune import Misfortune, devices_of
 from flexmarl.simulator.pool import Pool, Tenancy
+from flexmarl.simulator.recorded import RecordedWorkload
 from flexmarl.simulator.report import Report, report
 from flexmarl.simulator.scenario import Scenario
 
@@ -17,11 +21,26 @@ class SimulationError(RuntimeError):
 
 def simulate(scenario: Scenario) -> Report:
     """Play a scenario. Raises SimulationError when the run does not make its steps, with the run's own reason."""
+    return _play(scenario, lambda cluster: None)
+
+
+def examine(scenario: Scenario) -> tuple[Report, list[Finding]]:
+    """Play a scenario and look for faults of scheduling meanwhile. Raises SimulationError as `simulate` does."""
+    found: list[Checks] = []
+    report = _play(scenario, lambda cluster: found.append(Checks.over(cluster, scenario.machine)))
+    return report, found[0].findings()
+
+
+def _play(scenario: Scenario, watch: Callable[[Cluster], None]) -> Report:
     if scenario.spec.sampling.branches:
         raise SimulationError("Members that branch are not simulated; set sampling.branch_controller: none.")
+    if scenario.granularity == "episode" and isinstance(scenario.workload, RecordedWorkload):
+        raise SimulationError("A record is played turn by turn; set granularity: turn.")
     scenario = long_enough(scenario)
+    _check_granularity(scenario)
     cluster, wanted = alone(scenario), scenario.warm_up + scenario.steps
     driver, done = cluster.driver, cluster.log.stepped
+    watch(cluster)
     while len(done) < wanted:
         stands = cluster.clock.now - (done[-1] if done else 0.0) > STILL_S
         if stands or not cluster.clock.play():
@@ -55,3 +74,17 @@ def shortened(scenario: Scenario, further: int = 0) -> Scenario:
     budget = spec.budget.model_copy(update={"train_steps": steps, "seconds": None, "target": None})
     evaluation = spec.evaluation.model_copy(update={"every_steps": steps + 1, "tasks": 1})
     return scenario.model_copy(update={"spec": spec.model_copy(update={"budget": budget, "evaluation": evaluation})})
+
+
+def _check_granularity(scenario: Scenario) -> None:
+    """Refuse what episodes that are played as a whole cannot show."""
+    spec = scenario.spec
+    if scenario.granularity == "turn":
+        return
+    for name in spec.trainable_policies():
+        rule = spec.lag_policy_of(name).in_flight
+        if rule not in ("finish", "discard"):
+            raise SimulationError(
+                f"lag_policy.in_flight: {rule} of {name} changes weights within a turn, which granularity: episode "
+                "does not show; set granularity: turn, or in_flight: finish or discard."
+            )

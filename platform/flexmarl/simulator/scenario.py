@@ -210,6 +210,12 @@ class Scenario(Strict):
                 raise ValueError(f"faults.{name}: there is no {what} {wrong}; the last one is {known - 1}")
         return self
 
+    @model_validator(mode="after")
+    def _turns_are_events(self) -> "Scenario":
+        if self.granularity == "episode" and self.spec.mechanisms.parallel.turns == "together":
+            raise ValueError("turns that are taken together are no events of granularity episode: set turn")
+        return self
+
 
 def scenario(document: dict[str, Any]) -> Scenario:
     """Read a scenario; one without a workload's stages asks the agents one after the other."""

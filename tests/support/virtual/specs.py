@@ -34,6 +34,8 @@ AXES: dict[str, tuple[dict[str, Any], ...]] = {
             for name in ("join", "keep", "continue", "cancel")
         ),
         {"mechanisms": {"redundancy": {"type": "extra_members", "extra": 1}}},
+        {"mechanisms": {"redundancy": {"type": "extra_groups", "extra": 2, "extra_members": 1}}},
+        {"mechanisms": {"redundancy": {"type": "extra_groups", "extra": 3, "extra_members": 1, "surplus": "defer"}}},
     ),
     "carry": ({}, {"batch": {"min_rows": 40, "max_carry": 1}}),
     "order": ({"mechanisms": {"ordered": False}}, {"mechanisms": {"ordered": True}}),

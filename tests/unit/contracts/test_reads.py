@@ -47,10 +47,13 @@ def test_what_is_not_read_breaks_no_rule_as_it_comes(world: str) -> None:
 
 
 def test_a_written_value_that_nobody_reads_is_refused_with_a_way_out() -> None:
-    spec = make_spec(algorithm__loss={"type": "sapo", "clip_low": 0.1}, sampling__draw_limit=3)
+    extra = {"type": "extra_members", "extra": 1, "extra_members": 1}
+    sapo = {"type": "sapo", "clip_low": 0.1}
+    spec = make_spec(algorithm__loss=sapo, sampling__draw_limit=3, mechanisms__redundancy=extra)
     assert {(p.pointer, p.code, p.hint) for p in unread(spec)} == {
         ("/algorithm/loss/clip_low", "not_read", "Remove it, or set 0.2."),
         ("/sampling/draw_limit", "not_read", "Remove it, or set 10."),
+        ("/mechanisms/redundancy/extra_members", "not_read", "Remove it, or set 0."),
     }
 
 

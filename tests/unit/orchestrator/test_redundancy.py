@@ -29,7 +29,7 @@ def check_counts(cluster):
 
 
 @pytest.mark.parametrize(
-    ("surplus", "bound"), [("cancel", 0), ("join", 0), ("keep", 1), ("continue", 1), ("cancel", 2)]
+    ("surplus", "bound"), [("cancel", 0), ("join", 0), ("keep", 1), ("continue", 1), ("cancel", 2), ("defer", 0)]
 )
 def test_every_surplus_is_counted_whatever_breaks(surplus, bound):
     cancelled = handed_on = 0
@@ -86,6 +86,22 @@ def test_extra_members_are_asked_for_and_enough_of_them_suffice():
     assert cluster.status is RunStatus.COMPLETED
     orders = [g for order in cluster.commands("play_groups") if order.origin == "train" for g in order.groups]
     assert {(group.members, group.enough) for group in orders} == {(5, 3)}
+
+
+def test_extra_groups_and_extra_members_come_together():
+    """A step needs so many groups of so many members, and is asked for more of both."""
+    both = {"type": "extra_groups", "extra": 2, "extra_members": 1}
+    spec = make_spec(mechanisms__redundancy=both, batch__episodes_per_task=3, batch__rollout_groups=1)
+    cluster = started(spec, seed=1).run()
+    assert cluster.status is RunStatus.COMPLETED
+    orders = [(o.cohort, g) for o in cluster.commands("play_groups") if o.origin == "train" for g in o.groups]
+    assert {(group.members, group.enough) for _, group in orders} == {(4, 3)}
+    assert len({g.draw for cohort, g in orders if cohort == 0}) == spec.batch.tasks_per_step + 2
+    for cohort in range(spec.budget.train_steps):
+        cut = [mb for mb in cluster.commands("cut_micro_batch") if mb.cohort == cohort]
+        assert len({row.draw for mb in cut for row in mb.samples}) == spec.batch.tasks_per_step
+    episodes = cluster.core.state.train_episodes
+    assert episodes.proposed == episodes.finished + episodes.failed + episodes.cancelled
 
 
 @pytest.mark.parametrize("surplus", ["continue", "keep"])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flexmarl.simulator import chance
-from flexmarl.simulator.draws import ENVIRONMENT, REWARD, ROUNDS, SCORE, SLOW, TWIN, Scripts, values
+from flexmarl.simulator.draws import AGAIN, ENVIRONMENT, REWARD, ROUNDS, SCORE, SLOW, TWIN, Scripts, values
 from flexmarl.simulator.scenario import RoleLoad, Spread, Workload
 
 ROLES = {"a": 0, "b": 1}
@@ -44,23 +44,33 @@ def machines(key: int, stages: int) -> tuple[list[float], float, float]:
 def test_a_script_is_what_its_key_says(attempt: int):
     draws = Scripts(WORKLOAD, ROLES, seed=5)
     for draw, member in [(0, 0), (0, 1), (70, 3), (3, 2), (1 << 40, 1)]:
-        script = draws.script(draw, member, 4, attempt)
+        script = draws.script(draw, member, 4, attempt, task=draw)
         turns, waits, reward_s, score = by_hand(5, draw, member, attempt)
         assert (list(script.turns), script.waits, script.reward_s, script.score) == (turns, waits, reward_s, score)
 
 
 def test_it_does_not_matter_who_is_drawn_with_it_or_how_often():
     one, other = Scripts(WORKLOAD, ROLES, seed=5), Scripts(WORKLOAD, ROLES, seed=5)
-    alone = list(one.script(9, 3, 64, 1).turns)
-    assert alone == list(other.script(9, 3, 8, 1).turns)
-    assert alone == list(one.script(9, 3, 64, 1).turns), "a group that is played again says the same"
+    alone = list(one.script(9, 3, 64, 1, task=9).turns)
+    assert alone == list(other.script(9, 3, 8, 1, task=9).turns)
+    assert alone == list(one.script(9, 3, 64, 1, task=9).turns), "a group that is played again says the same"
 
 
 def test_a_second_environment_takes_times_of_its_own():
     draws = Scripts(WORKLOAD, ROLES, seed=5)
-    first = draws.script(2, 1, 4, 1)
+    first = draws.script(2, 1, 4, 1, task=2)
     twin = draws.beside(first)
     assert (twin.waits, twin.reward_s, twin.score) == machines(chance.mixed(first.key, TWIN), len(first.waits))
+
+
+def test_a_task_that_is_played_again_says_the_same_under_other_chances():
+    draws = Scripts(WORKLOAD, ROLES, seed=5)
+    first = draws.script(2, 1, 4, 1, task=77)
+    again = draws.script(300, 1, 3, 1, task=77)
+    assert list(again.turns) == list(first.turns) == by_hand(5, 2, 1, 1)[0]
+    key = chance.mixed(chance.mixed(first.key, AGAIN), 300)
+    assert (again.waits, again.reward_s, again.score) == machines(key, len(first.waits))
+    assert again.waits != first.waits
 
 
 def test_every_shape_of_a_spread():

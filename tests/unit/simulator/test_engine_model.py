@@ -127,3 +127,33 @@ def test_it_generates_from_the_first_to_the_last_token():
     (interval,) = bench.trace.until(9.0)
     assert (interval.kind, interval.began, interval.ended) == ("rollout", pytest.approx(0.1), pytest.approx(0.2))
     assert interval.tokens == pytest.approx(10)
+
+
+def test_a_shorter_reply_that_comes_later_ends_first():
+    bench = Bench()
+    bench.ask("long", reply=100)
+    bench.clock.at(0.2, bench.ask, "short", 10)
+    both = 10 * 0.011
+    assert bench.play() == pytest.approx({"short": 0.2 + both, "long": 0.2 + both + 70 * 0.01})
+
+
+def test_who_comes_back_while_its_prompt_was_computed_begins_anew():
+    bench = Bench()
+    turn = bench.ask("one", reply=10, prompt=500)
+    bench.ask("two", reply=10, prompt=500)
+
+    def back() -> None:
+        bench.engine.drop(turn)
+        bench.engine.ask(turn)
+
+    bench.clock.at(0.25, back)  # behind what is computed, and was to be
+    assert bench.play()["one"] == pytest.approx(1.5 + 10 * 0.01)
+
+
+def test_a_device_may_stand_for_many_engines():
+    bench = Bench(MODEL.model_copy(update={"replicas": 4, "slots": 2}))
+    for number in range(9):
+        bench.ask(str(number), reply=100)
+    assert (bench.engine.running, bench.engine.waiting) == (8, 1)
+    both = 100 * 0.011
+    assert bench.play() == pytest.approx({str(n): both for n in range(8)} | {"8": both + 1.0})

@@ -58,6 +58,17 @@ def test_a_row_out_of_reach_is_missed_unless_it_says_why():
     assert (told.missed, told.cells["only"].standing) == ((), "explained")
 
 
+def test_a_row_without_a_figure_of_its_own_is_only_compared_with():
+    rows = {
+        "base": {"title": "sync", "preset": "sync", "published": None},
+        "gain": {"title": "other", "preset": "sync", "published": 1.0, "over": "base"},
+    }
+    outcome = reproduce(table(rows=rows, parameters={}))
+    assert (list(outcome.cells), outcome.freedom) == (["gain"], 1)
+    with pytest.raises(ValidationError, match="nothing is published to fit on: base"):
+        table(rows=rows, parameters={"wait": WAIT | {"between": (1.0, 2.0), "fitted_on": ("base",)}})
+
+
 @pytest.mark.parametrize(
     ("changes", "text"),
     [

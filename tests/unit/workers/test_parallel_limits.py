@@ -48,6 +48,8 @@ class Answers:
         self.held: set[str] = set()
         """Episodes that get no answer until they are let go."""
         self.begun: list[str] = []
+        self.asked: list[str] = []
+        """Episodes in the order of their turns."""
 
     async def until_held(self, request: TurnRequest, limit_s: float) -> float:
         return 0.0
@@ -55,6 +57,7 @@ class Answers:
     async def turn(self, request: TurnRequest, deadline: float) -> TurnReply:
         episode = request.prefixes[0].rsplit(".", 1)[0]
         draw = episode.split(".")[0]
+        self.asked.append(episode)
         if episode not in self.begun:
             self.begun.append(episode)
         for name in ("all", draw, episode):
@@ -160,6 +163,42 @@ async def test_waiting_for_a_place_takes_nothing_of_an_episode_s_time():
     (settled,) = await play(playing_of(Answers(), (1,), episodes=1))
     times = [(one.started_at, one.finished_at) for one in settled.episodes]
     assert all(sooner[1] <= later[0] for sooner, later in pairwise(times))
+
+
+def rounds(asked: list[str]) -> list[int]:
+    """Return of each turn that was asked the how manieth of its episode it is."""
+    return [asked[: number + 1].count(episode) for number, episode in enumerate(asked)]
+
+
+async def test_turns_are_taken_together_where_that_is_asked_for():
+    alone, together = Answers(), Answers()
+    alone.held = together.held = {"1.0"}
+    one = asyncio.create_task(play(playing_of(alone)))
+    other = asyncio.create_task(play(playing_of(together, turns="together")))
+    await until(lambda: max(rounds(alone.asked), default=0) == 3)
+    assert (len(together.asked), max(rounds(together.asked))) == (8, 1), "all wait for the one that has no answer"
+    alone.held = together.held = set()
+    await one
+    settled = await other
+    assert all(row.status is EpisodeStatus.FINISHED for group in settled for row in group.episodes)
+    assert rounds(together.asked) == sorted(rounds(together.asked)), "no episode is ahead of another, in any group"
+    assert Counter(alone.asked) == Counter(together.asked)
+
+
+async def test_who_waits_for_a_place_takes_part_from_the_next_turn_on():
+    answers = Answers()
+    settled = await play(playing_of(answers, (1, 2, 3), episodes=5, turns="together"))
+    assert answers.most["all"] == 5
+    assert all(row.status is EpisodeStatus.FINISHED for group in settled for row in group.episodes)
+
+
+async def test_an_episode_that_fails_is_waited_for_no_more_and_costs_the_others_none_of_their_time():
+    hangs = {"scale_s": 0.0, "slow_share": 0.1, "slow_s": 3600.0}
+    game, batch = {**GAME, "latency": hangs}, {"episode_timeout_s": 1, "max_attempts": 1}
+    playing = playing_of(Answers(), (1, 2, 3), game=game, batch=batch, turns="together")
+    rows = [row for settled in await play(playing) for row in settled.episodes]
+    failed = [row.reason for row in rows if row.status is not EpisodeStatus.FINISHED]
+    assert failed == ["environment: no end within 1 s"], "eleven waited for it longer than their own time"
 
 
 @pytest.mark.parametrize(("agents", "most"), [(None, 4), (1, 1), (3, 3)])

@@ -82,7 +82,8 @@ class Command(BaseCommand):
             )
             if cell.standing == "explained":
                 self.stdout.write(f"{'':<{width}} {row.why}")
-        self.stdout.write(f"{len(table.rows)} rows, {outcome.freedom} of them free to come out wrong. {table.remarks}")
+        judged = len(outcome.cells)
+        self.stdout.write(f"{judged} rows, {outcome.freedom} of them free to come out wrong. {table.remarks}")
 
     def _left_out(self, table: Table, rounds: int) -> dict[str, float]:
         """Predict each fitted row by parameters that were fitted without it."""

@@ -3,6 +3,7 @@
 import json
 from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -13,8 +14,10 @@ from django.core.management.base import BaseCommand, CommandError
 
 from flexmarl.contracts.problems import SpecProblems
 from flexmarl.contracts.resolve import layered, load_presets
-from flexmarl.simulator import Report, SimulationError, simulate
+from flexmarl.simulator import Report, SimulationError
+from flexmarl.simulator.checks import Finding
 from flexmarl.simulator.library import compose, load_workloads
+from flexmarl.simulator.runs import examine
 from webui.figures.gantt import gantt
 from webui.management import pool_simulation
 
@@ -59,7 +62,10 @@ class Command(BaseCommand):
             raise CommandError("--steps and --seeds are whole numbers from 1.")
         if options["pool"]:
             self._shared(options)
-            return
+        else:
+            self._compare(options)
+
+    def _compare(self, options: Mapping[str, Any]) -> None:
         presets = options["presets"] or list(load_presets())
         changes = layered({"steps": options["steps"]}, *(_change(text) for text in options["changes"]))
         workload = _workload(options["workload"])
@@ -67,12 +73,12 @@ class Command(BaseCommand):
             known = ", ".join(load_workloads())
             raise CommandError(f"--workload {workload} does not exist. Known: {known}; or the path of a YAML file.")
         found: dict[str, list[Report]] = {}
+        findings: dict[str, list[Finding]] = {}
         self.stdout.write(_line("preset", COLUMNS.values()))
         for preset in presets:
             try:
-                found[preset] = [
-                    simulate(compose(workload, preset, changes | {"seed": seed})) for seed in range(options["seeds"])
-                ]
+                made = [compose(workload, preset, changes | {"seed": seed}) for seed in range(options["seeds"])]
+                examined = [examine(scenario) for scenario in made]
             except SpecProblems as refused:
                 if options["presets"]:
                     raise CommandError(
@@ -83,9 +89,13 @@ class Command(BaseCommand):
             except SimulationError as ended:
                 self.stdout.write(f"{preset:<16} {ended}")
                 continue
+            found[preset] = [report for report, _ in examined]
+            findings[preset] = [finding for _, own in examined for finding in own]
             self.stdout.write(_line(preset, (_cell(name, found[preset]) for name in COLUMNS)))
+            for line in _told(found[preset], findings[preset]):
+                self.stdout.write(line)
         if options["json"]:
-            options["json"].write_text(json.dumps(_document(options, found), indent=1))
+            options["json"].write_text(json.dumps(_document(options, found, findings), indent=1))
         if options["timeline"] and found:
             drawn = {name: gantt(name, reports[0].intervals, reports[0].uses) for name, reports in found.items()}
             options["timeline"].write_text(_page(drawn))
@@ -132,7 +142,32 @@ def _cell(name: str, reports: list[Report]) -> str:
     return f"{shown} ±{stdev(values):.2g}" if len(values) > 1 and name in ("step_s", "tokens_s") else shown
 
 
-def _document(options: Mapping[str, Any], found: Mapping[str, list[Report]]) -> dict[str, Any]:
+def _told(reports: list[Report], findings: list[Finding]) -> list[str]:
+    """Say below a row what faults cost, and what is wrong with the schedule."""
+    lines = []
+    if any(report.losses for report in reports):
+        lost, back, again = (
+            fmean(own)
+            for own in (
+                [report.lost_s for report in reports],
+                [report.recovery_s for report in reports],
+                [float(report.redone_tokens) for report in reports],
+            )
+        )
+        lines.append(
+            f"  faults: {lost:.1f} s of devices lost, back after {back:.1f} s, {again:.0f} tokens trained again"
+        )
+    by_name = {finding.name: finding for finding in reversed(findings)}
+    lines += [
+        f"  {name}, {finding.since:.1f} s to {finding.until:.1f} s: {finding.evidence}. {finding.advice}"
+        for name, finding in sorted(by_name.items())
+    ]
+    return lines
+
+
+def _document(
+    options: Mapping[str, Any], found: Mapping[str, list[Report]], findings: Mapping[str, list[Finding]]
+) -> dict[str, Any]:
     return {
         "workload": options["workload"],
         "steps": options["steps"],
@@ -144,6 +179,7 @@ def _document(options: Mapping[str, Any], found: Mapping[str, list[Report]]) -> 
             ]
             for name, reports in found.items()
         },
+        "findings": {name: [asdict(finding) for finding in own] for name, own in findings.items()},
     }
 
 

@@ -29,9 +29,13 @@ class Redundancy(Strict):
     extra: int = Field(default=0, ge=0, le=4096)
     """Groups beyond `tasks_per_step`, members beyond `episodes_per_task`, or environments of a group beyond its
     members: these play the group's slowest members once more, and the first of the two to finish counts."""
-    surplus: Literal["join", "keep", "continue", "cancel"] = "cancel"
+    extra_members: int = Field(default=0, ge=0, le=4096)
+    """With `extra_groups`: members beyond `episodes_per_task` in each of the groups too. A group settles when
+    `episodes_per_task` of its members have finished, a step when `tasks_per_step` of its groups have settled."""
+    surplus: Literal["join", "keep", "continue", "cancel", "defer"] = "cancel"
     """Groups left when the step has enough: those that settle until its gradients are done `join` it; what had
-    settled is kept for the next step (`keep`); they play on for the next step (`continue`); or are cancelled."""
+    settled is kept for the next step (`keep`); they play on for the next step (`continue`); or are cancelled. `defer`
+    cancels them too, and their tasks wait: as soon as they make a whole step, it plays them anew, all to the end."""
 
     @model_validator(mode="before")
     @classmethod
@@ -129,6 +133,9 @@ class Parallel(Strict):
     agents: int | None = Field(default=None, ge=1, le=64)
     """Agents of one episode that are asked at once, where the environment asks several that do not depend on each
     other."""
+    turns: Literal["own", "together"] = "own"
+    """When an episode asks its next turn: as soon as its environment has answered (`own`), or when those of all
+    episodes have that one rollout command plays at the moment (`together`; a command has `batch.rollout_groups`)."""
 
 
 RouterName = Literal["least_loaded", "prefix_affinity", "length_aware", "hardware_class", "version_aware"]

@@ -39,7 +39,7 @@ PLACE = env.text("FLEXMARL_PLACE")
 """Name of the machine's one driver: a new one takes over from the one before at once. Empty: leases have to expire."""
 DEFAULT_PROJECT = "default"
 
-APPS = ("common", "accounts", "inventory", "agents", "experiments", "runs", "telemetry", "playground")
+APPS = ("common", "accounts", "inventory", "agents", "experiments", "runs", "telemetry", "simulations", "playground")
 INSTALLED_APPS = [
     "whitenoise.runserver_nostatic",
     "django.contrib.admin",

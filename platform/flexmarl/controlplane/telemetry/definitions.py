@@ -87,6 +87,11 @@ DEFINITIONS: dict[str, Definition] = {
     "groups/drawn_per_kept": _team(
         "Groups drawn per group kept", "", "Groups that were proposed for the step over those that were trained on."
     ),
+    "groups/deferred": _team(
+        "Groups deferred",
+        "groups",
+        "Groups that were surplus in this step or before and whose tasks wait for a step of their own.",
+    ),
     "groups/handed_on": _team(
         "Groups handed on", "groups", "Groups that still played when the step had enough and play on for the next one."
     ),

@@ -37,7 +37,7 @@ class Outcome:
     figures: dict[str, tuple[dict[str, float], ...]]
     """Row -> all figures of every simulation."""
     freedom: int
-    """Rows less fitted parameters: how many figures could have come out wrong."""
+    """Rows with a published figure less fitted parameters: how many figures could have come out wrong."""
 
     @property
     def missed(self) -> tuple[str, ...]:
@@ -52,9 +52,12 @@ def reproduce(table: Table, values: Mapping[str, float] | None = None) -> Outcom
     fitted = table.fitted()
     cells = {}
     for name, row in table.rows.items():
+        if row.published is None:
+            continue
         simulated = compared(table, row, plain, name)
-        cells[name] = Cell(row.published, simulated, _standing(table, row, simulated, name in fitted))
-    freedom = len(table.rows) - sum(own.source == "fitted" for own in table.parameters.values())
+        standing = _standing(table, row, simulated / row.published, name in fitted)
+        cells[name] = Cell(row.published, simulated, standing)
+    freedom = len(cells) - sum(own.source == "fitted" for own in table.parameters.values())
     return Outcome(cells, figures, freedom)
 
 
@@ -82,10 +85,10 @@ def distance(table: Table, cells: Mapping[str, Cell], rows: tuple[str, ...]) -> 
     return fmean(log(cells[name].simulated / cells[name].published) ** 2 for name in rows)
 
 
-def _standing(table: Table, row: Row, simulated: float, fitted: bool) -> Standing:
+def _standing(table: Table, row: Row, ratio: float, fitted: bool) -> Standing:
     if fitted:
         return "fitted"
-    if abs(simulated / row.published - 1.0) <= table.tolerance:
+    if abs(ratio - 1.0) <= table.tolerance:
         return "reached"
     return "explained" if row.why else "missed"
 

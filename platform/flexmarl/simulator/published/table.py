@@ -50,7 +50,8 @@ class Row(Strict):
     preset: str
     changes: dict[str, Any] = {}
     """Laid over the table's scenario."""
-    published: float
+    published: float | None
+    """Null: none of its own; it is there for others to be compared with."""
     over: str = ""
     """The row that the figure is a gain over; empty: it is the figure itself."""
     why: str = ""
@@ -83,6 +84,8 @@ class Table(Strict):
         named |= {row for own in self.parameters.values() for row in own.fitted_on}
         if unknown := sorted(named - set(self.rows)):
             raise ValueError(f"rows that do not exist: {', '.join(unknown)}")
+        if bare := sorted(row for row in self.fitted() if self.rows[row].published is None):
+            raise ValueError(f"nothing is published to fit on: {', '.join(bare)}")
         return self
 
     @property

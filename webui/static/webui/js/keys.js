@@ -2,7 +2,7 @@
 import { patch } from "./api.js";
 import { $, $$, toast, typing } from "./dom.js";
 
-const GO = { h: "/", r: "/runs", q: "/queue", c: "/cluster", n: "/runs/new" };
+const GO = { h: "/", r: "/runs", q: "/queue", c: "/cluster", n: "/runs/new", s: "/simulations" };
 let pending = "";
 
 const root = document.documentElement;

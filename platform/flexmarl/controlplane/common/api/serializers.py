@@ -29,7 +29,7 @@ class StrictSerializer(serializers.Serializer):
 
 class FieldErrorSerializer(serializers.Serializer):
     pointer = serializers.CharField(help_text="JSON pointer into the body, or the name of a parameter or header.")
-    location = serializers.ChoiceField(["body", "query", "header"])
+    location = serializers.ChoiceField(["body", "query", "header", "spec", "scenario"])
     code = serializers.CharField()
     detail = serializers.CharField()
     hint = serializers.CharField(allow_blank=True)

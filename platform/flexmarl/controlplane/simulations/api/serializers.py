@@ -1,0 +1,98 @@
+"""Shapes of simulations and workloads."""
+
+from rest_framework import serializers
+
+from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
+from flexmarl.controlplane.common.api.serializers import StrictSerializer
+from flexmarl.controlplane.simulations.filters import KINDS, STATES
+from flexmarl.controlplane.simulations.requests import MOST_CHANGES, MOST_SEEDS, MOST_STEPS
+
+
+class SimulationProgressSerializer(serializers.Serializer):
+    done = serializers.IntegerField(help_text="Single simulations that were played.")
+    total = serializers.IntegerField()
+    now = serializers.CharField(allow_blank=True, help_text="What is being played.")
+
+
+class SimulationSerializer(serializers.Serializer):
+    id = serializers.UUIDField()
+    kind = serializers.ChoiceField(KINDS)
+    name = serializers.CharField()
+    project = serializers.CharField()
+    owner = serializers.CharField(allow_null=True)
+    run = serializers.CharField(allow_null=True, help_text="Key of the run whose record is played.")
+    workload = serializers.CharField(allow_blank=True)
+    presets = serializers.ListField(child=serializers.CharField())
+    state = serializers.ChoiceField(STATES)
+    reason = serializers.CharField(allow_blank=True, help_text="Why it failed: see docs/refusals.md.")
+    reason_text = serializers.CharField(allow_blank=True)
+    progress = SimulationProgressSerializer()
+    allowed_actions = serializers.ListField(child=serializers.CharField())
+    created_at = serializers.DateTimeField()
+    started_at = serializers.DateTimeField(allow_null=True)
+    finished_at = serializers.DateTimeField(allow_null=True)
+    url = serializers.CharField()
+    web_url = serializers.CharField()
+
+
+class SimulationDetailSerializer(SimulationSerializer):
+    request = serializers.JSONField(help_text="What is played: presets, seeds, steps, changes, and presets left out.")
+    result = serializers.JSONField(help_text="Figures per preset and seed; null until it is done.")
+
+
+class NewSimulationSerializer(StrictSerializer):
+    name = serializers.CharField(required=False, default="", allow_blank=True, max_length=64)
+    project = serializers.SlugField(required=False, default=DEFAULT_PROJECT, max_length=64)
+    workload = serializers.CharField(max_length=64, help_text="Name of a workload; see /api/v1/workloads.")
+    presets = serializers.ListField(
+        child=serializers.CharField(max_length=64), required=False, default=list, max_length=100,
+        help_text="Presets to compare; all of them that may be simulated so when absent.",
+    )  # fmt: skip
+    steps = serializers.IntegerField(
+        required=False, default=8, min_value=1, max_value=MOST_STEPS, help_text="Train steps that count."
+    )
+    warm_up = serializers.IntegerField(
+        required=False, default=1, min_value=0, max_value=MOST_STEPS, help_text="Train steps before these."
+    )
+    seeds = serializers.IntegerField(
+        required=False, default=1, min_value=1, max_value=MOST_SEEDS,
+        help_text="Repetitions with other replies and environments.",
+    )  # fmt: skip
+    changes = serializers.ListField(
+        child=serializers.CharField(max_length=500), required=False, default=list, max_length=MOST_CHANGES,
+        help_text="PATH=VALUE each, e.g. spec.batch.tasks_per_step=32 or machine.engine.batch=64.",
+    )  # fmt: skip
+    leave_out_refused = serializers.BooleanField(
+        required=False, default=False, help_text="Leave presets out that are refused, instead of refusing all."
+    )
+
+
+class SimulatedIntervalSerializer(serializers.Serializer):
+    device = serializers.IntegerField()
+    kind = serializers.CharField()
+    policy = serializers.CharField(allow_blank=True)
+    t0 = serializers.FloatField()
+    t1 = serializers.FloatField()
+    busy = serializers.BooleanField(help_text="It was work; other kinds make work possible.")
+
+
+class SimulatedDeviceSerializer(serializers.Serializer):
+    id = serializers.IntegerField()
+    use = serializers.CharField()
+
+
+class SimulatedTimelineSerializer(serializers.Serializer):
+    name = serializers.CharField()
+    seconds = serializers.FloatField()
+    left_out = serializers.IntegerField(help_text="Intervals, the shortest, that are not listed.")
+    devices = SimulatedDeviceSerializer(many=True)
+    intervals = SimulatedIntervalSerializer(many=True)
+
+
+class WorkloadSerializer(serializers.Serializer):
+    name = serializers.CharField()
+    title = serializers.CharField()
+    description = serializers.CharField()
+    source = serializers.CharField()
+    scenario = serializers.JSONField()
+    url = serializers.CharField()

@@ -1,0 +1,14 @@
+"""Routes of simulations and workloads."""
+
+from django.urls import path
+
+from flexmarl.controlplane.simulations.api import views, what_if
+
+urlpatterns = [
+    path("runs/<str:run_id>/what-if", what_if.WhatIfView.as_view(), name="api-run-what-if"),
+    path("workloads", views.WorkloadsView.as_view(), name="api-workloads"),
+    path("simulations", views.SimulationsView.as_view(), name="api-simulations"),
+    path("simulations/<uuid:simulation_id>", views.SimulationView.as_view(), name="api-simulation"),
+    path("simulations/<uuid:simulation_id>/actions/cancel", views.CancelView.as_view(), name="api-simulation-cancel"),
+    path("simulations/<uuid:simulation_id>/timeline", views.TimelineView.as_view(), name="api-simulation-timeline"),
+]

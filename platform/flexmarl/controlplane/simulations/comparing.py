@@ -1,0 +1,59 @@
+"""A comparison, preset by preset and seed by seed."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+from flexmarl.controlplane.simulations.choices import Reason
+from flexmarl.controlplane.simulations.models import Simulation
+from flexmarl.controlplane.simulations.requests import Comparison
+from flexmarl.controlplane.simulations.results import gathered, seed_row, timeline
+from flexmarl.simulator import Report, Scenario, SimulationError, simulate
+
+
+@dataclass(frozen=True, slots=True)
+class Playing:
+    """How whoever plays tells how far it is, and lets itself be interrupted."""
+
+    told: Callable[[int, str], None]
+    """(single simulations done, what comes next)"""
+    interruptible: Callable[[], AbstractContextManager[None]]
+
+    def simulate(self, scenario: Scenario) -> Report:
+        """Play one scenario. Raises SimulationError when it comes to no end."""
+        with self.interruptible():
+            return simulate(scenario)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    result: dict[str, Any]
+    timelines: dict[str, Any] = field(default_factory=dict)
+    reason: str = ""
+    """Empty when it came to an end."""
+    reason_text: str = ""
+
+
+def compared(row: Simulation, playing: Playing) -> Found:
+    """Play every preset under every seed; one that comes to no end is told and the others go on."""
+    wish = Comparison.model_validate(row.request)
+    presets: dict[str, Any] = {}
+    timelines: dict[str, Any] = {}
+    for place, preset in enumerate(wish.presets):
+        rows, error = [], ""
+        for seed in range(wish.seeds):
+            playing.told(place * wish.seeds + seed, f"{preset}, seed {seed}")
+            try:
+                report = playing.simulate(wish.scenario(preset, seed))
+            except SimulationError as ended:
+                error = str(ended)
+                break
+            rows.append(seed_row(seed, report))
+            timelines.setdefault(preset, timeline(report))
+        presets[preset] = gathered(rows, error)
+    playing.told(row.total, "")
+    if not any(one["seeds"] for one in presets.values()):
+        text = "; ".join(f"{name}: {one['error']}" for name, one in presets.items())
+        return Found({"presets": presets}, {}, Reason.NO_END, text)
+    return Found({"presets": presets}, timelines)

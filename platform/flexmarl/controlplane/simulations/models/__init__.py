@@ -1,0 +1,5 @@
+"""Simulations."""
+
+from flexmarl.controlplane.simulations.models.simulation import Simulation
+
+__all__ = ["Simulation"]

@@ -1,0 +1,111 @@
+"""What a run played of late, as plain rows: for playing it again.
+
+Reads training episodes of the newest draws only, and only attempts that counted.
+"""
+
+from typing import Any, NamedTuple
+
+from psycopg import Connection
+
+
+class Stretch(NamedTuple):
+    """Rows of the newest draws."""
+
+    episodes: list[tuple[Any, ...]]
+    """(draw, member, cohort, began, ended, team score, transcript)"""
+    turns: list[tuple[Any, ...]]
+    """(draw, member, role, turn, prompt tokens, reply tokens, latency in seconds)"""
+    failed_share: float
+    """Share of attempts that failed."""
+
+
+def counted(conn: Connection, run_id: int) -> tuple[int, int]:
+    """Count finished training episodes whose rows are stored, and the train steps that they were played for."""
+    row = conn.execute(
+        """
+        SELECT count(*), count(DISTINCT cohort) FROM store.episode e
+        WHERE run_id = %(run)s AND origin = 'train' AND status = 'finished' AND EXISTS (
+          SELECT FROM store.sample s WHERE s.run_id = %(run)s AND s.draw = e.draw AND s.member = e.member
+            AND s.attempt = e.attempt)
+        """,
+        {"run": run_id},
+    ).fetchone()
+    assert row is not None
+    return int(row[0]), int(row[1])
+
+
+def stretch(conn: Connection, run_id: int, episodes: int) -> Stretch:
+    """Read the newest draws: whole groups, until about so many episodes."""
+    since = conn.execute(
+        """
+        SELECT min(draw) FROM (
+          SELECT draw FROM store.episode WHERE run_id = %s AND origin = 'train' AND status = 'finished'
+          ORDER BY draw DESC LIMIT %s) AS newest
+        """,
+        [run_id, episodes],
+    ).fetchone()
+    first = {"run": run_id, "first": since[0] if since and since[0] is not None else 0}
+    rows = conn.execute(
+        """
+        SELECT DISTINCT ON (draw, member) draw, member, cohort, extract(epoch FROM started_at)::float8,
+          extract(epoch FROM finished_at)::float8, team_score::float8, transcript
+        FROM store.episode
+        WHERE run_id = %(run)s AND origin = 'train' AND status = 'finished' AND draw >= %(first)s
+        ORDER BY draw, member, attempt DESC
+        """,
+        first,
+    ).fetchall()
+    turns = conn.execute(
+        """
+        SELECT DISTINCT ON (draw, member, role, turn) draw, member, role, turn, n_prompt, n_response,
+          latency_ms::float8 / 1000.0
+        FROM store.sample s WHERE run_id = %(run)s AND draw >= %(first)s AND EXISTS (
+          SELECT FROM store.episode e WHERE e.run_id = %(run)s AND e.draw = s.draw AND e.member = s.member
+            AND e.attempt = s.attempt AND e.origin = 'train' AND e.status = 'finished')
+        ORDER BY draw, member, role, turn, attempt DESC
+        """,
+        first,
+    ).fetchall()
+    failed = conn.execute(
+        """
+        SELECT coalesce(avg((status = 'failed')::int)::float8, 0.0) FROM store.episode
+        WHERE run_id = %(run)s AND origin = 'train' AND status IN ('finished', 'failed') AND draw >= %(first)s
+        """,
+        first,
+    ).fetchone()
+    return Stretch(rows, turns, float(failed[0]) if failed else 0.0)
+
+
+def quickest_token(conn: Connection, run_id: int) -> float:
+    """Return seconds per token of the quickest replies of a run, evaluation included: one in a thousand is quicker."""
+    row = conn.execute(
+        """
+        SELECT percentile_cont(0.001) WITHIN GROUP (ORDER BY latency_ms::float8 / n_response) / 1000.0
+        FROM store.sample WHERE run_id = %s AND n_response > 0 AND latency_ms > 0
+        """,
+        [run_id],
+    ).fetchone()
+    return float(row[0]) if row and row[0] is not None else 0.0
+
+
+def busy(conn: Connection, run_id: int, since: float, until: float) -> list[tuple[str, str, float, int]]:
+    """List the closed intervals that lie in a window: (device, phase, seconds, tokens)."""
+    return conn.execute(
+        """
+        SELECT device_id, phase, t1 - t0, tokens FROM store.interval
+        WHERE run_id = %s AND t0 >= %s AND t1 <= %s AND t1 > t0
+        """,
+        [run_id, since, until],
+    ).fetchall()
+
+
+def step_seconds(conn: Connection, run_id: int, since_step: int) -> list[float]:
+    """List how long the train steps from one on took, as the run itself wrote it."""
+    rows = conn.execute(
+        """
+        SELECT value FROM store.metric
+        WHERE run_id = %s AND name = 'time/step' AND agent = '' AND stat = 'mean' AND step >= %s ORDER BY step
+        """,
+        [run_id, since_step],
+    ).fetchall()
+    return [float(row[0]) for row in rows]

@@ -1,0 +1,129 @@
+"""Named checks against decisions that are broken for real: each is found by its name; the unbroken core has none."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from flexmarl.orchestrator import allocation, cutting, mover, overlapping, placing
+from flexmarl.orchestrator.context import Context
+from flexmarl.orchestrator.lag import Verdict
+from flexmarl.orchestrator.mover import Move
+from flexmarl.orchestrator.standings import Snapshot
+from flexmarl.orchestrator.state import Cohort, PendingGroup
+from flexmarl.simulator.checks import Finding
+from flexmarl.simulator.library import compose
+from flexmarl.simulator.runs import examine
+from flexmarl.simulator.scenario import Scenario
+
+BATCH = {"tasks_per_step": 6, "episodes_per_task": 3, "micro_batch_groups": 1, "rollout_groups": 1}
+TWO = {"agents": {"planner": {}, "coder": {}}, "environment": {"type": "arithmetic"}, "batch": BATCH}
+
+
+def moving() -> Scenario:
+    """Two policies that are asked in turns, on four engines with one place each."""
+    spec = TWO | {"resources": {"rollout_devices": 4, "engine_policies": 1}}
+    load = {"stages": [["planner"], ["coder"]], "rounds": 4, "each": {"prompt": 100, "reply": 300}}
+    changes = {"spec": {"mechanisms": {"mover": "demand"}}, "steps": 2}
+    return compose({"spec": spec, "workload": load}, "flexmarl", changes)
+
+
+def ahead() -> Scenario:
+    """Cohorts may run ahead of a slow trainer."""
+    machine = {"trainer": {"token": 0.01}}
+    load = {"stages": [["planner"], ["coder"]], "each": {"prompt": 100, "reply": 300}}
+    return compose({"spec": TWO, "workload": load, "machine": machine}, "bounded_async", {"steps": 3})
+
+
+def tail() -> Scenario:
+    """Groups settle in another order than that of their draws."""
+    load = {"stages": [["planner"], ["coder"]], "each": {"prompt": 100, "reply": {"median": 400, "sigma": 1.5}}}
+    return compose({"spec": TWO, "workload": load}, "flexmarl", {"steps": 3})
+
+
+def crowded() -> Scenario:
+    """Three policies on one trainer; two of them alone could keep it busy, group after group."""
+    team = {"agents": {"planner": {}, "coder": {}, "critic": {}}, "environment": {"type": "arithmetic"}, "batch": BATCH,
+            "resources": {"rollout_devices": 2, "training_devices": 1, "trainer_policies": 1}}  # fmt: skip
+    load = {"stages": [["planner"], ["coder"], ["critic"]], "each": {"prompt": 100, "reply": 200},
+            "roles": {"coder": {"reply": 2000}}}  # fmt: skip
+    machine = {"trainer": {"token": 0.02, "swap": 1.0, "create": 1.0}}
+    changes = {"spec": {"mechanisms": {"parallel": {"episodes": 3}}}, "steps": 2}
+    return compose({"spec": team, "workload": load, "machine": machine}, "flexmarl", changes)
+
+
+def moves_without_hysteresis(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place goes to whoever has more turns at the moment, whatever moved last and whatever a load takes."""
+
+    def eager(seen: mover.Snapshot, delta: float, hold_s: float) -> list[Move]:
+        board = mover._Board(seen)
+        by_turns = sorted(seen.policies, key=lambda name: (seen.policies[name].turns, name))
+        out, into = by_turns[0], by_turns[-1]
+        engine = board.engine_of(out, into)
+        if engine is None or seen.policies[out].turns == seen.policies[into].turns:
+            return []
+        return [Move(engine, out, into, "disparity", "it has more turns")]
+
+    monkeypatch.setattr(placing, "for_balance", eager)
+
+
+def admits_by_a_second_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the lag rule, no cohort begins while another one is trained."""
+    may_start = overlapping.may_start
+
+    def both(ctx: Context) -> Verdict:
+        return Verdict(False, "a cohort is open") if ctx.state.cohorts else may_start(ctx)
+
+    monkeypatch.setattr(overlapping, "may_start", both)
+
+
+def cuts_first_in_first_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group is cut only when every earlier draw has settled."""
+
+    def strict(ctx: Context, cohort: Cohort) -> tuple[int, list[PendingGroup]] | None:
+        part, size = cutting._slice(ctx, cohort)
+        first = min(cohort.open, default=1 << 60)
+        ready = sorted((group for group in cohort.pending if group.draw < first), key=lambda group: group.draw)
+        if not ready or (len(ready) < size and cohort.settled_at is None):
+            return None
+        cohort.pending = [group for group in cohort.pending if group not in ready[:size]]
+        cohort.cut_groups += len(ready[:size])
+        return part, ready[:size]
+
+    monkeypatch.setattr(cutting, "_next_by_arrival", strict)
+
+
+def binds_the_shortest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trainer goes to whoever has least to do of those that wait."""
+
+    def shortest(seen: Snapshot) -> list[str]:
+        names = [name for name, standing in seen.policies.items() if standing.has_work and not standing.gang]
+        return sorted(names, key=lambda name: (name == "coder", seen.policies[name].seconds))
+
+    monkeypatch.setattr(allocation, "_waiting", shortest)
+
+
+PLANTED: list[tuple[str, Callable[[], Scenario], Callable[[pytest.MonkeyPatch], None]]] = [
+    ("ping_pong", moving, moves_without_hysteresis),
+    ("double_throttle", ahead, admits_by_a_second_limit),
+    ("head_of_line", tail, cuts_first_in_first_out),
+    ("starvation", crowded, binds_the_shortest_first),
+]
+
+
+def found(scenario: Scenario) -> list[Finding]:
+    return examine(scenario)[1]
+
+
+@pytest.mark.parametrize(("name", "scenario", "plant"), PLANTED, ids=[name for name, *_ in PLANTED])
+def test_a_planted_fault_is_found_by_its_name(
+    name: str, scenario: Callable[[], Scenario], plant: Any, monkeypatch: pytest.MonkeyPatch
+):
+    made = scenario()
+    assert found(made) == [], "the unbroken core has no finding"
+    plant(monkeypatch)
+    findings = found(made)
+    assert {one.name for one in findings} == {name}
+    assert findings[0].since < findings[0].until
+    assert findings[0].evidence
+    assert findings[0].advice

@@ -1,0 +1,61 @@
+// The form of a new simulation. What the API refuses is said beside its field; what belongs to a preset's specification
+// is listed with pointer, rule and a legal value.
+import { post } from "./api.js";
+import { $, $$, announce, el } from "./dom.js";
+
+const form = $("#new-simulation");
+const refused = $("#refused");
+
+function wish() {
+  const at = form.elements;
+  return {
+    project: form.dataset.project, name: at.name.value, workload: $("input[name=workload]:checked", form)?.value || "",
+    presets: $$("input[name=presets]:checked", form).map((box) => box.value),
+    steps: Number(at.steps.value), warm_up: Number(at.warm_up.value), seeds: Number(at.seeds.value),
+    changes: at.changes.value.split("\n").map((line) => line.trim()).filter(Boolean), leave_out_refused: at.leave_out_refused.checked,
+  };
+}
+
+function clear() {
+  refused.hidden = true;
+  for (const place of $$("[data-error]", form)) place.hidden = true;
+  for (const field of $$("[aria-invalid]", form)) field.removeAttribute("aria-invalid");
+}
+
+function tell(error) {
+  const left = [];
+  for (const one of error.errors) {
+    const place = $$("[data-error]", form).find((node) => one.pointer.startsWith(node.dataset.error));
+    if (!place) { left.push(one); continue; }
+    place.textContent = [one.detail, one.hint].filter(Boolean).join(" ");
+    place.hidden = false;
+    const field = form.elements[place.dataset.error.slice(1)];
+    field?.setAttribute?.("aria-invalid", "true");
+  }
+  if (left.length || !error.errors.length) {
+    const lines = left.map((one) => el("li", {}, el("code", { class: "anywhere", text: one.pointer }), " ", el("span", { text: one.detail }), " ", el("span", { class: "muted", text: one.hint })));
+    refused.replaceChildren(el("div", { class: "fit anywhere" }, el("b", { text: left.length ? "Refused" : error.message }), el("ul", { class: "vs g4 s12" }, ...lines)));
+    refused.hidden = false;
+  }
+  announce(error.message);
+  ($("[aria-invalid]", form) || refused).scrollIntoView({ block: "nearest" });
+}
+
+form.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  clear();
+  const body = wish();
+  if (!body.presets.length) { tell({ message: "Choose a preset.", errors: [{ pointer: "/presets", detail: "Choose one preset or more.", hint: "" }] }); return; }
+  const button = $("button.pri", form);
+  button.disabled = true;
+  try {
+    location.assign((await post(form.dataset.url, body)).web_url);
+  } catch (error) {
+    tell(error);
+    button.disabled = false;
+  }
+});
+
+for (const button of $$("[data-all]", form)) {
+  button.addEventListener("click", () => { for (const box of $$("input[name=presets]", form)) box.checked = Boolean(button.dataset.all); });
+}

@@ -1,0 +1,169 @@
+"""Simulations: the list, the form of a new one, and what one came to. All of their state is in the URL."""
+
+from typing import Any
+from urllib.parse import urlencode
+from uuid import UUID
+
+from django.http import HttpRequest, HttpResponse, JsonResponse, QueryDict
+
+from flexmarl.controlplane.accounts.queries import actor_of
+from flexmarl.controlplane.common.api import filters, pagination
+from flexmarl.controlplane.common.api.views import pick_column
+from flexmarl.controlplane.common.problems import NotFound, ValidationProblem
+from flexmarl.controlplane.common.scopes import Scope
+from flexmarl.controlplane.experiments import queries as experiments
+from flexmarl.controlplane.simulations import queries as simulations
+from flexmarl.controlplane.simulations.filters import FILTERS
+from flexmarl.controlplane.simulations.requests import MOST_SEEDS, MOST_STEPS
+from webui.calls import PAGE_ONLY
+from webui.figures import simulated
+from webui.views import simulation_words as words
+from webui.views.base import is_part, page, project_of, show
+
+PAGE = 50
+STATES = ("queued", "running", "done", "failed", "cancelled")
+CHIPS = {
+    "kind": "Kind",
+    "state": "State",
+    "workload": "Workload",
+    "run": "Run",
+    "owner": "Asked by",
+    "preset": "Preset",
+}
+
+
+@page()
+def listing(request: HttpRequest) -> HttpResponse:
+    """Show simulations, newest first, narrowed by the address in the words of the API."""
+    context = {"nav": "simulations", "states": STATES, "chips": _chips(request.GET), "q": request.GET.get("q", "")}
+    context |= {"presets": [row["name"] for row in experiments.presets()], "workloads": simulations.workloads()}
+    context |= {"asked": {name: request.GET.get(name, "") for name in CHIPS}, **_rows(request)}
+    context["may_ask"] = actor_of(request).may(Scope.RUNS_WRITE)
+    return show(request, "webui/parts/simulation_rows.html" if is_part(request) else "webui/simulations.html", context)
+
+
+def _rows(request: HttpRequest) -> dict[str, Any]:
+    """The rows of one page; a filter that is not legal shows why instead."""
+    wanted = request.GET.copy()
+    cursor = wanted.get("cursor")
+    for name in [name for name in wanted if name in PAGE_ONLY or not wanted[name]]:
+        del wanted[name]
+    rows, place = simulations.simulations(actor_of(request)), project_of(request)
+    rows = rows.filter(project=place) if place else rows
+    try:
+        found = filters.apply(rows, FILTERS, filters.parse(wanted, FILTERS))
+        values = {"limit": PAGE, "count": "exact"} | ({"cursor": cursor} if cursor else {})
+        cut = pagination.page(found, "-id", values, pick_column)
+    except ValidationProblem as refused:
+        hint = refused.errors[0].hint if refused.errors else ""
+        return {"wrong": f"{refused.detail} {hint}".strip(), "rows": [], "filtered": True}
+    return {
+        "rows": [words.row(simulations.simulation_row(one)) for one in cut.rows],
+        "total": cut.count,
+        "filtered": bool(wanted),
+        "next_url": _address(request, cursor=cut.next) if cut.next else "",
+        "previous_url": _address(request, cursor=cut.previous) if cut.previous else "",
+    }
+
+
+def _chips(query: QueryDict) -> list[dict[str, str]]:
+    found = []
+    for name, word in CHIPS.items():
+        for value in filter(None, query.getlist(name)):
+            rest = query.copy()
+            rest.pop("cursor", None)
+            rest.setlist(name, [other for other in rest.getlist(name) if other != value])
+            found.append({"text": word, "value": value.replace("_", " "), "url": f"?{rest.urlencode()}"})
+    return found
+
+
+def _address(request: HttpRequest, **changes: str) -> str:
+    query = request.GET.copy()
+    for name, value in changes.items():
+        query[name] = value
+    return f"?{query.urlencode()}"
+
+
+@page(Scope.RUNS_WRITE)
+def new(request: HttpRequest) -> HttpResponse:
+    """Show the form; the address fills it, `from` with what another simulation asked for."""
+    given = _given(request)
+    presets = [{**row, "on": row["name"] in given["presets"] or not given["presets"]} for row in experiments.presets()]
+    names = [one["name"] for one in simulations.workloads()]
+    context = {
+        "nav": "simulations",
+        "given": given | {"workload": given["workload"] if given["workload"] in names else names[0]},
+        "presets": presets,
+        "workloads": simulations.workloads(),
+        "most_steps": MOST_STEPS,
+        "most_seeds": MOST_SEEDS,
+        "into": project_of(request) or "default",
+    }
+    return show(request, "webui/new_simulation.html", context)
+
+
+def _given(request: HttpRequest) -> dict[str, Any]:
+    asked: dict[str, Any] = {}
+    if source := request.GET.get("from"):
+        asked = words.as_asked(_find(request, source).request)
+    for name in ("workload", "steps", "warm_up", "seeds", "name"):
+        if request.GET.get(name):
+            asked[name] = request.GET[name]
+    if request.GET.getlist("preset"):
+        asked["presets"] = request.GET.getlist("preset")
+    if request.GET.getlist("change"):
+        asked["changes"] = request.GET.getlist("change")
+    return {"workload": "", "presets": [], "steps": 8, "warm_up": 1, "seeds": 3, "changes": [], "name": ""} | asked
+
+
+@page()
+def detail(request: HttpRequest, simulation_id: UUID) -> HttpResponse:
+    """Show how far a simulation is and what it came to."""
+    found = _find(request, simulation_id)
+    row = simulations.simulation_detail(found)
+    result = row["result"] or {}
+    ordering = request.GET.get("ordering", "")
+    context = {
+        "nav": "simulations",
+        "simulation": words.row(row),
+        "may_change": simulations.may_change(actor_of(request), found),
+        "asked": words.asked(row),
+        "refused": row["request"].get("refused", []),
+        "table": words.table(result.get("presets", {}), ordering),
+        "heads": words.heads(ordering),
+        "of": _chosen(request, found),
+        "lines": list(found.timelines or {}),
+        "again_url": f"/simulations/new?{urlencode({'from': row['id']})}",
+        "told": words.told(row["result"]),
+        "meanings": words.MEANINGS,
+        "causes": words.CAUSE_WORDS,
+    }
+    return show(request, "webui/parts/simulation.html" if is_part(request) else "webui/simulation.html", context)
+
+
+@page()
+def figures(request: HttpRequest, simulation_id: UUID) -> JsonResponse:
+    """Answer the charts of a simulation."""
+    found = _find(request, simulation_id)
+    result = found.result or {}
+    presets = words.ordered(result.get("presets", {}), request.GET.get("ordering", ""))
+    made = simulated.charts(presets) if presets else {}
+    of = _chosen(request, found)
+    if of:
+        line = simulations.timeline(found, of)
+        made["devices"] = simulated.devices(line, words.hues(line))
+    return JsonResponse({"figures": made, "version": found.version})
+
+
+def _chosen(request: HttpRequest, found: Any) -> str:
+    """The preset whose devices are drawn."""
+    lines = found.timelines or {}
+    asked = request.GET.get("of", "")
+    return asked if asked in lines else next(iter(lines), "")
+
+
+def _find(request: HttpRequest, reference: object) -> Any:
+    try:
+        return simulations.find_simulation(actor_of(request), UUID(str(reference)))
+    except ValueError:
+        raise NotFound("There is no such simulation.") from None
