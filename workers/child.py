@@ -115,6 +115,10 @@ class Interval(msgspec.Struct):
     tokens: int = 0
     bytes: int = 0
     """What was moved: the length of a suspended state, or what an engine let go to sleep."""
+    steps: int = 0
+    """Decode steps of an engine: how fast it is depends on tokens per step."""
+    prompts: int = 0
+    """Prompt tokens that an engine was handed before one of these steps."""
 
 
 class IntervalsRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -141,7 +145,10 @@ class IntervalLog:
         self._closed: list[Interval] = []
         self._lock = threading.Lock()
 
-    def add(self, phase: str, policy: str, t0: float, t1: float, tokens: int = 0, bytes: int = 0) -> None:
+    def add(
+        self, phase: str, policy: str, t0: float, t1: float, tokens: int = 0, bytes: int = 0, steps: int = 0,
+        prompts: int = 0,
+    ) -> None:  # fmt: skip
         """Record one busy stretch, `t0 <= t1` in seconds since the epoch."""
         self.progress.beat()
         with self._lock:
@@ -154,8 +161,9 @@ class IntervalLog:
                 and last.t1 - last.t0 < self.MERGE_UP_TO_S
             ):
                 last.t1, last.tokens, last.bytes = t1, last.tokens + tokens, last.bytes + bytes
+                last.steps, last.prompts = last.steps + steps, last.prompts + prompts
                 return
-            self._closed.append(Interval(self._next, phase, policy, t0, t1, tokens, bytes))
+            self._closed.append(Interval(self._next, phase, policy, t0, t1, tokens, bytes, steps, prompts))
             self._next += 1
             del self._closed[: -self.LIMIT]
 

@@ -40,6 +40,6 @@ def fetch(url: str, secret: str, acknowledged: int) -> list[Interval]:
 def keep(conn: psycopg.Connection, hosting: Hosting, incarnation: str, url: str, secret: str) -> int:
     """Store what the child has closed and nobody stored; return how many. Raises ChildUnreachable."""
     closed = fetch(url, secret, intervals.newest_ord(conn, hosting.lease_id, incarnation))
-    rows = [BusyInterval(i.ord, i.phase, i.policy, i.t0, i.t1, i.tokens, i.bytes) for i in closed]
+    rows = [BusyInterval(*msgspec.structs.astuple(i)) for i in closed]
     intervals.put(conn, hosting.run_id, hosting.lease_id, hosting.device_id, incarnation=incarnation, rows=rows)
     return len(rows)

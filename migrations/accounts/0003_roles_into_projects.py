@@ -10,7 +10,9 @@ def forwards(apps, editor):
     Project = apps.get_model("accounts", "Project")
     Membership = apps.get_model("accounts", "Membership")
     User = apps.get_model("accounts", "User")
-    default, _ = Project.objects.get_or_create(name="default", defaults={"description": "Where runs belong unless told otherwise."})
+    default, _ = Project.objects.get_or_create(
+        name="default", defaults={"description": "Where runs belong unless told otherwise."}
+    )
     for name in _named(editor):
         Project.objects.get_or_create(name=name)
     for user in User.objects.filter(role__in=NEW_ROLE):

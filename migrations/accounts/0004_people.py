@@ -6,71 +6,94 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('accounts', '0003_roles_into_projects'),
-        ('auth', '0012_alter_user_first_name_max_length'),
+        ("accounts", "0003_roles_into_projects"),
+        ("auth", "0012_alter_user_first_name_max_length"),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='SocketTicket',
+            name="SocketTicket",
             fields=[
-                ('secret_hash', models.CharField(max_length=64, primary_key=True, serialize=False)),
-                ('expires_at', models.DateTimeField(db_index=True)),
+                ("secret_hash", models.CharField(max_length=64, primary_key=True, serialize=False)),
+                ("expires_at", models.DateTimeField(db_index=True)),
             ],
         ),
         migrations.AlterModelOptions(
-            name='user',
+            name="user",
             options={},
         ),
         migrations.AddField(
-            model_name='apitoken',
-            name='created_by',
-            field=models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL),
+            model_name="apitoken",
+            name="created_by",
+            field=models.ForeignKey(
+                null=True, on_delete=django.db.models.deletion.SET_NULL, related_name="+", to=settings.AUTH_USER_MODEL
+            ),
         ),
         migrations.AddField(
-            model_name='apitoken',
-            name='networks',
+            model_name="apitoken",
+            name="networks",
             field=models.JSONField(default=list),
         ),
         migrations.AddField(
-            model_name='apitoken',
-            name='projects',
+            model_name="apitoken",
+            name="projects",
             field=models.JSONField(default=list),
         ),
         migrations.AddField(
-            model_name='user',
-            name='density',
-            field=models.CharField(choices=[('comfortable', 'Comfortable'), ('dense', 'Dense')], default='comfortable', max_length=12),
+            model_name="user",
+            name="density",
+            field=models.CharField(
+                choices=[("comfortable", "Comfortable"), ("dense", "Dense")], default="comfortable", max_length=12
+            ),
         ),
         migrations.AddField(
-            model_name='user',
-            name='kind',
-            field=models.CharField(choices=[('person', 'Person'), ('service', 'Service account')], default='person', max_length=8),
+            model_name="user",
+            name="kind",
+            field=models.CharField(
+                choices=[("person", "Person"), ("service", "Service account")], default="person", max_length=8
+            ),
         ),
         migrations.AddField(
-            model_name='user',
-            name='letter_keys',
+            model_name="user",
+            name="letter_keys",
             field=models.BooleanField(default=True),
         ),
         migrations.AddField(
-            model_name='user',
-            name='project',
-            field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='service_accounts', to='accounts.project', to_field='name'),
+            model_name="user",
+            name="project",
+            field=models.ForeignKey(
+                blank=True,
+                null=True,
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="service_accounts",
+                to="accounts.project",
+                to_field="name",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='user',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('kind', 'person'), ('project', None)), models.Q(('kind', 'service'), ('project__isnull', False)), _connector='OR'), name='service_account_in_a_project'),
+            model_name="user",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("kind", "person"), ("project", None)),
+                    models.Q(("kind", "service"), ("project__isnull", False)),
+                    _connector="OR",
+                ),
+                name="service_account_in_a_project",
+            ),
         ),
         migrations.AddField(
-            model_name='socketticket',
-            name='token',
-            field=models.ForeignKey(null=True, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='accounts.apitoken'),
+            model_name="socketticket",
+            name="token",
+            field=models.ForeignKey(
+                null=True, on_delete=django.db.models.deletion.CASCADE, related_name="+", to="accounts.apitoken"
+            ),
         ),
         migrations.AddField(
-            model_name='socketticket',
-            name='user',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL),
+            model_name="socketticket",
+            name="user",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.CASCADE, related_name="+", to=settings.AUTH_USER_MODEL
+            ),
         ),
     ]

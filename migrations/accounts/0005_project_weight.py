@@ -4,19 +4,18 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('accounts', '0004_people'),
+        ("accounts", "0004_people"),
     ]
 
     operations = [
         migrations.AddField(
-            model_name='project',
-            name='weight',
+            model_name="project",
+            name="weight",
             field=models.FloatField(default=1.0),
         ),
         migrations.AddConstraint(
-            model_name='project',
-            constraint=models.CheckConstraint(condition=models.Q(('weight__gt', 0)), name='project_weight_positive'),
+            model_name="project",
+            constraint=models.CheckConstraint(condition=models.Q(("weight__gt", 0)), name="project_weight_positive"),
         ),
     ]

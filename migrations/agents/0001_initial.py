@@ -6,28 +6,44 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
-    dependencies = [
-    ]
+    dependencies = []
 
     operations = [
         migrations.CreateModel(
-            name='AgentDefinition',
+            name="AgentDefinition",
             fields=[
-                ('id', models.UUIDField(default=flexmarl.controlplane.common.ids.uuid7, editable=False, primary_key=True, serialize=False)),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('updated_at', models.DateTimeField(auto_now=True)),
-                ('version', models.PositiveIntegerField(default=1, editable=False)),
-                ('project', models.CharField(max_length=64)),
-                ('role', models.CharField(max_length=32)),
-                ('hue', models.PositiveSmallIntegerField(validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(8)])),
-                ('description', models.CharField(blank=True, max_length=300)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=flexmarl.controlplane.common.ids.uuid7,
+                        editable=False,
+                        primary_key=True,
+                        serialize=False,
+                    ),
+                ),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                ("updated_at", models.DateTimeField(auto_now=True)),
+                ("version", models.PositiveIntegerField(default=1, editable=False)),
+                ("project", models.CharField(max_length=64)),
+                ("role", models.CharField(max_length=32)),
+                (
+                    "hue",
+                    models.PositiveSmallIntegerField(
+                        validators=[
+                            django.core.validators.MinValueValidator(1),
+                            django.core.validators.MaxValueValidator(8),
+                        ]
+                    ),
+                ),
+                ("description", models.CharField(blank=True, max_length=300)),
             ],
             options={
-                'ordering': ['project', 'id'],
-                'constraints': [models.UniqueConstraint(fields=('project', 'role'), name='agent_role_once_per_project')],
+                "ordering": ["project", "id"],
+                "constraints": [
+                    models.UniqueConstraint(fields=("project", "role"), name="agent_role_once_per_project")
+                ],
             },
         ),
     ]

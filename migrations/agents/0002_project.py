@@ -5,16 +5,22 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('accounts', '0003_roles_into_projects'),
-        ('agents', '0001_initial'),
+        ("accounts", "0003_roles_into_projects"),
+        ("agents", "0001_initial"),
     ]
 
     operations = [
         migrations.AlterField(
-            model_name='agentdefinition',
-            name='project',
-            field=models.ForeignKey(db_column='project', default='default', on_delete=django.db.models.deletion.PROTECT, related_name='agents', to='accounts.project', to_field='name'),
+            model_name="agentdefinition",
+            name="project",
+            field=models.ForeignKey(
+                db_column="project",
+                default="default",
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="agents",
+                to="accounts.project",
+                to_field="name",
+            ),
         ),
     ]

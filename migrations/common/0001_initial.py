@@ -7,7 +7,6 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
@@ -16,41 +15,59 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
-            name='StoredAnswer',
+            name="StoredAnswer",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('owner', models.CharField(max_length=80)),
-                ('method', models.CharField(max_length=8)),
-                ('path', models.CharField(max_length=300)),
-                ('key', models.CharField(max_length=200)),
-                ('body_hash', models.CharField(max_length=64)),
-                ('status', models.PositiveSmallIntegerField()),
-                ('body', models.JSONField()),
-                ('headers', models.JSONField(default=dict)),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('expires_at', models.DateTimeField(db_index=True)),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("owner", models.CharField(max_length=80)),
+                ("method", models.CharField(max_length=8)),
+                ("path", models.CharField(max_length=300)),
+                ("key", models.CharField(max_length=200)),
+                ("body_hash", models.CharField(max_length=64)),
+                ("status", models.PositiveSmallIntegerField()),
+                ("body", models.JSONField()),
+                ("headers", models.JSONField(default=dict)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                ("expires_at", models.DateTimeField(db_index=True)),
             ],
             options={
-                'constraints': [models.UniqueConstraint(fields=('owner', 'method', 'path', 'key'), name='stored_answer_once')],
+                "constraints": [
+                    models.UniqueConstraint(fields=("owner", "method", "path", "key"), name="stored_answer_once")
+                ],
             },
         ),
         migrations.CreateModel(
-            name='AuditEntry',
+            name="AuditEntry",
             fields=[
-                ('id', models.UUIDField(default=flexmarl.controlplane.common.ids.uuid7, editable=False, primary_key=True, serialize=False)),
-                ('at', models.DateTimeField(auto_now_add=True)),
-                ('actor_name', models.CharField(max_length=150)),
-                ('request_id', models.CharField(blank=True, max_length=64)),
-                ('action', models.CharField(max_length=64)),
-                ('target_kind', models.CharField(max_length=32)),
-                ('target_id', models.CharField(max_length=80)),
-                ('target_name', models.CharField(blank=True, max_length=200)),
-                ('detail', models.JSONField(blank=True, default=dict)),
-                ('actor', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=flexmarl.controlplane.common.ids.uuid7,
+                        editable=False,
+                        primary_key=True,
+                        serialize=False,
+                    ),
+                ),
+                ("at", models.DateTimeField(auto_now_add=True)),
+                ("actor_name", models.CharField(max_length=150)),
+                ("request_id", models.CharField(blank=True, max_length=64)),
+                ("action", models.CharField(max_length=64)),
+                ("target_kind", models.CharField(max_length=32)),
+                ("target_id", models.CharField(max_length=80)),
+                ("target_name", models.CharField(blank=True, max_length=200)),
+                ("detail", models.JSONField(blank=True, default=dict)),
+                (
+                    "actor",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
             ],
             options={
-                'verbose_name_plural': 'audit entries',
-                'indexes': [models.Index(fields=['target_kind', 'target_id', 'id'], name='audit_target')],
+                "verbose_name_plural": "audit entries",
+                "indexes": [models.Index(fields=["target_kind", "target_id", "id"], name="audit_target")],
             },
         ),
     ]

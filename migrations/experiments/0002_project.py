@@ -5,16 +5,22 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('accounts', '0003_roles_into_projects'),
-        ('experiments', '0001_initial'),
+        ("accounts", "0003_roles_into_projects"),
+        ("experiments", "0001_initial"),
     ]
 
     operations = [
         migrations.AlterField(
-            model_name='experiment',
-            name='project',
-            field=models.ForeignKey(db_column='project', default='default', on_delete=django.db.models.deletion.PROTECT, related_name='experiments', to='accounts.project', to_field='name'),
+            model_name="experiment",
+            name="project",
+            field=models.ForeignKey(
+                db_column="project",
+                default="default",
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="experiments",
+                to="accounts.project",
+                to_field="name",
+            ),
         ),
     ]

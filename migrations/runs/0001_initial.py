@@ -8,165 +8,267 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
-        ('common', '0002_store_schema'),
-        ('experiments', '0001_initial'),
+        ("common", "0002_store_schema"),
+        ("experiments", "0001_initial"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
     operations = [
-        migrations.RunSQL('CREATE SEQUENCE runs_run_no_seq', 'DROP SEQUENCE runs_run_no_seq'),
+        migrations.RunSQL("CREATE SEQUENCE runs_run_no_seq", "DROP SEQUENCE runs_run_no_seq"),
         migrations.CreateModel(
-            name='Checkpoint',
+            name="Checkpoint",
             fields=[
-                ('pk', models.CompositePrimaryKey('run_id', 'label', 'step', blank=True, editable=False, primary_key=True, serialize=False)),
-                ('run_id', models.BigIntegerField()),
-                ('label', models.TextField()),
-                ('step', models.IntegerField()),
-                ('versions', models.JSONField()),
-                ('path', models.TextField()),
-                ('bytes', models.BigIntegerField()),
-                ('facts', models.JSONField()),
-                ('at', models.DateTimeField()),
+                (
+                    "pk",
+                    models.CompositePrimaryKey(
+                        "run_id", "label", "step", blank=True, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("run_id", models.BigIntegerField()),
+                ("label", models.TextField()),
+                ("step", models.IntegerField()),
+                ("versions", models.JSONField()),
+                ("path", models.TextField()),
+                ("bytes", models.BigIntegerField()),
+                ("facts", models.JSONField()),
+                ("at", models.DateTimeField()),
             ],
             options={
-                'db_table': 'store"."checkpoint',
-                'managed': False,
+                "db_table": 'store"."checkpoint',
+                "managed": False,
             },
         ),
         migrations.CreateModel(
-            name='Handled',
+            name="Handled",
             fields=[
-                ('pk', models.CompositePrimaryKey('run_id', 'producer_key', blank=True, editable=False, primary_key=True, serialize=False)),
-                ('run_id', models.BigIntegerField()),
-                ('producer_key', models.TextField()),
-                ('seq', models.BigIntegerField()),
+                (
+                    "pk",
+                    models.CompositePrimaryKey(
+                        "run_id", "producer_key", blank=True, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("run_id", models.BigIntegerField()),
+                ("producer_key", models.TextField()),
+                ("seq", models.BigIntegerField()),
             ],
             options={
-                'db_table': 'store"."handled',
-                'managed': False,
+                "db_table": 'store"."handled',
+                "managed": False,
             },
         ),
         migrations.CreateModel(
-            name='LoggedEvent',
+            name="LoggedEvent",
             fields=[
-                ('pk', models.CompositePrimaryKey('run_id', 'seq', blank=True, editable=False, primary_key=True, serialize=False)),
-                ('run_id', models.BigIntegerField()),
-                ('seq', models.BigIntegerField()),
-                ('kind', models.TextField()),
-                ('body', models.JSONField()),
-                ('at', models.DateTimeField()),
+                (
+                    "pk",
+                    models.CompositePrimaryKey(
+                        "run_id", "seq", blank=True, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("run_id", models.BigIntegerField()),
+                ("seq", models.BigIntegerField()),
+                ("kind", models.TextField()),
+                ("body", models.JSONField()),
+                ("at", models.DateTimeField()),
             ],
             options={
-                'db_table': 'store"."event',
-                'managed': False,
+                "db_table": 'store"."event',
+                "managed": False,
             },
         ),
         migrations.CreateModel(
-            name='Note',
+            name="Note",
             fields=[
-                ('pk', models.CompositePrimaryKey('run_id', 'seq', 'ord', blank=True, editable=False, primary_key=True, serialize=False)),
-                ('run_id', models.BigIntegerField()),
-                ('seq', models.BigIntegerField()),
-                ('ord', models.IntegerField()),
-                ('level', models.TextField()),
-                ('actor', models.TextField()),
-                ('target', models.TextField()),
-                ('text', models.TextField()),
-                ('at', models.DateTimeField()),
+                (
+                    "pk",
+                    models.CompositePrimaryKey(
+                        "run_id", "seq", "ord", blank=True, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("run_id", models.BigIntegerField()),
+                ("seq", models.BigIntegerField()),
+                ("ord", models.IntegerField()),
+                ("level", models.TextField()),
+                ("actor", models.TextField()),
+                ("target", models.TextField()),
+                ("text", models.TextField()),
+                ("at", models.DateTimeField()),
             ],
             options={
-                'db_table': 'store"."note',
-                'managed': False,
+                "db_table": 'store"."note',
+                "managed": False,
             },
         ),
         migrations.CreateModel(
-            name='PolicyVersion',
+            name="PolicyVersion",
             fields=[
-                ('pk', models.CompositePrimaryKey('run_id', 'policy', 'version', blank=True, editable=False, primary_key=True, serialize=False)),
-                ('run_id', models.BigIntegerField()),
-                ('policy', models.TextField()),
-                ('version', models.IntegerField()),
-                ('parent', models.IntegerField(null=True)),
-                ('digest', models.TextField()),
-                ('facts', models.JSONField()),
-                ('at', models.DateTimeField()),
+                (
+                    "pk",
+                    models.CompositePrimaryKey(
+                        "run_id", "policy", "version", blank=True, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("run_id", models.BigIntegerField()),
+                ("policy", models.TextField()),
+                ("version", models.IntegerField()),
+                ("parent", models.IntegerField(null=True)),
+                ("digest", models.TextField()),
+                ("facts", models.JSONField()),
+                ("at", models.DateTimeField()),
             ],
             options={
-                'db_table': 'store"."policy_version',
-                'managed': False,
+                "db_table": 'store"."policy_version',
+                "managed": False,
             },
         ),
         migrations.CreateModel(
-            name='Run',
+            name="Run",
             fields=[
-                ('id', models.UUIDField(default=flexmarl.controlplane.common.ids.uuid7, editable=False, primary_key=True, serialize=False)),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('updated_at', models.DateTimeField(auto_now=True)),
-                ('version', models.PositiveIntegerField(default=1, editable=False)),
-                ('no', models.BigIntegerField(db_default=models.Func(models.Value('runs_run_no_seq'), function='nextval', output_field=models.BigIntegerField()), editable=False, unique=True)),
-                ('key', models.CharField(editable=False, max_length=64, unique=True)),
-                ('project', models.CharField(default='default', max_length=64)),
-                ('name', models.CharField(max_length=64)),
-                ('preset', models.CharField(max_length=64)),
-                ('template', models.CharField(blank=True, max_length=64)),
-                ('environment', models.CharField(max_length=32)),
-                ('seed', models.BigIntegerField()),
-                ('spec', models.JSONField()),
-                ('sources', models.JSONField(default=dict)),
-                ('note', models.TextField(blank=True)),
-                ('experiment', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='runs', to='experiments.experiment')),
-                ('owner', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='runs', to=settings.AUTH_USER_MODEL)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=flexmarl.controlplane.common.ids.uuid7,
+                        editable=False,
+                        primary_key=True,
+                        serialize=False,
+                    ),
+                ),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                ("updated_at", models.DateTimeField(auto_now=True)),
+                ("version", models.PositiveIntegerField(default=1, editable=False)),
+                (
+                    "no",
+                    models.BigIntegerField(
+                        db_default=models.Func(
+                            models.Value("runs_run_no_seq"), function="nextval", output_field=models.BigIntegerField()
+                        ),
+                        editable=False,
+                        unique=True,
+                    ),
+                ),
+                ("key", models.CharField(editable=False, max_length=64, unique=True)),
+                ("project", models.CharField(default="default", max_length=64)),
+                ("name", models.CharField(max_length=64)),
+                ("preset", models.CharField(max_length=64)),
+                ("template", models.CharField(blank=True, max_length=64)),
+                ("environment", models.CharField(max_length=32)),
+                ("seed", models.BigIntegerField()),
+                ("spec", models.JSONField()),
+                ("sources", models.JSONField(default=dict)),
+                ("note", models.TextField(blank=True)),
+                (
+                    "experiment",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="runs",
+                        to="experiments.experiment",
+                    ),
+                ),
+                (
+                    "owner",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="runs",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
             ],
             options={
-                'ordering': ['-id'],
+                "ordering": ["-id"],
             },
         ),
         migrations.CreateModel(
-            name='RunState',
+            name="RunState",
             fields=[
-                ('run', models.OneToOneField(db_column='run_id', db_constraint=False, on_delete=django.db.models.deletion.DO_NOTHING, primary_key=True, related_name='state', serialize=False, to='runs.run', to_field='no')),
-                ('status', models.TextField()),
-                ('reason', models.TextField()),
-                ('reason_text', models.TextField()),
-                ('status_since', models.DateTimeField()),
-                ('pending_verb', models.TextField()),
-                ('epoch', models.IntegerField()),
-                ('seq', models.BigIntegerField()),
-                ('step', models.IntegerField()),
-                ('progress', models.JSONField()),
-                ('started_at', models.DateTimeField(null=True)),
-                ('finished_at', models.DateTimeField(null=True)),
+                (
+                    "run",
+                    models.OneToOneField(
+                        db_column="run_id",
+                        db_constraint=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        primary_key=True,
+                        related_name="state",
+                        serialize=False,
+                        to="runs.run",
+                        to_field="no",
+                    ),
+                ),
+                ("status", models.TextField()),
+                ("reason", models.TextField()),
+                ("reason_text", models.TextField()),
+                ("status_since", models.DateTimeField()),
+                ("pending_verb", models.TextField()),
+                ("epoch", models.IntegerField()),
+                ("seq", models.BigIntegerField()),
+                ("step", models.IntegerField()),
+                ("progress", models.JSONField()),
+                ("started_at", models.DateTimeField(null=True)),
+                ("finished_at", models.DateTimeField(null=True)),
             ],
             options={
-                'db_table': 'store"."run_state',
-                'managed': False,
+                "db_table": 'store"."run_state',
+                "managed": False,
             },
         ),
         migrations.CreateModel(
-            name='Operation',
+            name="Operation",
             fields=[
-                ('id', models.UUIDField(default=flexmarl.controlplane.common.ids.uuid7, editable=False, primary_key=True, serialize=False)),
-                ('verb', models.CharField(choices=[('start', 'start'), ('pause', 'pause'), ('resume', 'resume'), ('stop', 'stop'), ('kill', 'kill')], max_length=8)),
-                ('reason', models.CharField(blank=True, max_length=300)),
-                ('request_id', models.CharField(blank=True, max_length=64)),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('actor', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('run', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='operations', to='runs.run')),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=flexmarl.controlplane.common.ids.uuid7,
+                        editable=False,
+                        primary_key=True,
+                        serialize=False,
+                    ),
+                ),
+                (
+                    "verb",
+                    models.CharField(
+                        choices=[
+                            ("start", "start"),
+                            ("pause", "pause"),
+                            ("resume", "resume"),
+                            ("stop", "stop"),
+                            ("kill", "kill"),
+                        ],
+                        max_length=8,
+                    ),
+                ),
+                ("reason", models.CharField(blank=True, max_length=300)),
+                ("request_id", models.CharField(blank=True, max_length=64)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                (
+                    "actor",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "run",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="operations", to="runs.run"
+                    ),
+                ),
             ],
             options={
-                'ordering': ['-id'],
+                "ordering": ["-id"],
             },
         ),
         migrations.AddIndex(
-            model_name='run',
-            index=models.Index(django.db.models.functions.text.Lower('name'), name='run_name_lower'),
+            model_name="run",
+            index=models.Index(django.db.models.functions.text.Lower("name"), name="run_name_lower"),
         ),
         migrations.AddIndex(
-            model_name='run',
-            index=models.Index(fields=['owner', 'id'], name='run_owner'),
+            model_name="run",
+            index=models.Index(fields=["owner", "id"], name="run_owner"),
         ),
     ]

@@ -9,83 +9,111 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('accounts', '0003_roles_into_projects'),
-        ('experiments', '0002_project'),
-        ('runs', '0002_project'),
+        ("accounts", "0003_roles_into_projects"),
+        ("experiments", "0002_project"),
+        ("runs", "0002_project"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='SavedView',
+            name="SavedView",
             fields=[
-                ('id', models.UUIDField(default=flexmarl.controlplane.common.ids.uuid7, editable=False, primary_key=True, serialize=False)),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('updated_at', models.DateTimeField(auto_now=True)),
-                ('version', models.PositiveIntegerField(default=1, editable=False)),
-                ('page', models.CharField(max_length=32)),
-                ('name', models.CharField(max_length=40)),
-                ('query', models.CharField(blank=True, max_length=2000)),
-                ('shared', models.BooleanField(default=False)),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=flexmarl.controlplane.common.ids.uuid7,
+                        editable=False,
+                        primary_key=True,
+                        serialize=False,
+                    ),
+                ),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                ("updated_at", models.DateTimeField(auto_now=True)),
+                ("version", models.PositiveIntegerField(default=1, editable=False)),
+                ("page", models.CharField(max_length=32)),
+                ("name", models.CharField(max_length=40)),
+                ("query", models.CharField(blank=True, max_length=2000)),
+                ("shared", models.BooleanField(default=False)),
             ],
             options={
-                'ordering': ['id'],
+                "ordering": ["id"],
             },
         ),
         migrations.AddField(
-            model_name='run',
-            name='archived_at',
+            model_name="run",
+            name="archived_at",
             field=models.DateTimeField(editable=False, null=True),
         ),
         migrations.AddField(
-            model_name='run',
-            name='external_id',
+            model_name="run",
+            name="external_id",
             field=models.CharField(blank=True, editable=False, max_length=120),
         ),
         migrations.AddField(
-            model_name='run',
-            name='parent',
-            field=models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='copies', to='runs.run'),
+            model_name="run",
+            name="parent",
+            field=models.ForeignKey(
+                null=True, on_delete=django.db.models.deletion.SET_NULL, related_name="copies", to="runs.run"
+            ),
         ),
         migrations.AddField(
-            model_name='run',
-            name='tags',
-            field=django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=32), blank=True, default=list, size=None),
+            model_name="run",
+            name="tags",
+            field=django.contrib.postgres.fields.ArrayField(
+                base_field=models.CharField(max_length=32), blank=True, default=list, size=None
+            ),
         ),
         migrations.AddIndex(
-            model_name='run',
-            index=models.Index(fields=['project', '-id'], name='run_project'),
+            model_name="run",
+            index=models.Index(fields=["project", "-id"], name="run_project"),
         ),
         migrations.AddIndex(
-            model_name='run',
-            index=models.Index(fields=['-updated_at', '-id'], name='run_updated'),
+            model_name="run",
+            index=models.Index(fields=["-updated_at", "-id"], name="run_updated"),
         ),
         migrations.AddIndex(
-            model_name='run',
-            index=django.contrib.postgres.indexes.GinIndex(fields=['tags'], name='run_tags'),
+            model_name="run",
+            index=django.contrib.postgres.indexes.GinIndex(fields=["tags"], name="run_tags"),
         ),
         migrations.AddIndex(
-            model_name='run',
-            index=django.contrib.postgres.indexes.GinIndex(fields=['spec'], name='run_spec', opclasses=['jsonb_path_ops']),
+            model_name="run",
+            index=django.contrib.postgres.indexes.GinIndex(
+                fields=["spec"], name="run_spec", opclasses=["jsonb_path_ops"]
+            ),
         ),
         migrations.AddConstraint(
-            model_name='run',
-            constraint=models.UniqueConstraint(condition=models.Q(('external_id', ''), _negated=True), fields=('project', 'external_id'), name='external_id_once'),
+            model_name="run",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("external_id", ""), _negated=True),
+                fields=("project", "external_id"),
+                name="external_id_once",
+            ),
         ),
         migrations.AddField(
-            model_name='savedview',
-            name='owner',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='saved_views', to=settings.AUTH_USER_MODEL),
+            model_name="savedview",
+            name="owner",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.CASCADE, related_name="saved_views", to=settings.AUTH_USER_MODEL
+            ),
         ),
         migrations.AddField(
-            model_name='savedview',
-            name='project',
-            field=models.ForeignKey(db_column='project', default='default', on_delete=django.db.models.deletion.CASCADE, related_name='saved_views', to='accounts.project', to_field='name'),
+            model_name="savedview",
+            name="project",
+            field=models.ForeignKey(
+                db_column="project",
+                default="default",
+                on_delete=django.db.models.deletion.CASCADE,
+                related_name="saved_views",
+                to="accounts.project",
+                to_field="name",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='savedview',
-            constraint=models.UniqueConstraint(fields=('owner', 'project', 'page', 'name'), name='saved_view_name_once'),
+            model_name="savedview",
+            constraint=models.UniqueConstraint(
+                fields=("owner", "project", "page", "name"), name="saved_view_name_once"
+            ),
         ),
     ]

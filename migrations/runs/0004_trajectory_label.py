@@ -7,33 +7,57 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('runs', '0003_marks'),
+        ("runs", "0003_marks"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='TrajectoryLabel',
+            name="TrajectoryLabel",
             fields=[
-                ('id', models.UUIDField(default=flexmarl.controlplane.common.ids.uuid7, editable=False, primary_key=True, serialize=False)),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('updated_at', models.DateTimeField(auto_now=True)),
-                ('version', models.PositiveIntegerField(default=1, editable=False)),
-                ('draw', models.IntegerField()),
-                ('member', models.IntegerField()),
-                ('attempt', models.IntegerField()),
-                ('label', models.CharField(max_length=32)),
-                ('comment', models.CharField(blank=True, max_length=2000)),
-                ('author_name', models.CharField(max_length=150)),
-                ('author', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('run', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='labels', to='runs.run')),
+                (
+                    "id",
+                    models.UUIDField(
+                        default=flexmarl.controlplane.common.ids.uuid7,
+                        editable=False,
+                        primary_key=True,
+                        serialize=False,
+                    ),
+                ),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                ("updated_at", models.DateTimeField(auto_now=True)),
+                ("version", models.PositiveIntegerField(default=1, editable=False)),
+                ("draw", models.IntegerField()),
+                ("member", models.IntegerField()),
+                ("attempt", models.IntegerField()),
+                ("label", models.CharField(max_length=32)),
+                ("comment", models.CharField(blank=True, max_length=2000)),
+                ("author_name", models.CharField(max_length=150)),
+                (
+                    "author",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "run",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="labels", to="runs.run"
+                    ),
+                ),
             ],
             options={
-                'ordering': ['id'],
-                'indexes': [models.Index(fields=['run', 'label', 'draw'], name='trajectory_label_word')],
-                'constraints': [models.UniqueConstraint(fields=('run', 'draw', 'member', 'attempt', 'author_name'), name='trajectory_label_once')],
+                "ordering": ["id"],
+                "indexes": [models.Index(fields=["run", "label", "draw"], name="trajectory_label_word")],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("run", "draw", "member", "attempt", "author_name"), name="trajectory_label_once"
+                    )
+                ],
             },
         ),
     ]

@@ -46,7 +46,12 @@ def overview(request: HttpRequest, key: str) -> HttpResponse:
     return show(
         request,
         "webui/run_overview.html",
-        {**context, **summary(context["found"], context["run"], context["leases"]), **switches(request)},
+        {
+            **context,
+            **summary(context["found"], context["run"], context["leases"]),
+            **switches(request),
+            "planned": words.planned(telemetry.planned(context["found"])),
+        },
     )
 
 

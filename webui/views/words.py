@@ -171,3 +171,35 @@ def account(chart: Timeline, agents: list[Mapping[str, Any]]) -> dict[str, Any]:
         )
         left += share
     return {"rows": rows, "parts": parts, "idle_share": chart.idle / held, "held": chart.held, "any": bool(chart.held)}
+
+
+def planned(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """What was predicted of a run beside what it takes, as rows of words; None when no plan predicted it."""
+    if found is None:
+        return None
+    titles = {
+        "step_s": ("Time per step", duration),
+        "utilisation.engine": ("Engines at work", _share),
+        "utilisation.trainer": ("Trainers at work", _share),
+        "hours": ("Whole run", lambda hours: duration(3600.0 * hours)),
+    }
+    rows = [
+        {
+            "title": title,
+            "range": f"{write(row['low'])} to {write(row['high'])}",
+            "likely": write(row["likely"]),
+            "actual": write(row["actual"]),
+            "within": row["within"],
+        }
+        for row in found["compared"]
+        for title, write in [titles[row["name"]]]
+    ]
+    actual = found["actual"]
+    basis = (
+        f"{plural(actual['steps'], 'step')} behind the first" if actual else "They stand here after the second step."
+    )
+    return {"rows": rows, "basis": basis, "why": found["predicted"]["why"]}
+
+
+def _share(share: float) -> str:
+    return f"{number(100 * share, 0 if share >= 0.1 else 1)} %"

@@ -178,7 +178,7 @@ class NodeAgent:
             return  # it just died, or is too busy to answer now
         if not closed:
             return
-        rows = [BusyInterval(i.ord, i.phase, i.policy, i.t0, i.t1, i.tokens, i.bytes) for i in closed]
+        rows = [BusyInterval(*msgspec.structs.astuple(i)) for i in closed]
         await self._store(
             lambda conn: intervals.put(
                 conn, child.run_id, child.lease_id, child.device_id, incarnation=child.incarnation, rows=rows

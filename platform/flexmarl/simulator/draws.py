@@ -18,7 +18,7 @@ Keys = NDArray[np.uint64]
 Asked = tuple[str, int, float, int]
 """(role, its turn in the episode, prompt tokens, reply tokens)"""
 
-ROUNDS, ENVIRONMENT, REWARD, FAILS, SCORE, TWIN, SLOW, AGAIN = range(1, 9)
+ROUNDS, ENVIRONMENT, REWARD, FAILS, SCORE, TWIN, SLOW, AGAIN, LASTS = range(1, 10)
 _AHEAD = 256
 """Episodes drawn at a time."""
 _MASK = (1 << 64) - 1
@@ -234,8 +234,17 @@ class Scripts(Draws[Script]):
         turns = list(zip(roles, all_.numbers.tolist(), all_.prompts.tolist(), replies, strict=True))
         waits, ends = all_.waits.tolist(), np.cumsum(all_.counts).tolist()
         behind = np.cumsum(all_.stages).tolist()
-        spans = zip(keys.tolist(), [0, *ends], ends, [0, *behind], behind, self._ends(keys), strict=False)
+        begun, over = [0, *behind], self._over(keys, behind)
+        spans = zip(keys.tolist(), [0, *ends], ends, begun, over, self._ends(keys), strict=False)
         return [Script(key, iter(turns[a:b]), waits[i:j], *last) for key, a, b, i, j, last in spans]
+
+    def _over(self, keys: Keys, behind: list[int]) -> list[int]:
+        """Return where the stages of each episode end, some of them before all of its rounds are over."""
+        lasts = self._workload.lasts
+        if lasts is None:
+            return behind
+        drawn = np.maximum(1, np.rint(values(lasts, mixed(keys, LASTS)))).astype(np.int64).tolist()
+        return [min(end, begun + most) for begun, end, most in zip([0, *behind], behind, drawn, strict=False)]
 
 
 class Sheets(Draws[Sheet]):

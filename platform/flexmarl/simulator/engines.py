@@ -174,9 +174,9 @@ class Batch:
 class Busy:
     """The intervals in which an engine generates."""
 
-    def __init__(self, trace: Trace, lease_id: int) -> None:
+    def __init__(self, trace: Trace, lease_id: int, held: Holdings) -> None:
         self.generates = False
-        self._trace, self._lease_id = trace, lease_id
+        self._trace, self._lease_id, self._held = trace, lease_id, held
         self._open = 0
         self._tokens = 0.0
 
@@ -184,7 +184,9 @@ class Busy:
         """Begin or end an interval."""
         self.generates = not self.generates
         if self.generates:
-            self._open, self._tokens = self._trace.begin(self._lease_id, "rollout", now), tokens
+            names = self._held.newest
+            policy = next(iter(names)) if len(names) == 1 else ""  # of several, nobody could say whose it is
+            self._open, self._tokens = self._trace.begin(self._lease_id, "rollout", now, policy), tokens
         else:
             self._trace.end(self._open, now, tokens - self._tokens)
 
@@ -201,7 +203,7 @@ class Engine:
         self._queue: deque[Turn] = deque()
         self._prompts: dict[int, Turn] = {}
         self._batch = Batch(model)
-        self._busy = Busy(trace, lease_id)
+        self._busy = Busy(trace, lease_id, self.held)
         self._cells = 0.0
         self._prompts_until = 0.0
 

@@ -36,7 +36,10 @@ class Watch:
     cluster: Cluster
     facts: list[tuple[float, e.Event]] = field(default_factory=list)
     commands: dict[int, NumberedCommand] = field(default_factory=dict)
-    void: set[int] = field(default_factory=set)
+    decided: dict[int, float] = field(default_factory=dict)
+    """Command -> when it was decided."""
+    void: dict[int, float] = field(default_factory=dict)
+    """Command -> when it was made void."""
     turns: dict[int, Turn] = field(default_factory=dict)
 
     @classmethod
@@ -50,7 +53,8 @@ class Watch:
     def _heard(self, now: float, fact: e.Event, decision: Decision) -> None:
         self.facts.append((now, fact))
         self.commands.update((numbered.no, numbered) for numbered in decision.commands)
-        self.void.update(decision.void)
+        self.decided.update((numbered.no, now) for numbered in decision.commands)
+        self.void.update((no, now) for no in decision.void)
 
     def _asked(self, turn: Turn) -> None:
         self.turns[id(turn)] = turn
@@ -201,7 +205,7 @@ def _trained(watch: Watch) -> list[tuple[str, int]]:
 
 def commands_are_carried_out_or_void(watch: Watch) -> Iterator[str]:
     """A command was answered, is void, or somebody is still at it and the core waits for the answer."""
-    answered = {_answer(fact) for _, fact in watch.facts}
+    answered = {answered_by(fact) for _, fact in watch.facts}
     waited_for = {command.no for command in watch.cluster.driver.core.state.outstanding.values()}
     played = {(f.command_no, f.draw) for _, f in watch.facts if isinstance(f, e.GroupSettled)}
     for no, numbered in watch.commands.items():
@@ -212,14 +216,14 @@ def commands_are_carried_out_or_void(watch: Watch) -> Iterator[str]:
             missing = [order.draw for order in command.groups if (no, order.draw) not in played]
             if missing:
                 yield f"command {no} is to play draw {missing[0]}: nobody waits for it, and it never settled"
-        elif (key := _asks(no, command)) is not None and key not in answered:
+        elif (key := asked_by(no, command)) is not None and key not in answered:
             yield f"command {no} ({command.kind}) was neither carried out nor made void, and nobody waits for it"
 
 
 Key = tuple[str, object, object]
 
 
-def _asks(no: int, command: c.Command) -> Key | None:
+def asked_by(no: int, command: c.Command) -> Key | None:
     """Return what would answer a command; None for those that are done as soon as they are decided or that end late."""
     match command:
         case c.RequestDevices() | c.LoadWeights() | c.UnloadPolicy() | c.SuspendPolicy() | c.SleepEngine():
@@ -249,7 +253,8 @@ _BY_NUMBER: dict[type[e.Event], str] = {
 """Facts that name the command they answer."""
 
 
-def _answer(fact: e.Event) -> Key | None:
+def answered_by(fact: e.Event) -> Key | None:
+    """Return what a fact answers, None when it is no answer."""
     kind = _BY_NUMBER.get(type(fact))
     if kind is not None:
         return kind, vars(fact)["command_no"], 0

@@ -23,6 +23,7 @@ from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.draws import FAILS, Draws, Script, Sheet
 from flexmarl.simulator.engines import Turn
 from flexmarl.simulator.fleet import Fleet
+from flexmarl.simulator.hands import Hands
 from flexmarl.simulator.recorded import RecordedDraws, scripts_of
 from flexmarl.simulator.scenario import Scenario, Workload
 from flexmarl.simulator.together import Together
@@ -123,6 +124,7 @@ class Playing:
         self._groups: dict[int, list[Group]] = {}
         self._starved: dict[str, list[Turn]] = {}
         """Policy -> turns whose weights no engine holds."""
+        self._hands = Hands(clock, scenario.machine.delays)
         self._places = Places(spec.mechanisms.parallel.episodes)
 
     def play(self, no: int, command: c.PlayGroups) -> None:
@@ -229,13 +231,21 @@ class Playing:
                 policy, command.pins[policy], command.follows.get(policy, ""), prompt, reply, self._answered,
                 episode=episode, role=role, number=number,
             )  # fmt: skip
-        route, turns = self._route, list(asked.values())
-        at_once = self._scenario.spec.mechanisms.parallel.agents
+        if self._hands.busy:
+            self._hands.take(episode.script.key, len(asked), partial(self._send, episode))
+        else:
+            self._send(episode)
+
+    def _send(self, episode: Episode) -> None:
+        """Let the turns of a stage find their engines."""
+        if episode.over:
+            return
+        turns, at_once = list(episode.asked.values()), self._scenario.spec.mechanisms.parallel.agents
         if at_once is not None:
             episode.held.extend(turns[at_once:])
             del turns[at_once:]
         for turn in turns:
-            route(turn)
+            self._route(turn)
 
     def _route(self, turn: Turn) -> None:
         if not self.engines.send(turn):

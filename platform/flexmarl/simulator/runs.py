@@ -72,7 +72,8 @@ def shortened(scenario: Scenario, further: int = 0) -> Scenario:
     """Let the run end after its steps and some further ones, without any other budget."""
     spec, steps = scenario.spec, scenario.warm_up + scenario.steps + further
     budget = spec.budget.model_copy(update={"train_steps": steps, "seconds": None, "target": None})
-    evaluation = spec.evaluation.model_copy(update={"every_steps": steps + 1, "tasks": 1})
+    played = {} if scenario.evaluates else {"every_steps": steps + 1, "tasks": 1}
+    evaluation = spec.evaluation.model_copy(update=played)
     return scenario.model_copy(update={"spec": spec.model_copy(update={"budget": budget, "evaluation": evaluation})})
 
 

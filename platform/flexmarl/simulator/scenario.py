@@ -72,6 +72,8 @@ class Workload(Strict):
     """Of one round, in order; a stage waits for the one before."""
     rounds: Amount = Spread(mean=1)
     """Rounds of an episode."""
+    lasts: Amount | None = None
+    """Stages of an episode that may end before all of its rounds are over; absent: none does."""
     roles: dict[Name, RoleLoad] = {}
     """Roles that differ from `each`."""
     each: RoleLoad = RoleLoad()
@@ -145,6 +147,12 @@ class Delays(Strict):
     """From a decision to a rollout worker that begins with it."""
     start: float = Field(default=5.0, ge=0.0)
     """To start a child."""
+    turn: float = Field(default=0.0, ge=0.0)
+    """A rollout worker's work on one turn; turns that come meanwhile wait, and are done and sent off together."""
+    workers: int = Field(default=1, ge=1)
+    """Rollout workers among which the episodes are shared out."""
+    carry: float = Field(default=0.0, ge=0.0)
+    """A node's work around each command of a trainer, which waits meanwhile: rows in, the result stored."""
 
 
 class Machine(Strict):
@@ -180,6 +188,8 @@ class Scenario(Strict):
     """Train steps that are counted."""
     warm_up: int = Field(default=1, ge=0)
     """Train steps before these."""
+    evaluates: bool = False
+    """The specification's evaluations are played too."""
     seed: int = Field(default=0, ge=0, lt=1 << 63)
     granularity: Literal["turn", "episode"] = "turn"
     """What is an event: the beginning and end of each `turn`, at each engine; or the end of an `episode`, whose turns
@@ -214,6 +224,8 @@ class Scenario(Strict):
     def _turns_are_events(self) -> "Scenario":
         if self.granularity == "episode" and self.spec.mechanisms.parallel.turns == "together":
             raise ValueError("turns that are taken together are no events of granularity episode: set turn")
+        if self.granularity == "episode" and (self.workload.lasts is not None or self.machine.delays.turn):
+            raise ValueError("workload.lasts and machine.delays.turn are of turns: set granularity turn, or leave them")
         return self
 
 

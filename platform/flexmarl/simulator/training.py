@@ -7,6 +7,7 @@ when every rank has joined.
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -124,9 +125,22 @@ class Training:
                 lane.lease_id,
             )
             shown = ranks if kind in ("train", "step") else (lane.lease_id,)
-            intervals = [self._trace.begin(lease, kind, now, policy) for lease in shown]
-            lane.running = Running(no, order, now, ranks, intervals)
-            self._clock.after(self.takes(ranks, seconds), self._done, lane, lane.running)
+            lane.running = Running(no, order, now, ranks, [])
+            begin = partial(self._begin, lane, lane.running, seconds, kind, policy, shown)
+            if self._machine.delays.carry:
+                self._clock.after(self._machine.delays.carry, begin)
+            else:
+                begin()
+
+    def _begin(
+        self, lane: Lane, running: Running, seconds: float, kind: Kind, policy: str, shown: tuple[int, ...]
+    ) -> None:
+        """Let what has been carried to a trainer be worked on."""
+        if lane.running is not running:
+            return  # it broke off
+        running.began = self._clock.now
+        running.intervals += [self._trace.begin(lease, kind, running.began, policy) for lease in shown]
+        self._clock.after(self.takes(running.ranks, seconds), self._done, lane, running)
 
     def _done(self, lane: Lane, running: Running) -> None:
         if lane.running is not running:

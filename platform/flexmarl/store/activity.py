@@ -170,6 +170,18 @@ def step_window(conn: Connection, run_id: int, step: int) -> tuple[float, float]
     return None if row is None else (float(row[0]), float(row[1]))
 
 
+def served_steps(conn: Connection, run_id: int) -> tuple[float, float, int] | None:
+    """Return when the first and the newest of a run's train steps were served, and how many lie between them."""
+    row = conn.execute(
+        """
+        SELECT extract(epoch FROM min(at))::float8, extract(epoch FROM max(at))::float8, count(*)::int - 1
+        FROM store.metric WHERE run_id = %s AND name = 'time/step' AND agent = '' AND stat = 'mean'
+        """,
+        [run_id],
+    ).fetchone()
+    return None if row is None or row[2] < 1 else (float(row[0]), float(row[1]), int(row[2]))
+
+
 def steps_between(conn: Connection, run_id: int, since: float, until: float) -> list[tuple[int, float, float]]:
     """List (step, begin, end) of the finished steps that touch a window."""
     rows = conn.execute(

@@ -21,6 +21,10 @@ class BusyInterval:
     tokens: int = 0
     bytes: int = 0
     """What was moved: the length of a suspended state."""
+    steps: int = 0
+    """Decode steps of an engine."""
+    prompts: int = 0
+    """Prompt tokens that an engine was handed before one of these steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +58,17 @@ def put(
     conn.execute(
         """
         INSERT INTO store.interval (lease_id, incarnation, ord, run_id, device_id, phase, policy, t0, t1, tokens,
-          bytes)
-        SELECT %s, %s, i.ord, %s, %s, i.phase, i.policy, i.t0, i.t1, i.tokens, i.bytes
-        FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::float8[], %s::float8[], %s::bigint[], %s::bigint[])
-          AS i(ord, phase, policy, t0, t1, tokens, bytes)
+          bytes, steps, prompts)
+        SELECT %s, %s, i.ord, %s, %s, i.phase, i.policy, i.t0, i.t1, i.tokens, i.bytes, i.steps, i.prompts
+        FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::float8[], %s::float8[], %s::bigint[], %s::bigint[],
+            %s::int[], %s::bigint[])
+          AS i(ord, phase, policy, t0, t1, tokens, bytes, steps, prompts)
         ON CONFLICT DO NOTHING
         """,
         [
             lease_id, incarnation, run_id, device_id, [r.ord for r in rows], [r.phase for r in rows],
             [r.policy for r in rows], [r.t0 for r in rows], [r.t1 for r in rows], [r.tokens for r in rows],
-            [r.bytes for r in rows],
+            [r.bytes for r in rows], [r.steps for r in rows], [r.prompts for r in rows],
         ],
     )  # fmt: skip
 
@@ -94,6 +99,28 @@ def busy(conn: Connection, run_id: int, since: float) -> list[Busy]:
         {"run": run_id, "since": since},
     ).fetchall()
     return [Busy(*row) for row in rows]
+
+
+def worked(conn: Connection, run_id: int, since: float, until: float) -> dict[str, tuple[float, float]]:
+    """Return what a run's engines and trainers held and worked in a window: use -> (seconds held, seconds at work).
+
+    Work is to generate, gradients and optimizer steps; of one child these never overlap.
+    """
+    rows = conn.execute(
+        """
+        SELECT l.use,
+          sum(greatest(0, least(coalesce(extract(epoch FROM l.ended_at), %(until)s), %(until)s)
+            - greatest(extract(epoch FROM l.granted_at), %(since)s)))::float8,
+          sum(coalesce(w.seconds, 0))::float8
+        FROM store.lease l LEFT JOIN LATERAL (
+          SELECT sum(least(i.t1, %(until)s) - greatest(i.t0, %(since)s)) AS seconds FROM store.interval i
+          WHERE i.run_id = l.run_id AND i.lease_id = l.id AND i.t1 > %(since)s AND i.t0 < %(until)s
+            AND i.phase IN ('rollout', 'train', 'step')) w ON true
+        WHERE l.run_id = %(run)s GROUP BY l.use
+        """,
+        {"run": run_id, "since": since, "until": until},
+    ).fetchall()
+    return {str(use): (float(held), float(busy)) for use, held, busy in rows}
 
 
 def newest_ord(conn: Connection, lease_id: int, incarnation: str) -> int:

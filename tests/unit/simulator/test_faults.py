@@ -80,6 +80,18 @@ def test_what_an_accumulator_held_is_computed_again():
     assert lost.tokens == whole.tokens
 
 
+def test_a_gang_breaks_off_with_the_rank_that_it_lost_and_is_formed_anew():
+    """Two ranks need 10 s for both rows. One is lost after 4 s; it starts, both are bound, all begins anew."""
+    gang = {"resources": {"rollout_devices": 2, "training_devices": 2}, "policies": {"solver": {"devices": 2}}}
+    whole = played(spec=gang)
+    lost = played(spec=gang, children=[{"at": READY + 0.5 + 14, "device": 3}])
+    form_and_swap = 0.5 + 5
+    assert ends(lost)[0] == pytest.approx(ends(whole)[0] + 4 + RESTART_S + 5 + form_and_swap)
+    assert lost.tokens == whole.tokens
+    broken = [i for i in lost.intervals if i.kind == "train" and i.ended == pytest.approx(READY + 14.5)]
+    assert len(broken) == 2, "neither rank goes on"
+
+
 def test_a_host_that_goes_is_replaced_after_the_declared_delay():
     """Both engines are on it: nobody decodes from its loss until new devices came, started and loaded."""
     gone = {"node_devices": 2, "nodes": [{"at": READY + 4, "node": 0}], "detect": 5, "declare": 30, "replace": 100}

@@ -10,13 +10,14 @@ def test_alternating_steps_become_one_interval_per_policy_with_exact_totals() ->
     log = IntervalLog()
     busy = BusyTime(log)
     now = 100.0
-    for _ in range(20):
-        busy.add("a", now, now + 0.003, 5)
-        busy.add("b", now + 0.003, now + 0.004, 2)
+    for step in range(1, 21):
+        busy.add("a", now, now + 0.003, 5, 7 * step)
+        busy.add("b", now + 0.003, now + 0.004, 2, 7 * step)
         now += 0.0045
     busy.close()
     a, b = log.flush()
     assert (a.policy, b.policy, a.tokens, b.tokens) == ("a", "b", 100, 40)
+    assert (a.steps, b.steps, a.prompts, b.prompts) == (20, 20, 140, 0)
     assert a.t1 - a.t0 == pytest.approx(0.06)
     assert b.t1 - b.t0 == pytest.approx(0.02)
     assert 100.0 == a.t0 < a.t1 == b.t0 < b.t1 <= now

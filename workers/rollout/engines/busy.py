@@ -16,6 +16,8 @@ STRETCH_S = 0.25
 class _Share:
     seconds: float = 0.0
     tokens: int = 0
+    steps: int = 0
+    prompts: int = 0
 
 
 class BusyTime:
@@ -25,10 +27,14 @@ class BusyTime:
         self._log = log
         self._start = 0.0
         self._end = 0.0
+        self._prompts = 0
         self._shares: dict[str, _Share] = {}
 
-    def add(self, policy: str, t0: float, t1: float, tokens: int) -> None:
-        """Count one decode step, `t0 <= t1` in seconds since the epoch."""
+    def add(self, policy: str, t0: float, t1: float, tokens: int, prompts: int = 0) -> None:
+        """Count one decode step, `t0 <= t1` in seconds since the epoch.
+
+        `prompts` are the prompt tokens handed in so far; those since the step before count for this one.
+        """
         self._log.progress.beat()
         if self._shares and (t0 - self._end > IntervalLog.MERGE_GAP_S or t1 - self._start > STRETCH_S):
             self.close()
@@ -37,12 +43,17 @@ class BusyTime:
         share = self._shares.setdefault(policy, _Share())
         share.seconds += t1 - t0
         share.tokens += tokens
+        share.steps += 1
+        share.prompts += prompts - self._prompts
+        self._prompts = prompts
         self._end = t1
 
     def close(self) -> None:
         """Write the open stretch; the engine is idle or does something else."""
         start = self._start
         for policy, share in self._shares.items():
-            self._log.add("rollout", policy, start, start + share.seconds, share.tokens)
+            self._log.add(
+                "rollout", policy, start, start + share.seconds, share.tokens, steps=share.steps, prompts=share.prompts
+            )
             start += share.seconds
         self._shares.clear()

@@ -110,7 +110,7 @@ class EngineServer:
             log.warning(
                 "memory ran out", policy=policy, handed_back=len(finished), now_at_once=self._engine.rows_of(policy)
             )
-        self._busy_time.add(policy, started, time.time(), made)
+        self._busy_time.add(policy, started, time.time(), made, self._engine.prompt_tokens)
         self._calls.settle(finished)
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:

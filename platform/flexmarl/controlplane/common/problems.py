@@ -144,6 +144,14 @@ class Busy(ProblemError):
     title = "The platform is busy"
 
 
+class PredictionSlow(ProblemError):
+    """A plan's prediction took too long; the plan without one is still to be had."""
+
+    status = 503
+    code = "prediction_slow"
+    title = "The prediction takes too long"
+
+
 class DatabaseUnavailable(ProblemError):
     status = 503
     code = "database_unavailable"

@@ -2,7 +2,8 @@
 
 A token binds the resolved specification (its sections' digests, the name aside) and the facts of the world that a
 person relied on: whether the devices fit now, and whether they ever can. That fewer devices are free but still enough
-changes nothing; that they no longer fit does.
+changes nothing; that they no longer fit does. One with a prediction names the stored plan, and binds what that rested
+on: it no longer holds when a figure of its profile has left its range, or when the cost has another price.
 """
 
 import hashlib
@@ -14,6 +15,8 @@ from django.core import signing
 
 from flexmarl.contracts.resolve import Resolved
 from flexmarl.controlplane.common.problems import FieldError, PlanStale, ValidationProblem
+from flexmarl.controlplane.experiments import predictions
+from flexmarl.controlplane.experiments.models import Plan
 from flexmarl.controlplane.inventory import queries as inventory
 
 _SALT = "flexmarl.plan"
@@ -35,14 +38,19 @@ def devices(found: Resolved) -> dict[str, Any]:
     return inventory.fit(own)
 
 
-def token_of(found: Resolved, fit: Mapping[str, Any]) -> str:
+def token_of(found: Resolved, fit: Mapping[str, Any], stored: Plan | None = None) -> str:
     """Sign what a plan says of a specification and of the world."""
-    body = {"spec": _digests(found.document), "world": _world(fit)}
+    body: dict[str, Any] = {"spec": _digests(found.document), "world": _world(fit)}
+    if stored is not None:
+        body |= {"plan": str(stored.id), "prices": _prices(found)}
     return signing.dumps(body, salt=_SALT, compress=True)
 
 
-def check_plan(token: str, found: Resolved) -> None:
-    """Raise PlanStale, with what changed, unless the plan of a token still holds for a specification."""
+def check_plan(token: str, found: Resolved) -> Plan | None:
+    """Return the stored plan of a token, None when it predicted nothing.
+
+    Raises PlanStale, with what changed, unless the plan still holds for a specification.
+    """
     try:
         planned = signing.loads(token, salt=_SALT, max_age=VALID_S)
     except signing.SignatureExpired:
@@ -59,8 +67,17 @@ def check_plan(token: str, found: Resolved) -> None:
     ]
     before, after = planned["world"], _world(devices(found))
     changes += [(name, before[name], after[name]) for name in before if before[name] and not after[name]]
+    stored = Plan.objects.filter(pk=planned["plan"]).first() if "plan" in planned else None
+    if stored is not None:
+        changes += [("price", planned["prices"], _prices(found))] if planned["prices"] != _prices(found) else []
+        changes += predictions.moved(stored, predictions.known(found.spec))
     if changes:
         raise _stale(changes)
+    return stored
+
+
+def _prices(found: Resolved) -> dict[str, float]:
+    return inventory.prices([found.spec.resources.rollout_pool, found.spec.resources.training_pool])
 
 
 def _stale(changes: list[tuple[str, Any, Any]]) -> PlanStale:

@@ -13,7 +13,9 @@ from flexmarl.contracts.resolve import Resolved, parse_yaml, resolve
 from flexmarl.contracts.reward_rules import unknown_function
 from flexmarl.contracts.spec.reward import FUNCTIONS
 from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
-from flexmarl.controlplane.experiments import plan_tokens
+from flexmarl.controlplane.experiments import plan_tokens, predictions
+from flexmarl.controlplane.experiments.forecaster import PredictionFailed
+from flexmarl.controlplane.experiments.models import Plan
 from flexmarl.controlplane.experiments.pools import in_pools_of
 
 SPEC = "spec"
@@ -68,17 +70,21 @@ def required(draft: Draft) -> Resolved:
         raise ValidationProblem("The specification is refused: " + errors[0].detail, errors=errors) from refused
 
 
-def plan(draft: Draft) -> dict[str, Any]:
-    """Say what a draft would become. A wrong one is an answer too: with errors, and without a specification."""
+def plan(draft: Draft, predict: bool = False) -> dict[str, Any]:
+    """Say what a draft would become, and what it would take where that is asked for.
+
+    A wrong one is an answer too: with errors, and without a specification. Raises PredictionSlow.
+    """
     try:
         found = resolve_draft(draft)
     except SpecProblems as refused:
         errors = [as_field_error(problem).as_dict() for problem in refused.problems]
         return {
             "spec": None, "sources": {}, "preset": draft.preset, "template": draft.template, "arithmetic": None,
-            "errors": errors, "warnings": [], "devices": None, "plan_token": None,
+            "errors": errors, "warnings": [], "devices": None, "prediction": None, "plan_token": None,
         }  # fmt: skip
     fit = plan_tokens.devices(found)
+    stored, warnings = _predicted(found, draft.project) if predict else (None, [])
     return {
         "spec": found.document,
         "sources": found.sources,
@@ -86,10 +92,21 @@ def plan(draft: Draft) -> dict[str, Any]:
         "template": found.template,
         "arithmetic": arithmetic(found.spec).model_dump(mode="json"),
         "errors": [],
-        "warnings": [as_field_error(problem).as_dict() for problem in found.warnings],
+        "warnings": [as_field_error(problem).as_dict() for problem in (*found.warnings, *warnings)],
         "devices": fit,
-        "plan_token": plan_tokens.token_of(found, fit),
+        "prediction": None if stored is None else predictions.plan_row(stored),
+        "plan_token": plan_tokens.token_of(found, fit, stored),
     }
+
+
+def _predicted(found: Resolved, project: str) -> tuple[Plan | None, list[Problem]]:
+    """Predict a run, and warn; where nothing can be said the plan is one without a prediction."""
+    try:
+        stored = predictions.predict(found.spec, project)
+    except PredictionFailed as failed:
+        hint = "The rest of the plan holds."
+        return None, [Problem(pointer="", code="prediction_failed", detail=str(failed), hint=hint)]
+    return stored, predictions.warnings(stored)
 
 
 def overlay(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:

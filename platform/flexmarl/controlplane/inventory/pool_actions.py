@@ -16,7 +16,7 @@ from flexmarl.controlplane.inventory.actions import Seen
 from flexmarl.controlplane.inventory.models import Device, Pool, ProjectPool
 from flexmarl.store import pool_rules
 
-MEMBERS = ("description", "note", "is_default")
+MEMBERS = ("description", "note", "device_hour_price", "is_default")
 """What of a pool may be changed besides its bindings."""
 
 

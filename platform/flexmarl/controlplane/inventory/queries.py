@@ -1,6 +1,6 @@
 """What others read of the hardware: pools, nodes, devices, leases, and whether a demand fits."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -188,6 +188,7 @@ def _pool_row(name: str, pool: Pool | None, own: Sequence[Mapping[str, Any]]) ->
         "name": name,
         "description": pool.description if pool else "",
         "note": pool.note if pool else "",
+        "device_hour_price": pool.device_hour_price if pool else None,
         "is_default": pool.is_default if pool else False,
         "default_of": sorted(row.project_id for row in pool.default_of.all()) if pool else [],
         "devices": len(own),
@@ -200,6 +201,12 @@ def _pool_row(name: str, pool: Pool | None, own: Sequence[Mapping[str, Any]]) ->
         "url": f"/api/v1/pools/{name}",
         "web_url": f"/cluster?pool={name}",
     }
+
+
+def prices(names: Iterable[str]) -> dict[str, float]:
+    """Return what a device hour costs, of the pools among some where somebody has said."""
+    found = Pool.objects.filter(name__in=set(names), device_hour_price__isnull=False)
+    return dict(found.values_list("name", "device_hour_price"))
 
 
 def default_pool(project: str) -> str:

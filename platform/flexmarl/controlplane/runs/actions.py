@@ -61,8 +61,7 @@ def create_run(
         actor.require_any([Scope.RUNS_ACT, Scope.RUNS_ACT_ANY], project)
     known_project(project)
     made = required(replace(draft, project=project))
-    if plan_token:
-        check_plan(plan_token, made)
+    plan = check_plan(plan_token, made) if plan_token else None
     run = _insert(
         Run(
             project_id=project,
@@ -79,6 +78,7 @@ def create_run(
             tags=legal_tags(marks.tags),
             external_id=marks.external_id,
             parent=marks.parent,
+            plan=plan,
         )
     )
     store_runs.create_run(

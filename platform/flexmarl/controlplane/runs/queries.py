@@ -26,6 +26,7 @@ from flexmarl.controlplane.common.reach import in_reach
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.common.times import rfc3339
+from flexmarl.controlplane.experiments.predictions import plan_row
 from flexmarl.controlplane.runs import configuration, histories
 from flexmarl.controlplane.runs.choices import allowed_now
 from flexmarl.controlplane.runs.models import Operation, PolicyVersion, Run
@@ -101,8 +102,18 @@ def run_detail(run: Run) -> dict[str, Any]:
         "arithmetic": arithmetic(ExperimentSpec.model_validate(run.spec)).model_dump(mode="json"),
         "attempts": attempts(run),
         "notes": run.note,
+        "plan": planned(run),
         "seq": run.state.seq,
     }
+
+
+def planned(run: Run) -> dict[str, Any] | None:
+    """Return what was predicted of a run in short; None when no plan predicted it."""
+    if run.plan is None:
+        return None
+    told = plan_row(run.plan)
+    short = ("id", "made_at", "step_s", "tokens_s", "utilisation", "hours", "device_hours", "cost")
+    return {**{name: told[name] for name in short}, "url": f"/api/v1/runs/{run.id}/prediction"}
 
 
 def _devices(spec: Mapping[str, Any]) -> int:

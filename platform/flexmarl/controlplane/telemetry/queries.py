@@ -24,6 +24,7 @@ from flexmarl.controlplane.telemetry.logbook import log_lines
 from flexmarl.controlplane.telemetry.logbook import origins as log_origins
 from flexmarl.controlplane.telemetry.pipeline import pipeline_of as pipeline
 from flexmarl.controlplane.telemetry.places import store_state
+from flexmarl.controlplane.telemetry.planned import planned
 from flexmarl.controlplane.telemetry.pools import busy_devices, busy_week
 from flexmarl.controlplane.telemetry.series import MAX_RUNS, catalogue, data, describe, matching
 from flexmarl.controlplane.telemetry.swaps import swaps
@@ -88,6 +89,7 @@ __all__ = [
     "notes",
     "parse_id",
     "pipeline",
+    "planned",
     "prometheus_text",
     "store_state",
     "swaps",

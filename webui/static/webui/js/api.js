@@ -42,7 +42,7 @@ export async function send(method, url, { body, headers = {}, key, timeout = TIM
 const answer = async (response) => (response.status === 204 ? null : response.json());
 
 export const get = async (url) => answer(await send("GET", url, { headers: { "X-Part": "1" } }));
-export const post = async (url, body = {}, key = crypto.randomUUID()) => answer(await send("POST", url, { body, key, headers: { "X-Part": "1" } }));
+export const post = async (url, body = {}, key = crypto.randomUUID(), timeout = TIMEOUT_MS) => answer(await send("POST", url, { body, key, timeout, headers: { "X-Part": "1" } }));
 /** `version`: refuse to write over a change made since it was read. */
 export const patch = async (url, body, version) => answer(await send("PATCH", url, { body, headers: version ? { "If-Match": `W/"${version}"` } : {} }));
 export const put = async (url, body) => answer(await send("PUT", url, { body }));

@@ -50,6 +50,7 @@ const HANDLERS = {
     const { url, version, done } = form.dataset;
     const body = {
       description: $("#pool-description", form).value, note: $("#pool-note", form).value,
+      device_hour_price: $("#pool-price", form).value.trim() === "" ? null : Number($("#pool-price", form).value),
       is_default: $("#pool-default", form).checked, projects: $$("[name=project]:checked", form).map((box) => box.value),
     };
     if (version) await send("PATCH", url, { body, headers: ruled(version) });

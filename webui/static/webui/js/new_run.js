@@ -4,6 +4,7 @@ import { post } from "./api.js";
 import { $, $$, el, announce, toast } from "./dom.js";
 import { forget, keep, restored, restoreMarks, marks, showMarkErrors } from "./draft.js";
 import * as plan from "./plan.js";
+import { stale as forecastStale } from "./forecast.js";
 import { follow, inWords, plainOf, unread } from "./reads.js";
 import * as sections from "./sections.js";
 import { at, copy, differences, overridesOf, pairs, pairsText, put, remove, text } from "./spec.js";
@@ -11,6 +12,8 @@ import { at, copy, differences, overridesOf, pairs, pairsText, put, remove, text
 const data = JSON.parse($("#new-run-data").textContent);
 const textUrl = $("#new-run").dataset.textUrl;
 const PLAN_AFTER_MS = 250;
+const PREDICT_AFTER_MS = 600;
+const PREDICT_LIMIT_MS = 20_000;
 const state = { base: copy(data.document), template: data.template_document, document: copy(data.document), preset: data.preset, pane: "form", bad: new Set(), lines: {}, textErrors: [], alone: false, valid: false, planned: null, turn: 0, unread: new Set(), kept: new Map(), told: new Set() };
 // base: what changes are marked against; template: what overrides are sent on top of, null when there is none.
 // unread: settings nobody reads now, which are hidden; kept: what was written of them; told: errors shown last time.
@@ -30,13 +33,15 @@ function draft() {
 
 async function replan() {
   const mine = ++state.turn;
+  clearTimeout(ahead);
+  forecastStale();
   changes();
   if (state.textErrors.length || state.bad.size) { settle(state.planned, state.textErrors); return; }
   try {
     const asked = draft();
     const found = await post("/api/v1/runs/plan", asked);
     if (mine !== state.turn) return;
-    if (!found.errors.length) { state.planned = found; state.plannedFor = text(asked); }
+    if (!found.errors.length) { takePlan(found, asked); predictLater(asked, mine); }
     keep(state, data);
     settle(state.planned, found.errors);
   } catch (error) {
@@ -46,9 +51,51 @@ async function replan() {
   }
 }
 
+/** Keep a plan; what was predicted of the same settings stays with it. */
+function takePlan(found, asked) {
+  const same = state.plannedFor === text(asked) && state.planned?.prediction;
+  state.planned = same ? { ...found, prediction: state.planned.prediction, plan_token: state.planned.plan_token } : found;
+  state.plannedFor = text(asked);
+  state.predictError = null;
+}
+
+let ahead = null;
+/** Have the plan simulated once nothing has changed for a moment; an answer to an older question is dropped. */
+function predictLater(asked, mine) {
+  clearTimeout(ahead);
+  if (state.planned.prediction) return;
+  ahead = setTimeout(() => predict(asked, mine), PREDICT_AFTER_MS);
+}
+
+async function predict(asked, mine) {
+  try {
+    const found = await post("/api/v1/runs/plan", { ...asked, predict: true }, crypto.randomUUID(), PREDICT_LIMIT_MS);
+    if (mine !== state.turn || found.errors.length) return;
+    state.planned = found;
+  } catch (error) {
+    if (mine !== state.turn) return;
+    state.predictError = error;
+  }
+  settle(state.planned, []);
+}
+
+/** Start a short run that tells how fast these models are here. */
+async function measure(event) {
+  const button = event.currentTarget;
+  button.disabled = true;
+  try {
+    const run = await post("/api/v1/runs/measure", draft());
+    toast(`${run.key} measures these models. Plan again when it has ended.`, { tone: "ok" });
+  } catch (error) {
+    button.disabled = false;
+    toast(error.message, { tone: "bad", detail: error.requestId });
+  }
+}
+
 function settle(found, errors) {
   state.valid = !errors.length && !state.bad.size;
-  if (found) plan.show(found, { agents: data.agents, expected: data.expected, stale: !state.valid });
+  const retry = () => { state.predictError = null; settle(state.planned, []); predict(draft(), state.turn); };
+  if (found) plan.show(found, { agents: data.agents, expected: data.expected, stale: !state.valid, ahead: { error: state.predictError, retry, measure } });
   else plan.none();
   showErrors(errors);
   const start = $("#start");

@@ -1,10 +1,11 @@
 // The plan beside the form: what the specification would become, per agent, and whether it fits now.
 import { $, chip, el, icon, number } from "./dom.js";
+import { forecast, waiting } from "./forecast.js";
 
 const range = ([low, high]) => (low === high ? number(low) : `${number(low)}–\u200b${number(high)}`);
 
 /** Show a plan; `stale` keeps the last valid one, dimmed. */
-export function show(plan, { agents, expected, stale }) {
+export function show(plan, { agents, expected, stale, ahead = {} }) {
   const section = $(".plan");
   section.setAttribute("aria-busy", "false");
   state(plan, stale);
@@ -12,8 +13,9 @@ export function show(plan, { agents, expected, stale }) {
   if (stale) { body.classList.add("dim"); return; }
   body.classList.remove("dim");
   const sums = plan.arithmetic;
+  const told = plan.prediction ? forecast(plan.prediction, agents, ahead.measure) : plan.warnings.some((one) => one.code === "prediction_failed") ? el("span") : waiting(ahead.error, ahead.retry);
   body.replaceChildren(
-    tiles(plan, expected), el("hr", { class: "rule" }), samples(plan.spec, sums, agents), el("hr", { class: "rule" }),
+    told, el("hr", { class: "rule" }), tiles(plan, expected), el("hr", { class: "rule" }), samples(plan.spec, sums, agents), el("hr", { class: "rule" }),
     devices(plan.devices), ...notes(plan));
 }
 

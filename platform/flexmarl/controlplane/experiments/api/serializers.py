@@ -7,6 +7,7 @@ from rest_framework import serializers
 from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
 from flexmarl.controlplane.common.api.serializers import FieldErrorSerializer, StrictSerializer
 from flexmarl.controlplane.experiments.plans import Draft
+from flexmarl.simulator.report import CAUSES
 
 
 class ExperimentSerializer(serializers.Serializer):
@@ -81,6 +82,13 @@ class PlanRequestSerializer(DraftSerializer):
     project = serializers.SlugField(
         required=False, allow_blank=True, max_length=64, default="", help_text="Whose pools it may use."
     )
+    predict = serializers.BooleanField(
+        required=False, default=False, help_text="Simulate it too: `prediction` says what it would take."
+    )
+
+
+class MeasureSerializer(DraftSerializer):
+    project = serializers.SlugField(required=False, max_length=64, default=DEFAULT_PROJECT)
 
 
 class FitSerializer(serializers.Serializer):
@@ -88,6 +96,72 @@ class FitSerializer(serializers.Serializer):
     fits_now = serializers.BooleanField()
     fits_ever = serializers.BooleanField()
     text = serializers.CharField()
+
+
+class SpanSerializer(serializers.Serializer):
+    low = serializers.FloatField()
+    likely = serializers.FloatField()
+    high = serializers.FloatField()
+
+
+class UtilisationSerializer(serializers.Serializer):
+    engine = SpanSerializer()
+    trainer = SpanSerializer()
+
+
+class PredictedCauseSerializer(SpanSerializer):
+    cause = serializers.ChoiceField(CAUSES)
+    text = serializers.CharField()
+
+
+class PredictedBubbleSerializer(serializers.Serializer):
+    engine = PredictedCauseSerializer(many=True)
+    trainer = PredictedCauseSerializer(many=True)
+
+
+class MemoryPartSerializer(SpanSerializer):
+    name = serializers.ChoiceField(["weights", "optimizer", "activations", "cache"])
+
+
+class DeviceMemorySerializer(serializers.Serializer):
+    parts = MemoryPartSerializer(many=True)
+    total = SpanSerializer()
+    capacity = serializers.IntegerField(allow_null=True)
+    fits = serializers.ChoiceField(["yes", "maybe", "no", "unknown"])
+
+
+class PredictedDeviceSerializer(serializers.Serializer):
+    no = serializers.IntegerField()
+    use = serializers.ChoiceField(["engine", "trainer"])
+    pool = serializers.CharField()
+    policies = serializers.ListField(child=serializers.CharField())
+    memory = DeviceMemorySerializer(allow_null=True, help_text="Bytes; null where a model's size is not known.")
+
+
+class FigureSerializer(SpanSerializer):
+    name = serializers.CharField()
+    of = serializers.CharField(allow_blank=True, help_text="The policy or role.")
+    unit = serializers.ChoiceField(["s", "tokens"])
+    meaning = serializers.CharField()
+    source = serializers.ChoiceField(["runs", "profile", "declared", "default"])
+    source_text = serializers.CharField(allow_blank=True)
+
+
+class PredictionSerializer(serializers.Serializer):
+    id = serializers.UUIDField()
+    made_at = serializers.DateTimeField()
+    step_s = SpanSerializer()
+    tokens_s = SpanSerializer(help_text="Trained reply tokens a second.")
+    utilisation = UtilisationSerializer(help_text="Share of held device time that is work.")
+    bubble = PredictedBubbleSerializer(help_text="The rest of it, by cause.")
+    hours = SpanSerializer(help_text="To the end of the budget, from devices that are free at once.")
+    device_hours = SpanSerializer()
+    cost = SpanSerializer(allow_null=True, help_text="Null unless every pool has a price.")
+    devices = PredictedDeviceSerializer(many=True)
+    why = serializers.ListField(child=serializers.CharField(), help_text="What makes the ranges wide.")
+    figures = FigureSerializer(many=True, help_text="What it was simulated with, and where that comes from.")
+    steps = serializers.IntegerField(help_text="Train steps of a simulation that count.")
+    simulations = serializers.IntegerField()
 
 
 class PlanSerializer(serializers.Serializer):
@@ -99,6 +173,9 @@ class PlanSerializer(serializers.Serializer):
     errors = FieldErrorSerializer(many=True)
     warnings = FieldErrorSerializer(many=True)
     devices = FitSerializer(allow_null=True)
+    prediction = PredictionSerializer(
+        allow_null=True, help_text="Null unless asked for, and where nothing can be said."
+    )
     plan_token = serializers.CharField(
         allow_null=True, help_text="Send it with the run: it is made as planned, or refused with `plan_stale`."
     )

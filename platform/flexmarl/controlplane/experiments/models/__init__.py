@@ -1,5 +1,6 @@
-"""Experiments."""
+"""Experiments, and what plans rest on."""
 
 from flexmarl.controlplane.experiments.models.experiment import Experiment
+from flexmarl.controlplane.experiments.models.plan import MeasuredRun, Plan
 
-__all__ = ["Experiment"]
+__all__ = ["Experiment", "MeasuredRun", "Plan"]

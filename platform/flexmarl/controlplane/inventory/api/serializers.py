@@ -27,6 +27,7 @@ class PoolSerializer(serializers.Serializer):
     name = serializers.CharField()
     description = serializers.CharField(allow_blank=True)
     note = serializers.CharField(allow_blank=True)
+    device_hour_price = serializers.FloatField(allow_null=True, help_text="In the installation's own unit.")
     is_default = serializers.BooleanField(help_text="Taken by runs of projects that have no pool of their own.")
     default_of = serializers.ListField(child=serializers.CharField())
     projects = serializers.ListField(child=serializers.CharField(), help_text="May use it; empty: all projects.")
@@ -45,6 +46,7 @@ class PoolSerializer(serializers.Serializer):
 class PoolMembersSerializer(StrictSerializer):
     description = serializers.CharField(required=False, allow_blank=True, max_length=300)
     note = serializers.CharField(required=False, allow_blank=True, max_length=MAX_NOTE)
+    device_hour_price = serializers.FloatField(required=False, allow_null=True, min_value=0.0, max_value=1e6)
     is_default = serializers.BooleanField(required=False)
     projects = serializers.ListField(child=serializers.CharField(max_length=64), required=False, max_length=500)
 

@@ -4,6 +4,7 @@ A device names its pool; a pool nobody described still works. Bindings and quota
 arbiter reads them.
 """
 
+from django.core.validators import MinValueValidator
 from django.db import models
 
 from flexmarl.controlplane.accounts.models import Project
@@ -18,6 +19,8 @@ class Pool(Entity):
     description = models.CharField(max_length=300, blank=True)
     note = models.CharField(max_length=300, blank=True)
     """What people should know now, such as a maintenance to come."""
+    device_hour_price = models.FloatField(null=True, validators=[MinValueValidator(0.0)])
+    """What an hour of one of its devices costs, in the installation's own unit; null: nobody has said."""
     is_default = models.BooleanField(default=False)
     """Runs of projects without a pool of their own take it."""
 

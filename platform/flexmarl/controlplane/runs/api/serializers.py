@@ -8,7 +8,7 @@ from flexmarl.contracts.events import PauseMode, Verb
 from flexmarl.contracts.status import RunReason, RunStatus
 from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
 from flexmarl.controlplane.common.api.serializers import StrictSerializer
-from flexmarl.controlplane.experiments.api.serializers import DraftSerializer
+from flexmarl.controlplane.experiments.api.serializers import DraftSerializer, SpanSerializer, UtilisationSerializer
 from flexmarl.controlplane.runs import bulk
 from flexmarl.controlplane.runs.actions import MAX_NOTE
 from flexmarl.controlplane.runs.choices import OperationState
@@ -147,12 +147,25 @@ class AttemptSerializer(serializers.Serializer):
     versions = serializers.DictField(child=serializers.IntegerField(), help_text="Of each policy when it ended.")
 
 
+class PlannedSerializer(serializers.Serializer):
+    id = serializers.UUIDField()
+    made_at = serializers.DateTimeField()
+    step_s = SpanSerializer()
+    tokens_s = SpanSerializer()
+    utilisation = UtilisationSerializer()
+    hours = SpanSerializer()
+    device_hours = SpanSerializer()
+    cost = SpanSerializer(allow_null=True)
+    url = serializers.CharField(help_text="The whole prediction, beside what the run takes.")
+
+
 class RunDetailSerializer(RunSerializer):
     spec = serializers.JSONField()
     sources = serializers.DictField(child=serializers.CharField())
     arithmetic = serializers.JSONField()
     attempts = AttemptSerializer(many=True)
     notes = serializers.CharField(allow_blank=True)
+    plan = PlannedSerializer(allow_null=True, help_text="What was predicted of it; null when no plan did.")
     seq = serializers.IntegerField(help_text="Newest event of the run's log.")
 
 

@@ -10,6 +10,7 @@ _VERBS = "|".join(verb.value for verb in Verb)
 urlpatterns = [
     path("runs", views.RunsView.as_view(), name="api-runs"),
     path("runs/plan", views.PlanView.as_view(), name="api-runs-plan"),
+    path("runs/measure", views.MeasureView.as_view(), name="api-runs-measure"),
     path("runs/search", many.SearchView.as_view(), name="api-runs-search"),
     path("runs/bulk", many.BulkView.as_view(), name="api-runs-bulk"),
     path("runs/by-external-id/<str:external_id>", many.ExternalRunView.as_view(), name="api-run-external"),

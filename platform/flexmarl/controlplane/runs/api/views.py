@@ -17,8 +17,8 @@ from flexmarl.controlplane.common.api.serializers import listing
 from flexmarl.controlplane.common.api.views import ApiView, ListView, check_if_match, etag
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.experiments import plans
-from flexmarl.controlplane.experiments.api.serializers import PlanRequestSerializer, PlanSerializer
-from flexmarl.controlplane.runs import actions, lists, queries
+from flexmarl.controlplane.experiments.api.serializers import MeasureSerializer, PlanRequestSerializer, PlanSerializer
+from flexmarl.controlplane.runs import actions, lists, profiling, queries
 from flexmarl.controlplane.runs.api.serializers import (
     ActionSerializer,
     NewRunSerializer,
@@ -78,7 +78,7 @@ class PlanView(ApiView):
 
     @extend_schema(operation_id="runs_plan", request=PlanRequestSerializer, responses=PlanSerializer)
     def post(self, request: Request) -> Response:
-        """Say what a specification would become: sizes, warnings, devices; or why it is refused."""
+        """Say what a specification would become: sizes, warnings, devices, what it would take; or why it is refused."""
         body = PlanRequestSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         actor, project = actor_of(request), body.validated_data["project"]
@@ -86,7 +86,21 @@ class PlanView(ApiView):
             actor.require(Scope.RUNS_READ, project)
         elif actor.may(Scope.RUNS_READ, DEFAULT_PROJECT):
             project = DEFAULT_PROJECT
-        return Response(plans.plan(replace(body.draft(), project=project)))
+        draft = replace(body.draft(), project=project)
+        return Response(plans.plan(draft, predict=body.validated_data["predict"]))
+
+
+class MeasureView(ApiView):
+    scopes = {"POST": Scope.RUNS_WRITE}
+    key_required = True
+
+    @extend_schema(operation_id="runs_measure", request=MeasureSerializer, responses={201: RunDetailSerializer})
+    def post(self, request: Request) -> Response:
+        """Start a short run of a team that tells plans how fast its models are on these devices."""
+        body = MeasureSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        run = profiling.measure(actor_of(request), body.draft(), body.validated_data["project"])
+        return detail(run, status=201)
 
 
 class RunView(ApiView):

@@ -2,7 +2,17 @@
 
 from django.urls import path
 
-from flexmarl.controlplane.telemetry.api import advice, joint, load, log_views, pace, swaps, timelines, transitions
+from flexmarl.controlplane.telemetry.api import (
+    advice,
+    joint,
+    load,
+    log_views,
+    pace,
+    planned,
+    swaps,
+    timelines,
+    transitions,
+)
 
 _RUN = "runs/<str:run_id>"
 
@@ -18,6 +28,7 @@ urlpatterns = [
     path(f"{_RUN}/logs", log_views.LogsView.as_view(), name="api-run-logs"),
     path(f"{_RUN}/logs/export", log_views.LogExportView.as_view(), name="api-run-logs-export"),
     path(f"{_RUN}/pipeline", pace.PipelineView.as_view(), name="api-run-pipeline"),
+    path(f"{_RUN}/prediction", planned.RunPredictionView.as_view(), name="api-run-prediction"),
     path(f"{_RUN}/store", joint.StoreView.as_view(), name="api-run-store"),
     path(f"{_RUN}/swaps", swaps.SwapsView.as_view(), name="api-run-swaps"),
     path(f"{_RUN}/transitions", transitions.TransitionsView.as_view(), name="api-run-transitions"),

@@ -1,0 +1,96 @@
+"""The profile of an experiment: what ended runs tell of its models, its episodes and the platform.
+
+A run is read once, when a plan first asks; what it told is kept. Of models the newest runs count that had the same
+model on the same kind of device under the same engine; of episodes those of the same environment; of the platform
+those whose steps were about as large, or else any. Runs that were made to be measured count where no other tells.
+What no run tells is declared by the specification or has a default.
+"""
+
+from collections.abc import Iterable, Sequence
+from statistics import median
+
+from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.controlplane.common.store import store_connection
+from flexmarl.controlplane.experiments import measuring
+from flexmarl.controlplane.experiments.measuring import RunPace
+from flexmarl.controlplane.experiments.models import MeasuredRun
+from flexmarl.simulator.profile import OF_A_MODEL, OF_A_ROLE, OF_THE_PLATFORM, Figure, Profile, complete
+from flexmarl.store import paces
+
+LOOKED_AT = 40
+"""Newest ended runs that are looked at."""
+READ_AT_ONCE = 5
+"""Runs that one plan reads for the first time, at most."""
+COUNTED = 5
+"""Newest fitting runs that a figure is made of."""
+TRIMMED = 4
+"""Of so many runs the extremes are left out of a range: one of them may have met a busy machine."""
+ALONE, TOGETHER = 0.15, 0.05
+"""How far a figure may lie beyond what one run told, and beyond what several told."""
+ALIKE = 2.0
+"""Steps of so many times more or fewer episodes load the platform alike."""
+
+
+def profile_of(spec: ExperimentSpec, devices: dict[str, str]) -> Profile:
+    """Return what is known of an experiment on kinds of devices (use -> kind and name)."""
+    on = {use: measuring.device_key(what) for use, what in devices.items()}
+    engine, trainer = (
+        f"{what} on {on[use]}" for what, use in ((spec.resources.engine, "engine"), ("torch", "trainer"))
+    )
+    return _merged(spec, engine, trainer, measured())
+
+
+def measured() -> list[RunPace]:
+    """Return the paces of the newest ended runs, newest first; reads those that nobody has read."""
+    conn = store_connection()
+    ended = paces.ended(conn, LOOKED_AT)
+    known = {row.run_no: row.pace for row in MeasuredRun.objects.filter(run_no__in=[no for no, _ in ended])}
+    for no, document in [run for run in ended if run[0] not in known][:READ_AT_ONCE]:
+        spec = ExperimentSpec.model_validate(document)
+        pace = measuring.pace_of(spec, paces.read(conn, no), paces.device_kinds(conn, no))
+        row, _ = MeasuredRun.objects.get_or_create(run_no=no, defaults={"pace": pace.model_dump(mode="json")})
+        known[no] = row.pace
+    return [RunPace.model_validate(known[no]) for no, _ in ended if no in known]
+
+
+def _merged(spec: ExperimentSpec, engine: str, trainer: str, runs: Sequence[RunPace]) -> Profile:
+    figures: dict[str, Figure] = {}
+    parameters: dict[str, int] = {}
+    for policy in spec.policies:
+        for name in OF_A_MODEL:
+            key = (measuring.making_key if name == "trainer.create" else measuring.model_key)(spec, policy)
+            on = [r for r in runs if (r.engine == engine if name.startswith("engine.") else r.trainer == trainer)]
+            _put(figures, f"{name} {policy}", [(r, r.models.get(key, {}).get(name)) for r in on])
+        key = measuring.model_key(spec, policy)
+        if sized := [r.parameters[key] for r in runs if key in r.parameters]:
+            parameters[policy] = sized[0]
+    played = [r for r in runs if r.environment == measuring.environment_key(spec)]
+    for role in spec.agents:
+        for name in OF_A_ROLE:
+            _put(figures, f"{name} {role}", [(r, r.roles.get(role, {}).get(name)) for r in played])
+    size = spec.batch.tasks_per_step * spec.batch.episodes_per_task
+    alike = [r for r in runs if size / ALIKE <= r.episodes <= size * ALIKE and r.engine == engine]
+    same = [r for r in alike if r in played]
+    for name in OF_THE_PLATFORM:
+        for some in (same, alike, runs):
+            if _put(figures, name, [(r, r.platform.get(name)) for r in some]):
+                break
+    lasts = next((r.lasts for r in played if r.lasts), None)
+    return Profile(figures=complete(spec, figures), lasts=lasts, parameters=parameters)
+
+
+def _put(figures: dict[str, Figure], name: str, told: Iterable[tuple[RunPace, float | None]]) -> bool:
+    """Make a figure of what runs told, newest first. Return False when none told anything."""
+    every = [(run, value) for run, value in told if value is not None]
+    found = ([one for one in every if one[0].source == "runs"] or every)[:COUNTED]
+    if not found:
+        return False
+    values = sorted(value for _, value in found)
+    spread = values[1:-1] if len(values) >= TRIMMED else values
+    beyond = ALONE if len(values) == 1 else TOGETHER
+    count, source = f"{len(values)} run{'s' * (len(values) > 1)}", found[0][0].source
+    figures[name] = Figure(
+        low=spread[0] * (1.0 - beyond), likely=median(values), high=spread[-1] * (1.0 + beyond), source=source,
+        of=count,
+    )  # fmt: skip
+    return True

@@ -1,0 +1,50 @@
+"""A short run that exists to be measured: real engines, trainers and workers, through everything a run goes through.
+
+What it tells is read like that of any ended run; plans say then that they rest on a profile.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.controlplane.common.actor import Actor
+from flexmarl.controlplane.experiments.measuring import PROFILE_NAME
+from flexmarl.controlplane.experiments.plans import Draft, overlay, required
+from flexmarl.controlplane.runs.actions import create_run
+from flexmarl.controlplane.runs.marks import Marks
+from flexmarl.controlplane.runs.models import Run
+
+STEPS = 4
+"""Train steps of a profile: the first begins cold."""
+MOST_TASKS = 32
+UNEVEN = 0.4
+"""Share of a step's groups in a micro-batch: two of this size and a smaller one, so that both what a micro-batch takes
+and what a token takes are told."""
+FEW = 2
+"""Episodes of an evaluation: the last one plays alone and tells what engines take for small batches."""
+TAG = "profile"
+
+
+def measure(actor: Actor, draft: Draft, project: str) -> Run:
+    """Start a short run of a draft's team. Raises ValidationProblem with pointers, as `create_run`."""
+    made = required(replace(draft, project=project))
+    whole = Draft(spec=overlay(made.document, _short(made.spec)), preset=made.preset, template=made.template)
+    note = "Made to be measured: plans of such teams rest on it."
+    return create_run(actor, whole, project=project, note=note, start=True, marks=Marks(tags=(TAG,)))
+
+
+def _short(spec: ExperimentSpec) -> dict[str, Any]:
+    tasks = min(spec.batch.tasks_per_step, MOST_TASKS)
+    groups = max(1, int(UNEVEN * tasks)) if spec.mechanisms.trainer_protocol != "mini_batch" else 1
+    return {
+        "name": f"{PROFILE_NAME}{spec.name}"[:64],
+        "budget": {"train_steps": STEPS, "target": None},
+        "batch": {
+            "tasks_per_step": tasks,
+            "micro_batch_groups": groups,
+            "rollout_groups": min(spec.batch.rollout_groups, tasks),
+        },
+        "environment": {"latency": None},
+        "resources": {"pace": {"micro_batch_s": 0.0, "row_s": 0.0, "step_s": 0.0}},
+        "evaluation": {"every_steps": 1, "tasks": FEW},
+    }

@@ -1,0 +1,52 @@
+"""What was predicted of a run, beside what it takes, over REST."""
+
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from flexmarl.controlplane.accounts.queries import actor_of
+from flexmarl.controlplane.common.api.views import ApiView
+from flexmarl.controlplane.common.problems import NotFound
+from flexmarl.controlplane.common.scopes import Scope
+from flexmarl.controlplane.experiments.api.serializers import PredictionSerializer, SpanSerializer
+from flexmarl.controlplane.runs.queries import find_run
+from flexmarl.controlplane.telemetry import queries
+
+
+class ActualUtilisationSerializer(serializers.Serializer):
+    engine = serializers.FloatField(allow_null=True)
+    trainer = serializers.FloatField(allow_null=True)
+
+
+class ActualSerializer(serializers.Serializer):
+    steps = serializers.IntegerField(help_text="Behind the first one, which begins cold.")
+    window_s = serializers.FloatField()
+    step_s = serializers.FloatField()
+    utilisation = ActualUtilisationSerializer()
+    hours = serializers.FloatField(help_text="To the end of the budget at the pace so far.")
+
+
+class ComparedSerializer(SpanSerializer):
+    name = serializers.CharField()
+    actual = serializers.FloatField()
+    within = serializers.BooleanField(help_text="Whether it lies in the predicted range.")
+    ratio = serializers.FloatField(allow_null=True, help_text="Likely over actual.")
+
+
+class RunPredictionSerializer(serializers.Serializer):
+    predicted = PredictionSerializer()
+    actual = ActualSerializer(allow_null=True, help_text="Null before the second step.")
+    compared = ComparedSerializer(many=True)
+
+
+class RunPredictionView(ApiView):
+    scopes = {"GET": Scope.RUNS_READ}
+
+    @extend_schema(operation_id="runs_prediction", responses=RunPredictionSerializer)
+    def get(self, request: Request, run_id: str) -> Response:
+        """Read what was predicted of a run, beside what it takes. 404 when no plan predicted it."""
+        found = queries.planned(find_run(actor_of(request), run_id))
+        if found is None:
+            raise NotFound("No plan predicted this run. Plan with predict: true, and send the plan_token with the run.")
+        return Response(found)

@@ -1,0 +1,50 @@
+"""A model of the rollout workers' own time: an event loop each, which does all that has come to it, then sends it off.
+
+So turns that come together go to the engines together, and while a worker is at work nothing new reaches these.
+
+Invariants: an episode stays with one worker; what is asked of a worker is done in the order of asking, once.
+"""
+
+from collections.abc import Callable
+
+from flexmarl.simulator.clock import Clock
+from flexmarl.simulator.scenario import Delays
+
+Then = Callable[[], None]
+
+
+class Worker:
+    def __init__(self, clock: Clock, turn: float) -> None:
+        self._clock, self._turn = clock, turn
+        self._asked: list[tuple[int, Then]] = []
+        self._busy = False
+
+    def take(self, turns: int, then: Then) -> None:
+        """Put what so many turns need behind the rest."""
+        self._asked.append((turns, then))
+        if not self._busy:
+            self._busy = True
+            self._clock.after(0.0, self._begin)
+
+    def _begin(self) -> None:
+        """Do all that has come by now."""
+        own, self._asked = self._asked, []
+        self._busy = bool(own)
+        if own:
+            self._clock.after(self._turn * sum(turns for turns, _ in own), self._send, own)
+
+    def _send(self, done: list[tuple[int, Then]]) -> None:
+        for _, then in done:
+            then()
+        self._begin()
+
+
+class Hands:
+    def __init__(self, clock: Clock, delays: Delays) -> None:
+        self.busy = delays.turn > 0.0
+        """Whether turns are any work at all."""
+        self._workers = [Worker(clock, delays.turn) for _ in range(delays.workers)]
+
+    def take(self, key: int, turns: int, then: Then) -> None:
+        """Do what so many turns of the episode of a key need, then go on."""
+        self._workers[key % len(self._workers)].take(turns, then)

@@ -1,0 +1,116 @@
+"""How fast models, devices and the platform are, each figure with its range and where it comes from.
+
+Invariants: low <= likely <= high; a figure that nobody measured or declared has a default with a wide range, and says
+so. Figures of a model are kept per policy, as `engine.token planner`; the platform's have one word.
+"""
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+from pydantic import model_validator
+
+from flexmarl.contracts.base import Strict
+from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.spec.team import FactoryModel
+
+Source = Literal["runs", "profile", "declared", "default"]
+End = Literal["low", "likely", "high"]
+
+
+class Ends(NamedTuple):
+    """Which end of its range is taken of what models and episodes take, and of what the platform itself takes."""
+
+    models: End = "likely"
+    platform: End = "likely"
+
+
+class Known(NamedTuple):
+    """What a figure is, and what is taken for it where nothing is known: for a model of the factory, for others."""
+
+    unit: str
+    meaning: str
+    small: float
+    large: float
+    factor: float = 3.0
+    """A default may be so many times smaller or larger."""
+
+
+OF_A_MODEL: dict[str, Known] = {
+    "engine.token": Known("s", "A decode step for one request", 0.0015, 0.01),
+    "engine.row": Known("s", "What each further request adds to a decode step", 3e-5, 2e-4),
+    "engine.prompt": Known("s", "A prompt token", 1e-5, 1.25e-4),
+    "engine.load": Known("s", "Until an engine serves new weights", 0.004, 2.0),
+    "trainer.micro_batch": Known("s", "Gradient of a micro-batch, beside its tokens", 0.005, 0.05),
+    "trainer.token": Known("s", "Gradient of a token", 2e-5, 2e-4),
+    "trainer.step": Known("s", "Optimizer step, with the new weights stored", 0.008, 1.0),
+    "trainer.create": Known("s", "Making a policy, warm-up included", 0.5, 20.0, 4.0),
+    "trainer.swap": Known("s", "Suspending a policy, or bringing it back", 0.02, 5.0),
+}
+OF_THE_PLATFORM: dict[str, Known] = {
+    "platform.report": Known("s", "From a settled group to the driver's reading of it", 0.015, 0.015),
+    "platform.decide": Known("s", "The driver's work on one fact", 0.0015, 0.0015),
+    "platform.hop": Known("s", "From a decision to the child that carries it out", 0.005, 0.005),
+    "platform.pick_up": Known("s", "From a decision to a rollout worker that begins with it", 0.01, 0.01),
+    "platform.carry": Known("s", "A node's work around each command of a trainer", 0.006, 0.006),
+    "platform.turn": Known("s", "The rollout workers' work on one turn", 0.0002, 0.0002),
+    "platform.start": Known("s", "Starting an engine or a trainer", 3.0, 20.0),
+}
+OF_A_ROLE: dict[str, Known] = {
+    "role.prompt": Known("tokens", "Prompt of a turn", 32, 1024),
+    "role.reply": Known("tokens", "Reply of a turn", 8, 512),
+}
+
+
+class Figure(Strict):
+    low: float
+    likely: float
+    high: float
+    source: Source
+    of: str = ""
+    """What it was read from, in words."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> "Figure":
+        if not self.low <= self.likely <= self.high:
+            raise ValueError(f"{self.low}, {self.likely}, {self.high} are not in order")
+        return self
+
+    @property
+    def width(self) -> float:
+        """Return how wide the range is, as a share of what is likely."""
+        return (self.high - self.low) / self.likely if self.likely else 0.0
+
+
+class Profile(Strict):
+    figures: dict[str, Figure]
+    lasts: tuple[float, float] | None = None
+    """Turns of an episode, where its end is not fixed: mean and standard deviation."""
+    parameters: dict[str, int] = {}
+    """Policy -> parameters of its model, where they are known."""
+
+    def at(self, name: str, ends: Ends, of: str = "") -> float:
+        """Return one end of a figure."""
+        end = ends.platform if name in OF_THE_PLATFORM else ends.models
+        return float(getattr(self.figures[f"{name} {of}".rstrip()], end))
+
+
+def declared(value: float, of: str) -> Figure:
+    """Return a figure that the specification states."""
+    return Figure(low=value, likely=value, high=value, source="declared", of=of)
+
+
+def complete(spec: ExperimentSpec, known: Mapping[str, Figure]) -> dict[str, Figure]:
+    """Return every figure that a prediction of an experiment needs: what is known, and defaults for the rest."""
+    figures = dict(known)
+    small = all(isinstance(policy.model, FactoryModel) for policy in spec.policies.values())
+    for name, what in OF_THE_PLATFORM.items():
+        figures.setdefault(name, _default(what, small))
+    for policy, own in spec.policies.items():
+        for name, what in OF_A_MODEL.items():
+            figures.setdefault(f"{name} {policy}", _default(what, isinstance(own.model, FactoryModel)))
+    return figures
+
+
+def _default(what: Known, small: bool) -> Figure:
+    likely = what.small if small else what.large
+    return Figure(low=likely / what.factor, likely=likely, high=likely * what.factor, source="default")

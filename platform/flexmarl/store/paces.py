@@ -1,0 +1,263 @@
+"""What the rows of an ended run tell about how fast everything of it was: raw times, without a judgement.
+
+Reads only; every query carries the run. Times are seconds. Of long runs the newest `MOST` rows of a kind are read, so a
+look costs about the same however long a run was.
+"""
+
+from dataclasses import dataclass
+
+from psycopg import Connection
+
+MOST = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """Decode steps of a policy on one engine, one after the other."""
+
+    policy: str
+    steps: int
+    tokens: int
+    prompts: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Commanded:
+    """A trainer's gradient or optimizer step. Times since the epoch, on the database's clock."""
+
+    lease_id: int
+    kind: str
+    policy: str
+    created: float
+    done: float
+    seconds: float
+    """That the trainer worked on it."""
+    rows: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A settled group: when it was over, and when the driver handled that."""
+
+    finished: float
+    handled: float
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    role: str
+    prompt: float
+    reply: float
+    deviation: float
+    """Standard deviation of the replies' lengths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A cohort's rollout: from its first episode to the end of its last."""
+
+    began: float
+    ended: float
+    turns: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunRows:
+    """Everything that one run tells."""
+
+    decoded: list[Decoded]
+    commanded: list[Commanded]
+    settled: list[Settled]
+    lasted: dict[tuple[str, str], list[float]]
+    """(kind, policy) -> seconds, of `load`, `bind`, `suspend`, `resume`."""
+    parameters: dict[str, int]
+    roles: list[Role]
+    turns: tuple[float, float]
+    """Of finished training episodes: mean and standard deviation."""
+    played: list[Played]
+    generated: list[tuple[float, float]]
+    """When its engines generated: (from, to), one after the other per engine."""
+    picked_up: list[float]
+    """From a command to play groups until a worker took it."""
+    hops: list[float]
+    """From a command to an engine until its node took it."""
+    starts: list[float]
+    """From a lease until its child was ready."""
+
+
+def ended(conn: Connection, limit: int) -> list[tuple[int, dict[str, object]]]:
+    """List the newest ended runs that made some steps, with their specifications."""
+    rows = conn.execute(
+        """
+        SELECT run_id, spec FROM store.run_state
+        WHERE finished_at IS NOT NULL AND step >= 3 ORDER BY finished_at DESC LIMIT %s
+        """,
+        [limit],
+    ).fetchall()
+    return [(int(run_id), spec) for run_id, spec in rows]
+
+
+def device_kinds(conn: Connection, run_id: int) -> dict[str, str]:
+    """Return what a run's engines and trainers were on: use -> kind and name of the device."""
+    rows = conn.execute(
+        """
+        SELECT DISTINCT ON (l.use) l.use, d.kind || ' ' || d.name
+        FROM store.lease l JOIN store.device d ON d.id = l.device_id WHERE l.run_id = %s ORDER BY l.use, l.id
+        """,
+        [run_id],
+    ).fetchall()
+    return dict(rows)
+
+
+def read(conn: Connection, run_id: int) -> RunRows:
+    """Read what a run tells."""
+    return RunRows(
+        decoded=_decoded(conn, run_id),
+        commanded=_commanded(conn, run_id),
+        settled=_settled(conn, run_id),
+        lasted=_lasted(conn, run_id),
+        parameters=_parameters(conn, run_id),
+        roles=_roles(conn, run_id),
+        turns=_turns(conn, run_id),
+        played=_played(conn, run_id),
+        generated=_generated(conn, run_id),
+        picked_up=_taken_after(conn, run_id, "play_groups"),
+        hops=_taken_after(conn, run_id, "load_weights"),
+        starts=_starts(conn, run_id),
+    )
+
+
+def _decoded(conn: Connection, run_id: int) -> list[Decoded]:
+    rows = conn.execute(
+        """
+        SELECT policy, steps, tokens, prompts, t1 - t0 FROM store.interval
+        WHERE run_id = %s AND phase = 'rollout' AND steps > 0 ORDER BY t1 DESC LIMIT %s
+        """,
+        [run_id, MOST],
+    ).fetchall()
+    return [Decoded(*row) for row in rows]
+
+
+def _generated(conn: Connection, run_id: int) -> list[tuple[float, float]]:
+    rows = conn.execute(
+        "SELECT t0, t1 FROM store.interval WHERE run_id = %s AND phase = 'rollout' ORDER BY t1 DESC LIMIT %s",
+        [run_id, MOST],
+    ).fetchall()
+    return [(float(t0), float(t1)) for t0, t1 in rows]
+
+
+def _commanded(conn: Connection, run_id: int) -> list[Commanded]:
+    """Read a trainer's work; gradients that a later epoch asked for again count once for each time."""
+    rows = conn.execute(
+        """
+        SELECT c.lease_id, c.kind, c.body->>'policy', extract(epoch FROM c.created_at)::float8,
+          extract(epoch FROM c.done_at)::float8,
+          coalesce((m.stats->>'seconds')::float8, (s.body->>'seconds')::float8),
+          coalesce((m.stats->>'rows')::int, 0), coalesce((m.stats->>'tokens')::int, 0)
+        FROM store.command c
+          LEFT JOIN store.micro_batch m ON c.kind = 'accumulate' AND m.run_id = c.run_id
+            AND m.policy = c.body->>'policy' AND m.no = (c.body->>'micro_batch')::int
+          LEFT JOIN store.event s ON c.kind = 'optimizer_step' AND s.run_id = c.run_id AND s.kind = 'step_committed'
+            AND s.body->>'policy' = c.body->>'policy' AND s.body->'version' = c.body->'next_version'
+        WHERE c.run_id = %s AND c.kind IN ('accumulate', 'optimizer_step') AND c.status = 'done'
+          AND c.done_at IS NOT NULL
+        ORDER BY c.no DESC LIMIT %s
+        """,
+        [run_id, MOST],
+    ).fetchall()
+    return [Commanded(*row) for row in rows if row[5]]
+
+
+def _settled(conn: Connection, run_id: int) -> list[Settled]:
+    rows = conn.execute(
+        """
+        SELECT (body->>'finished_at')::float8, extract(epoch FROM at)::float8 FROM store.event
+        WHERE run_id = %s AND kind = 'group_settled' ORDER BY seq DESC LIMIT %s
+        """,
+        [run_id, MOST],
+    ).fetchall()
+    return [Settled(*row) for row in reversed(rows)]
+
+
+def _lasted(conn: Connection, run_id: int) -> dict[tuple[str, str], list[float]]:
+    rows = conn.execute(
+        """
+        SELECT phase, policy, array_agg(t1 - t0) FROM (
+          SELECT phase, policy, t0, t1 FROM store.interval
+          WHERE run_id = %s AND phase IN ('load', 'bind', 'suspend', 'resume') ORDER BY t1 DESC LIMIT %s) i
+        GROUP BY phase, policy
+        """,
+        [run_id, MOST],
+    ).fetchall()
+    return {(phase, policy): list(seconds) for phase, policy, seconds in rows}
+
+
+def _parameters(conn: Connection, run_id: int) -> dict[str, int]:
+    rows = conn.execute(
+        """
+        SELECT body->>'policy', (body->'facts'->>'parameters')::float8 FROM store.event
+        WHERE run_id = %s AND kind = 'policy_bound' AND body->'facts' ? 'parameters'
+        """,
+        [run_id],
+    ).fetchall()
+    return {policy: int(count) for policy, count in rows}
+
+
+def _roles(conn: Connection, run_id: int) -> list[Role]:
+    rows = conn.execute(
+        """
+        SELECT role, avg(n_prompt)::float8, avg(n_response)::float8, coalesce(stddev(n_response), 0)::float8
+        FROM (SELECT role, n_prompt, n_response FROM store.sample WHERE run_id = %s LIMIT %s) s GROUP BY role
+        """,
+        [run_id, 10 * MOST],
+    ).fetchall()
+    return [Role(*row) for row in rows]
+
+
+def _turns(conn: Connection, run_id: int) -> tuple[float, float]:
+    row = conn.execute(
+        """
+        SELECT coalesce(avg(turns), 0)::float8, coalesce(stddev(turns), 0)::float8 FROM store.episode
+        WHERE run_id = %s AND origin = 'train' AND status = 'finished'
+        """,
+        [run_id],
+    ).fetchone()
+    assert row is not None
+    return float(row[0]), float(row[1])
+
+
+def _played(conn: Connection, run_id: int) -> list[Played]:
+    rows = conn.execute(
+        """
+        SELECT extract(epoch FROM min(started_at))::float8, extract(epoch FROM max(finished_at))::float8,
+          sum(turns)::int
+        FROM store.episode WHERE run_id = %s AND origin = 'train' GROUP BY cohort ORDER BY cohort
+        """,
+        [run_id],
+    ).fetchall()
+    return [Played(*row) for row in rows]
+
+
+def _taken_after(conn: Connection, run_id: int, kind: str) -> list[float]:
+    rows = conn.execute(
+        """
+        SELECT extract(epoch FROM taken_at - created_at)::float8 FROM store.command
+        WHERE run_id = %s AND kind = %s AND taken_at IS NOT NULL AND takes <= 1 ORDER BY no DESC LIMIT %s
+        """,
+        [run_id, kind, MOST],
+    ).fetchall()
+    return [float(row[0]) for row in rows]
+
+
+def _starts(conn: Connection, run_id: int) -> list[float]:
+    rows = conn.execute(
+        """
+        SELECT extract(epoch FROM e.at - l.granted_at)::float8 FROM store.event e
+        JOIN store.lease l ON l.id = (e.body->>'lease_id')::bigint
+        WHERE e.run_id = %s AND e.kind = 'child_ready'
+        """,
+        [run_id],
+    ).fetchall()
+    return [float(row[0]) for row in rows]

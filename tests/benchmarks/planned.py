@@ -1,0 +1,126 @@
+"""What plans say of runs before they are made, against what the runs take: step time, engines and trainers at work.
+
+Both through the real services: each run is planned over REST, made with the plan's token, and compared by
+`GET /runs/{id}/prediction`, with one definition of every figure on both sides. What the plans rest on is measured,
+never fitted: a profile run of the team (POST /runs/measure) comes first, and each run that ends is learned from by the
+next plan, as for everybody. Teams are those of the templates that the demo shows; settings are combinations of trainer
+protocol, publication and lag. With `--paced` the waits of episodes and the times of trainers are declared, so that a
+busy machine decides less; without, the tiny models run as fast as they can.
+"""
+
+import argparse
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import overlap
+from harness import Report, start
+
+from tests.support.system import Api, System
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    name: overlap.RUNS[name] for name in ("micro_batch", "sync", "per_group", "wavefront", "delayed")
+}
+TEAMS = ("reference_game", "arithmetic", "hot_cold")
+COMPARED = ("step_s", "utilisation.engine", "utilisation.trainer")
+TIMEOUT_S = 900.0
+PREDICT_TRIES = 5
+
+
+def spec(team: str, setting: str, steps: int, paced: bool) -> dict[str, Any]:
+    """Return what is laid over a team's template."""
+    if paced:
+        own = overlap.spec(setting, steps)
+        return own | {"budget": {"train_steps": steps, "target": None}}
+    return {
+        "mechanisms": SETTINGS[setting],
+        "batch": {"mini_batches": 2},
+        "budget": {"train_steps": steps, "target": None},
+        "checkpoints": {"every_steps": 10_000},
+    }
+
+
+def planned(api: Api, body: dict[str, Any]) -> dict[str, Any]:
+    """Plan a run with a prediction; a busy machine may need some tries."""
+    for left in reversed(range(PREDICT_TRIES)):
+        try:
+            found = api.post("/runs/plan", {**body, "predict": True})
+        except Exception as error:  # an ApiError of a slow prediction, or urllib's time-out
+            if not left or getattr(error, "status", 503) != 503:
+                raise
+        else:
+            assert found["prediction"], found["errors"] or found["warnings"]
+            return dict(found)
+    raise AssertionError("unreachable")
+
+
+def measure(api: Api, team: str, setting: str, steps: int, paced: bool) -> list[dict[str, Any]]:
+    """Plan, run and compare."""
+    template = "arithmetic" if paced else team
+    body = {"template": template, "name": f"{team} {setting}", "spec": spec(team, setting, steps, paced)}
+    token = planned(api, body)["plan_token"]
+    run = api.create_run(**body, plan_token=token)
+    done = api.finish(run["id"], TIMEOUT_S)
+    if done["status"] != "completed":
+        raise RuntimeError(f"{team} {setting} {done['status']}: {done['reason_text']}")
+    return list(api.get(f"/runs/{run['id']}/prediction")["compared"])
+
+
+def profile(api: Api, team: str) -> None:
+    """Measure a team's models once, as the page offers it."""
+    run = api.post("/runs/measure", {"template": team, "name": team})
+    done = api.finish(run["id"], TIMEOUT_S)
+    if done["status"] != "completed":
+        raise RuntimeError(f"profile of {team} {done['status']}: {done['reason_text']}")
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--teams", nargs="*", choices=TEAMS, default=["reference_game"])
+    parser.add_argument("--settings", nargs="*", choices=tuple(SETTINGS), default=list(SETTINGS))
+    parser.add_argument("--steps", type=int, default=16, help="train steps of a run; the first does not count")
+    parser.add_argument("--paced", action="store_true", help="declare waits of episodes and times of trainers")
+
+
+def _report(report: Report, rows: dict[str, list[dict[str, Any]]]) -> None:
+    errors: dict[str, list[float]] = {name: [] for name in COMPARED}
+    for key, compared in rows.items():
+        for row in compared:
+            if row["name"] in COMPARED and row["ratio"]:
+                short = f"{key}_{row['name'].rpartition('.')[2]}"
+                report.figures |= {
+                    f"{short}_likely": row["likely"], f"{short}_actual": row["actual"], f"{short}_ratio": row["ratio"],
+                }  # fmt: skip
+                errors[row["name"]].append(abs(row["ratio"] - 1.0))
+    for name, found in errors.items():
+        if found:
+            report.figures[f"{name}_median_error"] = statistics.median(found)
+            report.figures[f"{name}_largest_error"] = max(found)
+
+
+def main() -> None:
+    report = start("planned", "predicted over actual step time and utilisation", options)
+    teams, settings, steps, paced = (report.settings.pop(n) for n in ("teams", "settings", "steps", "paced"))
+    if report.quick:
+        teams, settings, steps = teams[:1], settings[:1], 4
+    teams = ["paced"] if paced else teams
+    rows: dict[str, list[dict[str, Any]]] = {}
+    with tempfile.TemporaryDirectory(prefix="flexmarl-bench-") as folder, System(Path(folder) / "home") as system:
+        Path(folder).chmod(0o711)
+        api = system.api()
+        for team in teams:
+            profile(api, "arithmetic" if paced else team)
+            for setting in settings:
+                rows[f"{team}_{setting}"] = measure(api, team, setting, steps, paced)
+                print(
+                    team,
+                    setting,
+                    [(r["name"], r["likely"], r["actual"], r["ratio"]) for r in rows[f"{team}_{setting}"]],
+                )
+    _report(report, rows)
+    report.settings |= {"teams": teams, "settings": {name: SETTINGS[name] for name in settings}, "steps": steps}
+    report.finish()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Predictions: what is known, simulated at its ends; ranges hold what they claim, and say why they are wide."""
+
+import pytest
+
+from flexmarl.contracts.resolve import resolve
+from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.simulator import memory
+from flexmarl.simulator.predicting import Prediction, predict
+from flexmarl.simulator.profile import Figure, Profile, complete
+
+SMALL = {"tasks_per_step": 4, "episodes_per_task": 2, "micro_batch_groups": 2, "rollout_groups": 2}
+
+
+def spec(**changes: object) -> ExperimentSpec:
+    return resolve({"batch": SMALL, "budget": {"train_steps": 3, "target": None}, **changes}, template="hot_cold").spec
+
+
+def profile(own: ExperimentSpec, **figures: Figure) -> Profile:
+    named = {name.replace("__", "."): figure for name, figure in figures.items()}
+    everything = complete(own, named)
+    exact = {
+        n: Figure(low=f.likely, likely=f.likely, high=f.likely, source="runs", of="1 run")
+        for n, f in everything.items()
+    }
+    return Profile(figures=exact | named)
+
+
+def once(own: ExperimentSpec, known: Profile) -> Prediction:
+    return predict(own, known, lambda: False)
+
+
+def test_a_range_spans_the_ends_of_what_is_known_and_says_which_figure_makes_it_wide() -> None:
+    own = spec()
+    wide = Figure(low=0.002, likely=0.02, high=0.2, source="runs", of="2 runs")
+    narrow, told = once(own, profile(own)), once(own, profile(own, platform__carry=wide))
+    assert narrow.step_s.high - narrow.step_s.low < 0.01 * narrow.step_s.likely
+    assert told.step_s.low < told.step_s.likely < told.step_s.high
+    assert told.step_s.high > 2 * told.step_s.likely
+    assert told.why[0] == "A node's work around each command of a trainer: up to 900 % more (measured in 2 runs)."
+    assert told.simulations == 3
+    assert sum(part.likely for part in told.bubble["trainer"].values()) + told.trainer_busy.likely == pytest.approx(1.0)
+
+
+def test_what_nobody_measured_is_a_default_with_a_wide_range() -> None:
+    own = spec()
+    told = once(own, Profile(figures=complete(own, {})))
+    assert told.step_s.high > 4 * told.step_s.low
+    assert "nothing like it has been measured yet" in told.why[0]
+
+
+def test_a_declared_pace_is_what_trainers_take() -> None:
+    pace = {"micro_batch_s": 0.5, "row_s": 0.0, "step_s": 1.0}
+    slow, fast = spec(resources={"pace": pace}), spec()
+    told = once(slow, profile(slow))
+    assert told.step_s.likely - once(fast, profile(fast)).step_s.likely == pytest.approx(
+        2 * 2 * 0.5 + 2 * 1.0, rel=0.15
+    )
+
+
+def test_hours_are_the_start_and_then_every_step_and_a_budget_of_seconds_ends_them() -> None:
+    own = spec()
+    told = once(own, profile(own))
+    assert told.seconds.likely > 2 * told.step_s.likely + 3.0  # children start for three seconds
+    short = spec(budget={"train_steps": 10_000, "target": None, "seconds": 5.0})
+    assert once(short, profile(short)).seconds.likely < told.seconds.likely + 5.0
+    assert told.device_seconds.likely == pytest.approx(2 * told.seconds.likely)
+
+
+def test_episodes_that_end_early_are_shorter() -> None:
+    own = spec()
+    whole = profile(own)
+    early = whole.model_copy(update={"lasts": (3.0, 0.5)})
+    assert once(own, early).step_s.likely < once(own, whole).step_s.likely
+
+
+def test_every_device_has_its_policies_and_what_lies_there() -> None:
+    own = spec()
+    told = once(own, profile(own))
+    assert [(device.use, device.policies) for device in told.devices] == [
+        ("engine", ("guesser", "hinter")), ("trainer", ("guesser", "hinter")),
+    ]  # fmt: skip
+    engine, trainer = told.memory
+    assert {part.name for part in trainer.parts} == {"weights", "optimizer", "activations"}
+    assert engine.total("low") < engine.total("likely") < engine.total("high")
+
+
+def test_memory_is_the_arithmetic_of_weights_gradient_and_moments() -> None:
+    own = spec()
+    held = memory.trainer(own, ["guesser"], {"guesser": 1000})
+    assert {part.name: part.likely for part in held.parts if part.low == part.high} == {
+        "weights": 4e3,
+        "optimizer": 12e3,
+    }
+    assert memory.engine(own, ["guesser"], {}).parts == ()
+    assert memory.parameters_of(own, {})["guesser"] == pytest.approx(85_440, rel=0.05)
