@@ -125,6 +125,7 @@ def groups_settle_once(watch: Watch) -> Iterator[str]:
 def versions_are_allowed(watch: Watch) -> Iterator[str]:
     """Tokens are made by the pinned weights, or by newer ones that were committed where the policy follows them."""
     committed: Counter[str] = Counter()
+    makers = _last_makers(watch)
     spec = watch.cluster.driver.core.plan.spec
     for now, fact in watch.facts:
         if isinstance(fact, e.StepCommitted):
@@ -133,16 +134,30 @@ def versions_are_allowed(watch: Watch) -> Iterator[str]:
             continue
         order = watch.commands[fact.command_no].command
         assert isinstance(order, c.PlayGroups)
-        for row in (row for outcome in fact.episodes for row in outcome.samples):
+        for row, own in ((row, outcome) for outcome in fact.episodes for row in outcome.samples):
             policy = spec.policy_of(row.role)
             pin, versions = order.pins[policy].version, row.segments[::2]
             name = f"turn {row.turn} of {row.role} in draw {fact.draw}, told at {now:.3f} s"
+            made_by = makers.get((fact.draw, own.member, own.attempt, own.replaced, row.role, row.turn))
+            if made_by is not None and (versions or (pin,))[-1] not in made_by:
+                yield f"{name} ended with {(versions or (pin,))[-1]} as it is told, with {made_by} as it was made"
             if versions and (policy not in order.follows or min(versions) < pin):
                 yield f"{name}, pinned to version {pin}, was answered by {versions}"
             if max(versions, default=pin) > committed[policy] or list(versions) != sorted(set(versions)):
                 yield f"{name} was answered by {versions or pin}, {committed[policy]} is committed"
             if versions and sum(row.segments[1::2]) != row.tokens:
                 yield f"{name} has {row.tokens} tokens in segments {row.segments}"
+
+
+def _last_makers(watch: Watch) -> dict[tuple[int, int, int, bool, str, int], set[int]]:
+    """Return which weights made the end of each reply; of several, where its command was taken twice."""
+    found: dict[tuple[int, int, int, bool, str, int], set[int]] = {}
+    for turn in watch.turns.values():
+        if isinstance(turn, EpisodeTurn):
+            own = turn.episode
+            key = own.group.order.draw, own.member, own.attempt, own.twin, turn.role, turn.number
+            found.setdefault(key, set()).add(turn.version)
+    return found
 
 
 def rows_are_conserved(watch: Watch) -> Iterator[str]:

@@ -55,6 +55,8 @@ def test_without_a_fault_a_step_takes_its_parts():
 def test_replies_of_a_lost_engine_go_on_elsewhere_with_the_tokens_they_have():
     report = played(children=[{"at": READY + 4, "device": 0}])
     assert ends(report)[0] == pytest.approx(READY + 31), "the other engine has room: nothing is made twice"
+    first = next((i.began, i.ended) for i in report.intervals if i.kind == "rollout" and i.lease_id == 1)
+    assert first == pytest.approx((READY, READY + 4)), "nothing is made where nobody lives"
     [loss] = report.losses
     assert (loss.cause, loss.use, loss.at) == ("child", e.DeviceUse.ENGINE, READY + 4)
     assert loss.back == pytest.approx(READY + 4 + RESTART_S + 5 + 2), "its child starts, then loads"
