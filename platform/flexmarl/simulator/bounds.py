@@ -11,10 +11,12 @@ for every split of its devices, every batch, gang and protocol under its lag bou
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from statistics import fmean
 
 from flexmarl.orchestrator.plan import make_plan
-from flexmarl.simulator.draws import Script, Scripts
+from flexmarl.simulator.draws import Script
+from flexmarl.simulator.recorded import scripts_of
 from flexmarl.simulator.scenario import Scenario
 
 
@@ -64,12 +66,12 @@ def least(scenario: Scenario) -> Bound:
     """Return the bound of the first steps of a scenario, those that warm it up among them."""
     spec, model = scenario.spec, scenario.machine
     roles = {role: number for number, role in enumerate(sorted(spec.agents))}
-    draws, members = Scripts(scenario.workload, roles, scenario.seed), spec.batch.episodes_per_task
+    draws, members = scripts_of(scenario.workload, roles, scenario.seed), spec.batch.episodes_per_task
     work, terms = _Work(scenario), defaultdict[str, list[float]](list)
     for cohort in range(scenario.warm_up + scenario.steps):
         first = cohort * spec.batch.tasks_per_step
         groups = [
-            [work.path(draws.script(draw, member, members, 1, task=draw)) for member in range(members)]
+            [work.path(draws.script(draw, member, members, 1, draw)) for member in range(members)]
             for draw in range(first, first + spec.batch.tasks_per_step)
         ]
         for name, seconds in work.terms(groups):
@@ -110,8 +112,8 @@ class _Work:
         found, model, turns = _Path({}, {}, {}, 0.0), self._model, script.turns
         for stage, wait in enumerate(script.waits):
             longest = 0.0
-            for role in self._stages[stage % len(self._stages)]:
-                _, _, prompt, reply = next(turns)
+            asked = script.widths[stage] if script.widths else len(self._stages[stage % len(self._stages)])
+            for role, _, prompt, reply in islice(turns, asked):
                 policy = self._spec.policy_of(role)
                 times = model.times(policy)
                 found.begins.setdefault(policy, found.seconds)

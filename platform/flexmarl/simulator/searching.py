@@ -127,8 +127,8 @@ def space(document: Mapping[str, Any], over: str, presets: Iterable[str], bound:
 def search(within: Space, trials: int, seed: int, play: Play) -> list[Found]:
     """Return the best candidates of so many first trials, the best one first."""
     key, found = chance.mixed(0, seed), list[Found]()
-    candidates, number = within.first(), 0
-    half = max(len(candidates), trials // 2)
+    candidates, number = _usable(within, within.first()), 0
+    half = len(candidates) + max(0, trials - len(candidates)) // 2
     while len(candidates) < half and number < 100 * trials:
         candidates.append(within.drawn(chance.mixed(key, number)))
         number += 1
