@@ -1,8 +1,8 @@
 """How fast the simulator is, and how far fluid episodes are from turns.
 
-First the built-in workloads turn by turn: what happens inside the simulator is timed apart from what the core decides, so
-both rates are given. Then 64 devices both ways, the same team; an error of 0.01 is one per cent. Then 3 000 devices for a
-day, one policy, 8 192 episodes of several turns a step, at episode granularity. Times are processor time.
+First the built-in workloads turn by turn: what happens inside the simulator is timed apart from what the core decides,
+so both rates are given. Then 64 devices both ways, the same team; an error of 0.01 is one per cent. Then 3 000 devices
+for a day, one policy, 8 192 episodes of several turns a step, at episode granularity. Times are processor time.
 """
 
 import argparse

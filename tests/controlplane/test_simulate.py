@@ -80,6 +80,27 @@ def test_a_file_of_shared_pools_that_is_wrong_is_refused_by_field(tmp_path: Path
         told("--pool", str(file))
 
 
+def test_a_placement_is_planned_and_played(tmp_path: Path):
+    out, file = StringIO(), tmp_path / "plans.json"
+    small = ["--set", "spec.batch.tasks_per_step=4", "--set", "spec.batch.episodes_per_task=2", "--set", "steps=2"]
+    call_command("place", "5", *small, "--workload", "long_tail", "--check", "--json", str(file), stdout=out)
+    plans = json.loads(file.read_text())
+    assert set(plans) == {"temporal", "spatial"}
+    assert plans["temporal"]["settings"]["mechanisms"]["allocation"] == {"type": "colocated"}
+    devices = plans["spatial"]["settings"]["resources"]
+    assert devices["rollout_devices"] + devices["training_devices"] == 5
+    for kind in plans:
+        assert f"{plans[kind]['step_s']:.1f} s a step" in out.getvalue()
+        assert f"{plans[kind]['simulated_s']:.1f} s simulated" in out.getvalue()
+
+
+def test_what_cannot_be_placed_is_refused():
+    with pytest.raises(CommandError, match="0 devices: placed are engines and trainers"):
+        call_command("place", "0", "--workload", "long_tail")
+    with pytest.raises(CommandError, match="/workload: nowhere does not exist"):
+        call_command("place", "4", "--workload", "nowhere")
+
+
 def test_what_faults_cost_stands_below_the_row(tmp_path: Path):
     figures = tmp_path / "figures.json"
     lost = ["--set", "faults.children=[{at: 30, device: 0}]"]

@@ -8,7 +8,7 @@ from django.core.management.base import CommandError
 
 from flexmarl.contracts.problems import SpecProblems
 from flexmarl.simulator import PoolReport, SimulationError, simulate_pool
-from flexmarl.simulator.sharing import Sharer, read_pools
+from flexmarl.simulator.sharing import Sharer, read_pools, starved
 from webui.figures.gantt import gantt
 
 _LINE = "{:<16}{:>12}{:>12}{:>12}{:>12}{:>8}  {}"
@@ -35,7 +35,8 @@ def table(report: PoolReport) -> str:
     rows = [_LINE.format("run", "arrived, s", "wait, s", "ended, s", "step, s", "steps", "")]
     rows += [_row(run) for run in report.runs]
     used = f"{report.leased:.1%} of the devices' time was held, {report.busy:.1%} was work, in {report.seconds:.0f} s"
-    return "\n".join([*rows, used])
+    wrong = [f"{one.name}: {one.evidence}. {one.advice}" for one in starved(report)]
+    return "\n".join([*rows, used, *wrong])
 
 
 def _row(run: Sharer) -> str:

@@ -92,7 +92,7 @@ class EngineClient:
             try:
                 async with asyncio.timeout_at(deadline):
                     reply = await one.future
-                    self._lengths.note(request.role, len(reply.choice.token_ids))
+                    self._lengths.note(request.role, len(reply.choice.token_ids), request.alike)
                     return reply
             except TimeoutError:
                 waited = deadline - asked_at

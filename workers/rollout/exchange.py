@@ -25,14 +25,15 @@ def spread(
     lengths: ReplyLengths,
     counters: ClientCounters,
 ) -> list[tuple[Engine, list[Waiting]]]:
-    """Route turns of one shape; `counters` keep where each went and why."""
+    """Route turns of one shape, the longest first, and send them so; `counters` keep where each went and why."""
     for one in turns:
-        one.expected = lengths.left(one.request.role, len(one.so_far.token_ids), one.request.max_tokens)
+        request = one.request
+        one.expected = lengths.left(request.role, len(one.so_far.token_ids), request.max_tokens, request.alike)
     if len(engines) == 1:
         return [(engines[0], turns)]
     loads = {e.route.incarnation: e.load(turns[0].request, lengths.usual) for e in engines}
     batches: dict[str, list[Waiting]] = {}
-    for one in turns:
+    for one in sorted(turns, key=lambda one: -one.expected):
         prompt = len(one.request.prompt) + len(one.so_far.token_ids)
         view = RouteRequest(prompt, one.expected, lengths.usual, one.request.prefixes)
         shown = tuple(load for load in loads.values() if load.engine != one.before) if one.before else ()

@@ -53,6 +53,11 @@ class TurnRequest:
     """Whose turns begin alike, the most alike first: a router may keep them together."""
     where: Where = NOWHERE
 
+    @property
+    def alike(self) -> str:
+        """Return what turns of the same role on the same task share; empty when unknown."""
+        return self.prefixes[-1] if self.prefixes else ""
+
     def shape(self) -> tuple[object, ...]:
         return (self.policy, self.pin, self.max_tokens, self.temperature, self.allowed, self.stop, self.follow)
 

@@ -117,6 +117,29 @@ def _places_missing(spec: ExperimentSpec) -> Iterator[Problem]:
         )
 
 
+def _colocated_places(spec: ExperimentSpec) -> Iterator[Problem]:
+    """Engines that wake load what they serve: whoever has no place of its own would wait for others to leave theirs."""
+    resources = spec.resources
+    if not resources.has_places(len(spec.policies)):
+        return
+    places = resources.rollout_devices * (resources.engine_policies or 0)
+    if spec.mechanisms.mover.type != "static":
+        yield Problem(
+            pointer="/mechanisms/mover/type",
+            code="not_with_colocated",
+            detail="Places of engines move while queues are long; engines that sleep have none.",
+            hint="Set static, or type: agent_centric in /mechanisms/allocation.",
+        )
+    if places < len(spec.policies):
+        yield Problem(
+            pointer="/resources/engine_policies",
+            code="not_with_colocated",
+            detail="Engines that sleep in turns load what they serve when they wake, so each policy needs a place of "
+            f"its own; {resources.rollout_devices} engines have {places} for {len(spec.policies)} policies.",
+            hint="Set null, or more rollout_devices, or type: agent_centric in /mechanisms/allocation.",
+        )
+
+
 def _colocated(spec: ExperimentSpec) -> Iterator[Problem]:
     """What cannot be where engines and trainers have the same devices in turns."""
     resources, mechanisms = spec.resources, spec.mechanisms
@@ -141,14 +164,7 @@ def _colocated(spec: ExperimentSpec) -> Iterator[Problem]:
             detail="A vLLM engine gives its memory up with its process alone, and a trainer beside it needs it.",
             hint="Set torch, or type: agent_centric in /mechanisms/allocation.",
         )
-    if resources.has_places(len(spec.policies)):
-        yield Problem(
-            pointer="/resources/engine_policies",
-            code="not_with_colocated",
-            detail="Engines that share their places among policies load them as they are asked; while they sleep "
-            "nobody asks.",
-            hint="Set null, or type: agent_centric in /mechanisms/allocation.",
-        )
+    yield from _colocated_places(spec)
     if mechanisms.publication.type != "cohort":
         yield Problem(
             pointer="/mechanisms/publication/type",

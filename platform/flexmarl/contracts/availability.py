@@ -77,7 +77,7 @@ SLOTS: dict[str, Slot] = {
     "/mechanisms/durability/type": Slot(("every_step", "every_k", "async"), ()),
     "/batch/settle": Slot(("group", "episode"), ()),
     "/mechanisms/router": Slot(
-        ("least_loaded", "prefix_affinity", "length_aware", "hardware_class", "version_aware"), ()
+        ("least_loaded", "prefix_affinity", "length_aware", "skew_aware", "hardware_class", "version_aware"), ()
     ),
     "/mechanisms/parallel/turns": Slot(("own", "together"), ()),
     "/mechanisms/mover/type": Slot(("static", "demand"), ()),

@@ -31,7 +31,6 @@ def broken_rules(spec: ExperimentSpec) -> list[Problem]:
         external_rules,
         broken_engine_rules,
         adapter_rules,
-        _places,
     )
     own = (_roles, _policies, _batch, learning_rules, branching_rules, *facts, reward_rules, _budget)
     found: dict[tuple[str, str, str], Problem] = {}
@@ -53,6 +52,15 @@ def warnings(spec: ExperimentSpec) -> list[Problem]:
                 detail=f"{batch.tasks_per_step} tasks do not divide into micro-batches of {batch.micro_batch_groups}; "
                 "the last one of each step is smaller.",
                 hint=f"Set {_divisor_near(batch.tasks_per_step, batch.micro_batch_groups)}.",
+            )
+        )
+    if spec.mechanisms.mover.type != "static" and not spec.resources.has_places(len(spec.policies)):
+        found.append(
+            Problem(
+                pointer="/mechanisms/mover/type",
+                code="nothing_to_move",
+                detail="Engines hold every policy of the team, so there is no place to move: the mover does nothing.",
+                hint="Set static, or a smaller resources.engine_policies where the team has several policies.",
             )
         )
     if spec.mechanisms.ordered:
@@ -145,19 +153,6 @@ def _batch(spec: ExperimentSpec) -> Iterator[Problem]:
             code="out_of_range",
             detail=f"min_members must be at most episodes_per_task, which is {batch.episodes_per_task}.",
             hint=f"Set {batch.episodes_per_task}.",
-        )
-
-
-def _places(spec: ExperimentSpec) -> Iterator[Problem]:
-    """A mover moves places of engines that cannot hold every policy."""
-    policies = len(spec.policies)
-    if spec.mechanisms.mover.type != "static" and not spec.resources.has_places(policies):
-        yield Problem(
-            pointer="/mechanisms/mover/type",
-            code="nothing_to_move",
-            detail=f"Engines hold all {policies} policies, so there is no place to move.",
-            hint="Set static"
-            + (f", or resources.engine_policies below {policies}." if policies > 1 else ": the team has one policy."),
         )
 
 

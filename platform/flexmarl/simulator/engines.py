@@ -31,7 +31,12 @@ class Turn:
     prompt: float
     reply: int
     done: Callable[["Turn"], None]
+    role: str = ""
     scale: float = 1.0
+    expected: float = 0.0
+    """Tokens that were expected of it when an engine took it."""
+    rank: float = 0.0
+    """Whoever has a higher one is given a slot before it; among equals, who came first."""
     made: float = 0.0
     """Tokens that exist."""
     segments: tuple[int, ...] = ()
@@ -45,6 +50,16 @@ class Turn:
     """When its prompt is computed."""
     phase: str = "asked"
     """asked, queued, prompt, reply or ended."""
+
+    @property
+    def task(self) -> str:
+        """Return what replies share that are the most alike; empty: nothing."""
+        return ""
+
+    @property
+    def key(self) -> int:
+        """Return what chances of its own are drawn by."""
+        return 0
 
     @property
     def cells(self) -> float:
@@ -174,9 +189,9 @@ class Batch:
 class Busy:
     """The intervals in which an engine generates."""
 
-    def __init__(self, trace: Trace, lease_id: int) -> None:
+    def __init__(self, trace: Trace, lease_id: int, held: Holdings) -> None:
         self.generates = False
-        self._trace, self._lease_id = trace, lease_id
+        self._trace, self._lease_id, self._held = trace, lease_id, held
         self._open = 0
         self._tokens = 0.0
 
@@ -184,7 +199,9 @@ class Busy:
         """Begin or end an interval."""
         self.generates = not self.generates
         if self.generates:
-            self._open, self._tokens = self._trace.begin(self._lease_id, "rollout", now), tokens
+            names = self._held.newest
+            policy = next(iter(names)) if len(names) == 1 else ""  # of several, nobody could say whose it is
+            self._open, self._tokens = self._trace.begin(self._lease_id, "rollout", now, policy), tokens
         else:
             self._trace.end(self._open, now, tokens - self._tokens)
 
@@ -201,7 +218,7 @@ class Engine:
         self._queue: deque[Turn] = deque()
         self._prompts: dict[int, Turn] = {}
         self._batch = Batch(model)
-        self._busy = Busy(trace, lease_id)
+        self._busy = Busy(trace, lease_id, self.held)
         self._cells = 0.0
         self._prompts_until = 0.0
 
@@ -258,12 +275,19 @@ class Engine:
             turn.segments += (turn.version, made)
         turn.engine, turn.version = self, pin.version
         self.asked[turn.policy] = self.asked.get(turn.policy, 0) + 1
+        self.load.tokens += turn.expected
         if not self._queue and self._fits(turn):
             self._begin(turn)
         else:
             turn.phase = "queued"
-            self._queue.append(turn)
+            self._queue.insert(self._place(turn), turn)
             self.load.waiting += 1
+
+    def _place(self, turn: Turn) -> int:
+        place = len(self._queue)
+        while place and self._queue[place - 1].rank < turn.rank:
+            place -= 1
+        return place
 
     def drop(self, turn: Turn) -> None:
         """Forget a request: it was cancelled, or goes on elsewhere with the tokens it has."""
@@ -279,6 +303,7 @@ class Engine:
             self._cells -= turn.cells
             self.load.running -= 1
         turn.engine, turn.phase = None, "asked"
+        self.load.tokens -= turn.expected
         self.asked[turn.policy] -= 1
         self._admit()
         self._look()
@@ -312,7 +337,7 @@ class Engine:
         return running < model.slots * many and room
 
     def _admit(self) -> None:
-        """Give slots and cache to whoever waits, first come first served."""
+        """Give slots and cache to whoever waits, in the order of the queue."""
         queue = self._queue
         while queue and self._fits(queue[0]):
             self.load.waiting -= 1
@@ -366,6 +391,7 @@ class Engine:
         ended = batch.ended()
         for turn in ended:
             self._cells -= turn.cells
+            self.load.tokens -= turn.expected
             self.asked[turn.policy] -= 1
             turn.made, turn.phase, turn.engine = float(turn.reply), "ended", None
         self.load.running -= len(ended)

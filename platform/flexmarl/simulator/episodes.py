@@ -20,7 +20,7 @@ from flexmarl.simulator.scenario import Scenario, Workload
 class EpisodePlaying(Playing):
     def __init__(self, clock: Clock, scenario: Scenario, told: Told) -> None:
         super().__init__(clock, scenario, told)
-        stages, model = scenario.workload.stages, scenario.machine.engine
+        stages, model = scenario.workload.stages, scenario.machine.wide_engine
         self._roles = list(dict.fromkeys(role for stage in stages for role in stage))
         self._names = list(dict.fromkeys(self._policies[role] for role in self._roles))
         asked = np.full((len(stages), max(len(stage) for stage in stages)), -1)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from flexmarl.algorithms.routing import EngineLoad, Router, RouteRequest
 from flexmarl.simulator.engines import Engine, Turn
+from flexmarl.simulator.foresight import Foresight
 
 
 class Able(NamedTuple):
@@ -22,14 +23,15 @@ class Able(NamedTuple):
 
 
 class Fleet:
-    def __init__(self, router: Router) -> None:
+    def __init__(self, router: Router, foresight: Foresight | None = None) -> None:
+        """`foresight`: of routers that go by the lengths of replies."""
         self.asked: dict[str, int] = {}
         """Policy -> turns that an engine has."""
         self.changes = 0
         """How often something has changed in who holds what."""
         self.asked_for: Callable[[Turn], None] | None = None
         """Told of every turn that looks for an engine."""
-        self._router = router
+        self._router, self._foresight = router, foresight
         self._engines: dict[int, Engine] = {}
         self._able: dict[tuple[str, int, bool], Able] = {}
 
@@ -69,11 +71,20 @@ class Fleet:
             shown = able.loads
             if able.former:
                 shown = [replace(load, newest=load.engine not in able.former) for load in shown]
-            choice = self._router(RouteRequest(int(turn.prompt), turn.reply - turn.made), shown)
+            usual = 0.0
+            if self._foresight is not None:
+                self._foresight.look(turn)
+                usual = self._foresight.usual
+            choice = self._router(RouteRequest(int(turn.prompt), turn.expected, usual), shown)
             able.engines[choice.engine].ask(turn)
         elif able.loads:
             able.engines[able.loads[0].engine].ask(turn)
         return len(able.loads) > 0
+
+    def ended(self, turn: Turn) -> None:
+        """Learn from a reply how long others may be."""
+        if self._foresight is not None:
+            self._foresight.note(turn)
 
     def holding(self, turn: Turn) -> tuple[int, ...]:
         """List who may answer a turn, by lease."""

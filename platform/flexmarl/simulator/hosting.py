@@ -156,7 +156,7 @@ class Hosting:
         if child.use is e.DeviceUse.TRAINER:
             self._training.host(lease, life)
         else:
-            engine = Engine(self._clock, self._trace, self._machine.engine, lease)
+            engine = Engine(self._clock, self._trace, self._machine.wide_engine, lease)
             self._playing.engines.add(engine)
             engine.slow(self._faults.pace(child.device.number, self._clock.now))
         self._tell(e.ChildReady(lease_id=lease, use=child.use, incarnation=life))

@@ -36,7 +36,10 @@ class Watch:
     cluster: Cluster
     facts: list[tuple[float, e.Event]] = field(default_factory=list)
     commands: dict[int, NumberedCommand] = field(default_factory=dict)
-    void: set[int] = field(default_factory=set)
+    decided: dict[int, float] = field(default_factory=dict)
+    """Command -> when it was decided."""
+    void: dict[int, float] = field(default_factory=dict)
+    """Command -> when it was made void."""
     turns: dict[int, Turn] = field(default_factory=dict)
 
     @classmethod
@@ -50,7 +53,8 @@ class Watch:
     def _heard(self, now: float, fact: e.Event, decision: Decision) -> None:
         self.facts.append((now, fact))
         self.commands.update((numbered.no, numbered) for numbered in decision.commands)
-        self.void.update(decision.void)
+        self.decided.update((numbered.no, now) for numbered in decision.commands)
+        self.void.update((no, now) for no in decision.void)
 
     def _asked(self, turn: Turn) -> None:
         self.turns[id(turn)] = turn
@@ -121,6 +125,7 @@ def groups_settle_once(watch: Watch) -> Iterator[str]:
 def versions_are_allowed(watch: Watch) -> Iterator[str]:
     """Tokens are made by the pinned weights, or by newer ones that were committed where the policy follows them."""
     committed: Counter[str] = Counter()
+    makers = _last_makers(watch)
     spec = watch.cluster.driver.core.plan.spec
     for now, fact in watch.facts:
         if isinstance(fact, e.StepCommitted):
@@ -129,16 +134,30 @@ def versions_are_allowed(watch: Watch) -> Iterator[str]:
             continue
         order = watch.commands[fact.command_no].command
         assert isinstance(order, c.PlayGroups)
-        for row in (row for outcome in fact.episodes for row in outcome.samples):
+        for row, own in ((row, outcome) for outcome in fact.episodes for row in outcome.samples):
             policy = spec.policy_of(row.role)
             pin, versions = order.pins[policy].version, row.segments[::2]
             name = f"turn {row.turn} of {row.role} in draw {fact.draw}, told at {now:.3f} s"
+            made_by = makers.get((fact.draw, own.member, own.attempt, own.replaced, row.role, row.turn))
+            if made_by is not None and (versions or (pin,))[-1] not in made_by:
+                yield f"{name} ended with {(versions or (pin,))[-1]} as it is told, with {made_by} as it was made"
             if versions and (policy not in order.follows or min(versions) < pin):
                 yield f"{name}, pinned to version {pin}, was answered by {versions}"
             if max(versions, default=pin) > committed[policy] or list(versions) != sorted(set(versions)):
                 yield f"{name} was answered by {versions or pin}, {committed[policy]} is committed"
             if versions and sum(row.segments[1::2]) != row.tokens:
                 yield f"{name} has {row.tokens} tokens in segments {row.segments}"
+
+
+def _last_makers(watch: Watch) -> dict[tuple[int, int, int, bool, str, int], set[int]]:
+    """Return which weights made the end of each reply; of several, where its command was taken twice."""
+    found: dict[tuple[int, int, int, bool, str, int], set[int]] = {}
+    for turn in watch.turns.values():
+        if isinstance(turn, EpisodeTurn):
+            own = turn.episode
+            key = own.group.order.draw, own.member, own.attempt, own.twin, turn.role, turn.number
+            found.setdefault(key, set()).add(turn.version)
+    return found
 
 
 def rows_are_conserved(watch: Watch) -> Iterator[str]:
@@ -201,7 +220,7 @@ def _trained(watch: Watch) -> list[tuple[str, int]]:
 
 def commands_are_carried_out_or_void(watch: Watch) -> Iterator[str]:
     """A command was answered, is void, or somebody is still at it and the core waits for the answer."""
-    answered = {_answer(fact) for _, fact in watch.facts}
+    answered = {answered_by(fact) for _, fact in watch.facts}
     waited_for = {command.no for command in watch.cluster.driver.core.state.outstanding.values()}
     played = {(f.command_no, f.draw) for _, f in watch.facts if isinstance(f, e.GroupSettled)}
     for no, numbered in watch.commands.items():
@@ -212,14 +231,14 @@ def commands_are_carried_out_or_void(watch: Watch) -> Iterator[str]:
             missing = [order.draw for order in command.groups if (no, order.draw) not in played]
             if missing:
                 yield f"command {no} is to play draw {missing[0]}: nobody waits for it, and it never settled"
-        elif (key := _asks(no, command)) is not None and key not in answered:
+        elif (key := asked_by(no, command)) is not None and key not in answered:
             yield f"command {no} ({command.kind}) was neither carried out nor made void, and nobody waits for it"
 
 
 Key = tuple[str, object, object]
 
 
-def _asks(no: int, command: c.Command) -> Key | None:
+def asked_by(no: int, command: c.Command) -> Key | None:
     """Return what would answer a command; None for those that are done as soon as they are decided or that end late."""
     match command:
         case c.RequestDevices() | c.LoadWeights() | c.UnloadPolicy() | c.SuspendPolicy() | c.SleepEngine():
@@ -249,7 +268,8 @@ _BY_NUMBER: dict[type[e.Event], str] = {
 """Facts that name the command they answer."""
 
 
-def _answer(fact: e.Event) -> Key | None:
+def answered_by(fact: e.Event) -> Key | None:
+    """Return what a fact answers, None when it is no answer."""
     kind = _BY_NUMBER.get(type(fact))
     if kind is not None:
         return kind, vars(fact)["command_no"], 0

@@ -1,6 +1,7 @@
 """Workloads by name, and how a workload and a preset make a scenario.
 
-A workload brings the team, its load and the machines; the preset brings the mechanisms; changes lie on top.
+A workload brings the team, its load and the machines; a preset brings the mechanisms and lies
+over it; changes lie on top.
 """
 
 from collections.abc import Mapping
@@ -50,7 +51,7 @@ def compose(workload: str | Mapping[str, Any], preset: str, changes: Mapping[str
     """
     base = _known(load_workloads(), workload, "/workload").scenario if isinstance(workload, str) else dict(workload)
     mechanisms = _known(load_presets(), preset, "/preset").spec
-    document = layered({"spec": mechanisms}, base, changes or {})
+    document = layered(base, {"spec": mechanisms}, changes or {})
     try:
         made = scenario(document)
     except ValidationError as error:

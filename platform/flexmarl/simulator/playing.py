@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from flexmarl.algorithms.routing import ROUTERS
+from flexmarl.algorithms.routing import READS_LENGTHS, ROUTERS
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
@@ -23,9 +23,11 @@ from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.draws import FAILS, Draws, Script, Sheet
 from flexmarl.simulator.engines import Turn
 from flexmarl.simulator.fleet import Fleet
+from flexmarl.simulator.foresight import Foresight
 from flexmarl.simulator.hands import Hands
 from flexmarl.simulator.recorded import RecordedDraws, scripts_of
 from flexmarl.simulator.scenario import Scenario, Workload
+from flexmarl.simulator.scoring import Scoring
 from flexmarl.simulator.together import Together
 
 Told = Callable[[e.Event], None]
@@ -45,6 +47,8 @@ class Episode:
     """It plays beside a first one."""
     script: Script | Sheet
     began: float
+    held: deque[Turn] = field(default_factory=deque)
+    """Turns of this stage behind those that may be asked at once."""
     asked: dict[str, Turn] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
     """What its samples are made of."""
@@ -62,8 +66,17 @@ class Episode:
 @dataclass(slots=True, eq=False, kw_only=True)
 class EpisodeTurn(Turn):
     episode: Episode
-    role: str
     number: int
+
+    @property
+    def task(self) -> str:
+        """Return what replies share that are the most alike."""
+        return f"{self.episode.group.order.draw}.{self.role}"
+
+    @property
+    def key(self) -> int:
+        """Return what chances of its own are drawn by."""
+        return chance.mixed(self.episode.script.key, self.number)
 
 
 @dataclass(slots=True, eq=False)
@@ -110,18 +123,20 @@ class Places:
 class Playing:
     def __init__(self, clock: Clock, scenario: Scenario, told: Told) -> None:
         spec, workload = scenario.spec, scenario.workload
-        self.engines = Fleet(ROUTERS.get(spec.mechanisms.router)())
+        name = spec.mechanisms.router
+        foresight = Foresight(workload, name == "skew_aware") if name in READS_LENGTHS else None
+        self.engines = Fleet(ROUTERS.get(name)(), foresight)
         """Those that are ready."""
         self.tokens: dict[SampleId, int] = {}
         """Reply tokens of every sample of a settled group, until they are forgotten."""
         self._clock, self._scenario, self._told = clock, scenario, told
         roles = {role: number for number, role in enumerate(sorted(spec.agents))}
         self._draws: Draws[Any] | RecordedDraws = self._drawn(workload, roles, scenario.seed)
-        self._widths = [len(stage) for stage in workload.stages]
         self._policies = {role: spec.policy_of(role) for role in spec.agents}
         self._groups: dict[int, list[Group]] = {}
         self._starved: dict[str, list[Turn]] = {}
         """Policy -> turns whose weights no engine holds."""
+        self._scoring = Scoring(clock, workload)
         self._hands = Hands(clock, scenario.machine.delays)
         self._places = Places(spec.mechanisms.parallel.episodes)
 
@@ -199,6 +214,7 @@ class Playing:
             script = self._draws.beside(script)
         episode = Episode(group, member, attempt, twin, script, self._clock.now)
         group.playing.append(episode)
+        self._scoring.begun(episode)
         if group.together is not None:
             group.together.enter(episode)
         self._start(episode)
@@ -217,11 +233,12 @@ class Playing:
             turn.phase = "ended"
 
     def _ask_stage(self, episode: Episode) -> None:
-        """Ask the roles of the next stage, all beside each other."""
+        """Ask the roles of the next stage, as many beside each other as may be asked at once."""
         assert isinstance(episode.script, Script)
         command, asked, policies = episode.group.command, episode.asked, self._policies
         own = episode.script.widths
-        width = own[episode.stage] if own else self._widths[episode.stage % len(self._widths)]
+        stages = self._scenario.workload.stages
+        width = own[episode.stage] if own else len(stages[episode.stage % len(stages)])
         episode.stage += 1
         for role, number, prompt, reply in islice(episode.script.turns, width):
             policy = policies[role]
@@ -236,10 +253,14 @@ class Playing:
 
     def _send(self, episode: Episode) -> None:
         """Let the turns of a stage find their engines."""
-        if not episode.over:
-            route = self._route
-            for turn in episode.asked.values():
-                route(turn)
+        if episode.over:
+            return
+        turns, at_once = list(episode.asked.values()), self._scenario.spec.mechanisms.parallel.agents
+        if at_once is not None:
+            episode.held.extend(turns[at_once:])
+            del turns[at_once:]
+        for turn in turns:
+            self._route(turn)
 
     def _route(self, turn: Turn) -> None:
         if not self.engines.send(turn):
@@ -248,6 +269,7 @@ class Playing:
     def _answered(self, turn: Turn) -> None:
         assert isinstance(turn, EpisodeTurn)
         episode = turn.episode
+        self.engines.ended(turn)
         if episode.over:
             return
         del episode.asked[turn.role]
@@ -256,6 +278,8 @@ class Playing:
         if left and (segments or turn.version != turn.pin.version):
             segments += (turn.version, left)
         episode.rows.append({"role": turn.role, "turn": turn.number, "tokens": turn.reply, "segments": segments})
+        if episode.held:
+            self._route(episode.held.popleft())
         if not episode.asked:
             self._clock.after(episode.script.waits[episode.stage - 1], self._stage_done, episode)
 
@@ -282,7 +306,8 @@ class Playing:
         episode.played = True
         if not episode.twin:
             self._places.leave()
-        self._clock.at(when + episode.script.reward_s, self._rewarded, episode)
+        tokens = sum(row["tokens"] for row in episode.rows)
+        self._scoring.score(when, episode.script.reward_s, tokens, self._rewarded, episode)
 
     def _rewarded(self, episode: Episode) -> None:
         if episode.over:
@@ -360,6 +385,7 @@ class Playing:
             episode.group.together.leave(episode)
         episode.group.playing.remove(episode)
         self._stop(episode)
+        self._scoring.over(episode)
         if not episode.twin and not episode.played:
             self._places.leave()
 

@@ -77,9 +77,12 @@ class RecordedDraws:
     def __init__(self, record: Record, seed: int) -> None:
         self._groups = record.groups
         self._first = seed * max(1, len(record.groups) // _APART)
+        self._drawn: dict[int, int] = {}
+        """Task -> the draw that played it first."""
 
-    def script(self, draw: int, member: int, members: int, attempt: int) -> Script:
-        """Return what happened in a member of a group."""
+    def script(self, draw: int, member: int, members: int, attempt: int, task: int) -> Script:
+        """Return what happened in a member of a group; a task that was played before goes as it did then."""
+        draw = self._drawn.setdefault(task, draw)
         group = self._groups[(self._first + draw) % len(self._groups)]
         lot = group[member % len(group)]
         key = chance.mixed(chance.mixed(chance.mixed(self._first, draw), member), attempt)

@@ -48,6 +48,9 @@ class Report:
     trained_share: float
     """Reply tokens that were trained over those that engines made, from the start of the simulation: what lies ready
     or is on its way at the end counts as not trained."""
+    length_ratio: float
+    """Mean length of trained rows over that of generated ones, of the policy where it is smallest; below 1 long replies
+    are trained less often than they are made."""
     busy: dict[Use, float]
     """Share of held device time that was work."""
     idle: dict[Use, dict[Cause, float]]
@@ -98,6 +101,7 @@ class Report:
             "engine_busy": self.busy["engine"],
             "trainer_busy": self.busy["trainer"],
             "trained_share": self.trained_share,
+            "length_ratio": self.length_ratio,
             "lag": fmean(self.lag.values()) if self.lag else 0.0,
             "swaps": float(self.swaps),
             "moves": float(self.moves),
@@ -126,9 +130,10 @@ def report(scenario: Scenario, cluster: "Cluster") -> Report:
         rollouts=_rollouts(cluster, first, last),
         tokens=trained[last] - trained[first],
         trained_share=trained[last] / cluster.hosting.made(),
+        length_ratio=min(_means(cluster, "length/trained_ratio", first, last).values(), default=1.0),
         busy=busy,
         idle=idle,
-        lag=_lag(cluster, first, last),
+        lag=_means(cluster, "staleness/start", first, last),
         swaps=sum(i.kind == "suspend" for i in intervals),
         moves=sum(ruling.kind == "engine_moved" for _, ruling in cluster.log.rulings),
         lost_s=losses.lost_s(ended),
@@ -150,11 +155,12 @@ def _rollouts(cluster: "Cluster", first: int, last: int) -> tuple[float, ...]:
     return tuple(settled[no] - log.opened[no] for no in range(first, last))
 
 
-def _lag(cluster: "Cluster", first: int, last: int) -> dict[str, float]:
+def _means(cluster: "Cluster", metric: str, first: int, last: int) -> dict[str, float]:
+    """Return each policy's mean of a metric's means over the steps that count."""
     found = defaultdict(list)
-    for metric in cluster.log.metrics:
-        if metric.name == "staleness/start" and metric.stat == "mean" and first < metric.step <= last:
-            found[metric.agent].append(metric.value)
+    for one in cluster.log.metrics:
+        if one.name == metric and one.stat == "mean" and first < one.step <= last:
+            found[one.agent].append(one.value)
     return {name: fmean(values) for name, values in sorted(found.items())}
 
 

@@ -62,6 +62,16 @@ class RoleLoad(Strict):
     reply: Amount = Spread(median=256, sigma=1.0, least=1, most=8192)
 
 
+class Ranker(Strict):
+    """A declared model of something that tells long replies from others before they are made."""
+
+    share: float = Field(default=0.2, gt=0.0, lt=1.0)
+    """Of replies that count as long."""
+    recall: float = Field(default=1.0, gt=0.0, le=1.0)
+    """Share of these that are among as many that it expects to be the longest; its guesses are lengths with lognormal
+    noise, as much as makes that so."""
+
+
 Stages = tuple[Annotated[tuple[Name, ...], Field(min_length=1)], ...]
 
 
@@ -83,6 +93,14 @@ class Workload(Strict):
     """What the environment takes beside that behind the first stage of an attempt."""
     reward: Amount = Spread()
     """What the reward of an episode takes."""
+    reward_token: float = Field(default=0.0, ge=0.0)
+    """What it takes beside that for each reply token: of a reference or a reward model, say."""
+    scorers: int | None = Field(default=None, ge=1)
+    """Episodes that are given their rewards at once, in the order in which they end; null: all of them."""
+    scored_last: bool = False
+    """Rewards are given once no episode plays any more, as by systems whose stages wait for one another."""
+    ranker: Ranker | None = None
+    """Who tells routers which replies will be long; null: they go by replies that ended, as real workers do."""
     failure: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Share of attempts that break off at their end."""
     outages: tuple[Outage, ...] = ()
@@ -161,6 +179,16 @@ class Machine(Strict):
     delays: Delays = Delays()
     scale: dict[Name, float] = {}
     """Policy -> how many times as long everything of it takes; absent: once."""
+    width: float = Field(default=1.0, gt=0.0)
+    """Devices that one device of the run is made of: an engine takes as many times the requests at the same pace, a
+    trainer takes as many times the tokens. Clusters that are cut into devices of other sizes stay comparable."""
+
+    @property
+    def wide_engine(self) -> EngineModel:
+        """Return the model of an engine of this width."""
+        own, width = self.engine, self.width
+        wide = {"batch": own.batch * width, "prefill": own.prefill * width, "kv_tokens": own.kv_tokens * width}
+        return own.model_copy(update=wide | {"slots": max(1, round(own.slots * width))}) if width != 1.0 else own
 
     def times(self, policy: str) -> float:
         """Return how many times as long everything of a policy takes."""

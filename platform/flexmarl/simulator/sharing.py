@@ -14,7 +14,8 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from flexmarl.contracts.base import Strict
 from flexmarl.contracts.problems import Problem, SpecProblems, problems_of
 from flexmarl.contracts.status import TERMINAL, RunStatus
-from flexmarl.orchestrator.pool_arbiter import DEFAULT_PRIORITY
+from flexmarl.orchestrator.pool_arbiter import DEFAULT_PRIORITY, PATIENCE_S
+from flexmarl.simulator.checks import Finding
 from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.cluster import Cluster
 from flexmarl.simulator.faults import Faults
@@ -102,6 +103,8 @@ class Sharer:
 @dataclass(frozen=True, slots=True)
 class PoolReport:
     runs: tuple[Sharer, ...]
+    began: float
+    """When the first one came."""
     seconds: float
     """From the first arrival to the last end."""
     leased: float
@@ -161,6 +164,29 @@ def simulate_pool(shared: SharedPools) -> PoolReport:
     return _report(shared, clusters, pool, clock)
 
 
+def starved(report: PoolReport) -> list[Finding]:
+    """Find runs that waited on beyond the arbiter's patience while some that came later got devices."""
+    found = []
+    for run in report.runs:
+        overdue, until = run.arrived + PATIENCE_S, report.began + report.seconds if run.granted is None else run.granted
+        later = [
+            other
+            for other in report.runs
+            if other.arrived > run.arrived and other.granted is not None and overdue <= other.granted < until
+        ]
+        if later:
+            names = ", ".join(other.name for other in later)
+            found.append(
+                Finding(
+                    "starvation", run.arrived, until,
+                    f"{run.name} waits for devices since {run.arrived:.0f} s; after {PATIENCE_S:.0f} s of that {names} "
+                    "came later and got theirs",
+                    "Serve whoever waited beyond the patience first, whatever the others' priority and share.",
+                )
+            )  # fmt: skip
+    return found
+
+
 def _says(cluster: Cluster, pool: Pool) -> str:
     state = cluster.driver.core.state
     return state.reason_text if cluster.driver.ended else pool.waiting.get(cluster.name.run_id, state.reason_text)
@@ -180,7 +206,7 @@ def _report(shared: SharedPools, clusters: Sequence[Cluster], pool: Pool, clock:
     capacity = (ended - began) * sum(shared.devices.values()) or 1.0
     leased = sum(min(own.until, ended) - own.since for _, own in held.values() if not own.beside)
     busy = sum(one.ended - one.began for one in intervals if one.kind in BUSY)
-    return PoolReport(runs, ended - began, leased / capacity, busy / capacity, clock.events, intervals, held)
+    return PoolReport(runs, began, ended - began, leased / capacity, busy / capacity, clock.events, intervals, held)
 
 
 def _sharer(run: Arrival, cluster: Cluster, pool: Pool) -> Sharer:

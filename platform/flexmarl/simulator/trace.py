@@ -1,6 +1,6 @@
 """What every device of a simulated cluster did, and when, as real devices report it.
 
-Kinds are the phases that real children tell their nodes, but for `start`, in which no child lives yet that could.
+Kinds are the phases that real children tell their nodes (`TOLD`), and some that nobody tells of there.
 Invariants: an interval that was begun is ended once, or goes on at the end of the simulation and is cut there; a lease
 is held from its grant to its end, once, and has no interval beyond that.
 """
@@ -26,6 +26,10 @@ Kind = Literal[
 ]
 BUSY: frozenset[Kind] = frozenset({"rollout", "train", "step"})
 """Kinds that are work; the others make it possible."""
+TOLD: frozenset[Kind] = frozenset(
+    {"rollout", "load", "sleep", "wake", "bind", "resume", "suspend", "train", "step", "checkpoint"}
+)
+"""Kinds that real children tell their nodes."""
 
 
 @dataclass(frozen=True, slots=True)

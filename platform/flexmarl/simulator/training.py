@@ -162,10 +162,12 @@ class Training:
     def _seconds(self, order: Order) -> float:
         own, policy = self._machine.trainer, getattr(order, "policy", "")
         times, ranks = self._machine.times(policy), max(1, len(self._gangs.get(policy, ())))
+        shared = ranks * self._machine.width
         match order:
             case c.Accumulate():
                 cut = self._cut[order.policy, order.micro_batch]
-                return own.micro_batch + times * (own.row * -(-cut.rows // ranks) + own.token * cut.tokens / ranks)
+                rows = -(-cut.rows // ranks) / self._machine.width
+                return own.micro_batch + times * (own.row * rows + own.token * cut.tokens / shared)
             case c.OptimizerStep():
                 return own.step * times
             case c.BindPolicy():

@@ -28,6 +28,7 @@ def broken(**changes: Any) -> dict[str, str]:
         {},
         {"resources": {"rollout_devices": 2, "training_devices": 2, "trainer_policies": 1}},
         {"resources": {"rollout_devices": 2}},
+        {"resources": {"rollout_devices": 2, "engine_policies": 1}},
         {"mechanisms": {"lag_policy": {"bound": 2}}},
         {"mechanisms": {"ordered": True}},
     ],
@@ -43,6 +44,11 @@ def test_what_shares_devices_is_legal(changes: dict[str, Any]) -> None:
         ("/resources/training_pool", "not_read", {"resources": {"training_pool": "other"}}),
         ("/resources/engine", "cannot_sleep", {"resources": {"engine": "vllm"}}),
         ("/resources/engine_policies", "not_with_colocated", {"resources": {"engine_policies": 1}}),
+        (
+            "/mechanisms/mover/type",
+            "not_with_colocated",
+            {"resources": {"engine_policies": 1, "rollout_devices": 2}, "mechanisms": {"mover": "demand"}},
+        ),
         ("/mechanisms/publication/type", "not_with_colocated", {"mechanisms": {"publication": "wavefront"}}),
         ("/mechanisms/policy_clock", "not_with_colocated", {"mechanisms": {"policy_clock": True}}),
         (

@@ -173,6 +173,19 @@ def test_nothing_is_lost_or_trained_twice_under_faults(devices, trainers, mix, s
     assert cluster.status in (RunStatus.COMPLETED, RunStatus.FAILED)
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("trainers", [1, 2])
+def test_engines_that_serve_one_policy_each_load_it_again_when_they_wake(trainers, seed):
+    faults = Faults(twice=0.1, child_death=0.01, lease_end=0.001, recall=0.002) if seed else Faults()
+    spec = colocated(2, trainers, resources__engine_policies=1)
+    cluster = started(spec, seed=seed, faults=faults, round_trip=seed % 2 == 0)
+    cluster.run()
+    assert cluster.status is RunStatus.COMPLETED, cluster.core.state.reason_text
+    loads = {(command.lease_id, command.policy) for command in cluster.commands("load_weights")}
+    assert seed or len(loads) == 2
+    assert len(turns(cluster)) > cluster.spec.budget.train_steps
+
+
 def test_steps_are_those_of_a_run_with_devices_of_its_own():
     own = ended_well(started(make_spec(mechanisms__allocation="static"), seed=1, turns=1))
     shared = ended_well(started(colocated(), seed=1, turns=1))

@@ -146,7 +146,7 @@ def test_a_sheet_says_what_the_script_of_its_key_says():
     roles = {"a": 0, "b": 1}
     scripts, sheets = Scripts(workload, roles, 3), Sheets(workload, roles, 3)
     for member in range(8):
-        script, sheet = scripts.script(5, member, 8, 1), sheets.script(5, member, 8, 1)
+        script, sheet = scripts.script(5, member, 8, 1, 5), sheets.script(5, member, 8, 1, 5)
         turns = list(script.turns)
         columns = [(stage, column) for stage in range(len(script.waits)) for column in range(len(stages[stage % 3]))]
         assert [(p, r) for _, _, p, r in turns] == [(sheet.prompts[c], sheet.replies[c]) for c in columns]

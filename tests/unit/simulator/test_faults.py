@@ -55,6 +55,8 @@ def test_without_a_fault_a_step_takes_its_parts():
 def test_replies_of_a_lost_engine_go_on_elsewhere_with_the_tokens_they_have():
     report = played(children=[{"at": READY + 4, "device": 0}])
     assert ends(report)[0] == pytest.approx(READY + 31), "the other engine has room: nothing is made twice"
+    first = next((i.began, i.ended) for i in report.intervals if i.kind == "rollout" and i.lease_id == 1)
+    assert first == pytest.approx((READY, READY + 4)), "nothing is made where nobody lives"
     [loss] = report.losses
     assert (loss.cause, loss.use, loss.at) == ("child", e.DeviceUse.ENGINE, READY + 4)
     assert loss.back == pytest.approx(READY + 4 + RESTART_S + 5 + 2), "its child starts, then loads"
@@ -78,6 +80,18 @@ def test_what_an_accumulator_held_is_computed_again():
     assert lost.losses[0].back == pytest.approx(READY + 35 + RESTART_S + 5 + 5)
     assert ends(lost)[0] == pytest.approx(ends(whole)[0] + 25 + RESTART_S + 10)
     assert lost.tokens == whole.tokens
+
+
+def test_a_gang_breaks_off_with_the_rank_that_it_lost_and_is_formed_anew():
+    """Two ranks need 10 s for both rows. One is lost after 4 s; it starts, both are bound, all begins anew."""
+    gang = {"resources": {"rollout_devices": 2, "training_devices": 2}, "policies": {"solver": {"devices": 2}}}
+    whole = played(spec=gang)
+    lost = played(spec=gang, children=[{"at": READY + 0.5 + 14, "device": 3}])
+    form_and_swap = 0.5 + 5
+    assert ends(lost)[0] == pytest.approx(ends(whole)[0] + 4 + RESTART_S + 5 + form_and_swap)
+    assert lost.tokens == whole.tokens
+    broken = [i for i in lost.intervals if i.kind == "train" and i.ended == pytest.approx(READY + 14.5)]
+    assert len(broken) == 2, "neither rank goes on"
 
 
 def test_a_host_that_goes_is_replaced_after_the_declared_delay():

@@ -48,11 +48,11 @@ def test_draws_beyond_the_record_play_it_again() -> None:
             for draw in range(10) for member in range(2)]  # fmt: skip
     record = record_of([one for one, _ in rows], [turn for _, own in rows for turn in own], ())
     plays = RecordedDraws(record, 0)
-    scores = [plays.script(draw, 0, 2, 1).score for draw in range(20)]
+    scores = [plays.script(draw, 0, 2, 1, draw).score for draw in range(20)]
     assert scores == [*(draw / 10 for draw in range(10))] * 2
-    assert plays.script(3, 5, 8, 1).score == 0.3
-    assert [asked[3] for asked in plays.script(13, 0, 2, 1).turns] == [4, 4]
-    assert RecordedDraws(record, 1).script(0, 0, 2, 1).score == 0.2  # another seed begins elsewhere
+    assert plays.script(3, 5, 8, 1, 3).score == 0.3
+    assert [asked[3] for asked in plays.script(13, 0, 2, 1, 13).turns] == [4, 4]
+    assert RecordedDraws(record, 1).script(0, 0, 2, 1, 0).score == 0.2  # another seed begins elsewhere
 
 
 def test_constants_are_read_off_a_record() -> None:

@@ -9,6 +9,7 @@ from flexmarl.contracts.problems import SpecProblems
 from flexmarl.simulator import Workload, simulate
 from flexmarl.simulator.chance import mixed
 from flexmarl.simulator.library import compose
+from flexmarl.simulator.published import load_tables, reproduce
 from flexmarl.simulator.scenario import Scenario
 
 MEMBERS, TURNS = 3, 4
@@ -88,6 +89,14 @@ def test_a_step_needs_so_many_groups_of_so_many_members():
     scenario = played(redundancy=extra)
     expected = settled(waits(scenario, 6, MEMBERS + 1), 6, MEMBERS)[3]
     assert simulate(scenario).figures()["rollout_s"] == pytest.approx(expected, abs=SLACK)
+
+
+@pytest.mark.parametrize("name", ["roll_env_async", "roll_redundancy"])
+def test_what_is_published_of_barriers_and_redundancy_is_reached(name: str):
+    outcome = reproduce(load_tables()[name])
+    assert {cell.standing for cell in outcome.cells.values()} == {"reached", "fitted"}
+    assert max(abs(cell.error) for cell in outcome.cells.values()) < 0.15
+    assert outcome.freedom == 1
 
 
 def test_long_rounds_shorten_the_others_and_train_what_these_left():

@@ -6,8 +6,9 @@ import pytest
 
 from flexmarl.contracts.problems import SpecProblems
 from flexmarl.contracts.status import RunStatus
+from flexmarl.orchestrator import pool_arbiter
 from flexmarl.simulator import PoolReport, SimulationError, simulate_pool
-from flexmarl.simulator.sharing import Sharer, read_pools
+from flexmarl.simulator.sharing import Sharer, read_pools, starved
 
 WORKLOAD = {
     "spec": {
@@ -84,6 +85,20 @@ def test_a_run_that_is_too_large_waits_and_says_why():
     assert found["large"].says == "Needs 10 devices in default, 4 are healthy: add a node, or ask for fewer"
     with pytest.raises(SimulationError, match="No run made a step: Needs 10 devices in default"):
         play(4, run("large", workload=large))
+
+
+def test_a_run_that_starves_is_found_by_name(monkeypatch: pytest.MonkeyPatch):
+    """Runs of higher priority keep coming, each for most of an hour; patience is four hours."""
+    slow = WORKLOAD | {"machine": {"engine": {"token": 1.5}}}
+    urgent = [run(f"urgent{i}", at=i * 2500.0, priority=90, workload=slow) for i in range(9)]
+    low = run("low", at=1, workload=slow)
+    whole = play(3, *urgent, low)
+    assert starved(whole) == []
+    assert 4 * 3600 <= (fates(whole)["low"].wait_s or 0.0) < 4 * 3600 + 4600, "patience, and the run before it"
+    monkeypatch.setattr(pool_arbiter, "PATIENCE_S", float("inf"))
+    [finding] = starved(play(3, *urgent, low))
+    assert finding.name == "starvation"
+    assert finding.evidence.startswith("low waits for devices since 1 s; after 14400 s of that urgent")
 
 
 def test_equal_files_give_equal_results():

@@ -103,7 +103,7 @@ def test_a_second_environment_saves_a_step_from_one_that_hangs():
 def test_engines_that_hold_one_policy_are_moved_to_where_turns_wait():
     hub = {"roles": {"speaker": {"reply": 4000}, "listener": {"reply": 50}}, "stages": [["speaker", "listener"]]}
     resources = {"rollout_devices": 6, "engine_policies": 1}
-    still = simulate(told(spec={"resources": resources}, **hub))
+    still = simulate(told(spec={"resources": resources, "mechanisms": {"mover": "static"}}, **hub))
     moving = simulate(told(spec={"resources": resources, "mechanisms": {"mover": "demand"}}, **hub))
     assert still.moves == 0
     assert moving.moves > 0

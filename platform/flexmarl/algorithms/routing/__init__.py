@@ -9,6 +9,7 @@ from flexmarl.algorithms.routing.least_loaded import least_loaded
 from flexmarl.algorithms.routing.length_aware import length_aware
 from flexmarl.algorithms.routing.lengths import ReplyLengths
 from flexmarl.algorithms.routing.prefix_affinity import PrefixAffinity
+from flexmarl.algorithms.routing.skew_aware import SkewAware
 from flexmarl.algorithms.routing.version_aware import version_aware
 
 MakeRouter = Callable[[], Router]
@@ -20,12 +21,17 @@ ROUTERS: Registry[MakeRouter] = Registry(
         "least_loaded": lambda: least_loaded,
         "prefix_affinity": PrefixAffinity,
         "length_aware": lambda: length_aware,
+        "skew_aware": SkewAware,
         "hardware_class": lambda: hardware_class,
         "version_aware": lambda: version_aware,
     },
 )
 
+READS_LENGTHS = frozenset({"length_aware", "skew_aware", "hardware_class"})
+"""Routers that go by how long replies are expected to be."""
+
 __all__ = [
+    "READS_LENGTHS",
     "ROUTERS",
     "Choice",
     "EngineLoad",

@@ -138,7 +138,7 @@ class Parallel(Strict):
     episodes have that one rollout command plays at the moment (`together`; a command has `batch.rollout_groups`)."""
 
 
-RouterName = Literal["least_loaded", "prefix_affinity", "length_aware", "hardware_class", "version_aware"]
+RouterName = Literal["least_loaded", "prefix_affinity", "length_aware", "skew_aware", "hardware_class", "version_aware"]
 
 
 class Mechanisms(Strict):
@@ -148,7 +148,8 @@ class Mechanisms(Strict):
     router: RouterName = "least_loaded"
     """Which of the engines that hold a turn's weights answers it. `least_loaded`: the one with the fewest requests;
     `prefix_affinity`: the one that computed the beginning of the prompt before; `length_aware`: the one with the fewest
-    tokens to make, for a long reply the one with the fewest requests; `hardware_class`: one whose device suits the
+    tokens to make, for a long reply the one with the fewest requests; `skew_aware`: likewise, long replies having some
+    engines to themselves and the longest being asked first; `hardware_class`: one whose device suits the
     prompt's and reply's lengths, as its node declares; `version_aware`: those that serve the version as their newest
     first. A preferred engine that is overloaded is passed over."""
     mover: Mover = Mover()

@@ -206,6 +206,8 @@ SPECTACULAR_SETTINGS = {
         "Role": "flexmarl.controlplane.accounts.choices.Role",
         "ProjectRole": "flexmarl.controlplane.accounts.choices.ProjectRole",
         "Scope": [(scope.value, scope.value) for scope in Scope],
+        "SimulationState": [(state, state) for state in ("queued", "running", "done", "failed", "cancelled")],
+        "SimulationKind": [(kind, kind) for kind in ("comparison", "what_if")],
         "LeaseState": [(state, state) for state in ("held", "releasing")],
     },
     "SWAGGER_UI_DIST": "SIDECAR",

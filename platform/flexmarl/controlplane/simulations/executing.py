@@ -170,8 +170,9 @@ def _beating(look: Callable[[], None]) -> Iterator[Callable[[], Any]]:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
 
-    before = signal.signal(signal.SIGALRM, on_alarm)
+    timer, before = signal.getitimer(signal.ITIMER_REAL), signal.signal(signal.SIGALRM, on_alarm)
     try:
         yield alarm
     finally:
         signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, *timer)

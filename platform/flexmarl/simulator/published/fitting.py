@@ -13,7 +13,7 @@ from flexmarl.simulator.published.table import Table
 def fit(table: Table, rounds: int = 60, without: str = "") -> dict[str, float]:
     """Return fitted parameters by name, found on their rows but `without`; at most `rounds` plays of these rows.
 
-    Distances are mean squared logarithms of simulated over published; searched by Nelder and Mead over logarithms.
+    Searched by Nelder and Mead over logarithms, for the table's criterion.
     """
     free = {name: own for name, own in table.parameters.items() if own.source == "fitted" and own.between}
     rows = tuple(name for name in table.rows if name in table.fitted() and name != without)
@@ -23,7 +23,7 @@ def fit(table: Table, rounds: int = 60, without: str = "") -> dict[str, float]:
     some = table.model_copy(update={"rows": {name: row for name, row in table.rows.items() if name in needed}})
 
     def missed(logs: Any) -> float:
-        return distance(reproduce(some, _values(free, logs)).cells, rows)
+        return distance(table, reproduce(some, _values(free, logs)).cells, rows)
 
     bounds = [(log(own.between[0]), log(own.between[1])) for own in free.values() if own.between]
     start = [min(max(log(own.value), low), high) for own, (low, high) in zip(free.values(), bounds, strict=True)]

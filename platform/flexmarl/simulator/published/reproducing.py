@@ -63,7 +63,7 @@ def reproduce(table: Table, values: Mapping[str, float] | None = None) -> Outcom
 
 def played(table: Table, row: Row, values: Mapping[str, float]) -> tuple[dict[str, float], ...]:
     """Simulate a row once per seed."""
-    given = [_placed(own, values.get(name, own.value)) for name, own in table.parameters.items()]
+    given = [placed(own, values.get(name, own.value)) for name, own in table.parameters.items()]
     changes = layered(*given, row.changes)
     return tuple(
         simulate(compose(table.scenario, row.preset, layered(changes, {"seed": seed}))).figures()
@@ -78,8 +78,10 @@ def compared(table: Table, row: Row, plain: Mapping[str, float], name: str) -> f
     return plain[row.over] / plain[name] if table.less_is_better else plain[name] / plain[row.over]
 
 
-def distance(cells: Mapping[str, Cell], rows: tuple[str, ...]) -> float:
-    """Return the mean squared logarithm of simulated over published."""
+def distance(table: Table, cells: Mapping[str, Cell], rows: tuple[str, ...]) -> float:
+    """Return how far rows are off, as the table's criterion says."""
+    if table.criterion == "worst":
+        return max(abs(cells[name].error) for name in rows)
     return fmean(log(cells[name].simulated / cells[name].published) ** 2 for name in rows)
 
 
@@ -91,7 +93,7 @@ def _standing(table: Table, row: Row, ratio: float, fitted: bool) -> Standing:
     return "explained" if row.why else "missed"
 
 
-def _placed(own: Parameter, value: float) -> dict[str, Any]:
+def placed(own: Parameter, value: float) -> dict[str, Any]:
     """Write a value to all its places."""
     return layered(*(_at(path, value * times, own.whole) for path, times in own.paths.items()))
 

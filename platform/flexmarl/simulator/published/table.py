@@ -65,6 +65,9 @@ class Table(Strict):
     """Name of a figure of `Report.figures()`."""
     tolerance: float = Field(default=0.15, gt=0.0)
     """Share by which a row may differ."""
+    criterion: Literal["mean_square", "worst"] = "mean_square"
+    """What a fit makes small: the mean squared logarithm of simulated over published, or the largest share by which a
+    row differs, where rows that contradict each other are all to stay within the tolerance."""
     seeds: int = Field(default=1, ge=1)
     """Simulations per row, of which the mean counts."""
     scenario: dict[str, Any]

@@ -1,0 +1,108 @@
+"""The least step time: by arithmetic, and never above what any simulation takes."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flexmarl.simulator import Scenario, simulate
+from flexmarl.simulator.bounds import least
+from flexmarl.simulator.library import compose
+
+MACHINE = {
+    "engine": {"token": 0.1, "batch": 4.0, "prefill": 100.0, "slots": 5, "load": 2.0},
+    "trainer": {"token": 0.05, "row": 0.0, "micro_batch": 0.5, "step": 3.0, "swap": 1.0, "create": 1.0},
+}
+
+
+def scenario(preset: str = "flexmarl", **changes: object) -> Scenario:
+    document = {
+        "steps": 2,
+        "spec": {
+            "agents": {"planner": {}, "worker": {}},
+            "environment": {"type": "arithmetic"},
+            "batch": {"tasks_per_step": 4, "episodes_per_task": 2, "micro_batch_groups": 2, "rollout_groups": 1},
+            "resources": {"rollout_devices": 2, "training_devices": 2, "trainer_policies": 1},
+        },
+        "workload": {
+            "stages": [["planner"], ["worker"]],
+            "roles": {"planner": {"prompt": 10, "reply": 20}, "worker": {"prompt": 10, "reply": 40}},
+            "environment": 1.0,
+        },
+        "machine": MACHINE,
+    }
+    return compose(document, preset, changes)
+
+
+def near(one: float, other: float) -> bool:
+    return abs(one - other) < 1e-9
+
+
+def test_every_term_is_arithmetic():
+    bound = least(scenario())
+    # Eight episodes of 60 tokens; five replies at a time take twice as long a step as one, so 0.1 * 2 / 5 s a token.
+    assert near(bound.engines, 8 * 60 * 0.04 / 2)
+    gradients = {"planner": 0.5 + 160 * 0.05, "worker": 0.5 + 320 * 0.05}
+    assert near(bound.trainers, (sum(gradients.values()) + 2 * 3.0) / 2)
+    assert near(bound.policy, gradients["worker"] + 3.0)
+    alone = 0.1 + 2.0 + 1.0 + 0.1 + 4.0 + 1.0
+    assert near(bound.episode, alone)
+    # The planner's weights are followed by a whole episode, the worker's by its second half alone.
+    assert near(bound.cycle, max(alone + gradients["planner"] + 5.0, 5.1 + gradients["worker"] + 5.0))
+    assert near(bound.shared, (8 * 60 * 0.04 + sum(gradients.values()) + 2 * 3.0) / 4)
+    assert near(bound.step_s, bound.cycle)
+    assert near(bound.free_s, max(bound.shared, alone + 3.0 + 2.0))
+
+
+def test_prompts_bind_where_they_take_longer_than_replies():
+    long = {"prompt": 1000, "reply": 1}
+    bound = least(scenario(workload={"roles": {"planner": long, "worker": long}}))
+    assert near(bound.engines, 8 * 2 * 10.0 / 2)
+
+
+def test_an_older_row_may_be_trained_later():
+    strict, bounded = least(scenario()), least(scenario("bounded_async"))
+    lag = scenario("bounded_async").spec.mechanisms.lag_policy.bound
+    assert near(bounded.episode, strict.episode / (lag + 1))
+    assert bounded.cycle == bounded.turnover == 0.0
+
+
+def test_wide_devices_do_as_much_as_so_many():
+    narrow = least(scenario())
+    wide = least(scenario(machine={"width": 2.0}))
+    assert wide.engines < narrow.engines
+    assert near(wide.policy, 0.5 + 320 * 0.05 / 2 + 3.0)
+    assert near(wide.episode, narrow.episode - 2 * 0.05)  # one reply is not made faster by more devices, a prompt is
+
+
+LOAD = st.fixed_dictionaries(
+    {
+        "prompt": st.integers(0, 400),
+        "reply": st.fixed_dictionaries({"median": st.integers(1, 200), "sigma": st.sampled_from([0.0, 1.0])}),
+    }
+)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    preset=st.sampled_from(
+        ["sync", "flexmarl", "wavefront", "bounded_async", "one_step_off", "group_stream", "mas_rl"]
+    ),
+    loads=st.tuples(LOAD, LOAD),
+    stages=st.sampled_from(
+        [[["planner"], ["worker"]], [["planner", "worker"]], [["planner"], ["worker"], ["planner"]]]
+    ),
+    devices=st.tuples(st.integers(1, 4), st.integers(1, 3)),
+    token=st.sampled_from([0.0, 0.001, 0.1]),
+    seed=st.integers(0, 99),
+)
+def test_no_simulation_is_faster(preset, loads, stages, devices, token, seed):
+    own = scenario(
+        preset,
+        seed=seed,
+        spec={"resources": {"rollout_devices": devices[0], "training_devices": min(devices)}},
+        workload={"stages": stages, "roles": dict(zip(("planner", "worker"), loads, strict=True))},
+        machine={"trainer": {"token": token}},
+    )
+    bound, report = least(own), simulate(own)
+    steps = own.warm_up + own.steps
+    assert report.ended >= steps * bound.step_s * (1 - 1e-9)
+    assert report.ended >= steps * bound.free_s * (1 - 1e-9)
