@@ -1,7 +1,6 @@
 """A model of a serving engine: prompts one after the other, then all replies together, one token each per step.
 
-A step of b requests takes `token * (1 + (b - 1) / batch)`. All running replies advance alike, so an engine keeps one
-count of steps, and each reply the count at which it ends: a change of the batch costs one look at the heap's top. The
+All running replies advance alike, so an engine keeps one count of steps, and each reply the count at which it ends. The
 clock is asked for that moment anew only when it comes earlier; one that came too early asks again.
 
 Invariants: a turn is answered by weights it may be answered by, or not at all; its segments say which made how many of
@@ -9,181 +8,16 @@ its tokens; a turn that was cancelled or handed back leaves nothing behind.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
 from math import inf
 
 from flexmarl.algorithms.routing import EngineLoad
+from flexmarl.contracts.hardware import Hardware
 from flexmarl.contracts.wire import PolicyPin
+from flexmarl.simulator.batch import Batch
 from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.scenario import EngineModel
 from flexmarl.simulator.trace import Trace
-
-
-@dataclass(slots=True, eq=False)
-class Turn:
-    """One request, from its asking to its reply."""
-
-    policy: str
-    pin: PolicyPin
-    follow: str
-    prompt: float
-    reply: int
-    done: Callable[["Turn"], None]
-    role: str = ""
-    scale: float = 1.0
-    expected: float = 0.0
-    """Tokens that were expected of it when an engine took it."""
-    rank: float = 0.0
-    """Whoever has a higher one is given a slot before it; among equals, who came first."""
-    made: float = 0.0
-    """Tokens that exist."""
-    segments: tuple[int, ...] = ()
-    """version, tokens, ... of what newer weights took over."""
-    version: int = 0
-    """Weights that make its tokens now."""
-    engine: "Engine | None" = None
-    began: float = 0.0
-    """The engine's count of steps at which its tokens began, less those made before."""
-    ready: float = 0.0
-    """When its prompt is computed."""
-    phase: str = "asked"
-    """asked, queued, prompt, reply or ended."""
-
-    @property
-    def task(self) -> str:
-        """Return what replies share that are the most alike; empty: nothing."""
-        return ""
-
-    @property
-    def key(self) -> int:
-        """Return what chances of its own are drawn by."""
-        return 0
-
-    @property
-    def cells(self) -> float:
-        """Return the places of the cache that it may come to need."""
-        return self.prompt + self.reply
-
-
-class Holdings:
-    """Which weights an engine holds: of each policy the newest, and those that are still asked for."""
-
-    def __init__(self) -> None:
-        self.newest: dict[str, PolicyPin] = {}
-        self._former: dict[str, dict[int, PolicyPin]] = {}
-        self._changed: Callable[[], None] | None = None
-
-    def watch(self, changed: Callable[[], None]) -> None:
-        """Call `changed` whenever other weights are held."""
-        self._changed = changed
-
-    def answering(self, turn: Turn) -> PolicyPin | None:
-        """Return the weights that would answer a turn, None when none may."""
-        newest = self.newest.get(turn.policy)
-        if turn.follow:
-            return newest if newest is not None and newest.version >= turn.pin.version else None
-        if newest is not None and newest.version == turn.pin.version:
-            return newest
-        return self._former.get(turn.policy, {}).get(turn.pin.version)
-
-    def take(self, policy: str, pin: PolicyPin, keeps: tuple[int, ...]) -> None:
-        """Hold new weights, and of the older ones those that are named, or the last."""
-        before, kept = self.newest.get(policy), self._former.get(policy, {})
-        if before is not None:
-            kept = kept | {before.version: before}
-            keeps = keeps or (before.version,)
-        self.newest[policy] = pin
-        self._former[policy] = {version: held for version, held in kept.items() if version in keeps}
-        self._tell()
-
-    def forget(self, policy: str) -> None:
-        """Hold nothing of a policy any more."""
-        self.newest.pop(policy, None)
-        self._former.pop(policy, None)
-        self._tell()
-
-    def _tell(self) -> None:
-        if self._changed is not None:
-            self._changed()
-
-
-class Batch:
-    """The replies that an engine makes at a time. Whoever changes it brings it up to now first."""
-
-    def __init__(self, model: EngineModel) -> None:
-        self.tokens = 0.0
-        """Made so far, all replies together."""
-        self.count = 0
-        self.end = inf
-        """When the next reply ends if nothing changes."""
-        self.called = inf
-        """The earliest moment at which the clock was asked to call."""
-        self.pace = 1.0
-        """How many times as long a step takes as the model says."""
-        self._model = model
-        self._replies: list[tuple[float, int, Turn]] = []
-        self._steps = 0.0
-        self._step_s = model.token
-        self._at = 0.0
-        self._entered = 0
-
-    def turns(self) -> list[Turn]:
-        """List its turns."""
-        return [turn for _, _, turn in self._replies]
-
-    def advance(self, now: float) -> None:
-        """Make the tokens that belong to the time since the last look."""
-        count = self.count
-        if count and now > self._at:
-            steps = (now - self._at) / self._step_s
-            self._steps += steps
-            self.tokens += steps * count
-        self._at = now
-
-    def enter(self, turn: Turn) -> None:
-        """Begin, or go on, with a reply."""
-        self._entered += 1
-        scale = turn.scale
-        turn.began = began = self._steps - turn.made * scale
-        heappush(self._replies, (began + turn.reply * scale, self._entered, turn))
-        self._changed()
-
-    def leave(self, gone: Sequence[Turn]) -> None:
-        """Stop with replies; they keep the tokens they have."""
-        for turn in gone:
-            turn.made = self.made(turn)
-        names = {id(turn) for turn in gone}
-        self._replies = [entry for entry in self._replies if id(entry[2]) not in names]
-        heapify(self._replies)
-        self._changed()
-
-    def made(self, turn: Turn) -> float:
-        """Return the tokens that a running reply has."""
-        return min(float(turn.reply), (self._steps - turn.began) / turn.scale)
-
-    def ended(self) -> list[Turn]:
-        """Take out the replies that end now: the next one, and all that end with it."""
-        replies = self._replies
-        steps = self._steps = max(self._steps, replies[0][0])  # what rounding left of the last step
-        found = []
-        while replies and replies[0][0] <= steps:
-            found.append(heappop(replies)[2])
-        self._changed()
-        return found
-
-    def slow(self, pace: float) -> None:
-        """Take so many times as long as the model says from now on."""
-        self.pace = pace
-        self._changed()
-
-    def _changed(self) -> None:
-        self.count = count = len(self._replies)
-        model = self._model
-        share = count / model.replicas if count > model.replicas else 1.0
-        self._step_s = step_s = self.pace * model.token * (1.0 + (share - 1.0) / model.batch)
-        self.end = self._at + (self._replies[0][0] - self._steps) * step_s if count else inf
+from flexmarl.simulator.turns import Holdings, Turn
 
 
 class Busy:
@@ -207,9 +41,11 @@ class Busy:
 
 
 class Engine:
-    def __init__(self, clock: Clock, trace: Trace, model: EngineModel, lease_id: int) -> None:
+    def __init__(
+        self, clock: Clock, trace: Trace, model: EngineModel, lease_id: int, hardware: Hardware = Hardware.ANY
+    ) -> None:
         self.lease_id = lease_id
-        self.load = EngineLoad(f"engine-{lease_id:05d}")
+        self.load = EngineLoad(f"engine-{lease_id:05d}", hardware=hardware)
         """As a router sees it: always up to date."""
         self.held = Holdings()
         self.asked: dict[str, int] = {}
@@ -297,10 +133,11 @@ class Engine:
         else:
             if turn.phase == "prompt":
                 del self._prompts[id(turn)]
+                self._prompts_hold(-turn.prompt - turn.made)
             else:
                 self._batch.advance(self._clock.now)
                 self._batch.leave([turn])
-            self._cells -= turn.cells
+            self._free(turn)
             self.load.running -= 1
         turn.engine, turn.phase = None, "asked"
         self.load.tokens -= turn.expected
@@ -333,8 +170,13 @@ class Engine:
         """Tell whether there is a slot, and room in the cache: whoever is alone gets all there is."""
         running, model = self.load.running, self._model
         many = model.replicas
-        room = not running or self._cells + turn.cells <= model.kv_tokens * many
-        return running < model.slots * many and room
+        if running >= model.slots * many:
+            return False
+        if model.cache == "grown":
+            used, more = self._cells + self._batch.cells, turn.prompt + turn.made
+        else:
+            used, more = self._cells, turn.cells
+        return not running or used + more <= model.kv_tokens * many
 
     def _admit(self) -> None:
         """Give slots and cache to whoever waits, in the order of the queue."""
@@ -344,14 +186,30 @@ class Engine:
             self._begin(queue.popleft())
 
     def _begin(self, turn: Turn) -> None:
-        self._cells += turn.cells
+        if self._model.cache == "reserved":
+            self._cells += turn.cells
         self.load.running += 1
         self._prompt(turn)
+
+    def _prompts_hold(self, cells: float) -> None:
+        """Set cache apart for prompts under way, or no more of it, where replies get it as they grow."""
+        if self._model.cache == "grown":
+            self._batch.advance(self._clock.now)
+            self._cells += cells
+            self._batch.room = self._model.kv_tokens * self._model.replicas - self._cells
+            self._batch.changed()
+            self._look()
+
+    def _free(self, turn: Turn) -> None:
+        """Give back what was set apart for a reply at its beginning."""
+        if self._model.cache == "reserved":
+            self._cells -= turn.cells
 
     def _prompt(self, turn: Turn) -> None:
         """Compute a prompt, and what exists of the reply, behind those that came before."""
         turn.phase = "prompt"
         self._prompts[id(turn)] = turn
+        self._prompts_hold(turn.prompt + turn.made)
         clock, batch = self._clock, self._batch
         begins = self._prompts_until if self._prompts_until > clock.now else clock.now
         seconds = (turn.prompt + turn.made) / self._model.prefill * turn.scale * batch.pace
@@ -365,6 +223,7 @@ class Engine:
             return  # it was dropped meanwhile
         del self._prompts[id(turn)]
         turn.phase = "reply"
+        self._prompts_hold(-turn.prompt - turn.made)
         self._batch.advance(now)
         self._batch.enter(turn)
         self._look()
@@ -372,7 +231,7 @@ class Engine:
     def _look(self) -> None:
         """See to it that the clock calls when the next reply ends. The batch is up to now."""
         batch, busy = self._batch, self._busy
-        if busy.generates != (batch.count > 0):
+        if busy.generates != (len(batch) > 0):
             busy.turn(self._clock.now, batch.tokens)
         if batch.end < batch.called:
             batch.called = batch.end
@@ -390,16 +249,28 @@ class Engine:
         batch.advance(now)
         ended = batch.ended()
         for turn in ended:
-            self._cells -= turn.cells
+            self._free(turn)
             self.load.tokens -= turn.expected
             self.asked[turn.policy] -= 1
             turn.made, turn.phase, turn.engine = float(turn.reply), "ended", None
         self.load.running -= len(ended)
-        if self._queue:
+        if not ended:
+            self._make_room()
+        elif self._queue:
             self._admit()
         self._look()
         for turn in ended:
             turn.done(turn)
+
+    def _make_room(self) -> None:
+        """Let the youngest replies wait until others have ended; what they had in the cache is computed again then."""
+        while self._batch.full:
+            turn = self._batch.youngest()
+            self._batch.leave([turn])
+            turn.phase = "queued"
+            self._queue.appendleft(turn)
+            self.load.running -= 1
+            self.load.waiting += 1
 
     def _hand_over(self, turn: Turn) -> bool:
         """Note what older weights made of a running reply; tell whether its prompt is to be computed anew."""

@@ -22,10 +22,10 @@ class EpisodePlaying(Playing):
         super().__init__(clock, scenario, told)
         stages, model = scenario.workload.stages, scenario.machine.wide_engine
         self._roles = list(dict.fromkeys(role for stage in stages for role in stage))
-        self._names = list(dict.fromkeys(self._policies[role] for role in self._roles))
+        self._names = list(dict.fromkeys(scenario.spec.policy_of(role) for role in self._roles))
         asked = np.full((len(stages), max(len(stage) for stage in stages)), -1)
         for number, stage in enumerate(stages):
-            asked[number, : len(stage)] = [self._names.index(self._policies[role]) for role in stage]
+            asked[number, : len(stage)] = [self._names.index(scenario.spec.policy_of(role)) for role in stage]
         self._pools = Pools(self.engines, model)
         self._flow = Flow(asked, len(self._names), self._pools, model.prefill)
         self._rows: dict[int, Episode] = {}

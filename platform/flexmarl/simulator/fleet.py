@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from flexmarl.algorithms.routing import EngineLoad, Router, RouteRequest
-from flexmarl.simulator.engines import Engine, Turn
+from flexmarl.simulator.engines import Engine
 from flexmarl.simulator.foresight import Foresight
+from flexmarl.simulator.turns import Turn
 
 
 class Able(NamedTuple):

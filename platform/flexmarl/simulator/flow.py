@@ -122,7 +122,7 @@ class Flow:
 
     def advance(self, since: float, now: float) -> list[tuple[int, float]]:
         """Play until now; list the rows of the episodes whose last wait is over, and when it was."""
-        pace = self._pools.paces(self._at_work(since, now))
+        pace = self._pools.paces(self._at_work(since, now), self._cells(now))
         ended: list[tuple[int, float]] = []
         rows: Any = slice(None)
         self._admit(since)
@@ -154,6 +154,13 @@ class Flow:
             share = np.where(policy >= 0, np.clip(makes / span, 0.0, 1.0), 0.0)
             found += np.bincount(pool.ravel(), weights=share.ravel(), minlength=many)
         return found
+
+    def _cells(self, now: float) -> Numbers:
+        """Return the cache that turns of each pool have in use which make tokens."""
+        own = self._all
+        live = (own.left > 0) & (own.at < now)
+        found = np.bincount(own.pool[live], weights=own.cells[live] - own.left[live], minlength=len(self._pools))
+        return found.astype(np.float64)
 
     def _make(self, rows: Any, now: float, pace: Numbers) -> None:
         """Make tokens until now; whoever has answered all that was asked lets the environment go on."""

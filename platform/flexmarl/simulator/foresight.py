@@ -10,8 +10,8 @@ import numpy as np
 
 from flexmarl.algorithms.routing import ReplyLengths
 from flexmarl.simulator import chance
-from flexmarl.simulator.engines import Turn
 from flexmarl.simulator.scenario import Ranker, RoleLoad, Workload
+from flexmarl.simulator.turns import Turn
 
 UNKNOWN = 8192
 """Most tokens of a reply where a workload states no bound."""

@@ -81,6 +81,8 @@ class Hosting:
     def takes(self, leases: tuple[int, ...], seconds: float) -> float:
         """Return how long work takes that begins now on these devices."""
         numbers = frozenset(self.children[lease].device.number for lease in leases if lease in self.children)
+        if self._machine.kinds:
+            seconds *= max((self._machine.kind(number).times for number in numbers), default=1.0)
         return self._faults.takes(numbers, self._clock.now, seconds) if self._faults.slow else seconds
 
     def made(self) -> float:
@@ -156,7 +158,8 @@ class Hosting:
         if child.use is e.DeviceUse.TRAINER:
             self._training.host(lease, life)
         else:
-            engine = Engine(self._clock, self._trace, self._machine.wide_engine, lease)
+            kind = self._machine.kind(child.device.number)
+            engine = Engine(self._clock, self._trace, kind.engine, lease, kind.hardware)
             self._playing.engines.add(engine)
             engine.slow(self._faults.pace(child.device.number, self._clock.now))
         self._tell(e.ChildReady(lease_id=lease, use=child.use, incarnation=life))

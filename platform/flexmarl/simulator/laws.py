@@ -15,9 +15,9 @@ from flexmarl.contracts import events as e
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, Origin
 from flexmarl.orchestrator.types import Decision, NumberedCommand
 from flexmarl.simulator.cluster import Cluster
-from flexmarl.simulator.engines import Turn
 from flexmarl.simulator.playing import EpisodeTurn
 from flexmarl.simulator.report import shares
+from flexmarl.simulator.turns import Turn
 
 RowId = tuple[int, int, int, str, int]
 """(draw, member, attempt, role, turn)"""

@@ -21,7 +21,6 @@ from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 from flexmarl.simulator import chance
 from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.draws import FAILS, Draws, Script, Sheet
-from flexmarl.simulator.engines import Turn
 from flexmarl.simulator.fleet import Fleet
 from flexmarl.simulator.foresight import Foresight
 from flexmarl.simulator.hands import Hands
@@ -29,6 +28,7 @@ from flexmarl.simulator.recorded import RecordedDraws, scripts_of
 from flexmarl.simulator.scenario import Scenario, Workload
 from flexmarl.simulator.scoring import Scoring
 from flexmarl.simulator.together import Together
+from flexmarl.simulator.turns import Turn
 
 Told = Callable[[e.Event], None]
 SampleId = tuple[int, int, int, str, int]

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flexmarl.contracts.wire import PolicyPin
-from flexmarl.simulator.engines import Turn
 from flexmarl.simulator.fleet import Fleet
 from flexmarl.simulator.scenario import EngineModel
+from flexmarl.simulator.turns import Turn
 
 Numbers = NDArray[np.float64]
 Engines = tuple[int, ...]
@@ -101,32 +101,42 @@ class Pools:
         ready: Numbers = done - work + tokens / rate
         return ready
 
-    def paces(self, at_work: Numbers) -> Numbers:
-        """Return the seconds that a token takes in each pool when so many turns of each make tokens."""
-        turns: dict[Engines, float] = {}
-        for engines, count in zip(self._holding(), at_work.tolist(), strict=True):
-            turns[engines] = turns.get(engines, 0.0) + count
-        turns.pop((), None)
-        self.loads = {}
-        for engines, count in turns.items():
-            for lease in engines:
-                self.loads[lease] = self.loads.get(lease, 0.0) + count / len(engines)
-        alike = {load: self.step_s(load) for load in set(self.loads.values())}
+    def paces(self, at_work: Numbers, cells: Numbers) -> Numbers:
+        """Return the seconds that a token takes in each pool when so many turns of each make tokens.
+
+        `cells` is the cache that these have in use.
+        """
+        self.loads = self._spread(at_work)
+        used = self._spread(cells) if self._model.cell else dict.fromkeys(self.loads, 0.0)
+        work = {lease: (load, used[lease]) for lease, load in self.loads.items()}
+        alike = {one: self.step_s(*one) for one in set(work.values())}
         slow = {lease: engine.pace for lease, engine in self._fleet.items()}
-        steps = {lease: alike[load] * slow[lease] for lease, load in self.loads.items()}
-        pace = {e: sum(steps[lease] for lease in e) / len(e) for e in turns}
+        steps = {lease: alike[one] * slow[lease] for lease, one in work.items()}
+        pace = {e: sum(steps[lease] for lease in e) / len(e) for e in set(self._engines) if e}
         self.last = np.array([pace.get(engines, inf) for engines in self._engines])
         return self.last
 
-    def step_s(self, load: float) -> float:
-        """Return how long a token takes where so many turns share an engine, on average, as evenly as they can."""
-        load /= self._model.replicas
-        if load <= 1.0:
-            return self._model.token
-        least = floor(load)
-        more = load - least
-        met = (least * least * (1.0 - more) + (least + 1) ** 2 * more) / load  # by a turn, itself counted
-        return self._model.token * (1.0 + (met - 1.0) / self._model.batch)
+    def _spread(self, amounts: Numbers) -> dict[int, float]:
+        """Return how much of what each pool has lies on each engine."""
+        of_all: dict[Engines, float] = {}
+        for engines, amount in zip(self._holding(), amounts.tolist(), strict=True):
+            of_all[engines] = of_all.get(engines, 0.0) + amount
+        found: dict[int, float] = {}
+        for engines, amount in of_all.items():
+            for lease in engines:
+                found[lease] = found.get(lease, 0.0) + amount / len(engines)
+        return found
+
+    def step_s(self, load: float, cells: float = 0.0) -> float:
+        """Return how long a token takes where so many turns share an engine, on average, as evenly as they can.
+
+        With less than one turn per engine, `cells` are those of the engines that have one.
+        """
+        model = self._model
+        load, cells = load / model.replicas, cells / model.replicas
+        met, cells = (1.0, cells / load if load else 0.0) if load <= 1.0 else (_met(load), cells)
+        read = model.token * (1.0 + (met - 1.0) / model.batch) + model.cell * cells
+        return max(read, model.compute * met)
 
     def _holding(self) -> list[Engines]:
         """Return the engines of each pool."""
@@ -135,6 +145,13 @@ class Pools:
             self._seen = self._fleet.changes
             self._until = {engines: until for engines, until in self._until.items() if engines in self._engines}
         return self._engines
+
+
+def _met(load: float) -> float:
+    """Return how many turns one of them finds on its engine, itself counted."""
+    least = floor(load)
+    more = load - least
+    return (least * least * (1.0 - more) + (least + 1) ** 2 * more) / load
 
 
 def _shared(own: Engines, engines: Engines) -> float:

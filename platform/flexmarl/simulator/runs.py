@@ -82,6 +82,13 @@ def _check_granularity(scenario: Scenario) -> None:
     spec = scenario.spec
     if scenario.granularity == "turn":
         return
+    if scenario.machine.kinds:
+        raise SimulationError("machine.kinds is not shown by granularity: episode; set granularity: turn.")
+    if scenario.machine.engine.cache == "grown":
+        raise SimulationError(
+            "machine.engine.cache: grown sends single turns back, which granularity: episode does not show; set "
+            "granularity: turn, or cache: reserved."
+        )
     for name in spec.trainable_policies():
         rule = spec.lag_policy_of(name).in_flight
         if rule not in ("finish", "discard"):

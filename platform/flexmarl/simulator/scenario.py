@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from flexmarl.contracts.base import Strict
+from flexmarl.contracts.hardware import Hardware
 from flexmarl.contracts.ids import Name
 from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.simulator import chance
@@ -120,6 +121,10 @@ class EngineModel(Strict):
     """One decoding step for one request."""
     batch: float = Field(default=48.0, gt=0.0)
     """Requests beyond the first at which a step takes twice as long."""
+    cell: float = Field(default=0.0, ge=0.0)
+    """What reading the cache of one token adds to a step."""
+    compute: float = Field(default=0.0, ge=0.0)
+    """Arithmetic of one request in a step: a step takes no less than that of all its requests."""
     prefill: float = Field(default=8_000.0, gt=0.0)
     """Prompt tokens a second; prompts are computed one after the other, beside decoding."""
     slots: int = Field(default=256, ge=1)
@@ -128,10 +133,26 @@ class EngineModel(Strict):
     """Equal engines behind one device of the specification, over which requests are spread evenly."""
     kv_tokens: float = Field(default=float("inf"), gt=0.0)
     """Prompt and reply tokens that its cache holds."""
+    cache: Literal["reserved", "grown"] = "reserved"
+    """A request begins when there is room for its prompt and all of its reply (`reserved`); or for its prompt, and when
+    the cache is full the youngest goes back to the queue, where what it had is computed again (`grown`)."""
     load: float = Field(default=2.0, ge=0.0)
     """From the command to new weights being served."""
     turn: float = Field(default=1.0, ge=0.0)
     """To give its memory up to a trainer that shares its device, and to take it again."""
+
+
+class Kind(Strict):
+    """Devices that differ from the others."""
+
+    devices: int = Field(ge=1)
+    """How many, in the order of the run's devices: those of engines come first, then spares, then those of trainers."""
+    hardware: Hardware = Hardware.ANY
+    """Class by which the router `hardware_class` knows them."""
+    engine: EngineModel = EngineModel()
+    """Of engines on them; what is not said is not that of `machine.engine` but the default."""
+    times: float = Field(default=1.0, gt=0.0)
+    """How many times as long all else takes there: starts, loads, gradients, steps. Of a gang the slowest counts."""
 
 
 class TrainerModel(Strict):
@@ -177,6 +198,8 @@ class Machine(Strict):
     engine: EngineModel = EngineModel()
     trainer: TrainerModel = TrainerModel()
     delays: Delays = Delays()
+    kinds: tuple[Kind, ...] = ()
+    """Kinds of devices, each of the next ones in their order; those that are left over are as `engine` says."""
     scale: dict[Name, float] = {}
     """Policy -> how many times as long everything of it takes; absent: once."""
     width: float = Field(default=1.0, gt=0.0)
@@ -189,6 +212,14 @@ class Machine(Strict):
         own, width = self.engine, self.width
         wide = {"batch": own.batch * width, "prefill": own.prefill * width, "kv_tokens": own.kv_tokens * width}
         return own.model_copy(update=wide | {"slots": max(1, round(own.slots * width))}) if width != 1.0 else own
+
+    def kind(self, number: int) -> Kind:
+        """Return the kind of a device by its number."""
+        for kind in self.kinds:
+            if number < kind.devices:
+                return kind
+            number -= kind.devices
+        return Kind(devices=1, engine=self.wide_engine)
 
     def times(self, policy: str) -> float:
         """Return how many times as long everything of a policy takes."""

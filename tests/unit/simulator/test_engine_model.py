@@ -3,10 +3,12 @@
 import pytest
 
 from flexmarl.contracts.wire import PolicyPin
+from flexmarl.simulator.batch import seconds_of, steps_of
 from flexmarl.simulator.clock import Clock
-from flexmarl.simulator.engines import Engine, Turn
+from flexmarl.simulator.engines import Engine
 from flexmarl.simulator.scenario import EngineModel
 from flexmarl.simulator.trace import Trace
+from flexmarl.simulator.turns import Turn
 
 MODEL = EngineModel(token=0.01, batch=10.0, prefill=1000.0, slots=4)
 
@@ -157,3 +159,56 @@ def test_a_device_may_stand_for_many_engines():
     assert (bench.engine.running, bench.engine.waiting) == (8, 1)
     both = 100 * 0.011
     assert bench.play() == pytest.approx({str(n): both for n in range(8)} | {"8": both + 1.0})
+
+
+def test_reading_the_cache_makes_steps_longer_as_replies_grow():
+    bench = Bench(MODEL.model_copy(update={"cell": 1e-4}))
+    bench.ask("one", reply=100, prompt=200)
+    read = sum(1e-4 * (200 + token) for token in range(100))
+    assert bench.play() == pytest.approx({"one": 0.2 + 100 * 0.01 + read}, rel=0.005)
+
+
+def test_a_step_takes_what_arithmetic_takes_where_that_is_more():
+    bench = Bench(MODEL.model_copy(update={"compute": 0.008}))
+    bench.ask("long", reply=100)
+    bench.ask("short", reply=50)
+    both = 50 * 2 * 0.008
+    assert bench.play() == pytest.approx({"short": both, "long": both + 50 * 0.01})
+
+
+def test_steps_are_bound_by_arithmetic_until_the_cache_has_grown():
+    bench = Bench(MODEL.model_copy(update={"cell": 1e-4, "compute": 0.015}))
+    bench.ask("one", reply=100)
+    expected = sum(max(0.015, 0.01 + 1e-4 * token) for token in range(100))
+    assert bench.play() == pytest.approx({"one": expected}, rel=0.005)
+
+
+@pytest.mark.parametrize("stretch", [(0.01, 0.0, 0.0), (0.01, 0.001, 0.0), (0.01, 0.001, 0.05), (0.01, 0.0, 0.05)])
+def test_time_and_steps_agree(stretch: tuple[float, float, float]):
+    for steps in (0.5, 10.0, 39.0, 41.0, 1000.0):
+        assert steps_of(stretch, seconds_of(stretch, steps)) == pytest.approx(steps)
+
+
+def test_the_youngest_makes_room_when_the_cache_is_full_and_computes_again_what_it_had():
+    bench = Bench(MODEL.model_copy(update={"kv_tokens": 150.0, "cache": "grown"}))
+    bench.ask("old", reply=100)
+    young = bench.ask("young", reply=100)
+    full = 75 * 0.011
+    bench.clock.at(full + 0.01, lambda: None)
+    while bench.clock.now < full + 0.01:
+        bench.clock.step()
+    assert (young.phase, bench.engine.running, bench.engine.waiting) == ("queued", 1, 1)
+    old = full + 25 * 0.01
+    assert bench.play() == pytest.approx({"old": old, "young": old + 0.075 + 25 * 0.01}, abs=0.02)
+    assert bench.engine.made() == pytest.approx(200, abs=1)
+
+
+def test_a_cache_that_grows_lets_more_begin_than_one_that_is_reserved():
+    ended = {}
+    for cache in ("reserved", "grown"):
+        bench = Bench(MODEL.model_copy(update={"kv_tokens": 215.0, "cache": cache}))
+        for name in ("one", "two", "three"):
+            bench.ask(name, reply=100 if name == "one" else 60, prompt=10)
+        ended[cache] = max(bench.play().values())
+        assert bench.engine.running == bench.engine.waiting == 0
+    assert ended["grown"] < ended["reserved"]

@@ -16,7 +16,7 @@ from flexmarl.simulator.fleet import Fleet
 from flexmarl.simulator.flow import Flow
 from flexmarl.simulator.pools import Pools
 from flexmarl.simulator.runs import alone
-from flexmarl.simulator.scenario import EngineModel, Scenario, Workload, scenario
+from flexmarl.simulator.scenario import EngineModel, Machine, Scenario, Workload, scenario
 from flexmarl.simulator.trace import Trace
 
 MODEL = EngineModel(token=0.01, batch=10.0, prefill=1000.0, slots=4)
@@ -115,6 +115,16 @@ def test_a_slow_engine_slows_what_it_makes():
     assert bench.play(4.0) == pytest.approx(dict.fromkeys(rows, 2.0), abs=0.02), "a turn goes to either of them"
 
 
+def test_reading_the_cache_and_arithmetic_bound_a_step():
+    bench = Bench(model=MODEL.model_copy(update={"cell": 1e-4}))
+    row = bench.ask(100, prompt=200)
+    read = sum(1e-4 * (200 + token) for token in range(100))
+    assert bench.play(6.0) == pytest.approx({row: 0.2 + 100 * 0.01 + read}, rel=0.01)
+    bench = Bench(model=MODEL.model_copy(update={"compute": 0.02}))
+    rows = [bench.ask(100), bench.ask(100)]
+    assert bench.play(6.0) == pytest.approx(dict.fromkeys(rows, 100 * 2 * 0.02), rel=0.01)
+
+
 def test_an_abandoned_episode_leaves_its_slot_to_others():
     bench = Bench(model=MODEL.model_copy(update={"slots": 1}))
     gone, stays = bench.ask(100), bench.ask(100)
@@ -202,6 +212,9 @@ def test_groups_are_played_as_turn_by_turn(mechanisms: dict[str, Any]):
     assert fleet.tokens == pytest.approx(turns.tokens, rel=0.05)
 
 
-def test_weights_that_change_within_a_turn_are_refused():
+def test_what_turns_go_through_one_by_one_is_refused():
     with pytest.raises(SimulationError, match="in_flight: finish or discard"):
         compared("bounded_async")
+    given = told("flexmarl").model_copy(update={"machine": Machine(engine=EngineModel(cache="grown"))})
+    with pytest.raises(SimulationError, match="or cache: reserved"):
+        simulate(whole(given))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from flexmarl.contracts.resolve import load_presets, resolve
-from flexmarl.simulator import Report, SimulationError, simulate
+from flexmarl.simulator import Machine, Report, SimulationError, simulate
 from flexmarl.simulator.playing import Playing
 from flexmarl.simulator.runs import alone
 from flexmarl.simulator.scenario import Scenario, scenario
@@ -193,3 +193,36 @@ def test_a_run_that_cannot_end_says_why():
 
 def test_a_report_is_plain_numbers():
     json.dumps(simulate(told()).figures(), allow_nan=False)
+
+
+def test_devices_of_a_kind_are_as_that_kind_says():
+    kind = {"devices": 2, "hardware": "prefill", "engine": {"token": 0.05}, "times": 3.0}
+    machine = Machine.model_validate({"kinds": [kind, {"devices": 1, "times": 2.0}], "engine": {"token": 0.02}})
+    assert [machine.kind(number).engine.token for number in range(4)] == [0.05, 0.05, 0.01, 0.02]
+    assert [machine.kind(number).times for number in range(4)] == [3.0, 3.0, 2.0, 1.0]
+
+
+def test_slow_kinds_take_longer_for_what_they_do():
+    plain = told("sync")
+    kinds = {"kinds": [{"devices": 2}, {"devices": 1, "times": 3.0}]}  # two engines, then the trainer
+    slow = simulate(plain.model_copy(update={"machine": Machine.model_validate(kinds)}))
+    assert trained_s(slow) == pytest.approx(3 * trained_s(simulate(plain)), rel=0.01)
+
+
+def trained_s(report: Report) -> float:
+    """Return the device time of gradients and steps, per step."""
+    return sum(i.ended - i.began for i in report.intervals if i.kind in ("train", "step")) / len(report.steps)
+
+
+def test_requests_find_the_hardware_that_suits_them():
+    """Long prompts are slow on what decodes fast and the other way round: a router that knows is quicker."""
+    kinds = [
+        {"devices": 1, "hardware": "prefill", "engine": {"prefill": 50_000.0, "token": 0.03}},
+        {"devices": 1, "hardware": "decode", "engine": {"prefill": 1_000.0, "token": 0.005}},
+    ]
+    loads = {"speaker": {"prompt": 4000, "reply": 20}, "listener": {"prompt": 10, "reply": 400}}
+    step = {}
+    for router in ("least_loaded", "hardware_class"):
+        given = told("sync", spec={"mechanisms": {"router": router, "parallel": {"episodes": 6}}}, roles=loads)
+        step[router] = simulate(given.model_copy(update={"machine": Machine.model_validate({"kinds": kinds})})).step_s
+    assert step["hardware_class"] < 0.8 * step["least_loaded"]

@@ -1,0 +1,155 @@
+"""The replies that an engine makes at a time: how long its steps take, and when the next one ends.
+
+A step takes what reading the weights and the cache takes, or what the arithmetic of all requests takes, whichever is
+more. The cache grows by a token per reply and step, so between two changes of the batch a step's time grows evenly, and
+what so many steps take has a closed form.
+"""
+
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+from math import inf, sqrt
+
+from flexmarl.simulator.scenario import EngineModel
+from flexmarl.simulator.turns import Turn
+
+Stretch = tuple[float, float, float]
+"""(time of the next step, what each one takes more than the one before, what none takes less than)"""
+
+
+def seconds_of(stretch: Stretch, steps: float) -> float:
+    """Return what so many steps take."""
+    first, grows, least = stretch
+    flat = min(steps, max(0.0, least - first) / grows) if grows else 0.0
+    rest = steps - flat
+    return flat * least + rest * (max(first, least) + grows * rest / 2.0)
+
+
+def steps_of(stretch: Stretch, seconds: float) -> float:
+    """Return how many steps are made in so much time."""
+    first, grows, least = stretch
+    if not grows:
+        return seconds / max(first, least)
+    flat = max(0.0, least - first) / grows
+    if seconds <= flat * least:
+        return seconds / least
+    begins = max(first, least)
+    return flat + (sqrt(begins * begins + 2.0 * grows * (seconds - flat * least)) - begins) / grows
+
+
+class Batch:
+    """Whoever changes it brings it up to now first."""
+
+    def __init__(self, model: EngineModel) -> None:
+        self.tokens = 0.0
+        """Made so far, all replies together."""
+        self.room = inf
+        """Places of the cache that its replies may come to hold; a reply alone may hold all there are."""
+        self.end = inf
+        """When the next reply ends, or the cache is full, if nothing changes."""
+        self.called = inf
+        """The earliest moment at which the clock was asked to call."""
+        self.pace = 1.0
+        """How many times as long a step takes as the model says."""
+        self._model = model
+        self._replies: list[tuple[float, int, Turn]] = []
+        self._steps = 0.0
+        self._stretch: Stretch = (model.token, 0.0, 0.0)
+        self._at = 0.0
+        self._entered = 0
+        self._older = 0.0
+        """Cells of its replies beyond `tokens`; negative once most of these have left."""
+
+    def __len__(self) -> int:
+        return len(self._replies)
+
+    @property
+    def cells(self) -> float:
+        """Return the places of the cache in use: prompts, and what exists of the replies."""
+        return self.tokens + self._older
+
+    @property
+    def full(self) -> bool:
+        """Tell whether its replies cannot all go on: there is no place for the next token of each."""
+        return len(self._replies) > 1 and self.cells > self.room - 0.5
+
+    def turns(self) -> list[Turn]:
+        """List its turns."""
+        return [turn for _, _, turn in self._replies]
+
+    def youngest(self) -> Turn:
+        """Return who came last."""
+        return max(self._replies, key=lambda entry: entry[1])[2]
+
+    def advance(self, now: float) -> None:
+        """Make the tokens that belong to the time since the last look."""
+        count = len(self._replies)
+        if count and now > self._at:
+            stretch, passed = self._stretch, now - self._at
+            steps = steps_of(stretch, passed) if stretch[1] else passed / stretch[0]
+            self._steps += steps
+            self.tokens += steps * count
+            if stretch[1]:
+                self._stretch = (stretch[0] + stretch[1] * steps, stretch[1], stretch[2])
+        self._at = now
+
+    def enter(self, turn: Turn) -> None:
+        """Begin, or go on, with a reply."""
+        self._entered += 1
+        scale = turn.scale
+        turn.began = began = self._steps - turn.made * scale
+        heappush(self._replies, (began + turn.reply * scale, self._entered, turn))
+        self._older += turn.prompt + turn.made
+        self.changed()
+
+    def leave(self, gone: Sequence[Turn]) -> None:
+        """Stop with replies; they keep the tokens they have."""
+        for turn in gone:
+            turn.made = self.made(turn)
+            self._older -= turn.prompt + turn.made
+        names = {id(turn) for turn in gone}
+        self._replies = [entry for entry in self._replies if id(entry[2]) not in names]
+        heapify(self._replies)
+        self.changed()
+
+    def made(self, turn: Turn) -> float:
+        """Return the tokens that a running reply has."""
+        return min(float(turn.reply), (self._steps - turn.began) / turn.scale)
+
+    def ended(self) -> list[Turn]:
+        """Take out the replies that end now: the next one, and all that end with it; none when the cache is full."""
+        replies = self._replies
+        if replies[0][0] > self._steps and self.full:
+            return []
+        steps = self._steps = max(self._steps, replies[0][0])  # what rounding left of the last step
+        found = []
+        while replies and replies[0][0] <= steps:
+            turn = heappop(replies)[2]
+            self._older -= turn.prompt + turn.reply
+            found.append(turn)
+        self.changed()
+        return found
+
+    def slow(self, pace: float) -> None:
+        """Take so many times as long as the model says from now on."""
+        self.pace = pace
+        self.changed()
+
+    def changed(self) -> None:
+        """Look anew how long steps take, and when something ends."""
+        count, model, pace = len(self._replies), self._model, self.pace
+        share = count / model.replicas if count > model.replicas else 1.0
+        first, grows, least = pace * model.token * (1.0 + (share - 1.0) / model.batch), 0.0, 0.0
+        if model.cell:
+            grows = pace * model.cell * count / model.replicas
+            first += pace * model.cell * self.cells / model.replicas
+        if model.compute:
+            least = pace * model.compute * share
+            first = first if grows else max(first, least)
+        self._stretch = (first, grows, least)
+        if not count:
+            self.end = inf
+            return
+        left = self._replies[0][0] - self._steps
+        if count > 1 and self.room < inf:
+            left = min(left, max(0.0, (self.room - self.cells) / count))
+        self.end = self._at + (seconds_of(self._stretch, left) if grows else left * first)

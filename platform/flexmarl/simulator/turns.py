@@ -1,0 +1,109 @@
+"""Requests to engines, and which weights may answer them.
+
+Invariants: a request names the weights that it may be answered by, or the oldest of them; what an engine holds of a
+policy is its newest weights and the older ones that are still asked for.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from flexmarl.contracts.wire import PolicyPin
+
+
+class Answering(Protocol):
+    """Whoever answers turns."""
+
+    def drop(self, turn: "Turn") -> None:
+        """Forget a turn."""
+
+    def made_of(self, turn: "Turn") -> float:
+        """Return the tokens that one of its turns has."""
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """One request, from its asking to its reply."""
+
+    policy: str
+    pin: PolicyPin
+    follow: str
+    prompt: float
+    reply: int
+    done: Callable[["Turn"], None]
+    role: str = ""
+    scale: float = 1.0
+    expected: float = 0.0
+    """Tokens that were expected of it when an engine took it."""
+    rank: float = 0.0
+    """Whoever has a higher one is given a slot before it; among equals, who came first."""
+    made: float = 0.0
+    """Tokens that exist."""
+    segments: tuple[int, ...] = ()
+    """version, tokens, ... of what newer weights took over."""
+    version: int = 0
+    """Weights that make its tokens now."""
+    engine: Answering | None = None
+    began: float = 0.0
+    """The engine's count of steps at which its tokens began, less those made before."""
+    ready: float = 0.0
+    """When its prompt is computed."""
+    phase: str = "asked"
+    """asked, queued, prompt, reply or ended."""
+
+    @property
+    def task(self) -> str:
+        """Return what replies share that are the most alike; empty: nothing."""
+        return ""
+
+    @property
+    def key(self) -> int:
+        """Return what chances of its own are drawn by."""
+        return 0
+
+    @property
+    def cells(self) -> float:
+        """Return the places of the cache that it may come to need."""
+        return self.prompt + self.reply
+
+
+class Holdings:
+    """Which weights an engine holds: of each policy the newest, and those that are still asked for."""
+
+    def __init__(self) -> None:
+        self.newest: dict[str, PolicyPin] = {}
+        self._former: dict[str, dict[int, PolicyPin]] = {}
+        self._changed: Callable[[], None] | None = None
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Call `changed` whenever other weights are held."""
+        self._changed = changed
+
+    def answering(self, turn: Turn) -> PolicyPin | None:
+        """Return the weights that would answer a turn, None when none may."""
+        newest = self.newest.get(turn.policy)
+        if turn.follow:
+            return newest if newest is not None and newest.version >= turn.pin.version else None
+        if newest is not None and newest.version == turn.pin.version:
+            return newest
+        return self._former.get(turn.policy, {}).get(turn.pin.version)
+
+    def take(self, policy: str, pin: PolicyPin, keeps: tuple[int, ...]) -> None:
+        """Hold new weights, and of the older ones those that are named, or the last."""
+        before, kept = self.newest.get(policy), self._former.get(policy, {})
+        if before is not None:
+            kept = kept | {before.version: before}
+            keeps = keeps or (before.version,)
+        self.newest[policy] = pin
+        self._former[policy] = {version: held for version, held in kept.items() if version in keeps}
+        self._tell()
+
+    def forget(self, policy: str) -> None:
+        """Hold nothing of a policy any more."""
+        self.newest.pop(policy, None)
+        self._former.pop(policy, None)
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._changed is not None:
+            self._changed()
