@@ -1,4 +1,4 @@
-"""Rollout workers' own time: what comes together goes off together, and what comes meanwhile waits for the next round."""
+"""Rollout workers' own time: what comes together goes off together, and what comes meanwhile waits."""
 
 import pytest
 
