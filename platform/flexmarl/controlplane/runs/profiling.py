@@ -8,6 +8,7 @@ from typing import Any
 
 from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.controlplane.common.actor import Actor
+from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.experiments.measuring import PROFILE_NAME
 from flexmarl.controlplane.experiments.plans import Draft, overlay, required
 from flexmarl.controlplane.runs.actions import create_run
@@ -26,11 +27,12 @@ TAG = "profile"
 
 
 def measure(actor: Actor, draft: Draft, project: str) -> Run:
-    """Start a short run of a draft's team. Raises ValidationProblem with pointers, as `create_run`."""
+    """Make a short run of a draft's team, and start it if the caller may. Raises what `create_run` does."""
     made = required(replace(draft, project=project))
     whole = Draft(spec=overlay(made.document, _short(made.spec)), preset=made.preset, template=made.template)
     note = "Made to be measured: plans of such teams rest on it."
-    return create_run(actor, whole, project=project, note=note, start=True, marks=Marks(tags=(TAG,)))
+    start = actor.may(Scope.RUNS_ACT, project) or actor.may(Scope.RUNS_ACT_ANY, project)
+    return create_run(actor, whole, project=project, note=note, start=start, marks=Marks(tags=(TAG,)))
 
 
 def _short(spec: ExperimentSpec) -> dict[str, Any]:

@@ -92,7 +92,6 @@ class PlanView(ApiView):
 
 class MeasureView(ApiView):
     scopes = {"POST": Scope.RUNS_WRITE}
-    key_required = True
 
     @extend_schema(operation_id="runs_measure", request=MeasureSerializer, responses={201: RunDetailSerializer})
     def post(self, request: Request) -> Response:

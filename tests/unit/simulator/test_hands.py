@@ -1,0 +1,23 @@
+"""Rollout workers' own time: what comes together goes off together, and what comes meanwhile waits."""
+
+import pytest
+
+from flexmarl.simulator.clock import Clock
+from flexmarl.simulator.hands import Hands
+from flexmarl.simulator.scenario import Delays
+
+
+def test_a_worker_does_all_that_has_come_and_then_sends_it_off() -> None:
+    clock, sent = Clock(), []
+    hands = Hands(clock, Delays(turn=1.0, workers=2))
+
+    def ask(key: int, name: str) -> None:
+        hands.take(key, 1, lambda: sent.append((name, clock.now)))
+
+    for name in "ab":
+        ask(0, name)
+    ask(1, "other")
+    clock.at(0.5, ask, 0, "late")
+    while clock.step():
+        pass
+    assert sent == [("other", 1.0), ("a", 2.0), ("b", 2.0), ("late", pytest.approx(3.0))]
