@@ -79,6 +79,7 @@ LABELS_AT = {
     "/mechanisms/lag_policy/at_cut": "At the cut",
     "/mechanisms/redundancy/type": "Redundancy",
     "/mechanisms/redundancy/extra": "Extra of these",
+    "/mechanisms/redundancy/share": "Share of a step's groups beyond it",
     "/mechanisms/redundancy/extra_members": "Extra members",
     "/mechanisms/publication/type": "Publication",
     "/mechanisms/publication/content": "Sent as",

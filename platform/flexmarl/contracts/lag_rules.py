@@ -45,6 +45,16 @@ def _policy(spec: ExperimentSpec, name: str) -> Iterator[Problem]:
             f"cannot follow an update; {name} is to {lag.in_flight}.",
             hint="Set finish, or publication: cohort.",
         )
+    if lag.at_admission == "trained" and (lag.bound == 0 or spec.mechanisms.publication.type != "cohort"):
+        strict = lag.bound == 0
+        what = "a bound of 1 or more" if strict else "publication: cohort"
+        yield Problem(
+            pointer=f"{where}/at_admission",
+            code="needs_bound" if strict else "not_with_publication",
+            detail=f"trained counts the groups that are on their way, which needs {what}; "
+            f"{name} has {f'bound {lag.bound}' if strict else spec.mechanisms.publication.type}.",
+            hint=f"Set admit, or {'bound: 1' if strict else what}.",
+        )
     if lag.bound == 0 and lag.at_cut != "wait":
         yield Problem(
             pointer=f"{where}/at_cut",
@@ -96,8 +106,16 @@ def _ordered(spec: ExperimentSpec) -> Iterator[Problem]:
 
 def _redundancy(spec: ExperimentSpec) -> Iterator[Problem]:
     redundancy = spec.mechanisms.redundancy
-    if (redundancy.type == "none") != (redundancy.extra == 0):
-        none = redundancy.type == "none"
+    if redundancy.share and redundancy.type != "extra_groups":
+        yield Problem(
+            pointer="/mechanisms/redundancy/share",
+            code="out_of_range",
+            detail=f"A share of a step's groups is proposed beyond them with extra_groups; {redundancy.type} has none.",
+            hint="Set 0, or type: extra_groups.",
+        )
+    none = redundancy.type == "none"
+    some = redundancy.extra > 0 or (redundancy.type == "extra_groups" and redundancy.share > 0)
+    if none == some:
         yield Problem(
             pointer="/mechanisms/redundancy/extra",
             code="out_of_range",

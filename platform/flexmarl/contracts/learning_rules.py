@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from flexmarl.contracts.problems import Problem
+from flexmarl.contracts.readiness import Readiness, needs
 from flexmarl.contracts.reads import unread
 from flexmarl.contracts.spec.algorithm import PAIRED, Loss
 from flexmarl.contracts.spec.experiment import ExperimentSpec
@@ -192,6 +193,14 @@ def _members(spec: ExperimentSpec) -> Iterator[Problem]:
             code="out_of_range",
             detail=f"A group has {members} members, so keeping {keep} leaves none out.",
             hint=f"Set {members - 1} or less, or remove it." if members > 2 else "Remove it.",
+        )
+    comparing = [pointer for pointer, need in needs(spec).items() if need is Readiness.GROUP]
+    if members == 1 and comparing:
+        yield Problem(
+            pointer="/batch/episodes_per_task",
+            code="needs_peers",
+            detail=f"{comparing[0].strip('/').replace('/', '.')} compares a task's episodes, and one has no peers.",
+            hint="Set 2 or more, or under /algorithm advantage: {type: reinforce}.",
         )
 
 

@@ -95,6 +95,7 @@ READ: Mapping[str, Ways] = {
     "/mechanisms/lag_policy/in_flight": ((_none("/mechanisms/lag_policy/bound", 0),),),
     "/mechanisms/lag_policy/at_cut": ((_none("/mechanisms/lag_policy/bound", 0),),),
     "/mechanisms/redundancy/extra": ((_none("/mechanisms/redundancy/type", "none"),),),
+    "/mechanisms/redundancy/share": ((_one("/mechanisms/redundancy/type", "extra_groups"),),),
     "/mechanisms/redundancy/extra_members": ((_one("/mechanisms/redundancy/type", "extra_groups"),),),
     "/mechanisms/redundancy/surplus": ((_one("/mechanisms/redundancy/type", "extra_groups"),),),
     "/mechanisms/mover/delta": ((_one("/mechanisms/mover/type", "demand"),),),

@@ -152,7 +152,7 @@ def _batch(spec: ExperimentSpec) -> Iterator[Problem]:
             pointer="/batch/min_members",
             code="out_of_range",
             detail=f"min_members must be at most episodes_per_task, which is {batch.episodes_per_task}.",
-            hint=f"Set {batch.episodes_per_task}.",
+            hint=f"Set {batch.episodes_per_task}." if batch.episodes_per_task > 1 else "Remove it.",
         )
 
 

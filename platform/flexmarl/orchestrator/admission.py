@@ -16,6 +16,8 @@ def may_start(ctx: Context) -> Verdict:
     state = ctx.state
     if state.next_cohort >= ctx.plan.spec.budget.train_steps:
         return Verdict(False, "the budget has no step left for it")
+    if ctx.plan.by_credit:
+        return Verdict(False, "it waits until what is open is trained")
     lags = {name: ctx.plan.spec.lag_policy_of(name) for name in ctx.plan.trainable}
     playing = sum(len(cohort.open) for cohort in state.cohorts)
     verdict = admit(lags, {name: steps_before(ctx, name) for name in lags}, playing)
@@ -27,6 +29,8 @@ def may_start(ctx: Context) -> Verdict:
 def may_start_next(ctx: Context) -> bool:
     """Tell whether the next cohort may start for the surplus of the oldest one, which needs its groups no more."""
     state = ctx.state
+    if ctx.plan.by_credit:  # its own groups wait for their credit; what plays on waits for nothing
+        return state.next_cohort < ctx.plan.spec.budget.train_steps
     lags = {name: ctx.plan.spec.lag_policy_of(name) for name in ctx.plan.trainable}
     fits = admit(lags, {name: steps_before(ctx, name) for name in lags}, playing=0).allowed
     return fits and state.next_cohort < ctx.plan.spec.budget.train_steps and served(ctx)

@@ -31,6 +31,7 @@ from flexmarl.contracts.wire import Origin
 from flexmarl.orchestrator.admission import may_start
 from flexmarl.orchestrator.binding import bound_to
 from flexmarl.orchestrator.context import Context
+from flexmarl.orchestrator.credit import missing
 from flexmarl.orchestrator.evaluation import evaluation_due
 from flexmarl.orchestrator.lifecycle import advance, time_limit
 from flexmarl.orchestrator.redundancy import enough
@@ -147,7 +148,7 @@ class Attention:
         if event.origin is not Origin.TRAIN:
             return ctx.state.evaluation is not None
         head = ctx.state.cohort
-        if head is None or _has_enough(ctx, head):
+        if head is None or _has_enough(ctx, head) or missing(ctx):
             return False
         if any(ruling.kind is RulingKind.COHORT_SETTLED for ruling in ctx.rulings):
             return False
@@ -236,7 +237,7 @@ def _may_begin(ctx: Context) -> bool:
         return True
     if not ctx.plan.bounded or ctx.state.status is not RunStatus.RUNNING:
         return False
-    return may_start(ctx).allowed or (evaluation_due(ctx) and served(ctx))
+    return bool(missing(ctx)) or may_start(ctx).allowed or (evaluation_due(ctx) and served(ctx))
 
 
 def _has_enough(ctx: Context, cohort: Cohort) -> bool:

@@ -18,12 +18,13 @@ from flexmarl.contracts.status import RunReason, RunStatus
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 from flexmarl.orchestrator.admission import may_start_next
 from flexmarl.orchestrator.context import Context
+from flexmarl.orchestrator.credit import propose, unfilled
 from flexmarl.orchestrator.cutting import cut_ready, stop_idling
 from flexmarl.orchestrator.ordered import watch_the_clock
 from flexmarl.orchestrator.overlapping import begin_training
 from flexmarl.orchestrator.redrawing import draw_again, drawn_text
 from flexmarl.orchestrator.redundancy import begin_long_round, cancel, enough, groups_to_open, hand_on, take_late
-from flexmarl.orchestrator.rollout import drive_rollout, newly_ended, open_draws, settle_draw
+from flexmarl.orchestrator.rollout import drive_rollout, newly_ended, settle_draw
 from flexmarl.orchestrator.staleness import ages_of, count_made
 from flexmarl.orchestrator.state import Cohort, PendingGroup, Pin, PolicyCohort, Row
 from flexmarl.orchestrator.tallies import add_episode, count_fates, finished_of
@@ -33,34 +34,29 @@ EMPTY_COHORTS = 2
 """A run whose cohorts in a row lose every group to failed episodes is given up after so many."""
 
 
-def open_cohort(ctx: Context, pins: dict[str, Pin]) -> None:
-    """Propose the next tasks under a vector and send them to play."""
+def open_cohort(ctx: Context, pins: dict[str, Pin], filled: bool = True) -> None:
+    """Propose the next tasks under a vector and send them to play; not filled: make room for surplus alone."""
     state, plan = ctx.state, ctx.plan
-    deferred = begin_long_round(ctx)
-    first, groups = state.next_draw, len(deferred) or groups_to_open(ctx)
+    deferred = begin_long_round(ctx) if filled else []
+    groups = len(deferred) or (groups_to_open(ctx) if filled else 0)
     cohort = Cohort(
         no=state.next_cohort,
         opened_at=ctx.now,
-        first_draw=first,
+        first_draw=state.next_draw,
         pins=pins,
-        open=open_draws(ctx, first, groups, plan.spec.batch.rollout_groups),
+        open={},
         policies={name: PolicyCohort() for name in plan.trainable},
-        size=groups,
+        filled=filled,
         idle_since=None if state.cohorts else ctx.now,
         long_round=bool(deferred),
     )
     state.cohorts.append(cohort)
     if cohort is state.cohort:
         begin_training(ctx, cohort)
-    cohort.tasks = dict(zip(cohort.open, deferred or state.again, strict=False))
-    if not deferred:
-        del state.again[: len(cohort.tasks)]
-    state.next_draw += groups
     state.next_cohort += 1
-    state.train_episodes.proposed += groups * plan.members_of(cohort.long_round)
     if state.first_cohort_at is None:
         state.first_cohort_at = ctx.now
-    drive_rollout(ctx, cohort)
+    propose(ctx, cohort, groups, deferred)
 
 
 def close_cohort(ctx: Context, cohort: Cohort) -> None:
@@ -239,11 +235,17 @@ def _rows(ctx: Context, finished: Sequence[EpisodeOutcome], advantages: Advantag
 def settle_with_enough(ctx: Context) -> None:
     """Settle the oldest cohort once it has enough groups; the others play on for the next, or are cancelled."""
     cohort, state = ctx.state.cohort, ctx.state
-    if cohort is None or not cohort.open or not enough(ctx, cohort):
+    if cohort is None:
+        return
+    if not (cohort.filled or cohort.open or cohort.settled_at is not None or unfilled(ctx, cohort)):
+        _settle_cohort(ctx, cohort)  # the run stops or pauses: nothing will come to it any more
+        cut_ready(ctx, cohort)
+        return
+    if not cohort.open or not enough(ctx, cohort):
         return
     if ctx.plan.spec.mechanisms.redundancy.surplus == "continue":
         if len(state.cohorts) == 1 and state.status is RunStatus.RUNNING and may_start_next(ctx):
-            open_cohort(ctx, state.vector())
+            open_cohort(ctx, state.vector(), filled=not ctx.plan.by_credit)
         # A cohort that is settled takes no more groups, and one behind it would train them too late.
         if len(state.cohorts) > 1 and state.cohorts[1].settled_at is None:
             hand_on(ctx, cohort, state.cohorts[1])
@@ -254,7 +256,7 @@ def settle_with_enough(ctx: Context) -> None:
 
 
 def _settle_cohort(ctx: Context, cohort: Cohort) -> None:
-    if cohort.open:
+    if cohort.open or unfilled(ctx, cohort):
         return
     cohort.settled_at = ctx.now
     text = f"every group is settled: {cohort.kept} kept, {cohort.refused} refused, {cohort.dropped} dropped"

@@ -27,8 +27,9 @@ def cut_ready(ctx: Context, cohort: Cohort) -> None:
     take = _next_by_draw if ctx.plan.ordered else _next_by_arrival
     while (found := take(ctx, cohort)) is not None:
         part, groups = found
-        for policy in cohort.policies:
-            _cut(ctx, cohort, policy, part, groups)
+        taken = [_cut(ctx, cohort, policy, part, groups) for policy in cohort.policies]
+        if not ctx.plan.by_episode:
+            cohort.late += len({group.draw for group in groups if any(group.rows.values())}.difference(*taken))
 
 
 def part_complete(ctx: Context, cohort: Cohort, part: int) -> bool:
@@ -88,17 +89,17 @@ def _next_by_draw(ctx: Context, cohort: Cohort) -> tuple[int, list[PendingGroup]
     return part, groups
 
 
-def _cut(ctx: Context, cohort: Cohort, policy: str, part: int, groups: list[PendingGroup]) -> None:
-    """Fix one policy's micro-batch of a slice; none when the slice has no row of it."""
+def _cut(ctx: Context, cohort: Cohort, policy: str, part: int, groups: list[PendingGroup]) -> set[int]:
+    """Fix one policy's micro-batch of a slice, none without a row of it; returns the draws that are not too old."""
     state, own = ctx.state.policies[policy], cohort.policies[policy]
     if own.closed or own.stepped:
         _drop_overtaken(ctx, cohort, policy, sum(len(group.rows.get(policy, ())) for group in groups))
-        return
+        return {group.draw for group in groups}
     ahead = len({m.part for m in own.micro_batches if not m.applied and m.part < part}) if part else 0
     fresh = swept(ctx, cohort, policy, groups, ahead)
     rows = [(group.draw, row) for group in fresh for row in group.rows[policy]]
     if not rows:
-        return
+        return set()
     ref = MicroBatchRef(policy=policy, no=state.next_micro_batch)
     state.next_micro_batch += 1
     tokens = sum(row[-1] for _, row in rows)
@@ -106,6 +107,7 @@ def _cut(ctx: Context, cohort: Cohort, policy: str, part: int, groups: list[Pend
     samples = tuple(_sample(draw, row) for draw, row in rows)
     ctx.emit(CutMicroBatch(ref=ref, cohort=cohort.no, samples=samples))
     stop_idling(ctx, cohort)
+    return {group.draw for group in fresh}
 
 
 def _sample(draw: int, row: Row) -> CutSample:

@@ -184,12 +184,13 @@ def _check_attempts(state: RunState) -> None:
 def _check_groups(plan: Plan, cohort: Cohort) -> None:
     settled = cohort.kept + cohort.refused + cohort.dropped
     assert settled + len(cohort.open) == cohort.size, "a group of the cohort has no fate"
-    assert (cohort.settled_at is not None) == (not cohort.open), "settled and open at once"
+    settles = not cohort.open and (cohort.filled or cohort.settled_at is not None)
+    assert (cohort.settled_at is not None) == settles, "settled and open at once"
 
 
 def _check_cohort(plan: Plan, state: RunState, cohort: Cohort) -> None:
     """Check the cohort that is trained: later ones are not cut."""
-    assert not (cohort.pending and not cohort.open), "rows of a settled cohort were not cut"
+    assert not (cohort.pending and cohort.settled_at is not None), "rows of a settled cohort were not cut"
     for later in state.cohorts[1:]:
         assert cohort.settled_at is not None or plan.bounded, "a cohort started before the one before it was settled"
         for own in later.policies.values():

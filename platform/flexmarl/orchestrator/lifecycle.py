@@ -13,6 +13,7 @@ from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus, allowed_ve
 from flexmarl.orchestrator import attempts, pausing, wishes
 from flexmarl.orchestrator.cohorts import close_cohort, open_cohort, settle_with_enough, starved
 from flexmarl.orchestrator.context import Context
+from flexmarl.orchestrator.credit import top_up
 from flexmarl.orchestrator.evaluation import evaluation_due, open_evaluation, target_reached
 from flexmarl.orchestrator.metrics import publish_metrics, step_metrics
 from flexmarl.orchestrator.moving import hand_over, moving_text
@@ -247,6 +248,8 @@ def _continue(ctx: Context) -> None:
     if not engines_turn(ctx):
         return
     if state.cohorts:
+        if top_up(ctx):
+            settle_with_enough(ctx)
         # A lease that is to move does so between two cohorts: none may overlap until it has.
         if not moving_text(ctx) and may_overlap(ctx):
             open_cohort(ctx, coming_vector(ctx))

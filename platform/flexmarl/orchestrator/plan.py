@@ -48,6 +48,8 @@ class Plan:
     """Policies of the first turns of an episode."""
     bounded: bool
     """Cohorts start as the lag policy admits them: some policy's bound is above 0, and published when committed."""
+    by_credit: bool
+    """They are admitted group by group, as older ones are trained: some policy says so."""
     follows: dict[str, Follow]
     """Policies whose playing groups go on under newer weights, and how."""
     discards: frozenset[str]
@@ -112,6 +114,7 @@ def make_plan(spec: ExperimentSpec, opening: frozenset[str] | None = None) -> Pl
         one_part=parts == 1,
         opening=opening,
         bounded=_bounded(spec),
+        by_credit=_by_credit(spec),
         follows=_follows(spec),
         discards=frozenset(n for n in spec.trainable_policies() if spec.lag_policy_of(n).in_flight == "discard"),
         ordered=spec.mechanisms.ordered,
@@ -143,7 +146,9 @@ def _allocates(spec: ExperimentSpec) -> bool:
 
 def _extra(spec: ExperimentSpec, kind: str) -> int:
     redundancy = spec.mechanisms.redundancy
-    return redundancy.extra if redundancy.type == kind else 0
+    if redundancy.type != kind:
+        return 0
+    return redundancy.extra + round(redundancy.share * spec.batch.tasks_per_step)
 
 
 def _extra_members(spec: ExperimentSpec) -> int:
@@ -155,6 +160,11 @@ def _extra_members(spec: ExperimentSpec) -> int:
 def _bounded(spec: ExperimentSpec) -> bool:
     lagging = any(spec.lag_policy_of(name).bound > 0 for name in spec.trainable_policies())
     return lagging and spec.mechanisms.publication.type == "cohort"
+
+
+def _by_credit(spec: ExperimentSpec) -> bool:
+    rules = (spec.lag_policy_of(name) for name in spec.trainable_policies())
+    return _bounded(spec) and any(rule.at_admission == "trained" for rule in rules)
 
 
 def _follows(spec: ExperimentSpec) -> dict[str, Follow]:

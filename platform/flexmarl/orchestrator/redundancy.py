@@ -10,6 +10,7 @@ long round, which waits for all it plays and so defers nothing.
 from flexmarl.contracts.events import GroupSettled
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.orchestrator.context import Context
+from flexmarl.orchestrator.credit import unfilled
 from flexmarl.orchestrator.lag import must_wait
 from flexmarl.orchestrator.overlapping import is_last
 from flexmarl.orchestrator.state import Cohort
@@ -39,7 +40,9 @@ def begin_long_round(ctx: Context) -> list[int]:
 def enough(ctx: Context, cohort: Cohort) -> bool:
     """Tell whether a cohort may be settled although some of its groups still play."""
     plan = ctx.plan
-    if not plan.extra_groups or cohort is not ctx.state.cohort or cohort.kept + cohort.refused < plan.groups:
+    if not plan.extra_groups or cohort is not ctx.state.cohort or unfilled(ctx, cohort):
+        return False
+    if cohort.kept - cohort.late + cohort.refused < plan.groups:
         return False
     if plan.spec.mechanisms.redundancy.surplus == "join":
         # What settles until the gradients are done belongs to the step: it costs nobody a moment.

@@ -236,6 +236,10 @@ class Cohort:
     idle_s: float = 0.0
     size: int = 0
     """Groups that belong to it."""
+    filled: bool = True
+    """Its own groups are proposed; one that is not has only what older cohorts left."""
+    late: int = 0
+    """Kept groups of which nothing was young enough to be cut."""
     older: dict[int, dict[str, Pin]] = field(default_factory=dict)
     """Draw that came from an earlier cohort -> the vector it plays under."""
     handed_on: int = 0

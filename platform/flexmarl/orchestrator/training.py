@@ -16,6 +16,7 @@ from flexmarl.contracts.rulings import RulingKind
 from flexmarl.orchestrator.admission import abandon_older
 from flexmarl.orchestrator.binding import bound_to, came_back, drive_binding, on_gang_s, took_work
 from flexmarl.orchestrator.context import Context
+from flexmarl.orchestrator.credit import unfilled
 from flexmarl.orchestrator.cutting import part_complete
 from flexmarl.orchestrator.keeping import note_written
 from flexmarl.orchestrator.overlapping import carries, fill_pins, open_rows
@@ -181,7 +182,7 @@ def _takes_step(ctx: Context, cohort: Cohort, name: str) -> bool:
 
 def _whole_part(ctx: Context, cohort: Cohort, own: PolicyCohort) -> list[MicroBatchState] | None:
     """Return the micro-batches of the step that is due, none where nothing is left for one; None while it is not."""
-    if _gathers_on(ctx, cohort, own):
+    if _gathers_on(ctx, cohort, own) or unfilled(ctx, cohort):
         return None
     part = gathered(own)
     if not (part or cohort.settled_at is not None) or not all(micro_batch.accumulated for micro_batch in part):

@@ -35,6 +35,8 @@ class Log:
     stepped: list[float] = field(default_factory=list)
     trained: list[int] = field(default_factory=list)
     """Tokens that had been trained by each of these moments."""
+    rows: list[int] = field(default_factory=list)
+    """Rows that had."""
     opened: dict[int, float] = field(default_factory=dict)
     """Cohort -> when it began to be played."""
     status: RunStatus = RunStatus.DRAFT
@@ -102,6 +104,7 @@ class Cluster:
         while len(log.stepped) < decision.step:
             log.stepped.append(self.clock.now)
             log.trained.append(self.training.trained)
+            log.rows.append(self.driver.core.state.samples_trained)
         if decision.void:
             self._void.update(decision.void)
             self.playing.withdraw(decision.void)

@@ -110,8 +110,8 @@ class Engine:
         if made > 0:  # it was begun elsewhere, with older weights
             turn.segments += (turn.version, made)
         turn.engine, turn.version = self, pin.version
-        self.load.tokens += turn.expected
         self.asked[turn.policy] = self.asked.get(turn.policy, 0) + 1
+        self.load.tokens += turn.expected
         if not self._queue and self._fits(turn):
             self._begin(turn)
         else:

@@ -8,11 +8,9 @@ from collections.abc import Callable, ItemsView, ValuesView
 from dataclasses import replace
 from typing import NamedTuple
 
-from flexmarl.algorithms.routing import READS_LENGTHS, ROUTERS, EngineLoad, RouteRequest
-from flexmarl.contracts.spec.mechanisms import RouterName
+from flexmarl.algorithms.routing import EngineLoad, Router, RouteRequest
 from flexmarl.simulator.engines import Engine
 from flexmarl.simulator.foresight import Foresight
-from flexmarl.simulator.scenario import Workload
 from flexmarl.simulator.turns import Turn
 
 
@@ -26,18 +24,15 @@ class Able(NamedTuple):
 
 
 class Fleet:
-    def __init__(self, router: RouterName, workload: Workload | None = None) -> None:
-        """`workload`: what routers that go by the lengths of replies may expect; none: nothing."""
+    def __init__(self, router: Router, foresight: Foresight | None = None) -> None:
+        """`foresight`: of routers that go by the lengths of replies."""
         self.asked: dict[str, int] = {}
         """Policy -> turns that an engine has."""
         self.changes = 0
         """How often something has changed in who holds what."""
         self.asked_for: Callable[[Turn], None] | None = None
         """Told of every turn that looks for an engine."""
-        self._router = ROUTERS.get(router)()
-        self._foresight: Foresight | None = None
-        if workload is not None and router in READS_LENGTHS:
-            self._foresight = Foresight(workload, router == "skew_aware")
+        self._router, self._foresight = router, foresight
         self._engines: dict[int, Engine] = {}
         self._able: dict[tuple[str, int, bool], Able] = {}
 
@@ -87,8 +82,8 @@ class Fleet:
             able.engines[able.loads[0].engine].ask(turn)
         return len(able.loads) > 0
 
-    def answered(self, turn: Turn) -> None:
-        """Learn how long a reply was."""
+    def ended(self, turn: Turn) -> None:
+        """Learn from a reply how long others may be."""
         if self._foresight is not None:
             self._foresight.note(turn)
 

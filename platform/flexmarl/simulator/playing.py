@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from flexmarl.algorithms.routing import READS_LENGTHS, ROUTERS
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
@@ -21,6 +22,7 @@ from flexmarl.simulator import chance
 from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.draws import FAILS, Draws, Script, Sheet
 from flexmarl.simulator.fleet import Fleet
+from flexmarl.simulator.foresight import Foresight
 from flexmarl.simulator.hands import Hands
 from flexmarl.simulator.recorded import RecordedDraws, scripts_of
 from flexmarl.simulator.scenario import Scenario, Workload
@@ -121,7 +123,9 @@ class Places:
 class Playing:
     def __init__(self, clock: Clock, scenario: Scenario, told: Told) -> None:
         spec, workload = scenario.spec, scenario.workload
-        self.engines = Fleet(spec.mechanisms.router, workload)
+        name = spec.mechanisms.router
+        foresight = Foresight(workload, name == "skew_aware") if name in READS_LENGTHS else None
+        self.engines = Fleet(ROUTERS.get(name)(), foresight)
         """Those that are ready."""
         self.tokens: dict[SampleId, int] = {}
         """Reply tokens of every sample of a settled group, until they are forgotten."""
@@ -265,9 +269,9 @@ class Playing:
     def _answered(self, turn: Turn) -> None:
         assert isinstance(turn, EpisodeTurn)
         episode = turn.episode
+        self.engines.ended(turn)
         if episode.over:
             return
-        self.engines.answered(turn)
         del episode.asked[turn.role]
         segments = turn.segments
         left = turn.reply - sum(segments[1::2])

@@ -7,7 +7,7 @@ adds a figure of its own.
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Literal
 
@@ -45,6 +45,8 @@ class Report:
     """How long each step's cohort was played: from its first task until it had all the groups it needs."""
     tokens: int
     """Reply tokens that were trained."""
+    rows: int
+    """Rows that were."""
     trained_share: float
     """Reply tokens that were trained over those that engines made, from the start of the simulation: what lies ready
     or is on its way at the end counts as not trained."""
@@ -57,6 +59,8 @@ class Report:
     """Share of held device time by why it was not; with `busy` it adds up to 1."""
     lag: dict[str, float]
     """Policy -> mean versions between the weights that began its rows and those that were trained on them."""
+    lag_max: float
+    """The most of these."""
     swaps: int
     moves: int
     lost_s: float
@@ -98,11 +102,13 @@ class Report:
             "step_median_s": median(self.steps),
             "rollout_s": fmean(self.rollouts),
             "tokens_s": self.tokens_s,
+            "rows_s": self.rows / (self.ended - self.began),
             "engine_busy": self.busy["engine"],
             "trainer_busy": self.busy["trainer"],
             "trained_share": self.trained_share,
             "length_ratio": self.length_ratio,
             "lag": fmean(self.lag.values()) if self.lag else 0.0,
+            "lag_max": self.lag_max,
             "swaps": float(self.swaps),
             "moves": float(self.moves),
             "lost_s": self.lost_s,
@@ -118,6 +124,7 @@ def report(scenario: Scenario, cluster: "Cluster") -> Report:
     first, last = scenario.warm_up, scenario.warm_up + scenario.steps
     times = [0.0, *cluster.log.stepped][first : last + 1]
     trained = [0, *cluster.log.trained]
+    rows = [0, *cluster.log.rows]
     began, ended = times[0], times[-1]
     intervals = tuple(i for i in cluster.trace.until(ended) if i.ended > began and i.began < ended)
     held = {n: h for n, h in cluster.trace.held.items() if h.since < ended and h.until > began}
@@ -129,11 +136,13 @@ def report(scenario: Scenario, cluster: "Cluster") -> Report:
         ended=ended,
         rollouts=_rollouts(cluster, first, last),
         tokens=trained[last] - trained[first],
+        rows=rows[last] - rows[first],
         trained_share=trained[last] / cluster.hosting.made(),
         length_ratio=min(_means(cluster, "length/trained_ratio", first, last).values(), default=1.0),
         busy=busy,
         idle=idle,
         lag=_means(cluster, "staleness/start", first, last),
+        lag_max=max(chain(*_series(cluster, "staleness/start", "max", first, last).values()), default=0.0),
         swaps=sum(i.kind == "suspend" for i in intervals),
         moves=sum(ruling.kind == "engine_moved" for _, ruling in cluster.log.rulings),
         lost_s=losses.lost_s(ended),
@@ -155,13 +164,18 @@ def _rollouts(cluster: "Cluster", first: int, last: int) -> tuple[float, ...]:
     return tuple(settled[no] - log.opened[no] for no in range(first, last))
 
 
+def _series(cluster: "Cluster", name: str, stat: str, first: int, last: int) -> dict[str, list[float]]:
+    """Return by policy what the core wrote of the steps that count."""
+    found = defaultdict(list)
+    for metric in cluster.log.metrics:
+        if metric.name == name and metric.stat == stat and first < metric.step <= last:
+            found[metric.agent].append(metric.value)
+    return dict(sorted(found.items()))
+
+
 def _means(cluster: "Cluster", metric: str, first: int, last: int) -> dict[str, float]:
     """Return each policy's mean of a metric's means over the steps that count."""
-    found = defaultdict(list)
-    for one in cluster.log.metrics:
-        if one.name == metric and one.stat == "mean" and first < one.step <= last:
-            found[one.agent].append(one.value)
-    return {name: fmean(values) for name, values in sorted(found.items())}
+    return {name: fmean(values) for name, values in _series(cluster, metric, "mean", first, last).items()}
 
 
 @dataclass(slots=True)

@@ -31,7 +31,12 @@ class Turn:
     prompt: float
     reply: int
     done: Callable[["Turn"], None]
+    role: str = ""
     scale: float = 1.0
+    expected: float = 0.0
+    """Tokens that were expected of it when an engine took it."""
+    rank: float = 0.0
+    """Whoever has a higher one is given a slot before it; among equals, who came first."""
     made: float = 0.0
     """Tokens that exist."""
     segments: tuple[int, ...] = ()
@@ -41,11 +46,6 @@ class Turn:
     engine: Answering | None = None
     began: float = 0.0
     """The engine's count of steps at which its tokens began, less those made before."""
-    role: str = ""
-    expected: float = 0.0
-    """Tokens it was expected to have yet when it was sent, where the router asks."""
-    rank: float = 0.0
-    """Whoever has a higher one is given a slot before it; among equals, who came first."""
     ready: float = 0.0
     """When its prompt is computed."""
     phase: str = "asked"

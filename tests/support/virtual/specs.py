@@ -20,7 +20,7 @@ AXES: dict[str, tuple[dict[str, Any], ...]] = {
     ),
     "publication": tuple({"mechanisms": {"publication": name}} for name in ("cohort", "wavefront", "delayed")),
     "bound": tuple({"mechanisms": {"lag_policy": {"bound": bound}}} for bound in (0, 0, 1, 3)),
-    "admission": tuple({"mechanisms": {"lag_policy": {"at_admission": name}}} for name in ("admit", "wait")),
+    "admission": tuple({"mechanisms": {"lag_policy": {"at_admission": name}}} for name in ("admit", "wait", "trained")),
     "in_flight": tuple(
         {"mechanisms": {"lag_policy": {"in_flight": name}}}
         for name in ("finish", "finish", "continue", "resume", "restart_turn", "discard")

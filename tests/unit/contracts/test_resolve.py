@@ -237,6 +237,19 @@ LAG = {"bound": 1, "at_admission": "admit", "in_flight": "finish", "at_cut": "wa
         ({"mechanisms": {"lag_policy": {"in_flight": "resume"}}}, ("/mechanisms/lag_policy/in_flight", "needs_bound")),
         ({"mechanisms": {"lag_policy": {"at_cut": "drop"}}}, ("/mechanisms/lag_policy/at_cut", "needs_bound")),
         (
+            {"mechanisms": {"lag_policy": {"at_admission": "trained"}}},
+            ("/mechanisms/lag_policy/at_admission", "needs_bound"),
+        ),
+        (
+            {"mechanisms": {"lag_policy": LAG | {"at_admission": "trained"}, "publication": "delayed"}},
+            ("/mechanisms/lag_policy/at_admission", "not_with_publication"),
+        ),
+        (
+            {"mechanisms": {"redundancy": {"type": "extra_members", "extra": 1, "share": 0.5}}},
+            ("/mechanisms/redundancy/share", "out_of_range"),
+        ),
+        ({"batch": {"episodes_per_task": 1}}, ("/batch/episodes_per_task", "needs_peers")),
+        (
             {"policies": {"speaker": {"lag_policy": {**LAG, "bound": 0, "in_flight": "discard"}}}},
             ("/policies/speaker/lag_policy/in_flight", "needs_bound"),
         ),

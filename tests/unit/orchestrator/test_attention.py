@@ -24,6 +24,7 @@ def surplus_of(surplus, bound):
     }
 
 
+CREDIT = {"bound": 9, "at_admission": "trained", "in_flight": "continue"}
 RUNS = {
     "micro_batch": {},
     "batch": {"mechanisms__trainer_protocol": "batch"},
@@ -45,6 +46,8 @@ RUNS = {
         "batch__mini_batches": 3,
         "budget__train_steps": 6,
     },
+    "credit": surplus_of("continue", 9) | {"mechanisms__lag_policy": CREDIT},
+    "credit_dropped": surplus_of("continue", 1) | {"mechanisms__lag_policy": CREDIT | {"bound": 1, "at_cut": "drop"}},
     **{f"surplus_{surplus}": surplus_of(surplus, bound) for surplus, bound in SURPLUS.items()},
 }
 SHARED = {"agents": {"speaker": {"policy": "both"}, "listener": {"policy": "both"}}}

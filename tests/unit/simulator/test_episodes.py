@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flexmarl.algorithms.routing import least_loaded
 from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.wire import PolicyPin
 from flexmarl.simulator import Report, SimulationError, simulate
@@ -29,7 +30,7 @@ class Bench:
     """Engines that hold version 0 of policy `a`; episodes of one stage with a wait behind it."""
 
     def __init__(self, engines: int = 1, model: EngineModel = MODEL) -> None:
-        self.fleet = Fleet("least_loaded")
+        self.fleet = Fleet(least_loaded)
         self.engines = [Engine(Clock(), Trace(), model, lease) for lease in range(engines)]
         for engine in self.engines:
             engine.held.take("a", pin(0), ())

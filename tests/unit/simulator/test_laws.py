@@ -21,7 +21,7 @@ FAULTS = {
     "rates": [{"use": "engine", "every": 200}, {"use": "trainer", "every": 150}],
     "workers": [{"at": 40, "share": 0.5}],
 }  # fmt: skip
-BATCH = {"tasks_per_step": 2, "episodes_per_task": 3, "micro_batch_groups": 1, "rollout_groups": 1}
+BATCH = {"tasks_per_step": 2, "episodes_per_task": 3, "micro_batch_groups": 1, "rollout_groups": 1, "mini_batches": 2}
 
 
 def played(scenario: Scenario, steps: int) -> Watch:

@@ -50,6 +50,15 @@ def test_a_gain_is_the_others_time_over_ones_own():
     assert cells["fast"].standing == "reached"
 
 
+def test_other_figures_of_a_row_are_judged_alone():
+    rows = {"only": {"title": "sync", "preset": "sync", "published": None,
+                     "beside": {"lag": 3.0, "length_ratio": 1.0}}}  # fmt: skip
+    found = reproduce(table(rows=rows, parameters={}))
+    assert found.cells["only.length_ratio"].standing == "reached"
+    assert found.missed == ("only.lag",)
+    assert found.freedom == 2
+
+
 def test_a_row_out_of_reach_is_missed_unless_it_says_why():
     rows = {"only": {"title": "sync", "preset": "sync", "published": 7.0}}
     missed = reproduce(table(rows=rows, parameters={}))

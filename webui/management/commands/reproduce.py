@@ -42,7 +42,7 @@ class Command(BaseCommand):
         for name in names:
             outcome, left = self._table(name, known[name], options)
             written[name] = _document(known[name], outcome) | {"leave_one_out": left}
-            missed += [f"{name}: {known[name].rows[row].title}" for row in outcome.missed]
+            missed += [f"{name}: {_title(known[name], cell)}" for cell in outcome.missed]
         if options["json"]:
             options["json"].write_text(json.dumps(written, indent=1))
         if missed:
@@ -72,18 +72,18 @@ class Command(BaseCommand):
             self.stdout.write(f"  {name} = {values.get(name, own.value):.6g}, {own.source}{rows}: {own.note}")
 
     def _rows(self, table: Table, outcome: Outcome) -> None:
-        width = max(len(row.title) for row in table.rows.values())
+        width = max(len(_title(table, name)) for name in outcome.cells)
         for name, cell in outcome.cells.items():
-            row = table.rows[name]
-            over = f" over {table.rows[row.over].title}" if row.over else ""
+            row = table.rows[name.partition(".")[0]]
+            over = f" over {table.rows[row.over].title}" if row.over and name in table.rows else ""
             self.stdout.write(
-                f"{row.title:<{width}} published {cell.published:>9.4g}  simulated {cell.simulated:>9.4g}  "
+                f"{_title(table, name):<{width}} published {cell.published:>9.4g}  simulated {cell.simulated:>9.4g}  "
                 f"{cell.error:>+7.1%}  {cell.standing}{over}"
             )
             if cell.standing == "explained":
                 self.stdout.write(f"{'':<{width}} {row.why}")
         judged = len(outcome.cells)
-        self.stdout.write(f"{judged} rows, {outcome.freedom} of them free to come out wrong. {table.remarks}")
+        self.stdout.write(f"{judged} figures, {outcome.freedom} of them free to come out wrong. {table.remarks}")
 
     def _left_out(self, table: Table, rounds: int) -> dict[str, float]:
         """Predict each fitted row by parameters that were fitted without it."""
@@ -95,6 +95,12 @@ class Command(BaseCommand):
         return found
 
 
+def _title(table: Table, cell: str) -> str:
+    """Say which row a figure is of, and which figure where it is not the table's own."""
+    row, _, figure = cell.partition(".")
+    return f"{table.rows[row].title}: {figure}" if figure else table.rows[row].title
+
+
 def _document(table: Table, outcome: Outcome) -> dict[str, Any]:
     return {
         "source": table.source,
@@ -104,8 +110,9 @@ def _document(table: Table, outcome: Outcome) -> dict[str, Any]:
         "rows": {
             name: {
                 "published": cell.published, "simulated": cell.simulated, "error": cell.error,
-                "standing": cell.standing, "why": table.rows[name].why, "figures": outcome.figures[name],
+                "standing": cell.standing, "why": table.rows[row].why, "figures": outcome.figures[row],
             }
             for name, cell in outcome.cells.items()
+            for row in [name.partition(".")[0]]
         },
     }  # fmt: skip

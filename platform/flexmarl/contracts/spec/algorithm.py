@@ -170,7 +170,8 @@ class SamplingFamily(Strict):
 class Batch(Strict):
     tasks_per_step: int = Field(default=32, ge=1, le=4096)
     """Episode groups in a cohort: the global batch."""
-    episodes_per_task: int = Field(default=8, ge=2, le=256)
+    episodes_per_task: int = Field(default=8, ge=1, le=256)
+    """Members of an episode group; one alone only where no row is compared with another episode's."""
     micro_batch_groups: int = Field(default=8, ge=1, le=4096)
     """Episode groups whose samples make one micro-batch of a policy."""
     rollout_groups: int = Field(default=8, ge=1, le=4096)

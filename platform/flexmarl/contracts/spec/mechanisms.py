@@ -13,8 +13,10 @@ class LagPolicy(Strict):
 
     bound: int = Field(default=0, ge=0, le=64)
     """Highest allowed own lag in versions; 0 is strictly on-policy on cohorts."""
-    at_admission: Literal["admit", "wait"] = "admit"
-    """Next cohort: `admit` as soon as its steps to come fit the bound; `wait` until older groups settled as well."""
+    at_admission: Literal["admit", "wait", "trained"] = "admit"
+    """Next cohort: `admit` as soon as its steps to come fit the bound; `wait` until older groups settled as well; or
+    until these are `trained` and what they taught is served. Surplus that plays on (`continue`) is a credit then: so
+    many groups beyond those of a step may be on their way, whole steps or a part of one."""
     in_flight: Literal["finish", "continue", "resume", "restart_turn", "discard"] = "finish"
     """Running replies at an update: made to the end by the old weights; carried on by the new ones with the old
     attention cache (`continue`) or with a fresh one (`resume`); the turn or the whole group made anew."""
@@ -29,6 +31,8 @@ class Redundancy(Strict):
     extra: int = Field(default=0, ge=0, le=4096)
     """Groups beyond `tasks_per_step`, members beyond `episodes_per_task`, or environments of a group beyond its
     members: these play the group's slowest members once more, and the first of the two to finish counts."""
+    share: float = Field(default=0.0, ge=0.0, le=64.0)
+    """The same as a share of `tasks_per_step`, beside `extra`; only with `extra_groups`."""
     extra_members: int = Field(default=0, ge=0, le=4096)
     """With `extra_groups`: members beyond `episodes_per_task` in each of the groups too. A group settles when
     `episodes_per_task` of its members have finished, a step when `tasks_per_step` of its groups have settled."""

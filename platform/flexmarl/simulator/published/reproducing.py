@@ -37,7 +37,7 @@ class Outcome:
     figures: dict[str, tuple[dict[str, float], ...]]
     """Row -> all figures of every simulation."""
     freedom: int
-    """Rows with a published figure less fitted parameters: how many figures could have come out wrong."""
+    """Published figures less fitted parameters: how many could have come out wrong."""
 
     @property
     def missed(self) -> tuple[str, ...]:
@@ -52,11 +52,11 @@ def reproduce(table: Table, values: Mapping[str, float] | None = None) -> Outcom
     fitted = table.fitted()
     cells = {}
     for name, row in table.rows.items():
-        if row.published is None:
-            continue
-        simulated = compared(table, row, plain, name)
-        standing = _standing(table, row, simulated / row.published, name in fitted)
-        cells[name] = Cell(row.published, simulated, standing)
+        if row.published is not None:
+            cells[name] = _cell(table, row, row.published, compared(table, row, plain, name), name in fitted)
+        for figure, published in row.beside.items():
+            found = fmean(one[figure] for one in figures[name])
+            cells[f"{name}.{figure}"] = _cell(table, row, published, found, name in fitted)
     freedom = len(cells) - sum(own.source == "fitted" for own in table.parameters.values())
     return Outcome(cells, figures, freedom)
 
@@ -85,12 +85,13 @@ def distance(table: Table, cells: Mapping[str, Cell], rows: tuple[str, ...]) -> 
     return fmean(log(cells[name].simulated / cells[name].published) ** 2 for name in rows)
 
 
-def _standing(table: Table, row: Row, ratio: float, fitted: bool) -> Standing:
+def _cell(table: Table, row: Row, published: float, simulated: float, fitted: bool) -> Cell:
+    standing: Standing = "explained" if row.why else "missed"
     if fitted:
-        return "fitted"
-    if abs(ratio - 1.0) <= table.tolerance:
-        return "reached"
-    return "explained" if row.why else "missed"
+        standing = "fitted"
+    elif abs(simulated / published - 1.0) <= table.tolerance:
+        standing = "reached"
+    return Cell(published, simulated, standing)
 
 
 def placed(own: Parameter, value: float) -> dict[str, Any]:

@@ -54,6 +54,8 @@ class Row(Strict):
     """Null: none of its own; it is there for others to be compared with."""
     over: str = ""
     """The row that the figure is a gain over; empty: it is the figure itself."""
+    beside: dict[str, float] = {}
+    """Other figures of `Report.figures()` that were published of it; each counts as a row of its own."""
     why: str = ""
     """Why it cannot be reached, with the arithmetic; empty: it has to be."""
 
