@@ -54,15 +54,6 @@ def warnings(spec: ExperimentSpec) -> list[Problem]:
                 hint=f"Set {_divisor_near(batch.tasks_per_step, batch.micro_batch_groups)}.",
             )
         )
-    if spec.mechanisms.mover.type != "static" and not spec.resources.has_places(len(spec.policies)):
-        found.append(
-            Problem(
-                pointer="/mechanisms/mover/type",
-                code="nothing_to_move",
-                detail="Engines hold every policy of the team, so there is no place to move: the mover does nothing.",
-                hint="Set static, or a smaller resources.engine_policies where the team has several policies.",
-            )
-        )
     if spec.mechanisms.ordered:
         found.append(
             Problem(
