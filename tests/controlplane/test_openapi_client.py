@@ -12,6 +12,7 @@ from flexmarl.contracts.live import Progress
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.models import Run
+from flexmarl.controlplane.simulations import executing
 from flexmarl.store import attempts, intervals, logs, nodes, runs
 from flexmarl.store.attempts import BegunAttempt
 from flexmarl.store.decisions import MetricPoint, RulingLine, _write_metrics, _write_rulings
@@ -20,11 +21,14 @@ from flexmarl.store.logs import LogLine
 from flexmarl.store.nodes import DeviceFacts, NodeFacts
 from tests.controlplane.test_checkpoints import keep
 from tests.controlplane.test_load import served
+from tests.controlplane.test_predictions import SMALL, here
+from tests.controlplane.test_predictions import play as play_as_planned
 from tests.controlplane.test_queue import ask
 from tests.support.controlplane import SPEC, key
 from tests.support.played import play
 from tests.support.store_story import Story
 
+__all__ = ["here"]  # the fixture
 pytestmark = pytest.mark.django_db
 FORMATS = jsonschema.Draft202012Validator.FORMAT_CHECKER
 STREAMS = {"stream", "checkpoints_archive"}
@@ -110,7 +114,7 @@ def made(client, path, body=None, status=201, method="post", **headers):
 
 
 @pytest.fixture
-def ids(api, admin_api, editor, make_run, person) -> dict[str, object]:
+def ids(api, admin_api, editor, make_run, person, here) -> dict[str, object]:
     """Make one of everything that can be read; return its ids by `operation.parameter` or by the parameter alone."""
     agents = {"speaker": {"policy": "solver"}, "listener": {"policy": "solver"}}
     run = make_run(editor, RunStatus.RUNNING, agents=agents)
@@ -137,7 +141,11 @@ def ids(api, admin_api, editor, make_run, person) -> dict[str, object]:
     ask(make_run(editor, RunStatus.QUEUED))
     token = made(admin_api, "tokens", {"name": "t", "projects": ["default"], "networks": ["127.0.0.0/8"]})
     operation = made(api, f"{base}/actions/pause", status=202)
+    token_of_plan = made(api, "runs/plan", {"spec": SMALL, "predict": True}, 200)["plan_token"]
+    predicted = made(api, "runs", {"spec": SMALL, "plan_token": token_of_plan})
+    play_as_planned(Run.objects.get(pk=predicted["id"]), time.time(), "planned")
     return {
+        "runs_prediction.run_id": predicted["id"], "simulation_id": simulate(api),
         "run_id": run.id, "runs_lag.run_id": lagging.id, "runs_load.run_id": told.id,
         "runs_engine_moves.run_id": told.id, "runs_swaps.run_id": told.id,
         "runs_checkpoints.run_id": kept, "checkpoints_read.run_id": kept, "step": 4, "runs_lineage.run_id": forked,
@@ -151,6 +159,17 @@ def ids(api, admin_api, editor, make_run, person) -> dict[str, object]:
         "view_id": made(admin_api, "saved-views", {"name": "v", "page": "runs"})["id"],
         "entry_id": admin_api.get("/api/v1/audit").json()["results"][0]["id"],
     }  # fmt: skip
+
+
+def simulate(api) -> str:
+    """Compare two presets; return the simulation."""
+    changes = ["spec.batch.tasks_per_step=4", "spec.batch.episodes_per_task=2"]
+    asked = {"workload": "long_tail", "presets": ["flexmarl", "sync"], "steps": 2, "changes": changes}
+    simulation = made(api, "simulations", asked, 202)
+    row = executing.take()
+    assert row is not None
+    executing.play(row, executing.Asked())
+    return simulation["id"]
 
 
 def nothing_in(name, body) -> list[str]:

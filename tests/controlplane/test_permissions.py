@@ -149,7 +149,9 @@ def world(db: None) -> World:
     return World(run, arguments, callers)
 
 
-MISSING_IS_FINE = {"api-quota", "api-node", "api-node-action", "api-device", "api-device-action"}
+MISSING_IS_FINE = {
+    "api-quota", "api-node", "api-node-action", "api-device", "api-device-action", "api-run-prediction"
+}  # fmt: skip
 """Objects that are not there in this world: for those who may ask, the answer is 404."""
 
 

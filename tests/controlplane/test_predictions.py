@@ -159,9 +159,11 @@ def test_a_run_stands_beside_what_was_predicted_of_it(api, here, browser) -> Non
     assert "2 steps behind the first" in page
 
 
-def play(run: Run, now: float) -> None:
+def play(run: Run, now: float, node: str = "box") -> None:
     """Three steps, the last two of 5 s; the engine works 4 s of these 10, the trainer 1."""
     conn = store_connection()
+    facts = [DeviceFacts(f"{node}.cpu{i}", "cpu", i) for i in range(2)]
+    register_node(conn, NodeFacts(node, "127.0.0.1:1", "n", "1", {}), facts)
     set_state(run, step=3, status="completed")
     conn.execute("UPDATE store.run_state SET started_at = to_timestamp(%s) WHERE run_id = %s", [now - 30, run.no])
     for step in range(1, 4):
@@ -174,13 +176,13 @@ def play(run: Run, now: float) -> None:
         row = conn.execute(
             "INSERT INTO store.lease (device_id, run_id, use, granted_at) VALUES (%s, %s, %s, to_timestamp(%s))"
             " RETURNING id",
-            [f"box.cpu{no}", run.no, use, now - 20],
+            [f"{node}.cpu{no}", run.no, use, now - 20],
         ).fetchone()
         rows = [
             intervals.BusyInterval(0, phase, "speaker", now - 14.0, now - 12.0),  # before the first step was served
             intervals.BusyInterval(1, phase, "speaker", now - 8.0, now - 8.0 + seconds, steps=3, prompts=5),
         ]
-        intervals.put(conn, run.no, row[0], f"box.cpu{no}", incarnation="i", rows=rows)
+        intervals.put(conn, run.no, row[0], f"{node}.cpu{no}", incarnation="i", rows=rows)
 
 
 def test_a_run_without_a_plan_has_no_prediction(api) -> None:
