@@ -62,7 +62,7 @@ def new_run(request: HttpRequest) -> HttpResponse:
         "rows": [(row, marks[row.role]) for row in rows],
         "groups": groups,
         "marks": marks,
-        "presets": experiments.presets(),
+        "preset_groups": _preset_groups(),
         "graph": team_graph(facts.roles, document, marks),
         "environment_title": facts.title,
         "solved_text": facts.solved_text,
@@ -85,6 +85,15 @@ def new_run(request: HttpRequest) -> HttpResponse:
         },
     }
     return show(request, "webui/new_run.html", context)
+
+
+def _preset_groups() -> list[tuple[str, list[dict[str, Any]]]]:
+    """Return the presets by where they come from, each part by title."""
+    rows = sorted(experiments.presets(), key=lambda row: row["title"].lower())
+    return [
+        ("Published systems and methods", [row for row in rows if row["paper"]]),
+        ("Combinations of our own", [row for row in rows if not row["paper"]]),
+    ]
 
 
 def _choice(row: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from flexmarl.contracts.resolve import DEFAULT_PRESET, layered
 from flexmarl.simulator import Scenario, SimulationError, simulate
 from flexmarl.simulator.library import compose, load_workloads
 from flexmarl.simulator.placing import Kind, Placement, cohort_work, place, profile
-from webui.management.commands.simulate import _change, _workload
+from webui.management.asked import change, workload_named
 
 
 class Command(BaseCommand):
@@ -37,9 +37,9 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Show the best placement of either kind, the better one first, with its settings."""
-        changes = layered(*(_change(text) for text in options["changes"]))
+        changes = layered(*(change(text) for text in options["changes"]))
         try:
-            base = compose(_workload(options["workload"]), options["preset"], changes)
+            base = compose(workload_named(options["workload"]), options["preset"], changes)
             found = {kind: place(base, options["devices"], kind) for kind in get_args(Kind)}
         except SpecProblems as refused:
             raise CommandError("\n".join(f"{p.pointer}: {p.detail} {p.hint}" for p in refused.problems)) from refused
@@ -63,7 +63,7 @@ class Command(BaseCommand):
         """Simulate a placement; None when its preset does not go with it."""
         settings = layered(changes, {"spec": plan.settings})
         try:
-            took = simulate(compose(_workload(options["workload"]), options["preset"], settings)).step_s
+            took = simulate(compose(workload_named(options["workload"]), options["preset"], settings)).step_s
         except SpecProblems as refused:
             self.stdout.write("          cannot be simulated: " + " ".join(p.detail for p in refused.problems))
             return None

@@ -8,7 +8,6 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-import yaml
 from django.contrib.staticfiles import finders
 from django.core.management.base import BaseCommand, CommandError
 
@@ -20,6 +19,7 @@ from flexmarl.simulator.library import compose, load_workloads
 from flexmarl.simulator.runs import examine
 from webui.figures.gantt import gantt
 from webui.management import pool_simulation
+from webui.management.asked import change, workload_named
 
 COLUMNS = {
     "step_s": "step, s",
@@ -67,8 +67,8 @@ class Command(BaseCommand):
 
     def _compare(self, options: Mapping[str, Any]) -> None:
         presets = options["presets"] or list(load_presets())
-        changes = layered({"steps": options["steps"]}, *(_change(text) for text in options["changes"]))
-        workload = _workload(options["workload"])
+        changes = layered({"steps": options["steps"]}, *(change(text) for text in options["changes"]))
+        workload = workload_named(options["workload"])
         if isinstance(workload, str) and workload not in load_workloads():
             known = ", ".join(load_workloads())
             raise CommandError(f"--workload {workload} does not exist. Known: {known}; or the path of a YAML file.")
@@ -108,28 +108,6 @@ class Command(BaseCommand):
             options["json"].write_text(json.dumps(pool_simulation.figures(report), indent=1))
         if options["timeline"]:
             options["timeline"].write_text(_page({"pools": pool_simulation.drawn(report)}))
-
-
-def _workload(named: str) -> str | Mapping[str, Any]:
-    if not named.endswith((".yaml", ".yml")):
-        return named
-    try:
-        document = yaml.safe_load(Path(named).read_text())
-    except (OSError, yaml.YAMLError) as error:
-        raise CommandError(f"--workload {named} cannot be read: {error}") from error
-    if not isinstance(document, dict) or not isinstance(document.get("scenario"), dict):
-        raise CommandError(f"--workload {named} has no mapping `scenario`, as the built-in ones have.")
-    return dict(document["scenario"])
-
-
-def _change(text: str) -> dict[str, Any]:
-    path, _, value = text.partition("=")
-    if not path or not value:
-        raise CommandError(f"--set {text} is no PATH=VALUE, e.g. spec.batch.tasks_per_step=32")
-    changed: Any = yaml.safe_load(value)
-    for name in reversed(path.split(".")):
-        changed = {name: changed}
-    return dict(changed)
 
 
 def _line(first: str, cells: Any) -> str:
