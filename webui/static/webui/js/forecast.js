@@ -27,7 +27,7 @@ function duration(hours) {
 function long(range) {
   const unit = duration(range.high)[1];
   const times = { s: 3600, min: 60, h: 1 }[unit];
-  return [span(range, (value) => amount(value * times)), unit];
+  return [span(range, (value) => number(value * times, value * times < 10 ? 1 : 0)), unit];
 }
 
 function bytes(value) {
