@@ -86,13 +86,17 @@ class Engine:
     @property
     def pace(self) -> float:
         """Return how many times as long everything takes here."""
-        return self._batch.pace
+        return self._batch.pace / self._mixed
 
     def slow(self, pace: float) -> None:
         """Take so many times as long for everything from now on."""
         self._batch.advance(self._clock.now)
-        self._batch.slow(pace)
+        self._batch.slow(pace * self._mixed)
         self._look()
+
+    @property
+    def _mixed(self) -> float:
+        return self._model.mixed if self._prompts else 1.0
 
     def requests(self) -> list[Turn]:
         """List all requests, those with a slot first."""
@@ -132,7 +136,7 @@ class Engine:
             self.load.waiting -= 1
         else:
             if turn.phase == "prompt":
-                del self._prompts[id(turn)]
+                self._prompts_change(turn, begins=False)
                 self._prompts_hold(-turn.prompt - turn.made)
             else:
                 self._batch.advance(self._clock.now)
@@ -192,6 +196,16 @@ class Engine:
         self.load.running += 1
         self._prompt(turn)
 
+    def _prompts_change(self, turn: Turn, begins: bool) -> None:
+        """Begin or end with a prompt; steps of replies take longer while there is one."""
+        pace = self.pace
+        if begins:
+            self._prompts[id(turn)] = turn
+        else:
+            del self._prompts[id(turn)]
+        if self._model.mixed != 1.0 and len(self._prompts) == begins:  # the first one, or the last
+            self.slow(pace)
+
     def _prompts_hold(self, cells: float) -> None:
         """Set cache apart for prompts under way, or no more of it, where replies get it as they grow."""
         if self._model.cache == "grown":
@@ -209,11 +223,11 @@ class Engine:
     def _prompt(self, turn: Turn) -> None:
         """Compute a prompt, and what exists of the reply, behind those that came before."""
         turn.phase = "prompt"
-        self._prompts[id(turn)] = turn
+        self._prompts_change(turn, begins=True)
         self._prompts_hold(turn.prompt + turn.made)
-        clock, batch = self._clock, self._batch
+        clock = self._clock
         begins = self._prompts_until if self._prompts_until > clock.now else clock.now
-        seconds = (turn.prompt + turn.made) / self._model.prefill * turn.scale * batch.pace
+        seconds = (turn.prompt + turn.made) / self._model.prefill * turn.scale * self.pace
         turn.ready = begins + seconds
         self._prompts_until = begins + seconds / self._model.replicas
         clock.at(turn.ready, self._prompt_done, turn)
@@ -222,7 +236,7 @@ class Engine:
         now = self._clock.now
         if turn.engine is not self or turn.phase != "prompt" or turn.ready != now:
             return  # it was dropped meanwhile
-        del self._prompts[id(turn)]
+        self._prompts_change(turn, begins=False)
         turn.phase = "reply"
         self._prompts_hold(-turn.prompt - turn.made)
         self._batch.advance(now)

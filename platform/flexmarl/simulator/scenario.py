@@ -127,6 +127,8 @@ class EngineModel(Strict):
     """Arithmetic of one request in a step: a step takes no less than that of all its requests."""
     prefill: float = Field(default=8_000.0, gt=0.0)
     """Prompt tokens a second; prompts are computed one after the other, beside decoding."""
+    mixed: float = Field(default=1.0, ge=1.0)
+    """How many times as long a decoding step takes while a prompt is computed: chunks of it are in the same step."""
     slots: int = Field(default=256, ge=1)
     """Requests at once."""
     replicas: int = Field(default=1, ge=1)

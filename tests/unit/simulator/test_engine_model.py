@@ -161,6 +161,27 @@ def test_a_device_may_stand_for_many_engines():
     assert bench.play() == pytest.approx({str(n): both for n in range(8)} | {"8": both + 1.0})
 
 
+def test_replies_are_slower_while_a_prompt_is_computed_and_a_slow_device_slows_both():
+    bench = Bench(MODEL.model_copy(update={"mixed": 3.0}))
+    bench.ask("first", reply=100)
+    bench.clock.at(0.4, bench.ask, "second", 1, 300.0)  # 0.3 s of prompt, in which 10 tokens are made
+    assert bench.play() == pytest.approx({"first": 0.4 + 0.3 + 0.5 + 0.01, "second": 0.4 + 0.3 + 0.02}, rel=0.02)
+    assert bench.engine.pace == 1.0
+    slow = Bench(MODEL.model_copy(update={"mixed": 3.0}))
+    slow.ask("first", reply=100)
+    slow.clock.at(0.4, slow.ask, "second", 1, 300.0)
+    slow.engine.slow(2.0)
+    assert slow.play()["first"] == pytest.approx(0.4 + 0.6 + 2 * (100 - 20 - 10) * 0.01, rel=0.02)
+
+
+def test_a_prompt_that_is_dropped_slows_nobody_any_more():
+    bench = Bench(MODEL.model_copy(update={"mixed": 3.0}))
+    bench.ask("first", reply=100)
+    dropped = bench.ask("second", reply=10, prompt=10_000.0)
+    bench.clock.at(0.3, bench.engine.drop, dropped)
+    assert bench.play() == pytest.approx({"first": 0.3 + 0.9})
+
+
 def test_reading_the_cache_makes_steps_longer_as_replies_grow():
     bench = Bench(MODEL.model_copy(update={"cell": 1e-4}))
     bench.ask("one", reply=100, prompt=200)
