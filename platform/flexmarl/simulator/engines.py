@@ -227,7 +227,10 @@ class Engine:
         self._prompts_hold(turn.prompt + turn.made)
         clock = self._clock
         begins = self._prompts_until if self._prompts_until > clock.now else clock.now
-        seconds = (turn.prompt + turn.made) / self._model.prefill * turn.scale * self.pace
+        computed = self.held.computed[turn.policy]
+        fresh = turn.prompt * (1.0 - turn.shared(computed))
+        computed.update(turn.prefixes)  # prompts behind this one find it
+        seconds = (fresh + turn.made) / self._model.prefill * turn.scale * self.pace
         turn.ready = begins + seconds
         self._prompts_until = begins + seconds / self._model.replicas
         clock.at(turn.ready, self._prompt_done, turn)

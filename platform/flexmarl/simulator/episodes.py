@@ -12,7 +12,8 @@ from flexmarl.contracts import events as e
 from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.draws import Draws, Sheet, Sheets
 from flexmarl.simulator.flow import Flow
-from flexmarl.simulator.playing import Episode, Playing, Told
+from flexmarl.simulator.groups import Episode
+from flexmarl.simulator.playing import Playing, Told
 from flexmarl.simulator.pools import Pools
 from flexmarl.simulator.scenario import Scenario, Workload
 

@@ -76,7 +76,7 @@ class Fleet:
             if self._foresight is not None:
                 self._foresight.look(turn)
                 usual = self._foresight.usual
-            choice = self._router(RouteRequest(int(turn.prompt), turn.expected, usual), shown)
+            choice = self._router(RouteRequest(int(turn.prompt), turn.expected, usual, turn.prefixes), shown)
             able.engines[choice.engine].ask(turn)
         elif able.loads:
             able.engines[able.loads[0].engine].ask(turn)

@@ -15,7 +15,7 @@ from flexmarl.contracts import events as e
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, Origin
 from flexmarl.orchestrator.types import Decision, NumberedCommand
 from flexmarl.simulator.cluster import Cluster
-from flexmarl.simulator.playing import EpisodeTurn
+from flexmarl.simulator.groups import EpisodeTurn
 from flexmarl.simulator.report import shares
 from flexmarl.simulator.turns import Turn
 

@@ -7,7 +7,6 @@ command is void; every member has one outcome.
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -23,6 +22,7 @@ from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.draws import FAILS, Draws, Script, Sheet
 from flexmarl.simulator.fleet import Fleet
 from flexmarl.simulator.foresight import Foresight
+from flexmarl.simulator.groups import Episode, EpisodeTurn, Group, Places
 from flexmarl.simulator.hands import Hands
 from flexmarl.simulator.recorded import RecordedDraws, scripts_of
 from flexmarl.simulator.scenario import Scenario, Workload
@@ -34,90 +34,6 @@ Told = Callable[[e.Event], None]
 SampleId = tuple[int, int, int, str, int]
 """(draw, member, attempt, role, turn)"""
 _SAMPLES = TypeAdapter(tuple[SampleRef, ...])
-
-
-@dataclass(slots=True, eq=False)
-class Episode:
-    """One attempt at a member of a group."""
-
-    group: "Group"
-    member: int
-    attempt: int
-    twin: bool
-    """It plays beside a first one."""
-    script: Script | Sheet
-    began: float
-    held: deque[Turn] = field(default_factory=deque)
-    """Turns of this stage behind those that may be asked at once."""
-    asked: dict[str, Turn] = field(default_factory=dict)
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    """What its samples are made of."""
-    stage: int = 0
-    """Stages asked so far."""
-    played: bool = False
-    """Its environment is done; it waits for its reward."""
-    over: bool = False
-
-    def made(self) -> float:
-        """Count the reply tokens that it has; of a reply that an engine is at, those of its last look."""
-        return sum(row["tokens"] for row in self.rows) + sum(turn.made for turn in self.asked.values())
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class EpisodeTurn(Turn):
-    episode: Episode
-    number: int
-
-    @property
-    def task(self) -> str:
-        """Return what replies share that are the most alike."""
-        return f"{self.episode.group.order.draw}.{self.role}"
-
-    @property
-    def key(self) -> int:
-        """Return what chances of its own are drawn by."""
-        return chance.mixed(self.episode.script.key, self.number)
-
-
-@dataclass(slots=True, eq=False)
-class Group:
-    no: int
-    command: c.PlayGroups
-    order: c.GroupOrder
-    began: float
-    playing: list[Episode] = field(default_factory=list)
-    outcomes: dict[int, EpisodeOutcome] = field(default_factory=dict)
-    finished: int = 0
-    waiting: deque[int] = field(default_factory=deque)
-    """Members that have no place yet."""
-    together: Together | None = None
-    """Where its episodes wait for the others of their command before each turn."""
-    over: bool = False
-
-
-class Places:
-    """Episodes of the run that play at once; whoever finds no place gets the next one in its turn."""
-
-    def __init__(self, limit: int | None) -> None:
-        self._free = limit
-        self._queue: deque[Callable[[], bool]] = deque()
-
-    def enter(self, begin: Callable[[], bool]) -> None:
-        """Begin at once or as soon as there is a place. `begin` returns False when it needs none any more."""
-        if self._free is None:
-            begin()
-        elif self._free > 0:
-            self._free -= begin()
-        else:
-            self._queue.append(begin)
-
-    def leave(self) -> None:
-        """Give a place to whoever waits longest and still wants one."""
-        if self._free is None:
-            return
-        self._free += 1
-        while self._queue and self._free > 0:
-            self._free -= self._queue.popleft()()
 
 
 class Playing:
@@ -145,9 +61,10 @@ class Playing:
         self._groups[no] = groups = []
         parallel = self._scenario.spec.mechanisms.parallel
         together = Together(self._clock) if parallel.turns == "together" else None
+        shares = self._scenario.workload.shares(self._policies)
         for order in command.groups:
             members = deque(range(order.members))
-            groups.append(Group(no, command, order, self._clock.now, waiting=members, together=together))
+            groups.append(Group(no, command, order, self._clock.now, shares, waiting=members, together=together))
         for group in groups:
             for _ in range(min(group.order.members, parallel.members or group.order.members)):
                 self._next_member(group)

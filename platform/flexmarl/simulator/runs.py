@@ -84,6 +84,10 @@ def _check_granularity(scenario: Scenario) -> None:
         return
     if scenario.machine.kinds:
         raise SimulationError("machine.kinds is not shown by granularity: episode; set granularity: turn.")
+    if scenario.workload.shares(spec.agents):
+        raise SimulationError(
+            "workload: again and alike depend on who answered before, which granularity: episode does not show; set 0."
+        )
     if scenario.machine.engine.mixed != 1.0:
         raise SimulationError(
             "machine.engine.mixed slows single engines down, which granularity: episode does not show; set 1."

@@ -4,6 +4,7 @@ The defaults of `Machine` are of the class of an 8-billion-parameter model on on
 measured here. `Delays` are the platform's own.
 """
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -61,6 +62,10 @@ class RoleLoad(Strict):
 
     prompt: Amount = Spread(mean=512)
     reply: Amount = Spread(median=256, sigma=1.0, least=1, most=8192)
+    again: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Share of the prompt of an episode's later turns that its turn before had: computed once by the same engine."""
+    alike: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Share of the prompt of first turns that all members of a group have: computed once by each engine."""
 
 
 class Ranker(Strict):
@@ -110,6 +115,11 @@ class Workload(Strict):
     def failing(self, now: float) -> float:
         """Return the share of attempts that break off of those that end now."""
         return max([self.failure, *(outage.share for outage in self.outages if outage.since <= now < outage.until)])
+
+    def shares(self, roles: Iterable[str]) -> dict[str, tuple[float, float]]:
+        """Return what prompts of a role have in common (`again`, `alike`), of roles that have anything."""
+        loads = {role: self.load(role) for role in roles}
+        return {role: (own.again, own.alike) for role, own in loads.items() if own.again or own.alike}
 
     def load(self, role: str) -> RoleLoad:
         """Return what a turn of a role asks for."""

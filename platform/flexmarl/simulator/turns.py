@@ -4,7 +4,8 @@ Invariants: a request names the weights that it may be answered by, or the oldes
 policy is its newest weights and the older ones that are still asked for.
 """
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -62,6 +63,15 @@ class Turn:
         return 0
 
     @property
+    def prefixes(self) -> tuple[str, ...]:
+        """Return whose turns begin with the same tokens, the most alike first; empty when nobody's do."""
+        return ()
+
+    def shared(self, computed: Container[str]) -> float:
+        """Return the share of its prompt that was computed for others before."""
+        return 0.0
+
+    @property
     def cells(self) -> float:
         """Return the places of the cache that it may come to need."""
         return self.prompt + self.reply
@@ -72,6 +82,8 @@ class Holdings:
 
     def __init__(self) -> None:
         self.newest: dict[str, PolicyPin] = {}
+        self.computed: defaultdict[str, set[str]] = defaultdict(set)
+        """Policy -> beginnings of prompts in the cache: all since its weights were loaded."""
         self._former: dict[str, dict[int, PolicyPin]] = {}
         self._changed: Callable[[], None] | None = None
 
@@ -95,12 +107,14 @@ class Holdings:
             kept = kept | {before.version: before}
             keeps = keeps or (before.version,)
         self.newest[policy] = pin
+        self.computed.pop(policy, None)
         self._former[policy] = {version: held for version, held in kept.items() if version in keeps}
         self._tell()
 
     def forget(self, policy: str) -> None:
         """Hold nothing of a policy any more."""
         self.newest.pop(policy, None)
+        self.computed.pop(policy, None)
         self._former.pop(policy, None)
         self._tell()
 
