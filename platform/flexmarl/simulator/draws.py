@@ -4,6 +4,7 @@ Invariants: a script depends on the episode's key alone, never on which others a
 those that `chance` gives for the same key.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from statistics import NormalDist
 from typing import Generic, NamedTuple, TypeVar
@@ -124,7 +125,7 @@ class _Round:
         self.name = np.array([self.names.index(role) for role in self.roles])
 
 
-class Draws(Generic[T]):
+class Draws(ABC, Generic[T]):
     """What happens in the episodes of a run, in one form. `roles` is the number of each role in keys."""
 
     def __init__(self, workload: Workload, roles: dict[str, int], seed: int) -> None:
@@ -165,12 +166,13 @@ class Draws(Generic[T]):
         key = chance.mixed(chance.mixed(self._seed, draw), member)
         return chance.mixed(key, attempt) if attempt > 1 else key
 
+    @abstractmethod
     def _elsewhere(self, script: T, key: int) -> T:
         """Return a script whose machines have chances of another key."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _made(self, keys: Keys) -> list[T]:
-        raise NotImplementedError
+        """Return the scripts of keys."""
 
     def _anew(self, key: int, stages: int) -> tuple[NDArray[np.float64], float, float]:
         """Return the waits of another environment, what its reward takes and the score."""

@@ -11,10 +11,10 @@ import numpy as np
 from flexmarl.contracts import events as e
 from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.draws import Draws, Sheet, Sheets
+from flexmarl.simulator.engine_pools import Pools
 from flexmarl.simulator.flow import Flow
 from flexmarl.simulator.groups import Episode
 from flexmarl.simulator.playing import Playing, Told
-from flexmarl.simulator.pools import Pools
 from flexmarl.simulator.scenario import Scenario, Workload
 
 

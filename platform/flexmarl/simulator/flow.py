@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flexmarl.simulator.draws import Sheet
-from flexmarl.simulator.pools import Pools
+from flexmarl.simulator.engine_pools import Pools
 
 Numbers = NDArray[np.float64]
 Places = NDArray[np.int64]

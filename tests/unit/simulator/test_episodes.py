@@ -11,10 +11,10 @@ from flexmarl.contracts.wire import PolicyPin
 from flexmarl.simulator import Report, SimulationError, simulate
 from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.draws import Scripts, Sheet, Sheets
+from flexmarl.simulator.engine_pools import Pools
 from flexmarl.simulator.engines import Engine
 from flexmarl.simulator.fleet import Fleet
 from flexmarl.simulator.flow import Flow
-from flexmarl.simulator.pools import Pools
 from flexmarl.simulator.runs import alone
 from flexmarl.simulator.scenario import EngineModel, Machine, Scenario, Workload, scenario
 from flexmarl.simulator.trace import Trace
