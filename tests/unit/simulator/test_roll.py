@@ -91,12 +91,14 @@ def test_a_step_needs_so_many_groups_of_so_many_members():
     assert simulate(scenario).figures()["rollout_s"] == pytest.approx(expected, abs=SLACK)
 
 
-@pytest.mark.parametrize("name", ["roll_env_async", "roll_redundancy"])
-def test_what_is_published_of_barriers_and_redundancy_is_reached(name: str):
+@pytest.mark.parametrize(
+    ("name", "freedom"), [("roll_env_async", 1), ("roll_redundancy", 1), ("rollart_environments", 2)]
+)
+def test_what_is_published_of_barriers_and_redundancy_is_reached(name: str, freedom: int):
     outcome = reproduce(load_tables()[name])
-    assert {cell.standing for cell in outcome.cells.values()} == {"reached", "fitted"}
+    assert {cell.standing for cell in outcome.cells.values()} <= {"reached", "fitted"}
     assert max(abs(cell.error) for cell in outcome.cells.values()) < 0.15
-    assert outcome.freedom == 1
+    assert outcome.freedom == freedom
 
 
 def test_long_rounds_shorten_the_others_and_train_what_these_left():
