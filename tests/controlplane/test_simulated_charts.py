@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from flexmarl.controlplane.telemetry import simulated
-from flexmarl.simulator.laws import Watch
 from flexmarl.simulator.library import compose
 from flexmarl.simulator.report import report
 from flexmarl.simulator.runs import alone
 from flexmarl.simulator.trace import BUSY, TOLD
+from flexmarl.simulator.watching import Watch
 from webui.figures import composition, devices
 
 BATCH = {"tasks_per_step": 4, "episodes_per_task": 4, "micro_batch_groups": 1, "rollout_groups": 1}
