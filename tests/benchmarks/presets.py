@@ -2,8 +2,8 @@
 
 Each preset makes a few steps of the template with episodes of unequal length; afterwards the rows are asked whether the
 run kept what every run promises (`tests/support/promised.py`): it completed, the store's promises hold, every step
-trained the episodes that were asked for, no row is older than its bound, every proposed episode ended, and its log leads
-to exactly what is stored. It is no comparison: `NAME_step_s` is told to find what stands still, on whatever machine.
+trained the episodes that were asked for, no row is older than its bound, every proposed episode ended, and its log
+leads to exactly what is stored. It is no comparison: `NAME_step_s` is told to find what stands still, on whatever machine.
 A preset that is refused by the rules of real runs is told with the refusals, and counts as such.
 """
 
@@ -27,7 +27,7 @@ REPLAYED = "leads to exactly what is stored"
 
 
 def spec(steps: int) -> dict[str, Any]:
-    """Return what is laid over a preset and the template: small batches, waits that differ, two devices for each use."""
+    """Return what is laid over a preset and the template: small batches, waits that differ, two devices of a use."""
     return {
         "environment": {"latency": {"scale_s": 0.03, "sigma": 1.2, "cap_s": 1.0}},
         "batch": {"tasks_per_step": 8, "episodes_per_task": 4, "micro_batch_groups": 2},

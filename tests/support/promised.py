@@ -13,8 +13,7 @@ from psycopg import Connection
 from flexmarl.store.report import consistency_report
 
 _TRAINED = """
-SELECT m.cohort, count(DISTINCT (k.key ->> 0)), count(DISTINCT ((k.key ->> 0), (k.key ->> 1))),
-  count(DISTINCT (k.key ->> 0)) FILTER (WHERE (k.key ->> 0)::int < 0)
+SELECT m.cohort, count(DISTINCT (k.key ->> 0)), count(DISTINCT ((k.key ->> 0), (k.key ->> 1)))
 FROM store.micro_batch m, jsonb_array_elements(m.keys) AS k(key)
 WHERE m.run_id = %s AND m.status = 'applied' GROUP BY 1 ORDER BY 1
 """
@@ -56,8 +55,8 @@ def read(conn: Connection, run_no: int) -> Kept:
     trained = conn.execute(_TRAINED, [run_no]).fetchall()
     turned = conn.execute(_TURNED, [run_no]).fetchone()
     return Kept(
-        episodes={int(cohort): int(episodes) for cohort, _, episodes, _ in trained},
-        groups={int(cohort): int(groups) for cohort, groups, _, _ in trained},
+        episodes={int(cohort): int(episodes) for cohort, _, episodes in trained},
+        groups={int(cohort): int(groups) for cohort, groups, _ in trained},
         lags={str(policy): int(lag) for policy, lag in conn.execute(_LAGS, [run_no, run_no]).fetchall()},
         surplus={str(name): float(value) for name, value in conn.execute(_SURPLUS, [run_no]).fetchall()},
         turns=int(turned[0]) if turned is not None else 0,
@@ -80,10 +79,22 @@ def _steps(run: dict[str, Any], kept: Kept) -> Iterator[str]:
     if spec["mechanisms"]["policy_clock"]:
         return  # each policy has a step of its own, and what it overtook is dropped
     groups, members = batch["tasks_per_step"], batch["episodes_per_task"]
+    grows = _may_grow(spec)
     for cohort in range(steps):
-        found = (kept.groups.get(cohort, 0), kept.episodes.get(cohort, 0))
-        if found != (groups, groups * members):
-            yield f"step {cohort + 1} trained {found[0]} groups, {found[1]} episodes: {groups} of {members} are asked for"
+        found, episodes = kept.groups.get(cohort, 0), kept.episodes.get(cohort, 0)
+        if found < groups or (found > groups and not grows) or episodes != found * members:
+            yield f"step {cohort + 1} trained {episodes} episodes of {found} groups: {groups} of {members} are asked for"
+
+
+def _may_grow(spec: dict[str, Any]) -> bool:
+    """Tell whether a step may train more groups: those that join it, or that would be too old for the next one."""
+    redundancy, lag = spec["mechanisms"]["redundancy"], spec["mechanisms"]["lag_policy"]
+    if redundancy["type"] != "extra_groups":
+        return False
+    waits = (
+        redundancy["surplus"] == "continue" and lag["at_cut"] == "wait" and lag["bound"] < spec["budget"]["train_steps"]
+    )
+    return redundancy["surplus"] == "join" or waits
 
 
 def _lags(run: dict[str, Any], kept: Kept) -> Iterator[str]:
