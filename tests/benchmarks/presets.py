@@ -3,7 +3,7 @@
 Each preset makes a few steps of the template with episodes of unequal length; afterwards the rows are asked whether the
 run kept what every run promises (`tests/support/promised.py`): it completed, the store's promises hold, every step
 trained the episodes that were asked for, no row is older than its bound, every proposed episode ended, and its log
-leads to exactly what is stored. It is no comparison: `NAME_step_s` is told to find what stands still, on whatever machine.
+leads to exactly what is stored. It is no comparison: `NAME_step_s` is told to find what stands still.
 A preset that is refused by the rules of real runs is told with the refusals, and counts as such.
 """
 

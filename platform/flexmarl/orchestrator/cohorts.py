@@ -245,7 +245,7 @@ def _rows(ctx: Context, finished: Sequence[EpisodeOutcome], advantages: Advantag
 
 def settle_with_enough(ctx: Context) -> None:
     """Settle the oldest cohort once it has enough groups; the others play on for the next, or are cancelled."""
-    cohort, state = ctx.state.cohort, ctx.state
+    cohort = ctx.state.cohort
     if cohort is None:
         return
     if not (cohort.filled or cohort.open or cohort.settled_at is not None or unfilled(ctx, cohort)):

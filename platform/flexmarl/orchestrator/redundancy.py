@@ -2,10 +2,10 @@
 
 Invariants: a cohort that has enough kept groups is settled, and every group it leaves has one fate: it joined, it plays
 on in the next cohort, or its episodes are counted as cancelled. Where surplus goes on, what settled beyond a step's
-groups waits for the next one as well, so that every step trains as many: more only where groups would grow too old. A group that settles after it was cancelled is counted
-by what is in the store: kept for the next step where the policy says so, else recorded, never trained. Nothing is left
-behind that would grow too old where its policy waits for it. A task that was deferred is played by one later cohort, a
-long round, which waits for all it plays and so defers nothing.
+groups waits for the next one as well, so that every step trains as many: more only where groups would grow too old. A
+group that settles after it was cancelled is counted by what is in the store: kept for the next step where the policy
+says so, else recorded, never trained. Nothing is left behind that would grow too old where its policy waits for it. A
+task that was deferred is played by one later cohort, a long round, which waits for all it plays and so defers nothing.
 """
 
 from collections.abc import Mapping
