@@ -8,7 +8,7 @@ command is void; every member has one outcome.
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -22,7 +22,7 @@ from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.draws import FAILS, Draws, Script, Sheet
 from flexmarl.simulator.fleet import Fleet
 from flexmarl.simulator.foresight import Foresight
-from flexmarl.simulator.groups import Episode, EpisodeTurn, Group, Places
+from flexmarl.simulator.groups import Episode, EpisodeTurn, Group, Places, idle_places
 from flexmarl.simulator.hands import Hands
 from flexmarl.simulator.recorded import RecordedDraws, scripts_of
 from flexmarl.simulator.scenario import Scenario, Workload
@@ -104,6 +104,14 @@ class Playing:
         if turn.follow == "restart_turn":
             turn.made, turn.segments = 0.0, ()
         self._route(turn)
+
+    def starved(self) -> list[Turn]:
+        """List the turns whose weights no engine holds."""
+        return [turn for turns in self._starved.values() for turn in turns if turn.phase == "asked"]
+
+    def idle_places(self) -> int:
+        """Count the members that could begin by all limits of episodes at once, and have not."""
+        return idle_places(chain(*self._groups.values()), self._scenario.spec.mechanisms.parallel)
 
     def made_of(self, episode: Episode) -> float:
         """Return the reply tokens that an episode has; of a reply that an engine is at, those of its last look."""
