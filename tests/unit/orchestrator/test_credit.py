@@ -28,13 +28,16 @@ def on_their_way(cluster):
     )
 
 
-@pytest.mark.parametrize("lag", [{}, {"in_flight": "finish"}, {"bound": 1, "at_cut": "drop"}, {"bound": 2}])
+LAGS = [{}, {"in_flight": "finish"}, {"bound": 1, "at_cut": "drop"}, {"bound": 1, "at_cut": "train"}, {"bound": 2}]
+
+
+@pytest.mark.parametrize("lag", LAGS)
 def test_every_group_has_one_fate_whatever_breaks(lag):
     for seed in range(4):
         faults = Faults(twice=0.2, child_death=0.01 * (seed % 3), uncommitted=0.02, episode_failure=0.02)
         cluster = started(by_credit(**lag), seed=seed, faults=faults, round_trip=seed == 3).run()
         check_counts(cluster)
-        assert max(cluster.lags) <= lag.get("bound", 9)
+        assert max(cluster.lags) <= lag.get("bound", 9) or lag.get("at_cut") == "train"
 
 
 @pytest.mark.parametrize(("extra", "share"), [(1, 0.0), (3, 0.0), (0, 0.5), (1, 2.0)])
@@ -68,6 +71,19 @@ def test_without_surplus_every_step_starts_from_the_newest_weights():
     cluster = started(spec, seed=2).run()
     assert cluster.status is RunStatus.COMPLETED
     assert set(cluster.lags) == {0}
+
+
+def test_a_group_that_grew_older_than_the_bound_is_neither_dropped_nor_waited_for_where_it_is_to_be_trained():
+    """Two groups are held for three steps, which do not wait for them; then they are trained."""
+    cluster = started(by_credit(extra=2, bound=1, at_cut="train"), seed=1)
+    cluster.held_draws = {0, 1}
+    cluster.run(until=lambda x: x.core.state.step == 3)
+    cluster.held_draws = set()
+    check_counts(cluster.run())
+    assert not cluster.core.state.dropped.get("stale", 0)
+    assert max(cluster.lags) >= 3
+    trained = {sample.draw for one in cluster.commands("cut_micro_batch") for sample in one.samples}
+    assert {0, 1} <= trained
 
 
 def test_a_group_that_grew_too_old_is_replaced_within_its_step():
