@@ -176,9 +176,7 @@ def predict(
     )
 
 
-def _split(
-    spec: ExperimentSpec, profile: Profile, steps: int, own: Own, spare: Callable[[], bool]
-) -> SplitAdvice:
+def _split(spec: ExperimentSpec, profile: Profile, steps: int, own: Own, spare: Callable[[], bool]) -> SplitAdvice:
     """Look for a better split of the devices."""
 
     def at(ends: Ends) -> Simulated:
