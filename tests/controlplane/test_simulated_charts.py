@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from flexmarl.controlplane.telemetry import simulated, simulated_load
+from flexmarl.controlplane.telemetry import simulated, simulated_load, simulated_pipeline
 from flexmarl.simulator.laws import Watch
 from flexmarl.simulator.library import compose
 from flexmarl.simulator.loads import EVERY_S, Loads
@@ -12,7 +12,7 @@ from flexmarl.simulator.report import report
 from flexmarl.simulator.runs import alone
 from flexmarl.simulator.scenario import Scenario
 from flexmarl.simulator.trace import BUSY, TOLD
-from webui.figures import composition, devices, learning, load, matrix, pace
+from webui.figures import composition, devices, flow, lanes, learning, load, matrix, pace
 from webui.figures.base import Agent, SeriesSet
 
 BATCH = {"tasks_per_step": 4, "episodes_per_task": 4, "micro_batch_groups": 1, "rollout_groups": 1}
@@ -125,3 +125,27 @@ def test_the_charts_of_the_overview_draw_what_the_core_wrote(sampled: Loads):
         assert figure.data, figure.name
     for rows in (matrix.LEARNING, matrix.STABILITY):
         assert matrix.matrix(series, agents, rows)["rows"]
+
+
+def test_the_pipeline_is_drawn(drawn: tuple[Watch, dict[str, Any]]):
+    watch = drawn[0]
+    spec = compose("hub", "flexmarl", {"spec": {"batch": BATCH}}).spec
+    payload = simulated_pipeline.pipeline(watch, spec, 2)
+    own = [[b for b in row["blocks"] if b["cohort"] == 1] for row in payload["policies"]]
+    assert [len(blocks) for blocks in own] == [BATCH["tasks_per_step"]] * 5  # a group to a micro-batch
+    for block in (b for blocks in own for b in blocks):
+        assert block["groups"] == 1
+        assert block["started"] < block["ready"] <= block["claimed"] < block["done"]
+    assert all(row["publications"] for row in payload["policies"])
+    assert (payload["passed"]["produced"], payload["passed"]["void"]) == (5 * BATCH["tasks_per_step"], 0)
+    picture = lanes.draw(payload, {})
+    assert all(lane.bars and lane.threads and lane.blocks for lane in picture.lanes)
+    assert [one["lag"] for one in payload["staleness"]] == [0] * 5  # on-policy
+    rows = sum(b["rows"] for blocks in own for b in blocks)
+    assert sum(one["samples"] for one in payload["staleness"]) == rows
+    assert flow.flow(payload["flow"], {}) is not None
+    assert len(flow.trainer_bars(payload["trainer_time"])) == 5
+    stale = flow.staleness_bars(payload["staleness"], payload["lag_bound"], {})
+    assert stale is not None
+    assert stale["beyond"] == 0
+    assert len(lanes.strip(payload)) == 3
