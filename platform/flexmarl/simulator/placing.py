@@ -89,7 +89,7 @@ def profile(scenario: Scenario, work: Work, parts: int, kind: Kind) -> dict[str,
             + 2.0 * trainer.swap * _swaps(spec),
             close_s=trainer.step * trainer.times,
             switch_s=2.0 * trainer.swap,
-            most=_most(spec),
+            most=most_trainers(spec),
         ),
     }
 
@@ -116,7 +116,7 @@ def cohort_work(scenario: Scenario) -> Work:
     return Work(fmean(longest), replies, prompts)
 
 
-def _most(spec: ExperimentSpec) -> int:
+def most_trainers(spec: ExperimentSpec) -> int:
     """Return the trainer devices that its policies can use at once."""
     return sum(spec.policies[name].devices.most for name in spec.trainable_policies())
 
@@ -129,7 +129,7 @@ def _swaps(spec: ExperimentSpec) -> int:
 
 def _settings(scenario: Scenario, plan: Plan, size: int) -> dict[str, Any]:
     devices, shared = plan.devices(), plan.beside("rollout", "training")
-    trainers = min(devices["training"], _most(scenario.spec))
+    trainers = min(devices["training"], most_trainers(scenario.spec))
     resources: dict[str, Any] = {"rollout_devices": devices["rollout"], "training_devices": trainers}
     mechanisms = {
         "allocation": {"type": "colocated" if shared else "agent_centric"},

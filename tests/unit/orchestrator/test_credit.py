@@ -99,3 +99,22 @@ def test_a_group_that_grew_too_old_is_replaced_within_its_step():
     for micro_batch in cluster.commands("cut_micro_batch"):
         cuts[micro_batch.cohort] |= {sample.draw for sample in micro_batch.samples}
     assert all(len(cuts[no]) == spec.batch.tasks_per_step for no in range(5))
+
+
+@pytest.mark.parametrize("protocol", ["micro_batch", "batch", "mini_batch"])
+def test_a_step_trains_as_many_groups_whatever_settles_meanwhile(protocol):
+    """Four steps' groups settle while one is trained: those that a step does not need wait for the next."""
+    spec = make_spec(
+        mechanisms__redundancy={"type": "extra_groups", "share": 4.0, "surplus": "continue"},
+        mechanisms__lag_policy={"bound": 64, "at_admission": "trained", "in_flight": "resume"},
+        mechanisms__trainer_protocol=protocol,
+        batch={"tasks_per_step": 4, "mini_batches": 4, "micro_batch_groups": 1, "rollout_groups": 1},
+        budget__train_steps=6,
+    )
+    cluster = started(spec, seed=1, round_trip=True).run()
+    assert cluster.status is RunStatus.COMPLETED, cluster.core.state.reason_text
+    cuts = {}
+    for micro_batch in cluster.commands("cut_micro_batch"):
+        cuts.setdefault(micro_batch.cohort, set()).update(sample.draw for sample in micro_batch.samples)
+    assert [len(cuts[no]) for no in sorted(cuts)] == [4] * 6
+    assert sum(map(len, cuts.values())) == len(set().union(*cuts.values())), "a group was trained twice"
