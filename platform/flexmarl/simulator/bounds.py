@@ -82,8 +82,7 @@ def least(scenario: Scenario) -> Bound:
     alone = [seconds for name, seconds in mean.items() if name.startswith("policy ")]
     engines, resources = max(mean["replies"], mean["prompts"]), spec.resources
     trainers = mean["gradients"]
-    colocated = spec.mechanisms.allocation.type == "colocated"
-    devices = resources.rollout_devices + (0 if colocated else resources.training_devices)
+    devices = resources.rollout_devices + spec.own_trainers
     strict = any(spec.lag_policy_of(name).bound == 0 for name in spec.trainable_policies())
     times, own = min(model.times(name) for name in spec.trainable_policies()), model.trainer
     return Bound(
