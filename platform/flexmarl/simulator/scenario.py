@@ -174,6 +174,8 @@ class TrainerModel(Strict):
     """Beside its tokens, of which the ranks of a gang take whole ones each."""
     micro_batch: float = Field(default=0.05, ge=0.0)
     """Beside its tokens."""
+    times: float = Field(default=1.0, gt=0.0)
+    """How many times as long gradients, steps and swaps take: of a critic that is trained beside each policy, say."""
     step: float = Field(default=1.0, ge=0.0)
     """Optimizer step and commit."""
     swap: float = Field(default=5.0, ge=0.0)

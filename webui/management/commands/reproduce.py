@@ -86,14 +86,18 @@ class Command(BaseCommand):
                 f"{_title(table, name):<{width}} published {cell.published:>9.4g}  simulated {cell.simulated:>9.4g}  "
                 f"{cell.error:>+7.1%}  {cell.standing}{over}"
             )
-            if cell.standing == "explained":
+            if row.why and name in table.rows:
                 self.stdout.write(f"{'':<{width}} {row.why}")
         judged = len(outcome.cells)
         self.stdout.write(f"{judged} figures, {outcome.freedom} of them free to come out wrong. {table.remarks}")
 
     def _left_out(self, table: Table, rounds: int) -> dict[str, float]:
-        """Predict each fitted row by parameters that were fitted without it."""
-        found = {}
+        """Predict each fitted row by parameters that were fitted without it, where the others suffice for these."""
+        found: dict[str, float] = {}
+        rows, numbers = len(table.fitted()), sum(own.source == "fitted" for own in table.parameters.values())
+        if rows <= numbers:
+            self.stdout.write(f"  fitted numbers: {numbers}, rows for them: {rows}; without one too few would be left")
+            return found
         for name in sorted(table.fitted()):
             cell = reproduce(table, fit(table, rounds, without=name)).cells[name]
             found[name] = cell.error
