@@ -36,6 +36,13 @@ def steps_of(stretch: Stretch, seconds: float) -> float:
     return flat + (sqrt(begins * begins + 2.0 * grows * (seconds - flat * least)) - begins) / grows
 
 
+class Replies(list[tuple[float, int, Turn]]):
+    """A heap of (the count of steps at which it ends, how many came before it, the reply)."""
+
+    pens = 0.0
+    """Tokens that a step makes: one per reply, less of those that take several steps for each."""
+
+
 class Batch:
     """Whoever changes it brings it up to now first."""
 
@@ -51,13 +58,11 @@ class Batch:
         self.pace = 1.0
         """How many times as long a step takes as the model says."""
         self._model = model
-        self._replies: list[tuple[float, int, Turn]] = []
+        self._replies = Replies()
         self._steps = 0.0
         self._stretch: Stretch = (model.token, 0.0, 0.0)
         self._at = 0.0
         self._entered = 0
-        self._pens = 0.0
-        """Tokens that a step makes: one per reply, less of those that take several steps for each."""
         self._older = 0.0
         """Cells of its replies beyond `tokens`; negative once most of these have left."""
 
@@ -89,7 +94,7 @@ class Batch:
             stretch, passed = self._stretch, now - self._at
             steps = steps_of(stretch, passed) if stretch[1] else passed / stretch[0]
             self._steps += steps
-            self.tokens += steps * self._pens
+            self.tokens += steps * self._replies.pens
             if stretch[1]:
                 self._stretch = (stretch[0] + stretch[1] * steps, stretch[1], stretch[2])
         self._at = now
@@ -100,7 +105,7 @@ class Batch:
         scale = turn.scale
         turn.began = began = self._steps - turn.made * scale
         heappush(self._replies, (began + turn.reply * scale, self._entered, turn))
-        self._pens += 1.0 / scale
+        self._replies.pens += 1.0 / scale
         self._older += turn.prompt + turn.made
         self.changed()
 
@@ -108,10 +113,10 @@ class Batch:
         """Stop with replies; they keep the tokens they have."""
         for turn in gone:
             turn.made = self.made(turn)
-            self._pens -= 1.0 / turn.scale
+            self._replies.pens -= 1.0 / turn.scale
             self._older -= turn.prompt + turn.made
         names = {id(turn) for turn in gone}
-        self._replies = [entry for entry in self._replies if id(entry[2]) not in names]
+        self._replies[:] = [entry for entry in self._replies if id(entry[2]) not in names]
         heapify(self._replies)
         self.changed()
 
@@ -128,7 +133,7 @@ class Batch:
         found = []
         while replies and replies[0][0] <= steps:
             turn = heappop(replies)[2]
-            self._pens -= 1.0 / turn.scale
+            self._replies.pens -= 1.0 / turn.scale
             self._older -= turn.prompt + turn.reply
             found.append(turn)
         self.changed()
@@ -145,16 +150,16 @@ class Batch:
         share = count / model.replicas if count > model.replicas else 1.0
         first, grows, least = pace * model.token * (1.0 + (share - 1.0) / model.batch), 0.0, 0.0
         if model.cell:
-            grows = pace * model.cell * self._pens / model.replicas
+            grows = pace * model.cell * self._replies.pens / model.replicas
             first += pace * model.cell * self.cells / model.replicas
         if model.compute:
             least = pace * model.compute * share
             first = first if grows else max(first, least)
         self._stretch = (first, grows, least)
         if not count:
-            self.end, self._pens = inf, 0.0
+            self.end, self._replies.pens = inf, 0.0
             return
         left = self._replies[0][0] - self._steps
         if count > 1 and self.room < inf:
-            left = min(left, max(0.0, (self.room - self.cells) / self._pens))
+            left = min(left, max(0.0, (self.room - self.cells) / self._replies.pens))
         self.end = self._at + (seconds_of(self._stretch, left) if grows else left * first)
