@@ -99,3 +99,24 @@ def test_a_late_start_is_a_part_of_the_episode_where_all_begin_at_once() -> None
     waits = [group[0].waits for group in record_of(rows, said, (), starts=True).groups]
     assert waits == [(3.0, 3.0), (7.0, 3.0)]
     assert [group[0].waits for group in record_of(rows, said, ()).groups] == [(3.0, 3.0)] * 2
+
+
+def test_a_role_that_is_asked_again_begins_a_stage_of_its_own() -> None:
+    rows = [RecordedTurn(0, 0, "speaker", number, 7, 4, 2.0) for number in range(2)]
+    one = RecordedEpisode(0, 0, 0, 100.0, 110.0, 0.5, (("speaker", 0), ("speaker", 1)))
+    ((lot,),) = record_of([one], rows, [frozenset({"speaker", "listener"})]).groups
+    assert lot.widths == (1, 1)
+
+
+def test_a_turn_waits_beside_its_engine_for_what_its_reply_does_not_explain() -> None:
+    rows = turns(0, 0, reply=10, latency=1.5)
+    found = fitted([episode(0, 0)], rows, [BusyTime("a", "rollout", 10.0, 100)], alone_s=0.1)
+    assert found.own_wait_s == pytest.approx(1.5 - 10 * 0.1)
+
+
+def test_gradients_that_cost_less_than_nothing_for_a_micro_batch_cost_nothing() -> None:
+    """The line through these points would begin below zero."""
+    busy = [BusyTime("t", "train", 1.0, 100), BusyTime("t", "train", 5.0, 200)]
+    own = fitted([episode(0, 0)], turns(0, 0), busy, alone_s=0.1).machine.trainer
+    assert own.token == pytest.approx(3.0 / 150.0)
+    assert own.micro_batch == pytest.approx(0.0)
