@@ -3,12 +3,13 @@
 from collections import deque
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from flexmarl.contracts import commands as c
 from flexmarl.contracts.wire import EpisodeOutcome
 from flexmarl.simulator import chance
 from flexmarl.simulator.draws import Script, Sheet
+from flexmarl.simulator.scenario import Scenario
 from flexmarl.simulator.together import Together
 from flexmarl.simulator.turns import Turn
 
@@ -35,9 +36,20 @@ class Episode:
     """Its environment is done; it waits for its reward."""
     over: bool = False
 
+    def answered(self) -> int:
+        """Count the tokens of its replies that are complete."""
+        return sum(row["tokens"] for row in self.rows)
+
     def made(self) -> float:
         """Count the reply tokens that it has; of a reply that an engine is at, those of its last look."""
-        return sum(row["tokens"] for row in self.rows) + sum(turn.made for turn in self.asked.values())
+        return self.answered() + sum(turn.made for turn in self.asked.values())
+
+    def prefixes(self, role: str) -> tuple[str, ...]:
+        """Return whose turns begin like those of a role here, by the names that real workers give them."""
+        if role not in self.group.shares:
+            return ()
+        draw = self.group.order.draw
+        return f"{draw}.{self.member}.{role}", f"{draw}.{role}"
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -54,15 +66,6 @@ class EpisodeTurn(Turn):
     def key(self) -> int:
         """Return what chances of its own are drawn by."""
         return chance.mixed(self.episode.script.key, self.number)
-
-    @property
-    def prefixes(self) -> tuple[str, ...]:
-        """Return whose turns begin with the same tokens, by the names that real workers give them."""
-        group = self.episode.group
-        if self.role not in group.shares:
-            return ()
-        draw = group.order.draw
-        return f"{draw}.{self.episode.member}.{self.role}", f"{draw}.{self.role}"
 
     def shared(self, computed: Container[str]) -> float:
         """Return the share of its prompt that was computed for others before."""
@@ -91,6 +94,27 @@ class Group:
     together: Together | None = None
     """Where its episodes wait for the others of their command before each turn."""
     over: bool = False
+
+
+class Team(NamedTuple):
+    """How the roles of a team are asked."""
+
+    policies: dict[str, str]
+    """Of each role."""
+    widths: tuple[int, ...]
+    """Turns of each stage of a round."""
+    at_once: int | None
+    """Turns of a stage that may be asked beside each other; None: all."""
+    shares: dict[str, tuple[float, float]]
+    """What prompts of a role have in common, of roles that have anything."""
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> "Team":
+        """Return that of a scenario."""
+        spec, workload = scenario.spec, scenario.workload
+        policies = {role: spec.policy_of(role) for role in spec.agents}
+        widths = tuple(len(stage) for stage in workload.stages)
+        return cls(policies, widths, spec.mechanisms.parallel.agents, workload.shares(policies))
 
 
 class Places:

@@ -7,7 +7,7 @@ command is void; every member has one outcome.
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice
 from typing import Any
 
@@ -22,7 +22,7 @@ from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.draws import FAILS, Draws, Script, Sheet
 from flexmarl.simulator.fleet import Fleet
 from flexmarl.simulator.foresight import Foresight
-from flexmarl.simulator.groups import Episode, EpisodeTurn, Group, Places
+from flexmarl.simulator.groups import Episode, EpisodeTurn, Group, Places, Team
 from flexmarl.simulator.hands import Hands
 from flexmarl.simulator.recorded import RecordedDraws, scripts_of
 from flexmarl.simulator.scenario import Scenario, Workload
@@ -33,6 +33,13 @@ from flexmarl.simulator.turns import Turn
 Told = Callable[[e.Event], None]
 SampleId = tuple[int, int, int, str, int]
 """(draw, member, attempt, role, turn)"""
+
+
+@lru_cache(maxsize=4096)
+def _turns_asked(waiting: int, in_flight: int) -> e.TurnsAsked:
+    return e.TurnsAsked(waiting=waiting, in_flight=in_flight)
+
+
 _SAMPLES = TypeAdapter(tuple[SampleRef, ...])
 
 
@@ -48,7 +55,7 @@ class Playing:
         self._clock, self._scenario, self._told = clock, scenario, told
         roles = {role: number for number, role in enumerate(sorted(spec.agents))}
         self._draws: Draws[Any] | RecordedDraws = self._drawn(workload, roles, scenario.seed)
-        self._policies = {role: spec.policy_of(role) for role in spec.agents}
+        self._team = Team.of(scenario)
         self._groups: dict[int, list[Group]] = {}
         self._starved: dict[str, list[Turn]] = {}
         """Policy -> turns whose weights no engine holds."""
@@ -61,10 +68,11 @@ class Playing:
         self._groups[no] = groups = []
         parallel = self._scenario.spec.mechanisms.parallel
         together = Together(self._clock) if parallel.turns == "together" else None
-        shares = self._scenario.workload.shares(self._policies)
         for order in command.groups:
             members = deque(range(order.members))
-            groups.append(Group(no, command, order, self._clock.now, shares, waiting=members, together=together))
+            groups.append(
+                Group(no, command, order, self._clock.now, self._team.shares, waiting=members, together=together)
+            )
         for group in groups:
             for _ in range(min(group.order.members, parallel.members or group.order.members)):
                 self._next_member(group)
@@ -108,8 +116,8 @@ class Playing:
         """Count the turns of each policy that no engine and that an engine has."""
         held = self.engines.asked
         starved = {name: sum(t.phase == "asked" for t in turns) for name, turns in self._starved.items()}
-        names = {name for name in (*held, *starved) if held.get(name) or starved.get(name)}
-        return {n: e.TurnsAsked(waiting=starved.get(n, 0), in_flight=held.get(n, 0)) for n in sorted(names)}
+        counts = {name: (starved.get(name, 0), held.get(name, 0)) for name in sorted({*held, *starved})}
+        return {name: _turns_asked(*both) for name, both in counts.items() if any(both)}
 
     def _next_member(self, group: Group) -> None:
         """Begin with a group's next member as soon as the run has a place for it."""
@@ -151,17 +159,17 @@ class Playing:
 
     def _ask_stage(self, episode: Episode) -> None:
         """Ask the roles of the next stage, as many beside each other as may be asked at once."""
-        assert isinstance(episode.script, Script)
-        command, asked, policies = episode.group.command, episode.asked, self._policies
-        own = episode.script.widths
-        stages = self._scenario.workload.stages
-        width = own[episode.stage] if own else len(stages[episode.stage % len(stages)])
+        script, group, asked = episode.script, episode.group, episode.asked
+        assert isinstance(script, Script)
+        policies, pins, follows = self._team.policies, group.command.pins, group.command.follows
+        widths = script.widths or self._team.widths
+        width = widths[episode.stage % len(widths)]
         episode.stage += 1
-        for role, number, prompt, reply in islice(episode.script.turns, width):
+        for role, number, prompt, reply in islice(script.turns, width):
             policy = policies[role]
             asked[role] = EpisodeTurn(
-                policy, command.pins[policy], command.follows.get(policy, ""), prompt, reply, self._answered,
-                episode=episode, role=role, number=number,
+                policy, pins[policy].version, follows.get(policy, ""), prompt, reply, self._answered,
+                role=role, prefixes=episode.prefixes(role) if group.shares else (), episode=episode, number=number,
             )  # fmt: skip
         if self._hands.busy:
             self._hands.take(episode.script.key, len(asked), partial(self._send, episode))
@@ -172,7 +180,7 @@ class Playing:
         """Let the turns of a stage find their engines."""
         if episode.over:
             return
-        turns, at_once = list(episode.asked.values()), self._scenario.spec.mechanisms.parallel.agents
+        turns, at_once = list(episode.asked.values()), self._team.at_once
         if at_once is not None:
             episode.held.extend(turns[at_once:])
             del turns[at_once:]
@@ -191,9 +199,9 @@ class Playing:
             return
         del episode.asked[turn.role]
         segments = turn.segments
-        left = turn.reply - sum(segments[1::2])
-        if left and (segments or turn.version != turn.pin.version):
-            segments += (turn.version, left)
+        if segments or turn.version != turn.pinned:
+            left = turn.reply - sum(segments[1::2])
+            segments += (turn.version, left) if left else ()
         episode.rows.append({"role": turn.role, "turn": turn.number, "tokens": turn.reply, "segments": segments})
         if episode.held:
             self._route(episode.held.popleft())
@@ -223,8 +231,7 @@ class Playing:
         episode.played = True
         if not episode.twin:
             self._places.leave()
-        tokens = sum(row["tokens"] for row in episode.rows)
-        self._scoring.score(when, episode.script.reward_s, tokens, self._rewarded, episode)
+        self._scoring.score(when, self._rewarded, episode)
 
     def _rewarded(self, episode: Episode) -> None:
         if episode.over:
@@ -249,7 +256,7 @@ class Playing:
         outcome = EpisodeOutcome(
             member=episode.member, attempt=episode.attempt, status=status, replaced=episode.twin and finished,
             reason="" if finished else "simulated: attempts broke off", team_score=score,
-            scores=dict.fromkeys(self._scenario.spec.agents, score), duration_s=self._clock.now - episode.began,
+            scores=dict.fromkeys(self._team.policies, score), duration_s=self._clock.now - episode.began,
             samples=_SAMPLES.validate_python(episode.rows) if finished else (), facts={},
         )  # fmt: skip
         self._remember(group.order.draw, outcome)
