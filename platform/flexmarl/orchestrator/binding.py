@@ -175,6 +175,8 @@ def _all_cut(state: RunState) -> bool:
 def _homes(ctx: Context, name: str) -> tuple[int, ...]:
     """Return the devices that the specification chooses for a policy, none while one of them is not there."""
     chosen = ctx.plan.spec.mechanisms.allocation.homes.get(name, ())
+    if not chosen:
+        return ()
     leases = sorted(lease.lease_id for lease in ctx.state.at_work(DeviceUse.TRAINER))
     return tuple(leases[place] for place in chosen) if all(place < len(leases) for place in chosen) else ()
 

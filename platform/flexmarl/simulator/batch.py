@@ -148,9 +148,7 @@ class Batch:
         replies = self._replies
         if replies[0][0] > self._steps and self.full:
             return []
-        if replies[0][0] > self._steps:
-            self._steps = replies[0][0]  # what rounding left of the last step
-        steps = self._steps
+        steps = self._steps = max(self._steps, replies[0][0])  # what rounding left of the last step
         found = []
         while replies and replies[0][0] <= steps:
             turn = heappop(replies)[2]

@@ -25,7 +25,7 @@ class Episode:
     """It plays beside a first one."""
     script: Script | Sheet
     began: float
-    held: deque[Turn] = field(default_factory=deque)
+    held: list[Turn] = field(default_factory=list)
     """Turns of this stage behind those that may be asked at once."""
     asked: dict[str, Turn] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -96,6 +96,9 @@ class Group:
     over: bool = False
 
 
+Begin = Callable[[Group, int], bool]
+
+
 class Team(NamedTuple):
     """How the roles of a team are asked."""
 
@@ -122,16 +125,16 @@ class Places:
 
     def __init__(self, limit: int | None) -> None:
         self._free = limit
-        self._queue: deque[Callable[[], bool]] = deque()
+        self._queue: deque[tuple[Begin, Group, int]] = deque()
 
-    def enter(self, begin: Callable[[], bool]) -> None:
-        """Begin at once or as soon as there is a place. `begin` returns False when it needs none any more."""
+    def enter(self, begin: Begin, group: Group, member: int) -> None:
+        """Begin with a member at once or when there is a place. `begin` returns False when it needs none any more."""
         if self._free is None:
-            begin()
+            begin(group, member)
         elif self._free > 0:
-            self._free -= begin()
+            self._free -= begin(group, member)
         else:
-            self._queue.append(begin)
+            self._queue.append((begin, group, member))
 
     def leave(self) -> None:
         """Give a place to whoever waits longest and still wants one."""
@@ -139,4 +142,5 @@ class Places:
             return
         self._free += 1
         while self._queue and self._free > 0:
-            self._free -= self._queue.popleft()()
+            begin, group, member = self._queue.popleft()
+            self._free -= begin(group, member)

@@ -123,14 +123,12 @@ class Playing:
         """Begin with a group's next member as soon as the run has a place for it."""
         if not group.waiting or group.over:
             return
-        member = group.waiting.popleft()
+        self._places.enter(self._begin_member, group, group.waiting.popleft())
 
-        def begin() -> bool:
-            if not group.over:
-                self._begin(group, member, 1, twin=False)
-            return not group.over
-
-        self._places.enter(begin)
+    def _begin_member(self, group: Group, member: int) -> bool:
+        if not group.over:
+            self._begin(group, member, 1, twin=False)
+        return not group.over
 
     def _begin(self, group: Group, member: int, attempt: int, twin: bool) -> None:
         order = group.order
@@ -182,14 +180,19 @@ class Playing:
             return
         turns, at_once = list(episode.asked.values()), self._team.at_once
         if at_once is not None:
-            episode.held.extend(turns[at_once:])
+            episode.held += turns[at_once:]
             del turns[at_once:]
+        send = self.engines.send
         for turn in turns:
-            self._route(turn)
+            if not send(turn):
+                self._starve(turn)
 
     def _route(self, turn: Turn) -> None:
         if not self.engines.send(turn):
-            self._starved.setdefault(turn.policy, []).append(turn)
+            self._starve(turn)
+
+    def _starve(self, turn: Turn) -> None:
+        self._starved.setdefault(turn.policy, []).append(turn)
 
     def _answered(self, turn: Turn) -> None:
         assert isinstance(turn, EpisodeTurn)
@@ -204,7 +207,7 @@ class Playing:
             segments += (turn.version, left) if left else ()
         episode.rows.append({"role": turn.role, "turn": turn.number, "tokens": turn.reply, "segments": segments})
         if episode.held:
-            self._route(episode.held.popleft())
+            self._route(episode.held.pop(0))
         if not episode.asked:
             self._clock.after(episode.script.waits[episode.stage - 1], self._stage_done, episode)
 
@@ -250,8 +253,9 @@ class Playing:
 
     def _settle_member(self, episode: Episode, status: EpisodeStatus) -> None:
         group, finished = episode.group, status is EpisodeStatus.FINISHED
-        for other in [one for one in group.playing if one.member == episode.member]:
-            self._abandon(other)
+        if group.order.spares:  # another one may play beside it
+            for other in [one for one in group.playing if one.member == episode.member]:
+                self._abandon(other)
         score = episode.script.score if finished else 0.0
         outcome = EpisodeOutcome(
             member=episode.member, attempt=episode.attempt, status=status, replaced=episode.twin and finished,
