@@ -84,6 +84,8 @@ class Batch:
         self._stretch: Stretch = (rates.token, 0.0, 0.0)
         self._at = 0.0
         self._entered = 0
+        self._pens = 0.0
+        """Tokens that a step makes: one per reply, less of those that take several steps for each."""
         self._older = 0.0
         """Cells of its replies beyond `tokens`; negative once most of these have left."""
 
@@ -115,7 +117,7 @@ class Batch:
             stretch, passed = self._stretch, now - self._at
             steps = steps_of(stretch, passed) if stretch[1] else passed / stretch[0]
             self._steps += steps
-            self.tokens += steps * count
+            self.tokens += steps * self._pens
             if stretch[1]:
                 self._stretch = (stretch[0] + stretch[1] * steps, stretch[1], stretch[2])
         self._at = now
@@ -126,6 +128,7 @@ class Batch:
         scale, made = turn.scale, turn.made
         turn.began = began = self._steps - made * scale
         heappush(self._replies, (began + turn.reply * scale, self._entered, turn))
+        self._pens += 1.0 / scale
         self._older += turn.prompt + made
         self.changed()
 
@@ -133,6 +136,7 @@ class Batch:
         """Stop with replies; they keep the tokens they have."""
         for turn in gone:
             turn.made = self.made(turn)
+            self._pens -= 1.0 / turn.scale
             self._older -= turn.prompt + turn.made
         names = {id(turn) for turn in gone}
         self._replies = [entry for entry in self._replies if id(entry[2]) not in names]
@@ -152,6 +156,7 @@ class Batch:
         found = []
         while replies and replies[0][0] <= steps:
             turn = heappop(replies)[2]
+            self._pens -= 1.0 / turn.scale
             self._older -= turn.prompt + turn.reply
             found.append(turn)
         self.changed()
@@ -166,7 +171,7 @@ class Batch:
         """Look anew how long steps take, and when something ends."""
         count, rates = len(self._replies), self._rates
         if not count:
-            self.end = inf
+            self.end, self._pens = inf, 0.0
             return
         share = count / rates.replicas if count > rates.replicas else 1.0
         first, grows = self.pace * rates.token * (1.0 + (share - 1.0) / rates.batch), 0.0
@@ -176,14 +181,14 @@ class Batch:
             self._stretch = (first, 0.0, 0.0)
         left = self._replies[0][0] - self._steps
         if count > 1 and self.room < inf:
-            left = min(left, max(0.0, (self.room - self.cells) / count))
+            left = min(left, max(0.0, (self.room - self.cells) / self._pens))
         self.end = self._at + (seconds_of(self._stretch, left) if grows else left * first)
 
     def _read(self, first: float, share: float) -> Stretch:
         """Return what steps take that read the cache, or wait for the arithmetic of their requests."""
         rates, pace, grows, least = self._rates, self.pace, 0.0, 0.0
         if rates.cell:
-            grows = pace * rates.cell * len(self._replies) / rates.replicas
+            grows = pace * rates.cell * self._pens / rates.replicas
             first += pace * rates.cell * self.cells / rates.replicas
         if rates.compute:
             least = pace * rates.compute * share

@@ -104,6 +104,8 @@ class Team(NamedTuple):
 
     policies: dict[str, str]
     """Of each role."""
+    scales: dict[str, float]
+    """Policy -> how many times as long its turns take."""
     widths: tuple[int, ...]
     """Turns of each stage of a round."""
     at_once: int | None
@@ -117,7 +119,8 @@ class Team(NamedTuple):
         spec, workload = scenario.spec, scenario.workload
         policies = {role: spec.policy_of(role) for role in spec.agents}
         widths = tuple(len(stage) for stage in workload.stages)
-        return cls(policies, widths, spec.mechanisms.parallel.agents, workload.shares(policies))
+        scales = {policy: scenario.machine.times(policy) for policy in policies.values()}
+        return cls(policies, scales, widths, spec.mechanisms.parallel.agents, workload.shares(policies))
 
 
 class Places:

@@ -159,15 +159,16 @@ class Playing:
         """Ask the roles of the next stage, as many beside each other as may be asked at once."""
         script, group, asked = episode.script, episode.group, episode.asked
         assert isinstance(script, Script)
-        policies, pins, follows = self._team.policies, group.command.pins, group.command.follows
-        widths = script.widths or self._team.widths
+        team, pins, follows = self._team, group.command.pins, group.command.follows
+        widths = script.widths or team.widths
         width = widths[episode.stage % len(widths)]
         episode.stage += 1
         for role, number, prompt, reply in islice(script.turns, width):
-            policy = policies[role]
+            policy = team.policies[role]
             asked[role] = EpisodeTurn(
-                policy, pins[policy].version, follows.get(policy, ""), prompt, reply, self._answered,
-                role=role, prefixes=episode.prefixes(role) if group.shares else (), episode=episode, number=number,
+                policy, pins[policy].version, follows.get(policy, ""), prompt, reply, self._answered, role=role,
+                prefixes=episode.prefixes(role) if group.shares else (), scale=team.scales[policy],
+                episode=episode, number=number,
             )  # fmt: skip
         if self._hands.busy:
             self._hands.take(episode.script.key, len(asked), partial(self._send, episode))

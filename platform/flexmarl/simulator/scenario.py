@@ -215,7 +215,8 @@ class Machine(Strict):
     kinds: tuple[Kind, ...] = ()
     """Kinds of devices, each of the next ones in their order; those that are left over are as `engine` says."""
     scale: dict[Name, float] = {}
-    """Policy -> how many times as long everything of it takes; absent: once."""
+    """Policy -> how many times as long everything of it takes: prompts, tokens of its replies, loads, gradients, steps,
+    swaps. Absent: once. A reply of two takes two decoding steps per token, beside the others of its engine."""
     width: float = Field(default=1.0, gt=0.0)
     """Devices that one device of the run is made of: an engine takes as many times the requests at the same pace, a
     trainer takes as many times the tokens. Clusters that are cut into devices of other sizes stay comparable."""
@@ -264,9 +265,7 @@ class Scenario(Strict):
     @property
     def devices(self) -> int:
         """Count the devices: those of engines, spares, those of trainers that share none."""
-        shared = self.spec.mechanisms.allocation.type == "colocated"
-        trainers = 0 if shared else self.spec.resources.training_devices
-        return self.spec.resources.rollout_devices + self.faults.spares + trainers
+        return self.spec.resources.rollout_devices + self.faults.spares + self.spec.own_trainers
 
     @model_validator(mode="after")
     def _faults_meet_devices(self) -> "Scenario":
