@@ -114,6 +114,8 @@ class Workload(Strict):
 
     def failing(self, now: float) -> float:
         """Return the share of attempts that break off of those that end now."""
+        if not self.outages:
+            return self.failure
         return max([self.failure, *(outage.share for outage in self.outages if outage.since <= now < outage.until)])
 
     def shares(self, roles: Iterable[str]) -> dict[str, tuple[float, float]]:
