@@ -7,10 +7,10 @@ import pytest
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.experiments import predictions, profiles
 from flexmarl.controlplane.experiments.forecaster import Forecaster, PredictionFailed
-from flexmarl.controlplane.experiments.measuring import RunPace, environment_key, model_key
 from flexmarl.controlplane.experiments.models import Plan
 from flexmarl.controlplane.inventory.models import Pool
 from flexmarl.controlplane.runs.models import Run
+from flexmarl.simulator.fitting import RunPace, environment_key, model_key
 from flexmarl.simulator.predicting import predict
 from flexmarl.store import intervals
 from flexmarl.store.nodes import DeviceFacts, NodeFacts, register_node

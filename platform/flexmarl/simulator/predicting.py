@@ -11,21 +11,13 @@ from statistics import fmean
 from flexmarl.contracts.base import Record
 from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.simulator import memory
+from flexmarl.simulator.fitting import machine
 from flexmarl.simulator.memory import DeviceMemory
 from flexmarl.simulator.profile import OF_A_MODEL, OF_A_ROLE, OF_THE_PLATFORM, Ends, Profile, Source
 from flexmarl.simulator.report import CAUSES, EXPLAINED, USES, Report
 from flexmarl.simulator.runs import simulate
-from flexmarl.simulator.scenario import (
-    Delays,
-    EngineModel,
-    Machine,
-    RoleLoad,
-    Scenario,
-    Spread,
-    TrainerModel,
-    Workload,
-)
-from flexmarl.simulator.teams import paced, workload_of
+from flexmarl.simulator.scenario import RoleLoad, Scenario, Spread, Workload
+from flexmarl.simulator.teams import workload_of
 
 ENDS = (Ends("low", "low"), Ends("high", "high"))
 FURTHER = ((Ends(), 1), (Ends("low", "high"), 0), (Ends("high", "low"), 0), (Ends(), 2))
@@ -89,40 +81,6 @@ def workload(spec: ExperimentSpec, profile: Profile, ends: Ends) -> Workload:
         mean, sigma = (part / stage for part in profile.lasts)
         changes["lasts"] = Spread(mean=mean, sigma=sigma, least=1, most=len(own.stages))
     return own.model_copy(update=changes)
-
-
-def machine(spec: ExperimentSpec, profile: Profile, ends: Ends) -> Machine:
-    """Return the machines of one end of a profile. A policy that is slower than the first one is scaled as a whole."""
-    first, *others = spec.policies
-
-    def of(name: str) -> float:
-        return profile.at(name, ends, first)
-
-    row = max(1e-9, of("engine.row"))
-    made = Machine(
-        engine=EngineModel(
-            token=of("engine.token"),
-            batch=max(1.0, of("engine.token") / row),
-            prefill=1.0 / max(1e-9, of("engine.prompt")),
-            load=of("engine.load"),
-        ),
-        trainer=TrainerModel(
-            micro_batch=of("trainer.micro_batch"),
-            token=of("trainer.token"),
-            step=of("trainer.step"),
-            create=of("trainer.create"),
-            swap=of("trainer.swap"),
-        ),
-        delays=Delays.model_validate({n.removeprefix("platform."): profile.at(n, ends) for n in OF_THE_PLATFORM}),
-        scale={other: times for other in others if (times := _times(profile, ends, other, first)) != 1.0},
-    )
-    pace = spec.resources.pace
-    return paced(spec, made) if pace.micro_batch_s or pace.row_s or pace.step_s else made
-
-
-def _times(profile: Profile, ends: Ends, policy: str, first: str) -> float:
-    names = ("engine.token", "trainer.token")
-    return fmean(profile.at(name, ends, policy) / max(1e-9, profile.at(name, ends, first)) for name in names)
 
 
 def predict(spec: ExperimentSpec, profile: Profile, go_on: Callable[[], bool] = lambda: True) -> Prediction:

@@ -4,87 +4,11 @@ Reads only; every query carries the run. Times are seconds. Of long runs the new
 look costs about the same however long a run was.
 """
 
-from dataclasses import dataclass
-
 from psycopg import Connection
 
+from flexmarl.contracts.paces import Commanded, Decoded, Played, Role, RunRows, Settled
+
 MOST = 4000
-
-
-@dataclass(frozen=True, slots=True)
-class Decoded:
-    """Decode steps of a policy on one engine, one after the other."""
-
-    policy: str
-    steps: int
-    tokens: int
-    prompts: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Commanded:
-    """A trainer's gradient or optimizer step. Times since the epoch, on the database's clock."""
-
-    lease_id: int
-    kind: str
-    policy: str
-    created: float
-    done: float
-    seconds: float
-    """That the trainer worked on it."""
-    rows: int
-    tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """A settled group: when it was over, and when the driver handled that."""
-
-    finished: float
-    handled: float
-
-
-@dataclass(frozen=True, slots=True)
-class Role:
-    role: str
-    prompt: float
-    reply: float
-    deviation: float
-    """Standard deviation of the replies' lengths."""
-
-
-@dataclass(frozen=True, slots=True)
-class Played:
-    """A cohort's rollout: from its first episode to the end of its last."""
-
-    began: float
-    ended: float
-    turns: int
-
-
-@dataclass(frozen=True, slots=True)
-class RunRows:
-    """Everything that one run tells."""
-
-    decoded: list[Decoded]
-    commanded: list[Commanded]
-    settled: list[Settled]
-    lasted: dict[tuple[str, str], list[float]]
-    """(kind, policy) -> seconds, of `load`, `bind`, `suspend`, `resume`."""
-    parameters: dict[str, int]
-    roles: list[Role]
-    turns: tuple[float, float]
-    """Of finished training episodes: mean and standard deviation."""
-    played: list[Played]
-    generated: list[tuple[float, float]]
-    """When its engines generated: (from, to), one after the other per engine."""
-    picked_up: list[float]
-    """From a command to play groups until a worker took it."""
-    hops: list[float]
-    """From a command to an engine until its node took it."""
-    starts: list[float]
-    """From a lease until its child was ready."""
 
 
 def ended(conn: Connection, limit: int) -> list[tuple[int, dict[str, object]]]:

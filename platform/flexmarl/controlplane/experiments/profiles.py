@@ -11,9 +11,9 @@ from statistics import median
 
 from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.controlplane.common.store import store_connection
-from flexmarl.controlplane.experiments import measuring
-from flexmarl.controlplane.experiments.measuring import RunPace
 from flexmarl.controlplane.experiments.models import MeasuredRun
+from flexmarl.simulator import fitting
+from flexmarl.simulator.fitting import RunPace
 from flexmarl.simulator.profile import OF_A_MODEL, OF_A_ROLE, OF_THE_PLATFORM, Figure, Profile, complete
 from flexmarl.store import paces
 
@@ -33,7 +33,7 @@ ALIKE = 2.0
 
 def profile_of(spec: ExperimentSpec, devices: dict[str, str]) -> Profile:
     """Return what is known of an experiment on kinds of devices (use -> kind and name)."""
-    on = {use: measuring.device_key(what) for use, what in devices.items()}
+    on = {use: fitting.device_key(what) for use, what in devices.items()}
     engine, trainer = (
         f"{what} on {on[use]}" for what, use in ((spec.resources.engine, "engine"), ("torch", "trainer"))
     )
@@ -47,7 +47,7 @@ def measured() -> list[RunPace]:
     known = {row.run_no: row.pace for row in MeasuredRun.objects.filter(run_no__in=[no for no, _ in ended])}
     for no, document in [run for run in ended if run[0] not in known][:READ_AT_ONCE]:
         spec = ExperimentSpec.model_validate(document)
-        pace = measuring.pace_of(spec, paces.read(conn, no), paces.device_kinds(conn, no))
+        pace = fitting.pace_of(spec, paces.read(conn, no), paces.device_kinds(conn, no))
         row, _ = MeasuredRun.objects.get_or_create(run_no=no, defaults={"pace": pace.model_dump(mode="json")})
         known[no] = row.pace
     return [RunPace.model_validate(known[no]) for no, _ in ended if no in known]
@@ -58,13 +58,13 @@ def _merged(spec: ExperimentSpec, engine: str, trainer: str, runs: Sequence[RunP
     parameters: dict[str, int] = {}
     for policy in spec.policies:
         for name in OF_A_MODEL:
-            key = (measuring.making_key if name == "trainer.create" else measuring.model_key)(spec, policy)
+            key = (fitting.making_key if name == "trainer.create" else fitting.model_key)(spec, policy)
             on = [r for r in runs if (r.engine == engine if name.startswith("engine.") else r.trainer == trainer)]
             _put(figures, f"{name} {policy}", [(r, r.models.get(key, {}).get(name)) for r in on])
-        key = measuring.model_key(spec, policy)
+        key = fitting.model_key(spec, policy)
         if sized := [r.parameters[key] for r in runs if key in r.parameters]:
             parameters[policy] = sized[0]
-    played = [r for r in runs if r.environment == measuring.environment_key(spec)]
+    played = [r for r in runs if r.environment == fitting.environment_key(spec)]
     for role in spec.agents:
         for name in OF_A_ROLE:
             _put(figures, f"{name} {role}", [(r, r.roles.get(role, {}).get(name)) for r in played])

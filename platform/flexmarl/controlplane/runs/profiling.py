@@ -9,11 +9,11 @@ from typing import Any
 from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.scopes import Scope
-from flexmarl.controlplane.experiments.measuring import PROFILE_NAME
 from flexmarl.controlplane.experiments.plans import Draft, overlay, required
 from flexmarl.controlplane.runs.actions import create_run
 from flexmarl.controlplane.runs.marks import Marks
 from flexmarl.controlplane.runs.models import Run
+from flexmarl.simulator.fitting import PROFILE_NAME
 
 STEPS = 4
 """Train steps of a profile: the first begins cold."""
