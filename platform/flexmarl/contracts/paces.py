@@ -16,6 +16,7 @@ class Decoded:
     tokens: int
     prompts: int
     seconds: float
+    began: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +32,15 @@ class Commanded:
     """That the trainer worked on it."""
     rows: int
     tokens: int
+    handled: float = 0.0
+    """When the driver decided on what came of it; 0: not read."""
+    slow: float = 1.0
+    """How many times as long it took as it would have while nobody played."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A settled group: when it was over, and when the driver handled that."""
+    """A settled group: when it was over, and when the driver had decided on that."""
 
     finished: float
     handled: float
@@ -57,6 +62,12 @@ class Played:
     began: float
     ended: float
     turns: int
+    asked: float = 0.0
+    """When its first groups were asked for; 0: not read."""
+    decided: float = 0.0
+    """When the driver had decided on its last group; 0: not read."""
+    slow: float = 1.0
+    """How many times as long it took as it would have without trainers beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +84,8 @@ class RunRows:
     turns: tuple[float, float]
     """Of finished training episodes: mean and standard deviation."""
     played: list[Played]
+    open: list[tuple[float, float]]
+    """When rollout workers were at a command: (from, to)."""
     generated: list[tuple[float, float]]
     """When its engines generated: (from, to), one after the other per engine."""
     picked_up: list[float]

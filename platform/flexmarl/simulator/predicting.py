@@ -100,12 +100,12 @@ def predict(
     """
     turns = _turns(spec)
     steps = max(2, min(MOST_STEPS, MOST_TURNS // turns, spec.budget.train_steps))
-    likely, corners = [_simulated(spec, profile, Ends(), steps, 0)], []
-    corners += [_simulated(spec, profile, corner, steps, 0) for corner in ENDS]
+    likely, corners = [simulated(spec, profile, Ends(), steps, 0)], []
+    corners += [simulated(spec, profile, corner, steps, 0) for corner in ENDS]
     for ends, seed in FURTHER:
         if not go_on():
             break
-        (likely if ends == Ends() else corners).append(_simulated(spec, profile, ends, steps, seed))
+        (likely if ends == Ends() else corners).append(simulated(spec, profile, ends, steps, seed))
     made = [*likely, *corners]
 
     def over(values: Iterable[float]) -> Range:
@@ -134,20 +134,19 @@ def predict(
     )
 
 
-def _split(
-    spec: ExperimentSpec, profile: Profile, steps: int, own: Own, spare: Callable[[], bool]
-) -> SplitAdvice:
+def _split(spec: ExperimentSpec, profile: Profile, steps: int, own: Own, spare: Callable[[], bool]) -> SplitAdvice:
     """Look for a better split of the devices."""
 
     def at(ends: Ends) -> Simulated:
-        return lambda other: _simulated(other, profile, ends, steps, 0)
+        return lambda other: simulated(other, profile, ends, steps, 0)
 
     asked = Scenario(spec=spec, workload=workload(spec, profile, Ends()), machine=machine(spec, profile, Ends()))
     low, high = ENDS
     return advised(asked, own, (at(Ends()), at(low), at(high)), spare)
 
 
-def _simulated(spec: ExperimentSpec, profile: Profile, ends: Ends, steps: int, seed: int) -> Report:
+def simulated(spec: ExperimentSpec, profile: Profile, ends: Ends, steps: int, seed: int) -> Report:
+    """Play one end of what is known; evaluations that would be seen once or never are spread over all steps."""
     told, machines = workload(spec, profile, ends), machine(spec, profile, ends)
     even = _evenly(spec, steps)
     return simulate(Scenario(spec=even, workload=told, machine=machines, steps=steps, evaluates=True, seed=seed))

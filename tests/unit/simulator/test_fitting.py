@@ -5,7 +5,7 @@ import random
 import pytest
 
 from flexmarl.contracts.paces import Commanded, Decoded, Played, Settled
-from flexmarl.simulator import fitting
+from flexmarl.simulator import estimates
 
 
 def test_decoding_tells_a_step_from_what_requests_and_prompts_add() -> None:
@@ -16,7 +16,7 @@ def test_decoding_tells_a_step_from_what_requests_and_prompts_add() -> None:
         tokens, prompts = steps * batch, rng.choice([0, 8 * batch])
         seconds = (0.002 * steps + 3e-5 * tokens + 1e-5 * prompts) * rng.uniform(0.98, 1.02)
         rows.append(Decoded("solver", steps, tokens, prompts, seconds))
-    found = fitting.decoding(rows)
+    found = estimates.decoding(rows)
     assert found["engine.token"] == pytest.approx(0.00203, rel=0.03)
     assert found["engine.row"] == pytest.approx(3e-5, rel=0.1)
     assert found["engine.prompt"] == pytest.approx(1e-5, rel=0.25)
@@ -28,9 +28,9 @@ def commanded(no: int, kind: str, seconds: float, created: float, done: float, t
 
 def test_gradients_tell_a_micro_batch_from_its_tokens_and_halve_what_cannot_be_told() -> None:
     rows = [commanded(no, "accumulate", 0.01 + 1e-4 * n, 0.0, 1.0, n) for no, n in enumerate([100, 200, 400, 800] * 5)]
-    assert fitting.gradients(rows) == pytest.approx({"trainer.micro_batch": 0.01, "trainer.token": 1e-4})
+    assert estimates.gradients(rows) == pytest.approx({"trainer.micro_batch": 0.01, "trainer.token": 1e-4})
     alike = [commanded(no, "accumulate", 0.02, 0.0, 1.0, 100) for no in range(10)]
-    assert fitting.gradients(alike) == pytest.approx({"trainer.micro_batch": 0.01, "trainer.token": 1e-4})
+    assert estimates.gradients(alike) == pytest.approx({"trainer.micro_batch": 0.01, "trainer.token": 1e-4})
 
 
 def test_what_surrounds_a_trainers_work_is_told_behind_a_queue_too() -> None:
@@ -39,7 +39,7 @@ def test_what_surrounds_a_trainers_work_is_told_behind_a_queue_too() -> None:
         created = 0.01 * no  # asked for faster than it is done: a queue
         free = max(created + 0.005, free) + 0.004 + 0.02
         rows.append(commanded(no, "accumulate", 0.02, created, free))
-    assert fitting.carrying(rows, 0.005) == pytest.approx(0.004, rel=0.05)
+    assert estimates.carrying(rows, 0.005) == pytest.approx(0.004, rel=0.05)
 
 
 def test_the_driver_is_a_queue_with_one_server() -> None:
@@ -50,14 +50,16 @@ def test_the_driver_is_a_queue_with_one_server() -> None:
             begun = max(finished + 0.03, free)
             settled.append(Settled(finished, begun))
             free = begun + 0.002
-    assert fitting.driver(settled) == pytest.approx({"platform.report": 0.03, "platform.decide": 0.002}, rel=0.1)
+    assert estimates.driver(settled) == pytest.approx({"platform.report": 0.03, "platform.decide": 0.002}, rel=0.1)
 
 
 def test_where_no_fact_waits_only_the_way_is_told() -> None:
-    assert fitting.driver([Settled(float(n), n + 0.01) for n in range(30)]) == pytest.approx({"platform.report": 0.01})
+    assert estimates.driver([Settled(float(n), n + 0.01) for n in range(30)]) == pytest.approx(
+        {"platform.report": 0.01}
+    )
 
 
 def test_workers_take_what_of_a_rollout_no_engine_took() -> None:
     played = [Played(100.0 * n, 100.0 * n + 3.0, 1000) for n in range(4)]
     generated = [(100.0 * n + 1.0, 100.0 * n + 2.0) for n in range(4)]
-    assert fitting.turns(played, generated) == pytest.approx(0.002)
+    assert estimates.turns(played, generated) == pytest.approx(0.002)
