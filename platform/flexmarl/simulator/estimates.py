@@ -129,23 +129,31 @@ def slower(commanded: Sequence[tuple[Commanded, float]]) -> float | None:
 def driver(settled: Sequence[Settled], report: float | None = None) -> dict[str, float]:
     """Split what a settled group waits for the driver: until it is written, on the way, and behind other facts.
 
-    The first two are what the luckiest tenth took, of which `report` is the way of a fact that needs no writing. Behind
-    them is a queue with one server: what passes between two facts of which the later one waited is the driver's work.
-    Where hardly any waited there is only the way.
+    The last is a queue with one server: what passes between two facts of which the later one waited is the driver's
+    work, and how long the groups stood behind each other follows from when they were over. The rest is the first two,
+    of which `report` is the way of a fact that needs no writing.
     """
     waits = sorted(row.handled - row.finished for row in settled)
-    way = max(0.0, waits[len(waits) // 10])
+    luckiest = max(0.0, waits[len(waits) // 10])
     worked, before = [], 0.0
     for row in settled:
-        if row.finished + way < before:
+        if row.finished + luckiest < before:
             worked.append(max(0.0, row.handled - before))
         before = max(before, row.handled)
     told = {} if len(worked) < QUEUED else {"platform.decide": fmean(worked)}
-    way = way if told else max(0.0, median(waits))
+    way = max(0.0, fmean(_trimmed(waits)) - _queued(settled, told.get("platform.decide", 0.0)))
     if report is None:
         return told | {"platform.report": way}
-    report = max(0.0, report - told.get("platform.decide", 0.0))
     return told | {"platform.report": min(report, way), "platform.settle": max(0.0, way - report)}
+
+
+def _queued(settled: Sequence[Settled], decide: float) -> float:
+    """Return how long groups stand behind each other in the mean, when each takes the driver so long."""
+    free, stood = 0.0, 0.0
+    for finished in sorted(row.finished for row in settled):
+        stood += max(0.0, free - finished)
+        free = max(free, finished) + decide
+    return stood / len(settled)
 
 
 def carrying(commanded: Sequence[Commanded], hop: float) -> dict[str, float]:

@@ -77,7 +77,7 @@ class Training:
         self.changes: Callable[[], None] = lambda: None
         """Called when the first trainer begins to work, and when the last one stops."""
         self.at_work = 0
-        """Trainers that carry out a command."""
+        """Trainers that work on a command."""
         self._cut: dict[tuple[str, int], Cut] = {}
         self._lanes: dict[int, Lane] = {}
         self._gangs: dict[str, tuple[int, ...]] = {}
@@ -93,14 +93,12 @@ class Training:
     def release(self, lease_id: int) -> None:
         """A trainer is gone. What a gang was at that it belonged to breaks off, as its leader tells."""
         gone = self._lanes.pop(lease_id, None)
-        if gone is not None and gone.running is not None:
-            gone.running = None
-            self._count(-1)
+        if gone is not None:
+            self._break_off(gone)
         for lane in list(self._lanes.values()):
             running = lane.running
             if running is not None and lease_id in running.ranks:
-                lane.running = None
-                self._count(-1)
+                self._break_off(lane)
                 for number in running.intervals:
                     self._trace.end(number, self._clock.now)
                 if running.no not in self._void:
@@ -135,7 +133,6 @@ class Training:
             shown = ranks if kind in ("train", "step") else (lane.lease_id,)
             lane.running = Running(no, order, now, ranks, [])
             begin = partial(self._begin, lane, lane.running, seconds, kind, policy, shown)
-            self._count(1)
             if around := self._around(order):
                 self._clock.after(self.takes((lane.lease_id,), around), begin)
             else:
@@ -152,6 +149,12 @@ class Training:
         if not before or not self.at_work:
             self.changes()
 
+    def _break_off(self, lane: Lane) -> None:
+        """Let a trainer be at nothing any more."""
+        running, lane.running = lane.running, None
+        if running is not None and running.intervals:
+            self._count(-1)
+
     def _begin(
         self, lane: Lane, running: Running, seconds: float, kind: Kind, policy: str, shown: tuple[int, ...]
     ) -> None:
@@ -160,6 +163,7 @@ class Training:
             return  # it broke off
         running.began = self._clock.now
         running.intervals += [self._trace.begin(lease, kind, running.began, policy) for lease in shown]
+        self._count(1)
         self._clock.after(self.takes(running.ranks, seconds), self._done, lane, running)
 
     def _done(self, lane: Lane, running: Running) -> None:

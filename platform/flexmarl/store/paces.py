@@ -143,7 +143,8 @@ def _lasted(conn: Connection, run_id: int, since: float) -> dict[tuple[str, str]
     loads = conn.execute(
         """
         SELECT body->>'policy', array_agg(extract(epoch FROM done_at - taken_at)::float8) FROM store.command
-        WHERE run_id = %s AND kind = 'load_weights' AND status = 'done' AND takes <= 1 AND created_at >= to_timestamp(%s)
+        WHERE run_id = %s AND kind = 'load_weights' AND status = 'done' AND takes <= 1
+          AND created_at >= to_timestamp(%s)
         GROUP BY body->>'policy'
         """,
         [run_id, since],

@@ -15,8 +15,8 @@ from flexmarl.controlplane.runs.marks import Marks
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.simulator.fitting import PROFILE_NAME
 
-STEPS = 4
-"""Train steps of a profile: the first begins cold."""
+STEPS = 9
+"""Train steps of a profile: the first three do not count."""
 MOST_TASKS = 32
 UNEVEN = 0.4
 """Share of a step's groups in a micro-batch: two of this size and a smaller one, so that both what a micro-batch takes
