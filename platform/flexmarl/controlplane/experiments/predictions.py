@@ -27,7 +27,7 @@ def predict(spec: ExperimentSpec, project: str) -> Plan:
     profile, found = known(spec), inventory.devices()
     made = FORECASTER.predict(spec, profile)
     pools = {"engine": spec.resources.rollout_pool, "trainer": spec.resources.training_pool}
-    if spec.mechanisms.allocation.type == "colocated":
+    if not spec.own_trainers:
         pools["trainer"] = pools["engine"]
     rooms = {use: room(found, pool) for use, pool in pools.items()}
     body = {
@@ -108,8 +108,7 @@ def cost(spec: ExperimentSpec, made: Prediction, pools: Mapping[str, str]) -> di
     if not set(pools.values()) <= set(prices):
         return None
     per_hour = spec.resources.rollout_devices * prices[pools["engine"]]
-    if spec.mechanisms.allocation.type != "colocated":
-        per_hour += spec.resources.training_devices * prices[pools["trainer"]]
+    per_hour += spec.own_trainers * prices[pools["trainer"]]
     return {end: round(value * per_hour, 4) for end, value in _range(made.seconds, HOUR_S).items()}
 
 
@@ -141,7 +140,8 @@ def _split(advice: SplitAdvice) -> dict[str, Any]:
     told = None if better is None else better.model_dump(mode="json") | {
         "step_s": _ends(better.step_s), "gain": _ends(better.gain),
     }  # fmt: skip
-    return {"devices": advice.devices, "looked_at": advice.looked_at, "least_gain": WORTH, "better": told}
+    short = advice.model_dump(include={"devices", "looked_at", "stopped"})
+    return {**short, "least_gain": WORTH, "better": told}
 
 
 def _ends(values: Sequence[float]) -> dict[str, float]:
