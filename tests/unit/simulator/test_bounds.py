@@ -124,10 +124,9 @@ def gives_work_up(one: Scenario) -> bool:
 
 @pytest.mark.parametrize("workload", load_workloads())
 def test_no_preset_is_faster_than_the_critical_path_of_a_workload(workload: str):
-    small = {
-        "steps": 1,
-        "spec": {"batch": {"tasks_per_step": 2, "episodes_per_task": 2, "micro_batch_groups": 1, "mini_batches": 2}},
-    }
+    batch = {"tasks_per_step": 2, "episodes_per_task": 2, "micro_batch_groups": 1, "mini_batches": 2}
+    at_once = {"delays": {"start": 0.0}, "trainer": {"create": 0.0}}
+    small = {"steps": 1, "warm_up": 0, "spec": {"batch": batch}, "machine": at_once}
     looked_at = 0
     for preset in load_presets():
         own = compose(workload, preset, small)
@@ -135,8 +134,8 @@ def test_no_preset_is_faster_than_the_critical_path_of_a_workload(workload: str)
             continue
         bound, report = least(own), simulate(own)
         looked_at += 1
-        assert report.ended >= 2 * bound.critical_s > 0.0, preset
-        assert report.ended >= 2 * bound.step_s, preset
+        assert report.ended >= bound.critical_s > 0.0, preset
+        assert report.ended >= bound.step_s, preset
     assert looked_at > 15
 
 
