@@ -42,6 +42,8 @@ HEAD_MEANS = {
     "swaps": MEANINGS[6][1],
     "moves": MEANINGS[6][1],
 }
+AGAIN = ("workload", "run", "presets", "steps", "warm_up", "seeds")
+"""Of a request: what the form shows of it as it is."""
 KINDS = {"comparison": "comparison", "what_if": "what-if"}
 
 
@@ -59,7 +61,7 @@ def row(simulation: Mapping[str, Any]) -> dict[str, Any]:
 
 def as_asked(request: Mapping[str, Any]) -> dict[str, Any]:
     """Return a request as the form shows it."""
-    kept = {name: request[name] for name in ("workload", "presets", "steps", "warm_up", "seeds") if name in request}
+    kept = {name: request[name] for name in AGAIN if name in request}
     return kept | {"changes": [f"{path}={_plain(value)}" for path, value in request.get("changes", {}).items()]}
 
 
@@ -176,13 +178,7 @@ def told(result: Mapping[str, Any] | None) -> dict[str, Any] | None:
     found = (result or {}).get("what_if")
     if not found:
         return None
-    error = found["error"]
-    return {
-        "replay": duration(found["replay_step_s"]),
-        "actual": duration(found["actual_step_s"]),
-        "error_text": "" if error is None else f"{signed(100 * error, 0)} %",
-        "basis": f"{plural(found['episodes'], 'episode')} of {plural(found['steps'], 'train step')} were played again.",
-        "fitted": [(word, number(found["fitted"][name], digits)) for name, word, digits in FITTED],
+    return record(found) | {
         "advice": [
             {
                 **one,
@@ -192,4 +188,16 @@ def told(result: Mapping[str, Any] | None) -> dict[str, Any] | None:
             }
             for one in found["advice"]
         ],
+    }
+
+
+def record(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was played again of a run, and how far the replay is off, in words."""
+    error = found["error"]
+    return {
+        "replay": duration(found["replay_step_s"]) if found["replay_step_s"] else "",
+        "actual": duration(found["actual_step_s"]),
+        "error_text": "" if error is None else f"{signed(100 * error, 0)} %",
+        "basis": f"{plural(found['episodes'], 'episode')} of {plural(found['steps'], 'train step')} were played again.",
+        "fitted": [(word, number(found["fitted"][name], digits)) for name, word, digits in FITTED],
     }

@@ -13,8 +13,10 @@ from flexmarl.controlplane.common.problems import NotFound, ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.experiments import queries as experiments
 from flexmarl.controlplane.simulations import queries as simulations
+from flexmarl.controlplane.simulations import recorded_load
 from flexmarl.controlplane.simulations.filters import FILTERS
 from flexmarl.controlplane.simulations.requests import MOST_SEEDS, MOST_STEPS
+from flexmarl.controlplane.simulations.what_if import LEAST_STEPS
 from webui.calls import PAGE_ONLY
 from webui.figures import simulated
 from webui.views import simulation_words as words
@@ -90,11 +92,16 @@ def new(request: HttpRequest) -> HttpResponse:
     given = _given(request)
     presets = [{**row, "on": row["name"] in given["presets"] or not given["presets"]} for row in experiments.presets()]
     names = [one["name"] for one in simulations.workloads()]
+    lent = _lent(request, given["run"])
+    given["run"] = given["run"] if given["run"] in [one["key"] for one in lent] else ""
+    known = given["workload"] if given["workload"] in names else names[0]
     context = {
         "nav": "simulations",
-        "given": given | {"workload": given["workload"] if given["workload"] in names else names[0]},
+        "given": given | {"workload": "" if given["run"] else known},
         "presets": presets,
         "workloads": simulations.workloads(),
+        "lent": lent,
+        "least_steps": LEAST_STEPS,
         "most_steps": MOST_STEPS,
         "most_seeds": MOST_SEEDS,
         "into": project_of(request) or "default",
@@ -102,18 +109,28 @@ def new(request: HttpRequest) -> HttpResponse:
     return show(request, "webui/new_simulation.html", context)
 
 
+def _lent(request: HttpRequest, asked: str) -> list[dict[str, Any]]:
+    """The runs whose recorded load may be played: those that ended of late, and the one that the address names."""
+    actor = actor_of(request)
+    found = recorded_load.offered(actor, project_of(request) or "")
+    if asked and asked not in [one["key"] for one in found]:
+        found += recorded_load.offered(actor, key=asked)
+    return found
+
+
 def _given(request: HttpRequest) -> dict[str, Any]:
     asked: dict[str, Any] = {}
     if source := request.GET.get("from"):
         asked = words.as_asked(_find(request, source).request)
-    for name in ("workload", "steps", "warm_up", "seeds", "name"):
+    for name in ("workload", "run", "steps", "warm_up", "seeds", "name"):
         if request.GET.get(name):
             asked[name] = request.GET[name]
     if request.GET.getlist("preset"):
         asked["presets"] = request.GET.getlist("preset")
     if request.GET.getlist("change"):
         asked["changes"] = request.GET.getlist("change")
-    return {"workload": "", "presets": [], "steps": 8, "warm_up": 1, "seeds": 3, "changes": [], "name": ""} | asked
+    plain = {"workload": "", "run": "", "name": "", "presets": [], "changes": [], "steps": 8, "warm_up": 1, "seeds": 3}
+    return plain | asked
 
 
 @page()
@@ -132,9 +149,10 @@ def detail(request: HttpRequest, simulation_id: UUID) -> HttpResponse:
         "table": words.table(result.get("presets", {}), ordering),
         "heads": words.heads(ordering),
         "of": _chosen(request, found),
-        "lines": list(found.timelines or {}),
+        "lines": _lines(request, found),
         "again_url": f"/simulations/new?{urlencode({'from': row['id']})}",
         "told": words.told(row["result"]),
+        "record": words.record(result["record"]) if "record" in result else None,
         "meanings": words.MEANINGS,
         "causes": words.CAUSE_WORDS,
     }
@@ -156,10 +174,16 @@ def figures(request: HttpRequest, simulation_id: UUID) -> JsonResponse:
 
 
 def _chosen(request: HttpRequest, found: Any) -> str:
-    """The preset whose devices are drawn."""
-    lines = found.timelines or {}
+    """The preset whose devices are drawn: the first of the table, unless the address names another."""
+    lines = _lines(request, found)
     asked = request.GET.get("of", "")
     return asked if asked in lines else next(iter(lines), "")
+
+
+def _lines(request: HttpRequest, found: Any) -> list[str]:
+    """The presets whose devices may be drawn, in the order of the table."""
+    rows = words.ordered((found.result or {}).get("presets", {}), request.GET.get("ordering", ""))
+    return [name for name, _ in rows if name in (found.timelines or {})]
 
 
 def _find(request: HttpRequest, reference: object) -> Any:

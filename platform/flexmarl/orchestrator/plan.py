@@ -30,6 +30,8 @@ class Plan:
     needed_members: int
     extra_groups: int
     """Groups proposed beyond those of a step."""
+    hands_on: bool
+    """What a step does not need goes on into the next: groups that play, and those that settled."""
     enough_members: int
     """Finished members at which the other members of a group are cancelled; 0: none are."""
     spares: int
@@ -104,6 +106,7 @@ def make_plan(spec: ExperimentSpec, opening: frozenset[str] | None = None) -> Pl
         groups=batch.tasks_per_step,
         members=batch.episodes_per_task + _extra_members(spec),
         extra_groups=_extra(spec, "extra_groups"),
+        hands_on=bool(_extra(spec, "extra_groups")) and spec.mechanisms.redundancy.surplus == "continue",
         enough_members=batch.episodes_per_task if _extra_members(spec) else 0,
         needed_members=_needed_members(spec),
         spares=_extra(spec, "extra_environments"),

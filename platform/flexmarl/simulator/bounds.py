@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
+from math import inf
 from statistics import fmean
 
 from flexmarl.orchestrator.plan import make_plan
@@ -192,24 +193,21 @@ class _Work:
 
         A policy that every episode begins with, at bound 0, steps once the last group has settled, and is then loaded.
         """
+        spec, model = self._spec, self._model
         opening = set.intersection(*({name for name, at in path.begins.items() if not at} for path in paths))
-        strict = (name for name in self._spec.trainable_policies() if self._spec.lag_policy_of(name).bound == 0)
-        model, least = self._model, self._model.trainer.micro_batch
-        if self._spec.batch.min_rows > 1:
+        strict = (name for name in spec.trainable_policies() if spec.lag_policy_of(name).bound == 0)
+        times = [model.times(name) for name in strict if name in opening]
+        if spec.batch.min_rows > 1 or not times:  # a step may be put off, or is waited for by nobody
             return 0.0
-        return max(
-            (
-                least + (model.trainer.step + model.engine.load) * model.times(name)
-                for name in strict
-                if name in opening
-            ),
-            default=0.0,
-        )
+        return model.trainer.micro_batch + (model.trainer.step + model.engine.load) * max(times)
 
-    def _spans(self) -> int:
+    def _spans(self) -> float:
         """Return the steps that an episode may last: until the step that its oldest rows may just be trained in."""
+        rules = [self._spec.lag_policy_of(name) for name in self._spec.trainable_policies()]
+        if any(own.at_cut == "train" for own in rules):
+            return inf
         parts = self._spec.batch.mini_batches if self._spec.mechanisms.trainer_protocol == "mini_batch" else 1
-        return 1 + max(self._spec.lag_policy_of(name).bound for name in self._spec.trainable_policies()) // parts
+        return 1 + max(own.bound for own in rules) // parts
 
     def _gradient_s(self, name: str, paths: list[_Path]) -> float:
         """Return the device seconds of a policy's gradients, of one micro-batch at least."""

@@ -205,17 +205,51 @@ def micro_batches_are_trained_once(watch: Watch) -> Iterator[str]:
 
 def _trained(watch: Watch) -> list[tuple[str, int]]:
     """List the micro-batches of all committed steps."""
+    return [(fact.policy, no) for fact, numbers in _steps(watch) for no in numbers]
+
+
+def _steps(watch: Watch) -> Iterator[tuple[e.StepCommitted, tuple[int, ...]]]:
+    """List the committed steps with their micro-batches."""
     asked = {
         (order.policy, order.next_version, order.accumulator): order.micro_batches
         for numbered in watch.commands.values()
         if isinstance(order := numbered.command, c.OptimizerStep)
     }
-    return [
-        (fact.policy, no)
-        for _, fact in watch.facts
-        if isinstance(fact, e.StepCommitted)
-        for no in asked[fact.policy, fact.version, fact.accumulator]
-    ]
+    for _, fact in watch.facts:
+        if isinstance(fact, e.StepCommitted):
+            yield fact, asked[fact.policy, fact.version, fact.accumulator]
+
+
+def rows_are_within_their_bound(watch: Watch) -> Iterator[str]:
+    """Nothing older than a policy's bound is trained, but where it trains what it admitted, however old it grew."""
+    spec, made = watch.cluster.driver.core.plan.spec, _first_makers(watch)
+    cut = {
+        (order.ref.policy, order.ref.no): order.samples
+        for numbered in watch.commands.values()
+        if isinstance(order := numbered.command, c.CutMicroBatch)
+    }
+    for fact, numbers in _steps(watch):
+        rule = spec.lag_policy_of(fact.policy)
+        for row in (row for no in numbers for row in cut[fact.policy, no]):
+            first = made.get(
+                (row.draw, row.member, row.attempt, row.role, row.turn), fact.version
+            )  # of no told row: others say so
+            lag = fact.version - 1 - first
+            if lag > rule.bound and rule.at_cut != "train":
+                yield f"version {fact.version} of {fact.policy} learned from draw {row.draw}, {lag} versions old"
+
+
+def _first_makers(watch: Watch) -> dict[RowId, int]:
+    """Return which version made the first token of each row that was told."""
+    found: dict[RowId, int] = {}
+    policy_of = watch.cluster.driver.core.plan.policy_of
+    for _, fact, outcome in watch.settled():
+        order = watch.commands[fact.command_no].command
+        assert isinstance(order, c.PlayGroups)
+        for row in outcome.samples:
+            key = fact.draw, outcome.member, outcome.attempt, row.role, row.turn
+            found[key] = min(row.segments[::2], default=order.pins[policy_of[row.role]].version)
+    return found
 
 
 def commands_are_carried_out_or_void(watch: Watch) -> Iterator[str]:
@@ -322,6 +356,7 @@ LAWS: tuple[Callable[[Watch], Iterator[str]], ...] = (
     groups_settle_once,
     versions_are_allowed,
     rows_are_conserved,
+    rows_are_within_their_bound,
     micro_batches_are_trained_once,
     commands_are_carried_out_or_void,
     devices_have_one_lease,

@@ -213,7 +213,8 @@ class Machine(Strict):
     kinds: tuple[Kind, ...] = ()
     """Kinds of devices, each of the next ones in their order; those that are left over are as `engine` says."""
     scale: dict[Name, float] = {}
-    """Policy -> how many times as long everything of it takes; absent: once."""
+    """Policy -> how many times as long everything of it takes: prompts, tokens of its replies, loads, gradients, steps,
+    swaps. Absent: once. A reply of two takes two decoding steps per token, beside the others of its engine."""
     width: float = Field(default=1.0, gt=0.0)
     """Devices that one device of the run is made of: an engine takes as many times the requests at the same pace, a
     trainer takes as many times the tokens. Clusters that are cut into devices of other sizes stay comparable."""

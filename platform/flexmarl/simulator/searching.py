@@ -120,8 +120,9 @@ class Space:
             made = compose(self.scenario, candidate.preset, layered(candidate.changes, length))
         except SpecProblems:
             return None
-        oldest = max(made.spec.lag_policy_of(name).bound for name in made.spec.trainable_policies())
-        return made if oldest <= self.bound and devices(made.spec) == self.devices else None
+        rules = [made.spec.lag_policy_of(name) for name in made.spec.trainable_policies()]
+        bounded = all(own.bound <= self.bound and own.at_cut != "train" for own in rules)
+        return made if bounded and devices(made.spec) == self.devices else None
 
     def first(self) -> Iterator[Candidate]:
         """List the presets with devices split as their work is, and the one that is searched against as it is."""

@@ -34,6 +34,7 @@ class Turn:
     done: Callable[["Turn"], None]
     role: str = ""
     scale: float = 1.0
+    """How many times as long its prompt takes, and how many steps a token."""
     expected: float = 0.0
     """Tokens that were expected of it when an engine took it."""
     rank: float = 0.0

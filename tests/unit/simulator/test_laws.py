@@ -155,6 +155,16 @@ def turn_left_out(watch: Watch) -> None:
     watch.facts[at] = now, fact.model_copy(update={"episodes": (other, *fact.episodes[1:])})
 
 
+def made_long_before(watch: Watch) -> None:
+    """Let what the last step trained have been made by the first weights."""
+    for _, fact in watch.facts:
+        if isinstance(fact, e.GroupSettled):
+            order = watch.commands[fact.command_no]
+            pins = {name: pin.model_copy(update={"version": 0}) for name, pin in order.command.pins.items()}
+            older = order.command.model_copy(update={"pins": pins})
+            watch.commands[order.no] = type(order)(order.no, order.epoch, older)
+
+
 @pytest.mark.parametrize(
     ("tamper", "law"),
     [
@@ -162,6 +172,7 @@ def turn_left_out(watch: Watch) -> None:
         (group_forgotten, "rows_are_conserved"),
         (answered_by_the_future, "versions_are_allowed"),
         (cut_twice, "rows_are_conserved"),
+        (made_long_before, "rows_are_within_their_bound"),
         (stepped_twice, "micro_batches_are_trained_once"),
         (load_forgotten, "commands_are_carried_out_or_void"),
         (device_leased_twice, "devices_have_one_lease"),

@@ -12,7 +12,8 @@ class LagPolicy(Strict):
     """How old the weights may be that made a row, and what happens to work that would grow too old."""
 
     bound: int = Field(default=0, ge=0, le=64)
-    """Highest allowed own lag in versions; 0 is strictly on-policy on cohorts."""
+    """Highest allowed own lag in versions; 0 is strictly on-policy on cohorts. With `at_cut: train` it is what
+    admission allows."""
     at_admission: Literal["admit", "wait", "trained"] = "admit"
     """Next cohort: `admit` as soon as its steps to come fit the bound; `wait` until older groups settled as well; or
     until these are `trained` and what they taught is served. Surplus that plays on (`continue`) is a credit then: so
@@ -20,8 +21,9 @@ class LagPolicy(Strict):
     in_flight: Literal["finish", "continue", "resume", "restart_turn", "discard"] = "finish"
     """Running replies at an update: made to the end by the old weights; carried on by the new ones with the old
     attention cache (`continue`) or with a fresh one (`resume`); the turn or the whole group made anew."""
-    at_cut: Literal["wait", "drop", "refresh"] = "wait"
-    """Groups about to exceed the bound: waited for, or dropped at the cut, or dropped and played again."""
+    at_cut: Literal["wait", "drop", "refresh", "train"] = "wait"
+    """Groups about to exceed the bound: waited for, or dropped at the cut, or dropped and played again; or trained all
+    the same (`train`): the bound is one of admission then, and what lasts longer than others is as old as it is."""
 
 
 class Redundancy(Strict):

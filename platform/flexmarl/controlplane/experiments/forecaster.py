@@ -22,6 +22,10 @@ from flexmarl.simulator.profile import Profile
 LIMIT_S = 10.0
 ENOUGH_S = 3.0
 """No further simulation is begun after so long: a prediction of fewer is one too."""
+SPARE_S = 6.0
+"""No other split of the devices is simulated that would, as the simulations before it, last beyond this."""
+CAUTION = 1.5
+"""How many times as long as those before it one may take."""
 KEPT = 64
 """Answers that are remembered."""
 
@@ -107,8 +111,12 @@ def answer(line: Connection) -> None:
 
 
 def _predicted(spec: ExperimentSpec, profile: Profile) -> Prediction:
-    until = time.monotonic() + ENOUGH_S
-    return predict(spec, profile, lambda: time.monotonic() < until)
+    began = time.monotonic()
+
+    def took() -> float:
+        return time.monotonic() - began
+
+    return predict(spec, profile, lambda: took() < ENOUGH_S, lambda made: took() * (1.0 + CAUTION / made) < SPARE_S)
 
 
 def _slow(limit_s: float) -> PredictionSlow:

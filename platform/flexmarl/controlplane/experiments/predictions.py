@@ -14,6 +14,7 @@ from flexmarl.controlplane.inventory import queries as inventory
 from flexmarl.simulator.memory import DeviceMemory
 from flexmarl.simulator.predicting import Prediction, Range, causes, shown
 from flexmarl.simulator.profile import Profile
+from flexmarl.simulator.splitting import WORTH, SplitAdvice
 
 HOUR_S = 3600.0
 SEEN = 0.0005
@@ -46,6 +47,7 @@ def predict(spec: ExperimentSpec, project: str) -> Plan:
         "figures": list(shown(profile)),
         "steps": made.steps,
         "simulations": made.simulations,
+        "split": _split(made.split),
     }
     figures = {name: figure.model_dump(include=set(ENDS)) for name, figure in profile.figures.items()}
     return Plan.objects.create(project=project, prediction=body, figures=figures)
@@ -132,6 +134,18 @@ def _memory(memory: DeviceMemory, capacity: int) -> dict[str, Any] | None:
         "capacity": capacity or None,
         "fits": "yes" if capacity and total["high"] <= capacity else fits,
     }
+
+
+def _split(advice: SplitAdvice) -> dict[str, Any]:
+    better = advice.better
+    told = None if better is None else better.model_dump(mode="json") | {
+        "step_s": _ends(better.step_s), "gain": _ends(better.gain),
+    }  # fmt: skip
+    return {"devices": advice.devices, "looked_at": advice.looked_at, "least_gain": WORTH, "better": told}
+
+
+def _ends(values: Sequence[float]) -> dict[str, float]:
+    return {end: round(value, 6) for end, value in zip(ENDS, values, strict=True)}
 
 
 def _gib(count: float) -> str:

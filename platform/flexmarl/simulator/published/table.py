@@ -76,7 +76,9 @@ class Table(Strict):
     sought: bool = False
     """Nobody published its figures: they are gains that are sought, and more is as good."""
     scenario: dict[str, Any]
-    scenario_of: str = ""
+    over_presets: dict[str, Any] = {}
+    """What all rows set otherwise than their presets; laid over each of them."""
+    lies_over: str = ""
     """A table whose scenario lies under this one's, and whose parameters it takes over."""
     constants_of: str = ""
     """A table whose parameters this one takes over where it states none of the same name."""
@@ -123,12 +125,12 @@ def _with_constants(table: Table, read: dict[str, Table]) -> Table:
 
 
 def _over_another(table: Table, read: dict[str, Table]) -> Table:
-    if not table.scenario_of:
+    if not table.lies_over:
         return table
-    under = read[table.scenario_of]
-    taken = _taken_over(under, table.scenario_of)
-    scenario = layered(under.scenario, table.scenario)
-    return table.model_copy(update={"scenario": scenario, "parameters": taken | table.parameters})
+    under = read[table.lies_over]
+    taken = _taken_over(under, table.lies_over)
+    scenario, over = layered(under.scenario, table.scenario), layered(under.over_presets, table.over_presets)
+    return table.model_copy(update={"scenario": scenario, "over_presets": over, "parameters": taken | table.parameters})
 
 
 def _taken_over(other: Table, called: str) -> dict[str, Parameter]:
