@@ -3,8 +3,8 @@
 Candidates are settings that a user could give: a preset, and changes of mechanism slots, of their numbers, and of how a
 fixed number of devices is split. First come all presets, each with the devices split as its work is; then candidates by
 chance; then, for most of the trials, steps away from the best one, setting by setting: those that were never gone, then
-those that gained most wherever they were gone last. The best ones are played longer, under more seeds. Nothing is
-learned but which candidate was faster.
+those that gained most wherever they were gone last, and beside them two at a time by chance. The best ones are played
+longer, under more seeds. Nothing is learned but which candidate was faster.
 
 Invariants: equal budgets and seeds find equal settings; what rules refuse, what exceeds the lag bound, what holds more
 or fewer devices, and what trains shorter replies than it makes is no candidate, and neither is what trains less per
@@ -32,8 +32,8 @@ LEAST_RATIO = 0.98
 that is searched against."""
 DRAWN = 0.15
 """Part of the trials that are drawn by chance."""
-AT_ONCE = 6
-"""Steps that are tried before the next ones are chosen."""
+AT_ONCE, SINGLE = 6, 4
+"""Candidates that are tried before the next ones are chosen, and how many of these are a single step away."""
 
 Play = Callable[[list[Scenario]], list[Report | None]]
 """Simulates scenarios, in any order and at the same time; None for one that came to no end."""
@@ -94,7 +94,13 @@ class Step(NamedTuple):
 
     path: str
     called: str
+    value: Any
     candidate: Candidate
+
+    @property
+    def name(self) -> tuple[str, str]:
+        """Return what it is called wherever it is taken."""
+        return self.path, self.called
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +154,7 @@ class Space:
         own = found.candidate
         for axis in self.axes:
             for called, value in axis.near(found.scenario.spec).items():
-                yield Step(axis.path, called, Candidate(own.preset, {**own.chosen, axis.path: value}))
+                yield Step(axis.path, called, value, Candidate(own.preset, {**own.chosen, axis.path: value}))
 
     def _plain(self, preset: str) -> Scenario | None:
         try:
@@ -197,7 +203,7 @@ class _Hunt:
         self._least = 0.0
         """Tokens per step that a candidate trains at least."""
         self._gains: dict[tuple[str, str], float] = {}
-        """Path and name of a step -> what it gained last, as a share."""
+        """Name of a step -> what it gained last, as a share; 0 where it made no difference, and is not gone again."""
 
     def open(self) -> None:
         """Try the presets, and some candidates by chance."""
@@ -209,30 +215,43 @@ class _Hunt:
             number += len(keys)
 
     def climb(self) -> None:
-        """Go on from the best candidate to what is one step away and better; when nothing is, from the next best."""
+        """Go on from the best candidate to what is a step or two away and better; when nothing is, from the next."""
         done: set[int] = set()
         while self._left > 0 and (fresh := [one for one in self.found if id(one) not in done]):
             leader = fresh[0]
-            steps = self._chosen(leader)
-            if not steps:
+            near = [step for step in self._within.near(leader) if self._gains.get(step.name) != 0.0]
+            steps = self._single(near)
+            pairs = self._pairs(leader, near, min(AT_ONCE, self._left) - len(steps))
+            if not steps and not pairs:
                 done.add(id(leader))
                 continue
-            times = {id(one.candidate): one.step_s for one in self._try([step.candidate for step in steps])}
+            times = {id(one.candidate): one.step_s for one in self._try([one.candidate for one in steps] + pairs)}
             for step in steps:
-                self._gains[step.path, step.called] = 1.0 - times.get(id(step.candidate), inf) / leader.step_s
+                self._gains[step.name] = 1.0 - times.get(id(step.candidate), inf) / leader.step_s
 
-    def _chosen(self, leader: Found) -> list[Step]:
-        """Return the next steps away from a candidate: those that were never gone, then those that gained most."""
-        near = list(self._within.near(leader))
+    def _single(self, near: list[Step]) -> list[Step]:
+        """Return the next steps: those that were never gone, then those that gained most when they were gone last."""
         order = {id(step): chance.mixed(self._key, len(self._tried) * 1000 + n) for n, step in enumerate(near)}
-        near.sort(key=lambda step: (-self._gains.get((step.path, step.called), inf), order[id(step)]))
+        near = sorted(near, key=lambda step: (-self._gains.get(step.name, inf), order[id(step)]))
         kept, paths = list[Step](), list[str]()
         for step in near:
-            if len(kept) == min(AT_ONCE, self._left):
+            if len(kept) == min(SINGLE, self._left):
                 break
-            if paths.count(step.path) < AT_ONCE // 2 and self._is_new(step.candidate):  # never all along one path
+            if paths.count(step.name[0]) < SINGLE // 2 and self._is_new(step.candidate):  # never all along one path
                 kept.append(step)
-                paths.append(step.path)
+                paths.append(step.name[0])
+        return kept
+
+    def _pairs(self, leader: Found, near: list[Step], wanted: int) -> list[Candidate]:
+        """Return candidates that are two steps away, by chance: what only gains together is not found step by step."""
+        kept, key = list[Candidate](), chance.mixed(self._key, len(self._tried))
+        for number in range(4 * wanted if near else 0):
+            if len(kept) == wanted:
+                break
+            first, second = (near[chance.mixed(key, 2 * number + n) % len(near)] for n in (0, 1))
+            both = Candidate(leader.candidate.preset, {**first.candidate.chosen, second.path: second.value})
+            if first.path != second.path and self._is_new(both):
+                kept.append(both)
         return kept
 
     def _is_new(self, candidate: Candidate) -> bool:
@@ -259,7 +278,10 @@ class _Hunt:
         tried = [one for one in tried if _trains_as_much(one.reports, self._least)]
         for one in tried:
             self._tell(numbers[id(one.candidate)], one)
-        self.found = sorted([*self.found, *tried], key=lambda one: one.step_s)
+        by_time = {
+            one.step_s: one for one in reversed([*self.found, *tried])
+        }  # who takes exactly as long does the same
+        self.found = sorted(by_time.values(), key=lambda one: one.step_s)
         return tried
 
 

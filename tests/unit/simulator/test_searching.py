@@ -60,16 +60,31 @@ def pretend(scenarios):
     return [SimpleNamespace(step_s=planted(one.spec), tokens=1, length_ratio=1.0) for one in scenarios]
 
 
+def planted_pair(spec) -> float:
+    """Return seconds that get fewer only where two settings change at once."""
+    both = spec.mechanisms.router == "length_aware", spec.mechanisms.publication.type == "wavefront"
+    return 20.0 - 10.0 * all(both) + 5.0 * (any(both) and not all(both)) + len(spec.model_dump_json()) * 1e-6
+
+
 def test_an_optimum_that_was_planted_is_found_again_and_again():
     within = space(DOCUMENT | {"spec": DOCUMENT["spec"] | {"resources": {"rollout_devices": 8, "training_devices": 4}}},
                    "flexmarl", ["flexmarl"], 0)  # fmt: skip
-    found, again = (search(within, 80, 5, pretend)[0] for _ in range(2))
+    found, again = (search(within, 90, 5, pretend)[0] for _ in range(2))
     assert found.candidate == again.candidate
     assert planted(within.made(Candidate("flexmarl")).spec) > 20.0
     assert found.step_s < 10.5
     spec = found.scenario.spec
     assert (spec.resources.rollout_devices, spec.policies["worker"].devices.most) == (7, 4)
     assert spec.mechanisms.publication.type == "wavefront"
+
+
+def test_two_settings_that_gain_only_together_are_found():
+    within = space(DOCUMENT, "flexmarl", ["flexmarl"], 0)
+
+    def paired(scenarios):
+        return [SimpleNamespace(step_s=planted_pair(one.spec), tokens=1, length_ratio=1.0) for one in scenarios]
+
+    assert search(within, 90, 1, paired)[0].step_s < 11.0
 
 
 def test_every_trial_is_told_of_and_none_is_tried_twice():
