@@ -81,7 +81,7 @@ def close_cohort(ctx: Context, cohort: Cohort) -> None:
         if following.open:
             following.idle_since = ctx.now
         begin_training(ctx, following)
-        if following.settled_at is not None:
+        if following.settled_at is not None and beyond(ctx, following):
             pass_on(ctx, following, _next_for(ctx))
         cut_ready(ctx, following)
 

@@ -4,7 +4,8 @@ Invariants: a row is cut once; a micro-batch holds whole groups of one optimizer
 the oldest cohort is cut, so the weights its rows are trained on are known. While it plays, every full slice is cut at
 once (streaming protocols) or nothing is (`batch`); when it is settled the rest is cut. Where surplus goes on into the
 next step, no more is cut before that than a step needs. Ordered runs slice by draw number and cut slices in that order,
-so that sums are always taken in the same order. Rows of a policy that has stepped by its own clock are overtaken: dropped, counted, recorded.
+so that sums are always taken in the same order. Rows of a policy that has stepped by its own clock are overtaken:
+dropped, counted, recorded.
 """
 
 from flexmarl.contracts.commands import CutMicroBatch

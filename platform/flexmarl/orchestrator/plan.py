@@ -63,6 +63,8 @@ class Plan:
     """There is a choice of trainer devices, or too few places on them: what is bound where is decided as it goes."""
     colocated: bool
     """Trainers share the devices of engines, in turns."""
+    own_trainers: int
+    """Trainers with devices of their own: all of them, or the last ones of a colocated run."""
     sampler: TaskSampler
     rewards: RowRewards
     """What rows earned, before they are compared."""
@@ -124,6 +126,7 @@ def make_plan(spec: ExperimentSpec, opening: frozenset[str] | None = None) -> Pl
         places=_places(spec),
         allocates=_allocates(spec),
         colocated=spec.mechanisms.allocation.type == "colocated",
+        own_trainers=spec.own_trainers,
         sampler=TASK_SAMPLERS.get(sampling.task_sampler),
         rewards=answer_rewards if sampling.branches else row_rewards,
         estimator=ADVANTAGES.get(algorithm.advantage.type),

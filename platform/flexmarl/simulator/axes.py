@@ -73,9 +73,8 @@ def laid(path: str, value: Any) -> dict[str, Any]:
 
 
 def devices(spec: ExperimentSpec) -> int:
-    """Count the devices that a run holds: with `colocated` trainers have none of their own."""
-    own = spec.resources
-    return own.rollout_devices + (0 if spec.mechanisms.allocation.type == "colocated" else own.training_devices)
+    """Count the devices that a run holds: trainers that share those of engines have none of their own."""
+    return spec.resources.rollout_devices + spec.own_trainers
 
 
 def by_work(training: int, learns: Mapping[str, float]) -> dict[str, int]:

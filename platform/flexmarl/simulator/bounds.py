@@ -95,8 +95,7 @@ def least(scenario: Scenario) -> Bound:
     alone = [seconds for name, seconds in mean.items() if name.startswith("policy ")]
     engines, trainers, quiet = max(mean["replies"], mean["prompts"]), mean["gradients"], mean["quiet"]
     resources = spec.resources
-    colocated = spec.mechanisms.allocation.type == "colocated"
-    devices = resources.rollout_devices + (0 if colocated else resources.training_devices)
+    devices = resources.rollout_devices + spec.own_trainers
     splits = (max(engines / part + quiet, trainers / (devices - part)) for part in range(1, devices))
     shared = (engines + trainers) / devices
     return Bound(

@@ -156,7 +156,7 @@ def predict(
 
     seconds = over(_whole(spec, report) for report in made)
     devices = _devices(spec, likely[0])
-    held = len(devices) - (spec.resources.training_devices if spec.mechanisms.allocation.type == "colocated" else 0)
+    held = len(devices) - spec.resources.training_devices + spec.own_trainers
     sizes = memory.parameters_of(spec, profile.parameters)
     holds = {"engine": memory.engine, "trainer": memory.trainer}
     return Prediction(

@@ -263,9 +263,7 @@ class Scenario(Strict):
     @property
     def devices(self) -> int:
         """Count the devices: those of engines, spares, those of trainers that share none."""
-        shared = self.spec.mechanisms.allocation.type == "colocated"
-        trainers = 0 if shared else self.spec.resources.training_devices
-        return self.spec.resources.rollout_devices + self.faults.spares + trainers
+        return self.spec.resources.rollout_devices + self.faults.spares + self.spec.own_trainers
 
     @model_validator(mode="after")
     def _faults_meet_devices(self) -> "Scenario":

@@ -113,9 +113,13 @@ class Allocation(Strict):
     end. `colocated`: trainers have no devices of their own but share those of the engines in turns: while an episode
     plays the engines are awake, then they sleep and what is ready is trained, on demand as above, and then they wake to
     what was published."""
+    own_devices: int = Field(default=0, ge=0, le=64)
+    """With `colocated`: so many of the trainers, the last ones, have devices of their own and train at any time, while
+    episodes play too; the others share engines' devices in turns, when something waits that has no place on those."""
     homes: dict[Name, tuple[int, ...]] = {}
-    """With `static`: policy -> which of the run's trainer devices it is trained on, counted from 0. One that is not
-    named gets the device with the fewest policies. One whose device is lost waits for the next."""
+    """With `static` and `colocated`: policy -> which of the run's trainers it is trained on, counted from 0; those that
+    share devices come first. One that is not named gets the device with the fewest policies, and with `colocated` any
+    that is free. One whose device is lost waits for the next."""
     keep_warm_s: float | None = Field(default=None, ge=0.0, le=86_400.0)
     """How long a policy that has nothing to do keeps its devices although another waits for them; null: as long as a
     swap of policies takes, as it was measured, and no longer than until all its rows of a step are trained."""

@@ -27,7 +27,7 @@ def predict(spec: ExperimentSpec, project: str) -> Plan:
     profile, found = known(spec), inventory.devices()
     made = FORECASTER.predict(spec, profile)
     pools = {"engine": spec.resources.rollout_pool, "trainer": spec.resources.training_pool}
-    if spec.mechanisms.allocation.type == "colocated":
+    if not spec.own_trainers:
         pools["trainer"] = pools["engine"]
     rooms = {use: room(found, pool) for use, pool in pools.items()}
     body = {
@@ -108,8 +108,7 @@ def cost(spec: ExperimentSpec, made: Prediction, pools: Mapping[str, str]) -> di
     if not set(pools.values()) <= set(prices):
         return None
     per_hour = spec.resources.rollout_devices * prices[pools["engine"]]
-    if spec.mechanisms.allocation.type != "colocated":
-        per_hour += spec.resources.training_devices * prices[pools["trainer"]]
+    per_hour += spec.own_trainers * prices[pools["trainer"]]
     return {end: round(value * per_hour, 4) for end, value in _range(made.seconds, HOUR_S).items()}
 
 
