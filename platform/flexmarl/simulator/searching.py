@@ -32,6 +32,8 @@ LEAST_RATIO = 0.98
 that is searched against."""
 DRAWN = 0.15
 """Part of the trials that are drawn by chance."""
+TRIAL = 2
+"""Steps of a trial, or one more than the lag bound."""
 AT_ONCE, SINGLE = 6, 4
 """Candidates that are tried before the next ones are chosen, and how many of these are a single step away."""
 
@@ -49,7 +51,7 @@ class Length(NamedTuple):
     candidates: int
 
 
-LENGTHS = (Length(2, 2, 6), Length(4, 3, 3))
+LENGTHS = (Length(2, 2, 5), Length(4, 3, 2))
 """Of those that are left after the trials, which are short and under the first seed."""
 SEEDS = range(LENGTHS[-1].seeds)
 UNSEEN = range(100, 103)
@@ -121,7 +123,7 @@ class Space:
 
         The steps that begin before the first weights are too old for the next rows warm it up; a trial is as many more.
         """
-        length = {"steps": steps or 1 + self.bound, "warm_up": 1 + self.bound, "seed": seed}
+        length = {"steps": steps or max(TRIAL, 1 + self.bound), "warm_up": 1 + self.bound, "seed": seed}
         try:
             made = compose(self.scenario, candidate.preset, layered(candidate.changes, length))
         except SpecProblems:
@@ -154,7 +156,8 @@ class Space:
         own = found.candidate
         for axis in self.axes:
             for called, value in axis.near(found.scenario.spec).items():
-                yield Step(axis.path, called, value, Candidate(own.preset, {**own.chosen, axis.path: value}))
+                kept = {path: other for path, other in own.chosen.items() if not path.startswith(f"{axis.path}.")}
+                yield Step(axis.path, called, value, Candidate(own.preset, {**kept, axis.path: value}))
 
     def _plain(self, preset: str) -> Scenario | None:
         try:
@@ -175,7 +178,7 @@ def space(document: Mapping[str, Any], over: str, presets: Iterable[str], bound:
 
 
 def search(within: Space, trials: int, seed: int, play: Play, tell: Tell = lambda number, found: None) -> list[Found]:
-    """Return the best candidates of so many trials, the best one first."""
+    """Return the best candidates of so many trials, the best one first. All were played under the same seeds."""
     hunt = _Hunt(within, trials, chance.mixed(0, seed), play, tell)
     hunt.open()
     hunt.climb()

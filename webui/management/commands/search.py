@@ -51,6 +51,7 @@ class Command(BaseCommand):
         except SpecProblems as refused:
             raise CommandError("\n".join(f"{p.pointer}: {p.detail} {p.hint}" for p in refused.problems)) from refused
         trials: list[tuple[int, Found]] = []
+        known: dict[str, Report | None] = {}
 
         def tell(number: int, one: Found) -> None:
             trials.append((number, one))
@@ -60,7 +61,10 @@ class Command(BaseCommand):
         with ProcessPoolExecutor(options["processes"]) as pool:
 
             def play(scenarios: list[Scenario]) -> list[Report | None]:
-                return list(pool.map(_played, scenarios))
+                named = {one.model_dump_json(): one for one in scenarios}
+                fresh = {name: one for name, one in named.items() if name not in known}
+                known.update(zip(fresh, pool.map(_played, fresh.values()), strict=True))
+                return [known[name] for name in named]
 
             found = search(within, options["trials"], options["seed"], play, tell)
             if not found:
