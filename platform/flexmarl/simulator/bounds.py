@@ -198,7 +198,8 @@ class _Work:
         times = [model.times(name) for name in strict if name in opening]
         if spec.batch.min_rows > 1 or not times:  # a step may be put off, or is waited for by nobody
             return 0.0
-        return model.trainer.micro_batch + (model.trainer.step + model.engine.load) * max(times)
+        trainer = model.trainer
+        return trainer.micro_batch + (trainer.step * trainer.times + model.engine.load) * max(times)
 
     def _spans(self) -> float:
         """Return the steps that an episode may last: until the step that its oldest rows may just be trained in."""
@@ -214,11 +215,12 @@ class _Work:
         rows = sum(path.rows.get(name, 0) for path in paths)
         tokens = sum(path.tokens.get(name, 0) for path in paths)
         learnt = (own.row * rows + own.token * tokens) * self._model.times(name) / self._model.width
-        return own.micro_batch + learnt if rows else 0.0
+        return own.micro_batch + learnt * own.times if rows else 0.0
 
     def _step_s(self, name: str) -> float:
         """Return what a policy's optimizer step takes, nothing where it may be put off."""
-        return self._model.trainer.step * self._model.times(name) if self._spec.batch.min_rows == 1 else 0.0
+        own = self._model.trainer
+        return own.step * own.times * self._model.times(name) if self._spec.batch.min_rows == 1 else 0.0
 
     def _cycle(self, name: str, groups: list[list[_Path]], seconds: float, ranks: int) -> float:
         """Return what follows a policy's weights until its next step may be taken, and that step's load."""

@@ -21,6 +21,7 @@ from flexmarl.simulator.library import load_workloads
 from flexmarl.simulator.published import load_tables
 from flexmarl.simulator.published.reproducing import placed
 from flexmarl.simulator.searching import SEEDS, UNSEEN, Found, Pair, against, search, space
+from webui.management.asked import check_writable
 
 
 class Command(BaseCommand):
@@ -43,8 +44,11 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Search, and show the best settings beside the preset and the bound."""
-        if min(options["trials"], options["processes"]) < 1 or not 0 <= options["bound"] <= 64:
-            raise CommandError("--trials and --processes are whole numbers from 1, --bound one from 0 to 64.")
+        if min(options["trials"], options["processes"]) < 1 or not 0 <= options["bound"] <= 64 or options["seed"] < 0:
+            raise CommandError(
+                "--trials and --processes are whole numbers from 1, --bound one from 0 to 64, --seed one from 0."
+            )
+        check_writable(options, "json")
         document = _document(options["workload"])
         try:
             within = space(document, options["over"], load_presets(), options["bound"])
@@ -61,10 +65,10 @@ class Command(BaseCommand):
         with ProcessPoolExecutor(options["processes"]) as pool:
 
             def play(scenarios: list[Scenario]) -> list[Report | None]:
-                named = {one.model_dump_json(): one for one in scenarios}
-                fresh = {name: one for name, one in named.items() if name not in known}
+                names = [one.model_dump_json() for one in scenarios]
+                fresh = {name: one for name, one in zip(names, scenarios, strict=True) if name not in known}
                 known.update(zip(fresh, pool.map(_played, fresh.values()), strict=True))
-                return [known[name] for name in named]
+                return [known[name] for name in names]
 
             found = search(within, options["trials"], options["seed"], play, tell)
             if not found:
