@@ -19,8 +19,6 @@ LAYOUT = "layout"
 _STRIDE = 2.0
 """A number's neighbours are so many times less and more."""
 
-_MOVERS = ("static", *({"type": "demand", "delta": a, "hold_s": b} for a, b in ((2.0, 2.0), (5.0, 5.0), (10.0, 5.0))))
-"""Numbers that gain only together."""
 _EXTRA = {"type": "extra_groups", "surplus": "join"}
 
 
@@ -47,7 +45,7 @@ def axes(spec: ExperimentSpec, total: int, learns: Mapping[str, float], bound: i
         _amount("batch.rollout_groups", (1, 4), 1, tasks),
         _amount("mechanisms.parallel.episodes", (64, 128, 256, 512, None), 1, 65_536, unlimited=episodes),
         _choice("mechanisms.parallel.members", (None, max(1, batch.episodes_per_task // 2))),
-        _choice("mechanisms.mover", _MOVERS),
+        _choice("mechanisms.mover.type", ("static", "demand")),
         _amount("mechanisms.mover.delta", (1.0, 2.0, 5.0, 10.0), 0.1, 1000.0),
         _amount("mechanisms.mover.hold_s", (2.0, 5.0, 15.0), 0.5, 600.0),
         _choice("mechanisms.router", ("least_loaded", "length_aware", "version_aware")),

@@ -32,8 +32,6 @@ LEAST_RATIO = 0.98
 that is searched against."""
 DRAWN = 0.15
 """Part of the trials that are drawn by chance."""
-TRIAL = 2
-"""Steps of a trial, or one more than the lag bound."""
 AT_ONCE, SINGLE = 6, 4
 """Candidates that are tried before the next ones are chosen, and how many of these are a single step away."""
 
@@ -51,7 +49,7 @@ class Length(NamedTuple):
     candidates: int
 
 
-LENGTHS = (Length(2, 2, 5), Length(4, 3, 2))
+LENGTHS = (Length(2, 2, 6), Length(4, 3, 3))
 """Of those that are left after the trials, which are short and under the first seed."""
 SEEDS = range(LENGTHS[-1].seeds)
 UNSEEN = range(100, 103)
@@ -123,7 +121,7 @@ class Space:
 
         The steps that begin before the first weights are too old for the next rows warm it up; a trial is as many more.
         """
-        length = {"steps": steps or max(TRIAL, 1 + self.bound), "warm_up": 1 + self.bound, "seed": seed}
+        length = {"steps": steps or 1 + self.bound, "warm_up": 1 + self.bound, "seed": seed}
         try:
             made = compose(self.scenario, candidate.preset, layered(candidate.changes, length))
         except SpecProblems:
@@ -156,8 +154,7 @@ class Space:
         own = found.candidate
         for axis in self.axes:
             for called, value in axis.near(found.scenario.spec).items():
-                kept = {path: other for path, other in own.chosen.items() if not path.startswith(f"{axis.path}.")}
-                yield Step(axis.path, called, value, Candidate(own.preset, {**kept, axis.path: value}))
+                yield Step(axis.path, called, value, Candidate(own.preset, {**own.chosen, axis.path: value}))
 
     def _plain(self, preset: str) -> Scenario | None:
         try:
