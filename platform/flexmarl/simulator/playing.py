@@ -313,6 +313,7 @@ class Playing:
             del self._groups[group.no]
 
     def _cancel_rest(self, group: Group) -> None:
+        group.over = True  # places that come free are for others
         for episode in list(group.playing):
             self._abandon(episode)
         reason = f"rollout: {group.order.enough} members of its group had finished"
