@@ -83,6 +83,12 @@ class Engine:
         self._batch.advance(self._clock.now)
         return self._batch.made(turn) if turn.phase == "reply" else turn.made
 
+    def cached(self) -> int:
+        """Return the tokens of the prompts and replies that have a slot."""
+        self._batch.advance(self._clock.now)
+        prompts = sum(turn.prompt + turn.made for turn in self._prompts.values())
+        return round(prompts + sum(turn.prompt + self._batch.made(turn) for turn in self._batch.turns()))
+
     @property
     def pace(self) -> float:
         """Return how many times as long everything takes here."""

@@ -34,6 +34,8 @@ class Turn:
     done: Callable[["Turn"], None]
     role: str = ""
     scale: float = 1.0
+    to: int = 0
+    """Lease of the engine that is to answer it, as long as that holds its weights; 0: any."""
     expected: float = 0.0
     """Tokens that were expected of it when an engine took it."""
     rank: float = 0.0
