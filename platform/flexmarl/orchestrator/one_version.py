@@ -27,8 +27,9 @@ def drive_one_version(ctx: Context) -> None:
     """Give groups to engines that are free, and let each engine hold what it plays or, if nothing, the newest."""
     given = _given(ctx)
     working = ctx.state.at_work(DeviceUse.ENGINE)
-    for lease in ctx.state.of_use(DeviceUse.ENGINE):
-        lease.plays = [draw for draw in lease.plays if draw in given]
+    at_work = {lease.lease_id for lease in working}
+    for lease in ctx.state.leases.values():
+        lease.plays = [draw for draw in lease.plays if draw in given] if lease.lease_id in at_work else []
     _adopt(ctx, working, given)
     repack_engines(ctx, working)
     newest = {name: policy.pin for name, policy in ctx.state.policies.items() if policy.version is not None}

@@ -160,6 +160,21 @@ def _last_makers(watch: Watch) -> dict[tuple[int, int, int, bool, str, int], set
     return found
 
 
+def engines_hold_one_version(watch: Watch) -> Iterator[str]:
+    """Engines that serve one version at a time have forgotten an older one before they hold a newer one."""
+    if not watch.cluster.driver.core.plan.one_version:
+        return
+    held: dict[tuple[int, str, str], int] = {}
+    for now, fact in watch.facts:
+        if isinstance(fact, e.PolicyUnloaded):
+            held.pop((fact.lease_id, fact.incarnation, fact.policy), None)
+        elif isinstance(fact, e.WeightsServed):
+            key = fact.lease_id, fact.incarnation, fact.policy
+            if held.setdefault(key, fact.version) != fact.version:
+                which = f"versions {held[key]} and {fact.version} of {fact.policy}"
+                yield f"engine {fact.lease_id} holds {which} at {now:.3f} s"
+
+
 def rows_are_conserved(watch: Watch) -> Iterator[str]:
     """A row is cut once at most; it is trained, on its way, or recorded: of an evaluation, or with a cause."""
     state = watch.cluster.driver.core.state
@@ -321,6 +336,7 @@ LAWS: tuple[Callable[[Watch], Iterator[str]], ...] = (
     answered_turns_are_told_once,
     groups_settle_once,
     versions_are_allowed,
+    engines_hold_one_version,
     rows_are_conserved,
     micro_batches_are_trained_once,
     commands_are_carried_out_or_void,

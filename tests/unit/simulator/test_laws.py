@@ -155,6 +155,10 @@ def turn_left_out(watch: Watch) -> None:
     watch.facts[at] = now, fact.model_copy(update={"episodes": (other, *fact.episodes[1:])})
 
 
+def kept_beside_newer(watch: Watch) -> None:
+    watch.facts.remove(next((now, fact) for now, fact in watch.facts if isinstance(fact, e.PolicyUnloaded)))
+
+
 @pytest.mark.parametrize(
     ("tamper", "law"),
     [
@@ -168,11 +172,13 @@ def turn_left_out(watch: Watch) -> None:
         (worked_for_nobody, "device_time_adds_up"),
         (tokens_from_nowhere, "tokens_are_conserved"),
         (turn_left_out, "answered_turns_are_told_once"),
+        (kept_beside_newer, "engines_hold_one_version"),
     ],
 )
 def test_what_breaks_a_law_is_found(tamper: Callable[[Watch], None], law: str):
     changes = {"steps": 2, "warm_up": 0, "spec": {"batch": BATCH}}
-    watch = played(compose("long_tail", "flexmarl", changes), 2)
+    preset = "laminar" if tamper is kept_beside_newer else "flexmarl"
+    watch = played(compose("long_tail", preset, changes), 2)
     assert not broken(watch)
     tamper(watch)
     assert law in [one.law for one in broken(watch)]
