@@ -29,7 +29,7 @@ class Here:
     """Predicts in this process."""
 
     def predict(self, spec, profile):
-        return predict(spec, profile, lambda: False)
+        return predict(spec, profile, lambda: False, lambda made: False)
 
 
 @pytest.fixture

@@ -95,7 +95,7 @@ def _lag(one: dict[str, Any], agent: dict[str, Any] | None) -> dict[str, Any]:
         "agent": agent,
         "last": last,
         "drawn": spark([0.0, *values]) if len(values) > 1 and max(values) > 0 else None,
-        "beyond": worst > one["bound"],
+        "beyond": worst > one["bound"] and one["at_cut"] != "train",
         "gone": sum(row["rows"] for row in one["dropped"]),
         "causes": [(DROP_CAUSES.get(row["cause"], row["cause"]), row["rows"]) for row in one["dropped"]],
     }

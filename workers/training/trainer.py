@@ -184,6 +184,7 @@ class Trainer:
         """Keep nothing on the device; policies that lie suspended elsewhere stay so."""
         for policy in (left := [policy for policy, held in self._held.items() if held.learner is not None]):
             self.let_go(policy)
+        self.gangs.rest()
         self._suspension.vacate(asked.order)
         self._references.clear()
         give_back(self._making.device)

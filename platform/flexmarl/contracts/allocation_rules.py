@@ -16,6 +16,7 @@ def allocation_rules(spec: ExperimentSpec) -> Iterator[Problem]:
     yield from _gangs(spec)
     wrong = list(_homes(spec))
     yield from wrong
+    yield from _of_their_own(spec)
     if spec.mechanisms.allocation.type == "static":
         yield from _fixed_sizes(spec)
         if not wrong:
@@ -30,11 +31,11 @@ def _homes(spec: ExperimentSpec) -> Iterator[Problem]:
     allocation, devices = spec.mechanisms.allocation, spec.resources.training_devices
     for name, places in allocation.homes.items():
         where = f"/mechanisms/allocation/homes/{name}"
-        if allocation.type != "static":
+        if allocation.type == "agent_centric":
             yield Problem(
                 pointer=where,
                 code="not_read",
-                detail="Devices on demand are chosen as it goes; only static ones are chosen before.",
+                detail="Devices on demand are chosen as it goes; only static and colocated ones are chosen before.",
                 hint="Leave homes out, or set type: static.",
             )
         elif name not in spec.trainable_policies():
@@ -53,6 +54,62 @@ def _homes(spec: ExperimentSpec) -> Iterator[Problem]:
                 "named once.",
                 hint=f"Set {list(range(count))}.",
             )
+
+
+def _of_their_own(spec: ExperimentSpec) -> Iterator[Problem]:
+    """Trainers with devices of their own beside those that share: fewer than all, and something needs the others."""
+    allocation, resources = spec.mechanisms.allocation, spec.resources
+    own, where = allocation.own_devices, "/mechanisms/allocation/own_devices"
+    if allocation.type != "colocated":
+        if own:
+            yield Problem(
+                pointer=where,
+                code="not_read",
+                detail=f"With {allocation.type} every trainer has a device of its own.",
+                hint="Set 0, or type: colocated.",
+            )
+        return
+    for name in allocation.homes:
+        if name in spec.policies and spec.policies[name].devices.most > spec.policies[name].devices.least:
+            yield Problem(
+                pointer=f"/policies/{name}/devices/most",
+                code="not_read",
+                detail=f"{name} has chosen devices and never takes more than its least.",
+                hint=f"Set {spec.policies[name].devices.least}, or leave {name} out of homes.",
+            )
+    if own >= resources.training_devices:
+        yield Problem(
+            pointer=where,
+            code="too_many_devices",
+            detail=f"Of {resources.training_devices} trainers, {own} have devices of their own, and none shares one.",
+            hint=f"Set {resources.training_devices - 1}, or type: agent_centric.",
+        )
+
+
+def allocation_warnings(spec: ExperimentSpec) -> Iterator[Problem]:
+    """Tell of trainers that share devices and are never given anything."""
+    own = spec.mechanisms.allocation.own_devices
+    if own and spec.mechanisms.allocation.type == "colocated" and not _shared_are_needed(spec):
+        yield Problem(
+            pointer="/mechanisms/allocation/own_devices",
+            code="never_used",
+            detail=f"{own} with devices of their own have places for all policies that are trained, so none of these "
+            "ever goes where engines are.",
+            hint="Set trainer_policies: 1 in /resources, or name policies for the trainers from 0 on in homes.",
+        )
+
+
+def _shared_are_needed(spec: ExperimentSpec) -> bool:
+    """Tell whether a policy may wait for a device that engines share."""
+    allocation, resources = spec.mechanisms.allocation, spec.resources
+    shared = resources.training_devices - allocation.own_devices
+    trained = spec.trainable_policies()
+    if any(place < shared for name in trained for place in allocation.homes.get(name, ())):
+        return True
+    if any(spec.policies[name].devices.most > 1 for name in trained):
+        return True
+    places = resources.trainer_policies
+    return places is not None and places * allocation.own_devices < len(trained)
 
 
 def _fits(places: tuple[int, ...], count: int, devices: int) -> bool:
@@ -143,14 +200,15 @@ def _colocated_places(spec: ExperimentSpec) -> Iterator[Problem]:
 def _colocated(spec: ExperimentSpec) -> Iterator[Problem]:
     """What cannot be where engines and trainers have the same devices in turns."""
     resources, mechanisms = spec.resources, spec.mechanisms
-    if resources.training_devices > resources.rollout_devices:
+    own = mechanisms.allocation.own_devices
+    if resources.training_devices - own > resources.rollout_devices:
         yield Problem(
             pointer="/resources/training_devices",
             code="too_many_devices",
             detail=f"Colocated trainers share the devices of engines, of which there are {resources.rollout_devices}.",
-            hint=f"Set {resources.rollout_devices}, or more rollout_devices.",
+            hint=f"Set {resources.rollout_devices + own}, or more rollout_devices.",
         )
-    if resources.training_pool != resources.rollout_pool:
+    if resources.training_pool != resources.rollout_pool and not own:
         yield Problem(
             pointer="/resources/training_pool",
             code="not_read",
@@ -179,14 +237,6 @@ def _colocated(spec: ExperimentSpec) -> Iterator[Problem]:
             detail="Colocated devices train when nothing plays, so no policy can step ahead of its cohort.",
             hint="Set false, or type: agent_centric in /mechanisms/allocation.",
         )
-    for name, policy in spec.policies.items():
-        if policy.devices.most > 1:
-            yield Problem(
-                pointer=f"/policies/{name}/devices",
-                code="not_with_colocated",
-                detail=f"The further ranks of {name} would keep memory on devices that engines are to have.",
-                hint="Set 1, or type: agent_centric in /mechanisms/allocation.",
-            )
 
 
 def _gangs(spec: ExperimentSpec) -> Iterator[Problem]:

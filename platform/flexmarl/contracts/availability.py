@@ -71,7 +71,7 @@ SLOTS: dict[str, Slot] = {
     "/sampling/replay": Slot(("none",), ("inject", "archive")),
     "/mechanisms/lag_policy/at_admission": Slot(("admit", "wait", "trained"), ()),
     "/mechanisms/lag_policy/in_flight": Slot(("finish", "continue", "resume", "restart_turn", "discard"), ()),
-    "/mechanisms/lag_policy/at_cut": Slot(("wait", "drop", "refresh"), ()),
+    "/mechanisms/lag_policy/at_cut": Slot(("wait", "drop", "refresh", "train"), ()),
     "/mechanisms/redundancy/type": Slot(("none", "extra_groups", "extra_members", "extra_environments"), ()),
     "/mechanisms/redundancy/surplus": Slot(("join", "keep", "continue", "cancel", "defer"), ()),
     "/mechanisms/durability/type": Slot(("every_step", "every_k", "async"), ()),

@@ -59,7 +59,7 @@ def _policy(spec: ExperimentSpec, name: str) -> Iterator[Problem]:
         yield Problem(
             pointer=f"{where}/at_cut",
             code="needs_bound",
-            detail=f"At bound 0 no row of {name} is ever older than its step, so there is nothing to {lag.at_cut}.",
+            detail=f"At bound 0 no row of {name} is ever older than its step, so {lag.at_cut} would mean nothing.",
             hint="Set wait, or bound: 1.",
         )
 
@@ -74,7 +74,8 @@ def _correction(spec: ExperimentSpec) -> Iterator[Problem]:
             hint="Set none, or loss: {type: policy_gradient}.",
         )
     oldest = max((spec.lag_policy_of(name).bound for name in spec.trainable_policies()), default=0)
-    if algorithm.correction == "mask_stale" and algorithm.stale_after >= oldest:
+    unbounded = any(spec.lag_policy_of(name).at_cut == "train" for name in spec.trainable_policies())
+    if algorithm.correction == "mask_stale" and algorithm.stale_after >= oldest and not (oldest and unbounded):
         fresh = oldest == 0
         yield Problem(
             pointer="/algorithm/correction" if fresh else "/algorithm/stale_after",

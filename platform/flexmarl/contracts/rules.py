@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from flexmarl.contracts.adapter_rules import adapter_rules
-from flexmarl.contracts.allocation_rules import allocation_rules
+from flexmarl.contracts.allocation_rules import allocation_rules, allocation_warnings
 from flexmarl.contracts.branching_rules import branching_rules
 from flexmarl.contracts.engine_rules import broken_engine_rules
 from flexmarl.contracts.environments import environment_facts
@@ -66,7 +66,7 @@ def warnings(spec: ExperimentSpec) -> list[Problem]:
                 hint="Set false where the same mathematics is enough.",
             )
         )
-    return found
+    return [*found, *allocation_warnings(spec)]
 
 
 def _divisor_near(number: int, wanted: int) -> int:

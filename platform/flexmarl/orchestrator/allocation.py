@@ -64,8 +64,13 @@ def next_look(seen: Snapshot) -> float | None:
 def _waiting(seen: Snapshot) -> list[str]:
     """List the policies that have work and no device, in the order in which they are served: of equals, those with
     most work first, since what is left at the end is then small and fits in anywhere."""
-    names = [name for name, standing in seen.policies.items() if standing.has_work and not standing.gang]
+    names = [name for name, own in seen.policies.items() if own.has_work and not own.gang and _reachable(seen, own)]
     return sorted(names, key=lambda name: (_since(seen, name), -seen.policies[name].seconds))
+
+
+def _reachable(seen: Snapshot, own: Standing) -> bool:
+    """Tell whether the devices that a policy is trained on may be given to it now."""
+    return not own.fixed or (bool(own.homes) and set(own.homes) <= set(seen.devices))
 
 
 def _since(seen: Snapshot, name: str) -> float:

@@ -16,7 +16,7 @@ from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.status import RunStatus
 from flexmarl.orchestrator.allocation import next_look, on_demand, spread_once
 from flexmarl.orchestrator.context import Context
-from flexmarl.orchestrator.sharing import may_train, trainers_turn
+from flexmarl.orchestrator.sharing import given_now, may_train, trainers_turn
 from flexmarl.orchestrator.standings import Bind, Snapshot, Standing
 from flexmarl.orchestrator.state import LeaseState, PolicyState, RunState
 
@@ -37,9 +37,9 @@ def drive_binding(ctx: Context, due: dict[str, int]) -> None:
         if ctx.plan.allocates and name in ctx.plan.trainable:
             continue
         if not policy.home.gang and not policy.accumulator:
-            policy.home.gang = [leases[0].lease_id]
-    if ctx.plan.allocates and trainers_turn(ctx):
-        _allocate(ctx, leases, due)
+            policy.home.gang = [min(leases, key=lambda lease: lease.beside > 0).lease_id]
+    if ctx.plan.allocates and (given := given_now(ctx, leases)):
+        _allocate(ctx, given, due)
     for name, policy in ctx.state.policies.items():
         if policy.home.gang and (policy.home.ticket or not policy.accumulator):
             _bind(ctx, name, policy)
@@ -102,7 +102,8 @@ def _allocate(ctx: Context, leases: list[LeaseState], due: dict[str, int]) -> No
     state, rule = ctx.state, ctx.plan.spec.mechanisms.allocation
     taken = {lease_id for policy in state.policies.values() for lease_id in policy.home.gang}
     leases = [lease for lease in leases if lease.lease_id in taken or may_train(ctx, lease)]
-    whole = len(leases) == ctx.plan.spec.resources.training_devices
+    wanted = ctx.plan.spec.resources.training_devices if trainers_turn(ctx) else ctx.plan.own_trainers
+    whole = len(leases) == wanted
     if not whole and (rule.type == "static" or state.status in _BEGINS):
         return  # who is bound meanwhile would crowd those that are there
     for name in ctx.plan.trainable:
@@ -164,6 +165,7 @@ def _standing(ctx: Context, name: str, due: dict[str, int]) -> Standing:
         worked=home.worked,
         last=home.lease_id,
         homes=_homes(ctx, name),
+        fixed=ctx.plan.colocated and name in ctx.plan.spec.mechanisms.allocation.homes,
     )
 
 
@@ -175,8 +177,11 @@ def _all_cut(state: RunState) -> bool:
 def _homes(ctx: Context, name: str) -> tuple[int, ...]:
     """Return the devices that the specification chooses for a policy, none while one of them is not there."""
     chosen = ctx.plan.spec.mechanisms.allocation.homes.get(name, ())
-    leases = sorted(lease.lease_id for lease in ctx.state.at_work(DeviceUse.TRAINER))
-    return tuple(leases[place] for place in chosen) if all(place < len(leases) for place in chosen) else ()
+    held = sorted(ctx.state.at_work(DeviceUse.TRAINER), key=lambda lease: lease.lease_id)
+    shared, own = ([x.lease_id for x in held if (x.beside > 0) is beside] for beside in (True, False))
+    before = ctx.plan.spec.resources.training_devices - ctx.plan.own_trainers
+    found = dict(enumerate(shared[:before])) | dict(enumerate(own, start=before))
+    return tuple(found[place] for place in chosen) if all(place in found for place in chosen) else ()
 
 
 def _busy(ctx: Context, name: str) -> bool:
@@ -195,7 +200,7 @@ def _vacate(ctx: Context) -> None:
     """Suspend every policy whose device's engine is to wake."""
     for name in ctx.plan.trainable:
         own = _standing(ctx, name, {})
-        if own.gang and own.still:
+        if own.still and any(ctx.state.leases[lease_id].beside for lease_id in own.gang):
             _suspend(ctx, name)
             ctx.rule(RulingKind.DEVICES_TAKEN, f"the engine beside {name} is to wake", policy=name, cause="turned")
 
@@ -229,9 +234,11 @@ def _bind(ctx: Context, name: str, policy: PolicyState) -> None:
     # The policy's own back-off holds every attempt to bring it back, whichever of its commands failed.
     if leader is None or not leader.incarnation or not ctx.wanted(key) or not ctx.wanted(f"policy:{name}"):
         return
-    if not may_train(ctx, leader):
+    home, ranks = policy.home, [ctx.state.leases[lease_id] for lease_id in policy.home.gang]
+    if not all(may_train(ctx, rank) for rank in ranks):
         return
-    home, leader.asleep = policy.home, False
+    for rank in ranks:
+        rank.asleep = False
     gang = tuple(home.gang) if len(home.gang) > 1 else ()
     home.meeting += bool(gang)
     command = BindPolicy(

@@ -33,7 +33,8 @@ class Book:
         found = []
         for place, (device, names) in enumerate(self.residents.items()):
             left = [name for name in names if name not in away]
-            if self._fits(standing.least, left):
+            may = device in self.seen.devices and (not standing.fixed or device in standing.homes)
+            if may and self._fits(standing.least, left):
                 working = [self.seen.policies[name].seconds for name in left if self.seen.policies[name].has_work]
                 found.append((sum(working), len(working), device != standing.last, len(left), place, device))
         return [device for *_, device in sorted(found)]

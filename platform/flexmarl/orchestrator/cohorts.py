@@ -23,7 +23,16 @@ from flexmarl.orchestrator.cutting import cut_ready, stop_idling
 from flexmarl.orchestrator.ordered import watch_the_clock
 from flexmarl.orchestrator.overlapping import begin_training
 from flexmarl.orchestrator.redrawing import draw_again, drawn_text
-from flexmarl.orchestrator.redundancy import begin_long_round, cancel, enough, groups_to_open, hand_on, take_late
+from flexmarl.orchestrator.redundancy import (
+    begin_long_round,
+    beyond,
+    cancel,
+    enough,
+    groups_to_open,
+    hand_on,
+    pass_on,
+    take_late,
+)
 from flexmarl.orchestrator.rollout import drive_rollout, newly_ended, settle_draw
 from flexmarl.orchestrator.staleness import ages_of, count_made
 from flexmarl.orchestrator.state import Cohort, PendingGroup, Pin, PolicyCohort, Row
@@ -72,6 +81,8 @@ def close_cohort(ctx: Context, cohort: Cohort) -> None:
         if following.open:
             following.idle_since = ctx.now
         begin_training(ctx, following)
+        if following.settled_at is not None and beyond(ctx, following):
+            pass_on(ctx, following, _next_for(ctx))
         cut_ready(ctx, following)
 
 
@@ -234,7 +245,7 @@ def _rows(ctx: Context, finished: Sequence[EpisodeOutcome], advantages: Advantag
 
 def settle_with_enough(ctx: Context) -> None:
     """Settle the oldest cohort once it has enough groups; the others play on for the next, or are cancelled."""
-    cohort, state = ctx.state.cohort, ctx.state
+    cohort = ctx.state.cohort
     if cohort is None:
         return
     if not (cohort.filled or cohort.open or cohort.settled_at is not None or unfilled(ctx, cohort)):
@@ -243,21 +254,30 @@ def settle_with_enough(ctx: Context) -> None:
         return
     if not cohort.open or not enough(ctx, cohort):
         return
-    if ctx.plan.spec.mechanisms.redundancy.surplus == "continue":
-        if len(state.cohorts) == 1 and state.status is RunStatus.RUNNING and may_start_next(ctx):
-            open_cohort(ctx, state.vector(), filled=not ctx.plan.by_credit)
-        # A cohort that is settled takes no more groups, and one behind it would train them too late.
-        if len(state.cohorts) > 1 and state.cohorts[1].settled_at is None:
-            hand_on(ctx, cohort, state.cohorts[1])
+    if ctx.plan.hands_on:
+        following = _next_for(ctx)
+        # A cohort that is settled takes no more groups that play, and one behind it would train them too late.
+        if following is not None and following.settled_at is None:
+            hand_on(ctx, cohort, following)
     if cohort.open:
         cancel(ctx, cohort)
     _settle_cohort(ctx, cohort)
     cut_ready(ctx, cohort)
 
 
+def _next_for(ctx: Context) -> Cohort | None:
+    """Return the cohort behind the one that is trained, begun now if it may be; None while it may not."""
+    state = ctx.state
+    if len(state.cohorts) == 1 and state.status is RunStatus.RUNNING and may_start_next(ctx):
+        open_cohort(ctx, state.vector(), filled=not ctx.plan.by_credit)
+    return state.cohorts[1] if len(state.cohorts) > 1 else None
+
+
 def _settle_cohort(ctx: Context, cohort: Cohort) -> None:
     if cohort.open or unfilled(ctx, cohort):
         return
+    if cohort is ctx.state.cohort and beyond(ctx, cohort):
+        pass_on(ctx, cohort, _next_for(ctx))
     cohort.settled_at = ctx.now
     text = f"every group is settled: {cohort.kept} kept, {cohort.refused} refused, {cohort.dropped} dropped"
     if cohort.handed_on or cohort.cancelled:

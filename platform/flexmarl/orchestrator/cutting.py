@@ -2,9 +2,10 @@
 
 Invariants: a row is cut once; a micro-batch holds whole groups of one optimizer step; its number is never reused. Only
 the oldest cohort is cut, so the weights its rows are trained on are known. While it plays, every full slice is cut at
-once (streaming protocols) or nothing is (`batch`); when it is settled the rest is cut. Ordered runs slice by draw
-number and cut slices in that order, so that sums are always taken in the same order. Rows of a policy that has stepped
-by its own clock are overtaken: dropped, counted, recorded.
+once (streaming protocols) or nothing is (`batch`); when it is settled the rest is cut. Where surplus goes on into the
+next step, no more is cut before that than a step needs. Ordered runs slice by draw number and cut slices in that order,
+so that sums are always taken in the same order. Rows of a policy that has stepped by its own clock are overtaken:
+dropped, counted, recorded.
 """
 
 from flexmarl.contracts.commands import CutMicroBatch
@@ -44,6 +45,11 @@ def _last_part(ctx: Context) -> int:
     return -(-ctx.plan.groups // ctx.plan.part_groups) - 1
 
 
+def lacking(ctx: Context, cohort: Cohort) -> int:
+    """Count the groups that are to be cut until a step has those that it needs."""
+    return max(ctx.plan.groups - cohort.refused + cohort.late - cohort.cut_groups, 0)
+
+
 def _normalise(ctx: Context, cohort: Cohort) -> None:
     """Let a plug-in that compares the whole batch have its say, once, before anything of it is cut.
 
@@ -69,7 +75,9 @@ def _slice(ctx: Context, cohort: Cohort) -> tuple[int, int]:
 def _next_by_arrival(ctx: Context, cohort: Cohort) -> tuple[int, list[PendingGroup]] | None:
     """Take the oldest pending groups: a full slice, or the rest of a settled cohort."""
     part, size = _slice(ctx, cohort)
-    if not cohort.pending or (len(cohort.pending) < size and cohort.settled_at is None):
+    if ctx.plan.hands_on and cohort.settled_at is None:
+        size = min(size, lacking(ctx, cohort))
+    if not cohort.pending or not size or (len(cohort.pending) < size and cohort.settled_at is None):
         return None
     groups, cohort.pending = cohort.pending[:size], cohort.pending[size:]
     cohort.cut_groups += len(groups)

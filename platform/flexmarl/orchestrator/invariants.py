@@ -230,8 +230,9 @@ def _check_part(plan: Plan, state: RunState, cohort: Cohort, name: str) -> None:
         assert version == pin.version + ahead, f"{name} is at {version}, its cohort pins {pin.version}"
     if own is None:
         return
-    bound = plan.spec.lag_policy_of(name).bound
-    assert own.own_lag <= bound, f"{name} would train on rows {own.own_lag} versions old, {bound} are allowed"
+    rule = plan.spec.lag_policy_of(name)
+    allowed = rule.at_cut == "train" or own.own_lag <= rule.bound
+    assert allowed, f"{name} would train on rows {own.own_lag} versions old, {rule.bound} are allowed"
     assert 0 <= own.accumulated <= len(own.micro_batches), f"{name} counts wrongly"
     by_clock = mechanisms.policy_clock and own.closed
     assert not own.stepped or cohort.settled_at is not None or by_clock, f"{name} stepped too early"

@@ -3,7 +3,8 @@
 Admission is the economy: a cohort starts only when the steps that will come before its own fit every bound, so that
 little is made in vain. The sweep is the guarantee: right before a micro-batch is cut, when the weights its rows will
 train are known, whatever is older than the bound is taken out. Nothing here trusts the other: the sweep holds the bound
-whatever was admitted, replayed, carried over or followed newer weights on its way.
+whatever was admitted, replayed, carried over or followed newer weights on its way. With `train` at the cut there is
+admission alone: what was admitted is trained, however old it grew.
 
 A row's lag is told in three ways, since no one of them bounds another: from its first token, from the moment its group
 settled, and token by token.
@@ -79,7 +80,7 @@ Fate = Literal["keep", "drop", "refresh"]
 
 def sweep(ages: Ages | None, version: int, lag: LagPolicy) -> Fate:
     """Decide over a policy's rows of a group right before they are cut. Rows of no known age are never trained."""
-    if ages is not None and fits(ages, version, lag.bound):
+    if ages is not None and (lag.at_cut == "train" or fits(ages, version, lag.bound)):
         return "keep"
     return "refresh" if lag.at_cut == "refresh" else "drop"
 

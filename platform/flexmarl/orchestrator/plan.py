@@ -30,6 +30,8 @@ class Plan:
     needed_members: int
     extra_groups: int
     """Groups proposed beyond those of a step."""
+    hands_on: bool
+    """What a step does not need goes on into the next: groups that play, and those that settled."""
     enough_members: int
     """Finished members at which the other members of a group are cancelled; 0: none are."""
     spares: int
@@ -65,6 +67,8 @@ class Plan:
     """There is a choice of trainer devices, or too few places on them: what is bound where is decided as it goes."""
     colocated: bool
     """Trainers share the devices of engines, in turns."""
+    own_trainers: int
+    """Trainers with devices of their own: all of them, or the last ones of a colocated run."""
     sampler: TaskSampler
     rewards: RowRewards
     """What rows earned, before they are compared."""
@@ -108,6 +112,7 @@ def make_plan(spec: ExperimentSpec, opening: frozenset[str] | None = None) -> Pl
         groups=batch.tasks_per_step,
         members=batch.episodes_per_task + _extra_members(spec),
         extra_groups=_extra(spec, "extra_groups"),
+        hands_on=bool(_extra(spec, "extra_groups")) and spec.mechanisms.redundancy.surplus == "continue",
         enough_members=batch.episodes_per_task if _extra_members(spec) else 0,
         needed_members=_needed_members(spec),
         spares=_extra(spec, "extra_environments"),
@@ -127,6 +132,7 @@ def make_plan(spec: ExperimentSpec, opening: frozenset[str] | None = None) -> Pl
         part_of_engine=-(-batch.tasks_per_step // spec.resources.rollout_devices),
         allocates=_allocates(spec),
         colocated=spec.mechanisms.allocation.type == "colocated",
+        own_trainers=spec.own_trainers,
         sampler=TASK_SAMPLERS.get(sampling.task_sampler),
         rewards=answer_rewards if sampling.branches else row_rewards,
         estimator=ADVANTAGES.get(algorithm.advantage.type),

@@ -38,16 +38,17 @@ def drive_devices(ctx: Context) -> None:
     """Ask for the devices the run wants and does not have, as one gang."""
     resources = ctx.plan.spec.resources
     engines = resources.rollout_devices - len(ctx.state.at_work(DeviceUse.ENGINE))
-    trainers = resources.training_devices - len(ctx.state.at_work(DeviceUse.TRAINER))
-    if (engines > 0 or trainers > 0) and needs_devices(ctx.state) and ctx.wanted("devices"):
+    held = ctx.state.at_work(DeviceUse.TRAINER)
+    own = ctx.plan.own_trainers - sum(not lease.beside for lease in held)
+    beside = resources.training_devices - ctx.plan.own_trainers - sum(lease.beside > 0 for lease in held)
+    if (engines > 0 or own > 0 or beside > 0) and needs_devices(ctx.state) and ctx.wanted("devices"):
         attempts.begin(ctx)
-        beside = max(trainers, 0) if ctx.plan.colocated else 0
         command = RequestDevices(
             pool=rollout_pool(ctx),
             engines=max(engines, 0),
-            trainers=max(trainers, 0) - beside,
+            trainers=max(own, 0),
             trainer_pool=training_pool(ctx),
-            beside=beside,
+            beside=max(beside, 0),
         )
         ctx.issue("devices", command)
 

@@ -1,19 +1,23 @@
 """More groups than a step needs: when it has enough, and what becomes of the others.
 
 Invariants: a cohort that has enough kept groups is settled, and every group it leaves has one fate: it joined, it plays
-on in the next cohort, or its episodes are counted as cancelled. A group that settles after it was cancelled is counted
-by what is in the store: kept for the next step where the policy says so, else recorded, never trained. Nothing is left
-behind that would grow too old where its policy waits for it. A task that was deferred is played by one later cohort, a
-long round, which waits for all it plays and so defers nothing.
+on in the next cohort, or its episodes are counted as cancelled. Where surplus goes on, what settled beyond a step's
+groups waits for the next one as well, so that every step trains as many: more only where groups would grow too old. A
+group that settles after it was cancelled is counted by what is in the store: kept for the next step where the policy
+says so, else recorded, never trained. Nothing is left behind that would grow too old where its policy waits for it. A
+task that was deferred is played by one later cohort, a long round, which waits for all it plays and so defers nothing.
 """
+
+from collections.abc import Mapping
 
 from flexmarl.contracts.events import GroupSettled
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.credit import unfilled
+from flexmarl.orchestrator.cutting import lacking
 from flexmarl.orchestrator.lag import must_wait
 from flexmarl.orchestrator.overlapping import is_last
-from flexmarl.orchestrator.state import Cohort
+from flexmarl.orchestrator.state import Cohort, PendingGroup
 from flexmarl.orchestrator.tallies import finished_of
 
 REMEMBERED_COHORTS = 2
@@ -59,10 +63,55 @@ def _awaited(ctx: Context, cohort: Cohort, draw: int) -> bool:
     if plan.spec.mechanisms.redundancy.surplus != "continue" or is_last(ctx):
         return False
     pins = cohort.older.get(draw, cohort.pins)
+    return _too_old_next(ctx, {name: pins[name].version for name in plan.trainable})
+
+
+def _too_old_next(ctx: Context, oldest: Mapping[str, int]) -> bool:
+    """Tell whether the next step would make rows too old that a policy rather waits for."""
+    policies, spec = ctx.state.policies, ctx.plan.spec
     return any(
-        must_wait(pins[name].version, ctx.state.policies[name].version or 0, plan.spec.lag_policy_of(name))
-        for name in plan.trainable
+        must_wait(version, policies[name].version or 0, spec.lag_policy_of(name)) for name, version in oldest.items()
     )
+
+
+def beyond(ctx: Context, cohort: Cohort) -> list[PendingGroup]:
+    """List the settled groups beyond those that a step needs and that may wait for the next, the youngest of them."""
+    if not ctx.plan.hands_on:
+        return []
+    number = len(cohort.pending) - lacking(ctx, cohort)
+    may_wait = [
+        group
+        for group in cohort.pending
+        if not _too_old_next(ctx, {name: ages.oldest for name, ages in group.ages.items()})
+    ]
+    return may_wait[-number:] if number > 0 else []
+
+
+def pass_on(ctx: Context, cohort: Cohort, following: Cohort | None) -> None:
+    """Let settled groups that a step does not need wait for the next one; behind the last they are recorded."""
+    groups = beyond(ctx, cohort)
+    if not groups or (following is None and not is_last(ctx)):
+        return
+    draws = {group.draw for group in groups}
+    cohort.pending = [group for group in cohort.pending if group.draw not in draws]
+    cohort.kept -= len(groups)
+    cohort.size -= len(groups)
+    if following is None:
+        for group in groups:
+            _record(ctx, cohort, group)
+        return
+    following.pending += groups
+    following.kept += len(groups)
+    following.size += len(groups)
+    cohort.handed_on += len(groups)
+
+
+def _record(ctx: Context, cohort: Cohort, group: PendingGroup) -> None:
+    """Count a settled group that no step will train."""
+    rows = sum(len(own) for own in group.rows.values())
+    ctx.state.samples_recorded += rows
+    text = f"group {group.draw} is beyond what the last step needs: {rows} rows are recorded"
+    ctx.rule(RulingKind.GROUP_SURPLUS, text, cohort=cohort.no, target=f"draw:{group.draw}", rows=rows)
 
 
 def hand_on(ctx: Context, cohort: Cohort, following: Cohort) -> None:
@@ -73,7 +122,7 @@ def hand_on(ctx: Context, cohort: Cohort, following: Cohort) -> None:
         if draw in cohort.tasks:
             following.tasks[draw] = cohort.tasks[draw]
     following.size += len(cohort.open)
-    cohort.handed_on = len(cohort.open)
+    cohort.handed_on += len(cohort.open)
     _leave(cohort)
 
 

@@ -1,11 +1,12 @@
 """Devices that engines and trainers share: the state as `colocation` sees it, and the commands that turn them over.
 
-Invariants: where a run is colocated, every trainer's lease names the engine's whose device it is on. An engine that
+Invariants: where a run is colocated, a trainer's lease names the engine's whose device it is on, unless the device is
+its own: then it is given policies at any time, and devices turn for what waits beyond it alone. An engine that
 sleeps holds nothing. Policies leave a trainer, and it says that it keeps nothing, before its device's engine is woken;
 an engine's loads are answered before it is asked to sleep. A child that dies holds nothing either.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from flexmarl.contracts.commands import SleepEngine, VacateTrainer, WakeEngine
 from flexmarl.contracts.events import DeviceUse, EngineSlept, EngineWoke, TrainerVacated
@@ -22,12 +23,15 @@ _ORDERS: dict[str, type[SleepEngine | WakeEngine | VacateTrainer]] = {
 def drive_turns(ctx: Context, work: Collection[str]) -> None:
     """Decide who is to have the shared devices, and ask engines to sleep or to wake. `work`: policies with work."""
     state = ctx.state
-    hand = whose(state.hand, plays=_plays(state), trains=_trains(ctx, work))
+    waiting = [name for name in work if not ctx.plan.own_trainers or _needs_shared(ctx, name)]
+    hand = whose(state.hand, plays=_plays(state), trains=_trains(ctx, waiting))
     if hand != state.hand:
         seconds = ctx.now - state.turned_at
-        ctx.rule(RulingKind.DEVICES_TURNED, _why(hand, work, seconds), cause=f"to_{hand}")
+        ctx.rule(RulingKind.DEVICES_TURNED, _why(hand, waiting, seconds), cause=f"to_{hand}")
         state.hand, state.turned_at = hand, ctx.now
     for trainer in state.of_use(DeviceUse.TRAINER):
+        if not trainer.beside:
+            continue
         device = describe(ctx, trainer)
         wanted = turn(hand, device)
         lease_id = device.trainer if wanted == "vacate" else device.engine
@@ -60,7 +64,7 @@ def describe(ctx: Context, trainer: LeaseState) -> Shared:
 
 def may_train(ctx: Context, trainer: LeaseState) -> bool:
     """Tell whether a trainer may be given policies: always where it has its device for itself."""
-    return not ctx.plan.colocated or lent(describe(ctx, trainer))
+    return not trainer.beside or lent(describe(ctx, trainer))
 
 
 def may_serve(ctx: Context, engine: LeaseState) -> bool:
@@ -72,8 +76,13 @@ def may_serve(ctx: Context, engine: LeaseState) -> bool:
 
 
 def trainers_turn(ctx: Context) -> bool:
-    """Tell whether trainers are to have their devices: always where these are their own."""
+    """Tell whether all trainers are to have their devices: always where these are their own."""
     return not ctx.plan.colocated or ctx.state.hand == "trainers"
+
+
+def given_now(ctx: Context, trainers: Sequence[LeaseState]) -> list[LeaseState]:
+    """List the trainers that may be given policies in whose turn it is: those with devices of their own always."""
+    return [trainer for trainer in trainers if trainers_turn(ctx) or not trainer.beside]
 
 
 def engines_turn(ctx: Context) -> bool:
@@ -115,11 +124,31 @@ def _plays(state: RunState) -> bool:
 def _trains(ctx: Context, work: Collection[str]) -> bool:
     """Tell whether trainers have something to do: gradients, steps, checkpoints, policies that none of them holds."""
     state, head = ctx.state, ctx.state.cohort
-    if work or state.checkpoints or not all(policy.accumulator for policy in state.policies.values()):
+    if work or ctx.plan.own_trainers:  # who has a device of its own does all else there
+        return bool(work)
+    if state.checkpoints or not all(policy.accumulator for policy in state.policies.values()):
         return True
     # What a step leads to, such as a checkpoint, is known once its books are closed, in the same decision.
     stepped = head is not None and head.settled_at is not None and all(own.stepped for own in head.policies.values())
     return head is not None and stepped and head.stepped_at is None
+
+
+def _needs_shared(ctx: Context, name: str) -> bool:
+    """Tell whether what a policy has to do waits for a shared device, or is done on one."""
+    state, spec = ctx.state, ctx.plan.spec
+    own = {lease.lease_id for lease in state.trainers() if not lease.beside}
+    gang, homes = state.policies[name].home.gang, spec.mechanisms.allocation.homes.get(name, ())
+    if gang:
+        return not own.issuperset(gang)
+    if homes:
+        return min(homes) < spec.resources.training_devices - ctx.plan.own_trainers
+    residents: dict[int, list[int]] = {lease_id: [] for lease_id in own}
+    for policy in state.policies.values():
+        for lease_id in own.intersection(policy.home.gang):
+            residents[lease_id].append(len(policy.home.gang))
+    least, places = spec.policies[name].devices.least, spec.resources.trainer_policies or len(state.policies)
+    room = [sizes for sizes in residents.values() if not sizes or (least == max(sizes) == 1 and len(sizes) < places)]
+    return len(room) < least
 
 
 def _why(hand: Hand, work: Collection[str], seconds: float) -> str:

@@ -16,9 +16,11 @@ def spread(book: Book) -> list[Change]:
     if book.leaving or any(s.gang and not s.still and not s.has_work for s in seen.policies.values()):
         return []
     leaves = set(book.idle())
-    usable = [d for d, names in book.residents.items() if leaves.union(book.working(d)).issuperset(names)]
+    usable = [d for d in seen.devices if leaves.union(book.working(d)).issuperset(book.residents[d])]
     movable = [
-        name for name, s in seen.policies.items() if s.has_work and s.gang and s.still and set(s.gang).issubset(usable)
+        name
+        for name, s in seen.policies.items()
+        if s.has_work and s.gang and s.still and not s.fixed and set(s.gang).issubset(usable)
     ]
     kept = {d for name, s in seen.policies.items() if s.has_work and name not in movable for d in s.gang}
     usable = [device for device in usable if device not in kept]
@@ -93,7 +95,8 @@ def _part(book: Book, quiet: list[int]) -> list[Change]:
         load = {name: seen.policies[name].seconds for name in book.working(device)}
         for name, own in load.items():
             saved = sum(load.values()) - max(own, sum(load.values()) - own)
-            if len(load) > 1 and seen.policies[name].still and seen.policies[name].least == 1 and saved > best:
+            moves = seen.policies[name].still and not seen.policies[name].fixed and seen.policies[name].least == 1
+            if len(load) > 1 and moves and saved > best:
                 best, chosen = saved, name
     there = [name for name in book.residents[quiet[0]] if not book.fits(chosen, quiet[0])] if chosen else []
     if not chosen or not seen.pays(best, 1 + len(there)):
@@ -108,7 +111,7 @@ def _grow(book: Book, quiet: list[int], leaves: set[str]) -> list[Change]:
     most = [
         (-s.takes_s(len(s.gang)), name)
         for name, s in seen.policies.items()
-        if s.has_work and s.gang and s.still and len(s.gang) < s.most and s.seconds < inf
+        if s.has_work and s.gang and s.still and not s.fixed and len(s.gang) < s.most and s.seconds < inf
     ]
     for _, name in sorted(most):
         own = seen.policies[name]

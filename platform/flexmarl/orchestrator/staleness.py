@@ -1,6 +1,7 @@
 """Where the lag policy meets the run: ages of settled rows, the sweep before a cut, and what of it becomes a series.
 
-Invariant: nothing reaches a micro-batch but through `swept`, so own lag never exceeds a policy's bound.
+Invariant: nothing reaches a micro-batch but through `swept`, so own lag never exceeds a policy's bound, but where that
+is one of admission alone (`at_cut: train`).
 """
 
 from collections.abc import Sequence

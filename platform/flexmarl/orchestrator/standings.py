@@ -39,6 +39,8 @@ class Standing:
     """Device it was on last: what it left there may be of use."""
     homes: tuple[int, ...] = ()
     """Devices that somebody chose for it."""
+    fixed: bool = False
+    """It is trained on its homes alone: nowhere while they are not there."""
 
     def takes_s(self, devices: int) -> float:
         """Return what its work takes on so many devices: as long as on the one with most rows."""
@@ -61,6 +63,7 @@ class Snapshot:
     policies: Mapping[str, Standing]
     """In the order in which equals are served."""
     devices: tuple[int, ...]
+    """That may be given to policies now."""
     places: int | None
     """Policies that a device holds at once, None: all of them."""
     swap_s: float = 0.0

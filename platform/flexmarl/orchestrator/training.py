@@ -21,7 +21,7 @@ from flexmarl.orchestrator.cutting import part_complete
 from flexmarl.orchestrator.keeping import note_written
 from flexmarl.orchestrator.overlapping import carries, fill_pins, open_rows
 from flexmarl.orchestrator.rollout import wire_pins
-from flexmarl.orchestrator.sharing import drive_turns, trainers_turn
+from flexmarl.orchestrator.sharing import drive_turns, given_now
 from flexmarl.orchestrator.state import (
     Cohort,
     LeaseState,
@@ -47,7 +47,7 @@ def drive_trainer(ctx: Context) -> None:
     if ctx.state.cohort is not None:
         for name in _in_turn(ctx, ctx.state.cohort):
             drive_policy(ctx, ctx.state.cohort, name)
-    if ctx.state.checkpoints and trainers_turn(ctx):
+    if ctx.state.checkpoints:
         _checkpoints(ctx)
 
 
@@ -229,7 +229,7 @@ def _carry(ctx: Context, cohort: Cohort, name: str, own: PolicyCohort) -> None:
 
 def _checkpoints(ctx: Context) -> None:
     """Have the wanted vectors written, by a trainer that no gang of another one keeps busy."""
-    trainers = ctx.state.trainers()
+    trainers = given_now(ctx, sorted(ctx.state.trainers(), key=lambda lease: lease.beside > 0))
     if not trainers or not all(policy.accumulator for policy in ctx.state.policies.values()):
         return
     following = {lease_id for policy in ctx.state.policies.values() for lease_id in policy.home.gang[1:]}

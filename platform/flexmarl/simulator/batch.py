@@ -56,6 +56,8 @@ class Batch:
         self._stretch: Stretch = (model.token, 0.0, 0.0)
         self._at = 0.0
         self._entered = 0
+        self._pens = 0.0
+        """Tokens that a step makes: one per reply, less of those that take several steps for each."""
         self._older = 0.0
         """Cells of its replies beyond `tokens`; negative once most of these have left."""
 
@@ -87,7 +89,7 @@ class Batch:
             stretch, passed = self._stretch, now - self._at
             steps = steps_of(stretch, passed) if stretch[1] else passed / stretch[0]
             self._steps += steps
-            self.tokens += steps * count
+            self.tokens += steps * self._pens
             if stretch[1]:
                 self._stretch = (stretch[0] + stretch[1] * steps, stretch[1], stretch[2])
         self._at = now
@@ -98,6 +100,7 @@ class Batch:
         scale = turn.scale
         turn.began = began = self._steps - turn.made * scale
         heappush(self._replies, (began + turn.reply * scale, self._entered, turn))
+        self._pens += 1.0 / scale
         self._older += turn.prompt + turn.made
         self.changed()
 
@@ -105,6 +108,7 @@ class Batch:
         """Stop with replies; they keep the tokens they have."""
         for turn in gone:
             turn.made = self.made(turn)
+            self._pens -= 1.0 / turn.scale
             self._older -= turn.prompt + turn.made
         names = {id(turn) for turn in gone}
         self._replies = [entry for entry in self._replies if id(entry[2]) not in names]
@@ -124,6 +128,7 @@ class Batch:
         found = []
         while replies and replies[0][0] <= steps:
             turn = heappop(replies)[2]
+            self._pens -= 1.0 / turn.scale
             self._older -= turn.prompt + turn.reply
             found.append(turn)
         self.changed()
@@ -140,16 +145,16 @@ class Batch:
         share = count / model.replicas if count > model.replicas else 1.0
         first, grows, least = pace * model.token * (1.0 + (share - 1.0) / model.batch), 0.0, 0.0
         if model.cell:
-            grows = pace * model.cell * count / model.replicas
+            grows = pace * model.cell * self._pens / model.replicas
             first += pace * model.cell * self.cells / model.replicas
         if model.compute:
             least = pace * model.compute * share
             first = first if grows else max(first, least)
         self._stretch = (first, grows, least)
         if not count:
-            self.end = inf
+            self.end, self._pens = inf, 0.0
             return
         left = self._replies[0][0] - self._steps
         if count > 1 and self.room < inf:
-            left = min(left, max(0.0, (self.room - self.cells) / count))
+            left = min(left, max(0.0, (self.room - self.cells) / self._pens))
         self.end = self._at + (seconds_of(self._stretch, left) if grows else left * first)

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
+from math import inf
 from statistics import fmean
 
 from flexmarl.orchestrator.plan import make_plan
@@ -81,8 +82,7 @@ def least(scenario: Scenario) -> Bound:
     alone = [seconds for name, seconds in mean.items() if name.startswith("policy ")]
     engines, resources = max(mean["replies"], mean["prompts"]), spec.resources
     trainers = mean["gradients"]
-    colocated = spec.mechanisms.allocation.type == "colocated"
-    devices = resources.rollout_devices + (0 if colocated else resources.training_devices)
+    devices = resources.rollout_devices + spec.own_trainers
     strict = any(spec.lag_policy_of(name).bound == 0 for name in spec.trainable_policies())
     times = min(model.times(name) for name in spec.trainable_policies())
     return Bound(
@@ -146,10 +146,13 @@ class _Work:
             if self._spec.lag_policy_of(name).bound == 0:
                 yield f"cycle {name}", self._cycle(name, groups, seconds, ranks) + steps[name]
 
-    def _spans(self) -> int:
+    def _spans(self) -> float:
         """Return the steps that an episode may last: until the step that its oldest rows may just be trained in."""
+        rules = [self._spec.lag_policy_of(name) for name in self._spec.trainable_policies()]
+        if any(own.at_cut == "train" for own in rules):
+            return inf
         parts = self._spec.batch.mini_batches if self._spec.mechanisms.trainer_protocol == "mini_batch" else 1
-        return 1 + max(self._spec.lag_policy_of(name).bound for name in self._spec.trainable_policies()) // parts
+        return 1 + max(own.bound for own in rules) // parts
 
     def _gradient_s(self, name: str, paths: list[_Path]) -> float:
         """Return the device seconds of a policy's gradients, of one micro-batch at least."""

@@ -7,6 +7,7 @@ Invariants: a pool without engines has no slots and makes nothing; slots and cac
 a pool that no episode uses is forgotten.
 """
 
+from collections.abc import Callable
 from math import floor, inf
 
 import numpy as np
@@ -22,12 +23,12 @@ Engines = tuple[int, ...]
 
 
 class Pools:
-    def __init__(self, fleet: Fleet, model: EngineModel) -> None:
+    def __init__(self, fleet: Fleet, model: EngineModel, times: Callable[[str], float] = lambda policy: 1.0) -> None:
         self.loads: dict[int, float] = {}
         """Lease -> turns that it answers at a time, as found last."""
         self.last = np.zeros(0)
         """Seconds per token of each pool, as found last."""
-        self._fleet, self._model = fleet, model
+        self._fleet, self._model, self._times = fleet, model, times
         self._numbers: dict[tuple[str, int], int] = {}
         self._turns: list[Turn | None] = []
         """Of each pool one like its turns; None where there is no pool."""
@@ -54,7 +55,7 @@ class Pools:
                 self.last = np.append(self.last, self._model.token)
             number = self._numbers[key] = self._turns.index(None)
             self._turns[number] = Turn(policy, pin, "", 0.0, 0, _nobody)
-            self.last[number], self._seen = self._model.token, -1
+            self.last[number], self._seen = self._model.token * self._times(policy), -1
         self._users[number] += 1
         return number
 
@@ -84,6 +85,10 @@ class Pools:
         self._taken[:, pool] += took, cells[:took].sum()
         return took
 
+    def slots(self) -> list[float]:
+        """Return the slots that each pool has taken."""
+        return [float(taken) for taken in self._taken[0]]
+
     def leave(self, pools: NDArray[np.int64], cells: Numbers) -> None:
         """Give back what turns took."""
         self._taken[0] -= np.bincount(pools, minlength=len(self))
@@ -91,7 +96,7 @@ class Pools:
 
     def prompts(self, pool: int, asked: Numbers, tokens: Numbers) -> Numbers:
         """Return when prompts are computed that are asked for one after the other."""
-        engines, rate = self._holding()[pool], self._model.prefill
+        engines, rate = self._holding()[pool], self._model.prefill / self._times(self.policy(pool))
         work = tokens / (rate * len(engines) * self._model.replicas)
         through = np.cumsum(work)
         free = np.maximum(asked, self._until.get(engines, 0.0)) - through + work
@@ -110,10 +115,9 @@ class Pools:
         used = self._spread(cells) if self._model.cell else dict.fromkeys(self.loads, 0.0)
         work = {lease: (load, used[lease]) for lease, load in self.loads.items()}
         alike = {one: self.step_s(*one) for one in set(work.values())}
-        slow = {lease: engine.pace for lease, engine in self._fleet.items()}
-        steps = {lease: alike[one] * slow[lease] for lease, one in work.items()}
+        steps = {lease: alike[one] for lease, one in work.items()}
         pace = {e: sum(steps[lease] for lease in e) / len(e) for e in set(self._engines) if e}
-        self.last = np.array([pace.get(engines, inf) for engines in self._engines])
+        self.last = np.array([pace.get(own, inf) * self._times(self.policy(n)) for n, own in enumerate(self._engines)])
         return self.last
 
     def _spread(self, amounts: Numbers) -> dict[int, float]:

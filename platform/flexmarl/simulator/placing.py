@@ -69,7 +69,8 @@ def profile(scenario: Scenario, work: Work, parts: int, kind: Kind) -> dict[str,
     learnt = sum(work.replies[name] * scenario.machine.times(name) for name in trained)
     rows = spec.batch.tasks_per_step * spec.batch.episodes_per_task
     each = {
-        name: work.replies[name] * engine.token / engine.batch + work.prompts[name] / engine.prefill
+        name: scenario.machine.times(name)
+        * (work.replies[name] * engine.token / engine.batch + work.prompts[name] / engine.prefill)
         for name in work.replies
     }
     served = sum(each.values())
@@ -89,14 +90,14 @@ def profile(scenario: Scenario, work: Work, parts: int, kind: Kind) -> dict[str,
             + 2.0 * trainer.swap * _swaps(spec),
             close_s=trainer.step,
             switch_s=2.0 * trainer.swap,
-            most=_most(spec),
+            most=most_trainers(spec),
         ),
     }
 
 
 def cohort_work(scenario: Scenario) -> Work:
     """Return what there is to do in a cohort, on the average of some."""
-    spec, token = scenario.spec, scenario.machine.engine.token
+    spec, token, times = scenario.spec, scenario.machine.engine.token, scenario.machine.times
     roles = {role: number for number, role in enumerate(sorted(spec.agents))}
     draws = Scripts(scenario.workload, roles, scenario.seed)
     replies, prompts = dict.fromkeys(spec.policies, 0.0), dict.fromkeys(spec.policies, 0.0)
@@ -107,7 +108,7 @@ def cohort_work(scenario: Scenario) -> Work:
             took = sum(script.waits) + script.reward_s
             for stage in range(len(script.waits)):
                 asked = list(islice(script.turns, widths[stage % len(widths)]))
-                took += max(reply for _, _, _, reply in asked) * token
+                took += max(reply * times(spec.policy_of(role)) for role, _, _, reply in asked) * token
                 for role, _, prompt, reply in asked:
                     replies[spec.policy_of(role)] += reply / COHORTS
                     prompts[spec.policy_of(role)] += prompt / COHORTS
@@ -116,7 +117,7 @@ def cohort_work(scenario: Scenario) -> Work:
     return Work(fmean(longest), replies, prompts)
 
 
-def _most(spec: ExperimentSpec) -> int:
+def most_trainers(spec: ExperimentSpec) -> int:
     """Return the trainer devices that its policies can use at once."""
     return sum(spec.policies[name].devices.most for name in spec.trainable_policies())
 
@@ -129,7 +130,7 @@ def _swaps(spec: ExperimentSpec) -> int:
 
 def _settings(scenario: Scenario, plan: Plan, size: int) -> dict[str, Any]:
     devices, shared = plan.devices(), plan.beside("rollout", "training")
-    trainers = min(devices["training"], _most(scenario.spec))
+    trainers = min(devices["training"], most_trainers(scenario.spec))
     resources: dict[str, Any] = {"rollout_devices": devices["rollout"], "training_devices": trainers}
     mechanisms = {
         "allocation": {"type": "colocated" if shared else "agent_centric"},

@@ -6,6 +6,7 @@ their low or high end, and the platform at its own. A range spans all of them. S
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from statistics import fmean
 
 from flexmarl.contracts.base import Record
@@ -25,6 +26,7 @@ from flexmarl.simulator.scenario import (
     TrainerModel,
     Workload,
 )
+from flexmarl.simulator.splitting import Own, Simulated, SplitAdvice, advised
 from flexmarl.simulator.teams import paced, workload_of
 
 ENDS = (Ends("low", "low"), Ends("high", "high"))
@@ -72,6 +74,8 @@ class Prediction(Record):
     steps: int
     """Train steps of each simulation that count."""
     simulations: int
+    split: SplitAdvice
+    """Whether another split of the same devices would be faster."""
 
 
 def workload(spec: ExperimentSpec, profile: Profile, ends: Ends) -> Workload:
@@ -125,10 +129,16 @@ def _times(profile: Profile, ends: Ends, policy: str, first: str) -> float:
     return fmean(profile.at(name, ends, policy) / max(1e-9, profile.at(name, ends, first)) for name in names)
 
 
-def predict(spec: ExperimentSpec, profile: Profile, go_on: Callable[[], bool] = lambda: True) -> Prediction:
+def predict(
+    spec: ExperimentSpec,
+    profile: Profile,
+    go_on: Callable[[], bool] = lambda: True,
+    spare: Callable[[int], bool] = lambda made: True,
+) -> Prediction:
     """Predict a run. Raises SimulationError when it would come to no end.
 
-    Three simulations are made whatever they take: the likely one and both ends. `go_on` is asked before each other.
+    Three simulations are made whatever they take: the likely one and both ends. `go_on` is asked before each other,
+    `spare`, with how many were made, before each one of another split of the devices.
     """
     turns = _turns(spec)
     steps = max(2, min(MOST_STEPS, MOST_TURNS // turns, spec.budget.train_steps))
@@ -146,7 +156,7 @@ def predict(spec: ExperimentSpec, profile: Profile, go_on: Callable[[], bool] = 
 
     seconds = over(_whole(spec, report) for report in made)
     devices = _devices(spec, likely[0])
-    held = len(devices) - (spec.resources.training_devices if spec.mechanisms.allocation.type == "colocated" else 0)
+    held = len(devices) - spec.resources.training_devices + spec.own_trainers
     sizes = memory.parameters_of(spec, profile.parameters)
     holds = {"engine": memory.engine, "trainer": memory.trainer}
     return Prediction(
@@ -162,7 +172,19 @@ def predict(spec: ExperimentSpec, profile: Profile, go_on: Callable[[], bool] = 
         why=_why(profile, likely),
         steps=steps,
         simulations=len(made),
+        split=_split(spec, profile, steps, Own(likely[0], *corners[: len(ENDS)]), partial(spare, len(made))),
     )
+
+
+def _split(spec: ExperimentSpec, profile: Profile, steps: int, own: Own, spare: Callable[[], bool]) -> SplitAdvice:
+    """Look for a better split of the devices."""
+
+    def at(ends: Ends) -> Simulated:
+        return lambda other: _simulated(other, profile, ends, steps, 0)
+
+    asked = Scenario(spec=spec, workload=workload(spec, profile, Ends()), machine=machine(spec, profile, Ends()))
+    low, high = ENDS
+    return advised(asked, own, (at(Ends()), at(low), at(high)), spare)
 
 
 def _simulated(spec: ExperimentSpec, profile: Profile, ends: Ends, steps: int, seed: int) -> Report:

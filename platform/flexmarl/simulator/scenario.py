@@ -4,7 +4,7 @@ The defaults of `Machine` are of the class of an 8-billion-parameter model on on
 measured here. `Delays` are the platform's own.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -213,7 +213,8 @@ class Machine(Strict):
     kinds: tuple[Kind, ...] = ()
     """Kinds of devices, each of the next ones in their order; those that are left over are as `engine` says."""
     scale: dict[Name, float] = {}
-    """Policy -> how many times as long everything of it takes; absent: once."""
+    """Policy -> how many times as long everything of it takes: prompts, tokens of its replies, loads, gradients, steps,
+    swaps. Absent: once. A reply of two takes two decoding steps per token, beside the others of its engine."""
     width: float = Field(default=1.0, gt=0.0)
     """Devices that one device of the run is made of: an engine takes as many times the requests at the same pace, a
     trainer takes as many times the tokens. Clusters that are cut into devices of other sizes stay comparable."""
@@ -262,9 +263,21 @@ class Scenario(Strict):
     @property
     def devices(self) -> int:
         """Count the devices: those of engines, spares, those of trainers that share none."""
-        shared = self.spec.mechanisms.allocation.type == "colocated"
-        trainers = 0 if shared else self.spec.resources.training_devices
-        return self.spec.resources.rollout_devices + self.faults.spares + trainers
+        return self.spec.resources.rollout_devices + self.faults.spares + self.spec.own_trainers
+
+    @model_validator(mode="after")
+    def _team_is_known(self) -> "Scenario":
+        """Refuse roles and policies that the team does not have."""
+        agents, policies = list(self.spec.agents), list(self.spec.policies)
+        for where, names, known in (
+            ("workload.stages", [role for stage in self.workload.stages for role in stage], agents),
+            ("workload.roles", list(self.workload.roles), agents),
+            ("machine.scale", list(self.machine.scale), policies),
+        ):
+            wrong = next((name for name in names if name not in known), None)
+            if wrong is not None:
+                raise ValueError(f"{where}: {wrong} is not in the team; there are {', '.join(known)}")
+        return self
 
     @model_validator(mode="after")
     def _faults_meet_devices(self) -> "Scenario":
@@ -296,6 +309,8 @@ class Scenario(Strict):
 
 def scenario(document: dict[str, Any]) -> Scenario:
     """Read a scenario; one without a workload's stages asks the agents one after the other."""
-    team = list(document.get("spec", {}).get("agents", {}))
-    workload = {"stages": [[name] for name in team]} | document.get("workload", {})
+    spec, workload = document.get("spec"), document.get("workload", {})
+    team = spec.get("agents") if isinstance(spec, Mapping) else None
+    if isinstance(team, Mapping) and team and isinstance(workload, Mapping):
+        workload = {"stages": [[name] for name in team], **workload}
     return Scenario.model_validate({**document, "workload": workload})

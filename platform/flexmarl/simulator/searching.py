@@ -65,8 +65,8 @@ class Space:
             made = compose(self.scenario, candidate.preset, layered(candidate.changes, {"steps": steps}))
         except SpecProblems:
             return None
-        oldest = max(made.spec.lag_policy_of(name).bound for name in made.spec.trainable_policies())
-        return made if oldest <= self.bound else None
+        rules = [made.spec.lag_policy_of(name) for name in made.spec.trainable_policies()]
+        return made if all(own.bound <= self.bound and own.at_cut != "train" for own in rules) else None
 
     def first(self) -> list[Candidate]:
         """List the presets as they are."""

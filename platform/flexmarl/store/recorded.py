@@ -3,6 +3,7 @@
 Reads training episodes of the newest draws only, and only attempts that counted.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from psycopg import Connection
@@ -21,17 +22,22 @@ class Stretch(NamedTuple):
 
 def counted(conn: Connection, run_id: int) -> tuple[int, int]:
     """Count finished training episodes whose rows are stored, and the train steps that they were played for."""
-    row = conn.execute(
+    return counted_of(conn, [run_id]).get(run_id, (0, 0))
+
+
+def counted_of(conn: Connection, run_ids: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """Count both for several runs; those that have none stored are left out."""
+    rows = conn.execute(
         """
-        SELECT count(*), count(DISTINCT cohort) FROM store.episode e
-        WHERE run_id = %(run)s AND origin = 'train' AND status = 'finished' AND EXISTS (
-          SELECT FROM store.sample s WHERE s.run_id = %(run)s AND s.draw = e.draw AND s.member = e.member
+        SELECT run_id, count(*), count(DISTINCT cohort) FROM store.episode e
+        WHERE run_id = ANY(%s) AND origin = 'train' AND status = 'finished' AND EXISTS (
+          SELECT FROM store.sample s WHERE s.run_id = e.run_id AND s.draw = e.draw AND s.member = e.member
             AND s.attempt = e.attempt)
+        GROUP BY run_id
         """,
-        {"run": run_id},
-    ).fetchone()
-    assert row is not None
-    return int(row[0]), int(row[1])
+        [list(run_ids)],
+    ).fetchall()
+    return {int(run): (int(episodes), int(steps)) for run, episodes, steps in rows}
 
 
 def stretch(conn: Connection, run_id: int, episodes: int) -> Stretch:

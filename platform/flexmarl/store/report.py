@@ -174,11 +174,13 @@ _CHECKS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "own_lag_within_bound",
-        "rows applied = rows whose own lag is within the bound",
+        "rows applied = rows whose own lag is within the bound, or whose policy trains what is older",
         f"""SELECT count(*), count(*) FILTER (WHERE a.version - 1 - s.version <= (
              SELECT coalesce((spec #>> ARRAY['policies', a.policy, 'lag_policy', 'bound'])::int,
                (spec #>> '{{mechanisms,lag_policy,bound}}')::int, 0)
-             FROM store.run_state WHERE run_id = %(run)s))
+             FROM store.run_state WHERE run_id = %(run)s) OR (
+             SELECT coalesce(spec #>> ARRAY['policies', a.policy, 'lag_policy', 'at_cut'],
+               spec #>> '{{mechanisms,lag_policy,at_cut}}') = 'train' FROM store.run_state WHERE run_id = %(run)s))
            FROM ({_KEPT}) a JOIN store.sample s ON s.run_id = %(run)s AND s.draw = a.draw AND s.member = a.member
              AND s.attempt = a.attempt AND s.role = a.role AND s.turn = a.turn""",
     ),

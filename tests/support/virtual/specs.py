@@ -25,7 +25,7 @@ AXES: dict[str, tuple[dict[str, Any], ...]] = {
         {"mechanisms": {"lag_policy": {"in_flight": name}}}
         for name in ("finish", "finish", "continue", "resume", "restart_turn", "discard")
     ),
-    "at_cut": tuple({"mechanisms": {"lag_policy": {"at_cut": name}}} for name in ("wait", "drop", "refresh")),
+    "at_cut": tuple({"mechanisms": {"lag_policy": {"at_cut": name}}} for name in ("wait", "drop", "refresh", "train")),
     "redundancy": (
         {},
         {},

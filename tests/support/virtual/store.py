@@ -279,4 +279,5 @@ class VirtualStore:
 
 def bound_of(spec: ExperimentSpec, policy: str) -> int:
     """Return the highest own lag that a policy's rows may have when they are applied."""
-    return spec.lag_policy_of(policy).bound
+    rule = spec.lag_policy_of(policy)
+    return rule.bound if rule.at_cut != "train" else 1 << 30

@@ -22,6 +22,13 @@ def broken(**changes: Any) -> dict[str, str]:
     return {problem.pointer: problem.code for problem in found}
 
 
+TWO: dict[str, Any] = {"resources": {"rollout_devices": 2, "training_devices": 2}}
+
+
+def mixed(own: int, **homes: tuple[int, ...]) -> dict[str, Any]:
+    return {"type": "colocated", "own_devices": own, "homes": homes}
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -30,6 +37,13 @@ def broken(**changes: Any) -> dict[str, str]:
         {"resources": {"rollout_devices": 2}},
         {"resources": {"rollout_devices": 2, "engine_policies": 1}},
         {"mechanisms": {"lag_policy": {"bound": 2}}},
+        {"policies": {"speaker": {"devices": 2}}, "resources": {"rollout_devices": 2, "training_devices": 2}},
+        TWO | {"mechanisms": {"allocation": mixed(own=1, speaker=(0,), listener=(1,))}},
+        {"resources": {"training_devices": 2, "trainer_policies": 1}, "mechanisms": {"allocation": mixed(own=1)}},
+        {
+            "resources": {"training_devices": 2, "training_pool": "other"},
+            "mechanisms": {"allocation": mixed(own=1, speaker=(0,))},
+        },
         {"mechanisms": {"ordered": True}},
     ],
 )
@@ -51,13 +65,17 @@ def test_what_shares_devices_is_legal(changes: dict[str, Any]) -> None:
         ),
         ("/mechanisms/publication/type", "not_with_colocated", {"mechanisms": {"publication": "wavefront"}}),
         ("/mechanisms/policy_clock", "not_with_colocated", {"mechanisms": {"policy_clock": True}}),
+        ("/mechanisms/allocation/own_devices", "too_many_devices", {"mechanisms": {"allocation": mixed(own=1)}}),
+        ("/mechanisms/allocation/own_devices", "not_read", {"mechanisms": {"allocation": {"own_devices": 1}}}),
         (
-            "/policies/speaker/devices",
-            "not_with_colocated",
-            {
-                "policies": {"speaker": {"devices": 2}},
-                "resources": {"rollout_devices": 2, "training_devices": 2},
-            },
+            "/resources/training_devices",
+            "too_many_devices",
+            {"resources": {"training_devices": 3}, "mechanisms": {"allocation": mixed(own=1, speaker=(0,))}},
+        ),
+        (
+            "/mechanisms/allocation/homes/speaker",
+            "wrong_devices",
+            TWO | {"mechanisms": {"allocation": mixed(own=1, speaker=(2,))}},
         ),
     ],
 )

@@ -8,6 +8,7 @@ from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.rules import broken_rules
 from flexmarl.contracts.spec import ExperimentSpec
 
+LAG = "/mechanisms/lag_policy"
 TEAM = {"agents": {"speaker": {}, "listener": {}}, "environment": {"type": "reference_game"}}
 
 
@@ -25,7 +26,7 @@ def test_a_bound_is_all_they_need(mover: Any) -> None:
 @pytest.mark.parametrize(
     ("mechanisms", "resources", "pointer", "code", "value"),
     [
-        ({"lag_policy": {"bound": 0}}, {}, "/mechanisms/lag_policy/bound", "needs_bound", "1 or more"),
+        ({"lag_policy": {"bound": 0}}, {}, f"{LAG}/bound", "needs_bound", "1 or more"),
         (
             {"lag_policy": {"in_flight": "resume"}},
             {},
@@ -57,6 +58,6 @@ def test_what_cannot_be_is_refused_with_a_way_out(
 
 
 def test_the_preset_of_laminar_gathers_what_is_left() -> None:
-    resolved = resolve({"preset": "laminar"} | TEAM)
+    resolved = resolve(TEAM, preset="laminar")
     made = ExperimentSpec.model_validate(resolved.document)
     assert (made.resources.engine_versions, made.mechanisms.mover.type) == (1, "repack")

@@ -236,6 +236,7 @@ LAG = {"bound": 1, "at_admission": "admit", "in_flight": "finish", "at_cut": "wa
     [
         ({"mechanisms": {"lag_policy": {"in_flight": "resume"}}}, ("/mechanisms/lag_policy/in_flight", "needs_bound")),
         ({"mechanisms": {"lag_policy": {"at_cut": "drop"}}}, ("/mechanisms/lag_policy/at_cut", "needs_bound")),
+        ({"mechanisms": {"lag_policy": {"at_cut": "train"}}}, ("/mechanisms/lag_policy/at_cut", "needs_bound")),
         (
             {"mechanisms": {"lag_policy": {"at_admission": "trained"}}},
             ("/mechanisms/lag_policy/at_admission", "needs_bound"),

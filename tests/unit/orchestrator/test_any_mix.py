@@ -38,7 +38,7 @@ def any_mix(rng):
             mechanisms__lag_policy__bound=rng.choice([0, 0, 1, 2, 3, 4]),
             mechanisms__lag_policy__at_admission=rng.choice(["admit", "wait", "trained"]),
             mechanisms__lag_policy__in_flight=rng.choice(["finish", "finish", "continue", "discard", "resume"]),
-            mechanisms__lag_policy__at_cut=rng.choice(["wait", "wait", "drop", "refresh"]),
+            mechanisms__lag_policy__at_cut=rng.choice(["wait", "wait", "drop", "refresh", "train"]),
             mechanisms__redundancy=extra if rng.random() < 0.5 else "none",
             mechanisms__policy_clock=rng.random() < 0.2,
             mechanisms__ordered=rng.random() < 0.2,

@@ -229,3 +229,76 @@ def test_a_child_that_dies_in_the_middle_of_a_turn_leaves_the_device_in_one_hand
 def turning(state, hand):
     waiting = state.outstanding
     return state.hand == hand and any(waiting.any_of(family) for family in ("sleep", "wake", "suspend", "vacate"))
+
+
+def mixed(homes=True, **changes):
+    """Two engines and two trainers on three devices: one is shared."""
+    allocation = {"type": "colocated", "own_devices": 1}
+    if homes:
+        allocation["homes"] = {"speaker": [0], "listener": [1]}
+    places = {} if homes else {"resources__trainer_policies": 1}
+    return make_spec(
+        resources__rollout_devices=2, resources__training_devices=2, mechanisms__allocation=allocation,
+        **places, **changes,
+    )  # fmt: skip
+
+
+def gangs(**changes):
+    """One policy takes both of the devices that the engines have."""
+    return colocated(
+        2, 2, policies={"speaker": {"devices": 2}, "listener": {"devices": {"least": 1, "most": 2}}}, **changes
+    )
+
+
+def trained_where(cluster):
+    """List who was trained while an episode played, and where each was trained: shared or not."""
+    state, beside, places = cluster.core.state, set(), {}
+    while cluster.status not in (RunStatus.COMPLETED, RunStatus.FAILED):
+        cluster.happen()
+        for name, policy in state.policies.items():
+            shared = {state.leases[lease_id].beside > 0 for lease_id in policy.home.gang}
+            places.setdefault(name, set()).update(shared)
+            if state.outstanding.count_about("accumulate", name) and any(cohort.open for cohort in state.cohorts):
+                beside.add(name)
+    return beside, places
+
+
+@pytest.mark.parametrize("mix", ["strict", "batch", "mini-batches", "bounded", "surplus plays on", "ordered"])
+@pytest.mark.parametrize("homes", [True, False])
+def test_some_trainers_share_devices_and_others_have_their_own(homes, mix):
+    cluster = started(mixed(homes, **MIXES[mix]), seed=5)
+    beside, places = trained_where(cluster)
+    ended_well(cluster)
+    assert len({lease.device_id for lease in cluster.core.state.leases.values()}) == 3
+    assert turns(cluster).count("to_trainers") >= cluster.spec.budget.train_steps
+    if homes:
+        assert places == {"speaker": {True}, "listener": {False}}
+    if homes and mix != "batch":
+        assert beside == {"listener"}, "who has a device of its own trains while episodes play, the other one never"
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("spec", [mixed(), mixed(False), gangs()], ids=["homes", "one place", "gangs"])
+def test_mixes_and_gangs_lose_nothing_under_faults(spec, seed):
+    faults = Faults(twice=0.1, child_death=0.01, lease_end=0.001, uncommitted=0.05, refused=0.02, zombie=0.05,
+                    recall=0.002, gang_recall=0.01, episode_failure=0.02)  # fmt: skip
+    cluster = started(spec, seed=seed, faults=faults, round_trip=seed % 2 == 0)
+    cluster.run()
+    assert cluster.status in (RunStatus.COMPLETED, RunStatus.FAILED)
+
+
+def test_what_nobody_waits_for_turns_no_device():
+    """Only the policy with a device of its own has work: engines stay awake while it is trained."""
+    homes = {"type": "colocated", "own_devices": 1, "homes": {"speaker": [0], "listener": [1]}}
+    spec = make_spec(
+        resources__rollout_devices=1, resources__training_devices=2, mechanisms__allocation=homes,
+        agents={"speaker": {"trainable": False}, "listener": {}},
+    )  # fmt: skip
+    assert turns(ended_well(started(spec, seed=2))) == ["to_engines"]
+
+
+def test_a_gang_is_bound_once_all_its_engines_sleep_and_all_its_ranks_let_go_before_they_wake():
+    cluster = ended_well(started(gangs(), seed=3))
+    assert [c for c in cluster.commands("bind_policy") if len(c.gang) == 2]
+    vacated = {command.lease_id for command in cluster.commands("vacate_trainer")}
+    assert vacated == {lease.lease_id for lease in cluster.core.state.leases.values() if lease.beside}

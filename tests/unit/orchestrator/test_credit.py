@@ -28,13 +28,16 @@ def on_their_way(cluster):
     )
 
 
-@pytest.mark.parametrize("lag", [{}, {"in_flight": "finish"}, {"bound": 1, "at_cut": "drop"}, {"bound": 2}])
+LAGS = [{}, {"in_flight": "finish"}, {"bound": 1, "at_cut": "drop"}, {"bound": 1, "at_cut": "train"}, {"bound": 2}]
+
+
+@pytest.mark.parametrize("lag", LAGS)
 def test_every_group_has_one_fate_whatever_breaks(lag):
     for seed in range(4):
         faults = Faults(twice=0.2, child_death=0.01 * (seed % 3), uncommitted=0.02, episode_failure=0.02)
         cluster = started(by_credit(**lag), seed=seed, faults=faults, round_trip=seed == 3).run()
         check_counts(cluster)
-        assert max(cluster.lags) <= lag.get("bound", 9)
+        assert max(cluster.lags) <= lag.get("bound", 9) or lag.get("at_cut") == "train"
 
 
 @pytest.mark.parametrize(("extra", "share"), [(1, 0.0), (3, 0.0), (0, 0.5), (1, 2.0)])
@@ -70,6 +73,19 @@ def test_without_surplus_every_step_starts_from_the_newest_weights():
     assert set(cluster.lags) == {0}
 
 
+def test_a_group_that_grew_older_than_the_bound_is_neither_dropped_nor_waited_for_where_it_is_to_be_trained():
+    """Two groups are held for three steps, which do not wait for them; then they are trained."""
+    cluster = started(by_credit(extra=2, bound=1, at_cut="train"), seed=1)
+    cluster.held_draws = {0, 1}
+    cluster.run(until=lambda x: x.core.state.step == 3)
+    cluster.held_draws = set()
+    check_counts(cluster.run())
+    assert not cluster.core.state.dropped.get("stale", 0)
+    assert max(cluster.lags) >= 3
+    trained = {sample.draw for one in cluster.commands("cut_micro_batch") for sample in one.samples}
+    assert {0, 1} <= trained
+
+
 def test_a_group_that_grew_too_old_is_replaced_within_its_step():
     """Two groups are held until they are too old: every step still trains all the groups it needs."""
     spec = by_credit(extra=2, bound=1, at_cut="drop")
@@ -83,3 +99,22 @@ def test_a_group_that_grew_too_old_is_replaced_within_its_step():
     for micro_batch in cluster.commands("cut_micro_batch"):
         cuts[micro_batch.cohort] |= {sample.draw for sample in micro_batch.samples}
     assert all(len(cuts[no]) == spec.batch.tasks_per_step for no in range(5))
+
+
+@pytest.mark.parametrize("protocol", ["micro_batch", "batch", "mini_batch"])
+def test_a_step_trains_as_many_groups_whatever_settles_meanwhile(protocol):
+    """Four steps' groups settle while one is trained: those that a step does not need wait for the next."""
+    spec = make_spec(
+        mechanisms__redundancy={"type": "extra_groups", "share": 4.0, "surplus": "continue"},
+        mechanisms__lag_policy={"bound": 64, "at_admission": "trained", "in_flight": "resume"},
+        mechanisms__trainer_protocol=protocol,
+        batch={"tasks_per_step": 4, "mini_batches": 4, "micro_batch_groups": 1, "rollout_groups": 1},
+        budget__train_steps=6,
+    )
+    cluster = started(spec, seed=1, round_trip=True).run()
+    assert cluster.status is RunStatus.COMPLETED, cluster.core.state.reason_text
+    cuts = {}
+    for micro_batch in cluster.commands("cut_micro_batch"):
+        cuts.setdefault(micro_batch.cohort, set()).update(sample.draw for sample in micro_batch.samples)
+    assert [len(cuts[no]) for no in sorted(cuts)] == [4] * 6
+    assert sum(map(len, cuts.values())) == len(set().union(*cuts.values())), "a group was trained twice"

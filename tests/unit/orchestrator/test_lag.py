@@ -52,6 +52,15 @@ rows = st.lists(
 )
 
 
+def test_what_was_admitted_is_trained_however_old_where_that_is_asked_for() -> None:
+    rule, ages = LagPolicy(bound=1, at_cut="train"), Ages(done=9)
+    add_row(ages, 0, 7, ())
+    assert sweep(ages, 9, rule) == "keep"
+    assert sweep(None, 9, rule) == "drop", "rows of no known age are not"
+    assert not must_wait(0, 9, rule)
+    assert not admit({"a": rule}, {"a": 2}, playing=0).allowed, "it bounds what is admitted"
+
+
 @given(rows, st.integers(0, 12), st.integers(0, 5), st.sampled_from(["wait", "drop", "refresh"]))
 def test_nothing_older_than_its_bound_passes_the_sweep(found: list, version: int, bound: int, at_cut: str) -> None:
     ages = Ages(done=version)

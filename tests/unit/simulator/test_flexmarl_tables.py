@@ -8,7 +8,7 @@ from flexmarl.contracts.resolve import layered
 from flexmarl.simulator import simulate
 from flexmarl.simulator.library import compose
 from flexmarl.simulator.published import load_tables
-from flexmarl.simulator.published.reproducing import placed
+from flexmarl.simulator.published.reproducing import scenario_of
 
 TABLES = ("flexmarl_ma", "flexmarl_ca")
 ONE = {
@@ -26,8 +26,7 @@ ONE = {
 
 def of_table(name: str, row: str, **changes: Any) -> Any:
     table = load_tables()[name]
-    given = [placed(own, own.value) for own in table.parameters.values()]
-    return compose(table.scenario, table.rows[row].preset, layered(*given, table.rows[row].changes, changes))
+    return scenario_of(table, table.rows[row], changes=changes)
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -72,3 +71,31 @@ def test_an_engine_of_four_devices_is_as_crowded_by_four_times_the_requests():
     whole = simulate(compose(ONE, "sync", crowded)).step_s
     wide = simulate(compose(ONE, "sync", layered(crowded, {"machine": {"width": 1e6}}))).step_s
     assert whole - wide == pytest.approx(3 * 100.0 + 2 * 4 * 1000 * 0.01, rel=0.02)
+
+
+def test_everything_of_a_policy_of_twice_the_size_takes_twice_as_long():
+    """Prompts of 200 s, replies of 100 s, gradients of 40 s, a step, and its swaps and loads."""
+    machine = {"engine": {"prefill": 10, "load": 7}, "trainer": {"step": 3}}
+    given = {"workload": {"stages": [["first"]], "each": {"prompt": 500}}, "machine": machine}
+    once, twice = (
+        simulate(compose(ONE, "sync", layered(given, {"machine": {"scale": {"first": times}}}))) for times in (1.0, 2.0)
+    )
+    assert once.step_s > 350.0
+    assert twice.step_s == pytest.approx(2.0 * once.step_s, rel=0.005)
+    assert twice.tokens_s * twice.step_s == pytest.approx(once.tokens_s * once.step_s, rel=0.01)
+
+
+@pytest.mark.parametrize("granularity", ["turn", "episode"])
+def test_a_large_policys_replies_take_more_steps_beside_those_of_others(granularity: str):
+    """Steps take 0.1 s whoever is there, so the larger one's 1000 tokens take 250 s."""
+    scenario = compose(
+        ONE,
+        "sync",
+        {
+            "granularity": granularity,
+            "spec": {"resources": {"rollout_devices": 1, "engine_policies": 2}},
+            "machine": {"scale": {"second": 2.5}, "trainer": {"token": 0.0}},
+        },
+    )
+    report = simulate(scenario)
+    assert report.figures()["rollout_s"] == pytest.approx(250.0, rel=0.02)

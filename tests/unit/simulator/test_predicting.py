@@ -26,7 +26,7 @@ def profile(own: ExperimentSpec, **figures: Figure) -> Profile:
 
 
 def once(own: ExperimentSpec, known: Profile) -> Prediction:
-    return predict(own, known, lambda: False)
+    return predict(own, known, lambda: False, lambda made: False)
 
 
 def test_a_range_spans_the_ends_of_what_is_known_and_says_which_figure_makes_it_wide() -> None:
@@ -93,3 +93,34 @@ def test_memory_is_the_arithmetic_of_weights_gradient_and_moments() -> None:
     }
     assert memory.engine(own, ["guesser"], {}).parts == ()
     assert memory.parameters_of(own, {})["guesser"] == pytest.approx(85_440, rel=0.05)
+
+
+def test_a_faster_split_of_the_same_devices_is_found_simulated_and_told_with_what_to_change() -> None:
+    pace = {"micro_batch_s": 0.01, "row_s": 0.0, "step_s": 0.01}
+    long = Figure(low=400, likely=400, high=400, source="runs")
+    lengths = {f"role__{what} {role}": long for what in ("prompt", "reply") for role in spec().agents}
+    resources = {"pace": pace, "engine_policies": None, "trainer_policies": None}
+    bad = spec(resources=resources | {"rollout_devices": 1, "training_devices": 3})
+    made: list[int] = []
+
+    def spare(count: int) -> bool:
+        made.append(count)
+        return True
+
+    told = predict(bad, profile(bad, **lengths), lambda: False, spare)
+    better = told.split.better
+    assert better is not None
+    assert (told.split.devices, better.shared, better.engines + better.trainers) == (4, False, 4)
+    assert {one.pointer: (one.before, one.value) for one in better.changes} == {
+        "/resources/rollout_devices": (1, better.engines),
+        "/resources/training_devices": (3, better.trainers),
+    }
+    assert made == [3] * (told.split.looked_at + 2)  # its ends are simulated too
+    taken = resources | {"rollout_devices": better.engines, "training_devices": better.trainers}
+    good = predict(spec(resources=taken), profile(bad, **lengths), lambda: False)
+    assert good.step_s.likely == pytest.approx(better.step_s[1], rel=1e-6)
+    assert better.gain[1] == pytest.approx(1.0 - told.tokens_s.likely / good.tokens_s.likely, abs=1e-6)
+    assert better.gain[1] > 0.02
+    assert good.split.better is None
+    assert good.split.looked_at >= 1
+    assert once(bad, profile(bad, **lengths)).split.looked_at == 0  # there was no time

@@ -5,7 +5,7 @@ from pydantic import ValidationError
 
 from flexmarl.simulator.published import Table, load_tables, reproduce
 from flexmarl.simulator.published.fitting import fit
-from flexmarl.simulator.published.reproducing import played
+from flexmarl.simulator.published.reproducing import played, scenario_of
 
 SCENARIO = {
     "spec": {
@@ -93,10 +93,30 @@ def test_what_a_table_may_not_declare(changes: dict[str, object], text: str):
         table(**changes)
 
 
+def test_what_all_rows_set_lies_over_presets_and_under_rows():
+    rows = {
+        "own": {"title": "own", "preset": "sync", "published": 1.0,
+                "changes": {"spec": {"mechanisms": {"parallel": {"members": 1}}}}},
+        "all": {"title": "all", "preset": "mas_rl", "published": 1.0},
+    }  # fmt: skip
+    shared = {"spec": {"mechanisms": {"parallel": {"members": 2, "episodes": 7}, "trainer_protocol": "per_group"}}}
+    made = table(rows=rows, parameters={}, over_presets=shared)
+    own, every = (scenario_of(made, row).spec.mechanisms for row in made.rows.values())
+    assert (own.parallel.members, own.parallel.episodes, every.parallel.members) == (1, 7, 2)
+    assert own.trainer_protocol == every.trainer_protocol == "per_group"
+    assert every.parallel.agents == 1, "what the table does not set is the preset's"
+
+
 @pytest.mark.parametrize("name", load_tables())
 def test_fitted_values_lie_where_the_fit_looks(name: str):
     for own in load_tables()[name].parameters.values():
         assert own.between is None or own.between[0] <= own.value <= own.between[1]
+
+
+@pytest.mark.parametrize(("name", "row"), [(name, row) for name, own in load_tables().items() for row in own.rows])
+def test_every_row_is_a_run_that_rules_allow(name: str, row: str):
+    own = load_tables()[name]
+    assert scenario_of(own, own.rows[row]).spec.agents
 
 
 @pytest.mark.parametrize(

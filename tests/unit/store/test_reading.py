@@ -37,6 +37,15 @@ def test_a_sound_run_passes_every_check(finished):
     assert (counts.micro_batches_applied, counts.versions, counts.waiting_events) == (1, 2, 0)
 
 
+def test_rows_older_than_the_bound_are_no_fault_of_a_run_that_trains_them(finished):
+    finished.conn.execute("UPDATE store.sample SET version = -1 WHERE draw = 1")
+    assert "own_lag_within_bound" in red(finished)
+    finished.conn.execute(
+        "UPDATE store.run_state SET spec = jsonb_set(spec, '{mechanisms,lag_policy,at_cut}', '\"train\"')"
+    )
+    assert "own_lag_within_bound" not in red(finished)
+
+
 @pytest.mark.parametrize(
     ("damage", "name"),
     [

@@ -160,6 +160,21 @@ class Gangs:
             following.join(LEAVE_S)
         gc.collect()
 
+    def rest(self) -> None:
+        """Keep no part of any gang: what it led is suspended by now, and what it followed ends with its leader.
+
+        Raises TrainerRefusal while a thread still holds its part.
+        """
+        followed = dict(self._followed)
+        for policy in followed:
+            self.leave(policy)
+        for following in followed.values():
+            following.join(LEAVE_S)
+        held = [policy for policy, following in followed.items() if following.alive]
+        self._followed |= {policy: followed[policy] for policy in held}
+        if held:
+            raise TrainerRefusal(RefusalCode.GANG_INCOMPLETE, f"the parts of {', '.join(held)} are still at work")
+
     def _place(self, asked: BindRequest) -> Place:
         if self._rendezvous is None:
             raise TrainerRefusal(RefusalCode.GANG_INCOMPLETE, "this trainer has no rendezvous")

@@ -70,6 +70,12 @@ class ExperimentSpec(Strict):
         """Return the policies with at least one trainable agent, in the order of the specification."""
         return tuple(name for name in self.policies if any(self.agents[r].trainable for r in self.roles_of(name)))
 
+    @property
+    def own_trainers(self) -> int:
+        """Count the trainers that have devices of their own; the others share those of engines."""
+        allocation = self.mechanisms.allocation
+        return allocation.own_devices if allocation.type == "colocated" else self.resources.training_devices
+
     def lag_policy_of(self, policy: str) -> LagPolicy:
         """Return the record that rules the lag of a policy's rows."""
         own = self.policies[policy].lag_policy

@@ -12,7 +12,8 @@ class LagPolicy(Strict):
     """How old the weights may be that made a row, and what happens to work that would grow too old."""
 
     bound: int = Field(default=0, ge=0, le=64)
-    """Highest allowed own lag in versions; 0 is strictly on-policy on cohorts."""
+    """Highest allowed own lag in versions; 0 is strictly on-policy on cohorts. With `at_cut: train` it is what
+    admission allows."""
     at_admission: Literal["admit", "wait", "trained"] = "admit"
     """Next cohort: `admit` as soon as its steps to come fit the bound; `wait` until older groups settled as well; or
     until these are `trained` and what they taught is served. Surplus that plays on (`continue`) is a credit then: so
@@ -20,8 +21,9 @@ class LagPolicy(Strict):
     in_flight: Literal["finish", "continue", "resume", "restart_turn", "discard"] = "finish"
     """Running replies at an update: made to the end by the old weights; carried on by the new ones with the old
     attention cache (`continue`) or with a fresh one (`resume`); the turn or the whole group made anew."""
-    at_cut: Literal["wait", "drop", "refresh"] = "wait"
-    """Groups about to exceed the bound: waited for, or dropped at the cut, or dropped and played again."""
+    at_cut: Literal["wait", "drop", "refresh", "train"] = "wait"
+    """Groups about to exceed the bound: waited for, or dropped at the cut, or dropped and played again; or trained all
+    the same (`train`): the bound is one of admission then, and what lasts longer than others is as old as it is."""
 
 
 class Redundancy(Strict):
@@ -121,9 +123,13 @@ class Allocation(Strict):
     end. `colocated`: trainers have no devices of their own but share those of the engines in turns: while an episode
     plays the engines are awake, then they sleep and what is ready is trained, on demand as above, and then they wake to
     what was published."""
+    own_devices: int = Field(default=0, ge=0, le=64)
+    """With `colocated`: so many of the trainers, the last ones, have devices of their own and train at any time, while
+    episodes play too; the others share engines' devices in turns, when something waits that has no place on those."""
     homes: dict[Name, tuple[int, ...]] = {}
-    """With `static`: policy -> which of the run's trainer devices it is trained on, counted from 0. One that is not
-    named gets the device with the fewest policies. One whose device is lost waits for the next."""
+    """With `static` and `colocated`: policy -> which of the run's trainers it is trained on, counted from 0; those that
+    share devices come first. One that is not named gets the device with the fewest policies, and with `colocated` any
+    that is free. One whose device is lost waits for the next."""
     keep_warm_s: float | None = Field(default=None, ge=0.0, le=86_400.0)
     """How long a policy that has nothing to do keeps its devices although another waits for them; null: as long as a
     swap of policies takes, as it was measured, and no longer than until all its rows of a step are trained."""

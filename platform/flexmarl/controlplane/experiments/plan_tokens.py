@@ -31,9 +31,9 @@ def devices(found: Resolved) -> dict[str, Any]:
     resources = found.spec.resources
     own = {
         "engine": (resources.rollout_pool, resources.rollout_devices),
-        "trainer": (resources.training_pool, resources.training_devices),
+        "trainer": (resources.training_pool, found.spec.own_trainers),
     }
-    if found.spec.mechanisms.allocation.type == "colocated":
+    if not found.spec.own_trainers:
         del own["trainer"]  # they share the devices of the engines
     return inventory.fit(own)
 

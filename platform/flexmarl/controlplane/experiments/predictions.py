@@ -14,6 +14,7 @@ from flexmarl.controlplane.inventory import queries as inventory
 from flexmarl.simulator.memory import DeviceMemory
 from flexmarl.simulator.predicting import Prediction, Range, causes, shown
 from flexmarl.simulator.profile import Profile
+from flexmarl.simulator.splitting import WORTH, SplitAdvice
 
 HOUR_S = 3600.0
 SEEN = 0.0005
@@ -26,7 +27,7 @@ def predict(spec: ExperimentSpec, project: str) -> Plan:
     profile, found = known(spec), inventory.devices()
     made = FORECASTER.predict(spec, profile)
     pools = {"engine": spec.resources.rollout_pool, "trainer": spec.resources.training_pool}
-    if spec.mechanisms.allocation.type == "colocated":
+    if not spec.own_trainers:
         pools["trainer"] = pools["engine"]
     rooms = {use: room(found, pool) for use, pool in pools.items()}
     body = {
@@ -46,6 +47,7 @@ def predict(spec: ExperimentSpec, project: str) -> Plan:
         "figures": list(shown(profile)),
         "steps": made.steps,
         "simulations": made.simulations,
+        "split": _split(made.split),
     }
     figures = {name: figure.model_dump(include=set(ENDS)) for name, figure in profile.figures.items()}
     return Plan.objects.create(project=project, prediction=body, figures=figures)
@@ -106,8 +108,7 @@ def cost(spec: ExperimentSpec, made: Prediction, pools: Mapping[str, str]) -> di
     if not set(pools.values()) <= set(prices):
         return None
     per_hour = spec.resources.rollout_devices * prices[pools["engine"]]
-    if spec.mechanisms.allocation.type != "colocated":
-        per_hour += spec.resources.training_devices * prices[pools["trainer"]]
+    per_hour += spec.own_trainers * prices[pools["trainer"]]
     return {end: round(value * per_hour, 4) for end, value in _range(made.seconds, HOUR_S).items()}
 
 
@@ -132,6 +133,19 @@ def _memory(memory: DeviceMemory, capacity: int) -> dict[str, Any] | None:
         "capacity": capacity or None,
         "fits": "yes" if capacity and total["high"] <= capacity else fits,
     }
+
+
+def _split(advice: SplitAdvice) -> dict[str, Any]:
+    better = advice.better
+    told = None if better is None else better.model_dump(mode="json") | {
+        "step_s": _ends(better.step_s), "gain": _ends(better.gain),
+    }  # fmt: skip
+    short = advice.model_dump(include={"devices", "looked_at", "stopped"})
+    return {**short, "least_gain": WORTH, "better": told}
+
+
+def _ends(values: Sequence[float]) -> dict[str, float]:
+    return {end: round(value, 6) for end, value in zip(ENDS, values, strict=True)}
 
 
 def _gib(count: float) -> str:

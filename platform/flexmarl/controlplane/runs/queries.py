@@ -117,9 +117,10 @@ def planned(run: Run) -> dict[str, Any] | None:
 
 
 def _devices(spec: Mapping[str, Any]) -> int:
-    """Count the devices that a run asks for: colocated trainers have none of their own."""
+    """Count the devices that a run asks for: colocated trainers have none of their own, but for those that do."""
     resources, allocation = spec["resources"], spec.get("mechanisms", {}).get("allocation", {})
-    own = 0 if allocation.get("type") == "colocated" else int(resources["training_devices"])
+    shares = allocation.get("type") == "colocated"
+    own = int(allocation.get("own_devices", 0)) if shares else int(resources["training_devices"])
     return int(resources["rollout_devices"]) + own
 
 

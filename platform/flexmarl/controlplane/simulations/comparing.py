@@ -1,6 +1,6 @@
 """A comparison, preset by preset and seed by seed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,22 +36,29 @@ class Found:
 
 
 def compared(row: Simulation, playing: Playing) -> Found:
-    """Play every preset under every seed; one that comes to no end is told and the others go on."""
+    """Play every preset on a built-in workload under every seed."""
     wish = Comparison.model_validate(row.request)
+    return side_by_side(row, wish.presets, wish.seeds, wish.scenario, playing)
+
+
+def side_by_side(
+    row: Simulation, names: Sequence[str], seeds: int, scenario: Callable[[str, int], Scenario], playing: Playing
+) -> Found:
+    """Play what each name stands for under every seed; one that comes to no end is told and the others go on."""
     presets: dict[str, Any] = {}
     timelines: dict[str, Any] = {}
-    for place, preset in enumerate(wish.presets):
+    for place, name in enumerate(names):
         rows, error = [], ""
-        for seed in range(wish.seeds):
-            playing.told(place * wish.seeds + seed, f"{preset}, seed {seed}")
+        for seed in range(seeds):
+            playing.told(place * seeds + seed, f"{name}, seed {seed}")
             try:
-                report = playing.simulate(wish.scenario(preset, seed))
+                report = playing.simulate(scenario(name, seed))
             except SimulationError as ended:
                 error = str(ended)
                 break
             rows.append(seed_row(seed, report))
-            timelines.setdefault(preset, timeline(report))
-        presets[preset] = gathered(rows, error)
+            timelines.setdefault(name, timeline(report))
+        presets[name] = gathered(rows, error)
     playing.told(row.total, "")
     if not any(one["seeds"] for one in presets.values()):
         text = "; ".join(f"{name}: {one['error']}" for name, one in presets.items())

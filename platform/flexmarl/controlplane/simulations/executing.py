@@ -22,7 +22,7 @@ from django.db.utils import Error as DatabaseError
 from django.utils import timezone
 
 from flexmarl.contracts.problems import SpecProblems
-from flexmarl.controlplane.simulations import comparing, what_if
+from flexmarl.controlplane.simulations import comparing, recorded_load, what_if
 from flexmarl.controlplane.simulations.choices import Kind, Reason, SimulationState
 from flexmarl.controlplane.simulations.comparing import Found, Playing
 from flexmarl.controlplane.simulations.models import Simulation
@@ -34,10 +34,12 @@ IDLE_S = 0.5
 """Between two looks for work."""
 LIMIT_S = 1800.0
 MOST_TAKES = 3
-PLAYED_BY: dict[str, Callable[[Simulation, Playing], Found]] = {
-    Kind.COMPARISON: comparing.compared,
-    Kind.WHAT_IF: what_if.played,
+PLAYED_BY: dict[tuple[str, bool], Callable[[Simulation, Playing], Found]] = {
+    (Kind.COMPARISON, False): comparing.compared,
+    (Kind.COMPARISON, True): recorded_load.compared,
+    (Kind.WHAT_IF, True): what_if.played,
 }
+"""By kind, and whether it is of a run."""
 
 
 class Stopped(BaseException):
@@ -105,7 +107,7 @@ def play(row: Simulation, asked: Asked, *, limit_s: float = LIMIT_S) -> None:
     holder = Holder(row, asked, limit_s)
     try:
         with _beating(holder.look) as alarm:
-            found = PLAYED_BY[row.kind](row, Playing(holder.told, alarm))
+            found = PLAYED_BY[row.kind, row.run_id is not None](row, Playing(holder.told, alarm))
     except Stopped as stopped:
         _stopped(row, stopped.why, limit_s)
     except SpecProblems as refused:

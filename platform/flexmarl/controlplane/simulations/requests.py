@@ -31,6 +31,8 @@ class Comparison(Strict):
     model_config = ConfigDict(frozen=True)
 
     workload: str = ""
+    run: str = ""
+    """Key of the run whose recorded load is played instead of a built-in workload."""
     presets: tuple[str, ...] = Field(min_length=1)
     steps: int = Field(default=8, ge=1, le=MOST_STEPS)
     warm_up: int = Field(default=1, ge=0, le=MOST_STEPS)

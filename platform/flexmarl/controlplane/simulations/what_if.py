@@ -217,11 +217,16 @@ def _told(found: Recorded, reports: dict[str, list[Report]], known: dict[str, Al
     base = reports[AS_IT_WAS]
     replay = fmean(report.step_s for report in base)
     advised = [advice(known[name], base, done, found.actual_step_s) for name, done in reports.items() if name in known]
-    engine, trainer = found.fit.machine.engine, found.fit.machine.trainer
+    return {**basis(found, replay), "advice": ranked(advised)}
+
+
+def basis(found: Recorded, replay_step_s: float) -> dict[str, Any]:
+    """Say what was played again, how far the replay is off, and which speeds were read off the run."""
+    engine, trainer, actual = found.fit.machine.engine, found.fit.machine.trainer, found.actual_step_s
     return {
-        "actual_step_s": round(found.actual_step_s, 4),
-        "replay_step_s": round(replay, 4),
-        "error": round(replay / found.actual_step_s - 1.0, 4) if found.actual_step_s else None,
+        "actual_step_s": round(actual, 4),
+        "replay_step_s": round(replay_step_s, 4),
+        "error": round(replay_step_s / actual - 1.0, 4) if actual and replay_step_s else None,
         "episodes": found.episodes,
         "steps": found.steps,
         "fitted": {
@@ -236,5 +241,4 @@ def _told(found: Recorded, reports: dict[str, list[Report]], known: dict[str, Al
             "trainer_step_s": trainer.step,
             "trainer_swap_s": trainer.swap,
         },
-        "advice": ranked(advised),
     }

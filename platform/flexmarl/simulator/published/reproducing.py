@@ -13,6 +13,7 @@ from flexmarl.contracts.resolve import layered
 from flexmarl.simulator.library import compose
 from flexmarl.simulator.published.table import Parameter, Row, Table
 from flexmarl.simulator.runs import simulate
+from flexmarl.simulator.scenario import Scenario
 
 Standing = Literal["fitted", "reached", "missed", "explained"]
 
@@ -63,12 +64,17 @@ def reproduce(table: Table, values: Mapping[str, float] | None = None) -> Outcom
 
 def played(table: Table, row: Row, values: Mapping[str, float]) -> tuple[dict[str, float], ...]:
     """Simulate a row once per seed."""
-    given = [placed(own, values.get(name, own.value)) for name, own in table.parameters.items()]
-    changes = layered(*given, row.changes)
-    return tuple(
-        simulate(compose(table.scenario, row.preset, layered(changes, {"seed": seed}))).figures()
-        for seed in range(table.seeds)
-    )
+    made = (scenario_of(table, row, values, {"seed": seed}) for seed in range(table.seeds))
+    return tuple(simulate(one).figures() for one in made)
+
+
+def scenario_of(
+    table: Table, row: Row, values: Mapping[str, float] | None = None, changes: Mapping[str, Any] | None = None
+) -> Scenario:
+    """Return what a row plays: the table's scenario, its preset, what all rows set over that, parameters, its own."""
+    found = values or {}
+    given = [placed(own, found.get(name, own.value)) for name, own in table.parameters.items()]
+    return compose(table.scenario, row.preset, layered(table.over_presets, *given, row.changes, changes or {}))
 
 
 def compared(table: Table, row: Row, plain: Mapping[str, float], name: str) -> float:

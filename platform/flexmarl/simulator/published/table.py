@@ -73,6 +73,8 @@ class Table(Strict):
     seeds: int = Field(default=1, ge=1)
     """Simulations per row, of which the mean counts."""
     scenario: dict[str, Any]
+    over_presets: dict[str, Any] = {}
+    """What all rows set otherwise than their presets; laid over each of them."""
     constants_of: str = ""
     """A table whose parameters this one takes over where it states none of the same name."""
     parameters: dict[Name, Parameter] = {}

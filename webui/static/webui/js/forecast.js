@@ -43,14 +43,14 @@ function tile(label, value, unit, basis) {
 }
 
 /** The forecast of a plan; null while there is none. */
-export function forecast(found, agents, measure) {
+export function forecast(found, agents, { measure, take }) {
   if (!found) return null;
   const [whole, unit] = long(found.hours);
   const cost = found.cost ? tile("Cost", span(found.cost, amount), "", "at the pools' prices") : tile("Tokens/s", span(found.tokens_s, (value) => number(value)), "", "trained");
   return el("div", { class: "ahead" },
     el("div", { class: "pt" }, tile("Per step", span(found.step_s, seconds), "s", `likely ${seconds(found.step_s.likely)} s`), tile("Whole run", whole, unit, "to the end of the budget"),
       tile("Device hours", span(found.device_hours, amount), "", `${number(new Set(found.devices.map((one) => one.no)).size)} places`), cost),
-    use(found), memory(found, agents), why(found, measure));
+    use(found), memory(found, agents), split(found.split, take), why(found, measure));
 }
 
 function svg(name, attributes, ...children) {
@@ -93,6 +93,24 @@ function memory(found, agents) {
       el("span", { class: `push s12 tn ${tone}`, text: amounts })), lies ? svg("svg", { class: "bar mem", "aria-hidden": "true" }, ...parts) : null);
   });
   return el("div", { class: "p16 bt" }, el("div", { class: "hs wrap" }, el("b", { text: "Placement and memory" }), el("span", { class: "leg push" }, ...[["k1", "weights"], ["k2", "optimizer"], ["k3", "cache, activations"]].map(([tone, word]) => el("span", {}, el("i", { class: tone }), word)))), ...rows);
+}
+
+const counted = (count, word) => `${number(count)} ${word}${count === 1 ? "" : "s"}`;
+
+/** Another split of the same devices, if one is faster; `take` fills the form with it. */
+function split(advice, take) {
+  const { better, devices, looked_at: looked, least_gain: least } = advice;
+  const head = el("b", { text: "Split of the devices" });
+  if (!better) {
+    const others = advice.stopped ? `${counted(looked, "other")} simulated, then time was up` : `${counted(looked, "other")} simulated`;
+    const none = advice.stopped ? "No other split was simulated: time was up. Change something, or plan again later." : `The rules allow no other split of ${counted(devices, "device")}.`;
+    return el("div", { class: "p16 bt" }, head, el("p", { class: "soft s12", text: looked ? `No other split of the ${number(devices)} devices is over ${percent(least)} % faster; ${others}.` : none }));
+  }
+  const where = better.shared ? `${counted(better.engines, "engine")} and ${counted(better.trainers, "trainer")} on the same devices, in turns` : `${counted(better.engines, "engine")}, ${counted(better.trainers, "trainer")}`;
+  const was = better.changes.map((one) => `${one.pointer.slice(1).replaceAll("/", ".")}: ${one.before ?? "none"} becomes ${one.value ?? "none"}`).join("\n");
+  return el("div", { class: "p16 bt", id: "split" }, head, el("div", { class: "hs top-al" }, el("span", { class: "ok" }, icon("bulb", "sm")),
+    el("div", { class: "grow", title: was }, el("b", { text: where }), el("div", { class: "soft s12", text: `${span(better.step_s, seconds).replace("\u200b", "")} s a step, ${span(better.gain, percent).replace("\u200b", "")} % less time per trained token` })),
+    el("button", { type: "button", class: "btn sm", text: "Use this split", title: was, on: { click: () => take(better.changes) } })));
 }
 
 /** Figures of several policies that are the same, as one. */

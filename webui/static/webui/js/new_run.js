@@ -92,10 +92,21 @@ async function measure(event) {
   }
 }
 
+/** Fill the form with a split of the devices that the plan advises. */
+function takeSplit(split) {
+  for (const { pointer, value } of split) put(state.document, pointer, value);
+  fillForm();
+  if (state.pane !== "form") open("form");
+  const first = inputOf(split[0].pointer);
+  if (first) { sections.reveal(first); first.focus(); }
+  announce("The split is in the form; the plan follows");
+  later();
+}
+
 function settle(found, errors) {
   state.valid = !errors.length && !state.bad.size;
   const retry = () => { state.predictError = null; settle(state.planned, []); predict(draft(), state.turn); };
-  if (found) plan.show(found, { agents: data.agents, expected: data.expected, stale: !state.valid, ahead: { error: state.predictError, retry, measure } });
+  if (found) plan.show(found, { agents: data.agents, expected: data.expected, stale: !state.valid, ahead: { error: state.predictError, retry, measure, take: takeSplit } });
   else plan.none();
   showErrors(errors);
   const start = $("#start");

@@ -5,11 +5,18 @@ import { $, $$, announce, el } from "./dom.js";
 
 const form = $("#new-simulation");
 const refused = $("#refused");
+const recorded = $("[data-recorded]", form);
+
+/** What is played: a workload, or what a run recorded, which is played in that run's project. */
+function load() {
+  if (recorded.checked) return { run: form.elements.run.value };
+  return { project: form.dataset.project, workload: $("input[name=workload]:checked", form)?.value || "" };
+}
 
 function wish() {
   const at = form.elements;
   return {
-    project: form.dataset.project, name: at.name.value, workload: $("input[name=workload]:checked", form)?.value || "",
+    ...load(), name: at.name.value,
     presets: $$("input[name=presets]:checked", form).map((box) => box.value),
     steps: Number(at.steps.value), warm_up: Number(at.warm_up.value), seeds: Number(at.seeds.value),
     changes: at.changes.value.split("\n").map((line) => line.trim()).filter(Boolean), leave_out_refused: at.leave_out_refused.checked,
@@ -38,7 +45,9 @@ function tell(error) {
     refused.hidden = false;
   }
   announce(error.message);
-  ($("[aria-invalid]", form) || refused).scrollIntoView({ block: "nearest" });
+  const wrong = $("[aria-invalid]", form);
+  (wrong || $$("[data-error]", form).find((place) => !place.hidden) || refused).scrollIntoView({ block: "nearest" });
+  wrong?.focus({ preventScroll: true });
 }
 
 form.addEventListener("submit", async (event) => {
@@ -56,6 +65,21 @@ form.addEventListener("submit", async (event) => {
   }
 });
 
-for (const button of $$("[data-all]", form)) {
-  button.addEventListener("click", () => { for (const box of $$("input[name=presets]", form)) box.checked = Boolean(button.dataset.all); });
+/** Say how much is asked for. */
+function count() {
+  const boxes = $$("input[name=presets]", form);
+  const chosen = boxes.filter((box) => box.checked).length;
+  const played = (chosen + (recorded.checked && chosen ? 1 : 0)) * (Number(form.elements.seeds.value) || 0);
+  $("#chosen").textContent = `${chosen} of ${boxes.length}; ${played} simulation${played === 1 ? "" : "s"}`;
 }
+
+for (const button of $$("[data-all]", form)) {
+  button.addEventListener("click", () => {
+    for (const box of $$("input[name=presets]", form)) box.checked = Boolean(button.dataset.all);
+    count();
+  });
+}
+
+form.elements.run?.addEventListener("change", () => { recorded.checked = true; });
+form.addEventListener("input", count);
+count();

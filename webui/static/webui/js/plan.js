@@ -13,7 +13,7 @@ export function show(plan, { agents, expected, stale, ahead = {} }) {
   if (stale) { body.classList.add("dim"); return; }
   body.classList.remove("dim");
   const sums = plan.arithmetic;
-  const told = plan.prediction ? forecast(plan.prediction, agents, ahead.measure) : plan.warnings.some((one) => one.code === "prediction_failed") ? el("span") : waiting(ahead.error, ahead.retry);
+  const told = plan.prediction ? forecast(plan.prediction, agents, ahead) : plan.warnings.some((one) => one.code === "prediction_failed") ? el("span") : waiting(ahead.error, ahead.retry);
   body.replaceChildren(
     told, el("hr", { class: "rule" }), tiles(plan, expected), el("hr", { class: "rule" }), samples(plan.spec, sums, agents), el("hr", { class: "rule" }),
     devices(plan.devices), ...notes(plan));

@@ -147,6 +147,29 @@ class FigureSerializer(SpanSerializer):
     source_text = serializers.CharField(allow_blank=True)
 
 
+class SplitChangeSerializer(serializers.Serializer):
+    pointer = serializers.CharField(help_text="Into the specification.")
+    before = serializers.JSONField(allow_null=True)
+    value = serializers.JSONField(allow_null=True)
+
+
+class SplitSerializer(serializers.Serializer):
+    engines = serializers.IntegerField()
+    trainers = serializers.IntegerField()
+    shared = serializers.BooleanField(help_text="Engines and trainers have the same devices, in turns.")
+    changes = SplitChangeSerializer(many=True, help_text="What of the specification to change for it.")
+    step_s = SpanSerializer()
+    gain = SpanSerializer(help_text="Share of the time per trained token that it saves.")
+
+
+class SplitAdviceSerializer(serializers.Serializer):
+    devices = serializers.IntegerField(help_text="All that the run asks for.")
+    looked_at = serializers.IntegerField(help_text="Other splits that were simulated.")
+    stopped = serializers.BooleanField(help_text="Others were not, since there was no time.")
+    least_gain = serializers.FloatField(help_text="A split that saves less is not told.")
+    better = SplitSerializer(allow_null=True)
+
+
 class PredictionSerializer(serializers.Serializer):
     id = serializers.UUIDField()
     made_at = serializers.DateTimeField()
@@ -162,6 +185,7 @@ class PredictionSerializer(serializers.Serializer):
     figures = FigureSerializer(many=True, help_text="What it was simulated with, and where that comes from.")
     steps = serializers.IntegerField(help_text="Train steps of a simulation that count.")
     simulations = serializers.IntegerField()
+    split = SplitAdviceSerializer(help_text="Whether another split of the same devices would be faster.")
 
 
 class PlanSerializer(serializers.Serializer):

@@ -42,8 +42,16 @@ class SimulationDetailSerializer(SimulationSerializer):
 
 class NewSimulationSerializer(StrictSerializer):
     name = serializers.CharField(required=False, default="", allow_blank=True, max_length=64)
-    project = serializers.SlugField(required=False, default=DEFAULT_PROJECT, max_length=64)
-    workload = serializers.CharField(max_length=64, help_text="Name of a workload; see /api/v1/workloads.")
+    project = serializers.SlugField(
+        required=False, default="", max_length=64, help_text=f"{DEFAULT_PROJECT} when absent; with run, the run's own."
+    )
+    workload = serializers.CharField(
+        required=False, default="", max_length=64, help_text="Name of a workload; see /api/v1/workloads."
+    )
+    run = serializers.CharField(
+        required=False, default="", max_length=64,
+        help_text="Key or id of a run whose recorded load is played, instead of a workload.",
+    )  # fmt: skip
     presets = serializers.ListField(
         child=serializers.CharField(max_length=64), required=False, default=list, max_length=100,
         help_text="Presets to compare; all of them that may be simulated so when absent.",

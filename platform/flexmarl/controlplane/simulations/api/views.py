@@ -1,6 +1,6 @@
 """Simulations over REST: list, ask for, read, cancel, delete."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -9,12 +9,15 @@ from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
 from flexmarl.controlplane.accounts.queries import actor_of
+from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.api.filters import Parameter
 from flexmarl.controlplane.common.api.serializers import listing
 from flexmarl.controlplane.common.api.views import ApiView, ListView
+from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
-from flexmarl.controlplane.simulations import actions, queries
+from flexmarl.controlplane.simulations import actions, queries, recorded_load
 from flexmarl.controlplane.simulations.api.serializers import (
     NewSimulationSerializer,
     SimulatedTimelineSerializer,
@@ -49,20 +52,7 @@ class SimulationsView(ListView):
         """Compare presets on a workload. It is played in the background: read it again until it is done."""
         body = NewSimulationSerializer(data=request.data)
         body.is_valid(raise_exception=True)
-        given = body.validated_data
-        wish = Comparison(
-            workload=given["workload"],
-            presets=tuple(dict.fromkeys(given["presets"])) or every_preset(),
-            steps=given["steps"],
-            warm_up=given["warm_up"],
-            seeds=given["seeds"],
-            changes=read_changes(given["changes"]),
-        )
-        leave_out = given["leave_out_refused"] or not given["presets"]
-        made = actions.create_comparison(
-            actor_of(request), wish, name=given["name"].strip(), project=given["project"], leave_out=leave_out
-        )
-        return accepted(made)
+        return accepted(_asked_for(actor_of(request), body.validated_data))
 
 
 class SimulationView(ApiView):
@@ -117,3 +107,27 @@ def accepted(made: Simulation) -> Response:
     """Answer that it will be played."""
     row = queries.simulation_detail(made)
     return Response(row, status=202, headers={"Location": row["url"]})
+
+
+def _asked_for(actor: Actor, given: Mapping[str, Any]) -> Simulation:
+    """Ask for a comparison on a workload or on a run's record."""
+    if bool(given["workload"]) == bool(given["run"]):
+        code, pointer = ("ambiguous", "/run") if given["run"] else ("required", "/workload")
+        detail = "Send workload or run, not both." if given["run"] else "Send workload or run."
+        hint = "A workload is one of /api/v1/workloads; a run lends its recorded load."
+        raise ValidationProblem(detail, errors=[FieldError(pointer, code, detail, hint)])
+    run = recorded_load.run_named(actor, given["run"]) if given["run"] else None
+    wish = Comparison(
+        workload=given["workload"],
+        run="" if run is None else run.key,
+        presets=tuple(dict.fromkeys(given["presets"])) or every_preset(),
+        steps=given["steps"],
+        warm_up=given["warm_up"],
+        seeds=given["seeds"],
+        changes=read_changes(given["changes"]),
+    )
+    name, project = given["name"].strip(), given["project"]
+    leave_out = given["leave_out_refused"] or not given["presets"]
+    if run is not None:
+        return recorded_load.create(actor, run, wish, name=name, project=project, leave_out=leave_out)
+    return actions.create_comparison(actor, wish, name=name, project=project or DEFAULT_PROJECT, leave_out=leave_out)

@@ -1,0 +1,71 @@
+"""Presets on what a run recorded: asked for over REST and on the form, played, and told with where the load is from."""
+
+import uuid
+from typing import Any
+
+import pytest
+
+from flexmarl.controlplane.simulations.executing import Asked, play, take
+from tests.controlplane.recorded import recorded_run
+
+pytestmark = pytest.mark.django_db
+URL = "/api/v1/simulations"
+
+
+def asked(api: Any, **body: Any) -> Any:
+    return api.post(URL, {"steps": 2, **body}, format="json", HTTP_IDEMPOTENCY_KEY=str(uuid.uuid4()))
+
+
+def test_presets_are_compared_on_what_a_run_recorded(api: Any, browser: Any, make_run: Any, editor: Any) -> None:
+    run = recorded_run(make_run, editor)
+    form = browser.get("/simulations/new").content.decode()
+    assert f'<option value="{run.key}">{run.key} · 12 episodes of 3 steps</option>' in form
+    changes = ["machine.trainer.step=40.0"]
+    made = asked(api, run=run.key, presets=["sync", "bounded_async"], seeds=2, changes=changes)
+    assert made.status_code == 202, made.content
+    assert (made.json()["run"], made.json()["workload"], made.json()["progress"]["total"]) == (run.key, "", 6)
+    row = take()
+    assert row is not None
+    play(row, Asked())
+    told = api.get(made["Location"]).json()
+    assert (told["state"], told["kind"], told["reason_text"]) == ("done", "comparison", "")
+    steps = {name: one["figures"]["step_s"]["mean"] for name, one in told["result"]["presets"].items()}
+    assert set(steps) == {"as it was", "sync", "bounded_async"}
+    record = told["result"]["record"]
+    assert (record["episodes"], record["steps"], record["actual_step_s"]) == (12, 3, 2.0)
+    assert record["replay_step_s"] == pytest.approx(steps["as it was"], abs=1e-3)
+    assert record["error"] == pytest.approx(steps["as it was"] / 2.0 - 1.0, abs=1e-3)
+    assert steps["sync"] > 40.0 > steps["as it was"]  # the change is one of presets, not of the run as it was
+    assert steps["bounded_async"] < steps["sync"]  # its rollout need not wait for the optimizer step
+    page = browser.get(told["web_url"]).content.decode()
+    assert "Where the load is from" in page
+    assert "the model is off by" in page
+    again = browser.get(f"/simulations/new?from={told['id']}").content.decode()
+    assert f'<option value="{run.key}" selected>' in again
+    assert "data-recorded checked" in again
+
+
+def test_a_load_that_cannot_be_played_is_refused_by_name(
+    api: Any, browser: Any, make_run: Any, editor: Any, person: Any, client_of: Any
+) -> None:
+    long, short = recorded_run(make_run, editor), recorded_run(make_run, editor, steps=2)
+    answer = asked(api, run=short.key)
+    assert (answer.status_code, answer.json()["code"]) == (409, "too_little_recorded")
+    assert answer.json()["errors"][0]["pointer"] == "/run"
+    assert short.key not in browser.get("/simulations/new").content.decode()
+    assert f'"{long.key}" selected' in browser.get(f"/simulations/new?run={long.key}").content.decode()
+    for body, pointer, code in (
+        ({}, "/workload", "required"),
+        ({"workload": "hub", "run": long.key}, "/run", "ambiguous"),
+        ({"run": "nobody-knows-it"}, "/run", "unknown_value"),
+        ({"run": long.key, "project": "elsewhere"}, "/project", "unknown_value"),
+        ({"run": long.key, "changes": ["workload.environment=3"]}, "/changes/0", "unknown_field"),
+    ):
+        answer = asked(api, **body)
+        [error] = answer.json()["errors"]
+        assert (answer.status_code, error["pointer"], error["code"]) == (400, pointer, code)
+        assert error["hint"]
+    stranger = client_of(person("editor", project="beta"))
+    [foreign] = asked(stranger, run=long.key).json()["errors"]
+    [unknown] = asked(stranger, run="nobody-knows-it").json()["errors"]
+    assert foreign["detail"].replace(long.key, "X") == unknown["detail"].replace("nobody-knows-it", "X")

@@ -1,0 +1,116 @@
+"""What a run that ended is held to, whatever its scheduler: read off its rows, each rule for itself.
+
+A rule compares two sources: rows that were trained with what the specification asks of a step, what was told of surplus
+with the episodes that are there, and the store's own promises. `broken` names what does not hold, in words.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import Connection
+
+from flexmarl.store.report import consistency_report
+
+_TRAINED = """
+SELECT m.cohort, count(DISTINCT (k.key ->> 0)), count(DISTINCT ((k.key ->> 0), (k.key ->> 1)))
+FROM store.micro_batch m, jsonb_array_elements(m.keys) AS k(key)
+WHERE m.run_id = %s AND m.status = 'applied' GROUP BY 1 ORDER BY 1
+"""
+_LAGS = """
+SELECT a.policy, max(a.version - 1 - s.version) FROM (
+  SELECT m.policy, m.version, (k.key ->> 0)::int AS draw, (k.key ->> 1)::int AS member, (k.key ->> 2)::int AS attempt,
+    k.key ->> 3 AS role, (k.key ->> 4)::int AS turn
+  FROM store.micro_batch m, jsonb_array_elements(m.keys) AS k(key) WHERE m.run_id = %s AND m.status = 'applied') a
+JOIN store.sample s ON s.run_id = %s AND s.draw = a.draw AND s.member = a.member AND s.attempt = a.attempt
+  AND s.role = a.role AND s.turn = a.turn
+GROUP BY 1 ORDER BY 1
+"""
+_SURPLUS = """
+SELECT name, sum(value)::float8 FROM store.metric WHERE run_id = %s AND agent = ''
+  AND name IN ('groups/handed_on', 'groups/cancelled', 'groups/deferred') GROUP BY 1
+"""
+_TURNED = "SELECT count(*) FROM store.ruling WHERE run_id = %s AND kind = 'devices_turned'"
+_COUNTED = ("finished", "failed", "cancelled")
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What the rows of a run say."""
+
+    episodes: dict[int, int]
+    """Cohort -> episodes that were trained."""
+    groups: dict[int, int]
+    lags: dict[str, int]
+    """Policy -> largest own lag of a trained row."""
+    surplus: dict[str, float]
+    turns: int
+    """How often shared devices changed hands."""
+    wrong: tuple[str, ...]
+    """Promises of the store that do not hold."""
+
+
+def read(conn: Connection, run_no: int) -> Kept:
+    """Read what a run left behind."""
+    trained = conn.execute(_TRAINED, [run_no]).fetchall()
+    turned = conn.execute(_TURNED, [run_no]).fetchone()
+    return Kept(
+        episodes={int(cohort): int(episodes) for cohort, _, episodes in trained},
+        groups={int(cohort): int(groups) for cohort, groups, _ in trained},
+        lags={str(policy): int(lag) for policy, lag in conn.execute(_LAGS, [run_no, run_no]).fetchall()},
+        surplus={str(name): float(value) for name, value in conn.execute(_SURPLUS, [run_no]).fetchall()},
+        turns=int(turned[0]) if turned is not None else 0,
+        wrong=tuple(f"{c.name}: {c.expected} against {c.found}" for c in consistency_report(conn, run_no) if not c.ok),
+    )
+
+
+def broken(run: dict[str, Any], kept: Kept) -> list[str]:
+    """Name what does not hold of a run, as the API tells it, and its rows."""
+    if run["status"] != "completed":
+        return [f"{run['status']}: {run['reason_text']}"]
+    return [*kept.wrong, *_steps(run, kept), *_lags(run, kept), *_told(run, kept)]
+
+
+def _steps(run: dict[str, Any], kept: Kept) -> Iterator[str]:
+    spec = run["spec"]
+    steps, batch = spec["budget"]["train_steps"], spec["batch"]
+    if run["step"] != steps:
+        yield f"{run['step']} steps instead of {steps}"
+    if spec["mechanisms"]["policy_clock"]:
+        return  # each policy has a step of its own, and what it overtook is dropped
+    groups, members = batch["tasks_per_step"], batch["episodes_per_task"]
+    grows = _may_grow(spec)
+    for cohort in range(steps):
+        found, episodes = kept.groups.get(cohort, 0), kept.episodes.get(cohort, 0)
+        if found < groups or (found > groups and not grows) or episodes != found * members:
+            asked = f"{groups} of {members} are asked for"
+            yield f"step {cohort + 1} trained {episodes} episodes of {found} groups: {asked}"
+
+
+def _may_grow(spec: dict[str, Any]) -> bool:
+    """Tell whether a step may train more groups: those that join it, or that would be too old for the next one."""
+    redundancy, lag = spec["mechanisms"]["redundancy"], spec["mechanisms"]["lag_policy"]
+    if redundancy["type"] != "extra_groups":
+        return False
+    waits = (
+        redundancy["surplus"] == "continue" and lag["at_cut"] == "wait" and lag["bound"] < spec["budget"]["train_steps"]
+    )
+    return redundancy["surplus"] == "join" or waits
+
+
+def _lags(run: dict[str, Any], kept: Kept) -> Iterator[str]:
+    spec = run["spec"]
+    for policy, lag in kept.lags.items():
+        bound = (spec["policies"][policy].get("lag_policy") or spec["mechanisms"]["lag_policy"])["bound"]
+        if lag > bound:
+            yield f"a row of {policy} is {lag} versions old, the bound is {bound}"
+
+
+def _told(run: dict[str, Any], kept: Kept) -> Iterator[str]:
+    told = run["progress"]
+    ends = {fate: told[f"episodes_{fate}"] for fate in _COUNTED}
+    if told["episodes_proposed"] != sum(ends.values()):
+        yield f"{told['episodes_proposed']} episodes were proposed, and ended: {ends}"
+    extra = run["spec"]["mechanisms"]["redundancy"]
+    if extra["type"] == "extra_groups" and not kept.surplus:
+        yield "nothing is told of surplus groups"
