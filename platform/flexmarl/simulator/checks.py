@@ -14,6 +14,7 @@ complete of its size, whether a place moved of who serves what.
 
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import chain
 
 from flexmarl.contracts import events as e
 from flexmarl.contracts.rulings import RulingKind
@@ -24,6 +25,7 @@ from flexmarl.orchestrator.lag import admit
 from flexmarl.orchestrator.serving import served
 from flexmarl.orchestrator.types import Decision
 from flexmarl.simulator.cluster import Cluster
+from flexmarl.simulator.groups import idle_places
 from flexmarl.simulator.overtaking import Overtaking
 from flexmarl.simulator.scenario import Machine
 
@@ -210,7 +212,8 @@ class Checks:
 
     def _room(self) -> tuple[bool, str]:
         """Tell whether nothing is answered while members wait that every limit of episodes at once leaves room for."""
-        free = 0 if self._answering() else self.cluster.playing.idle_places()
+        playing, parallel = self.cluster.playing, self.cluster.scenario.spec.mechanisms.parallel
+        free = 0 if self._answering() else idle_places(chain(*playing.groups.values()), parallel)
         return free > 0, f"{free} members wait that mechanisms.parallel has room for"
 
     def _uncut(self, ctx: Context) -> tuple[bool, str]:

@@ -47,7 +47,7 @@ class Overtaking:
         self._next = now + LOOK_S
         places: dict[Place, list[Turn]] = {one.name: one.requests() for one in self.playing.engines.values()}
         for turn in self.playing.starved():
-            places.setdefault((turn.policy, turn.pin.version), []).append(turn)
+            places.setdefault((turn.policy, turn.pinned), []).append(turn)
         answered = [turn for turns in places.values() for turn in turns if turn.phase in ("prompt", "reply")]
         self._seen = {place: self._known(place, turns, now) for place, turns in places.items()}
         for place, seen in self._seen.items():
@@ -70,7 +70,7 @@ class Overtaking:
         if isinstance(place, str):
             return [one for one in self._seen[place].values() if one.turn.phase in ("prompt", "reply")]
         known = {key: one for seen in self._seen.values() for key, one in seen.items()}
-        return [known[id(turn)] for turn in answered if (turn.policy, turn.pin.version) == place]
+        return [known[id(turn)] for turn in answered if (turn.policy, turn.pinned) == place]
 
     def _compare(self, place: Place, one: _Seen, served: list[_Seen], now: float) -> None:
         one.passed |= {id(s.turn) for s in served if s.at > one.at and s.turn.rank <= one.turn.rank}
