@@ -83,7 +83,8 @@ def _steps(run: dict[str, Any], kept: Kept) -> Iterator[str]:
     for cohort in range(steps):
         found, episodes = kept.groups.get(cohort, 0), kept.episodes.get(cohort, 0)
         if found < groups or (found > groups and not grows) or episodes != found * members:
-            yield f"step {cohort + 1} trained {episodes} episodes of {found} groups, not {groups} of {members}"
+            asked = f"{groups} of {members} are asked for"
+            yield f"step {cohort + 1} trained {episodes} episodes of {found} groups: {asked}"
 
 
 def _may_grow(spec: dict[str, Any]) -> bool:
@@ -100,9 +101,9 @@ def _may_grow(spec: dict[str, Any]) -> bool:
 def _lags(run: dict[str, Any], kept: Kept) -> Iterator[str]:
     spec = run["spec"]
     for policy, lag in kept.lags.items():
-        bound = (spec["policies"][policy].get("lag_policy") or spec["mechanisms"]["lag_policy"])["bound"]
-        if lag > bound:
-            yield f"a row of {policy} is {lag} versions old, the bound is {bound}"
+        rule = spec["policies"][policy].get("lag_policy") or spec["mechanisms"]["lag_policy"]
+        if lag > rule["bound"] and rule["at_cut"] != "train":
+            yield f"a row of {policy} is {lag} versions old, the bound is {rule['bound']}"
 
 
 def _told(run: dict[str, Any], kept: Kept) -> Iterator[str]:

@@ -84,7 +84,7 @@ def least(scenario: Scenario) -> Bound:
     trainers = mean["gradients"]
     devices = resources.rollout_devices + spec.own_trainers
     strict = any(spec.lag_policy_of(name).bound == 0 for name in spec.trainable_policies())
-    times = min(model.times(name) for name in spec.trainable_policies())
+    times, own = min(model.times(name) for name in spec.trainable_policies()), model.trainer
     return Bound(
         engines=engines / resources.rollout_devices,
         trainers=trainers / resources.training_devices,
@@ -92,7 +92,7 @@ def least(scenario: Scenario) -> Bound:
         episode=mean["episode"],
         cycle=max(cycles, default=0.0),
         shared=(engines + trainers) / devices,
-        turnover=mean["longest"] + (model.trainer.step + model.engine.load) * times if strict else 0.0,
+        turnover=mean["longest"] + (own.step * own.times + model.engine.load) * times if strict else 0.0,
     )
 
 
@@ -160,11 +160,12 @@ class _Work:
         rows = sum(path.rows.get(name, 0) for path in paths)
         tokens = sum(path.tokens.get(name, 0) for path in paths)
         learnt = (own.row * rows + own.token * tokens) * self._model.times(name) / self._model.width
-        return own.micro_batch + learnt if rows else 0.0
+        return own.micro_batch + learnt * own.times if rows else 0.0
 
     def _step_s(self, name: str) -> float:
         """Return what a policy's optimizer step takes, nothing where it may be put off."""
-        return self._model.trainer.step * self._model.times(name) if self._spec.batch.min_rows == 1 else 0.0
+        own = self._model.trainer
+        return own.step * own.times * self._model.times(name) if self._spec.batch.min_rows == 1 else 0.0
 
     def _cycle(self, name: str, groups: list[list[_Path]], seconds: float, ranks: int) -> float:
         """Return what follows a policy's weights until its next step may be taken, and that step's load."""

@@ -82,6 +82,21 @@ class Engine:
         """Count the requests that have none."""
         return self.load.waiting
 
+    @property
+    def slots(self) -> int:
+        """Return how many requests it answers at once."""
+        return self._rates.slots
+
+    def cache_use(self) -> float | None:
+        """Return the share of its cache that is taken or set apart, as it was when something last happened here.
+
+        None where there is no end of it.
+        """
+        rates = self._rates
+        if rates.kv_tokens == inf:
+            return None
+        return (self._cells + (self._batch.cells if rates.grown else 0.0)) / rates.kv_tokens
+
     def made(self) -> float:
         """Return the tokens it has made up to now."""
         self._batch.advance(self._clock.now)
@@ -96,7 +111,7 @@ class Engine:
         """Take so many times as long for everything from now on."""
         self.pace = pace
         self._batch.advance(self._clock.now)
-        self._batch.slow(pace * self._rates.mixed if self._prompts.turns else pace)
+        self._batch.slow(self._rates.slowed(pace * self._rates.mixed if self._prompts.turns else pace))
         self._look()
 
     def requests(self) -> list[Turn]:

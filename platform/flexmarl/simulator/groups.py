@@ -13,6 +13,9 @@ from flexmarl.simulator.scenario import Scenario
 from flexmarl.simulator.together import Together
 from flexmarl.simulator.turns import Turn
 
+EpisodeKey = tuple[int, int, int, bool]
+"""(draw, member, attempt, whether it plays beside a first one)"""
+
 
 @dataclass(slots=True, eq=False)
 class Episode:
@@ -30,11 +33,18 @@ class Episode:
     asked: dict[str, Turn] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
     """What its samples are made of."""
+    tokens: float = 0.0
+    """Reply tokens that it had when it was abandoned, where it was played as a whole."""
     stage: int = 0
     """Stages asked so far."""
     played: bool = False
     """Its environment is done; it waits for its reward."""
     over: bool = False
+
+    @property
+    def key(self) -> EpisodeKey:
+        """Return what it is an attempt at."""
+        return self.group.order.draw, self.member, self.attempt, self.twin
 
     def answered(self) -> int:
         """Count the tokens of its replies that are complete."""
@@ -42,7 +52,7 @@ class Episode:
 
     def made(self) -> float:
         """Count the reply tokens that it has; of a reply that an engine is at, those of its last look."""
-        return self.answered() + sum(turn.made for turn in self.asked.values())
+        return self.tokens + self.answered() + sum(turn.made for turn in self.asked.values())
 
     def prefixes(self, role: str) -> tuple[str, ...]:
         """Return whose turns begin like those of a role here, by the names that real workers give them."""
@@ -102,6 +112,7 @@ Begin = Callable[[Group, int], bool]
 class Team(NamedTuple):
     """How the roles of a team are asked."""
 
+    scenario: Scenario
     policies: dict[str, str]
     """Of each role."""
     scales: dict[str, float]
@@ -120,7 +131,7 @@ class Team(NamedTuple):
         policies = {role: spec.policy_of(role) for role in spec.agents}
         widths = tuple(len(stage) for stage in workload.stages)
         scales = {policy: scenario.machine.times(policy) for policy in policies.values()}
-        return cls(policies, scales, widths, spec.mechanisms.parallel.agents, workload.shares(policies))
+        return cls(scenario, policies, scales, widths, spec.mechanisms.parallel.agents, workload.shares(policies))
 
 
 class Places:

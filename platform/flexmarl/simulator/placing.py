@@ -84,11 +84,10 @@ def profile(scenario: Scenario, work: Work, parts: int, kind: Kind) -> dict[str,
             switch_s=2.0 * engine.turn,
         ),
         "training": Stage(
-            work_s=learnt * trainer.token / scenario.machine.width
-            + rows * trainer.row
+            work_s=(learnt * trainer.token / scenario.machine.width + rows * trainer.row) * trainer.times
             + trainer.micro_batch * parts * len(trained)
             + 2.0 * trainer.swap * _swaps(spec),
-            close_s=trainer.step,
+            close_s=trainer.step * trainer.times,
             switch_s=2.0 * trainer.swap,
             most=most_trainers(spec),
         ),

@@ -52,7 +52,9 @@ class Playing:
         """Those that are ready."""
         self.tokens: dict[SampleId, int] = {}
         """Reply tokens of every sample of a settled group, until they are forgotten."""
-        self._clock, self._scenario, self._told = clock, scenario, told
+        self.begun: Callable[[Episode], None] | None = None
+        """Told of every attempt at an episode that begins."""
+        self._clock, self._told = clock, told
         roles = {role: number for number, role in enumerate(sorted(spec.agents))}
         self._draws: Draws[Any] | RecordedDraws = self._drawn(workload, roles, scenario.seed)
         self._team = Team.of(scenario)
@@ -66,7 +68,7 @@ class Playing:
     def play(self, no: int, command: c.PlayGroups) -> None:
         """Begin with the groups of a command."""
         self._groups[no] = groups = []
-        parallel = self._scenario.spec.mechanisms.parallel
+        parallel = self._team.scenario.spec.mechanisms.parallel
         together = Together(self._clock) if parallel.turns == "together" else None
         for order in command.groups:
             members = deque(range(order.members))
@@ -112,6 +114,10 @@ class Playing:
             turn.made, turn.segments = 0.0, ()
         self._route(turn)
 
+    def made_of(self, episode: Episode) -> float:
+        """Return the reply tokens that an episode has; of a reply that an engine is at, those of its last look."""
+        return episode.made()
+
     def demand(self) -> dict[str, e.TurnsAsked]:
         """Count the turns of each policy that no engine and that an engine has."""
         held = self.engines.asked
@@ -137,6 +143,8 @@ class Playing:
             script = self._draws.beside(script)
         episode = Episode(group, member, attempt, twin, script, self._clock.now)
         group.playing.append(episode)
+        if self.begun is not None:
+            self.begun(episode)
         self._scoring.begun(episode)
         if group.together is not None:
             group.together.enter(episode)
@@ -238,9 +246,9 @@ class Playing:
         group = episode.group
         episode.over = True
         group.playing.remove(episode)
-        share = self._scenario.workload.failing(self._clock.now)
+        share = self._team.scenario.workload.failing(self._clock.now)
         failed = share and chance.uniform(episode.script.key, FAILS) < share
-        if failed and episode.attempt < self._scenario.spec.batch.max_attempts:
+        if failed and episode.attempt < self._team.scenario.spec.batch.max_attempts:
             self._begin(group, episode.member, episode.attempt + 1, episode.twin)
             return
         if failed and any(other.member == episode.member for other in group.playing):

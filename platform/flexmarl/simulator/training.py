@@ -161,7 +161,7 @@ class Training:
 
     def _seconds(self, order: Order) -> float:
         own, policy = self._machine.trainer, getattr(order, "policy", "")
-        times, ranks = self._machine.times(policy), max(1, len(self._gangs.get(policy, ())))
+        times, ranks = self._machine.times(policy) * own.times, max(1, len(self._gangs.get(policy, ())))
         shared = ranks * self._machine.width
         match order:
             case c.Accumulate():

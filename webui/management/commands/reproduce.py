@@ -12,6 +12,7 @@ from flexmarl.contracts.problems import SpecProblems
 from flexmarl.simulator import SimulationError
 from flexmarl.simulator.published import Outcome, Table, load_tables, reproduce
 from flexmarl.simulator.published.fitting import fit
+from webui.management.asked import check_writable
 
 
 class Command(BaseCommand):
@@ -31,11 +32,16 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Play the tables; ends with an error when a row that has to be reached is not."""
         known = load_tables()
+        check_writable(options, "json")
+        if options["rounds"] < 1:
+            raise CommandError(f"--rounds is a whole number from 1; it is {options['rounds']}.")
         if not options["tables"]:
+            if options["fit"] or options["leave_one_out"] or options["json"]:
+                raise CommandError(f"Name a table, or all: {', '.join(known)}.")
             for name, table in known.items():
                 self.stdout.write(f"{name:<24} {table.title} ({table.source})")
             return
-        names = list(known) if options["tables"] == ["all"] else options["tables"]
+        names = list(known) if "all" in options["tables"] else options["tables"]
         if unknown := [name for name in names if name not in known]:
             raise CommandError(f"{', '.join(unknown)}: no such table. Known: {', '.join(known)}.")
         written, missed = {}, []
@@ -80,14 +86,18 @@ class Command(BaseCommand):
                 f"{_title(table, name):<{width}} published {cell.published:>9.4g}  simulated {cell.simulated:>9.4g}  "
                 f"{cell.error:>+7.1%}  {cell.standing}{over}"
             )
-            if cell.standing == "explained":
+            if row.why and name in table.rows:
                 self.stdout.write(f"{'':<{width}} {row.why}")
         judged = len(outcome.cells)
         self.stdout.write(f"{judged} figures, {outcome.freedom} of them free to come out wrong. {table.remarks}")
 
     def _left_out(self, table: Table, rounds: int) -> dict[str, float]:
-        """Predict each fitted row by parameters that were fitted without it."""
-        found = {}
+        """Predict each fitted row by parameters that were fitted without it, where the others suffice for these."""
+        found: dict[str, float] = {}
+        rows, numbers = len(table.fitted()), sum(own.source == "fitted" for own in table.parameters.values())
+        if rows <= numbers:
+            self.stdout.write(f"  fitted numbers: {numbers}, rows for them: {rows}; without one too few would be left")
+            return found
         for name in sorted(table.fitted()):
             cell = reproduce(table, fit(table, rounds, without=name)).cells[name]
             found[name] = cell.error

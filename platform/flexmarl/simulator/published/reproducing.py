@@ -48,7 +48,11 @@ class Outcome:
 
 def reproduce(table: Table, values: Mapping[str, float] | None = None) -> Outcome:
     """Play every row. `values` takes the place of parameters' own. Raises SpecProblems and SimulationError."""
-    figures = {name: played(table, row, values or {}) for name, row in table.rows.items()}
+    once: dict[str, tuple[dict[str, float], ...]] = {}  # rows that set the same are one simulation
+    figures = {}
+    for name, row in table.rows.items():
+        key = f"{row.preset} {row.changes}"
+        figures[name] = once[key] = once.get(key) or played(table, row, values or {})
     plain = {name: fmean(one[table.figure] for one in found) for name, found in figures.items()}
     fitted = table.fitted()
     cells = {}
