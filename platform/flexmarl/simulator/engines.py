@@ -92,10 +92,9 @@ class Engine:
 
         None where there is no end of it.
         """
-        rates = self._rates
-        if rates.kv_tokens == inf:
+        if self._rates.kv_tokens == inf:
             return None
-        return (self._cells + (self._batch.cells if rates.grown else 0.0)) / rates.kv_tokens
+        return (self._cells + (self._batch.cells if self._rates.grown else 0.0)) / self._rates.kv_tokens
 
     def made(self) -> float:
         """Return the tokens it has made up to now."""
@@ -107,11 +106,17 @@ class Engine:
         self._batch.advance(self._clock.now)
         return self._batch.made(turn) if turn.phase == "reply" else turn.made
 
+    def cached(self) -> int:
+        """Return the tokens of the prompts and replies that have a slot."""
+        self._batch.advance(self._clock.now)
+        prompts = sum(turn.prompt + turn.made for turn in self._prompts.turns.values())
+        return round(prompts + sum(turn.prompt + self._batch.made(turn) for turn in self._batch.turns()))
+
     def slow(self, pace: float) -> None:
         """Take so many times as long for everything from now on."""
         self.pace = pace
         self._batch.advance(self._clock.now)
-        self._batch.slow(self._rates.slowed(pace * self._rates.mixed if self._prompts.turns else pace))
+        self._batch.slow(pace * self._rates.mixed if self._prompts.turns else pace)
         self._look()
 
     def requests(self) -> list[Turn]:

@@ -62,7 +62,8 @@ class Playing:
         self._starved: dict[str, list[Turn]] = {}
         """Policy -> turns whose weights no engine holds."""
         self._scoring = Scoring(clock, workload)
-        self._hands = Hands(clock, scenario.machine.delays)
+        self.hands = Hands(clock, scenario.machine.delays)
+        self._settle_s = scenario.machine.delays.settle
         self._places = Places(spec.mechanisms.parallel.episodes)
 
     def play(self, no: int, command: c.PlayGroups) -> None:
@@ -78,6 +79,11 @@ class Playing:
         for group in groups:
             for _ in range(min(group.order.members, parallel.members or group.order.members)):
                 self._next_member(group)
+
+    @property
+    def plays(self) -> bool:
+        """Tell whether any group is played."""
+        return bool(self._groups)
 
     def withdraw(self, numbers: Iterable[int]) -> None:
         """Forget the groups of commands that are void."""
@@ -176,10 +182,10 @@ class Playing:
             asked[role] = EpisodeTurn(
                 policy, pins[policy].version, follows.get(policy, ""), prompt, reply, self._answered, role=role,
                 prefixes=episode.prefixes(role) if group.shares else (), scale=team.scales[policy],
-                episode=episode, number=number,
+                episode=episode, number=number, to=group.command.engine,
             )  # fmt: skip
-        if self._hands.busy:
-            self._hands.take(episode.script.key, len(asked), partial(self._send, episode))
+        if self.hands.busy:
+            self.hands.take(episode.script.key, len(asked), partial(self._send, episode))
         else:
             self._send(episode)
 
@@ -302,6 +308,7 @@ class Playing:
             del self._groups[group.no]
 
     def _cancel_rest(self, group: Group) -> None:
+        group.over = True  # places that come free are for others
         for episode in list(group.playing):
             self._abandon(episode)
         reason = f"rollout: {group.order.enough} members of its group had finished"
@@ -323,10 +330,12 @@ class Playing:
 
     def _tell(self, group: Group, episodes: tuple[EpisodeOutcome, ...], part: bool = False) -> None:
         command = group.command
-        self._told(
-            e.GroupSettled(
-                draw=group.order.draw, origin=command.origin, epoch=command.epoch, command_no=group.no,
-                episodes=episodes, started_at=group.began, finished_at=self._clock.now, part=part,
-                versions={name: pin.version for name, pin in command.pins.items()},
-            )
+        fact = e.GroupSettled(
+            draw=group.order.draw, origin=command.origin, epoch=command.epoch, command_no=group.no,
+            episodes=episodes, started_at=group.began, finished_at=self._clock.now, part=part,
+            versions={name: pin.version for name, pin in command.pins.items()},
         )  # fmt: skip
+        if self._settle_s:
+            self._clock.after(self._settle_s, self._told, fact)
+        else:
+            self._told(fact)
