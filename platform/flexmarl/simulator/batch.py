@@ -6,7 +6,7 @@ what so many steps take has a closed form.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from math import inf, sqrt
 
@@ -63,6 +63,10 @@ class Rates:
             model.slots * many, model.kv_tokens * many, model.cache == "grown",
         )  # fmt: skip
 
+    def slowed(self, pace: float) -> "Rates":
+        """Return those of steps that take so many times as long."""
+        return replace(self, token=pace * self.token, cell=pace * self.cell, compute=pace * self.compute)
+
 
 class Batch:
     """Whoever changes it brings it up to now first."""
@@ -76,8 +80,6 @@ class Batch:
         """When the next reply ends, or the cache is full, if nothing changes."""
         self.called = inf
         """The earliest moment at which the clock was asked to call."""
-        self.pace = 1.0
-        """How many times as long a step takes as the model says."""
         self._rates = rates
         self._replies: list[tuple[float, int, Turn]] = []
         self._steps = 0.0
@@ -162,9 +164,9 @@ class Batch:
         self.changed()
         return found
 
-    def slow(self, pace: float) -> None:
-        """Take so many times as long as the model says from now on."""
-        self.pace = pace
+    def slow(self, rates: Rates) -> None:
+        """Take as long as these say from now on."""
+        self._rates = rates
         self.changed()
 
     def changed(self) -> None:
@@ -174,7 +176,7 @@ class Batch:
             self.end, self._pens = inf, 0.0
             return
         share = count / rates.replicas if count > rates.replicas else 1.0
-        first, grows = self.pace * rates.token * (1.0 + (share - 1.0) / rates.batch), 0.0
+        first, grows = rates.token * (1.0 + (share - 1.0) / rates.batch), 0.0
         if rates.cell or rates.compute:
             self._stretch = first, grows, _ = self._read(first, share)
         else:
@@ -186,11 +188,11 @@ class Batch:
 
     def _read(self, first: float, share: float) -> Stretch:
         """Return what steps take that read the cache, or wait for the arithmetic of their requests."""
-        rates, pace, grows, least = self._rates, self.pace, 0.0, 0.0
+        rates, grows, least = self._rates, 0.0, 0.0
         if rates.cell:
-            grows = pace * rates.cell * self._pens / rates.replicas
-            first += pace * rates.cell * self.cells / rates.replicas
+            grows = rates.cell * self._pens / rates.replicas
+            first += rates.cell * self.cells / rates.replicas
         if rates.compute:
-            least = pace * rates.compute * share
+            least = rates.compute * share
             first = first if grows else max(first, least)
         return first, grows, least

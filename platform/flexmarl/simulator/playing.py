@@ -54,7 +54,7 @@ class Playing:
         """Reply tokens of every sample of a settled group, until they are forgotten."""
         self.begun: Callable[[Episode], None] | None = None
         """Told of every attempt at an episode that begins."""
-        self._clock, self._scenario, self._told = clock, scenario, told
+        self._clock, self._told = clock, told
         roles = {role: number for number, role in enumerate(sorted(spec.agents))}
         self._draws: Draws[Any] | RecordedDraws = self._drawn(workload, roles, scenario.seed)
         self._team = Team.of(scenario)
@@ -69,7 +69,7 @@ class Playing:
     def play(self, no: int, command: c.PlayGroups) -> None:
         """Begin with the groups of a command."""
         self._groups[no] = groups = []
-        parallel = self._scenario.spec.mechanisms.parallel
+        parallel = self._team.scenario.spec.mechanisms.parallel
         together = Together(self._clock) if parallel.turns == "together" else None
         for order in command.groups:
             members = deque(range(order.members))
@@ -197,17 +197,12 @@ class Playing:
         if at_once is not None:
             episode.held += turns[at_once:]
             del turns[at_once:]
-        send = self.engines.send
         for turn in turns:
-            if not send(turn):
-                self._starve(turn)
+            self._route(turn)
 
     def _route(self, turn: Turn) -> None:
         if not self.engines.send(turn):
-            self._starve(turn)
-
-    def _starve(self, turn: Turn) -> None:
-        self._starved.setdefault(turn.policy, []).append(turn)
+            self._starved.setdefault(turn.policy, []).append(turn)
 
     def _answered(self, turn: Turn) -> None:
         assert isinstance(turn, EpisodeTurn)
@@ -257,9 +252,9 @@ class Playing:
         group = episode.group
         episode.over = True
         group.playing.remove(episode)
-        share = self._scenario.workload.failing(self._clock.now)
+        share = self._team.scenario.workload.failing(self._clock.now)
         failed = share and chance.uniform(episode.script.key, FAILS) < share
-        if failed and episode.attempt < self._scenario.spec.batch.max_attempts:
+        if failed and episode.attempt < self._team.scenario.spec.batch.max_attempts:
             self._begin(group, episode.member, episode.attempt + 1, episode.twin)
             return
         if failed and any(other.member == episode.member for other in group.playing):
