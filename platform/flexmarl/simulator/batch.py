@@ -6,7 +6,7 @@ what so many steps take has a closed form.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from math import inf, sqrt
 
@@ -37,13 +37,6 @@ def steps_of(stretch: Stretch, seconds: float) -> float:
     return flat + (sqrt(begins * begins + 2.0 * grows * (seconds - flat * least)) - begins) / grows
 
 
-class Replies(list[tuple[float, int, Turn]]):
-    """A heap of (the count of steps at which it ends, how many came before it, the reply)."""
-
-    pens = 0.0
-    """Tokens that a step makes: one per reply, less of those that take several steps for each."""
-
-
 @dataclass(frozen=True, slots=True)
 class Rates:
     """A model of engines as they stand behind one device, in plain numbers: every event reads some of them."""
@@ -70,6 +63,10 @@ class Rates:
             model.slots * many, model.kv_tokens * many, model.cache == "grown",
         )  # fmt: skip
 
+    def slowed(self, pace: float) -> "Rates":
+        """Return those of steps that take so many times as long."""
+        return replace(self, token=pace * self.token, cell=pace * self.cell, compute=pace * self.compute)
+
 
 class Batch:
     """Whoever changes it brings it up to now first."""
@@ -83,14 +80,14 @@ class Batch:
         """When the next reply ends, or the cache is full, if nothing changes."""
         self.called = inf
         """The earliest moment at which the clock was asked to call."""
-        self.pace = 1.0
-        """How many times as long a step takes as the model says."""
         self._rates = rates
-        self._replies = Replies()
+        self._replies: list[tuple[float, int, Turn]] = []
         self._steps = 0.0
         self._stretch: Stretch = (rates.token, 0.0, 0.0)
         self._at = 0.0
         self._entered = 0
+        self._pens = 0.0
+        """Tokens that a step makes: one per reply, less of those that take several steps for each."""
         self._older = 0.0
         """Cells of its replies beyond `tokens`; negative once most of these have left."""
 
@@ -122,7 +119,7 @@ class Batch:
             stretch, passed = self._stretch, now - self._at
             steps = steps_of(stretch, passed) if stretch[1] else passed / stretch[0]
             self._steps += steps
-            self.tokens += steps * self._replies.pens
+            self.tokens += steps * self._pens
             if stretch[1]:
                 self._stretch = (stretch[0] + stretch[1] * steps, stretch[1], stretch[2])
         self._at = now
@@ -133,7 +130,7 @@ class Batch:
         scale, made = turn.scale, turn.made
         turn.began = began = self._steps - made * scale
         heappush(self._replies, (began + turn.reply * scale, self._entered, turn))
-        self._replies.pens += 1.0 / scale
+        self._pens += 1.0 / scale
         self._older += turn.prompt + made
         self.changed()
 
@@ -141,10 +138,10 @@ class Batch:
         """Stop with replies; they keep the tokens they have."""
         for turn in gone:
             turn.made = self.made(turn)
-            self._replies.pens -= 1.0 / turn.scale
+            self._pens -= 1.0 / turn.scale
             self._older -= turn.prompt + turn.made
         names = {id(turn) for turn in gone}
-        self._replies[:] = [entry for entry in self._replies if id(entry[2]) not in names]
+        self._replies = [entry for entry in self._replies if id(entry[2]) not in names]
         heapify(self._replies)
         self.changed()
 
@@ -161,41 +158,41 @@ class Batch:
         found = []
         while replies and replies[0][0] <= steps:
             turn = heappop(replies)[2]
-            self._replies.pens -= 1.0 / turn.scale
+            self._pens -= 1.0 / turn.scale
             self._older -= turn.prompt + turn.reply
             found.append(turn)
         self.changed()
         return found
 
-    def slow(self, pace: float) -> None:
-        """Take so many times as long as the model says from now on."""
-        self.pace = pace
+    def slow(self, rates: Rates) -> None:
+        """Take as long as these say from now on."""
+        self._rates = rates
         self.changed()
 
     def changed(self) -> None:
         """Look anew how long steps take, and when something ends."""
         count, rates = len(self._replies), self._rates
         if not count:
-            self.end, self._replies.pens = inf, 0.0
+            self.end, self._pens = inf, 0.0
             return
         share = count / rates.replicas if count > rates.replicas else 1.0
-        first, grows = self.pace * rates.token * (1.0 + (share - 1.0) / rates.batch), 0.0
+        first, grows = rates.token * (1.0 + (share - 1.0) / rates.batch), 0.0
         if rates.cell or rates.compute:
             self._stretch = first, grows, _ = self._read(first, share)
         else:
             self._stretch = (first, 0.0, 0.0)
         left = self._replies[0][0] - self._steps
         if count > 1 and self.room < inf:
-            left = min(left, max(0.0, (self.room - self.cells) / self._replies.pens))
+            left = min(left, max(0.0, (self.room - self.cells) / self._pens))
         self.end = self._at + (seconds_of(self._stretch, left) if grows else left * first)
 
     def _read(self, first: float, share: float) -> Stretch:
         """Return what steps take that read the cache, or wait for the arithmetic of their requests."""
-        rates, pace, grows, least = self._rates, self.pace, 0.0, 0.0
+        rates, grows, least = self._rates, 0.0, 0.0
         if rates.cell:
-            grows = pace * rates.cell * self._replies.pens / rates.replicas
-            first += pace * rates.cell * self.cells / rates.replicas
+            grows = rates.cell * self._pens / rates.replicas
+            first += rates.cell * self.cells / rates.replicas
         if rates.compute:
-            least = pace * rates.compute * share
+            least = rates.compute * share
             first = first if grows else max(first, least)
         return first, grows, least

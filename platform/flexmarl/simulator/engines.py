@@ -116,7 +116,7 @@ class Engine:
         """Take so many times as long for everything from now on."""
         self.pace = pace
         self._batch.advance(self._clock.now)
-        self._batch.slow(pace * self._rates.mixed if self._prompts.turns else pace)
+        self._batch.slow(self._rates.slowed(pace * self._rates.mixed if self._prompts.turns else pace))
         self._look()
 
     def requests(self) -> list[Turn]:

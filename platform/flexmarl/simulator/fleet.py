@@ -11,7 +11,6 @@ from typing import NamedTuple
 from flexmarl.algorithms.routing import EngineLoad, Router, RouteRequest
 from flexmarl.simulator.engines import Engine
 from flexmarl.simulator.foresight import Foresight
-from flexmarl.simulator.groups import Episode
 from flexmarl.simulator.turns import Turn
 
 
@@ -33,8 +32,6 @@ class Fleet:
         """How often something has changed in who holds what."""
         self.asked_for: Callable[[Turn], None] | None = None
         """Told of every turn that looks for an engine."""
-        self.begun: Callable[[Episode], None] | None = None
-        """Told of every attempt at an episode whose turns will."""
         self._router, self._foresight = router, foresight
         self._engines: dict[int, Engine] = {}
         self._able: dict[tuple[str, int, bool], Able] = {}

@@ -113,6 +113,7 @@ Begin = Callable[[Group, int], bool]
 class Team(NamedTuple):
     """How the roles of a team are asked."""
 
+    scenario: Scenario
     policies: dict[str, str]
     """Of each role."""
     scales: dict[str, float]
@@ -131,7 +132,7 @@ class Team(NamedTuple):
         policies = {role: spec.policy_of(role) for role in spec.agents}
         widths = tuple(len(stage) for stage in workload.stages)
         scales = {policy: scenario.machine.times(policy) for policy in policies.values()}
-        return cls(policies, scales, widths, spec.mechanisms.parallel.agents, workload.shares(policies))
+        return cls(scenario, policies, scales, widths, spec.mechanisms.parallel.agents, workload.shares(policies))
 
 
 class Places:

@@ -49,7 +49,8 @@ def compose(workload: str | Mapping[str, Any], preset: str, changes: Mapping[str
 
     `changes` is laid over both, e.g. `{"steps": 16, "spec": {"batch": {...}}}`. Raises SpecProblems with every refusal.
     """
-    base = dict(workload) if isinstance(workload, Mapping) else _known(load_workloads(), workload, "/workload").scenario
+    own = workload if isinstance(workload, Mapping) else _known(load_workloads(), workload, "/workload").scenario
+    base = dict(own)
     mechanisms = _known(load_presets(), preset, "/preset").spec
     document = layered({"workload": {}}, base, {"spec": mechanisms}, changes or {})
     try:

@@ -52,7 +52,9 @@ class Playing:
         """Those that are ready."""
         self.tokens: dict[SampleId, int] = {}
         """Reply tokens of every sample of a settled group, until they are forgotten."""
-        self._clock, self._scenario, self._told = clock, scenario, told
+        self.begun: Callable[[Episode], None] | None = None
+        """Told of every attempt at an episode that begins."""
+        self._clock, self._told = clock, told
         roles = {role: number for number, role in enumerate(sorted(spec.agents))}
         self._draws: Draws[Any] | RecordedDraws = self._drawn(workload, roles, scenario.seed)
         self._team = Team.of(scenario)
@@ -61,12 +63,13 @@ class Playing:
         """Policy -> turns whose weights no engine holds."""
         self._scoring = Scoring(clock, workload)
         self.hands = Hands(clock, scenario.machine.delays)
+        self._settle_s = scenario.machine.delays.settle
         self._places = Places(spec.mechanisms.parallel.episodes)
 
     def play(self, no: int, command: c.PlayGroups) -> None:
         """Begin with the groups of a command."""
         self.groups[no] = groups = []
-        parallel = self._scenario.spec.mechanisms.parallel
+        parallel = self._team.scenario.spec.mechanisms.parallel
         together = Together(self._clock) if parallel.turns == "together" else None
         for order in command.groups:
             members = deque(range(order.members))
@@ -146,8 +149,8 @@ class Playing:
             script = self._draws.beside(script)
         episode = Episode(group, member, attempt, twin, script, self._clock.now)
         group.playing.append(episode)
-        if self.engines.begun is not None:
-            self.engines.begun(episode)
+        if self.begun is not None:
+            self.begun(episode)
         self._scoring.begun(episode)
         if group.together is not None:
             group.together.enter(episode)
@@ -194,17 +197,12 @@ class Playing:
         if at_once is not None:
             episode.held += turns[at_once:]
             del turns[at_once:]
-        send = self.engines.send
         for turn in turns:
-            if not send(turn):
-                self._starve(turn)
+            self._route(turn)
 
     def _route(self, turn: Turn) -> None:
         if not self.engines.send(turn):
-            self._starve(turn)
-
-    def _starve(self, turn: Turn) -> None:
-        self._starved.setdefault(turn.policy, []).append(turn)
+            self._starved.setdefault(turn.policy, []).append(turn)
 
     def _answered(self, turn: Turn) -> None:
         assert isinstance(turn, EpisodeTurn)
@@ -254,9 +252,9 @@ class Playing:
         group = episode.group
         episode.over = True
         group.playing.remove(episode)
-        share = self._scenario.workload.failing(self._clock.now)
+        share = self._team.scenario.workload.failing(self._clock.now)
         failed = share and chance.uniform(episode.script.key, FAILS) < share
-        if failed and episode.attempt < self._scenario.spec.batch.max_attempts:
+        if failed and episode.attempt < self._team.scenario.spec.batch.max_attempts:
             self._begin(group, episode.member, episode.attempt + 1, episode.twin)
             return
         if failed and any(other.member == episode.member for other in group.playing):
@@ -337,7 +335,7 @@ class Playing:
             episodes=episodes, started_at=group.began, finished_at=self._clock.now, part=part,
             versions={name: pin.version for name, pin in command.pins.items()},
         )  # fmt: skip
-        if self._scenario.machine.delays.settle:
-            self._clock.after(self._scenario.machine.delays.settle, self._told, fact)
+        if self._settle_s:
+            self._clock.after(self._settle_s, self._told, fact)
         else:
             self._told(fact)

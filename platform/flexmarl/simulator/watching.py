@@ -36,7 +36,7 @@ class Watch:
         watch = cls(cluster)
         cluster.driver.heard = watch._heard
         cluster.playing.engines.asked_for = watch._asked
-        cluster.playing.engines.begun = watch.episodes.append
+        cluster.playing.begun = watch.episodes.append
         return watch
 
     def _heard(self, now: float, fact: e.Event, decision: Decision) -> None:
