@@ -161,7 +161,7 @@ class Playing:
             policy = policies[role]
             asked[role] = EpisodeTurn(
                 policy, command.pins[policy], command.follows.get(policy, ""), prompt, reply, self._answered,
-                episode=episode, role=role, number=number, scale=self._scenario.machine.times(policy),
+                episode=episode, role=role, number=number, scale=self._scenario.machine.answers(policy),
             )  # fmt: skip
         if self._hands.busy:
             self._hands.take(episode.script.key, len(asked), partial(self._send, episode))

@@ -21,6 +21,7 @@ from flexmarl.simulator.scenario import (
     EngineModel,
     Machine,
     RoleLoad,
+    Scale,
     Scenario,
     Spread,
     TrainerModel,
@@ -96,7 +97,7 @@ def workload(spec: ExperimentSpec, profile: Profile, ends: Ends) -> Workload:
 
 
 def machine(spec: ExperimentSpec, profile: Profile, ends: Ends) -> Machine:
-    """Return the machines of one end of a profile. A policy that is slower than the first one is scaled as a whole."""
+    """Return the machines of one end of a profile. A policy that is slower than the first one is scaled."""
     first, *others = spec.policies
 
     def of(name: str) -> float:
@@ -118,15 +119,18 @@ def machine(spec: ExperimentSpec, profile: Profile, ends: Ends) -> Machine:
             swap=of("trainer.swap"),
         ),
         delays=Delays.model_validate({n.removeprefix("platform."): profile.at(n, ends) for n in OF_THE_PLATFORM}),
-        scale={other: times for other in others if (times := _times(profile, ends, other, first)) != 1.0},
+        scale={other: _scale(profile, ends, other, first) for other in others},
     )
     pace = spec.resources.pace
     return paced(spec, made) if pace.micro_batch_s or pace.row_s or pace.step_s else made
 
 
-def _times(profile: Profile, ends: Ends, policy: str, first: str) -> float:
-    names = ("engine.token", "trainer.token")
-    return fmean(profile.at(name, ends, policy) / max(1e-9, profile.at(name, ends, first)) for name in names)
+def _scale(profile: Profile, ends: Ends, policy: str, first: str) -> Scale:
+    generation, training = (
+        max(1e-9, profile.at(name, ends, policy)) / max(1e-9, profile.at(name, ends, first))
+        for name in ("engine.token", "trainer.token")
+    )
+    return Scale(generation=generation, training=training)
 
 
 def predict(
