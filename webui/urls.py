@@ -48,6 +48,7 @@ urlpatterns = [
     path("simulations/new", simulations.new, name="new_simulation"),
     path("simulations/<uuid:simulation_id>", simulations.detail, name="simulation"),
     path("simulations/<uuid:simulation_id>/figures", simulations.figures, name="simulation_figures"),
+    path("simulations/<uuid:simulation_id>/figures.csv", simulations.export, name="simulation_csv"),
     # people and what they did
     path("members", people.members, name="members"),
     path("service-accounts", people.service_accounts, name="service_accounts"),

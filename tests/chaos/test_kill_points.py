@@ -7,7 +7,7 @@ the driver is killed while it stands there. The product knows nothing of it.
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import psycopg
@@ -55,11 +55,15 @@ CREATE TRIGGER halt_version BEFORE INSERT ON store.policy_version FOR EACH ROW
 
 
 @contextmanager
-def halted(conn: psycopg.Connection, point: str) -> Iterator[None]:
-    """Hold whoever comes to a point there, until the block ends; it begins when somebody came."""
+def halted(conn: psycopg.Connection, point: str, begin: Callable[[], object] = bool) -> Iterator[None]:
+    """Hold whoever comes to a point there, until the block ends; it begins when somebody came.
+
+    What is to be met at its first coming is begun by `begin`, once the point is held.
+    """
     number = conn.execute("SELECT hashtext(%s)", [point]).fetchone()[0]
     conn.execute("SELECT pg_advisory_lock(%s)", [number])
     try:
+        begin()
         waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND NOT granted"
         came = wait_until(lambda: conn.execute(waiting, [number % 2**32]).fetchone()[0] > 0, REACHED_S)
         assert came, f"nobody came to {point}"

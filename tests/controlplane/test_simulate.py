@@ -14,8 +14,12 @@ SMALL = ["--set", "spec.batch.tasks_per_step=4", "--set", "spec.batch.episodes_p
 
 
 def told(*arguments: str) -> str:
+    return said(*SMALL, *arguments)
+
+
+def said(*arguments: str) -> str:
     out = StringIO()
-    call_command("simulate", *SMALL, *arguments, stdout=out)
+    call_command("simulate", *arguments, stdout=out)
     return out.getvalue()
 
 
@@ -64,7 +68,7 @@ runs:
 def test_runs_that_share_a_pool_are_shown_and_drawn(tmp_path: Path):
     file, figures, page = tmp_path / "pool.yaml", tmp_path / "figures.json", tmp_path / "page.html"
     file.write_text(POOL)
-    shown = told("--pool", str(file), "--json", str(figures), "--timeline", str(page)).splitlines()
+    shown = said("--pool", str(file), "--json", str(figures), "--timeline", str(page)).splitlines()
     assert [line.split()[0] for line in shown[:-1]] == ["run", "first", "second"]
     assert shown[-1].count("%") == 2
     written = json.loads(figures.read_text())
@@ -77,7 +81,7 @@ def test_a_file_of_shared_pools_that_is_wrong_is_refused_by_field(tmp_path: Path
     file = tmp_path / "pool.yaml"
     file.write_text(POOL.replace("preset: sync", "preset: snc"))
     with pytest.raises(CommandError, match=r"^/runs/0/preset: snc does not exist. Did you mean sync\?$"):
-        told("--pool", str(file))
+        said("--pool", str(file))
 
 
 def test_a_placement_is_planned_and_played(tmp_path: Path):

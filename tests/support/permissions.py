@@ -289,6 +289,7 @@ PAGES: dict[str, Row] = {
     "new_simulation": R(Of.INSTALLATION, S.RUNS_WRITE),
     "simulation": _run_page,
     "simulation_figures": _run_page,
+    "simulation_csv": _run_page,
     "runs": R(Of.INSTALLATION, S.RUNS_READ),
     "new_run": R(Of.INSTALLATION, S.RUNS_WRITE),
     "new_run_text": R(Of.INSTALLATION, S.RUNS_WRITE),

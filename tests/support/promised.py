@@ -83,7 +83,8 @@ def _steps(run: dict[str, Any], kept: Kept) -> Iterator[str]:
     for cohort in range(steps):
         found, episodes = kept.groups.get(cohort, 0), kept.episodes.get(cohort, 0)
         if found < groups or (found > groups and not grows) or episodes != found * members:
-            yield f"step {cohort + 1} trained {episodes} episodes of {found} groups, not {groups} of {members}"
+            asked = f"{groups} of {members} are asked for"
+            yield f"step {cohort + 1} trained {episodes} episodes of {found} groups: {asked}"
 
 
 def _may_grow(spec: dict[str, Any]) -> bool:

@@ -22,6 +22,13 @@ WORDS = {
     "rollout": "engines work",
     "other": "nobody works",
 }
+
+
+def word_of(cause: str, use: str) -> str:
+    """Return a cause in the words of one kind of device."""
+    return f"other {use}s work" if cause == "tail" else WORDS[cause]
+
+
 MEANS = {
     "step_s": "Simulated seconds per train step: the window of the steps that count over their number. Less is better.",
     "tokens_s": "Reply tokens that were trained, per simulated second; others do not count.",
@@ -40,8 +47,8 @@ def charts(rows: Rows) -> dict[str, dict[str, Any]]:
     """Return all charts of a comparison by name."""
     rows = [(name, one) for name, one in rows if one["seeds"]]
     made = (
-        _bars("step_s", "Time per step, s", rows, "step_s", digits=1),
-        _bars("tokens_s", "Trained tokens/s", rows, "tokens_s", digits=0),
+        _bars("step_s", "Time per step, s", rows, "step_s", digits=_step_digits(rows), told=" s"),
+        _bars("tokens_s", "Trained tokens/s", rows, "tokens_s", digits=0, told=" tokens/s"),
         _utilisation(rows),
         _idle("engine", "Why engines stood still", rows),
         _idle("trainer", "Why trainers stood still", rows),
@@ -51,7 +58,15 @@ def charts(rows: Rows) -> dict[str, dict[str, Any]]:
     return {figure.name: {**figure.as_dict(), "meaning": MEANS[figure.name]} for figure in made}
 
 
-def _bars(name: str, title: str, rows: Rows, key: str, *, digits: int = 1, share: bool = False) -> Figure:
+def _step_digits(rows: Rows) -> int:
+    """Short steps are told to the hundredth."""
+    return 1 if all(one["figures"]["step_s"]["mean"] >= 10.0 for _, one in rows) else 2
+
+
+def _bars(
+    name: str, title: str, rows: Rows, key: str, *, digits: int = 1, share: bool = False, told: str = ""
+) -> Figure:
+    """Draw one figure of all presets; `told` is its unit in words, where the title has it and ticks do not."""
     spreads = [one["figures"][key] for _, one in rows]
     scale = 100.0 if share else 1.0
     unit = " %" if share else ""
@@ -81,12 +96,12 @@ def _bars(name: str, title: str, rows: Rows, key: str, *, digits: int = 1, share
                 "visible": any(s["most"] > s["least"] for s in spreads),
             },
             "marker": {"color": "$k2"},
-            "text": [f"{number(mean, 1 if share else digits)}{unit}" for mean in means],
+            "text": [f"{number(mean, 1 if share else digits)}{unit or told}" for mean in means],
             "textposition": "none",
             "hovertemplate": "%{text}<extra>%{y}</extra>",
         }
     ]
-    return Figure(name, title, _words(rows, means, digits, unit), table, data, _upright(rows, unit))
+    return Figure(name, title, _words(rows, means, digits, unit or told), table, data, _upright(rows, unit))
 
 
 def _words(rows: Rows, means: Sequence[float], digits: int, unit: str) -> str:
@@ -132,14 +147,14 @@ def _utilisation(rows: Rows) -> Figure:
 def _idle(use: str, title: str, rows: Rows) -> Figure:
     causes = [cause for cause in CAUSES if any(one["idle"][use].get(cause, 0.0) > 0.0005 for _, one in rows)]
     table = Table(
-        ["preset", *(f"{WORDS[cause]}, %" for cause in causes)],
+        ["preset", *(f"{word_of(cause, use)}, %" for cause in causes)],
         [[word, *(round(100 * one["idle"][use][cause], 2) for cause in causes)] for word, one in rows],
     )
     data = [
         {
             "type": "bar",
             "orientation": "h",
-            "name": WORDS[cause],
+            "name": word_of(cause, use),
             "y": [word for word, _ in rows],
             "x": [round(100 * one["idle"][use][cause], 3) for _, one in rows],
             "marker": {"color": SHADES[cause]},
@@ -150,7 +165,7 @@ def _idle(use: str, title: str, rows: Rows) -> Figure:
     sums = {cause: sum(one["idle"][use][cause] for _, one in rows) for cause in causes}
     most = max(sums, key=lambda cause: sums[cause], default=None)
     words = f"Most of it: {EXPLAINED[most]}" if most else "They never stood still"
-    legend = [{"label": WORDS[cause], "swatch": SWATCHES[cause]} for cause in causes]
+    legend = [{"label": word_of(cause, use), "swatch": SWATCHES[cause]} for cause in causes]
     return Figure(use, title, words, table, data, _upright(rows, " %", barmode="stack"), legend)
 
 
@@ -167,11 +182,11 @@ def _upright(rows: Rows, unit: str = "", tall: float = 1.0, **more: Any) -> dict
     )
 
 
-KINDS = {
-    "generate": ("generates", "q4"), "accumulate": ("gradient", "q5"), "step": ("optimizer step", "q6"),
-    "load": ("loads weights", "q2"), "bind": ("binds", "q2"), "suspend": ("suspends", "q2"), "join": ("joins", "q2"),
-    "vacate": ("makes room", "q2"), "sleep": ("sleeps", "q1"), "wake": ("wakes", "q1"), "start": ("starts", "q1"),
-    "checkpoint": ("checkpoint", "q3"),
+KINDS: dict[str, tuple[str, str]] = {
+    "rollout": ("generates", "q4"), "train": ("gradient", "q5"), "step": ("optimizer step", "q6"),
+    "load": ("loads weights", "q3"), "bind": ("binds", "q2"), "resume": ("resumes", "q2"),
+    "suspend": ("suspends", "q2"), "join": ("joins", "q2"), "vacate": ("makes room", "q2"),
+    "checkpoint": ("checkpoint", "q2"), "sleep": ("sleeps", "q1"), "wake": ("wakes", "q1"), "start": ("starts", "q1"),
 }  # fmt: skip
 """Kind of an interval -> what the device does, and its shade where no agent's hue says more."""
 TALLEST = 64
@@ -226,10 +241,14 @@ def _lane(
 
 
 def _legend(by: Mapping[tuple[str, str], Any], hues: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Name every hue and shade once: kinds of one shade stand together."""
     policies = sorted({policy for kind, policy in by if policy in hues and kind != "step"})
-    kinds = {KINDS.get(kind, (kind, "q2")) for kind, policy in by if policy not in hues or kind == "step"}
-    found: list[dict[str, Any]] = [
+    shades: dict[str, list[str]] = {}
+    for word, shade in sorted(
+        {KINDS.get(kind, (kind, "q2")) for kind, policy in by if policy not in hues or kind == "step"}
+    ):
+        shades.setdefault(shade, []).append(word)
+    return [
         *({"label": policy, "hue": hues[policy]} for policy in policies),
-        *({"label": word, "swatch": shade} for word, shade in sorted(kinds, key=lambda pair: pair[1], reverse=True)),
+        *({"label": ", ".join(words), "swatch": shade} for shade, words in sorted(shades.items(), reverse=True)),
     ]
-    return found[:10]

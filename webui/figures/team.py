@@ -58,7 +58,13 @@ def team_graph(roles: Sequence[Seat], document: Mapping[str, Any], marks: Mappin
     end = LEFT + (len(roles) - 1) * STEP + BOX_W
     arrows.append(f"M{end} {middle}H{end + 20}")
     back = any(place[h] > place[r.name] for r in roles for h in r.hears)
-    return TeamGraph(end + 44, TOP + BOX_H + (44 if back else 14), boxes, arrows, "; ".join(words))
+    return TeamGraph(
+        end + 44,
+        TOP + BOX_H + (44 if back else 14),
+        boxes,
+        arrows,
+        "; ".join(words) or ", ".join(role.name for role in roles),
+    )
 
 
 def _arrow(source: int, target: int) -> str:

@@ -3,23 +3,20 @@
 from pathlib import Path
 from typing import Any
 
-import yaml
 from django.core.management.base import CommandError
 
 from flexmarl.contracts.problems import SpecProblems
 from flexmarl.simulator import PoolReport, SimulationError, simulate_pool
 from flexmarl.simulator.sharing import Sharer, read_pools, starved
 from webui.figures.gantt import gantt
+from webui.management.asked import yaml_of
 
 _LINE = "{:<16}{:>12}{:>12}{:>12}{:>12}{:>8}  {}"
 
 
 def play(path: Path) -> PoolReport:
     """Simulate what a file describes. Raises CommandError with every refusal."""
-    try:
-        document = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError) as error:
-        raise CommandError(f"--pool {path} cannot be read: {error}") from error
+    document = yaml_of("--pool", path)
     if not isinstance(document, dict):
         raise CommandError(f"--pool {path} holds no mapping with `devices` and `runs`.")
     try:

@@ -4,16 +4,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from flexmarl.simulator.report import CAUSES, EXPLAINED
-from webui.figures.simulated import MEANS, WORDS
+from webui.figures.simulated import MEANS, WORDS, word_of
 from webui.formats import duration, number, percent, plural, signed
 
 COLUMNS = (
     ("step_s", "Step, s", False),
     ("tokens_s", "Tokens/s", True),
-    ("engine_busy", "Engines", True),
-    ("trainer_busy", "Trainers", True),
+    ("engine_busy", "Engines busy", True),
+    ("trainer_busy", "Trainers busy", True),
     ("wasted_share", "Wasted", False),
-    ("lag", "Lag", False),
+    ("lag", "Lag, versions", False),
     ("swaps", "Swaps", False),
     ("moves", "Moves", False),
 )
@@ -22,9 +22,9 @@ MEANINGS = (
     ("Step", MEANS["step_s"]),
     ("Against best", "How many times as long a step takes as under the fastest preset of the table."),
     ("Tokens/s", MEANS["tokens_s"]),
-    ("Engines, trainers", MEANS["busy"]),
+    ("Engines busy, trainers busy", MEANS["busy"]),
     ("Wasted", MEANS["wasted"]),
-    ("Lag", MEANS["lag"]),
+    ("Lag, versions", MEANS["lag"]),
     (
         "Swaps, moves",
         "Policies that trainers suspended, and places that engines gave to another policy, in the window.",
@@ -32,6 +32,14 @@ MEANINGS = (
     ("±", "Standard deviation over seeds. Every preset plays the same replies and environments under a seed."),
 )
 CAUSE_WORDS = tuple((WORDS[cause], EXPLAINED[cause]) for cause in CAUSES)
+REASONS = {
+    "time_limit": "Over its time",
+    "gave_up": "Given up",
+    "no_end": "No preset made its steps",
+    "refused": "Refused",
+    "too_little_recorded": "Too little is recorded",
+    "fault": "A fault of the simulator",
+}
 HEAD_MEANS = {
     "step_s": MEANS["step_s"],
     "tokens_s": MEANS["tokens_s"],
@@ -53,6 +61,7 @@ def row(simulation: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **simulation,
         "kind_word": KINDS[simulation["kind"]],
+        "reason_word": REASONS.get(simulation["reason"], ""),
         "pill": {"status": simulation["state"], "reason_text": simulation["reason_text"]},
         "open": simulation["state"] in ("queued", "running"),
         "share": progress["done"] / progress["total"] if progress["total"] else 0.0,
@@ -69,9 +78,9 @@ def asked(simulation: Mapping[str, Any]) -> list[tuple[str, str]]:
     """List what was asked for, in words."""
     request = simulation["request"]
     said = [
-        ("Steps that count", number(request.get("steps"))),
-        ("Before these", number(request.get("warm_up"))),
-        ("Seeds", number(request.get("seeds"))),
+        (number(request.get("steps")), "steps" if request.get("steps") != 1 else "step"),
+        (number(request.get("warm_up")), "before these"),
+        (number(request.get("seeds")), "seeds" if request.get("seeds") != 1 else "seed"),
     ]
     return [*said, *((path, _plain(value)) for path, value in request.get("changes", {}).items())]
 
@@ -91,8 +100,8 @@ def ordered(presets: Mapping[str, Any], ordering: str) -> list[tuple[str, Any]]:
 
 
 def table(presets: Mapping[str, Any], ordering: str) -> list[dict[str, Any]]:
-    """Return a row per preset with its figures as text; the best of a column is marked."""
-    lines = ordered(presets, ordering)
+    """Return a row per preset with its figures as text; the best of a column is marked. None made its steps: no row."""
+    lines = ordered(presets, ordering) if any(one["figures"] for one in presets.values()) else []
     means = {name: [one["figures"][name]["mean"] for _, one in lines if one["figures"]] for name, _, _ in COLUMNS}
     best = {name: (max if more else min)(means[name]) for name, _, more in COLUMNS if means[name]}
     found = []
@@ -114,9 +123,10 @@ def table(presets: Mapping[str, Any], ordering: str) -> list[dict[str, Any]]:
 def _cell(name: str, spread: Mapping[str, float], best: float) -> dict[str, Any]:
     mean, sd = spread["mean"], spread["sd"]
     shares = name.endswith(("_busy", "_share"))
-    digits = {"step_s": 1, "lag": 2}.get(name, 0)
+    digits = {"step_s": 1 if mean >= 10.0 else 2, "lag": 2}.get(name, 0)
     text = percent(mean, 1) if shares else number(mean, digits)
-    wide = "" if sd == 0 else percent(sd, 1) if shares else number(sd, digits if sd >= 0.05 else 2)
+    wide = percent(sd, 1) if shares else number(sd, digits)
+    wide = wide if sd >= 0.5 * 10.0**-digits else ""
     return {
         "name": name,
         "head": next(head for own, head, _ in COLUMNS if own == name),
@@ -132,7 +142,7 @@ def _why(idle: Mapping[str, Mapping[str, float]]) -> str:
     if not engine:
         return ""
     cause = max(engine, key=lambda name: engine[name])
-    return f"{WORDS[cause]} {percent(engine[cause])}"
+    return f"{word_of(cause, 'engine')} {percent(engine[cause])}"
 
 
 def heads(ordering: str) -> list[dict[str, str]]:
@@ -184,11 +194,16 @@ def told(result: Mapping[str, Any] | None) -> dict[str, Any] | None:
                 **one,
                 "gain_text": f"{signed(100 * one['gain'], 1)} %",
                 "range": f"{signed(100 * one['gain_least'], 1)} to {signed(100 * one['gain_most'], 1)} %",
-                "lines": [f"{path}={_plain(value)}" for path, value in one["changes"].items()],
+                "lines": [_broken(f"{path}={_plain(value)}") for path, value in one["changes"].items()],
             }
             for one in found["advice"]
         ],
     }
+
+
+def _broken(change: str) -> list[str]:
+    """Cut a change where a line may end: behind each dot and underscore, and before its value."""
+    return change.replace(".", ".\n").replace("_", "_\n").replace("=", "\n=").split("\n")
 
 
 def record(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,9 +21,12 @@ from webui.calls import PAGE_ONLY
 from webui.figures import simulated
 from webui.views import simulation_words as words
 from webui.views.base import is_part, page, project_of, show
+from webui.views.simulation_export import csv_of
 
 PAGE = 50
 STATES = ("queued", "running", "done", "failed", "cancelled")
+USUAL = ("bounded_async", "colocated", "flexmarl", "one_step_off", "sync")
+"""Presets that a new simulation begins with: one of each kind, so that it takes seconds."""
 CHIPS = {
     "kind": "Kind",
     "state": "State",
@@ -80,9 +83,12 @@ def _chips(query: QueryDict) -> list[dict[str, str]]:
 
 
 def _address(request: HttpRequest, **changes: str) -> str:
+    """This page's address with other parameters; one that is empty is left out."""
     query = request.GET.copy()
     for name, value in changes.items():
-        query[name] = value
+        query.pop(name, None)
+        if value:
+            query[name] = value
     return f"?{query.urlencode()}"
 
 
@@ -90,7 +96,8 @@ def _address(request: HttpRequest, **changes: str) -> str:
 def new(request: HttpRequest) -> HttpResponse:
     """Show the form; the address fills it, `from` with what another simulation asked for."""
     given = _given(request)
-    presets = [{**row, "on": row["name"] in given["presets"] or not given["presets"]} for row in experiments.presets()]
+    chosen = given["presets"] or USUAL
+    presets = [{**row, "on": row["name"] in chosen} for row in experiments.presets()]
     names = [one["name"] for one in simulations.workloads()]
     lent = _lent(request, given["run"])
     given["run"] = given["run"] if given["run"] in [one["key"] for one in lent] else ""
@@ -138,18 +145,24 @@ def detail(request: HttpRequest, simulation_id: UUID) -> HttpResponse:
     """Show how far a simulation is and what it came to."""
     found = _find(request, simulation_id)
     row = simulations.simulation_detail(found)
-    result = row["result"] or {}
-    ordering = request.GET.get("ordering", "")
+    result, shown = row["result"] or {}, _shown(request, found)
+    heads = [{**head, "url": _address(request, ordering=head["ordering"])} for head in words.heads(_ordering(request))]
     context = {
         "nav": "simulations",
         "simulation": words.row(row),
         "may_change": simulations.may_change(actor_of(request), found),
         "asked": words.asked(row),
         "refused": row["request"].get("refused", []),
-        "table": words.table(result.get("presets", {}), ordering),
-        "heads": words.heads(ordering),
+        "table": words.table(dict(shown), _ordering(request)),
+        "heads": heads,
+        "choices": [
+            {"name": name, "on": name in dict(shown)} for name, _ in words.ordered(result.get("presets", {}), "")
+        ],
+        "ordering": request.GET.get("ordering", ""),
+        "all_url": _address(request, show=""),
+        "csv_url": f"{request.path}/figures.csv{_address(request)}",
         "of": _chosen(request, found),
-        "lines": _lines(request, found),
+        "lines": [{"name": name, "url": _address(request, of=name)} for name in _lines(request, found)],
         "again_url": f"/simulations/new?{urlencode({'from': row['id']})}",
         "told": words.told(row["result"]),
         "record": words.record(result["record"]) if "record" in result else None,
@@ -163,14 +176,22 @@ def detail(request: HttpRequest, simulation_id: UUID) -> HttpResponse:
 def figures(request: HttpRequest, simulation_id: UUID) -> JsonResponse:
     """Answer the charts of a simulation."""
     found = _find(request, simulation_id)
-    result = found.result or {}
-    presets = words.ordered(result.get("presets", {}), request.GET.get("ordering", ""))
+    presets = _shown(request, found)
     made = simulated.charts(presets) if presets else {}
     of = _chosen(request, found)
     if of:
         line = simulations.timeline(found, of)
         made["devices"] = simulated.devices(line, words.hues(line))
     return JsonResponse({"figures": made, "version": found.version})
+
+
+@page()
+def export(request: HttpRequest, simulation_id: UUID) -> HttpResponse:
+    """Answer the figures of every seed as a file, of the presets that are shown."""
+    found = _find(request, simulation_id)
+    answer = HttpResponse(csv_of(_shown(request, found)), content_type="text/csv; charset=utf-8")
+    answer["Content-Disposition"] = f'attachment; filename="simulation-{found.id}.csv"'
+    return answer
 
 
 def _chosen(request: HttpRequest, found: Any) -> str:
@@ -182,8 +203,18 @@ def _chosen(request: HttpRequest, found: Any) -> str:
 
 def _lines(request: HttpRequest, found: Any) -> list[str]:
     """The presets whose devices may be drawn, in the order of the table."""
-    rows = words.ordered((found.result or {}).get("presets", {}), request.GET.get("ordering", ""))
-    return [name for name, _ in rows if name in (found.timelines or {})]
+    return [name for name, _ in _shown(request, found) if name in (found.timelines or {})]
+
+
+def _shown(request: HttpRequest, found: Any) -> list[tuple[str, Any]]:
+    """The presets that the address asks for, all of them when it names none, in its order."""
+    rows = words.ordered((found.result or {}).get("presets", {}), _ordering(request))
+    asked = set(request.GET.getlist("show"))
+    return [row for row in rows if row[0] in asked] or rows
+
+
+def _ordering(request: HttpRequest) -> str:
+    return request.GET.get("ordering", "")
 
 
 def _find(request: HttpRequest, reference: object) -> Any:

@@ -64,7 +64,7 @@ def begin(taken: Taken, order: PlayGroups, context: RunContext) -> Playing:
 
 
 async def play_group(playing: Playing, group: GroupOrder) -> SettledGroup:
-    """Play all members of a group, or as many as it needs."""
+    """Play all members of a group, or as many as it needs: never more of them count, so that groups stay alike."""
     spec = playing.context.spec
     if spec.sampling.branches and playing.order.origin is Origin.TRAIN:
         return playing.settled(await _branched(playing, group))
@@ -79,7 +79,17 @@ async def play_group(playing: Playing, group: GroupOrder) -> SettledGroup:
     attempts = [
         _cancelled(playing, group, member) if task.cancelled() else task.result() for member, task in enumerate(members)
     ]
-    return playing.settled(attempts)
+    unneeded = beyond(attempts, group.enough) if group.enough else frozenset()
+    return playing.settled(
+        [_cancelled(playing, group, no) if no in unneeded else attempt for no, attempt in enumerate(attempts)]
+    )
+
+
+def beyond(attempts: Sequence[Attempt], enough: int) -> frozenset[int]:
+    """Return the members that finished in the same moment as the last that was needed, behind it."""
+    finished = [no for no, attempt in enumerate(attempts) if attempt.status is EpisodeStatus.FINISHED]
+    finished.sort(key=lambda no: (attempts[no].finished_at, no))
+    return frozenset(finished[enough:])
 
 
 async def play_each(

@@ -56,6 +56,7 @@ _GANG = (
     _NOT_GAE,
     _NOT_PAIRED,
 )  # ranks share out single rows of whole weights, and how many there are changes bits
+_ON_DEMAND = _one("/mechanisms/allocation/type", "agent_centric", "colocated")
 
 READ: Mapping[str, Ways] = {
     "/algorithm/group_key": ((_NOT_PAIRED, _NOT_GAE),),
@@ -100,11 +101,12 @@ READ: Mapping[str, Ways] = {
     "/mechanisms/redundancy/surplus": ((_one("/mechanisms/redundancy/type", "extra_groups"),),),
     "/mechanisms/mover/delta": ((_one("/mechanisms/mover/type", "demand"),),),
     "/mechanisms/durability/every": ((_one("/mechanisms/durability/type", "every_k"),),),
-    "/mechanisms/allocation/homes": ((_one("/mechanisms/allocation/type", "static"),),),
-    "/mechanisms/allocation/keep_warm_s": ((_one("/mechanisms/allocation/type", "agent_centric"),),),
-    "/mechanisms/allocation/patience_s": ((_one("/mechanisms/allocation/type", "agent_centric"),),),
+    "/mechanisms/allocation/homes": ((_one("/mechanisms/allocation/type", "static", "colocated"),),),
+    "/mechanisms/allocation/own_devices": ((_one("/mechanisms/allocation/type", "colocated"),),),
+    "/mechanisms/allocation/keep_warm_s": ((_ON_DEMAND,),),
+    "/mechanisms/allocation/patience_s": ((_ON_DEMAND,),),
     "/policies/*/devices/least": (_GANG,),
-    "/policies/*/devices/most": ((*_GANG, _one("/mechanisms/allocation/type", "agent_centric")),),
+    "/policies/*/devices/most": ((*_GANG, _ON_DEMAND),),
 }
 """Setting -> when it is read. What is not named is read always, or wherever its object's type has it."""
 

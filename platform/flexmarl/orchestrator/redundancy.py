@@ -97,15 +97,21 @@ def pass_on(ctx: Context, cohort: Cohort, following: Cohort | None) -> None:
     cohort.kept -= len(groups)
     cohort.size -= len(groups)
     if following is None:
-        rows = sum(len(own) for group in groups for own in group.rows.values())
-        ctx.state.samples_recorded += rows
-        text = f"{len(groups)} groups settled that the last step does not need: {rows} rows are recorded"
-        ctx.rule(RulingKind.GROUP_SURPLUS, text, cohort=cohort.no, rows=rows)
+        for group in groups:
+            _record(ctx, cohort, group)
         return
     following.pending += groups
     following.kept += len(groups)
     following.size += len(groups)
     cohort.handed_on += len(groups)
+
+
+def _record(ctx: Context, cohort: Cohort, group: PendingGroup) -> None:
+    """Count a settled group that no step will train."""
+    rows = sum(len(own) for own in group.rows.values())
+    ctx.state.samples_recorded += rows
+    text = f"group {group.draw} is beyond what the last step needs: {rows} rows are recorded"
+    ctx.rule(RulingKind.GROUP_SURPLUS, text, cohort=cohort.no, target=f"draw:{group.draw}", rows=rows)
 
 
 def hand_on(ctx: Context, cohort: Cohort, following: Cohort) -> None:

@@ -61,7 +61,7 @@ class Cluster:
 
     def __init__(self, scenario: Scenario, clock: Clock, pool: Pool, name: Tenancy) -> None:
         self.clock, self.pool, self.trace, self.log, self.name = clock, pool, Trace(), Log(), name
-        self._spec, self._machine = scenario.spec, scenario.machine
+        self.scenario, self._machine = scenario, scenario.machine
         opening = frozenset(scenario.spec.policy_of(role) for role in scenario.workload.stages[0])
         core = Orchestrator(scenario.spec, opening=opening)
         self.driver = Driver(self.clock, self._machine.delays, core, self._carry_out)
@@ -76,7 +76,7 @@ class Cluster:
     def start(self) -> None:
         """Ask for the run to start."""
         self.driver.tell(e.RunVerb(verb=e.Verb.START))
-        if self._spec.resources.has_places(len(self._spec.policies)):
+        if self.scenario.spec.resources.has_places(len(self.scenario.spec.policies)):
             self.clock.after(REPORT_S, self._report)
 
     def standing(self) -> tuple[RunStatus, float]:

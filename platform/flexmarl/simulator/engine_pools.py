@@ -85,6 +85,10 @@ class Pools:
         self._taken[:, pool] += took, cells[:took].sum()
         return took
 
+    def slots(self) -> list[float]:
+        """Return the slots that each pool has taken."""
+        return [float(taken) for taken in self._taken[0]]
+
     def leave(self, pools: NDArray[np.int64], cells: Numbers) -> None:
         """Give back what turns took."""
         self._taken[0] -= np.bincount(pools, minlength=len(self))
@@ -111,8 +115,7 @@ class Pools:
         used = self._spread(cells) if self._model.cell else dict.fromkeys(self.loads, 0.0)
         work = {lease: (load, used[lease]) for lease, load in self.loads.items()}
         alike = {one: self.step_s(*one) for one in set(work.values())}
-        slow = {lease: engine.pace for lease, engine in self._fleet.items()}
-        steps = {lease: alike[one] * slow[lease] for lease, one in work.items()}
+        steps = {lease: alike[one] for lease, one in work.items()}
         pace = {e: sum(steps[lease] for lease in e) / len(e) for e in set(self._engines) if e}
         self.last = np.array([pace.get(own, inf) * self._times(self.policy(n)) for n, own in enumerate(self._engines)])
         return self.last

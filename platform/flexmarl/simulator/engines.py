@@ -73,6 +73,21 @@ class Engine:
         """Count the requests that have none."""
         return self.load.waiting
 
+    @property
+    def slots(self) -> int:
+        """Return how many requests it answers at once."""
+        return self._model.slots * self._model.replicas
+
+    def cache_use(self) -> float | None:
+        """Return the share of its cache that is taken or set apart, as it was when something last happened here.
+
+        None where there is no end of it.
+        """
+        room = self._model.kv_tokens * self._model.replicas
+        if room == inf:
+            return None
+        return (self._cells + (self._batch.cells if self._model.cache == "grown" else 0.0)) / room
+
     def made(self) -> float:
         """Return the tokens it has made up to now."""
         self._batch.advance(self._clock.now)

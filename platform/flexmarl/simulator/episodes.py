@@ -1,7 +1,7 @@
 """Episodes that are played as a whole: their turns flow together, and what is told is when an episode ends.
 
 Everything about groups is as with turns. Invariants: an episode's row is given back once, when it ends or is abandoned;
-while one plays there is a next tick.
+while one plays that some engine can answer there is a next tick.
 """
 
 from typing import Any
@@ -36,7 +36,9 @@ class EpisodePlaying(Playing):
         self._tick_s, self._since, self._ticks = scenario.tick, 0.0, False
 
     def weights(self, policy: str) -> None:
-        """Nothing waits to be asked again: each tick looks at who holds what."""
+        """Go on, where all had to wait for weights; who holds what is looked at in each tick."""
+        if self._rows:
+            self._go_on()
 
     def demand(self) -> dict[str, e.TurnsAsked]:
         """Count the turns of each policy that no engine and that an engine has."""
@@ -47,6 +49,17 @@ class EpisodePlaying(Playing):
             counts[1] += int(waiting)
         found.pop("", None)
         return {n: e.TurnsAsked(waiting=found[n][1], in_flight=found[n][0]) for n in sorted(found) if any(found[n])}
+
+    def made_of(self, episode: Episode) -> float:
+        """Return the reply tokens that an episode has, as of the last tick."""
+        under_way = self._row_of.get(id(episode))
+        return episode.made() if under_way is None else self._flow.made(under_way[0])
+
+    def taken(self) -> list[tuple[str, float, float]]:
+        """Return for each pool whose it is, the slots that count as taken, and the turns that have one."""
+        held, _ = self._flow.counts()
+        slots = self._pools.slots()
+        return [(self._pools.policy(n), slots[n], held[n]) for n in range(len(self._pools))]
 
     def _drawn(self, workload: Workload, roles: dict[str, int], seed: int) -> Draws[Any]:
         return Sheets(workload, roles, seed)
@@ -61,14 +74,17 @@ class EpisodePlaying(Playing):
 
     def _stop(self, episode: Episode) -> None:
         if not episode.played:
-            self._flow.drop(self._give_back(episode))
+            row, _ = self._row_of[id(episode)]
+            episode.tokens = self._flow.made(row)
+            self._flow.drop(row)
+            self._give_back(episode)
 
-    def _give_back(self, episode: Episode) -> int:
+    def _give_back(self, episode: Episode) -> None:
+        """Forget the row and the pools of an episode that takes nothing of them any more."""
         row, pools = self._row_of.pop(id(episode))
         del self._rows[row]
         for pool in pools:
             self._pools.release(pool)
-        return row
 
     def _tick(self) -> None:
         before, now, self._ticks = self._flow.tokens, self._clock.now, False
@@ -82,9 +98,10 @@ class EpisodePlaying(Playing):
             episode.rows = [
                 {"role": role, "turn": 0, "tokens": made} for role, made in zip(self._roles, sheet.tokens, strict=True)
             ]
-            self._flow.end(self._give_back(episode))
+            self._flow.end(self._row_of[id(episode)][0])
+            self._give_back(episode)
             self._played(episode, when)
-        if self._rows:
+        if self._rows and (self._flow.tokens > before or not self._flow.stands()):
             self._go_on()
 
     def _go_on(self) -> None:

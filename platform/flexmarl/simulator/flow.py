@@ -79,8 +79,8 @@ class Flow:
         self._asked, self._pools, self._prefill = asked, pools, prefill
         self._all = Columns.empty(64, asked.shape[0], asked.shape[1], policies)
         self._free = list(range(63, -1, -1))
-        self._queue: list[tuple[int, int, int]] = []
-        """(row, column, stage) of turns without a slot, those that asked first before the others."""
+        self._queue: list[tuple[int, int, int, float]] = []
+        """(row, column, stage, when it was asked) of turns without a slot, those that asked first before the others."""
 
     def __len__(self) -> int:
         return len(self._all.wait) - len(self._free)
@@ -102,6 +102,11 @@ class Flow:
         """Let another episode have the row of one that asks nothing any more."""
         self._free.append(row)
 
+    def made(self, row: int) -> float:
+        """Return the tokens that an episode under way has."""
+        own = self._all
+        return float(own.replies[row, : own.stage[row]].sum() - own.left[row].sum())
+
     def drop(self, row: int) -> None:
         """Forget an episode under way."""
         own = self._all
@@ -119,6 +124,12 @@ class Flow:
             np.bincount(own.pool[asked & held], minlength=many).astype(np.float64),
             np.bincount(own.pool[asked & ~held], minlength=many).astype(np.float64),
         )
+
+    def stands(self) -> bool:
+        """Tell whether nothing goes on by itself: all that is left to do waits for weights that no engine holds."""
+        own = self._all
+        live = own.left > 0
+        return not bool((own.wait < inf).any() or np.isfinite(self._pools.last[own.pool[live]]).any())
 
     def advance(self, since: float, now: float) -> list[tuple[int, float]]:
         """Play until now; list the rows of the episodes whose last wait is over, and when it was."""
@@ -201,20 +212,21 @@ class Flow:
             at[took] = self._pools.prompts(one, now[took[0]], prompts[took])
             late = (which[0][room:], which[1][room:])
             at[late] = inf
-            self._queue += zip(rows[late[0]].tolist(), late[1].tolist(), stage[late[0]].tolist(), strict=True)
+            asked_at = now[late[0]].tolist()
+            self._queue += zip(rows[late[0]].tolist(), late[1].tolist(), stage[late[0]].tolist(), asked_at, strict=True)
         own.at[rows] = at
 
     def _admit(self, now: float) -> None:
-        """Give free slots to those that wait for one."""
+        """Give free slots to those that wait for one, to nobody before it was asked."""
         if not self._queue:
             return
         own, late, full = self._all, [], set()
-        for row, column, stage in self._queue:
+        for row, column, stage, asked in self._queue:
             pool = int(own.pool[row, column])
             if pool in full or not self._pools.enter(pool, own.cells[row, column : column + 1]):
                 full.add(pool)
-                late.append((row, column, stage))
+                late.append((row, column, stage, asked))
                 continue
             prompt = own.prompts[row, stage, column : column + 1]
-            own.at[row, column] = self._pools.prompts(pool, np.array([now]), prompt)[0]
+            own.at[row, column] = self._pools.prompts(pool, np.array([max(now, asked)]), prompt)[0]
         self._queue = late

@@ -12,6 +12,9 @@ from flexmarl.simulator.draws import Script, Sheet
 from flexmarl.simulator.together import Together
 from flexmarl.simulator.turns import Turn
 
+EpisodeKey = tuple[int, int, int, bool]
+"""(draw, member, attempt, whether it plays beside a first one)"""
+
 
 @dataclass(slots=True, eq=False)
 class Episode:
@@ -29,15 +32,23 @@ class Episode:
     asked: dict[str, Turn] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
     """What its samples are made of."""
+    tokens: float = 0.0
+    """Reply tokens that it had when it was abandoned, where it was played as a whole."""
     stage: int = 0
     """Stages asked so far."""
     played: bool = False
     """Its environment is done; it waits for its reward."""
     over: bool = False
 
+    @property
+    def key(self) -> EpisodeKey:
+        """Return what it is an attempt at."""
+        return self.group.order.draw, self.member, self.attempt, self.twin
+
     def made(self) -> float:
         """Count the reply tokens that it has; of a reply that an engine is at, those of its last look."""
-        return sum(row["tokens"] for row in self.rows) + sum(turn.made for turn in self.asked.values())
+        told = sum(row["tokens"] for row in self.rows)
+        return self.tokens + told + sum(turn.made for turn in self.asked.values())
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

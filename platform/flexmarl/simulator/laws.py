@@ -7,17 +7,19 @@ speak of these, it is to compare them.
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
+from math import prod
 
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
-from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, Origin
-from flexmarl.orchestrator.types import Decision, NumberedCommand
-from flexmarl.simulator.cluster import Cluster
-from flexmarl.simulator.groups import EpisodeTurn
+from flexmarl.contracts.wire import EpisodeStatus, Origin
+from flexmarl.simulator.draws import Sheet
+from flexmarl.simulator.episodes import EpisodePlaying
+from flexmarl.simulator.groups import Episode, EpisodeKey, EpisodeTurn
 from flexmarl.simulator.report import shares
-from flexmarl.simulator.turns import Turn
+from flexmarl.simulator.scenario import Stages
+from flexmarl.simulator.watching import Watch
 
 RowId = tuple[int, int, int, str, int]
 """(draw, member, attempt, role, turn)"""
@@ -27,44 +29,6 @@ RowId = tuple[int, int, int, str, int]
 class Broken:
     law: str
     evidence: str
-
-
-@dataclass(slots=True)
-class Watch:
-    """A run with all that was told to its core, all that it decided, and all turns that were asked."""
-
-    cluster: Cluster
-    facts: list[tuple[float, e.Event]] = field(default_factory=list)
-    commands: dict[int, NumberedCommand] = field(default_factory=dict)
-    decided: dict[int, float] = field(default_factory=dict)
-    """Command -> when it was decided."""
-    void: dict[int, float] = field(default_factory=dict)
-    """Command -> when it was made void."""
-    turns: dict[int, Turn] = field(default_factory=dict)
-
-    @classmethod
-    def over(cls, cluster: Cluster) -> "Watch":
-        """Watch a run from now on."""
-        watch = cls(cluster)
-        cluster.driver.heard = watch._heard
-        cluster.playing.engines.asked_for = watch._asked
-        return watch
-
-    def _heard(self, now: float, fact: e.Event, decision: Decision) -> None:
-        self.facts.append((now, fact))
-        self.commands.update((numbered.no, numbered) for numbered in decision.commands)
-        self.decided.update((numbered.no, now) for numbered in decision.commands)
-        self.void.update((no, now) for no in decision.void)
-
-    def _asked(self, turn: Turn) -> None:
-        self.turns[id(turn)] = turn
-
-    def settled(self) -> Iterator[tuple[float, e.GroupSettled, EpisodeOutcome]]:
-        """List the outcomes that were told."""
-        for now, fact in self.facts:
-            if isinstance(fact, e.GroupSettled):
-                for outcome in fact.episodes:
-                    yield now, fact, outcome
 
 
 def broken(watch: Watch) -> list[Broken]:
@@ -79,7 +43,7 @@ def broken(watch: Watch) -> list[Broken]:
 
 def tokens_are_conserved(watch: Watch) -> Iterator[str]:
     """What engines made is what the turns have: answered, cancelled, or on their way."""
-    made, restarted, truncated = 0.0, False, 0
+    made, restarted, truncated = sum((watch.cluster.playing.made_of(one) for one in _whole(watch)), 0.0), False, 0
     for turn in watch.turns.values():
         made += turn.engine.made_of(turn) if turn.engine is not None else turn.made
         restarted = restarted or turn.follow == "restart_turn"
@@ -92,12 +56,13 @@ def tokens_are_conserved(watch: Watch) -> Iterator[str]:
 
 def answered_turns_are_told_once(watch: Watch) -> Iterator[str]:
     """A finished episode's rows are the turns that it asked, numbered without a gap, with the tokens that were made."""
-    replies: dict[tuple[int, int, int, bool], Counter[tuple[str, int, int]]] = {}
+    replies: dict[EpisodeKey, Counter[tuple[str, int, int]]] = {}
     for turn in watch.turns.values():
         assert isinstance(turn, EpisodeTurn)
-        own = turn.episode
-        key = own.group.order.draw, own.member, own.attempt, own.twin
-        replies.setdefault(key, Counter())[turn.role, turn.number, turn.reply] += 1
+        replies.setdefault(turn.episode.key, Counter())[turn.role, turn.number, turn.reply] += 1
+    for own in _whole(watch):
+        assert isinstance(own.script, Sheet)
+        replies.setdefault(own.key, Counter()).update(_rows_of(watch.cluster.scenario.workload.stages, own.script))
     for _, fact, outcome in watch.settled():
         if outcome.status is not EpisodeStatus.FINISHED:
             continue
@@ -106,10 +71,67 @@ def answered_turns_are_told_once(watch: Watch) -> Iterator[str]:
         asked = replies.get((fact.draw, outcome.member, outcome.attempt, outcome.replaced), Counter())
         if set(rows) - set(asked) or max(rows.values(), default=1) > 1:
             yield f"{name}: rows that nobody asked for, or twice: {sorted(rows - asked)[:3]}"
+        if left_out := sorted(set(asked) - set(rows)):
+            yield f"{name}: nothing was told of {left_out[:3]}"
         for role in {row.role for row in outcome.samples}:
             numbers = sorted(row.turn for row in outcome.samples if row.role == role)
             if numbers != list(range(len(numbers))):
                 yield f"{name}: the turns of {role} are numbered {numbers}"
+
+
+def _whole(watch: Watch) -> list[Episode]:
+    """List the episodes that are played as a whole."""
+    return watch.episodes if watch.whole else []
+
+
+def _rows_of(stages: Stages, sheet: Sheet) -> dict[tuple[str, int, int], int]:
+    """Return the rows that an episode comes to which is played as a whole: one per role, of all its replies."""
+    tokens = {role: 0 for stage in stages for role in stage}
+    for number, replies in enumerate(sheet.replies.tolist()):
+        for role, reply in zip(stages[number % len(stages)], replies, strict=False):
+            tokens[role] += int(reply)
+    return {(role, 0, made): 1 for role, made in tokens.items()}
+
+
+def episodes_take_their_time(watch: Watch) -> Iterator[str]:
+    """Nobody finishes before its environment and its replies can be done by the quickest device."""
+    scenario = watch.cluster.scenario
+    quickest = min([scenario.machine.engine.token, *(kind.engine.token for kind in scenario.machine.kinds)])
+    quickest *= prod(min(1.0, slow.factor) for slow in scenario.faults.slow)
+    spoken: dict[int, Counter[str]] = {}
+    for turn in watch.turns.values():
+        assert isinstance(turn, EpisodeTurn)
+        spoken.setdefault(id(turn.episode), Counter())[turn.role] += turn.reply
+    least: dict[EpisodeKey, float] = {}
+    for own in watch.episodes:
+        longest = own.script.replies.max(axis=1).sum() if isinstance(own.script, Sheet) else 0
+        longest = max([longest, *spoken.get(id(own), Counter()).values()])
+        needed = float(sum(own.script.waits)) + own.script.reward_s + quickest * longest
+        least[own.key] = min(needed, least.get(own.key, needed))  # of several, where its command was taken twice
+    for _, fact, outcome in watch.settled():
+        took = outcome.duration_s
+        needed = least[fact.draw, outcome.member, outcome.attempt, outcome.replaced] if outcome.samples else 0.0
+        if took < needed - 1e-6:
+            name = f"draw {fact.draw}, member {outcome.member}, attempt {outcome.attempt}"
+            yield f"{name} took {took:.3f} s; its environment and its longest replies alone take {needed:.3f} s"
+
+
+def slots_are_those_of_turns(watch: Watch) -> Iterator[str]:
+    """A slot that an engine counts as taken is that of a turn under way; whoever waits has none."""
+    engines = watch.cluster.playing.engines
+    counts: Counter[tuple[int, bool]] = Counter()
+    for turn in watch.turns.values():
+        if turn.engine is not None:
+            counts[id(turn.engine), turn.phase in ("prompt", "reply")] += 1
+    for lease, engine in engines.items() if not watch.whole else ():
+        for holds, says in ((True, engine.running), (False, engine.waiting)):
+            if counts[id(engine), holds] != says:
+                what = "run" if holds else "wait"
+                yield f"engine {lease} says that {says} turns {what}, of those asked {counts[id(engine), holds]} do"
+    playing = watch.cluster.playing
+    for policy, taken, held in playing.taken() if isinstance(playing, EpisodePlaying) else ():
+        if abs(taken - held) > 1e-6:
+            yield f"turns of {policy or 'nobody'} have {taken:g} slots taken, {held:g} are under way"
 
 
 def groups_settle_once(watch: Watch) -> Iterator[str]:
@@ -154,9 +176,7 @@ def _last_makers(watch: Watch) -> dict[tuple[int, int, int, bool, str, int], set
     found: dict[tuple[int, int, int, bool, str, int], set[int]] = {}
     for turn in watch.turns.values():
         if isinstance(turn, EpisodeTurn):
-            own = turn.episode
-            key = own.group.order.draw, own.member, own.attempt, own.twin, turn.role, turn.number
-            found.setdefault(key, set()).add(turn.version)
+            found.setdefault((*turn.episode.key, turn.role, turn.number), set()).add(turn.version)
     return found
 
 
@@ -353,6 +373,8 @@ def device_time_adds_up(watch: Watch) -> Iterator[str]:
 LAWS: tuple[Callable[[Watch], Iterator[str]], ...] = (
     tokens_are_conserved,
     answered_turns_are_told_once,
+    episodes_take_their_time,
+    slots_are_those_of_turns,
     groups_settle_once,
     versions_are_allowed,
     rows_are_conserved,

@@ -49,13 +49,15 @@ def compose(workload: str | Mapping[str, Any], preset: str, changes: Mapping[str
 
     `changes` is laid over both, e.g. `{"steps": 16, "spec": {"batch": {...}}}`. Raises SpecProblems with every refusal.
     """
-    base = _known(load_workloads(), workload, "/workload").scenario if isinstance(workload, str) else dict(workload)
+    named = not isinstance(workload, Mapping)
+    base = _known(load_workloads(), workload, "/workload").scenario if named else dict(workload)
     mechanisms = _known(load_presets(), preset, "/preset").spec
-    document = layered(base, {"spec": mechanisms}, changes or {})
+    document = layered({"workload": {}}, base, {"spec": mechanisms}, changes or {})
     try:
         made = scenario(document)
     except ValidationError as error:
-        raise SpecProblems(problems_of(error, Scenario.model_json_schema(), document)) from error
+        found = problems_of(error, Scenario.model_json_schema(), document)
+        raise SpecProblems([_placed(problem) for problem in found]) from error
     refused = [
         p.model_copy(update={"pointer": f"/spec{p.pointer}"})
         for p in broken_rules(made.spec)
@@ -66,7 +68,18 @@ def compose(workload: str | Mapping[str, Any], preset: str, changes: Mapping[str
     return made
 
 
-def _known(library: Mapping[str, Any], name: str, where: str) -> Any:
+def _placed(problem: Problem) -> Problem:
+    """Return the refusal of a rule over several fields with the place that it names itself."""
+    path, _, rule = problem.detail.partition("Value error, ")[2].partition(": ")
+    if problem.pointer or not rule:
+        return problem
+    return problem.model_copy(update={"pointer": "/" + path.replace(".", "/"), "detail": rule})
+
+
+def _known(library: Mapping[str, Any], name: object, where: str) -> Any:
+    if not isinstance(name, str):
+        hint = f"Known: {', '.join(library)}."
+        raise SpecProblems([Problem(pointer=where, code="wrong_type", detail=f"{name!r} is no name.", hint=hint)])
     if name in library:
         return library[name]
     close = nearest(name, library)

@@ -45,10 +45,11 @@ class Playing:
         """Those that are ready."""
         self.tokens: dict[SampleId, int] = {}
         """Reply tokens of every sample of a settled group, until they are forgotten."""
+        self.begun: Callable[[Episode], None] | None = None
+        """Told of every attempt at an episode that begins."""
         self._clock, self._scenario, self._told = clock, scenario, told
         roles = {role: number for number, role in enumerate(sorted(spec.agents))}
         self._draws: Draws[Any] | RecordedDraws = self._drawn(workload, roles, scenario.seed)
-        self._policies = {role: spec.policy_of(role) for role in spec.agents}
         self._groups: dict[int, list[Group]] = {}
         self._starved: dict[str, list[Turn]] = {}
         """Policy -> turns whose weights no engine holds."""
@@ -61,7 +62,7 @@ class Playing:
         self._groups[no] = groups = []
         parallel = self._scenario.spec.mechanisms.parallel
         together = Together(self._clock) if parallel.turns == "together" else None
-        shares = self._scenario.workload.shares(self._policies)
+        shares = self._scenario.workload.shares(self._scenario.spec.agents)
         for order in command.groups:
             members = deque(range(order.members))
             groups.append(Group(no, command, order, self._clock.now, shares, waiting=members, together=together))
@@ -104,6 +105,10 @@ class Playing:
             turn.made, turn.segments = 0.0, ()
         self._route(turn)
 
+    def made_of(self, episode: Episode) -> float:
+        """Return the reply tokens that an episode has; of a reply that an engine is at, those of its last look."""
+        return episode.made()
+
     def demand(self) -> dict[str, e.TurnsAsked]:
         """Count the turns of each policy that no engine and that an engine has."""
         held = self.engines.asked
@@ -131,6 +136,8 @@ class Playing:
             script = self._draws.beside(script)
         episode = Episode(group, member, attempt, twin, script, self._clock.now)
         group.playing.append(episode)
+        if self.begun is not None:
+            self.begun(episode)
         self._scoring.begun(episode)
         if group.together is not None:
             group.together.enter(episode)
@@ -152,13 +159,13 @@ class Playing:
     def _ask_stage(self, episode: Episode) -> None:
         """Ask the roles of the next stage, as many beside each other as may be asked at once."""
         assert isinstance(episode.script, Script)
-        command, asked, policies = episode.group.command, episode.asked, self._policies
+        command, asked, policy_of = episode.group.command, episode.asked, self._scenario.spec.policy_of
         own = episode.script.widths
         stages = self._scenario.workload.stages
         width = own[episode.stage] if own else len(stages[episode.stage % len(stages)])
         episode.stage += 1
         for role, number, prompt, reply in islice(episode.script.turns, width):
-            policy = policies[role]
+            policy = policy_of(role)
             asked[role] = EpisodeTurn(
                 policy, command.pins[policy], command.follows.get(policy, ""), prompt, reply, self._answered,
                 episode=episode, role=role, number=number, scale=self._scenario.machine.answers(policy),

@@ -88,6 +88,12 @@ def _check_granularity(scenario: Scenario) -> None:
         raise SimulationError(
             "workload: again and alike depend on who answered before, which granularity: episode does not show; set 0."
         )
+    engines = spec.resources.rollout_devices + scenario.faults.spares
+    if any(slow.device < engines for slow in scenario.faults.slow):
+        raise SimulationError(
+            f"faults.slow: engines that differ are not shown by granularity: episode; name devices of trainers, from "
+            f"{engines}, or set granularity: turn."
+        )
     if scenario.machine.engine.mixed != 1.0:
         raise SimulationError(
             "machine.engine.mixed slows single engines down, which granularity: episode does not show; set 1."

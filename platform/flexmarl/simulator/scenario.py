@@ -4,7 +4,7 @@ The defaults of `Machine` are of the class of an 8-billion-parameter model on on
 measured here. `Delays` are the platform's own.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -288,6 +288,20 @@ class Scenario(Strict):
         return self.spec.resources.rollout_devices + self.faults.spares + self.spec.own_trainers
 
     @model_validator(mode="after")
+    def _team_is_known(self) -> "Scenario":
+        """Refuse roles and policies that the team does not have."""
+        agents, policies = list(self.spec.agents), list(self.spec.policies)
+        for where, names, known in (
+            ("workload.stages", [role for stage in self.workload.stages for role in stage], agents),
+            ("workload.roles", list(self.workload.roles), agents),
+            ("machine.scale", list(self.machine.scale), policies),
+        ):
+            wrong = next((name for name in names if name not in known), None)
+            if wrong is not None:
+                raise ValueError(f"{where}: {wrong} is not in the team; there are {', '.join(known)}")
+        return self
+
+    @model_validator(mode="after")
     def _faults_meet_devices(self) -> "Scenario":
         """Refuse faults of devices and hosts that are not there."""
         faults, hosts = self.faults, -(-self.devices // (self.faults.node_devices or self.devices))
@@ -313,6 +327,8 @@ class Scenario(Strict):
 
 def scenario(document: dict[str, Any]) -> Scenario:
     """Read a scenario; one without a workload's stages asks the agents one after the other."""
-    team = list(document.get("spec", {}).get("agents", {}))
-    workload = {"stages": [[name] for name in team]} | document.get("workload", {})
+    spec, workload = document.get("spec"), document.get("workload", {})
+    team = spec.get("agents") if isinstance(spec, Mapping) else None
+    if isinstance(team, Mapping) and team and isinstance(workload, Mapping):
+        workload = {"stages": [[name] for name in team], **workload}
     return Scenario.model_validate({**document, "workload": workload})

@@ -134,6 +134,9 @@ def read_pools(document: Mapping[str, Any]) -> SharedPools:
 def _composed(number: int, run: dict[str, Any]) -> dict[str, Any]:
     workload, preset = run.pop("workload", "hub"), run.pop("preset", "flexmarl")
     changes = run.pop("changes", {})
+    if not isinstance(changes, Mapping):
+        detail, hint = f"{changes!r} is no mapping.", "Write it like {steps: 4, spec: {...}}."
+        raise SpecProblems([Problem(pointer=f"/runs/{number}/changes", code="wrong_type", detail=detail, hint=hint)])
     try:
         return {**run, "scenario": compose(workload, preset, changes)}
     except SpecProblems as refused:

@@ -47,7 +47,9 @@ class SplitAdvice(Record):
     devices: int
     """Of all, that the run asks for."""
     looked_at: int
-    """Other splits that were simulated; 0 where there was no time, or none is legal."""
+    """Other splits that were simulated."""
+    stopped: bool = False
+    """Others were not, since there was no time."""
     better: Split | None = None
 
 
@@ -114,13 +116,13 @@ def advised(
 ) -> SplitAdvice:
     """Look for a better split. `simulated` are for what is likely, the low and the high end; `spare` is asked before
     each simulation. A split whose ends could not be simulated any more is told with what is likely alone."""
-    spec, looked_at = scenario.spec, 0
+    spec, looked_at, stopped = scenario.spec, 0, False
     best: tuple[float, ExperimentSpec, Report] | None = None
     for paths in proposed(scenario):
         found = changed(spec, Alternative("", paths))
         if not isinstance(found, ExperimentSpec) or found == spec:
             continue
-        if not spare():
+        if stopped := not spare():
             break
         looked_at += 1
         report = simulated[0](found)
@@ -128,7 +130,7 @@ def advised(
         if gain >= WORTH and (best is None or gain > best[0]):
             best = gain, found, report
     better = None if best is None else _told(spec, best, own, simulated, spare)
-    return SplitAdvice(devices=devices_of(spec), looked_at=looked_at, better=better)
+    return SplitAdvice(devices=devices_of(spec), looked_at=looked_at, stopped=stopped, better=better)
 
 
 def _told(

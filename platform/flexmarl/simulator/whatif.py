@@ -8,6 +8,7 @@ Nothing is learned here: what older rows or other rows do to rewards is named as
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import floor, log10
 from statistics import fmean
 from typing import Any, get_args
 
@@ -153,7 +154,8 @@ def _why(base: Sequence[Report], other: Sequence[Report]) -> str:
     (kind, why), (was, now) = max(shrunk.items(), key=lambda item: item[1][0] - item[1][1])
     if was - now <= 0.001 * fmean(one.step_s for one in base):
         return "nothing that stood still shrinks"
-    return f"{kind}s: {EXPLAINED[why]}, {was:.3g} s a step become {now:.3g} s"
+    digits = max(0, 2 - floor(log10(was)))
+    return f"{kind}s: {EXPLAINED[why]}, {was:.{digits}f} s a step become {now:.{digits}f} s"
 
 
 def _costs(alternative: Alternative, base: Sequence[Report], other: Sequence[Report]) -> list[str]:
@@ -163,7 +165,8 @@ def _costs(alternative: Alternative, base: Sequence[Report], other: Sequence[Rep
         found.append(f"lag grows from {was:.2f} to {now:.2f} versions")
     was, now = (fmean(1.0 - one.trained_share for one in side) for side in (base, other))
     if now > was + 0.005:
-        found.append(f"{now:.1%} of the generated tokens are not trained by the end of the replay, from {was:.1%}")
+        share, before = f"{100 * now:.1f} %", f"{100 * was:.1f} %"
+        found.append(f"{share} of the generated tokens are not trained by the end of the replay, from {before}")
     was, now = (fmean(float(one.swaps) for one in side) for side in (base, other))
     if now > was + 0.5:
         found.append(f"{now:.0f} swaps in the window, from {was:.0f}")

@@ -55,7 +55,7 @@ def _check_rows(world: World) -> None:
     told = state.samples_trained + state.samples_recorded + waiting
     assert told == written, f"{written} rows were written, {told} are trained, recorded or carried"
     if world.spec.sampling.group_filter == "none":
-        missing = _trainable(world, late) - store.ledger.applied.keys()
+        missing = _trainable(world, late | _beyond(world)) - store.ledger.applied.keys()
         dropped = sum(state.dropped.values()) + waiting
         assert len(missing) == dropped, f"{dropped} rows were dropped for a reason, not trained are {sorted(missing)}"
     for origin, counters in ((Origin.TRAIN, state.train_episodes), (Origin.EVAL, state.eval_episodes)):
@@ -68,6 +68,12 @@ def _late(world: World) -> set[int]:
     """Return the draws that settled after they were cancelled and are only recorded; the log says so of each."""
     notes = [note for decision in world.log.decisions for note in decision.notes]
     return {int(n.target.removeprefix("draw:")) for n in notes if "settled after it was cancelled" in n.text}
+
+
+def _beyond(world: World) -> set[int]:
+    """Return the draws that settled in time and that no step was left for; a ruling says so of each."""
+    told = [ruling for decision in world.log.decisions for ruling in decision.rulings]
+    return {int(r.target.removeprefix("draw:")) for r in told if "beyond what the last step needs" in r.reason}
 
 
 def _trainable(world: World, late: set[int]) -> set[RowKey]:

@@ -108,13 +108,6 @@ def test_nothing_is_made_while_no_engine_holds_the_weights():
     assert bench.play(4.0) == pytest.approx({row: 3.0}, abs=0.02)
 
 
-def test_a_slow_engine_slows_what_it_makes():
-    bench = Bench(engines=2)
-    bench.engines[1].slow(3.0)
-    rows = [bench.ask(100) for _ in range(2)]
-    assert bench.play(4.0) == pytest.approx(dict.fromkeys(rows, 2.0), abs=0.02), "a turn goes to either of them"
-
-
 def test_reading_the_cache_and_arithmetic_bound_a_step():
     bench = Bench(model=MODEL.model_copy(update={"cell": 1e-4}))
     row = bench.ask(100, prompt=200)
@@ -215,6 +208,54 @@ def test_groups_are_played_as_turn_by_turn(mechanisms: dict[str, Any]):
 def test_what_turns_go_through_one_by_one_is_refused():
     with pytest.raises(SimulationError, match="in_flight: finish or discard"):
         compared("bounded_async")
+    slow = Scenario.model_validate(told("flexmarl").model_dump() | {"faults": {"slow": [{"device": 7, "factor": 2}]}})
+    with pytest.raises(SimulationError, match=r"faults\.slow: .* from 8, or set granularity: turn"):
+        simulate(whole(slow))
     given = told("flexmarl").model_copy(update={"machine": Machine(engine=EngineModel(cache="grown"))})
     with pytest.raises(SimulationError, match="or cache: reserved"):
+        simulate(whole(given))
+
+
+def test_nobody_gets_a_slot_before_it_is_asked():
+    """One slot; within one long tick the first gives it back long before the second wants it."""
+    bench = Bench(model=MODEL.model_copy(update={"slots": 1}))
+    bench.ask(10, 10, wait=0.6)
+    late = bench.ask(10, 60, wait=3.5)
+    bench.play(0.3)
+    assert bench.play(20.0, tick=4.0)[late] == pytest.approx(0.2 + 3.5 + 0.6 + 3.5, abs=0.03)
+
+
+def test_a_pool_whose_last_episode_is_abandoned_has_its_slots_back():
+    cluster = alone(whole(told("flexmarl")))
+    while cluster.hosting.made() < 500.0:
+        assert cluster.clock.step()
+    tokens = [cluster.playing.break_off(no)[1] for no in cluster.playing.open_commands()]
+    assert sum(tokens) == pytest.approx(cluster.hosting.made())
+    assert [slots for _, slots, _ in cluster.playing.taken()] == [0.0] * len(cluster.playing._pools)
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        {"children": [{"at": 40, "device": 0}, {"at": 60, "device": 1}]},
+        {"node_devices": 4, "nodes": [{"at": 40, "node": 0, "back": 10}]},
+        {"slow": [{"device": 8, "factor": 3.0, "since": 20}]},
+        {"spot": [{"at": 30, "devices": 4}, {"at": 70, "devices": 8}], "notice": 5},
+        {"workers": [{"at": 35, "share": 0.5}]},
+    ],
+    ids=["children", "node", "slow", "spot", "workers"],
+)
+def test_faults_cost_as_much_as_turn_by_turn(faults: dict[str, Any]):
+    given = Scenario.model_validate(told("flexmarl").model_dump() | {"faults": faults})
+    turns, fleet = simulate(given), simulate(whole(given))
+    assert fleet.step_s == pytest.approx(turns.step_s, rel=0.05)
+    assert fleet.lost_s == pytest.approx(turns.lost_s, rel=0.05)
+    assert fleet.replayed_tokens == pytest.approx(turns.replayed_tokens, rel=0.1)
+    assert len(fleet.losses) == len(turns.losses)
+
+
+def test_whole_episodes_that_nobody_can_answer_any_more_come_to_no_end_in_time():
+    faults = {"node_devices": 8, "nodes": [{"at": 30, "node": 0}], "replace": None}
+    given = Scenario.model_validate(told("flexmarl").model_dump() | {"faults": faults})
+    with pytest.raises(SimulationError, match="nothing is left to happen"):
         simulate(whole(given))

@@ -11,10 +11,11 @@ from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
 from flexmarl.contracts.problems import SpecProblems
 from flexmarl.contracts.resolve import load_presets
-from flexmarl.simulator.laws import Watch, broken
+from flexmarl.simulator.laws import broken
 from flexmarl.simulator.library import compose, load_workloads
 from flexmarl.simulator.runs import alone, long_enough
 from flexmarl.simulator.scenario import Scenario
+from flexmarl.simulator.watching import Watch
 
 FAULTS = {
     "node_devices": 2, "nodes": [{"at": 90, "node": 0}], "declare": 10, "replace": 20,
@@ -70,36 +71,54 @@ losses = st.fixed_dictionaries(
 )  # fmt: skip
 
 
+TEAM = {"agents": {"planner": {}, "critic": {}}, "environment": {"type": "arithmetic"}, "batch": BATCH,
+        "resources": {"rollout_devices": 2, "training_devices": 2, "trainer_policies": 1}}  # fmt: skip
+MECHANISMS = [
+    {},
+    {"redundancy": {"type": "extra_members", "extra": 1}},
+    {"redundancy": {"type": "extra_environments", "extra": 1}},
+    {"parallel": {"episodes": 3, "members": 1}},
+    {"allocation": "colocated"},
+]
+chances = {
+    "faults": losses,
+    "seed": st.integers(0, 1000),
+    "failure": st.sampled_from([0.0, 0.3]),
+    "reply": st.sampled_from([20, {"median": 300, "sigma": 1.0}]),
+    "mechanisms": st.sampled_from(MECHANISMS),
+}
+
+
+def by_chance(preset: str, given: dict[str, Any], **more: Any) -> Scenario:
+    """Two agents, one of which is asked twice a round; rejected where a preset does not go with a mechanism."""
+    load = {"stages": [["planner", "critic"], ["critic"]], "each": {"prompt": 50, "reply": given["reply"]},
+            "failure": given["failure"], "environment": {"mean": 2, "sigma": 1}, "rounds": 2}  # fmt: skip
+    changes = {"steps": 2, "warm_up": 0, "seed": given["seed"], "faults": given["faults"],
+               "spec": {"mechanisms": given["mechanisms"]}} | more  # fmt: skip
+    try:
+        return compose({"spec": TEAM, "workload": load}, preset, changes)
+    except SpecProblems:
+        reject()
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(preset=st.sampled_from(sorted(load_presets())), given_=st.fixed_dictionaries(chances))
+def test_laws_hold_by_chance(preset: str, given_: dict[str, Any]):
+    assert not broken(played(by_chance(preset, given_), 2))
+
+
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(
-    preset=st.sampled_from(sorted(load_presets())),
-    faults=losses,
-    seed=st.integers(0, 1000),
-    failure=st.sampled_from([0.0, 0.3]),
-    reply=st.sampled_from([20, {"median": 300, "sigma": 1.0}]),
-    mechanisms=st.sampled_from(
-        [
-            {},
-            {"redundancy": {"type": "extra_members", "extra": 1}},
-            {"redundancy": {"type": "extra_environments", "extra": 1}},
-            {"parallel": {"episodes": 3, "members": 1}},
-            {"allocation": "colocated"},
-        ]
-    ),
+    preset=st.sampled_from(["sync", "flexmarl", "one_step_off", "marti", "mas_rl", "wavefront", "streamrl_sync"]),
+    given_=st.fixed_dictionaries(chances),
+    tick=st.sampled_from([0.1, 1.0, 7.0]),
+    engine=st.sampled_from([{}, {"slots": 1}, {"kv_tokens": 700.0, "replicas": 2}, {"slots": 2, "cell": 1e-5}]),
 )
-def test_laws_hold_by_chance(
-    preset: str, faults: dict[str, Any], seed: int, failure: float, reply: Any, mechanisms: dict[str, Any]
+def test_laws_hold_by_chance_over_whole_episodes(
+    preset: str, given_: dict[str, Any], tick: float, engine: dict[str, Any]
 ):
-    asked = {"stages": [["planner", "critic"], ["critic"]], "each": {"prompt": 50, "reply": reply}, "failure": failure,
-             "environment": {"mean": 2, "sigma": 1}, "rounds": 2}  # fmt: skip
-    team = {"agents": {"planner": {}, "critic": {}}, "environment": {"type": "arithmetic"}, "batch": BATCH,
-            "resources": {"rollout_devices": 2, "training_devices": 2, "trainer_policies": 1}}  # fmt: skip
-    changes = {"steps": 2, "warm_up": 0, "seed": seed, "faults": faults, "spec": {"mechanisms": mechanisms}}
-    try:
-        made = compose({"spec": team, "workload": asked}, preset, changes)
-    except SpecProblems:
-        reject()  # a preset that does not go with a mechanism
-    assert not broken(played(made, 2))
+    whole = {"granularity": "episode", "tick": tick, "machine": {"engine": engine, "scale": {"critic": 1.5}}}
+    assert not broken(played(by_chance(preset, given_, **whole), 2))
 
 
 def told_twice(watch: Watch) -> None:
@@ -155,6 +174,48 @@ def turn_left_out(watch: Watch) -> None:
     watch.facts[at] = now, fact.model_copy(update={"episodes": (other, *fact.episodes[1:])})
 
 
+def row_left_out(watch: Watch) -> None:
+    at, (now, fact) = next((i, p) for i, p in enumerate(watch.facts) if isinstance(p[1], e.GroupSettled))
+    other = fact.episodes[0].model_copy(update={"samples": ()})
+    watch.facts[at] = now, fact.model_copy(update={"episodes": (other, *fact.episodes[1:])})
+
+
+def finished_at_once(watch: Watch) -> None:
+    at, (now, fact) = next((i, p) for i, p in enumerate(watch.facts) if isinstance(p[1], e.GroupSettled))
+    other = fact.episodes[0].model_copy(update={"duration_s": 0.01})
+    watch.facts[at] = now, fact.model_copy(update={"episodes": (other, *fact.episodes[1:])})
+
+
+def slot_not_given_back(watch: Watch) -> None:
+    next(iter(watch.cluster.playing.engines.values())).load.running += 1
+
+
+def slot_of_nobody(watch: Watch) -> None:
+    watch.cluster.playing._pools._taken[0] += 1.0
+
+
+def tokens_told_twice(watch: Watch) -> None:
+    watch.episodes.append(next(one for one in watch.episodes if one.rows))
+
+
+@pytest.mark.parametrize(
+    ("tamper", "law"),
+    [
+        (tokens_told_twice, "tokens_are_conserved"),
+        (turn_left_out, "answered_turns_are_told_once"),
+        (row_left_out, "answered_turns_are_told_once"),
+        (finished_at_once, "episodes_take_their_time"),
+        (slot_of_nobody, "slots_are_those_of_turns"),
+    ],
+)
+def test_what_breaks_a_law_of_whole_episodes_is_found(tamper: Callable[[Watch], None], law: str):
+    changes = {"steps": 2, "warm_up": 0, "spec": {"batch": BATCH}, "granularity": "episode"}
+    watch = played(compose("long_tail", "flexmarl", changes), 2)
+    assert not broken(watch)
+    tamper(watch)
+    assert law in [one.law for one in broken(watch)]
+
+
 def made_long_before(watch: Watch) -> None:
     """Let what the last step trained have been made by the first weights."""
     for _, fact in watch.facts:
@@ -179,6 +240,9 @@ def made_long_before(watch: Watch) -> None:
         (worked_for_nobody, "device_time_adds_up"),
         (tokens_from_nowhere, "tokens_are_conserved"),
         (turn_left_out, "answered_turns_are_told_once"),
+        (row_left_out, "answered_turns_are_told_once"),
+        (finished_at_once, "episodes_take_their_time"),
+        (slot_not_given_back, "slots_are_those_of_turns"),
     ],
 )
 def test_what_breaks_a_law_is_found(tamper: Callable[[Watch], None], law: str):

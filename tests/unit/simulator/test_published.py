@@ -113,6 +113,12 @@ def test_fitted_values_lie_where_the_fit_looks(name: str):
         assert own.between is None or own.between[0] <= own.value <= own.between[1]
 
 
+@pytest.mark.parametrize(("name", "row"), [(name, row) for name, own in load_tables().items() for row in own.rows])
+def test_every_row_is_a_run_that_rules_allow(name: str, row: str):
+    own = load_tables()[name]
+    assert scenario_of(own, own.rows[row]).spec.agents
+
+
 @pytest.mark.parametrize(
     ("row", "figure", "least", "most"),
     [

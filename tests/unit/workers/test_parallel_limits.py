@@ -159,6 +159,17 @@ async def test_a_group_that_has_enough_cancels_those_that_wait_as_well():
     assert [one.status.value for one in settled.episodes] == ["finished", "finished", "cancelled", "cancelled"]
 
 
+async def test_no_more_members_count_than_a_group_needs_when_several_finish_at_once():
+    answers = Answers()
+    answers.held = {f"1.{member}" for member in range(4)}
+    work = asyncio.create_task(play(playing_of(answers, (1,), enough=2, game=COOKS)))
+    await until(lambda: len(answers.begun) == 4)
+    answers.held = set()
+    (settled,) = await work
+    ends = [one.status.value for one in settled.episodes]
+    assert (ends.count("finished"), ends.count("cancelled")) == (2, 2)
+
+
 async def test_waiting_for_a_place_takes_nothing_of_an_episode_s_time():
     (settled,) = await play(playing_of(Answers(), (1,), episodes=1))
     times = [(one.started_at, one.finished_at) for one in settled.episodes]

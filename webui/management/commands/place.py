@@ -15,7 +15,7 @@ from flexmarl.contracts.resolve import DEFAULT_PRESET, layered
 from flexmarl.simulator import Scenario, SimulationError, simulate
 from flexmarl.simulator.library import compose, load_workloads
 from flexmarl.simulator.placing import Kind, Placement, cohort_work, place, profile
-from webui.management.asked import change, workload_named
+from webui.management.asked import change, check_writable, workload_named
 
 
 class Command(BaseCommand):
@@ -37,6 +37,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Show the best placement of either kind, the better one first, with its settings."""
+        check_writable(options, "json")
         changes = layered(*(change(text) for text in options["changes"]))
         try:
             base = compose(workload_named(options["workload"]), options["preset"], changes)

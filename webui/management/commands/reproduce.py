@@ -12,6 +12,7 @@ from flexmarl.contracts.problems import SpecProblems
 from flexmarl.simulator import SimulationError
 from flexmarl.simulator.published import Outcome, Table, load_tables, reproduce
 from flexmarl.simulator.published.fitting import fit
+from webui.management.asked import check_writable
 
 
 class Command(BaseCommand):
@@ -31,11 +32,16 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Play the tables; ends with an error when a row that has to be reached is not."""
         known = load_tables()
+        check_writable(options, "json")
+        if options["rounds"] < 1:
+            raise CommandError(f"--rounds is a whole number from 1; it is {options['rounds']}.")
         if not options["tables"]:
+            if options["fit"] or options["leave_one_out"] or options["json"]:
+                raise CommandError(f"Name a table, or all: {', '.join(known)}.")
             for name, table in known.items():
                 self.stdout.write(f"{name:<24} {table.title} ({table.source})")
             return
-        names = list(known) if options["tables"] == ["all"] else options["tables"]
+        names = list(known) if "all" in options["tables"] else options["tables"]
         if unknown := [name for name in names if name not in known]:
             raise CommandError(f"{', '.join(unknown)}: no such table. Known: {', '.join(known)}.")
         written, missed = {}, []

@@ -18,6 +18,7 @@ from flexmarl.simulator.library import compose, load_workloads
 from flexmarl.simulator.published import load_tables
 from flexmarl.simulator.published.reproducing import placed
 from flexmarl.simulator.searching import Found, search, space
+from webui.management.asked import check_writable
 
 
 class Command(BaseCommand):
@@ -39,8 +40,11 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Search, and show the best settings beside the preset and the bound."""
-        if min(options["trials"], options["processes"]) < 1 or not 0 <= options["bound"] <= 64:
-            raise CommandError("--trials and --processes are whole numbers from 1, --bound one from 0 to 64.")
+        if min(options["trials"], options["processes"]) < 1 or not 0 <= options["bound"] <= 64 or options["seed"] < 0:
+            raise CommandError(
+                "--trials and --processes are whole numbers from 1, --bound one from 0 to 64, --seed one from 0."
+            )
+        check_writable(options, "json")
         document = _document(options["workload"])
         try:
             compose(document, options["over"])

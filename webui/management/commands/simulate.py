@@ -19,7 +19,7 @@ from flexmarl.simulator.library import compose, load_workloads
 from flexmarl.simulator.runs import examine
 from webui.figures.gantt import gantt
 from webui.management import pool_simulation
-from webui.management.asked import change, workload_named
+from webui.management.asked import change, check_writable, workload_named
 
 COLUMNS = {
     "step_s": "step, s",
@@ -47,7 +47,7 @@ class Command(BaseCommand):
         """Take what is simulated and where the results go."""
         known = ", ".join(load_workloads())
         parser.add_argument("presets", nargs="*", help="presets to compare; all of them when absent")
-        parser.add_argument("--workload", default="hub", help=f"a name ({known}) or a YAML file of the same form")
+        parser.add_argument("--workload", help=f"a name ({known}; default: hub) or a YAML file of the same form")
         parser.add_argument("--steps", type=int, default=8, help="train steps that count; one more before them")
         parser.add_argument("--seeds", type=int, default=1, help="repetitions with other replies and environments")
         parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", dest="changes",
@@ -58,14 +58,16 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Simulate, and show a row per preset."""
-        if options["steps"] < 1 or options["seeds"] < 1:
-            raise CommandError("--steps and --seeds are whole numbers from 1.")
+        _check(options)
         if options["pool"]:
             self._shared(options)
         else:
-            self._compare(options)
+            found = self._compare({**options, "workload": options["workload"] or "hub"})
+            if not found:
+                raise CommandError("No preset came to an end; each line above says why.")
 
-    def _compare(self, options: Mapping[str, Any]) -> None:
+    def _compare(self, options: Mapping[str, Any]) -> Mapping[str, list[Report]]:
+        """Show and write what came to an end, and return it."""
         presets = options["presets"] or list(load_presets())
         changes = layered({"steps": options["steps"]}, *(change(text) for text in options["changes"]))
         workload = workload_named(options["workload"])
@@ -99,6 +101,7 @@ class Command(BaseCommand):
         if options["timeline"] and found:
             drawn = {name: gantt(name, reports[0].intervals, reports[0].uses) for name, reports in found.items()}
             options["timeline"].write_text(_page(drawn))
+        return found
 
     def _shared(self, options: Mapping[str, Any]) -> None:
         """Simulate runs that share pools, and show a row per run."""
@@ -108,6 +111,17 @@ class Command(BaseCommand):
             options["json"].write_text(json.dumps(pool_simulation.figures(report), indent=1))
         if options["timeline"]:
             options["timeline"].write_text(_page({"pools": pool_simulation.drawn(report)}))
+
+
+def _check(options: Mapping[str, Any]) -> None:
+    """Refuse options that say nothing, contradict each other, or could not be carried out once all is played."""
+    if options["steps"] < 1 or options["seeds"] < 1:
+        raise CommandError("--steps and --seeds are whole numbers from 1.")
+    if options["pool"] and (options["presets"] or options["workload"] or options["changes"]):
+        raise CommandError("--pool names runs with their own settings: leave presets, --workload and --set out.")
+    if any(text.startswith("seed=") for text in options["changes"]):
+        raise CommandError("--set seed is --seeds: --seeds 3 plays the seeds 0, 1 and 2.")
+    check_writable(options, "json", "timeline")
 
 
 def _line(first: str, cells: Any) -> str:

@@ -2,7 +2,7 @@
 
 Invariants: one process and one prediction at a time; whoever waits longer than `LIMIT_S`, for others or for his own, is
 refused with `prediction_slow`, and the process that worked for him is ended, so that the next one finds it free; equal
-questions are answered from memory.
+questions are answered from memory, unless time was short.
 """
 
 import multiprocessing
@@ -22,10 +22,10 @@ from flexmarl.simulator.profile import Profile
 LIMIT_S = 10.0
 ENOUGH_S = 3.0
 """No further simulation is begun after so long: a prediction of fewer is one too."""
-SPARE_S = 6.0
-"""No other split of the devices is simulated that would, as the simulations before it, last beyond this."""
+SPARE_S = 2.0
+"""No other split of the devices is simulated that may end later than so long before the limit."""
 CAUTION = 1.5
-"""How many times as long as those before it one may take."""
+"""How many times as long as those before it a simulation may take."""
 KEPT = 64
 """Answers that are remembered."""
 
@@ -55,7 +55,8 @@ class Forecaster:
             answer = self._ask(question, until)
         finally:
             self._turn.release()
-        self._answers[key] = answer
+        if not answer.split.stopped:  # another time there may be time for all of it
+            self._answers[key] = answer
         while len(self._answers) > KEPT:
             self._answers.popitem(last=False)
         return answer
@@ -74,7 +75,7 @@ class Forecaster:
             self._start()
         assert self._line is not None
         try:
-            self._line.send(question)
+            self._line.send((*question, until))
             if not self._line.poll(max(0.0, until - time.monotonic())):
                 self.stop()
                 raise _slow(self._limit_s)
@@ -99,24 +100,26 @@ def answer(line: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever asks is told, and ends this process with itself
     while True:
         try:
-            spec, profile = line.recv()
+            spec, profile, until = line.recv()
         except EOFError:
             return
         try:
-            told = _predicted(ExperimentSpec.model_validate_json(spec), Profile.model_validate_json(profile))
+            told = _predicted(ExperimentSpec.model_validate_json(spec), Profile.model_validate_json(profile), until)
         except SimulationError as error:
             line.send((False, str(error)))
         else:
             line.send((True, told.model_dump_json()))
 
 
-def _predicted(spec: ExperimentSpec, profile: Profile) -> Prediction:
+def _predicted(spec: ExperimentSpec, profile: Profile, limit: float) -> Prediction:
+    """Predict by a moment of the clock that all processes of a host share."""
     began = time.monotonic()
 
-    def took() -> float:
-        return time.monotonic() - began
+    def spare(made: int) -> bool:
+        now = time.monotonic()
+        return now + CAUTION * (now - began) / made < limit - SPARE_S
 
-    return predict(spec, profile, lambda: took() < ENOUGH_S, lambda made: took() * (1.0 + CAUTION / made) < SPARE_S)
+    return predict(spec, profile, lambda: time.monotonic() < began + ENOUGH_S, spare)
 
 
 def _slow(limit_s: float) -> PredictionSlow:

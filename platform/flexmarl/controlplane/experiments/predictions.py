@@ -140,7 +140,8 @@ def _split(advice: SplitAdvice) -> dict[str, Any]:
     told = None if better is None else better.model_dump(mode="json") | {
         "step_s": _ends(better.step_s), "gain": _ends(better.gain),
     }  # fmt: skip
-    return {"devices": advice.devices, "looked_at": advice.looked_at, "least_gain": WORTH, "better": told}
+    short = advice.model_dump(include={"devices", "looked_at", "stopped"})
+    return {**short, "least_gain": WORTH, "better": told}
 
 
 def _ends(values: Sequence[float]) -> dict[str, float]:

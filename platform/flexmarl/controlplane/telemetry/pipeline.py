@@ -19,6 +19,7 @@ from flexmarl.controlplane.telemetry.spans import length, merged
 from flexmarl.controlplane.telemetry.windows import Window, window_of
 from flexmarl.store import activity, pipeline
 from flexmarl.store.activity import CommandSpan
+from flexmarl.store.intervals import DeviceInterval
 from flexmarl.store.pipeline import PlayedGroup, Slice
 
 STRIP_STEPS = 120
@@ -47,13 +48,13 @@ def pipeline_of(
     progress = runs.progress_of(run)
     agents = runs.RowMaker()(run)["agents"]
     order = list(dict.fromkeys(agent["policy"] for agent in agents if agent["trainable"]))
-    lanes = [_lane(name, [s for s in cut if s.policy == name], played, commands, window) for name in order]
+    lanes = [lane(name, [s for s in cut if s.policy == name], played, commands, window) for name in order]
     steps = activity.steps_between(conn, run.no, window.since, window.until)
     last = steps[-1][0] if steps else run.state.step
-    for lane in lanes:
-        lane["waits"] = _waits(lane, devices, commands, window)
-        lane["expected"] = _expected(lane["policy"], progress, current, cut) if live else 0
-        lane["open_since"] = [g.since for g in waiting if g.since is not None]
+    for one in lanes:
+        one["waits"] = waits(one, devices, commands, window)
+        one["expected"] = _expected(one["policy"], progress, current, cut) if live else 0
+        one["open_since"] = [g.since for g in waiting if g.since is not None]
     account = _settled_account(run, window) if live else bubble.account(devices, window)
     return {
         "window": [window.since, window.until],
@@ -64,8 +65,8 @@ def pipeline_of(
         "step_seconds": progress["step_seconds"],
         "policies": lanes,
         "steps": [{"step": n, "t0": t0, "t1": t1} for n, t0, t1 in steps],
-        "passed": _passed(lanes, cut, commands, current, len(waiting), {a["policy"]: a["version"] for a in agents}),
-        "flow": _flow(order, cut, current, commands),
+        "passed": passed(lanes, cut, commands, current, len(waiting), {a["policy"]: a["version"] for a in agents}),
+        "flow": flow(order, cut, current, commands),
         "trainer_time": _trainer_time(run, last, order),
         "trainer_step": last or None,
         "staleness": _staleness(run, last),
@@ -90,7 +91,7 @@ def _settled_account(run: Run, window: Window) -> dict[str, Any]:
     return bubble.account(bubble.read(run, settled)[0], settled)
 
 
-def _lane(
+def lane(
     policy: str,
     cut: Sequence[Slice],
     played: dict[int, PlayedGroup],
@@ -137,16 +138,16 @@ def _block(one: Slice, number: int, played: dict[int, PlayedGroup], claim: Comma
     }
 
 
-def _waits(
-    lane: dict[str, Any],
+def waits(
+    own_lane: dict[str, Any],
     devices: Sequence[bubble.DeviceBubble],
     commands: Sequence[CommandSpan],
     window: Window,
 ) -> list[dict[str, Any]]:
     """List the gaps between a lane's blocks, each with what its trainer did or waited for most of the time."""
-    worked = [(b["claimed"], b["done"] or window.until) for b in lane["blocks"] if b["claimed"]]
-    worked += [(s["t0"], s["t1"] or window.until) for s in lane["optimizer_steps"]]
-    leases = {c.lease_id for c in commands if c.policy == lane["policy"] and c.kind == "accumulate"}
+    worked = [(b["claimed"], b["done"] or window.until) for b in own_lane["blocks"] if b["claimed"]]
+    worked += [(s["t0"], s["t1"] or window.until) for s in own_lane["optimizer_steps"]]
+    leases = {c.lease_id for c in commands if c.policy == own_lane["policy"] and c.kind == "accumulate"}
     trainer = next((d for d in devices if d.lease.lease_id in leases), None)
     spans = merged(worked)
     if not spans:
@@ -180,7 +181,7 @@ def _expected(policy: str, progress: dict[str, Any], current: int | None, cut: S
     return 0
 
 
-def _passed(
+def passed(
     lanes: Sequence[dict[str, Any]],
     cut: Sequence[Slice],
     commands: Sequence[CommandSpan],
@@ -227,7 +228,7 @@ def _place(one: Slice, claim: CommandSpan | None) -> str:
     return "claimed" if claim.taken is not None else "ready"
 
 
-def _flow(
+def flow(
     order: Sequence[str], cut: Sequence[Slice], current: int | None, commands: Sequence[CommandSpan]
 ) -> list[dict[str, Any]]:
     """Return when the newest step's micro-batches became ready and when their gradients were in, per policy."""
@@ -248,7 +249,17 @@ def _trainer_time(run: Run, step: int, order: Sequence[str]) -> list[dict[str, A
     if span is None:
         return []
     window = Window(*span, step=step)
-    devices, found, commands = bubble.read(run, window)
+    return trainer_time(*bubble.read(run, window), window, order)
+
+
+def trainer_time(
+    devices: Sequence[bubble.DeviceBubble],
+    found: Sequence[DeviceInterval],
+    commands: Sequence[CommandSpan],
+    window: Window,
+    order: Sequence[str],
+) -> list[dict[str, Any]]:
+    """Split a step's time of each policy by what its trainers did."""
     rows = []
     for policy in order:
         leases = {c.lease_id for c in commands if c.policy == policy and c.kind in bubble.TRAINING}

@@ -6,13 +6,15 @@ of a simulation is its seconds since 1970.
 
 from typing import Any
 
+from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
 from flexmarl.contracts.wire import Origin
 from flexmarl.controlplane.telemetry import bubble
 from flexmarl.controlplane.telemetry.timeline import device_rows
 from flexmarl.controlplane.telemetry.windows import Window
-from flexmarl.simulator.laws import Watch, answered_by, asked_by
+from flexmarl.simulator.laws import answered_by, asked_by
 from flexmarl.simulator.trace import TOLD, Held
+from flexmarl.simulator.watching import Watch
 from flexmarl.store.activity import CommandSpan, LeaseSpan
 from flexmarl.store.intervals import DeviceInterval
 
@@ -20,23 +22,11 @@ from flexmarl.store.intervals import DeviceInterval
 def timeline(watch: Watch, since: float, until: float) -> dict[str, Any]:
     """Return what `telemetry.timeline` returns of a real run, for a window of a simulated one."""
     window = Window(since, until)
-    found = [one for one in intervals(watch, until) if one.t1 > since and one.t0 < until]
-    begun: dict[int, float] = {}
-    for one in intervals(watch, until):
-        begun[one.lease_id] = min(one.t0, begun.get(one.lease_id, one.t0))
-    held = watch.cluster.trace.held
-    leases = [_lease(watch, lease, own, begun.get(lease)) for lease, own in held.items() if own.since < until]
-    devices = bubble.split(leases, found, commands(watch), [], window)
-    stepped = [0.0, *watch.cluster.log.stepped]
-    steps = [
-        {"step": number, "t0": stepped[number - 1], "t1": at}
-        for number, at in enumerate(stepped[1:], start=1)
-        if at > since and stepped[number - 1] < until
-    ]
+    devices, found, _ = accounts(watch, window)
     return {
         "devices": device_rows(devices, found, window),
         "window": [since, until],
-        "steps": steps,
+        "steps": steps(watch, window),
         "bubble": bubble.account(devices, window),
         "agents": bubble.rates(found, devices),
         "seq": watch.cluster.driver.handled,
@@ -75,9 +65,44 @@ def commands(watch: Watch) -> list[CommandSpan]:
                 lease_id=getattr(command, "lease_id", 0), origin=getattr(command, "origin", Origin.TRAIN).value,
                 cohort=getattr(command, "cohort", -1), micro_batch=getattr(command, "micro_batch", -1), t0=began,
                 taken=began, t1=None if no in waiting else began if ended is None else ended, status="",
+                version=_version(command),
             )
         )  # fmt: skip
     return spans
+
+
+def _version(command: c.Command) -> int:
+    """Return the version that a command makes or loads; -1 for others."""
+    match command:
+        case c.OptimizerStep():
+            return command.next_version
+        case c.LoadWeights():
+            return command.version
+    return -1
+
+
+def accounts(watch: Watch, window: Window) -> tuple[list[bubble.DeviceBubble], list[DeviceInterval], list[CommandSpan]]:
+    """Return what `bubble.read` returns of a real run: devices, intervals and commands of a window."""
+    since, until = window.since, window.until
+    told = intervals(watch, until)
+    found = [one for one in told if one.t1 > since and one.t0 < until]
+    begun: dict[int, float] = {}
+    for one in told:
+        begun[one.lease_id] = min(one.t0, begun.get(one.lease_id, one.t0))
+    held = watch.cluster.trace.held
+    leases = [_lease(watch, lease, own, begun.get(lease)) for lease, own in held.items() if own.since < until]
+    asked = commands(watch)
+    return bubble.split(leases, found, asked, [], window), found, asked
+
+
+def steps(watch: Watch, window: Window) -> list[dict[str, Any]]:
+    """List the train steps that reach into a window."""
+    stepped = [0.0, *watch.cluster.log.stepped]
+    return [
+        {"step": number, "t0": stepped[number - 1], "t1": at}
+        for number, at in enumerate(stepped[1:], start=1)
+        if at > window.since and stepped[number - 1] < window.until
+    ]
 
 
 def _lease(watch: Watch, lease_id: int, own: Held, first_busy: float | None) -> LeaseSpan:

@@ -102,8 +102,9 @@ function split(advice, take) {
   const { better, devices, looked_at: looked, least_gain: least } = advice;
   const head = el("b", { text: "Split of the devices" });
   if (!better) {
-    const text = looked ? `No other split of the ${number(devices)} devices is over ${percent(least)} % faster; ${counted(looked, "other")} simulated.` : `No other split of the ${counted(devices, "device")} was simulated: none is legal, or time was short.`;
-    return el("div", { class: "p16 bt" }, head, el("p", { class: "soft s12", text }));
+    const others = advice.stopped ? `${counted(looked, "other")} simulated, then time was up` : `${counted(looked, "other")} simulated`;
+    const none = advice.stopped ? "No other split was simulated: time was up. Change something, or plan again later." : `The rules allow no other split of ${counted(devices, "device")}.`;
+    return el("div", { class: "p16 bt" }, head, el("p", { class: "soft s12", text: looked ? `No other split of the ${number(devices)} devices is over ${percent(least)} % faster; ${others}.` : none }));
   }
   const where = better.shared ? `${counted(better.engines, "engine")} and ${counted(better.trainers, "trainer")} on the same devices, in turns` : `${counted(better.engines, "engine")}, ${counted(better.trainers, "trainer")}`;
   const was = better.changes.map((one) => `${one.pointer.slice(1).replaceAll("/", ".")}: ${one.before ?? "none"} becomes ${one.value ?? "none"}`).join("\n");

@@ -96,7 +96,9 @@ async function measure(event) {
 function takeSplit(split) {
   for (const { pointer, value } of split) put(state.document, pointer, value);
   fillForm();
-  if (state.pane === "yaml") showYaml();
+  if (state.pane !== "form") open("form");
+  const first = inputOf(split[0].pointer);
+  if (first) { sections.reveal(first); first.focus(); }
   announce("The split is in the form; the plan follows");
   later();
 }

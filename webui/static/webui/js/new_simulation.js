@@ -65,8 +65,21 @@ form.addEventListener("submit", async (event) => {
   }
 });
 
+/** Say how much is asked for. */
+function count() {
+  const boxes = $$("input[name=presets]", form);
+  const chosen = boxes.filter((box) => box.checked).length;
+  const played = (chosen + (recorded.checked && chosen ? 1 : 0)) * (Number(form.elements.seeds.value) || 0);
+  $("#chosen").textContent = `${chosen} of ${boxes.length}; ${played} simulation${played === 1 ? "" : "s"}`;
+}
+
 for (const button of $$("[data-all]", form)) {
-  button.addEventListener("click", () => { for (const box of $$("input[name=presets]", form)) box.checked = Boolean(button.dataset.all); });
+  button.addEventListener("click", () => {
+    for (const box of $$("input[name=presets]", form)) box.checked = Boolean(button.dataset.all);
+    count();
+  });
 }
 
 form.elements.run?.addEventListener("change", () => { recorded.checked = true; });
+form.addEventListener("input", count);
+count();

@@ -39,6 +39,11 @@ document.addEventListener("click", async (event) => {
     history.replaceState(null, "", `?${query}`);
     for (const other of $$("[data-of]")) other.removeAttribute("aria-current");
     link.setAttribute("aria-current", "true");
+    for (const other of $$("a[data-keep]")) {
+      const url = new URL(other.href);
+      url.searchParams.set("of", link.dataset.of);
+      other.href = url.href;
+    }
     read();
     return;
   }

@@ -164,7 +164,8 @@ class SplitSerializer(serializers.Serializer):
 
 class SplitAdviceSerializer(serializers.Serializer):
     devices = serializers.IntegerField(help_text="All that the run asks for.")
-    looked_at = serializers.IntegerField(help_text="Other splits that were simulated; 0: no time, or none is legal.")
+    looked_at = serializers.IntegerField(help_text="Other splits that were simulated.")
+    stopped = serializers.BooleanField(help_text="Others were not, since there was no time.")
     least_gain = serializers.FloatField(help_text="A split that saves less is not told.")
     better = SplitSerializer(allow_null=True)
 

@@ -41,7 +41,7 @@ class Command(BaseCommand):
         sys.exit(1)
 
     def _run_id(self, given: str) -> int:
-        run = Run.objects.filter(no=int(given)).first() if given.isdigit() else Run.objects.filter(key=given).first()
+        run = Run.objects.filter(no=int(given)).first() if given.isdecimal() else Run.objects.filter(key=given).first()
         if run is None:
-            raise CommandError(f"there is no run {given}")
+            raise CommandError(f"there is no run {given}: name a key, as run-1 is one, or a number, from 1")
         return int(run.no)

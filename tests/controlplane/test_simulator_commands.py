@@ -1,0 +1,120 @@
+"""What `manage.py simulate`, `reproduce`, `search`, `place` and `replay` refuse, by option or field."""
+
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from django.core.management import CommandError, call_command
+
+FILES = {
+    "no_yaml.yaml": b"a: [1, 2",
+    "bytes.yaml": b"\xff\xfe\x00\x81",
+    "a_list.yaml": b"- 1",
+    "odd.yaml": b"scenario: {spec: 3}",
+    "unknown.yaml": b"scenario: {spce: {}}",
+    "pool_types.yaml": b"devices: {default: 2}\nruns: [{name: a, workload: 3}]",
+    "pool_preset.yaml": b"devices: {default: 2}\nruns: [{name: a, preset: [sync]}]",
+    "pool_changes.yaml": b"devices: {default: 2}\nruns: [{name: a, changes: 3}]",
+    "pool_runs.yaml": b"devices: {default: 2}\nruns: 4",
+    "pool_empty.yaml": b"devices: {default: 2}\nruns: []",
+}
+
+
+@pytest.fixture(autouse=True)
+def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.yaml").mkdir()
+    for name, content in FILES.items():
+        (tmp_path / name).write_bytes(content)
+
+
+def refusal(line: str, *more: str) -> str:
+    """Return what a command says of a line that it refuses."""
+    with pytest.raises(CommandError) as refused:
+        call_command(*line.split(), *more, stdout=StringIO())
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("simulate nobody", ("/preset: nobody does not exist", "Known: active_partial")),
+        ("simulate snc", ("/preset: snc does not exist", "Did you mean sync?")),
+        ("simulate sync --workload hubb", ("--workload hubb", "Known: hub, long_tail")),
+        ("simulate sync --workload none.yaml", ("--workload none.yaml cannot be read", "No such file")),
+        ("simulate sync --workload folder.yaml", ("--workload folder.yaml cannot be read", "Is a directory")),
+        ("simulate sync --workload no_yaml.yaml", ("--workload no_yaml.yaml cannot be read as YAML", "line 1")),
+        ("simulate sync --workload bytes.yaml", ("--workload bytes.yaml cannot be read", "utf-8")),
+        ("simulate sync --workload a_list.yaml", ("--workload a_list.yaml has no mapping `scenario`",)),
+        ("simulate sync --workload odd.yaml", ("/spec/agents: agents is required", "/workload")),
+        ("simulate sync --workload unknown.yaml", ("/spce: spce is not a field here. Did you mean spec?",)),
+        ("simulate sync --steps many", ("--steps", "invalid int")),
+        ("simulate sync --steps 0", ("--steps and --seeds are whole numbers from 1",)),
+        ("simulate sync --seeds -1", ("--steps and --seeds are whole numbers from 1",)),
+        ("simulate sync --set steps", ("--set steps is no PATH=VALUE", "spec.batch.tasks_per_step=32")),
+        ("simulate sync --set =3", ("--set =3 is no PATH=VALUE",)),
+        ("simulate sync --set spec..batch=3", ("--set spec..batch=3 is no PATH=VALUE",)),
+        ("simulate sync --set spec.batch=[1", ("--set spec.batch: [1 is no YAML value", "[1, 2]")),
+        ("simulate sync --set spec=3", ("/spec: spec: ", "dictionary")),
+        ("simulate sync --set workload=3", ("/workload: workload: ", "Its fields: stages")),
+        ("simulate sync --set spec.batch.tasks=3", ("/spec/batch/tasks: tasks is not a field", "tasks_per_step")),
+        ("simulate sync --set seed=4", ("--set seed is --seeds: --seeds 3 plays",)),
+        ("simulate sync --set steps=0", ("/steps: steps must be at least 1; it is 0. Set 1.",)),
+        ("simulate sync --set granularity=weeks", ("/granularity: ", "Legal values: 'turn' or 'episode'")),
+        ("simulate sync --set workload.stages=[[nobody]]", ("/workload/stages: nobody is not in the team; there are",)),
+        ("simulate sync --set workload.roles.nobody={}", ("/workload/roles: nobody is not in the team",)),
+        ("simulate sync --set machine.scale.nobody=2", ("/machine/scale: nobody is not in the team",)),
+        ("simulate sync --set machine.engine.token=0", ("/machine/engine/token: ", "greater than 0.0")),
+        ("simulate sync --set faults.nodes=[{at:1}]", ("/faults/nodes/0",)),
+        ("simulate sync --json none/a.json", ("--json none/a.json cannot be written", "a folder that is there")),
+        ("simulate sync --timeline folder.yaml", ("--timeline folder.yaml cannot be written",)),
+        ("simulate --pool none.yaml", ("--pool none.yaml cannot be read", "No such file")),
+        ("simulate --pool no_yaml.yaml", ("--pool no_yaml.yaml cannot be read as YAML",)),
+        ("simulate --pool bytes.yaml", ("--pool bytes.yaml cannot be read", "utf-8")),
+        ("simulate --pool a_list.yaml", ("--pool a_list.yaml holds no mapping with `devices` and `runs`",)),
+        ("simulate --pool pool_types.yaml", ("/runs/0/workload: 3 is no name. Known: hub",)),
+        ("simulate --pool pool_preset.yaml", ("/runs/0/preset: ['sync'] is no name. Known: active",)),
+        ("simulate --pool pool_changes.yaml", ("/runs/0/changes: 3 is no mapping", "{steps: 4")),
+        ("simulate --pool pool_runs.yaml", ("/runs: It is a list of mappings with name",)),
+        ("simulate --pool pool_empty.yaml", ("/runs: runs: ", "at least 1 item")),
+        ("simulate sync --pool pool_empty.yaml", ("leave presets, --workload and --set out",)),
+        ("simulate --pool pool_empty.yaml --set steps=3", ("leave presets, --workload and --set out",)),
+        ("reproduce nothing", ("nothing: no such table. Known: april",)),
+        ("reproduce lag --rounds 0", ("--rounds is a whole number from 1; it is 0",)),
+        ("reproduce lag --rounds few", ("--rounds", "invalid int")),
+        ("reproduce lag --json none/a.json", ("--json none/a.json cannot be written",)),
+        ("reproduce --fit", ("Name a table, or all: april",)),
+        ("search nothing", ("nothing is no workload or table. Known: hub",)),
+        ("search hub --over nobody", ("/preset: nobody does not exist",)),
+        ("search hub --bound 99", ("--bound one from 0 to 64",)),
+        ("search hub --trials 0", ("--trials and --processes are whole numbers from 1",)),
+        ("search hub --seed -1", ("--seed one from 0",)),
+        ("search hub --json folder.yaml", ("--json folder.yaml cannot be written",)),
+        ("place few", ("devices", "invalid int")),
+        ("place 0", ("0 devices", "on 1 device or more")),
+        ("place 4 --preset nobody", ("/preset: nobody does not exist",)),
+        ("place 4 --workload nowhere", ("/workload: nowhere does not exist. Known: hub",)),
+        ("place 4 --workload bytes.yaml", ("--workload bytes.yaml cannot be read",)),
+        ("place 4 --set a", ("--set a is no PATH=VALUE",)),
+        ("place 4 --json none/a.json", ("--json none/a.json cannot be written",)),
+    ],
+)
+def test_what_is_asked_wrongly_is_refused_by_name_rule_and_legal_value(line: str, says: tuple[str, ...]):
+    told = refusal(line)
+    assert [words for words in says if words not in told] == [], told
+
+
+def test_a_fault_of_a_device_that_is_not_there_is_refused_by_its_field():
+    told = refusal("simulate sync", "--set", "faults.children=[{at: 1, device: 99}]")
+    assert told.startswith("/faults/children: there is no device 99; the last one is 11")
+
+
+def test_presets_that_all_come_to_no_end_are_an_error():
+    whole = ("--set", "granularity=episode", "--set", "machine.engine.mixed=2")
+    assert refusal("simulate sync", *whole) == "No preset came to an end; each line above says why."
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("run", ["nobody", "0", "²", "9" * 30])
+def test_a_run_that_is_not_there_is_refused_with_how_runs_are_named(run: str):
+    assert refusal("replay", run).startswith(f"there is no run {run}: name a key")
