@@ -49,8 +49,7 @@ def compose(workload: str | Mapping[str, Any], preset: str, changes: Mapping[str
 
     `changes` is laid over both, e.g. `{"steps": 16, "spec": {"batch": {...}}}`. Raises SpecProblems with every refusal.
     """
-    named = not isinstance(workload, Mapping)
-    base = _known(load_workloads(), workload, "/workload").scenario if named else dict(workload)
+    base = dict(workload) if isinstance(workload, Mapping) else _known(load_workloads(), workload, "/workload").scenario
     mechanisms = _known(load_presets(), preset, "/preset").spec
     document = layered({"workload": {}}, base, {"spec": mechanisms}, changes or {})
     try:
