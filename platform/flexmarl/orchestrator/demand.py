@@ -104,7 +104,8 @@ class Demand:
 
     def switch_cost(self, policy: str) -> float:
         """Return the seconds that a load of a policy is expected to take; one never loaded: as long as any."""
-        return self.load_s.get(policy, max(self.load_s.values(), default=0.0))
+        own = self.load_s.get(policy)
+        return max(self.load_s.values(), default=0.0) if own is None else own
 
 
 def mark(since: dict[str, float], name: str, holds: bool, now: float) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
 from flexmarl.contracts.status import TERMINAL, RunStatus
-from flexmarl.contracts.wire import Origin, PolicyPin
+from flexmarl.contracts.wire import Origin
 from flexmarl.orchestrator import Orchestrator
 from flexmarl.orchestrator.types import Decision, Metric, Ruling
 from flexmarl.simulator.clock import Clock
@@ -72,6 +72,8 @@ class Cluster:
         self.training = Training(self.clock, self.trace, self._machine, self._void, tell)
         self.hosting = Hosting(clock, self.trace, scenario, pool, self.playing, self.training, tell)
         self.training.takes, self.training.works = self.hosting.takes, self.hosting.works
+        if self._machine.contention != 1.0:
+            self.training.changes, self.playing.hands.pace = self.hosting.pace, self.hosting.beside_trainers
 
     def start(self) -> None:
         """Ask for the run to start."""
@@ -154,10 +156,9 @@ class Cluster:
         self.trace.end(number, self.clock.now)
         if no in self._void or self.hosting.life(command.lease_id) != life:
             return
-        pin = PolicyPin(version=command.version, digest=command.digest)
         engine = self.playing.engines.get(command.lease_id)
         assert engine is not None, "a child that lives is among the engines"
-        engine.serve(command.policy, pin, command.keeps)
+        engine.serve(command.policy, command.version, command.keeps)
         self.hosting.works(command.lease_id)
         self.driver.tell(
             e.WeightsServed(
@@ -216,6 +217,7 @@ class Cluster:
     def _report(self) -> None:
         if self.driver.ended:
             return
-        depths = {lease: engine.running + engine.waiting for lease, engine in self.playing.engines.items()}
+        loads = {lease: engine.load for lease, engine in self.playing.engines.items()}
+        depths = {lease: load.running + load.waiting for lease, load in loads.items()}
         self.driver.tell(e.DemandReported(worker="virtual", policies=self.playing.demand(), engines=depths))
         self.clock.after(REPORT_S, self._report)
