@@ -13,7 +13,7 @@ from flexmarl.orchestrator.assignment import engines_of, fill
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.demand import mark, mark_waiting
 from flexmarl.orchestrator.mover import Asked, Move, Snapshot, for_balance, for_waiting, held_s, too_long
-from flexmarl.orchestrator.serving import lacks, required_versions
+from flexmarl.orchestrator.serving import dismiss, lacks, required_versions
 from flexmarl.orchestrator.state import LeaseState
 
 
@@ -153,13 +153,9 @@ def _carry_out(ctx: Context, lease: LeaseState, move: Move) -> None:
 
 
 def _dismiss(ctx: Context, lease: LeaseState, name: str) -> None:
-    """Count on an engine for a policy no more. It may hold what nobody has heard of: it is always asked to forget."""
+    """Take a policy's place on an engine."""
     lease.serves.remove(name)
-    lease.holds.pop(name, None)
-    lease.kept.pop(name, None)
-    lease.leaving.append(name)
-    ctx.withdraw(f"load:{lease.lease_id}:{name}")
-    ctx.state.failures.pop(f"load:{lease.lease_id}:{name}", None)
+    dismiss(ctx, lease, name)
 
 
 def _held_elsewhere(ctx: Context, lease: LeaseState, name: str) -> bool:

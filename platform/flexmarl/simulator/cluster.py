@@ -78,7 +78,7 @@ class Cluster:
     def start(self) -> None:
         """Ask for the run to start."""
         self.driver.tell(e.RunVerb(verb=e.Verb.START))
-        if self.scenario.spec.resources.has_places(len(self.scenario.spec.policies)):
+        if self.scenario.spec.reports_demand:
             self.clock.after(REPORT_S, self._report)
 
     def standing(self) -> tuple[RunStatus, float]:
@@ -181,6 +181,7 @@ class Cluster:
             engine.drop(turn)
         engine.held.forget(command.policy)
         for turn in turns:
+            turn.to = command.to
             self.playing.hand_back(turn)
         life = self.hosting.life(command.lease_id)
         self.driver.tell(
@@ -217,7 +218,12 @@ class Cluster:
     def _report(self) -> None:
         if self.driver.ended:
             return
-        loads = {lease: engine.load for lease, engine in self.playing.engines.items()}
-        depths = {lease: load.running + load.waiting for lease, load in loads.items()}
-        self.driver.tell(e.DemandReported(worker="virtual", policies=self.playing.demand(), engines=depths))
+        engines = self.playing.engines.items()
+        depths = {lease: engine.running + engine.waiting for lease, engine in engines}
+        queued = {lease: engine.waiting for lease, engine in engines if engine.waiting}
+        cache = {lease: engine.cached() for lease, engine in engines if engine.running}
+        told = e.DemandReported(
+            worker="virtual", policies=self.playing.demand(), engines=depths, queued=queued, cache=cache
+        )
+        self.driver.tell(told)
         self.clock.after(REPORT_S, self._report)

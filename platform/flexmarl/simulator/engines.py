@@ -85,17 +85,16 @@ class Engine:
     @property
     def slots(self) -> int:
         """Return how many requests it answers at once."""
-        return self._model.slots * self._model.replicas
+        return self._rates.slots
 
     def cache_use(self) -> float | None:
         """Return the share of its cache that is taken or set apart, as it was when something last happened here.
 
         None where there is no end of it.
         """
-        room = self._model.kv_tokens * self._model.replicas
-        if room == inf:
+        if self._rates.kv_tokens == inf:
             return None
-        return (self._cells + (self._batch.cells if self._model.cache == "grown" else 0.0)) / room
+        return (self._cells + (self._batch.cells if self._rates.grown else 0.0)) / self._rates.kv_tokens
 
     def made(self) -> float:
         """Return the tokens it has made up to now."""
@@ -106,6 +105,12 @@ class Engine:
         """Return the tokens that one of its requests has."""
         self._batch.advance(self._clock.now)
         return self._batch.made(turn) if turn.phase == "reply" else turn.made
+
+    def cached(self) -> int:
+        """Return the tokens of the prompts and replies that have a slot."""
+        self._batch.advance(self._clock.now)
+        prompts = sum(turn.prompt + turn.made for turn in self._prompts.turns.values())
+        return round(prompts + sum(turn.prompt + self._batch.made(turn) for turn in self._batch.turns()))
 
     def slow(self, pace: float) -> None:
         """Take so many times as long for everything from now on."""

@@ -61,9 +61,16 @@ class Fleet:
         return self._engines.items()
 
     def send(self, turn: Turn) -> bool:
-        """Let the router choose who answers a turn. Return False when nobody holds what it asks for."""
+        """Let the engine answer that is named for a turn, else the one that the router chooses.
+
+        Return False when nobody holds what it asks for.
+        """
         if self.asked_for is not None:
             self.asked_for(turn)
+        named = self._engines.get(turn.to)
+        if named is not None and named.held.answering(turn) is not None:
+            named.ask(turn)
+            return True
         key = turn.policy, turn.pinned, turn.follow != ""
         able = self._able.get(key)
         if able is None:

@@ -182,7 +182,7 @@ class Playing:
             asked[role] = EpisodeTurn(
                 policy, pins[policy].version, follows.get(policy, ""), prompt, reply, self._answered, role=role,
                 prefixes=episode.prefixes(role) if group.shares else (), scale=team.scales[policy],
-                episode=episode, number=number,
+                episode=episode, number=number, to=group.command.engine,
             )  # fmt: skip
         if self.hands.busy:
             self.hands.take(episode.script.key, len(asked), partial(self._send, episode))

@@ -327,9 +327,13 @@ class Scenario(Strict):
 
     @model_validator(mode="after")
     def _turns_are_events(self) -> "Scenario":
-        if self.granularity == "episode" and self.spec.mechanisms.parallel.turns == "together":
+        if self.granularity == "turn":
+            return self
+        if self.spec.mechanisms.parallel.turns == "together":
             raise ValueError("turns that are taken together are no events of granularity episode: set turn")
-        if self.granularity == "episode" and (self.workload.lasts is not None or self.machine.delays.turn):
+        if self.spec.resources.engine_versions == 1:
+            raise ValueError("granularity episode spreads turns over all engines that hold a version: set turn")
+        if self.workload.lasts is not None or self.machine.delays.turn:
             raise ValueError("workload.lasts and machine.delays.turn are of turns: set granularity turn, or leave them")
         return self
 

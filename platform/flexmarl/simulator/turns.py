@@ -34,6 +34,8 @@ class Turn:
     role: str = ""
     scale: float = 1.0
     """How many times as long its prompt takes, and how many steps a token."""
+    to: int = 0
+    """Lease of the engine that is to answer it, as long as that holds its weights; 0: any."""
     expected: float = 0.0
     """Tokens that were expected of it when an engine took it."""
     prefixes: tuple[str, ...] = ()
