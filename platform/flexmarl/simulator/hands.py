@@ -43,6 +43,8 @@ class Hands:
     def __init__(self, clock: Clock, delays: Delays) -> None:
         self.busy = delays.turn > 0.0
         """Whether turns are any work at all."""
+        self.settle_s = delays.settle
+        """Until the rows of a group are written."""
         self.pace: Callable[[], float] = lambda: 1.0
         """How many times as long work takes that begins now."""
         self._workers = [Worker(clock, delays.turn, self) for _ in range(delays.workers)]
