@@ -5,7 +5,8 @@ here but prompts, replies, gradients, steps and loads, each at the best pace its
 come one after the other. A schedule that gives work up (redundancy, rows that are dropped) can be faster by that work.
 
 Invariants: every term alone is a bound; `step_s` is the largest of a scenario's own terms, `free_s` of those that hold
-for every split of its devices, every batch, gang and protocol under its lag bound.
+for every split of its devices, every batch, gang and protocol under its lag bound; `apart_s` of those that hold for all
+of these where engines and trainers have devices of their own.
 """
 
 from collections import defaultdict
@@ -36,20 +37,44 @@ class Bound:
     cycle: float
     """Of a policy at bound 0: from its weights to its first micro-batch, then its gradients, step and load; or from
     its weights to the end of the last group, then that group's gradient, step and load."""
+    rest: float
+    """At bound 0: all prompts and replies over all engines, and then what follows a cohort's last reply before any
+    engine has something to do again: the last gradient, step and load of a policy that every episode begins with."""
     shared: float
     """All work over all devices."""
+    apart: float
+    """All work where a device generates or trains, in the best split, with the rest at bound 0."""
     turnover: float
-    """Of any schedule at bound 0: the longest episode, then a step and a load."""
+    """At bound 0: the longest episode, and then the same."""
 
     @property
     def step_s(self) -> float:
         """Return what this scenario takes at least."""
-        return max(self.engines, self.trainers, self.policy, self.episode, self.cycle)
+        return max(self.engines, self.trainers, self.policy, self.episode, self.cycle, self.rest)
+
+    @property
+    def critical_s(self) -> float:
+        """Return what no number of devices shortens: the critical path of any schedule under the lag bound."""
+        return max(self.episode, self.turnover)
 
     @property
     def free_s(self) -> float:
         """Return what any other split of the devices and any other mechanism takes at least."""
-        return max(self.shared, self.episode, self.turnover)
+        return max(self.shared, self.critical_s)
+
+    @property
+    def apart_s(self) -> float:
+        """Return the same of whatever gives engines and trainers devices of their own."""
+        return max(self.apart, self.critical_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Asks:
+    """Seconds that a step's work takes on one device, at its best pace."""
+
+    engines: float
+    trained: dict[str, float]
+    """Policy -> its gradients and optimizer step."""
 
 
 @dataclass(slots=True)
@@ -65,11 +90,41 @@ class _Path:
 
 def least(scenario: Scenario) -> Bound:
     """Return the bound of the first steps of a scenario, those that warm it up among them."""
-    spec, model = scenario.spec, scenario.machine
+    spec, mean = scenario.spec, _means(scenario, scenario.warm_up + scenario.steps)
+    cycles = [seconds for name, seconds in mean.items() if name.startswith("cycle ")]
+    alone = [seconds for name, seconds in mean.items() if name.startswith("policy ")]
+    engines, trainers, quiet = max(mean["replies"], mean["prompts"]), mean["gradients"], mean["quiet"]
+    resources = spec.resources
+    devices = resources.rollout_devices + spec.own_trainers
+    splits = (max(engines / part + quiet, trainers / (devices - part)) for part in range(1, devices))
+    shared = (engines + trainers) / devices
+    return Bound(
+        engines=engines / resources.rollout_devices,
+        trainers=trainers / resources.training_devices,
+        policy=max(alone, default=0.0),
+        episode=mean["episode"],
+        cycle=max(cycles, default=0.0),
+        rest=engines / resources.rollout_devices + quiet if quiet else 0.0,
+        shared=shared,
+        apart=min(splits, default=shared),
+        turnover=mean["longest"] + quiet if quiet else 0.0,
+    )
+
+
+def asks(scenario: Scenario) -> Asks:
+    """Return what the first step of a scenario asks of engines and trainers."""
+    mean = _means(scenario, 1)
+    own = {name.removeprefix("taken "): seconds for name, seconds in mean.items() if name.startswith("taken ")}
+    return Asks(max(mean["replies"], mean["prompts"]), own)
+
+
+def _means(scenario: Scenario, cohorts: int) -> dict[str, float]:
+    """Return the terms of the first cohorts by name, each the mean over these."""
+    spec = scenario.spec
     roles = {role: number for number, role in enumerate(sorted(spec.agents))}
     draws, members = scripts_of(scenario.workload, roles, scenario.seed), spec.batch.episodes_per_task
     work, terms = _Work(scenario), defaultdict[str, list[float]](list)
-    for cohort in range(scenario.warm_up + scenario.steps):
+    for cohort in range(cohorts):
         first = cohort * spec.batch.tasks_per_step
         groups = [
             [work.path(draws.script(draw, member, members, 1, draw)) for member in range(members)]
@@ -77,23 +132,7 @@ def least(scenario: Scenario) -> Bound:
         ]
         for name, seconds in work.terms(groups):
             terms[name].append(seconds)
-    mean = {name: fmean(found) for name, found in terms.items()}
-    cycles = [seconds for name, seconds in mean.items() if name.startswith("cycle ")]
-    alone = [seconds for name, seconds in mean.items() if name.startswith("policy ")]
-    engines, resources = max(mean["replies"], mean["prompts"]), spec.resources
-    trainers = mean["gradients"]
-    devices = resources.rollout_devices + spec.own_trainers
-    strict = any(spec.lag_policy_of(name).bound == 0 for name in spec.trainable_policies())
-    times, own = min(model.times(name) for name in spec.trainable_policies()), model.trainer
-    return Bound(
-        engines=engines / resources.rollout_devices,
-        trainers=trainers / resources.training_devices,
-        policy=max(alone, default=0.0),
-        episode=mean["episode"],
-        cycle=max(cycles, default=0.0),
-        shared=(engines + trainers) / devices,
-        turnover=mean["longest"] + (own.step * own.times + model.engine.load) * times if strict else 0.0,
-    )
+    return {name: fmean(found) for name, found in terms.items()}
 
 
 class _Work:
@@ -136,15 +175,31 @@ class _Work:
         longest = max(path.seconds for path in everyone)
         yield "longest", longest
         yield "episode", longest / self._spans()
+        yield "quiet", self._quiet(everyone)
         taken = {name: self._gradient_s(name, everyone) for name in self._spec.trainable_policies()}
         taken = {name: seconds for name, seconds in taken.items() if seconds}
         steps = {name: self._step_s(name) for name in taken}
         yield "gradients", sum(taken.values()) + sum(steps.values())
         for name, seconds in taken.items():
+            yield f"taken {name}", seconds + steps[name]
             ranks = min(self._spec.policies[name].devices.most, self._spec.resources.training_devices)
             yield f"policy {name}", seconds / ranks + steps[name]
             if self._spec.lag_policy_of(name).bound == 0:
                 yield f"cycle {name}", self._cycle(name, groups, seconds, ranks) + steps[name]
+
+    def _quiet(self, paths: list[_Path]) -> float:
+        """Return what passes between a cohort's last reply and the first of the next one: no engine plays then.
+
+        A policy that every episode begins with, at bound 0, steps once the last group has settled, and is then loaded.
+        """
+        spec, model = self._spec, self._model
+        opening = set.intersection(*({name for name, at in path.begins.items() if not at} for path in paths))
+        strict = (name for name in spec.trainable_policies() if spec.lag_policy_of(name).bound == 0)
+        times = [model.times(name) for name in strict if name in opening]
+        if spec.batch.min_rows > 1 or not times:  # a step may be put off, or is waited for by nobody
+            return 0.0
+        trainer = model.trainer
+        return trainer.micro_batch + (trainer.step * trainer.times + model.engine.load) * max(times)
 
     def _spans(self) -> float:
         """Return the steps that an episode may last: until the step that its oldest rows may just be trained in."""

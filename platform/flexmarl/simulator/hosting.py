@@ -80,6 +80,8 @@ class Hosting:
 
     def takes(self, leases: tuple[int, ...], seconds: float) -> float:
         """Return how long work takes that begins now on these devices."""
+        if not self._machine.kinds and not self._faults.slow:
+            return seconds
         numbers = frozenset(self.children[lease].device.number for lease in leases if lease in self.children)
         if self._machine.kinds:
             seconds *= max((self._machine.kind(number).times for number in numbers), default=1.0)

@@ -114,6 +114,8 @@ class Workload(Strict):
 
     def failing(self, now: float) -> float:
         """Return the share of attempts that break off of those that end now."""
+        if not self.outages:
+            return self.failure
         return max([self.failure, *(outage.share for outage in self.outages if outage.since <= now < outage.until)])
 
     def shares(self, roles: Iterable[str]) -> dict[str, tuple[float, float]]:
@@ -305,9 +307,13 @@ class Scenario(Strict):
 
     @model_validator(mode="after")
     def _turns_are_events(self) -> "Scenario":
-        if self.granularity == "episode" and self.spec.mechanisms.parallel.turns == "together":
+        if self.granularity == "turn":
+            return self
+        if self.spec.mechanisms.parallel.turns == "together":
             raise ValueError("turns that are taken together are no events of granularity episode: set turn")
-        if self.granularity == "episode" and (self.workload.lasts is not None or self.machine.delays.turn):
+        if self.spec.resources.engine_versions == 1:
+            raise ValueError("granularity episode spreads turns over all engines that hold a version: set turn")
+        if self.workload.lasts is not None or self.machine.delays.turn:
             raise ValueError("workload.lasts and machine.delays.turn are of turns: set granularity turn, or leave them")
         return self
 

@@ -1,18 +1,28 @@
 """A search over the mechanism space: the least time per step of one workload, at equal devices, tasks and groups.
 
 Candidates are settings that a user could give: a preset, and changes of mechanism slots, of their numbers, and of how a
-fixed number of devices is split. Trials get longer from round to round, and fewer. Invariants: equal budgets and seeds
-find equal settings; what rules refuse, what exceeds the lag bound, and what trains shorter replies than it makes is no
-candidate, and neither is what trains less per step than the preset that is searched against.
+fixed number of devices is split. First come all presets, each with the devices split as its work is; then candidates by
+chance; then, for most of the trials, steps away from the best one, setting by setting: those that were never gone, then
+those that gained most wherever they were gone last, and beside them two at a time by chance. The best ones are played
+longer, under more seeds. Nothing is learned but which candidate was faster.
+
+Invariants: equal budgets and seeds find equal settings; what rules refuse, what exceeds the lag bound, what holds more
+or fewer devices, and what trains shorter replies than it makes is no candidate, and neither is what trains less per
+step than the preset that is searched against; two candidates with the same specification are one.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import count, islice
+from math import inf
+from statistics import fmean
+from typing import Any, NamedTuple
 
 from flexmarl.contracts.problems import SpecProblems
 from flexmarl.contracts.resolve import layered
 from flexmarl.simulator import chance
+from flexmarl.simulator.axes import LAYOUT, Axis, axes, balanced, devices, laid
+from flexmarl.simulator.bounds import Asks, asks
 from flexmarl.simulator.library import compose
 from flexmarl.simulator.report import Report
 from flexmarl.simulator.scenario import Scenario
@@ -20,32 +30,77 @@ from flexmarl.simulator.scenario import Scenario
 LEAST_RATIO = 0.98
 """Least mean length of trained rows over that of generated ones, and least share of the tokens per step of the preset
 that is searched against."""
-ROUNDS = (1, 2, 4)
-"""Train steps of a trial, round by round; a third of the candidates reaches the next one."""
-_MECHANISMS = "spec.mechanisms."
+DRAWN = 0.15
+"""Part of the trials that are drawn by chance."""
+AT_ONCE, SINGLE = 6, 4
+"""Candidates that are tried before the next ones are chosen, and how many of these are a single step away."""
 
-Values = tuple[Any, ...]
 Play = Callable[[list[Scenario]], list[Report | None]]
 """Simulates scenarios, in any order and at the same time; None for one that came to no end."""
+Tell = Callable[[int, "Found"], None]
+"""Told of every trial, by its number."""
+
+
+class Length(NamedTuple):
+    """How long candidates are played, under how many seeds, and how many of them."""
+
+    steps: int
+    seeds: int
+    candidates: int
+
+
+LENGTHS = (Length(2, 2, 6), Length(4, 3, 3))
+"""Of those that are left after the trials, which are short and under the first seed."""
+SEEDS = range(LENGTHS[-1].seeds)
+UNSEEN = range(100, 103)
+"""No search plays these."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
     preset: str
     chosen: Mapping[str, Any] = field(default_factory=dict)
-    """Dotted path -> value."""
+    """Path of an axis -> value."""
 
     @property
     def changes(self) -> dict[str, Any]:
         """Return what is laid over the workload and the preset."""
-        return layered(*(_at(path, value) for path, value in self.chosen.items()))
+        return layered(*(laid(path, value) for path, value in self.chosen.items()))
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
     candidate: Candidate
     scenario: Scenario
-    report: Report
+    """Of its first seed."""
+    reports: tuple[Report, ...]
+    """One for each seed."""
+
+    @property
+    def step_s(self) -> float:
+        """Return the mean time per step over its seeds."""
+        return fmean(report.step_s for report in self.reports)
+
+
+class Pair(NamedTuple):
+    """What is searched against and what was found, under the same seeds."""
+
+    over: Found
+    own: Found
+
+
+class Step(NamedTuple):
+    """A candidate that is one step away from another."""
+
+    path: str
+    called: str
+    value: Any
+    candidate: Candidate
+
+    @property
+    def name(self) -> tuple[str, str]:
+        """Return what it is called wherever it is taken."""
+        return self.path, self.called
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,132 +112,194 @@ class Space:
     over: str
     presets: tuple[str, ...]
     bound: int
-    axes: Mapping[str, Values]
+    axes: tuple[Axis, ...]
+    work: Asks
+    devices: int
 
-    def made(self, candidate: Candidate, steps: int) -> Scenario | None:
-        """Return the scenario of a candidate, None where it is none."""
+    def made(self, candidate: Candidate, steps: int | None = None, seed: int = 0) -> Scenario | None:
+        """Return the scenario of a candidate, None where it is none.
+
+        The steps that begin before the first weights are too old for the next rows warm it up; a trial is as many more.
+        """
+        length = {"steps": steps or 1 + self.bound, "warm_up": 1 + self.bound, "seed": seed}
         try:
-            made = compose(self.scenario, candidate.preset, layered(candidate.changes, {"steps": steps}))
+            made = compose(self.scenario, candidate.preset, layered(candidate.changes, length))
         except SpecProblems:
             return None
         rules = [made.spec.lag_policy_of(name) for name in made.spec.trainable_policies()]
-        return made if all(own.bound <= self.bound and own.at_cut != "train" for own in rules) else None
+        bounded = all(own.bound <= self.bound and own.at_cut != "train" for own in rules)
+        return made if bounded and devices(made.spec) == self.devices else None
 
-    def first(self) -> list[Candidate]:
-        """List the presets as they are."""
-        return [Candidate(name) for name in self.presets]
+    def first(self) -> Iterator[Candidate]:
+        """List the presets with devices split as their work is, and the one that is searched against as it is."""
+        yield Candidate(self.over)
+        for name in self.presets:
+            plain = self._plain(name)
+            if plain is not None:
+                yield Candidate(name, {LAYOUT: self._balanced(plain)})
 
     def drawn(self, key: int) -> Candidate:
         """Return the candidate that belongs to a key: a preset and a few choices, or many."""
-        preset = self.presets[_below(chance.mixed(key, 0), len(self.presets))]
-        share = chance.uniform(key, 1)
-        chosen = {path: self._value(path, key, n) for n, path in enumerate(self.axes) if _often(key, n, share)}
+        preset = self.presets[chance.mixed(key, 0) % len(self.presets)]
+        share, picked = chance.uniform(key, 1), chance.mixed(key, 3)
+        chosen = {
+            axis.path: axis.values[chance.mixed(picked, n) % len(axis.values)]
+            for n, axis in enumerate(self.axes)
+            if chance.uniform(chance.mixed(key, 4), n) < share or axis.path == LAYOUT
+        }
         return Candidate(preset, chosen)
 
-    def near(self, candidate: Candidate, key: int) -> Candidate:
-        """Return a candidate that differs from another by one to three choices."""
-        paths, chosen = list(self.axes), dict(candidate.chosen)
-        for change in range(1 + _below(chance.mixed(key, 2), 3)):
-            path = paths[_below(chance.mixed(key, 10 + change), len(paths))]
-            chosen[path] = self._value(path, key, 100 + change)
-        return Candidate(candidate.preset, chosen)
+    def near(self, found: Found) -> Iterator[Step]:
+        """List what is one step away from a candidate."""
+        own = found.candidate
+        for axis in self.axes:
+            for called, value in axis.near(found.scenario.spec).items():
+                yield Step(axis.path, called, value, Candidate(own.preset, {**own.chosen, axis.path: value}))
 
-    def _value(self, path: str, key: int, number: int) -> Any:
-        values = self.axes[path]
-        return values[_below(chance.mixed(chance.mixed(key, 3), number), len(values))]
+    def _plain(self, preset: str) -> Scenario | None:
+        try:
+            return compose(self.scenario, preset)
+        except SpecProblems:
+            return None
+
+    def _balanced(self, plain: Scenario) -> dict[str, Any]:
+        return balanced(plain.spec, self.devices, self.work.trained, self.work.engines)
 
 
 def space(document: Mapping[str, Any], over: str, presets: Iterable[str], bound: int) -> Space:
     """Return what is searched: all slots, their numbers, and every split of the devices that the document states."""
-    resources, tasks = document["spec"]["resources"], document["spec"]["batch"]["tasks_per_step"]
-    devices = resources["rollout_devices"] + resources["training_devices"]
-    policies = sorted(
-        {own.get("policy") or role for role, own in document["spec"]["agents"].items() if own.get("trainable", True)}
-    )
-    own = {
-        "split": tuple({"rollout_devices": devices - part, "training_devices": part} for part in _parts(devices)),
-        "spec.policies": tuple(
-            {name: {"devices": {"least": 1, "most": most}} for name in policies} for most in (1, 2, 4, 8)
-        ),
-        "spec.batch.micro_batch_groups": tuple(size for size in (1, 2, 4, 8, 16, 32) if size <= tasks),
-        "spec.batch.rollout_groups": tuple(size for size in (1, 4) if size <= tasks),
-    }
-    lags = tuple({"bound": lag, "at_admission": take} for lag in range(1, bound + 1) for take in ("admit", "wait"))
-    mechanisms = {
-        "parallel": tuple({"episodes": most, "members": None} for most in (64, 128, 256, 512, None)),
-        "mover": (
-            {"type": "static"},
-            *({"type": "demand", "delta": turns, "hold_s": s} for turns in (2, 5, 10) for s in (2, 5, 15)),
-        ),
-        "router": ("least_loaded", "length_aware", "version_aware"),
-        "publication.type": ("cohort", "wavefront", *(("delayed",) if bound else ())),
-        "trainer_protocol": ("micro_batch", "per_group", "batch"),
-        "allocation": (*({"type": "agent_centric", "patience_s": s} for s in (2, 10, 60)), {"type": "static"}),
-        "redundancy": ("none", *({"type": "extra_groups", "extra": n, "surplus": "join"} for n in (2, 4))),
-        **({"lag_policy": lags, "lag_policy.in_flight": ("finish", "continue", "resume")} if bound else {}),
-    }  # fmt: skip
-    return Space(document, over, tuple(presets), bound, own | {_MECHANISMS + path: v for path, v in mechanisms.items()})
+    before = compose(document, over)
+    work, many = asks(before), devices(before.spec)
+    own = axes(before.spec, many, work.trained, bound)
+    return Space(document, over, tuple(presets), bound, tuple(own), work, many)
 
 
-def search(within: Space, trials: int, seed: int, play: Play) -> list[Found]:
-    """Return the best candidates of so many first trials, the best one first."""
-    key, found = chance.mixed(0, seed), list[Found]()
-    candidates, number = _usable(within, within.first()), 0
-    half = len(candidates) + max(0, trials - len(candidates)) // 2
-    while len(candidates) < half and number < 100 * trials:
-        candidates.append(within.drawn(chance.mixed(key, number)))
-        number += 1
-        candidates = _usable(within, candidates)
-    found = _played(within, candidates, ROUNDS[0], play)
-    left = trials - len(found)
-    while left > 0 and found and number < 200 * trials:
-        near = [within.near(found[n % 4 % len(found)].candidate, chance.mixed(key, number + n)) for n in range(8)]
-        number += len(near)
-        fresh = [one for one in _usable(within, near) if one not in [before.candidate for before in found]][:left]
-        left -= max(1, len(fresh))
-        found = _best([*found, *_played(within, fresh, ROUNDS[0], play)])
-    for steps in ROUNDS[1:]:
-        kept = [one.candidate for one in found[: max(4, len(found) // 3)]]
-        found = _played(within, kept, steps, play)
+def search(within: Space, trials: int, seed: int, play: Play, tell: Tell = lambda number, found: None) -> list[Found]:
+    """Return the best candidates of so many trials, the best one first. All were played under the same seeds."""
+    hunt = _Hunt(within, trials, chance.mixed(0, seed), play, tell)
+    hunt.open()
+    hunt.climb()
+    found = hunt.found
+    for length in LENGTHS:
+        found = _longer(within, found[: length.candidates], length, play)
     return found
 
 
-def _usable(within: Space, candidates: list[Candidate]) -> list[Candidate]:
-    return [one for one in candidates if within.made(one, 1) is not None]
+def against(within: Space, found: Found, seeds: range, play: Play) -> Pair | None:
+    """Play a candidate and the preset that is searched against, long and under some seeds; None if one has no end."""
+    steps = LENGTHS[-1].steps
+    over, own = (_played(within, one, steps, seeds, play) for one in (Candidate(within.over), found.candidate))
+    return Pair(over, own) if over and own else None
 
 
-def _played(within: Space, candidates: list[Candidate], steps: int, play: Play) -> list[Found]:
-    made = [(one, scenario) for one in candidates if (scenario := within.made(one, steps)) is not None]
-    over = compose(within.scenario, within.over, {"steps": steps})
-    before, *reports = play([over, *(scenario for _, scenario in made)])
-    if before is None:
-        return []
-    found = [Found(*one, report) for one, report in zip(made, reports, strict=True) if report is not None]
-    return _best([one for one in found if _trains_as_much(one.report, before)])
+class _Hunt:
+    """The trials. Its candidates are in the order of their times per step."""
+
+    def __init__(self, within: Space, trials: int, key: int, play: Play, tell: Tell) -> None:
+        self.found: list[Found] = []
+        self._within, self._left, self._key, self._play, self._tell = within, trials, key, play, tell
+        self._all = trials
+        self._tried: set[str] = set()
+        self._least = 0.0
+        """Tokens per step that a candidate trains at least."""
+        self._gains: dict[tuple[str, str], float] = {}
+        """Name of a step -> what it gained last, as a share; 0 where it made no difference, and is not gone again."""
+
+    def open(self) -> None:
+        """Try the presets, and some candidates by chance."""
+        self._try(list(self._within.first()))
+        wanted, number = round(DRAWN * self._all), 0
+        while wanted > 0 and self._left > 0 and number < 100 * self._all:
+            keys = [chance.mixed(self._key, number + n) for n in range(wanted)]
+            wanted -= len(self._try([self._within.drawn(key) for key in keys]))
+            number += len(keys)
+
+    def climb(self) -> None:
+        """Go on from the best candidate to what is a step or two away and better; when nothing is, from the next."""
+        done: set[int] = set()
+        while self._left > 0 and (fresh := [one for one in self.found if id(one) not in done]):
+            leader = fresh[0]
+            near = [step for step in self._within.near(leader) if self._gains.get(step.name) != 0.0]
+            steps = self._single(near)
+            pairs = self._pairs(leader, near, min(AT_ONCE, self._left) - len(steps))
+            if not steps and not pairs:
+                done.add(id(leader))
+                continue
+            times = {id(one.candidate): one.step_s for one in self._try([one.candidate for one in steps] + pairs)}
+            for step in steps:
+                self._gains[step.name] = 1.0 - times.get(id(step.candidate), inf) / leader.step_s
+
+    def _single(self, near: list[Step]) -> list[Step]:
+        """Return the next steps: those that were never gone, then those that gained most when they were gone last."""
+        order = {id(step): chance.mixed(self._key, len(self._tried) * 1000 + n) for n, step in enumerate(near)}
+        near = sorted(near, key=lambda step: (-self._gains.get(step.name, inf), order[id(step)]))
+        kept, paths = list[Step](), list[str]()
+        for step in near:
+            if len(kept) == min(SINGLE, self._left):
+                break
+            if paths.count(step.name[0]) < SINGLE // 2 and self._is_new(step.candidate):  # never all along one path
+                kept.append(step)
+                paths.append(step.name[0])
+        return kept
+
+    def _pairs(self, leader: Found, near: list[Step], wanted: int) -> list[Candidate]:
+        """Return candidates that are two steps away, by chance: what only gains together is not found step by step."""
+        kept, key = list[Candidate](), chance.mixed(self._key, len(self._tried))
+        for number in range(4 * wanted if near else 0):
+            if len(kept) == wanted:
+                break
+            first, second = (near[chance.mixed(key, 2 * number + n) % len(near)] for n in (0, 1))
+            both = Candidate(leader.candidate.preset, {**first.candidate.chosen, second.path: second.value})
+            if first.path != second.path and self._is_new(both):
+                kept.append(both)
+        return kept
+
+    def _is_new(self, candidate: Candidate) -> bool:
+        made = self._within.made(candidate)
+        return made is not None and made.spec.model_dump_json() not in self._tried
+
+    def _try(self, candidates: list[Candidate]) -> list[Found]:
+        """Play what was not played before, as far as the trials last; returns what is a candidate."""
+        fresh = []
+        for candidate in islice(filter(self._is_new, candidates), self._left):
+            made = self._within.made(candidate)
+            assert made is not None
+            if made.spec.model_dump_json() not in self._tried:
+                self._tried.add(made.spec.model_dump_json())
+                fresh.append((candidate, made))
+        number = self._all - self._left
+        self._left -= len(fresh)
+        reports = self._play([made for _, made in fresh])
+        played = zip(count(number + 1), fresh, reports, strict=False)
+        numbers = {id(one[0]): at for at, one, report in played if report is not None}
+        tried = [Found(*one, (report,)) for one, report in zip(fresh, reports, strict=True) if report is not None]
+        if not self._least:  # the first one is what is searched against
+            self._least = LEAST_RATIO * tried[0].reports[0].tokens if tried else inf
+        tried = [one for one in tried if _trains_as_much(one.reports, self._least)]
+        for one in tried:
+            self._tell(numbers[id(one.candidate)], one)
+        by_time = {
+            one.step_s: one for one in reversed([*self.found, *tried])
+        }  # who takes exactly as long does the same
+        self.found = sorted(by_time.values(), key=lambda one: one.step_s)
+        return tried
 
 
-def _trains_as_much(report: Report, before: Report) -> bool:
-    return report.length_ratio >= LEAST_RATIO and report.tokens >= LEAST_RATIO * before.tokens
+def _longer(within: Space, found: list[Found], length: Length, play: Play) -> list[Found]:
+    seeds = range(length.seeds)
+    before = _played(within, Candidate(within.over), length.steps, seeds, play)
+    least = LEAST_RATIO * fmean(report.tokens for report in before.reports) if before else 0.0
+    played = [_played(within, one.candidate, length.steps, seeds, play) for one in found]
+    kept = [one for one in played if one is not None and _trains_as_much(one.reports, least)]
+    return sorted(kept, key=lambda one: one.step_s)
 
 
-def _best(found: list[Found]) -> list[Found]:
-    return sorted(found, key=lambda one: one.report.step_s)
+def _played(within: Space, candidate: Candidate, steps: int, seeds: range, play: Play) -> Found | None:
+    made = [one for seed in seeds if (one := within.made(candidate, steps, seed)) is not None]
+    reports = [report for report in play(made) if report is not None]
+    return Found(candidate, made[0], tuple(reports)) if made and len(reports) == len(seeds) else None
 
 
-def _parts(devices: int) -> list[int]:
-    return sorted({max(1, round(devices * tenths / 20)) for tenths in range(2, 13)})
-
-
-def _often(key: int, number: int, share: float) -> bool:
-    return chance.uniform(chance.mixed(key, 4), number) < share
-
-
-def _below(key: int, many: int) -> int:
-    return key % many
-
-
-def _at(path: str, value: Any) -> dict[str, Any]:
-    placed: Any = value
-    for part in reversed(("spec.resources" if path == "split" else path).split(".")):
-        placed = {part: placed}
-    return dict(placed)
+def _trains_as_much(reports: tuple[Report, ...], least: float) -> bool:
+    ratio = min(report.length_ratio for report in reports)
+    return ratio >= LEAST_RATIO and fmean(report.tokens for report in reports) >= least

@@ -1,11 +1,13 @@
 """The least step time: by arithmetic, and never above what any simulation takes."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flexmarl.contracts.resolve import load_presets
 from flexmarl.simulator import Scenario, simulate
 from flexmarl.simulator.bounds import least
-from flexmarl.simulator.library import compose
+from flexmarl.simulator.library import compose, load_workloads
 
 MACHINE = {
     "engine": {"token": 0.1, "batch": 4.0, "prefill": 100.0, "slots": 5, "load": 2.0},
@@ -49,7 +51,12 @@ def test_every_term_is_arithmetic():
     assert near(bound.cycle, max(alone + gradients["planner"] + 5.0, 5.1 + gradients["worker"] + 5.0))
     assert near(bound.shared, (8 * 60 * 0.04 + sum(gradients.values()) + 2 * 3.0) / 4)
     assert near(bound.step_s, bound.cycle)
-    assert near(bound.free_s, max(bound.shared, alone + 3.0 + 2.0))
+    # Behind a cohort's last reply the planner's last gradient, its step and its load: 5.5 s in which no engine plays.
+    assert near(bound.rest, 8 * 60 * 0.04 / 2 + 5.5)
+    assert near(bound.turnover, alone + 5.5)
+    assert near(bound.free_s, max(bound.shared, alone + 5.5))
+    # Of four devices two and two: one engine takes 19.2 + 5.5, a single trainer 31.
+    assert near(bound.apart, max(19.2 / 2 + 5.5, (sum(gradients.values()) + 6.0) / 2))
 
 
 def test_prompts_bind_where_they_take_longer_than_replies():
@@ -62,7 +69,7 @@ def test_an_older_row_may_be_trained_later():
     strict, bounded = least(scenario()), least(scenario("bounded_async"))
     lag = scenario("bounded_async").spec.mechanisms.lag_policy.bound
     assert near(bounded.episode, strict.episode / (lag + 1))
-    assert bounded.cycle == bounded.turnover == 0.0
+    assert bounded.cycle == bounded.turnover == bounded.rest == 0.0
 
 
 def test_wide_devices_do_as_much_as_so_many():
@@ -106,3 +113,33 @@ def test_no_simulation_is_faster(preset, loads, stages, devices, token, seed):
     steps = own.warm_up + own.steps
     assert report.ended >= steps * bound.step_s * (1 - 1e-9)
     assert report.ended >= steps * bound.free_s * (1 - 1e-9)
+    assert report.ended >= steps * bound.apart_s * (1 - 1e-9)
+
+
+def gives_work_up(one: Scenario) -> bool:
+    own = one.spec.mechanisms
+    drops = any(one.spec.lag_policy_of(name).at_cut != "wait" for name in one.spec.trainable_policies())
+    return own.redundancy.type != "none" or own.policy_clock or drops
+
+
+@pytest.mark.parametrize("workload", load_workloads())
+def test_no_preset_is_faster_than_the_critical_path_of_a_workload(workload: str):
+    batch = {"tasks_per_step": 2, "episodes_per_task": 2, "micro_batch_groups": 1, "mini_batches": 2}
+    at_once = {"delays": {"start": 0.0}, "trainer": {"create": 0.0}}
+    small = {"steps": 1, "warm_up": 0, "spec": {"batch": batch}, "machine": at_once}
+    looked_at = 0
+    for preset in load_presets():
+        own = compose(workload, preset, small)
+        if gives_work_up(own):
+            continue
+        bound, report = least(own), simulate(own)
+        looked_at += 1
+        assert report.ended >= bound.critical_s > 0.0, preset
+        assert report.ended >= bound.step_s, preset
+    assert looked_at > 15
+
+
+def test_what_every_episode_begins_with_must_be_back_before_engines_play_again():
+    assert near(least(scenario()).rest - least(scenario()).engines, 5.5)
+    scaled = least(scenario(workload={"stages": [["worker"], ["planner"]]}, machine={"scale": {"worker": 2.0}}))
+    assert near(scaled.rest - scaled.engines, 0.5 + 2 * (3.0 + 2.0))

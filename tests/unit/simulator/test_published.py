@@ -107,6 +107,41 @@ def test_what_all_rows_set_lies_over_presets_and_under_rows():
     assert every.parallel.agents == 1, "what the table does not set is the preset's"
 
 
+def test_what_is_sought_is_reached_by_any_more_and_by_no_less():
+    rows = {
+        "slow": {"title": "slow", "preset": "sync", "published": None},
+        "more": {"title": "more", "preset": "sync", "published": 1.5, "over": "slow",
+                 "changes": {"workload": {"environment": {"mean": 1.0}}}},
+        "less": {"title": "less", "preset": "sync", "published": 1.01, "over": "slow"},
+    }  # fmt: skip
+    cells = reproduce(table(sought=True, parameters={"wait": WAIT | {"source": "assumed"}}, rows=rows)).cells
+    assert cells["more"].simulated > 2.0
+    assert (cells["more"].standing, cells["less"].standing) == ("reached", "missed")
+
+
+def test_a_table_that_lies_over_another_has_its_scenario_and_parameters():
+    own, under = load_tables()["beyond_ma"], load_tables()["flexmarl_ma"]
+    assert own.scenario["workload"] == under.scenario["workload"]
+    assert {name: one.value for name, one in own.parameters.items()} == {
+        n: o.value for n, o in under.parameters.items()
+    }
+    assert not own.fitted()
+    for row in own.rows.values():
+        made = scenario_of(own, row)
+        assert made.spec.resources.rollout_devices + made.spec.resources.training_devices == 24
+        assert (made.spec.batch.tasks_per_step, made.spec.batch.episodes_per_task) == (64, 16)
+        assert made.spec.mechanisms.redundancy.type == "none"
+        assert (made.steps, made.warm_up) == (4, 2)
+
+
+def test_what_was_found_gains_on_one_step_too():
+    own = load_tables()["beyond_ma"]
+    short = own.model_copy(update={"scenario": own.scenario | {"steps": 1, "warm_up": 1}, "seeds": 1})
+    found = {name: played(short, own.rows[name], {})[0] for name in ("flexmarl", "best_on_policy")}
+    assert found["flexmarl"]["step_s"] > 1.5 * found["best_on_policy"]["step_s"]
+    assert found["best_on_policy"]["length_ratio"] >= 0.98
+
+
 @pytest.mark.parametrize("name", load_tables())
 def test_fitted_values_lie_where_the_fit_looks(name: str):
     for own in load_tables()[name].parameters.values():

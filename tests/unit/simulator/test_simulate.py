@@ -92,6 +92,13 @@ def test_options_of_rollout_are_played(mechanisms: dict[str, Any]):
     assert simulate(told(spec={"mechanisms": mechanisms}, failure=0.2)).tokens > 0
 
 
+@pytest.mark.parametrize("members", [2, 3])
+def test_a_group_that_has_enough_members_begins_with_no_further_ones(members: int):
+    mechanisms = {"redundancy": {"type": "extra_members", "extra": 2}, "parallel": {"episodes": 3, "members": members}}
+    report = simulate(told(spec={"mechanisms": mechanisms}, each={"prompt": 8, "reply": {"median": 100, "sigma": 1.0}}))
+    assert report.rows == 4 * 8 * 4 * 2
+
+
 def test_a_second_environment_saves_a_step_from_one_that_hangs():
     slow = {"environment": {"mean": 0.5, "slow_share": 0.05, "slow": 300.0}}
     alone = simulate(told(**slow))

@@ -55,7 +55,8 @@ class Command(BaseCommand):
             raise CommandError("Not within tolerance: " + "; ".join(missed))
 
     def _table(self, name: str, table: Table, options: dict[str, Any]) -> tuple[Outcome, dict[str, float]]:
-        self.stdout.write(f"\n{table.title} ({table.source}); {table.figure}, within {table.tolerance:.0%}")
+        judged = "at least what is sought" if table.sought else f"within {table.tolerance:.0%}"
+        self.stdout.write(f"\n{table.title} ({table.source}); {table.figure}, {judged}")
         values: dict[str, float] = {}
         try:
             if options["fit"]:
@@ -79,11 +80,12 @@ class Command(BaseCommand):
 
     def _rows(self, table: Table, outcome: Outcome) -> None:
         width = max(len(_title(table, name)) for name in outcome.cells)
+        stated = "sought" if table.sought else "published"
         for name, cell in outcome.cells.items():
             row = table.rows[name.partition(".")[0]]
             over = f" over {table.rows[row.over].title}" if row.over and name in table.rows else ""
             self.stdout.write(
-                f"{_title(table, name):<{width}} published {cell.published:>9.4g}  simulated {cell.simulated:>9.4g}  "
+                f"{_title(table, name):<{width}} {stated} {cell.published:>9.4g}  simulated {cell.simulated:>9.4g}  "
                 f"{cell.error:>+7.1%}  {cell.standing}{over}"
             )
             if row.why and name in table.rows:

@@ -99,7 +99,7 @@ def _cell(table: Table, row: Row, published: float, simulated: float, fitted: bo
     standing: Standing = "explained" if row.why else "missed"
     if fitted:
         standing = "fitted"
-    elif abs(simulated / published - 1.0) <= table.tolerance:
+    elif simulated >= published if table.sought else abs(simulated / published - 1.0) <= table.tolerance:
         standing = "reached"
     return Cell(published, simulated, standing)
 

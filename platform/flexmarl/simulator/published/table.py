@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 
 from flexmarl.contracts.base import Strict
 from flexmarl.contracts.ids import Name
+from flexmarl.contracts.resolve import layered
 
 _LESS_IS_BETTER = frozenset({"step_s", "step_median_s", "rollout_s"})
 
@@ -72,9 +73,13 @@ class Table(Strict):
     row differs, where rows that contradict each other are all to stay within the tolerance."""
     seeds: int = Field(default=1, ge=1)
     """Simulations per row, of which the mean counts."""
+    sought: bool = False
+    """Nobody published its figures: they are gains that are sought, and more is as good."""
     scenario: dict[str, Any]
     over_presets: dict[str, Any] = {}
     """What all rows set otherwise than their presets; laid over each of them."""
+    lies_over: str = ""
+    """A table whose scenario lies under this one's, and whose parameters it takes over."""
     constants_of: str = ""
     """A table whose parameters this one takes over where it states none of the same name."""
     parameters: dict[Name, Parameter] = {}
@@ -108,22 +113,36 @@ def load_tables() -> dict[str, Table]:
     folder = resources.files("flexmarl.simulator.published").joinpath("tables")
     files = sorted((f for f in folder.iterdir() if f.name.endswith(".yaml")), key=lambda f: f.name)
     read = {f.name.removesuffix(".yaml"): Table.model_validate(yaml.safe_load(f.read_text("utf-8"))) for f in files}
-    return {name: _with_constants(table, read) for name, table in read.items()}
+    own = {name: _with_constants(table, read) for name, table in read.items()}
+    return {name: _over_another(table, own) for name, table in own.items()}
 
 
 def _with_constants(table: Table, read: dict[str, Table]) -> Table:
     if not table.constants_of:
         return table
-    taken = {
+    taken = _taken_over(read[table.constants_of], table.constants_of)
+    return table.model_copy(update={"parameters": taken | table.parameters})
+
+
+def _over_another(table: Table, read: dict[str, Table]) -> Table:
+    if not table.lies_over:
+        return table
+    under = read[table.lies_over]
+    taken = _taken_over(under, table.lies_over)
+    scenario, over = layered(under.scenario, table.scenario), layered(under.over_presets, table.over_presets)
+    return table.model_copy(update={"scenario": scenario, "over_presets": over, "parameters": taken | table.parameters})
+
+
+def _taken_over(other: Table, called: str) -> dict[str, Parameter]:
+    """Return another table's parameters, none of which is fitted here."""
+    return {
         name: own.model_copy(
             update={
                 "source": "published" if own.source == "published" else "assumed",
-                "note": f"{own.note} ({own.source} for the table {table.constants_of})",
+                "note": f"{own.note} ({own.source} for the table {called})",
                 "between": None,
                 "fitted_on": (),
             }
         )
-        for name, own in read[table.constants_of].parameters.items()
-        if name not in table.parameters
+        for name, own in other.parameters.items()
     }
-    return table.model_copy(update={"parameters": taken | table.parameters})
