@@ -167,7 +167,7 @@ class Run:
         client = EngineClient(self._registry, ROUTERS.get("least_loaded")())
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as session:
             lanes = [asyncio.create_task(self._lane(session, lease)) for lease in fleet.routes]
-            reporter = Reporter("bench", client.counters.demand, client.depths, self._report)
+            reporter = Reporter("bench", client.counters.demand, client.at_engines, self._report)
             await self._place(session)
             left = iter(self.turns)
             await asyncio.gather(*(self._user(client, left) for _ in range(fleet.setting.users)))

@@ -7,10 +7,10 @@ import pytest
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.experiments import predictions, profiles
 from flexmarl.controlplane.experiments.forecaster import Forecaster, PredictionFailed
-from flexmarl.controlplane.experiments.measuring import RunPace, environment_key, model_key
 from flexmarl.controlplane.experiments.models import Plan
 from flexmarl.controlplane.inventory.models import Pool
 from flexmarl.controlplane.runs.models import Run
+from flexmarl.simulator.fitting import RunPace, environment_key, model_key
 from flexmarl.simulator.predicting import predict
 from flexmarl.store import intervals
 from flexmarl.store.nodes import DeviceFacts, NodeFacts, register_node
@@ -195,7 +195,7 @@ def test_a_short_run_measures_a_team(api, person, client_of) -> None:
     made = post(api, "runs/measure", spec={**SMALL, "resources": {"pace": {"step_s": 9.0}}})
     assert made.status_code == 201, made.content
     run = made.json()
-    assert (run["tags"], run["name"], run["spec"]["budget"]["train_steps"]) == (["profile"], "Profile of code words", 4)
+    assert (run["tags"], run["name"], run["spec"]["budget"]["train_steps"]) == (["profile"], "Profile of code words", 9)
     assert run["spec"]["resources"]["pace"]["step_s"] == 0.0
     assert run["pending_verb"] == "start"
     viewer = client_of(person("viewer"))

@@ -39,7 +39,10 @@ def never(_: int, __: int) -> tuple[int, str]:
 
 
 class BreakingEngine:
-    def __init__(self, name: str, version: int = 0, breaks: Breaks = never) -> None:
+    def __init__(self, name: str, version: int = 0, breaks: Breaks = never, lease: int = 1, to: int = 0) -> None:
+        self.lease = lease
+        self.to = to
+        """Lease of the engine where it says that replies go on that it hands back."""
         self.name = name
         self.version = version
         self.breaks = breaks
@@ -71,7 +74,7 @@ class BreakingEngine:
     def route(self) -> EngineRoute:
         holds = {"solver": PolicyPin(version=self.version, digest=f"{self.version}" * 64)}
         token = sign(SECRET, RUN, Plane.ROLLOUT, time.time())
-        return EngineRoute(1, self._endpoint, token, self.name, holds)
+        return EngineRoute(self.lease, self._endpoint, token, self.name, holds)
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
         check(SECRET, request.headers["Authorization"].removeprefix("Bearer "), RUN, time.time())
@@ -120,6 +123,6 @@ class BreakingEngine:
         positions, seed = range(*part), asked.seeds[index]
         ids, logprobs = [token(seed, p) for p in positions], [logprob(seed, p) for p in positions]
         segments = [self.version, len(ids)] if ids else []
-        choice = Choice(index, ids, logprobs, finish, segments, part[0])
+        choice = Choice(index, ids, logprobs, finish, segments, part[0], self.to if finish == "abort" else 0)
         reply = CompletionResponse(asked.model, [choice], Load(1, 0), self.name)
         await response.write(b"data: " + msgspec.json.encode(reply) + b"\n\n")

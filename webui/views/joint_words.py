@@ -37,6 +37,7 @@ DECISIONS = {
     "unload_policy": "Serve no more",
     "engine_assigned": "Give a free place",
     "engine_moved": "Move an engine",
+    "engine_emptied": "Empty an engine",
     "write_checkpoint": "Write a checkpoint",
     "cohort_settled": "Cohort settled",
     "group_refused": "Refuse a group",

@@ -97,7 +97,7 @@ def prepare(conn: psycopg.Connection, taken: Taken) -> Prepared:
             return Prepared(taken, LoadRequest(order.policy, order.version, order.digest, keeps, taken.no, spoken))
         case UnloadPolicy() as order:
             engines.leaves(conn, taken, order.lease_id, order.policy)
-            return Prepared(taken, UnloadRequest(order.policy, order.hand_over, taken.no))
+            return Prepared(taken, UnloadRequest(order.policy, order.hand_over, taken.no, order.to))
         case SleepEngine() | WakeEngine() | VacateTrainer() as order:
             return Prepared(taken, turns.request_of(conn, taken, order))
         case WriteCheckpoint() as order:

@@ -1,4 +1,5 @@
-"""What a rollout worker asks engines for, told to the run's core where engines cannot hold every policy.
+"""What a rollout worker asks engines for, told to the run's core where engines cannot hold every policy, or
+where what they have left of a version is gathered.
 
 Invariants: turns are counted, never told one by one. A report goes out at most every `REPORT_S`, when it differs from
 the last one or when turns still wait and the last is about to count no more; while one has not been handled no other is
@@ -9,6 +10,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
 
 import psycopg
 import structlog
@@ -20,6 +22,17 @@ log = structlog.get_logger(__name__)
 REPORT_S = 1.0
 REPORT_AGAIN = 5
 """Looks after which an unchanged report goes out again, while it says that turns are asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtEngines:
+    """What engines have, by lease."""
+
+    turns: dict[int, int] = field(default_factory=dict)
+    queued: dict[int, int] = field(default_factory=dict)
+    """Those of them that wait there."""
+    tokens: dict[int, int] = field(default_factory=dict)
+    """Of prompts and replies of this process's turns."""
 
 
 class Demand:
@@ -59,12 +72,15 @@ class Reporter:
         self,
         worker: str,
         demand: Demand,
-        depths: Callable[[], dict[int, int]],
+        at_engines: Callable[[], AtEngines],
         put: Callable[[int, DemandReported], Awaitable[bool]],
+        closely: bool = False,
     ) -> None:
-        self._worker, self._demand, self._depths, self._put = worker, demand, depths, put
+        """`closely`: what engines have is news as well."""
+        self._worker, self._demand, self._at_engines, self._put = worker, demand, at_engines, put
+        self._closely = closely
         self._number = 0
-        self._last: dict[str, TurnsAsked] = {}
+        self._last: tuple[dict[str, TurnsAsked], AtEngines | None] = {}, None
         self._unchanged = 0
         self._task = asyncio.create_task(self._run(), name=f"demand-{worker}")
 
@@ -84,12 +100,15 @@ class Reporter:
 
     async def report(self) -> bool:
         """Tell what is asked for now, if that is due; returns whether it was told."""
-        policies = self._demand.now()
+        policies, there = self._demand.now(), self._at_engines()
+        news = policies, there if self._closely and policies else None
         self._unchanged += 1
-        if policies == self._last and not (policies and self._unchanged >= REPORT_AGAIN):
+        if news == self._last and not (policies and self._unchanged >= REPORT_AGAIN):
             return False
-        event = DemandReported(worker=self._worker, policies=policies, engines=self._depths())
+        event = DemandReported(
+            worker=self._worker, policies=policies, engines=there.turns, queued=there.queued, cache=there.tokens
+        )
         if not await self._put(self._number + 1, event):
             return False
-        self._number, self._last, self._unchanged = self._number + 1, policies, 0
+        self._number, self._last, self._unchanged = self._number + 1, news, 0
         return True

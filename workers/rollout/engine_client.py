@@ -21,6 +21,7 @@ from flexmarl.algorithms.routing import ReplyLengths, Router
 from flexmarl.contracts.plane_tokens import TTL_S
 from flexmarl.store.engines import EngineRoute
 from workers.rollout.counters import ClientCounters
+from workers.rollout.demand import AtEngines
 from workers.rollout.engines.wire import PROGRESS_S, AbortRequest, CompletionResponse, NotHeld
 from workers.rollout.exchange import Exchange, spread
 from workers.rollout.fleet import Fleet, leave_alone
@@ -80,7 +81,8 @@ class EngineClient:
         Raises TurnTimeoutError when no engine did before `deadline` (monotonic seconds), and TurnRefusedError when
         none ever could.
         """
-        first = Waiting(request, asyncio.get_running_loop().create_future(), time.monotonic(), SoFar())
+        future: asyncio.Future[TurnReply] = asyncio.get_running_loop().create_future()
+        first = Waiting(request, future, time.monotonic(), SoFar(), to=request.engine)
         with self.counters.demand.asking(request.policy), self.counters.open.following(first) as followed:
             return await self._answered(followed, deadline)
 
@@ -129,9 +131,9 @@ class EngineClient:
                 await self._fleet.refresh()
         return time.monotonic() - began
 
-    def depths(self) -> dict[int, int]:
-        """Return each engine's turns, as its last reply and what was sent since say."""
-        return self._fleet.depths()
+    def at_engines(self) -> AtEngines:
+        """Return what each engine has, as its last reply and what was sent since say."""
+        return self._fleet.at_engines(self.counters.open.tokens())
 
     async def close(self) -> None:
         """Drop the connections; turns still waiting fail with the loop that waits for them."""

@@ -43,6 +43,8 @@ class Seat:
     """Somebody else's model that plays this seat; then policy and pin only name it in the record."""
     follow: str = ""
     """How a running reply is taken over by newer weights; empty: the pinned ones make it to its end."""
+    engine: int = 0
+    """Lease of the engine that is to answer its turns; 0: any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +242,7 @@ def request_of(order: EpisodeOrder, ask: Ask, seat: Seat, turn: int, since: floa
         role=ask.role,
         prefixes=(f"{order.draw}.{order.member}.{ask.role}", f"{order.draw}.{ask.role}"),
         where=Where(order.draw, order.member, order.attempt, turn, since),
+        engine=seat.engine,
     )
 
 

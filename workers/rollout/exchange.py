@@ -11,7 +11,8 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from flexmarl.algorithms.routing import ReplyLengths, Router, RouteRequest
+from flexmarl.algorithms.routing import Choice, ReplyLengths, Router, RouteRequest
+from flexmarl.algorithms.routing.base import Reason
 from workers.rollout.counters import ClientCounters
 from workers.rollout.engines.wire import CompletionRequest, CompletionResponse, NotHeld
 from workers.rollout.fleet import Engine, digest_of
@@ -32,12 +33,17 @@ def spread(
     if len(engines) == 1:
         return [(engines[0], turns)]
     loads = {e.route.incarnation: e.load(turns[0].request, lengths.usual) for e in engines}
+    named = {engine.route.lease_id: engine.route.incarnation for engine in engines}
     batches: dict[str, list[Waiting]] = {}
     for one in sorted(turns, key=lambda one: -one.expected):
         prompt = len(one.request.prompt) + len(one.so_far.token_ids)
         view = RouteRequest(prompt, one.expected, lengths.usual, one.request.prefixes)
         shown = tuple(load for load in loads.values() if load.engine != one.before) if one.before else ()
-        choice = router(view, shown or tuple(loads.values()))
+        first = loads.get(named.get(one.to, ""))
+        if first is not None and first.engine != one.before:
+            choice = Choice(first.engine, Reason.NAMED, tuple(loads.values()))
+        else:
+            choice = router(view, shown or tuple(loads.values()))
         load = loads[choice.engine]
         loads[choice.engine] = replace(load, in_flight=load.in_flight + 1, tokens=load.tokens + one.expected)
         batches.setdefault(choice.engine, []).append(one)
@@ -109,6 +115,7 @@ class Exchange:
             one.settle(choice, reply.incarnation, now)
             if choice.finish_reason:
                 self._answered(1, one.expected)
+        self.engine.queued = reply.load.waiting
         self.engine.queue_depth = max(0, reply.load.running + reply.load.waiting - self.engine.in_flight)
 
     def refuse(self, said: NotHeld) -> None:

@@ -7,12 +7,13 @@ weights that are there. What was sent and not answered is counted here once, by 
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from flexmarl.algorithms.routing import EngineLoad
 from flexmarl.contracts.wire import PolicyPin
 from flexmarl.store.engines import EngineRoute
+from workers.rollout.demand import AtEngines
 from workers.rollout.turns import TurnRequest
 
 
@@ -21,6 +22,8 @@ class Engine:
     route: EngineRoute
     queue_depth: int = 0
     """As the engine returned it with its last reply, less what this process has sent."""
+    queued: int = 0
+    """Turns that waited there, as it returned with its last reply."""
     in_flight: int = 0
     """Turns this process has sent and not got back."""
     tokens: float = 0.0
@@ -66,9 +69,19 @@ class Fleet:
         now = time.monotonic()
         return [engine for engine in held if engine.alone_until <= now] or held
 
-    def depths(self) -> dict[int, int]:
-        """Return each engine's turns, by lease, as its last reply and what was sent since say."""
-        return {engine.route.lease_id: engine.queue_depth + engine.in_flight for engine in self._engines.values()}
+    def at_engines(self, tokens: Mapping[str, int]) -> AtEngines:
+        """Return what each engine has, by lease, as its last reply and what was sent since say.
+
+        `tokens` of this process's turns are counted by incarnation.
+        """
+        known = {engine.route.lease_id: engine for engine in self._engines.values()}
+        return AtEngines(
+            turns={lease: engine.queue_depth + engine.in_flight for lease, engine in known.items()},
+            queued={lease: engine.queued for lease, engine in known.items() if engine.queued},
+            tokens={
+                lease: tokens[name] for lease, engine in known.items() if (name := engine.route.incarnation) in tokens
+            },
+        )
 
     def others(self, engine: Engine, request: TurnRequest) -> bool:
         """Whether another engine than this one would answer now."""

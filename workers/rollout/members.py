@@ -58,6 +58,7 @@ def begin(taken: Taken, order: PlayGroups, context: RunContext) -> Playing:
             max_tokens=agent.sampling.max_tokens,
             temperature=0.0 if order.greedy else agent.sampling.temperature,
             follow=order.follows.get(policy, ""),
+            engine=order.engine,
         )
     together = Together() if spec.mechanisms.parallel.turns == "together" else None
     return Playing(taken, order, context, seats, together)

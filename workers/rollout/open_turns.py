@@ -43,6 +43,15 @@ class OpenTurns:
         finally:
             del self._turns[number]
 
+    def tokens(self) -> dict[str, int]:
+        """Return the tokens of prompts and replies that engines have of them, by engine."""
+        found: dict[str, int] = {}
+        for one in (followed.latest for followed in self._turns.values()):
+            if one.engine and not one.future.done():
+                made = len(one.request.prompt) + len(one.so_far.token_ids)
+                found[one.engine] = found.get(one.engine, 0) + made
+        return found
+
     def longest(self, most: int = LONGEST) -> list[OpenTurn]:
         """Return those that have waited longest."""
         ahead = time.time() - time.monotonic()

@@ -199,7 +199,7 @@ class Player:
             episodes=slots(spec.mechanisms.parallel.episodes),
             rewards=self._rewards(run_id, spec),
             load=self._load_reporter(run_id, worker, client),
-            reporter=self._reporter(run_id, worker, client) if spec.resources.has_places(len(spec.policies)) else None,
+            reporter=self._reporter(run_id, spec, worker, client) if spec.reports_demand else None,
         )
 
     def _load_reporter(self, run_id: int, worker: str, client: EngineClient) -> LoadReporter:
@@ -213,11 +213,12 @@ class Player:
             return None
         return Rewards(run_id, spec.reward, spec.environment.type, self._store, self._push)
 
-    def _reporter(self, run_id: int, worker: str, client: EngineClient) -> Reporter:
+    def _reporter(self, run_id: int, spec: ExperimentSpec, worker: str, client: EngineClient) -> Reporter:
         async def put(number: int, event: DemandReported) -> bool:
             return await self._store(lambda conn: demand.report(conn, run_id, number, event))
 
-        return Reporter(worker, client.counters.demand, client.depths, put)
+        closely = spec.mechanisms.mover.type == "repack"
+        return Reporter(worker, client.counters.demand, client.at_engines, put, closely)
 
     async def _store(self, call: Callable[[psycopg.Connection], T]) -> T:
         """Run one store function on a pooled connection, off the event loop."""

@@ -52,6 +52,8 @@ class TurnRequest:
     prefixes: tuple[str, ...] = ()
     """Whose turns begin alike, the most alike first: a router may keep them together."""
     where: Where = NOWHERE
+    engine: int = 0
+    """Lease of the engine that is to answer, as long as it holds the weights; 0: any."""
 
     @property
     def alike(self) -> str:
@@ -158,16 +160,22 @@ class Waiting:
     """To which it went."""
     before: str = ""
     """Engine of the try before, which gave it back: any other comes first."""
+    to: int = 0
+    """Lease of the engine that comes first of all; 0: none does."""
+    sent_on: bool = False
+    """Its engine gave it back to go on there: by a decision, not since anything broke."""
 
     def settle(self, choice: Choice, incarnation: str, now: float) -> None:
         """Take in what an engine said; a finished reply ends the try, an aborted one gives it back."""
         if self.future.done():
             return
+        to = choice.to
         try:
             if choice.at or self.so_far.token_ids or not choice.finish_reason:
                 self.so_far.take(choice)
                 choice = self.so_far.choice(choice.finish_reason)
             if choice.finish_reason in HANDED_BACK:
+                self.to, self.sent_on = to or self.to, to != 0
                 if choice.finish_reason == "abort" and len(choice.token_ids) == self.had:
                     self.taken = False  # it only stood in a queue whose policy left: nothing of it moves
                 self.so_far = SoFar(choice.token_ids, choice.logprobs, choice.segments)
@@ -200,5 +208,7 @@ class Waiting:
         """Return the next try: with what this one made, where a reply may be carried on."""
         carried = self.so_far.copy() if resumes and self.request.follow != "restart_turn" else SoFar()
         future: asyncio.Future[TurnReply] = asyncio.get_running_loop().create_future()
-        moves = self.moves + self.taken
-        return Waiting(self.request, future, self.asked_at, carried, moves, len(carried.token_ids), before=self.engine)
+        moves = self.moves + (self.taken and not self.sent_on)
+        return Waiting(
+            self.request, future, self.asked_at, carried, moves, len(carried.token_ids), before=self.engine, to=self.to
+        )

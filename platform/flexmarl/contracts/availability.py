@@ -80,7 +80,7 @@ SLOTS: dict[str, Slot] = {
         ("least_loaded", "prefix_affinity", "length_aware", "skew_aware", "hardware_class", "version_aware"), ()
     ),
     "/mechanisms/parallel/turns": Slot(("own", "together"), ()),
-    "/mechanisms/mover/type": Slot(("static", "demand"), ()),
+    "/mechanisms/mover/type": Slot(("static", "demand", "repack"), ()),
     "/mechanisms/publication/content": Slot(("auto", "full", "delta"), ()),
     "/mechanisms/publication/type": Slot(("cohort", "wavefront", "delayed"), ()),
     "/mechanisms/trainer_protocol": Slot(("micro_batch", "batch", "mini_batch", "per_group"), ()),

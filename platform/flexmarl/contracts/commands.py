@@ -96,6 +96,8 @@ class PlayGroups(Record):
     """Each episode settles as soon as it ends, instead of the group as a whole."""
     cohort: int = -1
     """Train step the groups are played for; evaluation: step after which they are played."""
+    engine: int = 0
+    """Lease of the engine that answers their turns, as long as it holds the weights; 0: any that does."""
 
 
 class BindPolicy(Record):
@@ -202,6 +204,8 @@ class UnloadPolicy(Record):
     policy: Name
     hand_over: bool = False
     """Another engine holds the policy: what runs is handed back too, with the tokens it has, and goes on there."""
+    to: int = 0
+    """With `hand_over`: lease of the engine where it is to go on, as long as that holds the weights; 0: any."""
 
 
 class SleepEngine(Record):

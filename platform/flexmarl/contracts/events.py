@@ -289,7 +289,7 @@ class TrainerVacated(Record):
 
 class DemandReported(Record):
     """What one rollout worker asks engines for now. At most once a second, and only where engines cannot hold all
-    policies; the last report of a worker counts, and only for a while."""
+    policies or are repacked; the last report of a worker counts, and only for a while."""
 
     kind: Literal["demand_reported"] = "demand_reported"
     worker: str
@@ -297,6 +297,10 @@ class DemandReported(Record):
     """Policies of which it asks for nothing are left out."""
     engines: dict[int, int] = {}
     """Lease -> turns that the engine had, by its last reply and what was sent since."""
+    queued: dict[int, int] = {}
+    """Lease -> those of them that waited there, by its last reply."""
+    cache: dict[int, int] = {}
+    """Lease -> tokens of prompts and replies of the turns that this worker has there."""
 
 
 class CheckpointWritten(Record):

@@ -48,6 +48,7 @@ _BRANCHES = ((_none("/sampling/branch_controller", "none"),),)
 _CLIPPED = ((_one(_LOSS, *sorted(CLIPPED)),),)
 _GAE, _NOT_GAE = _one(_ADVANTAGE, "gae"), _none(_ADVANTAGE, "gae")
 _OWN_TURNS = _none(_SHAPING, *_OF_TURNS)
+_REPACKS = ((_one("/mechanisms/mover/type", "repack"),),)
 _CORRECTION = "/algorithm/correction"
 _WEIGHTING = tuple(sorted(WEIGHTING))
 _GANG = (
@@ -100,6 +101,9 @@ READ: Mapping[str, Ways] = {
     "/mechanisms/redundancy/extra_members": ((_one("/mechanisms/redundancy/type", "extra_groups"),),),
     "/mechanisms/redundancy/surplus": ((_one("/mechanisms/redundancy/type", "extra_groups"),),),
     "/mechanisms/mover/delta": ((_one("/mechanisms/mover/type", "demand"),),),
+    "/mechanisms/mover/below": _REPACKS,
+    "/mechanisms/mover/every_s": _REPACKS,
+    "/mechanisms/mover/cache_tokens": _REPACKS,
     "/mechanisms/durability/every": ((_one("/mechanisms/durability/type", "every_k"),),),
     "/mechanisms/allocation/homes": ((_one("/mechanisms/allocation/type", "static", "colocated"),),),
     "/mechanisms/allocation/own_devices": ((_one("/mechanisms/allocation/type", "colocated"),),),

@@ -12,6 +12,7 @@ from flexmarl.contracts.lag_rules import broken_lag_rules
 from flexmarl.contracts.learning_rules import learning_rules
 from flexmarl.contracts.problems import Problem, nearest
 from flexmarl.contracts.reward_rules import reward_rules
+from flexmarl.contracts.serving_rules import serving_rules
 from flexmarl.contracts.spec.environment import ForeignGame, HotCold, ReferenceGame
 from flexmarl.contracts.spec.experiment import ExperimentSpec
 from flexmarl.contracts.training_rules import training_rules
@@ -30,6 +31,7 @@ def broken_rules(spec: ExperimentSpec) -> list[Problem]:
         allocation_rules,
         external_rules,
         broken_engine_rules,
+        serving_rules,
         adapter_rules,
     )
     own = (_roles, _policies, _batch, learning_rules, branching_rules, *facts, reward_rules, _budget)

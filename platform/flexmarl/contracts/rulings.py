@@ -24,6 +24,8 @@ class RulingKind(StrEnum):
     """A free place on an engine goes to a policy."""
     ENGINE_MOVED = "engine_moved"
     """A place on an engine goes from one policy to another; `cause` says why, the reason the load it was seen in."""
+    ENGINE_EMPTIED = "engine_emptied"
+    """What an engine has left of a version goes on at another one; `cause` says what it is free for."""
     DEVICES_BOUND = "devices_bound"
     """A policy gets trainer devices; `cause` says why these, and why now."""
     DEVICES_TAKEN = "devices_taken"

@@ -1,7 +1,8 @@
 """When the next cohort starts under a lag policy with a bound, and what its start does to older groups.
 
-A cohort is pinned to the committed vector, which every engine must hold already; older groups play on under theirs,
-or follow, as each policy says. How many cohorts are open at once is nobody's setting: it follows from the bounds.
+A cohort is pinned to the committed vector, which every engine must hold already, but for engines that serve one version
+at a time: their groups wait until one is free. Older groups play on under theirs, or follow, as each
+policy says. How many cohorts are open at once is nobody's setting: it follows from the bounds.
 """
 
 from flexmarl.orchestrator.context import Context
@@ -21,7 +22,7 @@ def may_start(ctx: Context) -> Verdict:
     lags = {name: ctx.plan.spec.lag_policy_of(name) for name in ctx.plan.trainable}
     playing = sum(len(cohort.open) for cohort in state.cohorts)
     verdict = admit(lags, {name: steps_before(ctx, name) for name in lags}, playing)
-    if verdict.allowed and not served(ctx):
+    if verdict.allowed and not ctx.plan.one_version and not served(ctx):
         return Verdict(False, "the engines do not hold the committed weights yet")
     return verdict
 

@@ -34,6 +34,7 @@ from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.credit import missing
 from flexmarl.orchestrator.evaluation import evaluation_due
 from flexmarl.orchestrator.lifecycle import advance, time_limit
+from flexmarl.orchestrator.one_version import drive_one_version
 from flexmarl.orchestrator.redundancy import enough
 from flexmarl.orchestrator.serving import drive_engines, overlaps, served
 from flexmarl.orchestrator.state import Cohort
@@ -74,19 +75,24 @@ class Attention:
 
     def seen_to(self, ctx: Context, event: Event) -> bool:
         """Do what the fact leads to, if that is certain to be all. False: look at everything."""
-        # Where engines have places to give away, any fact may be the one that a place waits for.
+        # Where engines have places to give away, any fact may be the one that a place waits for; where they serve one
+        # version, the one that makes an engine free.
         known = isinstance(event, _OF_KNOWN_ENGINES) and not ctx.plan.colocated
-        self._remembers = known and ctx.plan.places is None
+        self._remembers = known and ctx.plan.places is None and not ctx.plan.one_version
         if not self._remembers:
             self._told.forget()
         rule = _RULES.get(type(event))
-        if rule is None or ctx.plan.places is not None or ctx.plan.allocates or not self._calm(ctx):
+        if rule is None or ctx.plan.places is not None or ctx.plan.one_version or ctx.plan.allocates:
+            return False
+        if not self._calm(ctx):
             return False
         return rule(self, ctx, event)
 
     def drive_engines(self, ctx: Context, event: Event) -> None:
         """Tell each engine what to hold: all of it, or what is new since they were told last."""
-        if self._remembers:
+        if ctx.plan.one_version:
+            drive_one_version(ctx)
+        elif self._remembers:
             self._told.all(ctx, getattr(event, "lease_id", 0))
         else:
             drive_engines(ctx)

@@ -177,6 +177,8 @@ def _all_cut(state: RunState) -> bool:
 def _homes(ctx: Context, name: str) -> tuple[int, ...]:
     """Return the devices that the specification chooses for a policy, none while one of them is not there."""
     chosen = ctx.plan.spec.mechanisms.allocation.homes.get(name, ())
+    if not chosen:
+        return ()
     held = sorted(ctx.state.at_work(DeviceUse.TRAINER), key=lambda lease: lease.lease_id)
     shared, own = ([x.lease_id for x in held if (x.beside > 0) is beside] for beside in (True, False))
     before = ctx.plan.spec.resources.training_devices - ctx.plan.own_trainers

@@ -31,6 +31,10 @@ class Report:
     """Policy -> those of them that an engine was asked."""
     depths: dict[int, int] = field(default_factory=dict)
     """Lease -> turns at the engine."""
+    queued: dict[int, int] = field(default_factory=dict)
+    """Lease -> those of them that wait there."""
+    cache: dict[int, int] = field(default_factory=dict)
+    """Lease -> tokens of this worker's turns at the engine."""
 
 
 @dataclass(slots=True)
@@ -67,13 +71,13 @@ class Demand:
         self.reports.pop(event.worker, None)
         sent = {name: asked.in_flight for name, asked in event.policies.items() if asked.in_flight}
         self.reports[event.worker] = Report(
-            now, {n: asked for n, asked in turns.items() if asked}, sent, dict(event.engines)
-        )
+            now, {n: asked for n, asked in turns.items() if asked}, sent, dict(event.engines), dict(event.queued),
+            dict(event.cache),
+        )  # fmt: skip
 
     def refresh(self, policies: tuple[str, ...], now: float) -> dict[str, int]:
         """Forget reports that are too old, smooth the queues; returns each policy's turns without a reply."""
-        for worker in [worker for worker, report in self.reports.items() if now - report.at > STALE_S]:
-            del self.reports[worker]
+        self.forget_old(now)
         turns = {name: sum(report.turns.get(name, 0) for report in self.reports.values()) for name in policies}
         for queues, constant in ((self.queues, SMOOTH_S), (self.before, TREND_S)):
             stays = exp(-max(now - self.at, 0.0) / constant)
@@ -83,6 +87,11 @@ class Demand:
             mark(self.idle, name, not asked, now)
         self.at = now
         return turns
+
+    def forget_old(self, now: float) -> None:
+        """Forget reports that are too old."""
+        for worker in [worker for worker, report in self.reports.items() if now - report.at > STALE_S]:
+            del self.reports[worker]
 
     def growth(self, policy: str) -> float:
         """Return the turns per second by which a queue grows; below zero where it shrinks."""
@@ -96,6 +105,19 @@ class Demand:
         """Return the turns at an engine, as those say who ask it."""
         return max((report.depths.get(lease_id, 0) for report in self.reports.values()), default=0)
 
+    def queued(self, lease_id: int) -> int:
+        """Return the turns that wait at an engine, as those say who ask it."""
+        return max((report.queued.get(lease_id, 0) for report in self.reports.values()), default=0)
+
+    def cached(self, lease_id: int) -> int:
+        """Return the tokens that an engine's turns have there."""
+        return sum(report.cache.get(lease_id, 0) for report in self.reports.values())
+
+    def told_at(self, now: float) -> float | None:
+        """Return when the oldest report came that counts, None without any."""
+        self.forget_old(now)
+        return min((report.at for report in self.reports.values()), default=None)
+
     def loaded(self, policy: str, seconds: float) -> None:
         """Note how long a load of a policy took."""
         if seconds > 0.0:
@@ -104,7 +126,8 @@ class Demand:
 
     def switch_cost(self, policy: str) -> float:
         """Return the seconds that a load of a policy is expected to take; one never loaded: as long as any."""
-        return self.load_s.get(policy, max(self.load_s.values(), default=0.0))
+        own = self.load_s.get(policy)
+        return max(self.load_s.values(), default=0.0) if own is None else own
 
 
 def mark(since: dict[str, float], name: str, holds: bool, now: float) -> None:

@@ -35,8 +35,10 @@ def check_invariants(plan: Plan, state: RunState) -> None:
 def check_turn(plan: Plan, state: RunState) -> None:
     """Raise AssertionError naming the rule that the run as a whole breaks."""
     _check_counts(plan, state)
-    _check_commands(state)
+    _check_commands(plan, state)
     _check_life(state)
+    if plan.one_version:
+        _check_given(state)
     _check_places(plan, state)
     _check_homes(plan, state)
     _check_shared(plan, state)
@@ -87,14 +89,24 @@ def _adds_up(what: str, counters: Counters, under_way: int) -> None:
     assert counters.proposed == settled + under_way, f"{what} episodes do not add up: {counters}, {under_way} playing"
 
 
-def _check_commands(state: RunState) -> None:
+def _check_given(state: RunState) -> None:
+    """Check engines that serve one version: none keeps a second one, and a draw is one engine's."""
+    given = Counter(draw for lease in state.leases.values() for draw in lease.plays)
+    twice = [draw for draw, engines in given.items() if engines > 1]
+    assert not twice, f"draws {twice} are played by two engines"
+    for lease in state.leases.values():
+        assert not lease.kept, f"{lease.device_id} keeps {lease.kept} beside {lease.holds}"
+
+
+def _check_commands(plan: Plan, state: RunState) -> None:
     assert state.outstanding.agrees(), "two keys share a command"
     newest = next(reversed(state.outstanding.values()), None)
     assert newest is None or 0 < newest.no < state.next_command, "a command number from the future"
     for parts in (*state.cohorts, state.evaluation):
         if parts is None:
             continue
-        for key, waiting in Counter(parts.open.values()).items():
+        given = parts.older if plan.one_version and isinstance(parts, Cohort) else parts.open
+        for key, waiting in Counter(key for draw, key in parts.open.items() if draw in given).items():
             command = state.outstanding.get(key)
             if state.rest.frozen:
                 assert command is None, f"{key} is played while the run is frozen"

@@ -15,6 +15,7 @@ Invariants:
 - A policy that gains again soon after it gave keeps what it has twice as long from then on (`held_s`).
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -96,9 +97,11 @@ class _Board:
         self.seen = seen
         self.serves = {engine: list(own) for engine, own in seen.serves.items()}
         self.movable = set(seen.movable)
+        self.counts = Counter(name for own in self.serves.values() for name in own)
+        """Policy -> engines that serve it."""
 
     def count(self, name: str) -> int:
-        return sum(name in own for own in self.serves.values())
+        return self.counts[name]
 
     def engine_of(self, out: str, into: str) -> int | None:
         """Return the engine with least to do that could serve one policy instead of another."""
@@ -108,6 +111,8 @@ class _Board:
     def give(self, engine: int, out: str, into: str) -> None:
         own = self.serves[engine]
         own[own.index(out)] = into
+        self.counts[out] -= 1
+        self.counts[into] += 1
         self.movable.discard(engine)
 
 

@@ -13,7 +13,7 @@ from flexmarl.orchestrator.assignment import engines_of, fill
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.demand import mark, mark_waiting
 from flexmarl.orchestrator.mover import Asked, Move, Snapshot, for_balance, for_waiting, held_s, too_long
-from flexmarl.orchestrator.serving import lacks, required_versions
+from flexmarl.orchestrator.serving import dismiss, lacks, required_versions
 from flexmarl.orchestrator.state import LeaseState
 
 
@@ -46,9 +46,10 @@ def drive_placing(ctx: Context) -> None:
     mark_waiting(demand, turns, _counts(engines), ctx.now)
     _mark_stuck(ctx, engines, turns)
     if engines:
-        for move in for_waiting(_snapshot(ctx, engines, turns)):
-            _carry_out(ctx, engines[move.engine], move)
-        mark_waiting(demand, turns, _counts(engines), ctx.now)
+        if demand.waiting:
+            for move in for_waiting(_snapshot(ctx, engines, turns)):
+                _carry_out(ctx, engines[move.engine], move)
+            mark_waiting(demand, turns, _counts(engines), ctx.now)
         if ctx.plan.spec.mechanisms.mover.type == "demand":
             _balance(ctx, engines, turns)
     _unload(ctx)
@@ -129,9 +130,13 @@ def _snapshot(ctx: Context, engines: dict[int, LeaseState], turns: dict[str, int
 def _balance(ctx: Context, engines: dict[int, LeaseState], turns: dict[str, int]) -> None:
     """Let places follow the queues."""
     mover, demand = ctx.plan.spec.mechanisms.mover, ctx.state.demand
-    apart = too_long(_snapshot(ctx, engines, turns), mover.delta)
-    demand.apart = {name: demand.apart.get(name, ctx.now) for name in ctx.plan.policies if name in apart}
-    seen = _snapshot(ctx, engines, turns)
+    seen, before = _snapshot(ctx, engines, turns), demand.apart
+    apart = too_long(seen, mover.delta)
+    demand.apart = {name: before.get(name, ctx.now) for name in ctx.plan.policies if name in apart}
+    if not apart:
+        return
+    if demand.apart != before:
+        seen = _snapshot(ctx, engines, turns)
     for move in for_balance(seen, mover.delta, mover.hold_s):
         _carry_out(ctx, engines[move.engine], move)
         demand.hold_s[move.into] = held_s(seen.policies[move.into], ctx.now, mover.hold_s)
@@ -148,13 +153,9 @@ def _carry_out(ctx: Context, lease: LeaseState, move: Move) -> None:
 
 
 def _dismiss(ctx: Context, lease: LeaseState, name: str) -> None:
-    """Count on an engine for a policy no more. It may hold what nobody has heard of: it is always asked to forget."""
+    """Take a policy's place on an engine."""
     lease.serves.remove(name)
-    lease.holds.pop(name, None)
-    lease.kept.pop(name, None)
-    lease.leaving.append(name)
-    ctx.withdraw(f"load:{lease.lease_id}:{name}")
-    ctx.state.failures.pop(f"load:{lease.lease_id}:{name}", None)
+    dismiss(ctx, lease, name)
 
 
 def _held_elsewhere(ctx: Context, lease: LeaseState, name: str) -> bool:

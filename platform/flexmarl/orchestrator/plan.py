@@ -59,6 +59,10 @@ class Plan:
     ordered: bool
     places: int | None
     """Policies that an engine holds at once, None: all of them."""
+    one_version: bool
+    """An engine plays the groups it was given to the end before it takes newer weights."""
+    part_of_engine: int
+    """Groups that such an engine is given at once: its part of a step's."""
     allocates: bool
     """There is a choice of trainer devices, or too few places on them: what is bound where is decided as it goes."""
     colocated: bool
@@ -124,6 +128,8 @@ def make_plan(spec: ExperimentSpec, opening: frozenset[str] | None = None) -> Pl
         discards=frozenset(n for n in spec.trainable_policies() if spec.lag_policy_of(n).in_flight == "discard"),
         ordered=spec.mechanisms.ordered,
         places=_places(spec),
+        one_version=spec.resources.engine_versions == 1,
+        part_of_engine=-(-batch.tasks_per_step // spec.resources.rollout_devices),
         allocates=_allocates(spec),
         colocated=spec.mechanisms.allocation.type == "colocated",
         own_trainers=spec.own_trainers,

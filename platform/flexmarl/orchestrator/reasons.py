@@ -77,7 +77,8 @@ def _play(state: RunState, command: PlayGroups) -> str:
     if command.origin is Origin.EVAL:
         return f"evaluation after step {command.cohort}: {groups} under {_vector(command)}"
     verb = "is" if len(command.groups) == 1 else "are"
-    return f"{groups} of step {command.cohort + 1} {verb} open, pinned to {_vector(command)}"
+    where = f", given to {_where(state.leases[command.engine])}" if command.engine in state.leases else ""
+    return f"{groups} of step {command.cohort + 1} {verb} open, pinned to {_vector(command)}{where}"
 
 
 def _vector(command: PlayGroups) -> str:
@@ -143,8 +144,12 @@ def _load(state: RunState, command: LoadWeights) -> str:
 
 def _unload(state: RunState, command: UnloadPolicy) -> str:
     lease = state.leases.get(command.lease_id)
-    if lease is None or not lease.serves:
+    if lease is not None and command.to:
+        return f"what {lease.device_id} plays goes on at {_where(state.leases.get(command.to))}: it takes others"
+    if lease is None:
         return f"lease {command.lease_id} serves {command.policy} no more"
+    if not lease.serves:
+        return f"{lease.device_id} serves this version of {command.policy} no more"
     return f"{lease.device_id} serves {', '.join(lease.serves)} and {command.policy} no more"
 
 

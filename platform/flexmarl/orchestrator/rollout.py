@@ -29,13 +29,32 @@ def drive_rollout(ctx: Context, parts: Cohort | Evaluation) -> None:
     by_key: dict[str, list[int]] = {}
     for draw, key in parts.open.items():
         by_key.setdefault(key, []).append(draw)
+    if ctx.plan.one_version and isinstance(parts, Cohort):
+        _drive_given(ctx, parts, by_key)
+        return
     pins = wire_pins(parts.pins)
     for key, draws in by_key.items():
         if ctx.wanted(key):
             ctx.issue(key, _command(ctx, parts, draws, pins), left=len(draws))
 
 
-def _command(ctx: Context, parts: Cohort | Evaluation, draws: list[int], pins: dict[str, PolicyPin]) -> PlayGroups:
+def _drive_given(ctx: Context, cohort: Cohort, by_key: dict[str, list[int]]) -> None:
+    """Issue the commands of draws that an engine was given: the others wait for one that is free."""
+    for key, draws in by_key.items():
+        if draws[0] in cohort.older and ctx.wanted(key):
+            engine = next((lease.lease_id for lease in ctx.state.leases.values() if draws[0] in lease.plays), 0)
+            give(ctx, cohort, key, draws, cohort.older[draws[0]], engine)
+
+
+def give(ctx: Context, cohort: Cohort, key: str, draws: list[int], pins: dict[str, Pin], engine: int) -> None:
+    """Let an engine play draws of one command under the vector that it holds."""
+    cohort.older |= dict.fromkeys(draws, pins)
+    ctx.issue(key, _command(ctx, cohort, draws, wire_pins(pins), engine), left=len(draws))
+
+
+def _command(
+    ctx: Context, parts: Cohort | Evaluation, draws: list[int], pins: dict[str, PolicyPin], engine: int = 0
+) -> PlayGroups:
     training = isinstance(parts, Cohort)
     return PlayGroups(
         pool=rollout_pool(ctx),
@@ -48,6 +67,7 @@ def _command(ctx: Context, parts: Cohort | Evaluation, draws: list[int], pins: d
         follows=ctx.plan.follows if training else {},
         by_episode=training and ctx.plan.by_episode,
         cohort=parts.no if isinstance(parts, Cohort) else parts.step,
+        engine=engine,
     )
 
 

@@ -131,8 +131,9 @@ def on_weights_served(ctx: Context, event: WeightsServed) -> None:
     lease = ctx.state.leases.get(event.lease_id)
     if lease is None or lease.incarnation != event.incarnation or (lease.turned and event.command_no < lease.turned):
         return
-    if ctx.plan.places is not None:
-        if event.policy not in lease.serves or event.command_no < lease.unloads.get(event.policy, 0):
+    if ctx.plan.places is not None or ctx.plan.one_version:
+        no_place = ctx.plan.places is not None and event.policy not in lease.serves
+        if no_place or event.command_no < lease.unloads.get(event.policy, 0):
             return  # what it held then it has been told to forget
         ctx.state.demand.loaded(event.policy, event.seconds)
     former, kept = lease.holds.get(event.policy), lease.kept.get(event.policy)
@@ -147,18 +148,38 @@ def on_weights_served(ctx: Context, event: WeightsServed) -> None:
         ctx.answered(key)
 
 
+def dismiss(ctx: Context, lease: LeaseState, name: str) -> None:
+    """Count on an engine for a policy no more. It may hold what nobody has heard of: it is always asked to forget."""
+    lease.holds.pop(name, None)
+    lease.kept.pop(name, None)
+    lease.leaving.append(name)
+    ctx.withdraw(f"load:{lease.lease_id}:{name}")
+    ctx.state.failures.pop(f"load:{lease.lease_id}:{name}", None)
+
+
 def holds(lease: LeaseState, policy: str, version: int | None) -> bool:
     """Tell whether an engine takes requests for a version."""
     return version is not None and version in (lease.holds.get(policy), lease.kept.get(policy))
 
 
 def served(ctx: Context) -> bool:
-    """Tell whether every engine at work answers and wholly holds the committed vector."""
-    return all_hold(ctx, {name: policy.version for name, policy in ctx.state.policies.items()})
+    """Tell whether every engine at work answers and wholly holds the committed vector.
+
+    Of engines that serve one version at a time, one is enough: the others come to it when they are free.
+    """
+    vector = {name: policy.version for name, policy in ctx.state.policies.items()}
+    if ctx.plan.one_version:
+        engines = ctx.state.at_work(DeviceUse.ENGINE)
+        return any(lease.incarnation and lease.holds == vector and not lease.leaving for lease in engines)
+    return all_hold(ctx, vector)
 
 
 def loaded(ctx: Context) -> bool:
     """Tell whether every engine at work answers and wholly holds what its next requests will name."""
+    if ctx.plan.one_version:
+        engines, names = ctx.state.at_work(DeviceUse.ENGINE), ctx.state.policies.keys()
+        held = all(lease.incarnation and lease.holds.keys() == names for lease in engines)
+        return held and len(engines) >= ctx.plan.spec.resources.rollout_devices
     wanted = {name: required(ctx, name, policy) for name, policy in ctx.state.policies.items()}
     deepest = max((len(pins) for pins in wanted.values()), default=0)
     rounds = ({name: pins[i].version for name, pins in wanted.items() if i < len(pins)} for i in range(deepest))

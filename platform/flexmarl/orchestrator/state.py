@@ -65,6 +65,12 @@ class LeaseState:
     """Trainer: the engine's lease whose device it shares; 0: it has its device for itself."""
     asleep: bool = False
     """Engine: it gave its memory up and takes nothing until it is woken. Trainer beside one: it keeps nothing."""
+    plays: list[int] = field(default_factory=list)
+    """Engine that serves one version at a time: draws that it was given and that have not settled."""
+    given_at: float = 0.0
+    """When it was given the last of them."""
+    goes_on_at: int = 0
+    """Lease of the engine that goes on with what this one had when it was emptied; 0: it was not."""
     turned: int = 0
     """Engine: last command by which it fell asleep or woke; what loads before that led to counts no more."""
 
@@ -241,7 +247,8 @@ class Cohort:
     late: int = 0
     """Kept groups of which nothing was young enough to be cut."""
     older: dict[int, dict[str, Pin]] = field(default_factory=dict)
-    """Draw that came from an earlier cohort -> the vector it plays under."""
+    """Draw that came from an earlier cohort -> the vector it plays under. Where engines serve one version at a time:
+    every draw that an engine was given -> the vector that this one held."""
     handed_on: int = 0
     """Surplus groups that play on for a later step."""
     cancelled: int = 0
@@ -337,6 +344,10 @@ class RunState:
     """Who is to have the devices that engines and trainers share. Trainers first: they make version 0."""
     turned_at: float = 0.0
     """Since when."""
+    packed_at: float = 0.0
+    """When engines were looked at last to be emptied."""
+    packed_step: int = 0
+    """Train steps there were then."""
     look_at: float | None = None
     """When policies that have nothing to do may have to make room for others."""
     stepping: dict[str, int] = field(default_factory=dict)

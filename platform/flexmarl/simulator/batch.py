@@ -6,6 +6,7 @@ what so many steps take has a closed form.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import inf, sqrt
 
@@ -36,10 +37,37 @@ def steps_of(stretch: Stretch, seconds: float) -> float:
     return flat + (sqrt(begins * begins + 2.0 * grows * (seconds - flat * least)) - begins) / grows
 
 
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """A model of engines as they stand behind one device, in plain numbers: every event reads some of them."""
+
+    token: float
+    batch: float
+    cell: float
+    compute: float
+    prefill: float
+    mixed: float
+    replicas: int
+    slots: int
+    """Of all replicas together, as `kv_tokens`."""
+    kv_tokens: float
+    grown: bool
+    """Replies get cache as they grow, instead of all of it at their beginning."""
+
+    @classmethod
+    def of(cls, model: EngineModel) -> "Rates":
+        """Return those that a scenario states."""
+        many = model.replicas
+        return cls(
+            model.token, model.batch, model.cell, model.compute, model.prefill, model.mixed, many,
+            model.slots * many, model.kv_tokens * many, model.cache == "grown",
+        )  # fmt: skip
+
+
 class Batch:
     """Whoever changes it brings it up to now first."""
 
-    def __init__(self, model: EngineModel) -> None:
+    def __init__(self, rates: Rates) -> None:
         self.tokens = 0.0
         """Made so far, all replies together."""
         self.room = inf
@@ -50,10 +78,10 @@ class Batch:
         """The earliest moment at which the clock was asked to call."""
         self.pace = 1.0
         """How many times as long a step takes as the model says."""
-        self._model = model
+        self._rates = rates
         self._replies: list[tuple[float, int, Turn]] = []
         self._steps = 0.0
-        self._stretch: Stretch = (model.token, 0.0, 0.0)
+        self._stretch: Stretch = (rates.token, 0.0, 0.0)
         self._at = 0.0
         self._entered = 0
         self._pens = 0.0
@@ -97,11 +125,11 @@ class Batch:
     def enter(self, turn: Turn) -> None:
         """Begin, or go on, with a reply."""
         self._entered += 1
-        scale = turn.scale
-        turn.began = began = self._steps - turn.made * scale
+        scale, made = turn.scale, turn.made
+        turn.began = began = self._steps - made * scale
         heappush(self._replies, (began + turn.reply * scale, self._entered, turn))
         self._pens += 1.0 / scale
-        self._older += turn.prompt + turn.made
+        self._older += turn.prompt + made
         self.changed()
 
     def leave(self, gone: Sequence[Turn]) -> None:
@@ -141,20 +169,28 @@ class Batch:
 
     def changed(self) -> None:
         """Look anew how long steps take, and when something ends."""
-        count, model, pace = len(self._replies), self._model, self.pace
-        share = count / model.replicas if count > model.replicas else 1.0
-        first, grows, least = pace * model.token * (1.0 + (share - 1.0) / model.batch), 0.0, 0.0
-        if model.cell:
-            grows = pace * model.cell * self._pens / model.replicas
-            first += pace * model.cell * self.cells / model.replicas
-        if model.compute:
-            least = pace * model.compute * share
-            first = first if grows else max(first, least)
-        self._stretch = (first, grows, least)
+        count, rates = len(self._replies), self._rates
         if not count:
             self.end, self._pens = inf, 0.0
             return
+        share = count / rates.replicas if count > rates.replicas else 1.0
+        first, grows = self.pace * rates.token * (1.0 + (share - 1.0) / rates.batch), 0.0
+        if rates.cell or rates.compute:
+            self._stretch = first, grows, _ = self._read(first, share)
+        else:
+            self._stretch = (first, 0.0, 0.0)
         left = self._replies[0][0] - self._steps
         if count > 1 and self.room < inf:
             left = min(left, max(0.0, (self.room - self.cells) / self._pens))
         self.end = self._at + (seconds_of(self._stretch, left) if grows else left * first)
+
+    def _read(self, first: float, share: float) -> Stretch:
+        """Return what steps take that read the cache, or wait for the arithmetic of their requests."""
+        rates, pace, grows, least = self._rates, self.pace, 0.0, 0.0
+        if rates.cell:
+            grows = pace * rates.cell * self._pens / rates.replicas
+            first += pace * rates.cell * self.cells / rates.replicas
+        if rates.compute:
+            least = pace * rates.compute * share
+            first = first if grows else max(first, least)
+        return first, grows, least

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
 from flexmarl.contracts.status import TERMINAL, RunStatus
-from flexmarl.contracts.wire import Origin, PolicyPin
+from flexmarl.contracts.wire import Origin
 from flexmarl.orchestrator import Orchestrator
 from flexmarl.orchestrator.types import Decision, Metric, Ruling
 from flexmarl.simulator.clock import Clock
@@ -72,11 +72,13 @@ class Cluster:
         self.training = Training(self.clock, self.trace, self._machine, self._void, tell)
         self.hosting = Hosting(clock, self.trace, scenario, pool, self.playing, self.training, tell)
         self.training.takes, self.training.works = self.hosting.takes, self.hosting.works
+        if self._machine.contention != 1.0:
+            self.training.changes, self.playing.hands.pace = self.hosting.pace, self.hosting.beside_trainers
 
     def start(self) -> None:
         """Ask for the run to start."""
         self.driver.tell(e.RunVerb(verb=e.Verb.START))
-        if self.scenario.spec.resources.has_places(len(self.scenario.spec.policies)):
+        if self.scenario.spec.reports_demand:
             self.clock.after(REPORT_S, self._report)
 
     def standing(self) -> tuple[RunStatus, float]:
@@ -154,10 +156,9 @@ class Cluster:
         self.trace.end(number, self.clock.now)
         if no in self._void or self.hosting.life(command.lease_id) != life:
             return
-        pin = PolicyPin(version=command.version, digest=command.digest)
         engine = self.playing.engines.get(command.lease_id)
         assert engine is not None, "a child that lives is among the engines"
-        engine.serve(command.policy, pin, command.keeps)
+        engine.serve(command.policy, command.version, command.keeps)
         self.hosting.works(command.lease_id)
         self.driver.tell(
             e.WeightsServed(
@@ -180,6 +181,7 @@ class Cluster:
             engine.drop(turn)
         engine.held.forget(command.policy)
         for turn in turns:
+            turn.to = command.to
             self.playing.hand_back(turn)
         life = self.hosting.life(command.lease_id)
         self.driver.tell(
@@ -216,6 +218,12 @@ class Cluster:
     def _report(self) -> None:
         if self.driver.ended:
             return
-        depths = {lease: engine.running + engine.waiting for lease, engine in self.playing.engines.items()}
-        self.driver.tell(e.DemandReported(worker="virtual", policies=self.playing.demand(), engines=depths))
+        engines = self.playing.engines.items()
+        depths = {lease: engine.running + engine.waiting for lease, engine in engines}
+        queued = {lease: engine.waiting for lease, engine in engines if engine.waiting}
+        cache = {lease: engine.cached() for lease, engine in engines if engine.running}
+        told = e.DemandReported(
+            worker="virtual", policies=self.playing.demand(), engines=depths, queued=queued, cache=cache
+        )
+        self.driver.tell(told)
         self.clock.after(REPORT_S, self._report)

@@ -13,7 +13,6 @@ from math import floor, inf
 import numpy as np
 from numpy.typing import NDArray
 
-from flexmarl.contracts.wire import PolicyPin
 from flexmarl.simulator.fleet import Fleet
 from flexmarl.simulator.scenario import EngineModel
 from flexmarl.simulator.turns import Turn
@@ -43,9 +42,9 @@ class Pools:
     def __len__(self) -> int:
         return len(self._turns)
 
-    def use(self, policy: str, pin: PolicyPin) -> int:
+    def use(self, policy: str, version: int) -> int:
         """Return the pool of turns that some weights answer; an episode that may ask them keeps it."""
-        key = (policy, pin.version)
+        key = (policy, version)
         number = self._numbers.get(key)
         if number is None:
             if None not in self._turns:
@@ -54,7 +53,7 @@ class Pools:
                 self._taken = np.hstack([self._taken, np.zeros((2, 1))])
                 self.last = np.append(self.last, self._model.token)
             number = self._numbers[key] = self._turns.index(None)
-            self._turns[number] = Turn(policy, pin, "", 0.0, 0, _nobody)
+            self._turns[number] = Turn(policy, version, "", 0.0, 0, _nobody)
             self.last[number], self._seen = self._model.token * self._times(policy), -1
         self._users[number] += 1
         return number
@@ -64,7 +63,7 @@ class Pools:
         self._users[number] -= 1
         turn = self._turns[number]
         if not self._users[number] and turn is not None:
-            del self._numbers[turn.policy, turn.pin.version]
+            del self._numbers[turn.policy, turn.pinned]
             self._turns[number], self._taken[:, number], self._seen = None, 0.0, -1
 
     def policy(self, number: int) -> str:

@@ -8,12 +8,12 @@ its tokens; a turn that was cancelled or handed back leaves nothing behind.
 """
 
 from collections import deque
+from dataclasses import dataclass, field
 from math import inf
 
 from flexmarl.algorithms.routing import EngineLoad
 from flexmarl.contracts.hardware import Hardware
-from flexmarl.contracts.wire import PolicyPin
-from flexmarl.simulator.batch import Batch
+from flexmarl.simulator.batch import Batch, Rates
 from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.scenario import EngineModel
 from flexmarl.simulator.trace import Trace
@@ -40,6 +40,14 @@ class Busy:
             self._trace.end(self._open, now, tokens - self._tokens)
 
 
+@dataclass(slots=True)
+class Prompts:
+    """Those under way, by identity, and when the engine is through with the last one."""
+
+    turns: dict[int, Turn] = field(default_factory=dict)
+    until: float = 0.0
+
+
 class Engine:
     def __init__(
         self, clock: Clock, trace: Trace, model: EngineModel, lease_id: int, hardware: Hardware = Hardware.ANY
@@ -50,13 +58,14 @@ class Engine:
         self.held = Holdings()
         self.asked: dict[str, int] = {}
         """Policy -> its requests here; a fleet counts those of all its engines in one place."""
-        self._clock, self._model = clock, model
+        self.pace = 1.0
+        """How many times as long everything takes here."""
+        self._clock, self._rates = clock, Rates.of(model)
         self._queue: deque[Turn] = deque()
-        self._prompts: dict[int, Turn] = {}
-        self._batch = Batch(model)
+        self._prompts = Prompts()
+        self._batch = Batch(self._rates)
         self._busy = Busy(trace, lease_id, self.held)
         self._cells = 0.0
-        self._prompts_until = 0.0
 
     @property
     def name(self) -> str:
@@ -76,17 +85,16 @@ class Engine:
     @property
     def slots(self) -> int:
         """Return how many requests it answers at once."""
-        return self._model.slots * self._model.replicas
+        return self._rates.slots
 
     def cache_use(self) -> float | None:
         """Return the share of its cache that is taken or set apart, as it was when something last happened here.
 
         None where there is no end of it.
         """
-        room = self._model.kv_tokens * self._model.replicas
-        if room == inf:
+        if self._rates.kv_tokens == inf:
             return None
-        return (self._cells + (self._batch.cells if self._model.cache == "grown" else 0.0)) / room
+        return (self._cells + (self._batch.cells if self._rates.grown else 0.0)) / self._rates.kv_tokens
 
     def made(self) -> float:
         """Return the tokens it has made up to now."""
@@ -98,24 +106,22 @@ class Engine:
         self._batch.advance(self._clock.now)
         return self._batch.made(turn) if turn.phase == "reply" else turn.made
 
-    @property
-    def pace(self) -> float:
-        """Return how many times as long everything takes here."""
-        return self._batch.pace / self._mixed
+    def cached(self) -> int:
+        """Return the tokens of the prompts and replies that have a slot."""
+        self._batch.advance(self._clock.now)
+        prompts = sum(turn.prompt + turn.made for turn in self._prompts.turns.values())
+        return round(prompts + sum(turn.prompt + self._batch.made(turn) for turn in self._batch.turns()))
 
     def slow(self, pace: float) -> None:
         """Take so many times as long for everything from now on."""
+        self.pace = pace
         self._batch.advance(self._clock.now)
-        self._batch.slow(pace * self._mixed)
+        self._batch.slow(pace * self._rates.mixed if self._prompts.turns else pace)
         self._look()
-
-    @property
-    def _mixed(self) -> float:
-        return self._model.mixed if self._prompts else 1.0
 
     def requests(self) -> list[Turn]:
         """List all requests, those with a slot first."""
-        return [*self._batch.turns(), *self._prompts.values(), *self._queue]
+        return [*self._batch.turns(), *self._prompts.turns.values(), *self._queue]
 
     def asked_of(self, policy: str) -> list[Turn]:
         """List the requests of a policy, those with a slot first."""
@@ -123,12 +129,12 @@ class Engine:
 
     def ask(self, turn: Turn) -> None:
         """Take a request in. It must hold what the request asks for."""
-        pin = self.held.answering(turn)
-        assert pin is not None, f"{self.name} holds nothing for a turn of {turn.policy}"
-        made = int(turn.made) - sum(turn.segments[1::2]) if turn.version != pin.version else 0
-        if made > 0:  # it was begun elsewhere, with older weights
-            turn.segments += (turn.version, made)
-        turn.engine, turn.version = self, pin.version
+        version = self.held.answering(turn)
+        assert version is not None, f"{self.name} holds nothing for a turn of {turn.policy}"
+        if turn.made and turn.version != version:  # it was begun elsewhere, with older weights
+            made = int(turn.made) - sum(turn.segments[1::2])
+            turn.segments += (turn.version, made) if made > 0 else ()
+        turn.engine, turn.version = self, version
         self.asked[turn.policy] = self.asked.get(turn.policy, 0) + 1
         self.load.tokens += turn.expected
         if not self._queue and self._fits(turn):
@@ -151,8 +157,7 @@ class Engine:
             self.load.waiting -= 1
         else:
             if turn.phase == "prompt":
-                self._prompts_change(turn, begins=False)
-                self._prompts_hold(-turn.prompt - turn.made)
+                self._prompt_over(turn)
             else:
                 self._batch.advance(self._clock.now)
                 self._batch.leave([turn])
@@ -164,16 +169,16 @@ class Engine:
         self._admit()
         self._look()
 
-    def serve(self, policy: str, pin: PolicyPin, keeps: tuple[int, ...]) -> None:
+    def serve(self, policy: str, version: int, keeps: tuple[int, ...]) -> None:
         """Hold new weights, and let them make the rest of the replies that follow them."""
-        self.held.take(policy, pin, keeps)
+        self.held.take(policy, version, keeps)
         self._batch.advance(self._clock.now)
         anew = []
         for turn in self.asked_of(policy):
-            if turn.follow and turn.version < pin.version:
+            if turn.follow and turn.version < version:
                 if turn.phase == "reply" and self._hand_over(turn):
                     anew.append(turn)
-                turn.version = pin.version
+                turn.version = version
         if anew:
             self._anew(anew)
         self._look()
@@ -187,16 +192,15 @@ class Engine:
 
     def _fits(self, turn: Turn) -> bool:
         """Tell whether there is a slot, and room in the cache: whoever is alone gets all there is."""
-        running, model = self.load.running, self._model
-        many = model.replicas
-        if running >= model.slots * many:
+        running, rates = self.load.running, self._rates
+        if not running:
+            return True
+        if running >= rates.slots:
             return False
-        if model.cache == "grown":
+        if rates.grown:
             self._batch.advance(self._clock.now)
-            used, more = self._cells + self._batch.cells, turn.prompt + turn.made
-        else:
-            used, more = self._cells, turn.cells
-        return not running or used + more <= model.kv_tokens * many
+            return self._cells + self._batch.cells + (turn.prompt + turn.made) <= rates.kv_tokens
+        return self._cells + (turn.prompt + turn.reply) <= rates.kv_tokens
 
     def _admit(self) -> None:
         """Give slots and cache to whoever waits, in the order of the queue."""
@@ -206,57 +210,58 @@ class Engine:
             self._begin(queue.popleft())
 
     def _begin(self, turn: Turn) -> None:
-        if self._model.cache == "reserved":
-            self._cells += turn.cells
+        if not self._rates.grown:
+            self._cells += turn.prompt + turn.reply
         self.load.running += 1
         self._prompt(turn)
 
-    def _prompts_change(self, turn: Turn, begins: bool) -> None:
-        """Begin or end with a prompt; steps of replies take longer while there is one."""
-        pace = self.pace
-        if begins:
-            self._prompts[id(turn)] = turn
-        else:
-            del self._prompts[id(turn)]
-        if self._model.mixed != 1.0 and len(self._prompts) == begins:  # the first one, or the last
-            self.slow(pace)
+    def _prompt_over(self, turn: Turn) -> None:
+        """End with a prompt; steps of replies take less again when it was the last."""
+        prompts, rates = self._prompts.turns, self._rates
+        del prompts[id(turn)]
+        if rates.mixed != 1.0 and not prompts:
+            self.slow(self.pace)
+        if rates.grown:
+            self._hold(-turn.prompt - turn.made)
 
-    def _prompts_hold(self, cells: float) -> None:
+    def _hold(self, cells: float) -> None:
         """Set cache apart for prompts under way, or no more of it, where replies get it as they grow."""
-        if self._model.cache == "grown":
-            self._batch.advance(self._clock.now)
-            self._cells += cells
-            self._batch.room = self._model.kv_tokens * self._model.replicas - self._cells
-            self._batch.changed()
-            self._look()
+        self._batch.advance(self._clock.now)
+        self._cells += cells
+        self._batch.room = self._rates.kv_tokens - self._cells
+        self._batch.changed()
+        self._look()
 
     def _free(self, turn: Turn) -> None:
         """Give back what was set apart for a reply at its beginning."""
-        if self._model.cache == "reserved":
-            self._cells -= turn.cells
+        if not self._rates.grown:
+            self._cells -= turn.prompt + turn.reply
 
     def _prompt(self, turn: Turn) -> None:
         """Compute a prompt, and what exists of the reply, behind those that came before."""
+        rates, prompts, clock, fresh = self._rates, self._prompts, self._clock, turn.prompt
         turn.phase = "prompt"
-        self._prompts_change(turn, begins=True)
-        self._prompts_hold(turn.prompt + turn.made)
-        clock = self._clock
-        begins = self._prompts_until if self._prompts_until > clock.now else clock.now
-        computed = self.held.computed[turn.policy]
-        fresh = turn.prompt * (1.0 - turn.shared(computed))
-        computed.update(turn.prefixes)  # prompts behind this one find it
-        seconds = (fresh + turn.made) / self._model.prefill * turn.scale * self.pace
+        prompts.turns[id(turn)] = turn
+        if rates.mixed != 1.0 and len(prompts.turns) == 1:
+            self.slow(self.pace)  # steps of replies take longer while there is one
+        if rates.grown:
+            self._hold(turn.prompt + turn.made)
+        if turn.prefixes:
+            computed = self.held.computed[turn.policy]
+            fresh *= 1.0 - turn.shared(computed)
+            computed.update(turn.prefixes)  # prompts behind this one find it
+        begins = prompts.until if prompts.until > clock.now else clock.now
+        seconds = (fresh + turn.made) / rates.prefill * turn.scale * self.pace
         turn.ready = begins + seconds
-        self._prompts_until = begins + seconds / self._model.replicas
+        prompts.until = begins + seconds / rates.replicas
         clock.at(turn.ready, self._prompt_done, turn)
 
     def _prompt_done(self, turn: Turn) -> None:
         now = self._clock.now
         if turn.engine is not self or turn.phase != "prompt" or turn.ready != now:
             return  # it was dropped meanwhile
-        self._prompts_change(turn, begins=False)
         turn.phase = "reply"
-        self._prompts_hold(-turn.prompt - turn.made)
+        self._prompt_over(turn)
         self._batch.advance(now)
         self._batch.enter(turn)
         self._look()
@@ -264,7 +269,7 @@ class Engine:
     def _look(self) -> None:
         """See to it that the clock calls when the next reply ends. The batch is up to now."""
         batch, busy = self._batch, self._busy
-        if busy.generates != (len(batch) > 0):
+        if busy.generates != (batch.end < inf):  # nothing ends where nothing is made
             busy.turn(self._clock.now, batch.tokens)
         if batch.end < batch.called:
             batch.called = batch.end

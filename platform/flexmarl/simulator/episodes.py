@@ -68,7 +68,7 @@ class EpisodePlaying(Playing):
         now, command, sheet = self._clock.now, episode.group.command, episode.script
         assert isinstance(sheet, Sheet)
         self._go_on()
-        pools = [self._pools.use(name, command.pins[name]) for name in self._names]
+        pools = [self._pools.use(name, command.pins[name].version) for name in self._names]
         row = self._flow.begin(sheet, pools, now)
         self._rows[row], self._row_of[id(episode)] = episode, (row, pools)
 

@@ -1,113 +1,224 @@
-"""How fast a run's machines were: the models' constants, read off what the run recorded, the same for all alternatives.
+"""From the rows of a run to how fast everything of it was, and from that to the simulator's machines.
 
-What is fitted: seconds per token of a lone reply and how far a batch slows it; seconds per trained token and per
-micro-batch; optimizer step, swap, load of weights; what a turn takes beside its engine. What is not: the delays of the
-platform, which are declared here.
+Both whoever plans by runs that ended and whoever plays one run again read speeds here: the rows of a run become one
+`RunPace`, paces become a `Profile` (of many runs with ranges, of one run as it was), a profile becomes a `Machine`.
+
+A figure that a run cannot tell is left out: its trainers' speed where they kept a declared pace, the rollout workers'
+where episodes waited for a declared time. First tries warm up and are left out.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from statistics import fmean, median
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from flexmarl.simulator.recorded import RecordedEpisode, RecordedTurn
+from flexmarl.contracts.base import Strict
+from flexmarl.contracts.paces import Commanded, RunRows
+from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.spec.team import FactoryModel, Lora
+from flexmarl.simulator import estimates
+from flexmarl.simulator.profile import OF_THE_PLATFORM, Ends, Figure, Profile, complete
+from flexmarl.simulator.recorded import RecordedTurn
 from flexmarl.simulator.scenario import Delays, EngineModel, Machine, TrainerModel
+from flexmarl.simulator.teams import paced
 
-PLATFORM = Delays(report=0.02, decide=0.003, hop=0.01, pick_up=0.02, start=3.0)
-"""Delays of the platform's own processes on one machine: those that predictions are checked against real runs with."""
-_UNBOUND = 1e6
-
-
-class BusyTime(NamedTuple):
-    """A closed interval of a device."""
-
-    device: str
-    phase: str
-    """rollout, train, step, load, bind, suspend, ..."""
-    seconds: float
-    tokens: int
+VERSION = 2
+"""Of what is read off a run; what was read otherwise is read anew."""
+PROFILE_NAME = "Profile of "
+"""How the name of a run begins that is made to be measured."""
 
 
-class Fit(NamedTuple):
-    machine: Machine
-    own_wait_s: float
-    """What a turn takes beside its engine's work."""
-    concurrency: float
-    """Replies at once on an engine, while episodes play."""
-    decode_tokens_s: float
-    """Reply tokens a second of one engine that generates."""
+class RunPace(Strict):
+    """Figures by their names in `flexmarl.simulator.profile`, in seconds and tokens.
 
-
-def fitted(
-    episodes: Sequence[RecordedEpisode], turns: Sequence[RecordedTurn], busy: Iterable[BusyTime], alone_s: float
-) -> Fit:
-    """Read the constants off a record.
-
-    Turns and intervals are of the same stretch of the run; `alone_s` is a token of the quickest replies of the whole
-    run, which are taken for some that had their engine for themselves.
+    Gradients are told by size: runs that cut micro-batches differently tell together what a token takes.
     """
-    by_phase: dict[str, list[BusyTime]] = {}
-    for one in busy:
-        by_phase.setdefault(one.phase, []).append(one)
-    engine, own_wait_s, concurrency, rate = _engine(episodes, turns, by_phase.get("rollout", []), alone_s)
-    load = _mean(by_phase.get("load"), engine.load)
-    machine = Machine(engine=engine.model_copy(update={"load": load}), trainer=_trainer(by_phase), delays=PLATFORM)
-    return Fit(machine, own_wait_s, concurrency, rate)
+
+    version: int = 0
+    source: Literal["runs", "profile"]
+    engine: str
+    """What generated and trained on what: `torch on cpu`."""
+    trainer: str
+    environment: str
+    episodes: int
+    """Of a train step."""
+    models: dict[str, dict[str, float]] = {}
+    """Model -> figures."""
+    gradients: dict[str, list[estimates.Gradients]] = {}
+    """Model -> sizes."""
+    parameters: dict[str, int] = {}
+    """Model -> its parameters."""
+    platform: dict[str, float] = {}
+    roles: dict[str, dict[str, float]] = {}
+    lasts: tuple[float, float] | None = None
 
 
-def _engine(
-    episodes: Sequence[RecordedEpisode], turns: Sequence[RecordedTurn], busy: Sequence[BusyTime], alone_s: float
-) -> tuple[EngineModel, float, float, float]:
-    """Fit a step of b replies, `token * (1 + (b - 1) / batch)`, to a lone reply and to the rate at the mean b."""
-    seconds, made = sum(one.seconds for one in busy), sum(one.tokens for one in busy)
-    engines = max(1, len({one.device for one in busy}))
-    concurrency = max(1.0, sum(turn.latency_s for turn in turns) / _playing_s(episodes) / engines)
-    observed = made / seconds if seconds > 0.0 else 0.0
-    rate = observed or concurrency / fmean(turn.latency_s / max(1, turn.reply) for turn in turns)
-    token = max(1e-6, min(alone_s, concurrency / rate))  # a lone reply cannot take longer than one among others
-    step = concurrency / rate
-    batch = (concurrency - 1.0) / (step / token - 1.0) if step > token * (1.0 + 1e-6) else _UNBOUND
-    model = EngineModel(token=token, batch=max(1e-3, min(_UNBOUND, batch)), prefill=1e9, slots=65_536)
-    mean_reply = fmean(turn.reply for turn in turns)
-    own_wait_s = max(0.0, fmean(turn.latency_s for turn in turns) - mean_reply * step)
-    return model, own_wait_s, concurrency, rate
+def model_key(spec: ExperimentSpec, policy: str) -> str:
+    """Name what of a policy decides how fast it is."""
+    own = spec.policies[policy]
+    model = f"factory {own.model.size}" if isinstance(own.model, FactoryModel) else own.model.path
+    tuning = f"lora {own.tuning.rank} {len(own.tuning.targets)}" if isinstance(own.tuning, Lora) else "full"
+    ordered = ", ordered" if spec.mechanisms.ordered else ""
+    return f"{model}, {own.precision}, {tuning}, {own.activations}{ordered}"
 
 
-def _playing_s(episodes: Sequence[RecordedEpisode]) -> float:
-    """Return for how long any episode played."""
-    total, until = 0.0, float("-inf")
-    for one in sorted(episodes, key=lambda episode: episode.began):
-        total += max(0.0, one.ended - max(one.began, until))
-        until = max(until, one.ended)
-    return max(1e-6, total)
+def making_key(spec: ExperimentSpec, policy: str) -> str:
+    """Name what decides how long a policy takes to be made."""
+    own = spec.policies[policy].warmup
+    warm = "cold" if own is None else f"{own.steps} x {own.batch_size} in {own.max_seconds:g} s"
+    return f"{model_key(spec, policy)}, {warm}"
 
 
-def _trainer(by_phase: dict[str, list[BusyTime]]) -> TrainerModel:
-    own = TrainerModel()
-    token, micro_batch = _line([(one.tokens, one.seconds) for one in by_phase.get("train", [])], own)
-    swaps = [*by_phase.get("suspend", []), *by_phase.get("bind", [])]
-    return TrainerModel(
-        token=token,
-        micro_batch=micro_batch,
-        step=_mean(by_phase.get("step"), own.step),
-        swap=_mean(swaps, own.swap),
-        create=_mean(by_phase.get("bind"), own.create),
-        form=own.form,
+def environment_key(spec: ExperimentSpec) -> str:
+    """Name what decides how long episodes are; declared waits are not among it."""
+    return spec.environment.model_copy(update={"latency": None}).model_dump_json()
+
+
+def device_key(what: str) -> str:
+    """Name a kind of device: all shares of a CPU are alike, accelerators go by their name."""
+    return "cpu" if what.startswith("cpu") else what
+
+
+def pace_of(spec: ExperimentSpec, rows: RunRows, devices: dict[str, str]) -> RunPace:
+    """Say how fast everything of a run was."""
+    keys = {policy: model_key(spec, policy) for policy in spec.policies}
+    rows, contention = estimates.alone(rows)
+    on = {use: device_key(what) for use, what in devices.items()}
+    return RunPace(
+        version=VERSION,
+        source="profile" if spec.name.startswith(PROFILE_NAME) else "runs",
+        engine=f"{spec.resources.engine} on {on.get('engine', '')}",
+        trainer=f"torch on {on.get('trainer', on.get('engine', ''))}",
+        environment=environment_key(spec),
+        episodes=spec.batch.tasks_per_step * spec.batch.episodes_per_task,
+        models={
+            **{key: _model(spec, rows, [p for p in keys if keys[p] == key]) for key in dict.fromkeys(keys.values())},
+            **{making_key(spec, p): {"trainer.create": s} for p in keys for s in rows.lasted.get(("bind", p), ())[-1:]},
+        },
+        gradients={
+            key: estimates.sizes([row for row in _gradients(spec, rows) if keys.get(row.policy) == key])
+            for key in dict.fromkeys(keys.values())
+        },
+        parameters={keys[policy]: count for policy, count in rows.parameters.items() if policy in keys},
+        platform=_platform(spec, rows) | ({} if contention is None else {"platform.contention": contention}),
+        roles={role.role: {"role.prompt": role.prompt, "role.reply": role.reply} for role in rows.roles},
+        lasts=rows.turns if rows.turns[0] else None,
     )
 
 
-def _line(points: Sequence[tuple[int, float]], own: TrainerModel) -> tuple[float, float]:
-    """Return seconds per token and per micro-batch: a straight line through what gradients took."""
-    if not points:
-        return own.token, own.micro_batch
-    middle_x, middle_y = fmean(x for x, _ in points), fmean(y for _, y in points)
-    spread = sum((x - middle_x) ** 2 for x, _ in points)
-    slope = sum((x - middle_x) * (y - middle_y) for x, y in points) / spread if spread > 0.0 else 0.0
-    slope = min(max(0.0, slope), middle_y / middle_x if middle_x > 0 else 0.0)
-    if slope == 0.0 and middle_x > 0:  # micro-batches of one size say nothing of the slope: all of it is by tokens
-        return middle_y / middle_x, 0.0
-    return slope, max(0.0, middle_y - slope * middle_x)
+class Fit(NamedTuple):
+    """How fast one run was."""
+
+    machine: Machine
+    at_once: float
+    """Tokens of a decode step."""
+    tokens_s: float
+    """Reply tokens a second of an engine that generates."""
+    workers: bool
+    """The rollout workers' own time is told, so that an episode takes nothing beside it and its engines."""
+
+    def beside_engine_s(self, turns: Sequence[RecordedTurn]) -> float:
+        """Return what a turn took beside its engine's work, in the mean."""
+        engine = self.machine.engine
+        step = engine.token * (1.0 + (max(1.0, self.at_once) - 1.0) / engine.batch)
+        return max(0.0, fmean(turn.latency_s for turn in turns) - step * fmean(turn.reply for turn in turns))
 
 
-def _mean(rows: Sequence[BusyTime] | None, otherwise: float) -> float:
-    """Return the median seconds: what is done a few times may have met a busy machine once."""
-    return median(one.seconds for one in rows) if rows else otherwise
+def fit(spec: ExperimentSpec, rows: RunRows) -> Fit:
+    """Return how fast one run was by its own rows, without ranges; what they do not tell has a default."""
+    pace = pace_of(spec, rows, {})
+    made = [(row.steps, row.tokens, row.seconds) for row in rows.decoded]
+    steps, tokens, seconds = (sum(column) for column in zip((0, 0, 0.0), *made, strict=True))
+    return Fit(
+        machine=machine(spec, profile_of(spec, pace), Ends()),
+        at_once=tokens / steps if steps else 1.0,
+        tokens_s=tokens / seconds if seconds else 0.0,
+        workers="platform.turn" in pace.platform,
+    )
+
+
+def profile_of(spec: ExperimentSpec, pace: RunPace) -> Profile:
+    """Return what one run told of itself, without ranges; what it did not tell has a default."""
+    told: dict[str, float] = dict(pace.platform)
+    for policy in spec.policies:
+        own = pace.models.get(model_key(spec, policy), {}) | pace.models.get(making_key(spec, policy), {})
+        own |= estimates.line(pace.gradients.get(model_key(spec, policy), ()))
+        told |= {f"{name} {policy}": value for name, value in own.items()}
+    told |= {f"{name} {role}": value for role, own in pace.roles.items() for name, value in own.items()}
+    figures = {n: Figure(low=s, likely=s, high=s, source=pace.source, of="1 run") for n, s in told.items()}
+    return Profile(figures=complete(spec, figures), lasts=pace.lasts, parameters=pace.parameters)
+
+
+def machine(spec: ExperimentSpec, profile: Profile, ends: Ends) -> Machine:
+    """Return the machines of one end of a profile. A policy that is slower than the first one is scaled as a whole."""
+    first, *others = spec.policies
+
+    def of(name: str) -> float:
+        return profile.at(name, ends, first)
+
+    platform = {name.removeprefix("platform."): profile.at(name, ends) for name in OF_THE_PLATFORM}
+    row = max(1e-9, of("engine.row"))
+    made = Machine(
+        engine=EngineModel(
+            token=of("engine.token"),
+            batch=max(1.0, of("engine.token") / row),
+            prefill=1.0 / max(1e-9, of("engine.prompt")),
+            load=of("engine.load"),
+        ),
+        trainer=TrainerModel(
+            micro_batch=of("trainer.micro_batch"),
+            token=of("trainer.token"),
+            step=of("trainer.step"),
+            create=of("trainer.create"),
+            swap=of("trainer.swap"),
+        ),
+        delays=Delays.model_validate({n: value for n, value in platform.items() if n != "contention"}),
+        contention=max(1.0, platform["contention"]),
+        scale={other: times for other in others if (times := _times(profile, ends, other, first)) != 1.0},
+    )
+    pace = spec.resources.pace
+    return paced(spec, made) if pace.micro_batch_s or pace.row_s or pace.step_s else made
+
+
+def _times(profile: Profile, ends: Ends, policy: str, first: str) -> float:
+    names = ("engine.token", "trainer.token")
+    return fmean(profile.at(name, ends, policy) / max(1e-9, profile.at(name, ends, first)) for name in names)
+
+
+def _model(spec: ExperimentSpec, rows: RunRows, policies: Sequence[str]) -> dict[str, float]:
+    figures = estimates.decoding([row for row in rows.decoded if row.policy in policies])
+    for name, kinds in {"engine.load": ("load",), "trainer.swap": ("suspend", "resume")}.items():
+        lasted = [s for policy in policies for kind in kinds for s in rows.lasted.get((kind, policy), ())]
+        if lasted:
+            figures[name] = fmean(lasted)
+    steps = [
+        row.seconds / row.slow for row in rows.commanded if row.policy in policies and row.kind == "optimizer_step"
+    ]
+    if steps and not _paced(spec):
+        figures["trainer.step"] = fmean(steps)
+    return figures
+
+
+def _paced(spec: ExperimentSpec) -> bool:
+    pace = spec.resources.pace
+    return bool(pace.micro_batch_s or pace.row_s or pace.step_s)
+
+
+def _gradients(spec: ExperimentSpec, rows: RunRows) -> list[Commanded]:
+    return [] if _paced(spec) else [row for row in rows.commanded if row.kind == "accumulate" and row.tokens]
+
+
+def _platform(spec: ExperimentSpec, rows: RunRows) -> dict[str, float]:
+    found: dict[str, float] = {}
+    if rows.hops:
+        found["platform.hop"] = median(rows.hops)
+        found |= estimates.carrying(rows.commanded, found["platform.hop"])
+    if rows.picked_up:
+        found["platform.pick_up"] = median(rows.picked_up)
+    if rows.starts:
+        found["platform.start"] = fmean(rows.starts)
+    reports = [row.handled - row.done for row in rows.commanded if row.handled]
+    if len(rows.settled) > estimates.QUEUED:
+        found |= estimates.driver(rows.settled, median(reports) if reports else None)
+    if spec.environment.latency is None and (turn := estimates.turns(rows.played, rows.generated)) is not None:
+        found["platform.turn"] = turn
+    return found

@@ -61,13 +61,20 @@ class Fleet:
         return self._engines.items()
 
     def send(self, turn: Turn) -> bool:
-        """Let the router choose who answers a turn. Return False when nobody holds what it asks for."""
+        """Let the engine answer that is named for a turn, else the one that the router chooses.
+
+        Return False when nobody holds what it asks for.
+        """
         if self.asked_for is not None:
             self.asked_for(turn)
-        follows = turn.follow != ""
-        able = self._able.get((turn.policy, turn.pin.version, follows))
+        named = self._engines.get(turn.to)
+        if named is not None and named.held.answering(turn) is not None:
+            named.ask(turn)
+            return True
+        key = turn.policy, turn.pinned, turn.follow != ""
+        able = self._able.get(key)
         if able is None:
-            able = self._able[turn.policy, turn.pin.version, follows] = self._holding(turn)
+            able = self._able[key] = self._holding(turn)
         if len(able.loads) > 1:
             shown = able.loads
             if able.former:
@@ -98,5 +105,5 @@ class Fleet:
     def _holding(self, turn: Turn) -> Able:
         held = {one.name: one for one in self._engines.values() if one.held.answering(turn) is not None}
         newest = {name: one.held.newest[turn.policy] for name, one in held.items()}
-        former = frozenset(name for name, one in held.items() if one.held.answering(turn) is not newest[name])
+        former = frozenset(name for name, one in held.items() if one.held.answering(turn) != newest[name])
         return Able(held, [one.load for one in held.values()], former)

@@ -3,12 +3,13 @@
 from collections import deque
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from flexmarl.contracts import commands as c
 from flexmarl.contracts.wire import EpisodeOutcome
 from flexmarl.simulator import chance
 from flexmarl.simulator.draws import Script, Sheet
+from flexmarl.simulator.scenario import Scenario
 from flexmarl.simulator.together import Together
 from flexmarl.simulator.turns import Turn
 
@@ -27,7 +28,7 @@ class Episode:
     """It plays beside a first one."""
     script: Script | Sheet
     began: float
-    held: deque[Turn] = field(default_factory=deque)
+    held: list[Turn] = field(default_factory=list)
     """Turns of this stage behind those that may be asked at once."""
     asked: dict[str, Turn] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -45,10 +46,20 @@ class Episode:
         """Return what it is an attempt at."""
         return self.group.order.draw, self.member, self.attempt, self.twin
 
+    def answered(self) -> int:
+        """Count the tokens of its replies that are complete."""
+        return sum(row["tokens"] for row in self.rows)
+
     def made(self) -> float:
         """Count the reply tokens that it has; of a reply that an engine is at, those of its last look."""
-        told = sum(row["tokens"] for row in self.rows)
-        return self.tokens + told + sum(turn.made for turn in self.asked.values())
+        return self.tokens + self.answered() + sum(turn.made for turn in self.asked.values())
+
+    def prefixes(self, role: str) -> tuple[str, ...]:
+        """Return whose turns begin like those of a role here, by the names that real workers give them."""
+        if role not in self.group.shares:
+            return ()
+        draw = self.group.order.draw
+        return f"{draw}.{self.member}.{role}", f"{draw}.{role}"
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -65,15 +76,6 @@ class EpisodeTurn(Turn):
     def key(self) -> int:
         """Return what chances of its own are drawn by."""
         return chance.mixed(self.episode.script.key, self.number)
-
-    @property
-    def prefixes(self) -> tuple[str, ...]:
-        """Return whose turns begin with the same tokens, by the names that real workers give them."""
-        group = self.episode.group
-        if self.role not in group.shares:
-            return ()
-        draw = group.order.draw
-        return f"{draw}.{self.episode.member}.{self.role}", f"{draw}.{self.role}"
 
     def shared(self, computed: Container[str]) -> float:
         """Return the share of its prompt that was computed for others before."""
@@ -104,21 +106,48 @@ class Group:
     over: bool = False
 
 
+Begin = Callable[[Group, int], bool]
+
+
+class Team(NamedTuple):
+    """How the roles of a team are asked."""
+
+    policies: dict[str, str]
+    """Of each role."""
+    scales: dict[str, float]
+    """Policy -> how many times as long its turns take."""
+    widths: tuple[int, ...]
+    """Turns of each stage of a round."""
+    at_once: int | None
+    """Turns of a stage that may be asked beside each other; None: all."""
+    shares: dict[str, tuple[float, float]]
+    """What prompts of a role have in common, of roles that have anything."""
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> "Team":
+        """Return that of a scenario."""
+        spec, workload = scenario.spec, scenario.workload
+        policies = {role: spec.policy_of(role) for role in spec.agents}
+        widths = tuple(len(stage) for stage in workload.stages)
+        scales = {policy: scenario.machine.times(policy) for policy in policies.values()}
+        return cls(policies, scales, widths, spec.mechanisms.parallel.agents, workload.shares(policies))
+
+
 class Places:
     """Episodes of the run that play at once; whoever finds no place gets the next one in its turn."""
 
     def __init__(self, limit: int | None) -> None:
         self._free = limit
-        self._queue: deque[Callable[[], bool]] = deque()
+        self._queue: deque[tuple[Begin, Group, int]] = deque()
 
-    def enter(self, begin: Callable[[], bool]) -> None:
-        """Begin at once or as soon as there is a place. `begin` returns False when it needs none any more."""
+    def enter(self, begin: Begin, group: Group, member: int) -> None:
+        """Begin with a member at once or when there is a place. `begin` returns False when it needs none any more."""
         if self._free is None:
-            begin()
+            begin(group, member)
         elif self._free > 0:
-            self._free -= begin()
+            self._free -= begin(group, member)
         else:
-            self._queue.append(begin)
+            self._queue.append((begin, group, member))
 
     def leave(self) -> None:
         """Give a place to whoever waits longest and still wants one."""
@@ -126,4 +155,5 @@ class Places:
             return
         self._free += 1
         while self._queue and self._free > 0:
-            self._free -= self._queue.popleft()()
+            begin, group, member = self._queue.popleft()
+            self._free -= begin(group, member)

@@ -14,8 +14,8 @@ Then = Callable[[], None]
 
 
 class Worker:
-    def __init__(self, clock: Clock, turn: float) -> None:
-        self._clock, self._turn = clock, turn
+    def __init__(self, clock: Clock, turn: float, hands: "Hands") -> None:
+        self._clock, self._turn, self._hands = clock, turn, hands
         self._asked: list[tuple[int, Then]] = []
         self._busy = False
 
@@ -31,7 +31,7 @@ class Worker:
         own, self._asked = self._asked, []
         self._busy = bool(own)
         if own:
-            self._clock.after(self._turn * sum(turns for turns, _ in own), self._send, own)
+            self._clock.after(self._turn * self._hands.pace() * sum(turns for turns, _ in own), self._send, own)
 
     def _send(self, done: list[tuple[int, Then]]) -> None:
         for _, then in done:
@@ -43,7 +43,9 @@ class Hands:
     def __init__(self, clock: Clock, delays: Delays) -> None:
         self.busy = delays.turn > 0.0
         """Whether turns are any work at all."""
-        self._workers = [Worker(clock, delays.turn) for _ in range(delays.workers)]
+        self.pace: Callable[[], float] = lambda: 1.0
+        """How many times as long work takes that begins now."""
+        self._workers = [Worker(clock, delays.turn, self) for _ in range(delays.workers)]
 
     def take(self, key: int, turns: int, then: Then) -> None:
         """Do what so many turns of the episode of a key need, then go on."""

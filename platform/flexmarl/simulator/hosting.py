@@ -80,9 +80,13 @@ class Hosting:
 
     def takes(self, leases: tuple[int, ...], seconds: float) -> float:
         """Return how long work takes that begins now on these devices."""
+        if not self._machine.kinds and not self._faults.slow:
+            return seconds
         numbers = frozenset(self.children[lease].device.number for lease in leases if lease in self.children)
         if self._machine.kinds:
             seconds *= max((self._machine.kind(number).times for number in numbers), default=1.0)
+        if self._machine.contention != 1.0 and self._playing.plays:
+            seconds *= self._machine.contention
         return self._faults.takes(numbers, self._clock.now, seconds) if self._faults.slow else seconds
 
     def made(self) -> float:
@@ -133,7 +137,14 @@ class Hosting:
     def pace(self) -> None:
         """Let engines be as slow as their devices are now."""
         for lease_id, engine in self._playing.engines.items():
-            engine.slow(self._faults.pace(self.children[lease_id].device.number, self._clock.now))
+            engine.slow(self._pace_of(self.children[lease_id]))
+
+    def beside_trainers(self) -> float:
+        """Return how many times as long playing takes beside what trainers do now."""
+        return self._machine.contention if self._training.at_work else 1.0
+
+    def _pace_of(self, child: Child) -> float:
+        return self._faults.pace(child.device.number, self._clock.now) * self.beside_trainers()
 
     def _note(self, child: Child, cause: str) -> None:
         if not child.ends:
@@ -161,7 +172,7 @@ class Hosting:
             kind = self._machine.kind(child.device.number)
             engine = Engine(self._clock, self._trace, kind.engine, lease, kind.hardware)
             self._playing.engines.add(engine)
-            engine.slow(self._faults.pace(child.device.number, self._clock.now))
+            engine.slow(self._pace_of(child))
         self._tell(e.ChildReady(lease_id=lease, use=child.use, incarnation=life))
 
     def _stop(self, child: Child) -> None:

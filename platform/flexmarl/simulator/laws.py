@@ -180,6 +180,18 @@ def _last_makers(watch: Watch) -> dict[tuple[int, int, int, bool, str, int], set
     return found
 
 
+def engines_hold_one_version(watch: Watch) -> Iterator[str]:
+    """Engines that serve one version at a time have forgotten an older one before they hold a newer one."""
+    held: dict[tuple[int, str, str], int] = {}
+    for now, fact in watch.facts if watch.cluster.driver.core.plan.one_version else ():
+        if isinstance(fact, e.PolicyUnloaded):
+            held.pop((fact.lease_id, fact.incarnation, fact.policy), None)
+        elif isinstance(fact, e.WeightsServed):
+            older = held.setdefault((fact.lease_id, fact.incarnation, fact.policy), fact.version)
+            if older != fact.version:
+                yield f"engine {fact.lease_id} has {fact.policy} {older} and {fact.version} at {now:.3f} s"
+
+
 def rows_are_conserved(watch: Watch) -> Iterator[str]:
     """A row is cut once at most; it is trained, on its way, or recorded: of an evaluation, or with a cause."""
     state = watch.cluster.driver.core.state
@@ -377,6 +389,7 @@ LAWS: tuple[Callable[[Watch], Iterator[str]], ...] = (
     slots_are_those_of_turns,
     groups_settle_once,
     versions_are_allowed,
+    engines_hold_one_version,
     rows_are_conserved,
     rows_are_within_their_bound,
     micro_batches_are_trained_once,

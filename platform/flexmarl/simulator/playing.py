@@ -7,7 +7,7 @@ command is void; every member has one outcome.
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice
 from typing import Any
 
@@ -22,7 +22,7 @@ from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.draws import FAILS, Draws, Script, Sheet
 from flexmarl.simulator.fleet import Fleet
 from flexmarl.simulator.foresight import Foresight
-from flexmarl.simulator.groups import Episode, EpisodeTurn, Group, Places
+from flexmarl.simulator.groups import Episode, EpisodeTurn, Group, Places, Team
 from flexmarl.simulator.hands import Hands
 from flexmarl.simulator.recorded import RecordedDraws, scripts_of
 from flexmarl.simulator.scenario import Scenario, Workload
@@ -33,6 +33,13 @@ from flexmarl.simulator.turns import Turn
 Told = Callable[[e.Event], None]
 SampleId = tuple[int, int, int, str, int]
 """(draw, member, attempt, role, turn)"""
+
+
+@lru_cache(maxsize=4096)
+def _turns_asked(waiting: int, in_flight: int) -> e.TurnsAsked:
+    return e.TurnsAsked(waiting=waiting, in_flight=in_flight)
+
+
 _SAMPLES = TypeAdapter(tuple[SampleRef, ...])
 
 
@@ -50,11 +57,13 @@ class Playing:
         self._clock, self._scenario, self._told = clock, scenario, told
         roles = {role: number for number, role in enumerate(sorted(spec.agents))}
         self._draws: Draws[Any] | RecordedDraws = self._drawn(workload, roles, scenario.seed)
+        self._team = Team.of(scenario)
         self._groups: dict[int, list[Group]] = {}
         self._starved: dict[str, list[Turn]] = {}
         """Policy -> turns whose weights no engine holds."""
         self._scoring = Scoring(clock, workload)
-        self._hands = Hands(clock, scenario.machine.delays)
+        self.hands = Hands(clock, scenario.machine.delays)
+        self._settle_s = scenario.machine.delays.settle
         self._places = Places(spec.mechanisms.parallel.episodes)
 
     def play(self, no: int, command: c.PlayGroups) -> None:
@@ -62,13 +71,19 @@ class Playing:
         self._groups[no] = groups = []
         parallel = self._scenario.spec.mechanisms.parallel
         together = Together(self._clock) if parallel.turns == "together" else None
-        shares = self._scenario.workload.shares(self._scenario.spec.agents)
         for order in command.groups:
             members = deque(range(order.members))
-            groups.append(Group(no, command, order, self._clock.now, shares, waiting=members, together=together))
+            groups.append(
+                Group(no, command, order, self._clock.now, self._team.shares, waiting=members, together=together)
+            )
         for group in groups:
             for _ in range(min(group.order.members, parallel.members or group.order.members)):
                 self._next_member(group)
+
+    @property
+    def plays(self) -> bool:
+        """Tell whether any group is played."""
+        return bool(self._groups)
 
     def withdraw(self, numbers: Iterable[int]) -> None:
         """Forget the groups of commands that are void."""
@@ -113,21 +128,19 @@ class Playing:
         """Count the turns of each policy that no engine and that an engine has."""
         held = self.engines.asked
         starved = {name: sum(t.phase == "asked" for t in turns) for name, turns in self._starved.items()}
-        names = {name for name in (*held, *starved) if held.get(name) or starved.get(name)}
-        return {n: e.TurnsAsked(waiting=starved.get(n, 0), in_flight=held.get(n, 0)) for n in sorted(names)}
+        counts = {name: (starved.get(name, 0), held.get(name, 0)) for name in sorted({*held, *starved})}
+        return {name: _turns_asked(*both) for name, both in counts.items() if any(both)}
 
     def _next_member(self, group: Group) -> None:
         """Begin with a group's next member as soon as the run has a place for it."""
         if not group.waiting or group.over:
             return
-        member = group.waiting.popleft()
+        self._places.enter(self._begin_member, group, group.waiting.popleft())
 
-        def begin() -> bool:
-            if not group.over:
-                self._begin(group, member, 1, twin=False)
-            return not group.over
-
-        self._places.enter(begin)
+    def _begin_member(self, group: Group, member: int) -> bool:
+        if not group.over:
+            self._begin(group, member, 1, twin=False)
+        return not group.over
 
     def _begin(self, group: Group, member: int, attempt: int, twin: bool) -> None:
         order = group.order
@@ -158,20 +171,21 @@ class Playing:
 
     def _ask_stage(self, episode: Episode) -> None:
         """Ask the roles of the next stage, as many beside each other as may be asked at once."""
-        assert isinstance(episode.script, Script)
-        command, asked, policy_of = episode.group.command, episode.asked, self._scenario.spec.policy_of
-        own = episode.script.widths
-        stages = self._scenario.workload.stages
-        width = own[episode.stage] if own else len(stages[episode.stage % len(stages)])
+        script, group, asked = episode.script, episode.group, episode.asked
+        assert isinstance(script, Script)
+        team, pins, follows = self._team, group.command.pins, group.command.follows
+        widths = script.widths or team.widths
+        width = widths[episode.stage % len(widths)]
         episode.stage += 1
-        for role, number, prompt, reply in islice(episode.script.turns, width):
-            policy = policy_of(role)
+        for role, number, prompt, reply in islice(script.turns, width):
+            policy = team.policies[role]
             asked[role] = EpisodeTurn(
-                policy, command.pins[policy], command.follows.get(policy, ""), prompt, reply, self._answered,
-                episode=episode, role=role, number=number, scale=self._scenario.machine.times(policy),
+                policy, pins[policy].version, follows.get(policy, ""), prompt, reply, self._answered, role=role,
+                prefixes=episode.prefixes(role) if group.shares else (), scale=team.scales[policy],
+                episode=episode, number=number, to=group.command.engine,
             )  # fmt: skip
-        if self._hands.busy:
-            self._hands.take(episode.script.key, len(asked), partial(self._send, episode))
+        if self.hands.busy:
+            self.hands.take(episode.script.key, len(asked), partial(self._send, episode))
         else:
             self._send(episode)
 
@@ -179,16 +193,21 @@ class Playing:
         """Let the turns of a stage find their engines."""
         if episode.over:
             return
-        turns, at_once = list(episode.asked.values()), self._scenario.spec.mechanisms.parallel.agents
+        turns, at_once = list(episode.asked.values()), self._team.at_once
         if at_once is not None:
-            episode.held.extend(turns[at_once:])
+            episode.held += turns[at_once:]
             del turns[at_once:]
+        send = self.engines.send
         for turn in turns:
-            self._route(turn)
+            if not send(turn):
+                self._starve(turn)
 
     def _route(self, turn: Turn) -> None:
         if not self.engines.send(turn):
-            self._starved.setdefault(turn.policy, []).append(turn)
+            self._starve(turn)
+
+    def _starve(self, turn: Turn) -> None:
+        self._starved.setdefault(turn.policy, []).append(turn)
 
     def _answered(self, turn: Turn) -> None:
         assert isinstance(turn, EpisodeTurn)
@@ -198,12 +217,12 @@ class Playing:
             return
         del episode.asked[turn.role]
         segments = turn.segments
-        left = turn.reply - sum(segments[1::2])
-        if left and (segments or turn.version != turn.pin.version):
-            segments += (turn.version, left)
+        if segments or turn.version != turn.pinned:
+            left = turn.reply - sum(segments[1::2])
+            segments += (turn.version, left) if left else ()
         episode.rows.append({"role": turn.role, "turn": turn.number, "tokens": turn.reply, "segments": segments})
         if episode.held:
-            self._route(episode.held.popleft())
+            self._route(episode.held.pop(0))
         if not episode.asked:
             self._clock.after(episode.script.waits[episode.stage - 1], self._stage_done, episode)
 
@@ -230,8 +249,7 @@ class Playing:
         episode.played = True
         if not episode.twin:
             self._places.leave()
-        tokens = sum(row["tokens"] for row in episode.rows)
-        self._scoring.score(when, episode.script.reward_s, tokens, self._rewarded, episode)
+        self._scoring.score(when, self._rewarded, episode)
 
     def _rewarded(self, episode: Episode) -> None:
         if episode.over:
@@ -250,13 +268,14 @@ class Playing:
 
     def _settle_member(self, episode: Episode, status: EpisodeStatus) -> None:
         group, finished = episode.group, status is EpisodeStatus.FINISHED
-        for other in [one for one in group.playing if one.member == episode.member]:
-            self._abandon(other)
+        if group.order.spares:  # another one may play beside it
+            for other in [one for one in group.playing if one.member == episode.member]:
+                self._abandon(other)
         score = episode.script.score if finished else 0.0
         outcome = EpisodeOutcome(
             member=episode.member, attempt=episode.attempt, status=status, replaced=episode.twin and finished,
             reason="" if finished else "simulated: attempts broke off", team_score=score,
-            scores=dict.fromkeys(self._scenario.spec.agents, score), duration_s=self._clock.now - episode.began,
+            scores=dict.fromkeys(self._team.policies, score), duration_s=self._clock.now - episode.began,
             samples=_SAMPLES.validate_python(episode.rows) if finished else (), facts={},
         )  # fmt: skip
         self._remember(group.order.draw, outcome)
@@ -316,10 +335,12 @@ class Playing:
 
     def _tell(self, group: Group, episodes: tuple[EpisodeOutcome, ...], part: bool = False) -> None:
         command = group.command
-        self._told(
-            e.GroupSettled(
-                draw=group.order.draw, origin=command.origin, epoch=command.epoch, command_no=group.no,
-                episodes=episodes, started_at=group.began, finished_at=self._clock.now, part=part,
-                versions={name: pin.version for name, pin in command.pins.items()},
-            )
+        fact = e.GroupSettled(
+            draw=group.order.draw, origin=command.origin, epoch=command.epoch, command_no=group.no,
+            episodes=episodes, started_at=group.began, finished_at=self._clock.now, part=part,
+            versions={name: pin.version for name, pin in command.pins.items()},
         )  # fmt: skip
+        if self._settle_s:
+            self._clock.after(self._settle_s, self._told, fact)
+        else:
+            self._told(fact)

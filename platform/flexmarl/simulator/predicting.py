@@ -12,22 +12,14 @@ from statistics import fmean
 from flexmarl.contracts.base import Record
 from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.simulator import memory
+from flexmarl.simulator.fitting import machine
 from flexmarl.simulator.memory import DeviceMemory
 from flexmarl.simulator.profile import OF_A_MODEL, OF_A_ROLE, OF_THE_PLATFORM, Ends, Profile, Source
 from flexmarl.simulator.report import CAUSES, EXPLAINED, USES, Report
 from flexmarl.simulator.runs import simulate
-from flexmarl.simulator.scenario import (
-    Delays,
-    EngineModel,
-    Machine,
-    RoleLoad,
-    Scenario,
-    Spread,
-    TrainerModel,
-    Workload,
-)
+from flexmarl.simulator.scenario import RoleLoad, Scenario, Spread, Workload
 from flexmarl.simulator.splitting import Own, Simulated, SplitAdvice, advised
-from flexmarl.simulator.teams import paced, workload_of
+from flexmarl.simulator.teams import workload_of
 
 ENDS = (Ends("low", "low"), Ends("high", "high"))
 FURTHER = ((Ends(), 1), (Ends("low", "high"), 0), (Ends("high", "low"), 0), (Ends(), 2))
@@ -95,40 +87,6 @@ def workload(spec: ExperimentSpec, profile: Profile, ends: Ends) -> Workload:
     return own.model_copy(update=changes)
 
 
-def machine(spec: ExperimentSpec, profile: Profile, ends: Ends) -> Machine:
-    """Return the machines of one end of a profile. A policy that is slower than the first one is scaled as a whole."""
-    first, *others = spec.policies
-
-    def of(name: str) -> float:
-        return profile.at(name, ends, first)
-
-    row = max(1e-9, of("engine.row"))
-    made = Machine(
-        engine=EngineModel(
-            token=of("engine.token"),
-            batch=max(1.0, of("engine.token") / row),
-            prefill=1.0 / max(1e-9, of("engine.prompt")),
-            load=of("engine.load"),
-        ),
-        trainer=TrainerModel(
-            micro_batch=of("trainer.micro_batch"),
-            token=of("trainer.token"),
-            step=of("trainer.step"),
-            create=of("trainer.create"),
-            swap=of("trainer.swap"),
-        ),
-        delays=Delays.model_validate({n.removeprefix("platform."): profile.at(n, ends) for n in OF_THE_PLATFORM}),
-        scale={other: times for other in others if (times := _times(profile, ends, other, first)) != 1.0},
-    )
-    pace = spec.resources.pace
-    return paced(spec, made) if pace.micro_batch_s or pace.row_s or pace.step_s else made
-
-
-def _times(profile: Profile, ends: Ends, policy: str, first: str) -> float:
-    names = ("engine.token", "trainer.token")
-    return fmean(profile.at(name, ends, policy) / max(1e-9, profile.at(name, ends, first)) for name in names)
-
-
 def predict(
     spec: ExperimentSpec,
     profile: Profile,
@@ -142,12 +100,12 @@ def predict(
     """
     turns = _turns(spec)
     steps = max(2, min(MOST_STEPS, MOST_TURNS // turns, spec.budget.train_steps))
-    likely, corners = [_simulated(spec, profile, Ends(), steps, 0)], []
-    corners += [_simulated(spec, profile, corner, steps, 0) for corner in ENDS]
+    likely, corners = [simulated(spec, profile, Ends(), steps, 0)], []
+    corners += [simulated(spec, profile, corner, steps, 0) for corner in ENDS]
     for ends, seed in FURTHER:
         if not go_on():
             break
-        (likely if ends == Ends() else corners).append(_simulated(spec, profile, ends, steps, seed))
+        (likely if ends == Ends() else corners).append(simulated(spec, profile, ends, steps, seed))
     made = [*likely, *corners]
 
     def over(values: Iterable[float]) -> Range:
@@ -180,14 +138,15 @@ def _split(spec: ExperimentSpec, profile: Profile, steps: int, own: Own, spare: 
     """Look for a better split of the devices."""
 
     def at(ends: Ends) -> Simulated:
-        return lambda other: _simulated(other, profile, ends, steps, 0)
+        return lambda other: simulated(other, profile, ends, steps, 0)
 
     asked = Scenario(spec=spec, workload=workload(spec, profile, Ends()), machine=machine(spec, profile, Ends()))
     low, high = ENDS
     return advised(asked, own, (at(Ends()), at(low), at(high)), spare)
 
 
-def _simulated(spec: ExperimentSpec, profile: Profile, ends: Ends, steps: int, seed: int) -> Report:
+def simulated(spec: ExperimentSpec, profile: Profile, ends: Ends, steps: int, seed: int) -> Report:
+    """Play one end of what is known; evaluations that would be seen once or never are spread over all steps."""
     told, machines = workload(spec, profile, ends), machine(spec, profile, ends)
     even = _evenly(spec, steps)
     return simulate(Scenario(spec=even, workload=told, machine=machines, steps=steps, evaluates=True, seed=seed))

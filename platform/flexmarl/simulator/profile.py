@@ -47,11 +47,14 @@ OF_A_MODEL: dict[str, Known] = {
     "trainer.swap": Known("s", "Suspending a policy, or bringing it back", 0.02, 5.0),
 }
 OF_THE_PLATFORM: dict[str, Known] = {
-    "platform.report": Known("s", "From a settled group to the driver's reading of it", 0.015, 0.015),
+    "platform.report": Known("s", "From a fact to the driver's reading of it", 0.01, 0.01),
     "platform.decide": Known("s", "The driver's work on one fact", 0.0015, 0.0015),
     "platform.hop": Known("s", "From a decision to the child that carries it out", 0.005, 0.005),
     "platform.pick_up": Known("s", "From a decision to a rollout worker that begins with it", 0.01, 0.01),
     "platform.carry": Known("s", "A node's work around each command of a trainer", 0.006, 0.006),
+    "platform.commit": Known("s", "What it takes beside that around an optimizer step", 0.015, 0.015),
+    "platform.settle": Known("s", "From a group's end until its rows are written", 0.02, 0.02),
+    "platform.contention": Known("times", "A trainer's work beside the playing", 1.0, 1.0, 1.5),
     "platform.turn": Known("s", "The rollout workers' work on one turn", 0.0002, 0.0002),
     "platform.start": Known("s", "Starting an engine or a trainer", 3.0, 20.0),
 }

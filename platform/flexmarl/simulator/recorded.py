@@ -54,6 +54,19 @@ class Lot(NamedTuple):
     score: float
 
 
+class Waits(NamedTuple):
+    """What episodes wait for beside what their environment takes."""
+
+    turn_s: float = 0.0
+    """Every turn, beside its engine's work."""
+    starts: bool = False
+    """How much later than the first of its step an episode began is a part of it: the rollout worker's own time. Right
+    where all episodes of a step are asked for at once."""
+
+
+NO_MORE = Waits()
+
+
 class Record(NamedTuple):
     groups: tuple[tuple[Lot, ...], ...]
     """By draw, in the order in which they were drawn."""
@@ -109,13 +122,12 @@ def record_of(
     turns: Iterable[RecordedTurn],
     together: Iterable[frozenset[str]],
     failure: float = 0.0,
-    own_wait_s: float = 0.0,
-    starts: bool = False,
+    waits: Waits | None = NO_MORE,
 ) -> Record:
     """Make a record of rows. `together` are the roles that the environment asks beside each other.
 
-    With `starts`, how much later than the first of its step an episode began is a part of it: the rollout worker's own
-    time. Right where all episodes of a step are asked for at once, which the caller knows.
+    With `waits`, what an episode's turns do not explain of its length is waited for; None where all of that is the
+    rollout workers' own time, which the machines' delays have.
     """
     first: dict[int, float] = {}
     for one in episodes:
@@ -128,10 +140,10 @@ def record_of(
     for one in episodes:
         own = by_episode.get((one.draw, one.member))
         if own:
-            late = one.began - first[one.step] if starts else 0.0
-            groups.setdefault(one.draw, {})[one.member] = _lot(one, own, beside, own_wait_s, late)
+            late = one.began - first[one.step] if waits is not None and waits.starts else 0.0
+            groups.setdefault(one.draw, {})[one.member] = _lot(one, own, beside, waits, late)
     lots = tuple(tuple(groups[draw][member] for member in sorted(groups[draw])) for draw in sorted(groups))
-    return Record(lots, min(0.9, failure), own_wait_s)
+    return Record(lots, min(0.9, failure), waits.turn_s if waits is not None else 0.0)
 
 
 def workload_of_record(record: Record) -> RecordedWorkload:
@@ -147,7 +159,7 @@ def _lot(
     episode: RecordedEpisode,
     own: Mapping[tuple[str, int], RecordedTurn],
     together: Sequence[frozenset[str]],
-    own_wait_s: float,
+    waits: Waits | None,
     late: float,
 ) -> Lot:
     """Cut an episode into stages; what its turns do not explain of its length is what the environment took.
@@ -163,10 +175,11 @@ def _lot(
         else:
             stages.append([turn])
     spoken = sum(max(turn.latency_s for turn in stage) for stage in stages)
-    wait = max(0.0, episode.ended - episode.began - spoken) / len(stages) + own_wait_s
+    unexplained = max(0.0, episode.ended - episode.began - spoken) / len(stages)
+    wait = 0.0 if waits is None else unexplained + waits.turn_s
     asked = tuple((turn.role, turn.turn, float(turn.prompt), max(1, turn.reply)) for stage in stages for turn in stage)
-    waits = (wait + late, *(wait,) * (len(stages) - 1))
-    return Lot(asked, tuple(len(stage) for stage in stages), waits, episode.score)
+    behind = (wait + late, *(wait,) * (len(stages) - 1))
+    return Lot(asked, tuple(len(stage) for stage in stages), behind, episode.score)
 
 
 def _beside(stage: Sequence[RecordedTurn], role: str, together: Sequence[frozenset[str]]) -> bool:

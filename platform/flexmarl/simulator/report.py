@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Use = Literal["engine", "trainer"]
 Cause = Literal["tail", "training", "rollout", "weights", "swap", "other"]
 USES: tuple[Use, Use] = ("engine", "trainer")
+_MOVES = (RulingKind.ENGINE_MOVED, RulingKind.ENGINE_EMPTIED)
 CAUSES: tuple[Cause, ...] = ("weights", "swap", "tail", "training", "rollout", "other")
 EXPLAINED: dict[Cause, str] = {
     "weights": "the device itself took new weights in",
@@ -61,6 +62,8 @@ class Report:
     """Policy -> mean versions between the weights that began its rows and those that were trained on them."""
     lag_max: float
     """The most of these."""
+    lag_done: float
+    """Mean versions that were committed between a row's beginning and its group's settling."""
     swaps: int
     moves: int
     lost_s: float
@@ -109,6 +112,7 @@ class Report:
             "length_ratio": self.length_ratio,
             "lag": fmean(self.lag.values()) if self.lag else 0.0,
             "lag_max": self.lag_max,
+            "lag_done": self.lag_done,
             "swaps": float(self.swaps),
             "moves": float(self.moves),
             "lost_s": self.lost_s,
@@ -142,9 +146,10 @@ def report(scenario: Scenario, cluster: "Cluster") -> Report:
         busy=busy,
         idle=idle,
         lag=_means(cluster, "staleness/start", first, last),
+        lag_done=fmean(_means(cluster, "staleness/completion", first, last).values() or (0.0,)),
         lag_max=max(chain(*_series(cluster, "staleness/start", "max", first, last).values()), default=0.0),
         swaps=sum(i.kind == "suspend" for i in intervals),
-        moves=sum(ruling.kind == "engine_moved" for _, ruling in cluster.log.rulings),
+        moves=sum(ruling.kind in _MOVES for _, ruling in cluster.log.rulings),
         lost_s=losses.lost_s(ended),
         recovery_s=losses.recovery_s(),
         redone_tokens=losses.redone_tokens,

@@ -114,6 +114,8 @@ class Workload(Strict):
 
     def failing(self, now: float) -> float:
         """Return the share of attempts that break off of those that end now."""
+        if not self.outages:
+            return self.failure
         return max([self.failure, *(outage.share for outage in self.outages if outage.since <= now < outage.until)])
 
     def shares(self, roles: Iterable[str]) -> dict[str, tuple[float, float]]:
@@ -206,6 +208,10 @@ class Delays(Strict):
     """Rollout workers among which the episodes are shared out."""
     carry: float = Field(default=0.0, ge=0.0)
     """A node's work around each command of a trainer, which waits meanwhile: rows in, the result stored."""
+    commit: float = Field(default=0.0, ge=0.0)
+    """What it takes beside that around an optimizer step: its weights are stored and the version is committed."""
+    settle: float = Field(default=0.0, ge=0.0)
+    """From a group's end until its rows are written, beside `report`."""
 
 
 class Machine(Strict):
@@ -217,6 +223,9 @@ class Machine(Strict):
     scale: dict[Name, float] = {}
     """Policy -> how many times as long everything of it takes: prompts, tokens of its replies, loads, gradients, steps,
     swaps. Absent: once. A reply of two takes two decoding steps per token, beside the others of its engine."""
+    contention: float = Field(default=1.0, ge=1.0)
+    """How many times as long a trainer's work takes while episodes are played, and engines and rollout workers take
+    while a trainer works: they share cores, or the way to memory. Once where devices have a host of their own."""
     width: float = Field(default=1.0, gt=0.0)
     """Devices that one device of the run is made of: an engine takes as many times the requests at the same pace, a
     trainer takes as many times the tokens. Clusters that are cut into devices of other sizes stay comparable."""
@@ -298,9 +307,13 @@ class Scenario(Strict):
 
     @model_validator(mode="after")
     def _turns_are_events(self) -> "Scenario":
-        if self.granularity == "episode" and self.spec.mechanisms.parallel.turns == "together":
+        if self.granularity == "turn":
+            return self
+        if self.spec.mechanisms.parallel.turns == "together":
             raise ValueError("turns that are taken together are no events of granularity episode: set turn")
-        if self.granularity == "episode" and (self.workload.lasts is not None or self.machine.delays.turn):
+        if self.spec.resources.engine_versions == 1:
+            raise ValueError("granularity episode spreads turns over all engines that hold a version: set turn")
+        if self.workload.lasts is not None or self.machine.delays.turn:
             raise ValueError("workload.lasts and machine.delays.turn are of turns: set granularity turn, or leave them")
         return self
 

@@ -5,12 +5,12 @@ With a barrier, nobody is scored while an episode plays: a stage that waits for 
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 from flexmarl.simulator.clock import Clock
+from flexmarl.simulator.groups import Episode
 from flexmarl.simulator.scenario import Workload
 
-Done = Callable[..., None]
+Done = Callable[[Episode], None]
 
 
 class Scoring:
@@ -19,7 +19,7 @@ class Scoring:
         self._free = workload.scorers
         self._playing: set[int] = set()
         """Episodes that are not over; noted only where somebody waits for them."""
-        self._queue: deque[tuple[float, Done, Any]] = deque()
+        self._queue: deque[tuple[float, Done, Episode]] = deque()
 
     def begun(self, episode: object) -> None:
         """An episode plays."""
@@ -32,9 +32,11 @@ class Scoring:
             self._playing.discard(id(episode))
             self._next()
 
-    def score(self, when: float, seconds: float, tokens: int, done: Done, episode: Any) -> None:
-        """Call `done(episode)` once somebody has worked on it, which is over since `when` and has so many tokens."""
-        seconds += self._token_s * tokens
+    def score(self, when: float, done: Done, episode: Episode) -> None:
+        """Call `done(episode)` once somebody has worked on it, which is over since `when`."""
+        seconds = episode.script.reward_s
+        if self._token_s:
+            seconds += self._token_s * episode.answered()
         if self._free is None and not self._barrier:
             self._clock.at(when + seconds, done, episode)
             return
@@ -49,7 +51,7 @@ class Scoring:
                 self._free -= 1
             self._clock.after(seconds, self._done, done, episode)
 
-    def _done(self, done: Done, episode: Any) -> None:
+    def _done(self, done: Done, episode: Episode) -> None:
         if self._free is not None:
             self._free += 1
             self._next()

@@ -5,9 +5,9 @@ Invariants: an interval that was begun is ended once, or goes on at the end of t
 is held from its grant to its end, once, and has no interval beyond that.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Kind = Literal[
     "start",
@@ -32,8 +32,7 @@ TOLD: frozenset[Kind] = frozenset(
 """Kinds that real children tell their nodes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
+class Interval(NamedTuple):
     lease_id: int
     kind: Kind
     began: float
@@ -89,4 +88,4 @@ class Trace:
 
     def until(self, now: float) -> list[Interval]:
         """List all intervals, those that go on cut at this moment."""
-        return [*self._ended, *(replace(begun, ended=now) for begun in self._open.values() if now > begun.began)]
+        return [*self._ended, *(begun._replace(ended=now) for begun in self._open.values() if now > begun.began)]

@@ -74,6 +74,10 @@ class Training:
         """How long work takes on these devices."""
         self.works: Callable[[int], None] = lambda lease: None
         """Told of whatever a trainer has done."""
+        self.changes: Callable[[], None] = lambda: None
+        """Called when the first trainer begins to work, and when the last one stops."""
+        self.at_work = 0
+        """Trainers that work on a command."""
         self._cut: dict[tuple[str, int], Cut] = {}
         self._lanes: dict[int, Lane] = {}
         self._gangs: dict[str, tuple[int, ...]] = {}
@@ -88,11 +92,13 @@ class Training:
 
     def release(self, lease_id: int) -> None:
         """A trainer is gone. What a gang was at that it belonged to breaks off, as its leader tells."""
-        self._lanes.pop(lease_id, None)
+        gone = self._lanes.pop(lease_id, None)
+        if gone is not None:
+            self._break_off(gone)
         for lane in list(self._lanes.values()):
             running = lane.running
             if running is not None and lease_id in running.ranks:
-                lane.running = None
+                self._break_off(lane)
                 for number in running.intervals:
                     self._trace.end(number, self._clock.now)
                 if running.no not in self._void:
@@ -127,10 +133,27 @@ class Training:
             shown = ranks if kind in ("train", "step") else (lane.lease_id,)
             lane.running = Running(no, order, now, ranks, [])
             begin = partial(self._begin, lane, lane.running, seconds, kind, policy, shown)
-            if self._machine.delays.carry:
-                self._clock.after(self._machine.delays.carry, begin)
+            if around := self._around(order):
+                self._clock.after(self.takes((lane.lease_id,), around), begin)
             else:
                 begin()
+
+    def _around(self, order: Order) -> float:
+        """Return what the node takes around a command."""
+        delays = self._machine.delays
+        return delays.carry + (delays.commit if isinstance(order, c.OptimizerStep) else 0.0)
+
+    def _count(self, more: int) -> None:
+        """Count a trainer that begins to work or stops."""
+        before, self.at_work = self.at_work, self.at_work + more
+        if not before or not self.at_work:
+            self.changes()
+
+    def _break_off(self, lane: Lane) -> None:
+        """Let a trainer be at nothing any more."""
+        running, lane.running = lane.running, None
+        if running is not None and running.intervals:
+            self._count(-1)
 
     def _begin(
         self, lane: Lane, running: Running, seconds: float, kind: Kind, policy: str, shown: tuple[int, ...]
@@ -140,12 +163,14 @@ class Training:
             return  # it broke off
         running.began = self._clock.now
         running.intervals += [self._trace.begin(lease, kind, running.began, policy) for lease in shown]
+        self._count(1)
         self._clock.after(self.takes(running.ranks, seconds), self._done, lane, running)
 
     def _done(self, lane: Lane, running: Running) -> None:
         if lane.running is not running:
             return  # it broke off
         lane.running = None
+        self._count(-1)
         order, seconds = running.order, self._clock.now - running.began
         for number in running.intervals:
             self._trace.end(number, self._clock.now)

@@ -9,8 +9,6 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Protocol
 
-from flexmarl.contracts.wire import PolicyPin
-
 
 class Answering(Protocol):
     """Whoever answers turns."""
@@ -27,7 +25,8 @@ class Turn:
     """One request, from its asking to its reply."""
 
     policy: str
-    pin: PolicyPin
+    pinned: int
+    """Version of the weights that may answer it, or the oldest."""
     follow: str
     prompt: float
     reply: int
@@ -35,8 +34,12 @@ class Turn:
     role: str = ""
     scale: float = 1.0
     """How many times as long its prompt takes, and how many steps a token."""
+    to: int = 0
+    """Lease of the engine that is to answer it, as long as that holds its weights; 0: any."""
     expected: float = 0.0
     """Tokens that were expected of it when an engine took it."""
+    prefixes: tuple[str, ...] = ()
+    """Whose turns begin with the same tokens, the most alike first; empty when nobody's do."""
     rank: float = 0.0
     """Whoever has a higher one is given a slot before it; among equals, who came first."""
     made: float = 0.0
@@ -63,11 +66,6 @@ class Turn:
         """Return what chances of its own are drawn by."""
         return 0
 
-    @property
-    def prefixes(self) -> tuple[str, ...]:
-        """Return whose turns begin with the same tokens, the most alike first; empty when nobody's do."""
-        return ()
-
     def shared(self, computed: Container[str]) -> float:
         """Return the share of its prompt that was computed for others before."""
         return 0.0
@@ -82,34 +80,35 @@ class Holdings:
     """Which weights an engine holds: of each policy the newest, and those that are still asked for."""
 
     def __init__(self) -> None:
-        self.newest: dict[str, PolicyPin] = {}
+        self.newest: dict[str, int] = {}
+        """Policy -> version."""
         self.computed: defaultdict[str, set[str]] = defaultdict(set)
         """Policy -> beginnings of prompts in the cache: all since its weights were loaded."""
-        self._former: dict[str, dict[int, PolicyPin]] = {}
+        self._former: dict[str, frozenset[int]] = {}
         self._changed: Callable[[], None] | None = None
 
     def watch(self, changed: Callable[[], None]) -> None:
         """Call `changed` whenever other weights are held."""
         self._changed = changed
 
-    def answering(self, turn: Turn) -> PolicyPin | None:
-        """Return the weights that would answer a turn, None when none may."""
-        newest = self.newest.get(turn.policy)
-        if turn.follow:
-            return newest if newest is not None and newest.version >= turn.pin.version else None
-        if newest is not None and newest.version == turn.pin.version:
+    def answering(self, turn: Turn) -> int | None:
+        """Return the version that would answer a turn, None when none may."""
+        newest, pinned = self.newest.get(turn.policy), turn.pinned
+        if newest == pinned:
             return newest
-        return self._former.get(turn.policy, {}).get(turn.pin.version)
+        if turn.follow:
+            return newest if newest is not None and newest > pinned else None
+        return pinned if pinned in self._former.get(turn.policy, ()) else None
 
-    def take(self, policy: str, pin: PolicyPin, keeps: tuple[int, ...]) -> None:
+    def take(self, policy: str, version: int, keeps: tuple[int, ...]) -> None:
         """Hold new weights, and of the older ones those that are named, or the last."""
-        before, kept = self.newest.get(policy), self._former.get(policy, {})
+        before, kept = self.newest.get(policy), self._former.get(policy, frozenset())
         if before is not None:
-            kept = kept | {before.version: before}
-            keeps = keeps or (before.version,)
-        self.newest[policy] = pin
+            kept |= {before}
+            keeps = keeps or (before,)
+        self.newest[policy] = version
         self.computed.pop(policy, None)
-        self._former[policy] = {version: held for version, held in kept.items() if version in keeps}
+        self._former[policy] = kept.intersection(keeps)
         self._tell()
 
     def forget(self, policy: str) -> None:

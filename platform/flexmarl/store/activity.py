@@ -11,6 +11,9 @@ from psycopg import Connection
 
 LOOK_BACK_S = 900.0
 """How long before a window a command of it may have been written. Longer ones show from there on."""
+WARM_STEPS = 3
+"""Steps of a run that do not count towards its speed: an engine takes new memory with each of its first versions.
+Of a run of no more than twice as many only the first one is left out."""
 WORK = ("play_groups", "accumulate", "optimizer_step", "load_weights", "bind_policy", "write_checkpoint")
 """Commands whose spans explain what devices wait for."""
 
@@ -171,15 +174,16 @@ def step_window(conn: Connection, run_id: int, step: int) -> tuple[float, float]
 
 
 def served_steps(conn: Connection, run_id: int) -> tuple[float, float, int] | None:
-    """Return when the first and the newest of a run's train steps were served, and how many lie between them."""
-    row = conn.execute(
+    """Return from when to when a run's train steps count, and how many: those behind the warm ones."""
+    rows = conn.execute(
         """
-        SELECT extract(epoch FROM min(at))::float8, extract(epoch FROM max(at))::float8, count(*)::int - 1
-        FROM store.metric WHERE run_id = %s AND name = 'time/step' AND agent = '' AND stat = 'mean'
+        SELECT extract(epoch FROM at)::float8 FROM store.metric
+        WHERE run_id = %s AND name = 'time/step' AND agent = '' AND stat = 'mean' ORDER BY at
         """,
         [run_id],
-    ).fetchone()
-    return None if row is None or row[2] < 1 else (float(row[0]), float(row[1]), int(row[2]))
+    ).fetchall()
+    counted = [float(at) for (at,) in rows][(WARM_STEPS if len(rows) > 2 * WARM_STEPS else 1) - 1 :]
+    return (counted[0], counted[-1], len(counted) - 1) if len(counted) > 1 else None
 
 
 def steps_between(conn: Connection, run_id: int, since: float, until: float) -> list[tuple[int, float, float]]:

@@ -4,87 +4,12 @@ Reads only; every query carries the run. Times are seconds. Of long runs the new
 look costs about the same however long a run was.
 """
 
-from dataclasses import dataclass
-
 from psycopg import Connection
 
+from flexmarl.contracts.paces import Commanded, Decoded, Played, Role, RunRows, Settled
+from flexmarl.store import activity
+
 MOST = 4000
-
-
-@dataclass(frozen=True, slots=True)
-class Decoded:
-    """Decode steps of a policy on one engine, one after the other."""
-
-    policy: str
-    steps: int
-    tokens: int
-    prompts: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Commanded:
-    """A trainer's gradient or optimizer step. Times since the epoch, on the database's clock."""
-
-    lease_id: int
-    kind: str
-    policy: str
-    created: float
-    done: float
-    seconds: float
-    """That the trainer worked on it."""
-    rows: int
-    tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """A settled group: when it was over, and when the driver handled that."""
-
-    finished: float
-    handled: float
-
-
-@dataclass(frozen=True, slots=True)
-class Role:
-    role: str
-    prompt: float
-    reply: float
-    deviation: float
-    """Standard deviation of the replies' lengths."""
-
-
-@dataclass(frozen=True, slots=True)
-class Played:
-    """A cohort's rollout: from its first episode to the end of its last."""
-
-    began: float
-    ended: float
-    turns: int
-
-
-@dataclass(frozen=True, slots=True)
-class RunRows:
-    """Everything that one run tells."""
-
-    decoded: list[Decoded]
-    commanded: list[Commanded]
-    settled: list[Settled]
-    lasted: dict[tuple[str, str], list[float]]
-    """(kind, policy) -> seconds, of `load`, `bind`, `suspend`, `resume`."""
-    parameters: dict[str, int]
-    roles: list[Role]
-    turns: tuple[float, float]
-    """Of finished training episodes: mean and standard deviation."""
-    played: list[Played]
-    generated: list[tuple[float, float]]
-    """When its engines generated: (from, to), one after the other per engine."""
-    picked_up: list[float]
-    """From a command to play groups until a worker took it."""
-    hops: list[float]
-    """From a command to an engine until its node took it."""
-    starts: list[float]
-    """From a lease until its child was ready."""
 
 
 def ended(conn: Connection, limit: int) -> list[tuple[int, dict[str, object]]]:
@@ -112,86 +37,120 @@ def device_kinds(conn: Connection, run_id: int) -> dict[str, str]:
 
 
 def read(conn: Connection, run_id: int) -> RunRows:
-    """Read what a run tells."""
+    """Read what a run tells; what it took before its steps count (`activity.served_steps`) is left out."""
+    counted = activity.served_steps(conn, run_id)
+    since = counted[0] if counted is not None else 0.0
     return RunRows(
-        decoded=_decoded(conn, run_id),
-        commanded=_commanded(conn, run_id),
-        settled=_settled(conn, run_id),
-        lasted=_lasted(conn, run_id),
+        decoded=_decoded(conn, run_id, since),
+        commanded=_commanded(conn, run_id, since),
+        settled=_settled(conn, run_id, since),
+        lasted=_lasted(conn, run_id, since),
         parameters=_parameters(conn, run_id),
         roles=_roles(conn, run_id),
         turns=_turns(conn, run_id),
-        played=_played(conn, run_id),
-        generated=_generated(conn, run_id),
-        picked_up=_taken_after(conn, run_id, "play_groups"),
-        hops=_taken_after(conn, run_id, "load_weights"),
+        played=_played(conn, run_id, since),
+        open=_open(conn, run_id, since),
+        generated=_generated(conn, run_id, since),
+        picked_up=_taken_after(conn, run_id, since, "play_groups"),
+        hops=_taken_after(conn, run_id, since, "load_weights"),
         starts=_starts(conn, run_id),
     )
 
 
-def _decoded(conn: Connection, run_id: int) -> list[Decoded]:
+def _decoded(conn: Connection, run_id: int, since: float) -> list[Decoded]:
     rows = conn.execute(
         """
-        SELECT policy, steps, tokens, prompts, t1 - t0 FROM store.interval
-        WHERE run_id = %s AND phase = 'rollout' AND steps > 0 ORDER BY t1 DESC LIMIT %s
+        SELECT policy, steps, tokens, prompts, t1 - t0, t0 FROM store.interval
+        WHERE run_id = %s AND phase = 'rollout' AND steps > 0 AND t0 >= %s ORDER BY t1 DESC LIMIT %s
         """,
-        [run_id, MOST],
+        [run_id, since, MOST],
     ).fetchall()
     return [Decoded(*row) for row in rows]
 
 
-def _generated(conn: Connection, run_id: int) -> list[tuple[float, float]]:
+def _open(conn: Connection, run_id: int, since: float) -> list[tuple[float, float]]:
     rows = conn.execute(
-        "SELECT t0, t1 FROM store.interval WHERE run_id = %s AND phase = 'rollout' ORDER BY t1 DESC LIMIT %s",
-        [run_id, MOST],
+        """
+        SELECT extract(epoch FROM taken_at)::float8, extract(epoch FROM done_at)::float8 FROM store.command
+        WHERE run_id = %s AND kind = 'play_groups' AND done_at >= to_timestamp(%s) AND taken_at IS NOT NULL
+        ORDER BY no DESC LIMIT %s
+        """,
+        [run_id, since, MOST],
+    ).fetchall()
+    return [(float(taken), float(done)) for taken, done in rows]
+
+
+def _generated(conn: Connection, run_id: int, since: float) -> list[tuple[float, float]]:
+    rows = conn.execute(
+        """
+        SELECT t0, t1 FROM store.interval
+        WHERE run_id = %s AND phase = 'rollout' AND t0 >= %s ORDER BY t1 DESC LIMIT %s
+        """,
+        [run_id, since, MOST],
     ).fetchall()
     return [(float(t0), float(t1)) for t0, t1 in rows]
 
 
-def _commanded(conn: Connection, run_id: int) -> list[Commanded]:
+def _commanded(conn: Connection, run_id: int, since: float) -> list[Commanded]:
     """Read a trainer's work; gradients that a later epoch asked for again count once for each time."""
     rows = conn.execute(
         """
         SELECT c.lease_id, c.kind, c.body->>'policy', extract(epoch FROM c.created_at)::float8,
           extract(epoch FROM c.done_at)::float8,
           coalesce((m.stats->>'seconds')::float8, (s.body->>'seconds')::float8),
-          coalesce((m.stats->>'rows')::int, 0), coalesce((m.stats->>'tokens')::int, 0)
+          coalesce((m.stats->>'rows')::int, 0), coalesce((m.stats->>'tokens')::int, 0),
+          coalesce(extract(epoch FROM s.at)::float8, 0.0)
         FROM store.command c
           LEFT JOIN store.micro_batch m ON c.kind = 'accumulate' AND m.run_id = c.run_id
             AND m.policy = c.body->>'policy' AND m.no = (c.body->>'micro_batch')::int
           LEFT JOIN store.event s ON c.kind = 'optimizer_step' AND s.run_id = c.run_id AND s.kind = 'step_committed'
             AND s.body->>'policy' = c.body->>'policy' AND s.body->'version' = c.body->'next_version'
         WHERE c.run_id = %s AND c.kind IN ('accumulate', 'optimizer_step') AND c.status = 'done'
-          AND c.done_at IS NOT NULL
+          AND c.done_at IS NOT NULL AND c.created_at >= to_timestamp(%s)
         ORDER BY c.no DESC LIMIT %s
         """,
-        [run_id, MOST],
+        [run_id, since, MOST],
     ).fetchall()
     return [Commanded(*row) for row in rows if row[5]]
 
 
-def _settled(conn: Connection, run_id: int) -> list[Settled]:
+def _settled(conn: Connection, run_id: int, since: float) -> list[Settled]:
+    """Read when groups were over, and when the driver was done with that: many facts are decided on together."""
     rows = conn.execute(
         """
-        SELECT (body->>'finished_at')::float8, extract(epoch FROM at)::float8 FROM store.event
-        WHERE run_id = %s AND kind = 'group_settled' ORDER BY seq DESC LIMIT %s
+        SELECT (e.body->>'finished_at')::float8, extract(epoch FROM coalesce(c.at, e.at))::float8
+        FROM store.event e
+          LEFT JOIN (SELECT seq, min(created_at) AS at FROM store.command WHERE run_id = %(run)s GROUP BY seq) c
+            ON c.seq = e.seq
+        WHERE e.run_id = %(run)s AND e.kind = 'group_settled' AND e.at >= to_timestamp(%(since)s)
+        ORDER BY e.seq DESC LIMIT %(most)s
         """,
-        [run_id, MOST],
+        {"run": run_id, "since": since, "most": MOST},
     ).fetchall()
     return [Settled(*row) for row in reversed(rows)]
 
 
-def _lasted(conn: Connection, run_id: int) -> dict[tuple[str, str], list[float]]:
+def _lasted(conn: Connection, run_id: int, since: float) -> dict[tuple[str, str], list[float]]:
     rows = conn.execute(
         """
         SELECT phase, policy, array_agg(t1 - t0) FROM (
           SELECT phase, policy, t0, t1 FROM store.interval
-          WHERE run_id = %s AND phase IN ('load', 'bind', 'suspend', 'resume') ORDER BY t1 DESC LIMIT %s) i
+          WHERE run_id = %s AND phase IN ('bind', 'suspend', 'resume') ORDER BY t1 DESC LIMIT %s) i
         GROUP BY phase, policy
         """,
         [run_id, MOST],
     ).fetchall()
-    return {(phase, policy): list(seconds) for phase, policy, seconds in rows}
+    loads = conn.execute(
+        """
+        SELECT body->>'policy', array_agg(extract(epoch FROM done_at - taken_at)::float8) FROM store.command
+        WHERE run_id = %s AND kind = 'load_weights' AND status = 'done' AND takes <= 1
+          AND created_at >= to_timestamp(%s)
+        GROUP BY body->>'policy'
+        """,
+        [run_id, since],
+    ).fetchall()
+    told = {(phase, policy): list(seconds) for phase, policy, seconds in rows}
+    return told | {("load", policy): list(seconds) for policy, seconds in loads}
 
 
 def _parameters(conn: Connection, run_id: int) -> dict[str, int]:
@@ -228,25 +187,40 @@ def _turns(conn: Connection, run_id: int) -> tuple[float, float]:
     return float(row[0]), float(row[1])
 
 
-def _played(conn: Connection, run_id: int) -> list[Played]:
+def _played(conn: Connection, run_id: int, since: float) -> list[Played]:
     rows = conn.execute(
         """
-        SELECT extract(epoch FROM min(started_at))::float8, extract(epoch FROM max(finished_at))::float8,
-          sum(turns)::int
-        FROM store.episode WHERE run_id = %s AND origin = 'train' GROUP BY cohort ORDER BY cohort
+        WITH asked AS (
+          SELECT no, (body->>'cohort')::int AS cohort, created_at FROM store.command
+          WHERE run_id = %(run)s AND kind = 'play_groups' AND body->>'origin' = 'train'),
+        done AS (
+          SELECT a.cohort, max(coalesce(c.at, e.at)) AS at
+          FROM store.event e JOIN asked a ON a.no = (e.body->>'command_no')::bigint
+            LEFT JOIN (SELECT seq, min(created_at) AS at FROM store.command WHERE run_id = %(run)s GROUP BY seq) c
+              ON c.seq = e.seq
+          WHERE e.run_id = %(run)s AND e.kind = 'group_settled' GROUP BY a.cohort),
+        played AS (
+          SELECT cohort, min(started_at) AS began, max(finished_at) AS ended, sum(turns)::int AS turns
+          FROM store.episode WHERE run_id = %(run)s AND origin = 'train' AND started_at >= to_timestamp(%(since)s)
+          GROUP BY cohort)
+        SELECT extract(epoch FROM p.began)::float8, extract(epoch FROM p.ended)::float8, p.turns,
+          coalesce(extract(epoch FROM (SELECT min(created_at) FROM asked a WHERE a.cohort = p.cohort)), 0.0)::float8,
+          coalesce(extract(epoch FROM d.at), 0.0)::float8
+        FROM played p LEFT JOIN done d ON d.cohort = p.cohort ORDER BY p.cohort
         """,
-        [run_id],
+        {"run": run_id, "since": since},
     ).fetchall()
     return [Played(*row) for row in rows]
 
 
-def _taken_after(conn: Connection, run_id: int, kind: str) -> list[float]:
+def _taken_after(conn: Connection, run_id: int, since: float, kind: str) -> list[float]:
     rows = conn.execute(
         """
         SELECT extract(epoch FROM taken_at - created_at)::float8 FROM store.command
-        WHERE run_id = %s AND kind = %s AND taken_at IS NOT NULL AND takes <= 1 ORDER BY no DESC LIMIT %s
+        WHERE run_id = %s AND kind = %s AND taken_at IS NOT NULL AND takes <= 1 AND created_at >= to_timestamp(%s)
+        ORDER BY no DESC LIMIT %s
         """,
-        [run_id, kind, MOST],
+        [run_id, kind, since, MOST],
     ).fetchall()
     return [float(row[0]) for row in rows]
 

@@ -82,29 +82,6 @@ def stretch(conn: Connection, run_id: int, episodes: int) -> Stretch:
     return Stretch(rows, turns, float(failed[0]) if failed else 0.0)
 
 
-def quickest_token(conn: Connection, run_id: int) -> float:
-    """Return seconds per token of the quickest replies of a run, evaluation included: one in a thousand is quicker."""
-    row = conn.execute(
-        """
-        SELECT percentile_cont(0.001) WITHIN GROUP (ORDER BY latency_ms::float8 / n_response) / 1000.0
-        FROM store.sample WHERE run_id = %s AND n_response > 0 AND latency_ms > 0
-        """,
-        [run_id],
-    ).fetchone()
-    return float(row[0]) if row and row[0] is not None else 0.0
-
-
-def busy(conn: Connection, run_id: int, since: float, until: float) -> list[tuple[str, str, float, int]]:
-    """List the closed intervals that lie in a window: (device, phase, seconds, tokens)."""
-    return conn.execute(
-        """
-        SELECT device_id, phase, t1 - t0, tokens FROM store.interval
-        WHERE run_id = %s AND t0 >= %s AND t1 <= %s AND t1 > t0
-        """,
-        [run_id, since, until],
-    ).fetchall()
-
-
 def step_seconds(conn: Connection, run_id: int, since_step: int) -> list[float]:
     """List how long the train steps from one on took, as the run itself wrote it."""
     rows = conn.execute(

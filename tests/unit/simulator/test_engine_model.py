@@ -2,7 +2,6 @@
 
 import pytest
 
-from flexmarl.contracts.wire import PolicyPin
 from flexmarl.simulator.batch import seconds_of, steps_of
 from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.engines import Engine
@@ -21,13 +20,13 @@ class Bench:
         self.serve(0)
 
     def serve(self, version: int, keeps: tuple[int, ...] = ()) -> None:
-        self.engine.serve("a", PolicyPin(version=version, digest=f"{version:064x}"), keeps)
+        self.engine.serve("a", version, keeps)
 
     def turn(self, name: str, reply: int, prompt: float = 0.0, version: int = 0, follow: str = "") -> Turn:
         def done(turn: Turn) -> None:
             self.ended[name] = self.clock.now
 
-        return Turn("a", PolicyPin(version=version, digest=""), follow, prompt, reply, done)
+        return Turn("a", version, follow, prompt, reply, done)
 
     def ask(self, name: str, reply: int, prompt: float = 0.0, version: int = 0, follow: str = "") -> Turn:
         turn = self.turn(name, reply, prompt, version, follow)
@@ -84,7 +83,7 @@ def test_a_dropped_turn_leaves_nothing_behind():
 def test_a_turn_that_moved_goes_on_with_the_tokens_it_has():
     bench = Bench()
     other = Engine(bench.clock, bench.trace, MODEL, 2)
-    other.serve("a", PolicyPin(version=0, digest="0" * 64), ())
+    other.serve("a", 0, ())
     turn = bench.ask("moved", reply=100, prompt=100)
 
     def move() -> None:
@@ -115,11 +114,11 @@ def test_old_weights_are_held_for_those_that_pin_them():
     bench = Bench()
     bench.serve(1)
     pinned = bench.turn("old", 10)
-    assert bench.engine.held.answering(pinned).version == 0
+    assert bench.engine.held.answering(pinned) == 0
     bench.serve(2, keeps=(1,))
     assert bench.engine.held.answering(pinned) is None
-    assert bench.engine.held.answering(bench.turn("kept", 10, version=1)).version == 1
-    assert bench.engine.held.answering(bench.turn("follows", 10, version=1, follow="continue")).version == 2
+    assert bench.engine.held.answering(bench.turn("kept", 10, version=1)) == 1
+    assert bench.engine.held.answering(bench.turn("follows", 10, version=1, follow="continue")) == 2
 
 
 def test_it_generates_from_the_first_to_the_last_token():

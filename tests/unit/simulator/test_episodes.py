@@ -7,7 +7,6 @@ import pytest
 
 from flexmarl.algorithms.routing import least_loaded
 from flexmarl.contracts.resolve import resolve
-from flexmarl.contracts.wire import PolicyPin
 from flexmarl.simulator import Report, SimulationError, simulate
 from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.draws import Scripts, Sheet, Sheets
@@ -22,10 +21,6 @@ from flexmarl.simulator.trace import Trace
 MODEL = EngineModel(token=0.01, batch=10.0, prefill=1000.0, slots=4)
 
 
-def pin(version: int) -> PolicyPin:
-    return PolicyPin(version=version, digest=f"{version:064x}")
-
-
 class Bench:
     """Engines that hold version 0 of policy `a`; episodes of one stage with a wait behind it."""
 
@@ -33,7 +28,7 @@ class Bench:
         self.fleet = Fleet(least_loaded)
         self.engines = [Engine(Clock(), Trace(), model, lease) for lease in range(engines)]
         for engine in self.engines:
-            engine.held.take("a", pin(0), ())
+            engine.held.take("a", 0, ())
             self.fleet.add(engine)
         self.pools = Pools(self.fleet, model)
         self.flow = Flow(np.array([[0]]), 1, self.pools, model.prefill)
@@ -43,7 +38,7 @@ class Bench:
         stages = len(tokens)
         prompts, replies = np.full((stages, 1), prompt), np.array(tokens)[:, None]
         sheet = Sheet(0, prompts, replies, np.full(stages, wait), [0], reward_s=0.0, score=0.0)
-        return self.flow.begin(sheet, [self.pools.use("a", pin(version))], self.now)
+        return self.flow.begin(sheet, [self.pools.use("a", version)], self.now)
 
     def play(self, until: float, tick: float = 0.01) -> dict[int, float]:
         ended: dict[int, float] = {}
@@ -104,7 +99,7 @@ def test_nothing_is_made_while_no_engine_holds_the_weights():
     bench.play(2.0)
     assert bench.flow.tokens == 0
     assert [counts.tolist() for counts in bench.flow.counts()] == [[0], [1]]
-    bench.engines[0].held.take("a", pin(1), ())
+    bench.engines[0].held.take("a", 1, ())
     assert bench.play(4.0) == pytest.approx({row: 3.0}, abs=0.02)
 
 

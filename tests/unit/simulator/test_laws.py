@@ -174,6 +174,10 @@ def turn_left_out(watch: Watch) -> None:
     watch.facts[at] = now, fact.model_copy(update={"episodes": (other, *fact.episodes[1:])})
 
 
+def kept_beside_newer(watch: Watch) -> None:
+    watch.facts.remove(next((now, fact) for now, fact in watch.facts if isinstance(fact, e.PolicyUnloaded)))
+
+
 def row_left_out(watch: Watch) -> None:
     at, (now, fact) = next((i, p) for i, p in enumerate(watch.facts) if isinstance(p[1], e.GroupSettled))
     other = fact.episodes[0].model_copy(update={"samples": ()})
@@ -240,6 +244,7 @@ def made_long_before(watch: Watch) -> None:
         (worked_for_nobody, "device_time_adds_up"),
         (tokens_from_nowhere, "tokens_are_conserved"),
         (turn_left_out, "answered_turns_are_told_once"),
+        (kept_beside_newer, "engines_hold_one_version"),
         (row_left_out, "answered_turns_are_told_once"),
         (finished_at_once, "episodes_take_their_time"),
         (slot_not_given_back, "slots_are_those_of_turns"),
@@ -247,7 +252,8 @@ def made_long_before(watch: Watch) -> None:
 )
 def test_what_breaks_a_law_is_found(tamper: Callable[[Watch], None], law: str):
     changes = {"steps": 2, "warm_up": 0, "spec": {"batch": BATCH}}
-    watch = played(compose("long_tail", "flexmarl", changes), 2)
+    preset = "laminar" if tamper is kept_beside_newer else "flexmarl"
+    watch = played(compose("long_tail", preset, changes), 2)
     assert not broken(watch)
     tamper(watch)
     assert law in [one.law for one in broken(watch)]

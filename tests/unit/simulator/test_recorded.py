@@ -1,14 +1,19 @@
 """A recorded load: cut into stages, played again, and the machines' constants read off it, by hand-made records."""
 
+from dataclasses import fields
+from typing import Any
+
 import pytest
 
+from flexmarl.contracts.paces import Commanded, Decoded, RunRows
 from flexmarl.contracts.resolve import resolve
 from flexmarl.simulator import Scenario, simulate
-from flexmarl.simulator.fitting import BusyTime, fitted
+from flexmarl.simulator.fitting import fit
 from flexmarl.simulator.recorded import (
     RecordedDraws,
     RecordedEpisode,
     RecordedTurn,
+    Waits,
     record_of,
     workload_of_record,
 )
@@ -55,24 +60,32 @@ def test_draws_beyond_the_record_play_it_again() -> None:
     assert RecordedDraws(record, 1).script(0, 0, 2, 1, 0).score == 0.2  # another seed begins elsewhere
 
 
+def told(**rows: object) -> RunRows:
+    """Rows of a run that tells nothing beside what is given."""
+    nothing: dict[str, Any] = {field.name: [] for field in fields(RunRows)}
+    return RunRows(**(nothing | {"lasted": {}, "parameters": {}, "turns": (0.0, 0.0)} | rows))
+
+
 def test_constants_are_read_off_a_record() -> None:
     """One engine: 8 replies of 10 tokens at once take 1.7 s; a lone one takes 1 s: batch is 10."""
-    rows = [RecordedEpisode(n, 0, 0, 0.0, 1.7, 0.0, ()) for n in range(8)]
-    rows += [RecordedEpisode(8, 0, 0, 10.0, 11.0, 0.0, ())]
-    said = [RecordedTurn(n, 0, "a", 0, 5, 10, 1.7) for n in range(8)] + [RecordedTurn(8, 0, "a", 0, 5, 10, 1.0)]
-    busy = [
-        BusyTime("d0", "rollout", 1.7, 80), BusyTime("d0", "rollout", 1.0, 10),
-        BusyTime("d1", "train", 3.0, 100), BusyTime("d1", "train", 5.0, 200),
-        BusyTime("d1", "step", 0.5, 0), BusyTime("d0", "load", 0.25, 0),
-    ]  # fmt: skip
-    found = fitted(rows, said, busy, 0.1)
-    assert found.concurrency == pytest.approx((8 * 1.7 + 1.0) / 2.7)
+    decoded = [Decoded("speaker", 10, 80, 0, 1.7), Decoded("speaker", 10, 10, 0, 1.0)] * 4
+    trained = [Commanded(1, "accumulate", "speaker", 0.0, 1.0, 0.02 * n + 1.0, 1, n) for n in (100, 200) * 4]
+    trained += [Commanded(1, "optimizer_step", "speaker", 0.0, 1.0, 0.5, 0, 0)] * 4
+    spec = resolve(TEAM, preset="sync").spec
+    found = fit(spec, told(decoded=decoded, commanded=trained, lasted={("load", "speaker"): [0.25]}))
     engine, trainer = found.machine.engine, found.machine.trainer
-    at_mean = engine.token * (1 + (found.concurrency - 1) / engine.batch)
-    assert found.concurrency / at_mean == pytest.approx(found.decode_tokens_s) == pytest.approx(90 / 2.7)
-    assert engine.token == 0.1
+    assert (engine.token, engine.batch) == (pytest.approx(0.1), pytest.approx(10.0))
+    assert (found.at_once, found.tokens_s) == (pytest.approx(4.5), pytest.approx(90 / 2.7))
     assert (trainer.token, trainer.micro_batch) == (pytest.approx(0.02), pytest.approx(1.0))
     assert (trainer.step, engine.load) == (0.5, 0.25)
+    at_mean = 0.1 * (1 + 3.5 / 10)
+    said = [RecordedTurn(0, 0, "speaker", 0, 5, 10, 1.0 + 10 * at_mean)]
+    assert found.beside_engine_s(said) == pytest.approx(1.0)  # what the engine did not take of the turn
+
+
+def test_where_the_workers_time_is_told_an_episode_waits_for_nothing_else() -> None:
+    ((lot,),) = record_of([episode(0, 0)], turns(0, 0), (), waits=None).groups
+    assert lot.waits == (0.0, 0.0)
 
 
 def test_a_simulation_that_is_recorded_and_played_again_takes_as_long() -> None:
@@ -96,6 +109,6 @@ def test_a_simulation_that_is_recorded_and_played_again_takes_as_long() -> None:
 def test_a_late_start_is_a_part_of_the_episode_where_all_begin_at_once() -> None:
     late = episode(1, 0)._replace(began=104.0, ended=114.0)
     rows, said = [episode(0, 0), late], [*turns(0, 0), *turns(1, 0)]
-    waits = [group[0].waits for group in record_of(rows, said, (), starts=True).groups]
+    waits = [group[0].waits for group in record_of(rows, said, (), waits=Waits(starts=True)).groups]
     assert waits == [(3.0, 3.0), (7.0, 3.0)]
     assert [group[0].waits for group in record_of(rows, said, ()).groups] == [(3.0, 3.0)] * 2

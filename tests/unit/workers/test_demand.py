@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 
 from flexmarl.contracts.events import DemandReported, TurnsAsked
-from workers.rollout.demand import REPORT_AGAIN, Demand, Reporter
+from workers.rollout.demand import REPORT_AGAIN, AtEngines, Demand, Reporter
 
 
 def test_a_turn_waits_until_it_is_sent_and_is_gone_with_its_reply() -> None:
@@ -37,7 +37,7 @@ def test_a_report_goes_out_on_change_and_again_before_it_counts_no_more() -> Non
 
     async def story() -> None:
         demand = Demand()
-        reporter = Reporter("w1", demand, lambda: {3: 7}, put)
+        reporter = Reporter("w1", demand, lambda: AtEngines({3: 7}, {3: 1}, {3: 90}), put)
         assert not await reporter.report(), "nobody was asked anything"
         with demand.asking("solver"):
             assert await reporter.report()
@@ -60,4 +60,27 @@ def test_a_report_goes_out_on_change_and_again_before_it_counts_no_more() -> Non
         {},
     ]
     assert numbers == [1, 2, 3, 4]
-    assert told[0].engines == {3: 7}
+    assert (told[0].engines, told[0].queued, told[0].cache) == ({3: 7}, {3: 1}, {3: 90})
+
+
+def test_what_engines_have_is_news_where_it_is_looked_at_closely() -> None:
+    told: list[DemandReported] = []
+    there = [AtEngines({3: 1}, {}, {3: 10})]
+
+    async def put(number: int, event: DemandReported) -> bool:
+        told.append(event)
+        return True
+
+    async def story() -> None:
+        demand = Demand()
+        for closely in (False, True):
+            reporter = Reporter("w1", demand, lambda: there[0], put, closely)
+            with demand.asking("solver"):
+                assert await reporter.report()
+                assert not await reporter.report()
+                there[0] = AtEngines({3: 1}, {}, {3: there[0].tokens[3] + 1})
+                assert await reporter.report() is closely
+            await reporter.stop()
+
+    asyncio.run(story())
+    assert [event.cache for event in told] == [{3: 10}, {3: 11}, {3: 12}]

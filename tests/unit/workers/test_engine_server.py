@@ -11,15 +11,21 @@ from pathlib import Path
 
 import aiohttp
 import msgspec
+import numpy as np
 import psutil
 import pytest
 
+from flexmarl.algorithms.routing import ROUTERS
 from flexmarl.contracts.spec.team import FactoryModel
+from flexmarl.contracts.wire import PolicyPin
+from flexmarl.store.engines import EngineRoute
 from tests.support.engine_child import start_engine
 from workers.child import Interval
 from workers.models import build_model
 from workers.models.weights import initial_weights
+from workers.rollout.engine_client import EngineClient
 from workers.rollout.engines.wire import CompletionResponse, Held, NotHeld, Slept, Stats
+from workers.rollout.turns import TurnRequest
 from workers.transfer.local import LocalTier
 
 WORDS = ("<pad>", "<bos>", "<eos>", *(f"w{i}" for i in range(37)))
@@ -271,6 +277,38 @@ async def test_what_is_to_leave_refuses_at_once_and_is_gone_when_its_last_reply_
     assert (status, msgspec.json.decode(body, type=NotHeld).code) == (409, "superseded")
     assert "listener" not in (await stats_of(child)).holds
     assert (await ask(child, "/unload", {"policy": "listener", "order": 6}))[0] == 200, "to forget twice is no error"
+
+
+async def test_a_reply_that_is_repacked_is_the_reply_of_one_that_stayed(child: RunningChild) -> None:
+    """The engine is emptied in its midst, and the client goes on where it is sent: here, once it is loaded again."""
+    await load(child, 0)
+    pin = PolicyPin(version=0, digest=child.digests[0])
+    named: list[int] = []
+
+    async def routes() -> list[EngineRoute]:
+        held = (await stats_of(child)).holds
+        return [EngineRoute(7, child.url, "secret", "life-1", {"speaker": pin} if "speaker" in held else {})]
+
+    client = EngineClient(routes, ROUTERS.get("least_loaded")())
+    request = TurnRequest("speaker", pin, (1, 3), 5, 700, 1.0, (), (), engine=7)
+    try:
+        stayed = await client.turn(request, time.monotonic() + WAIT_S)
+        turn = asyncio.create_task(client.turn(request, time.monotonic() + WAIT_S))
+        await until_running(child, 1)
+        assert (await ask(child, "/unload", {"policy": "speaker", "hand_over": True, "to": 7}))[0] == 200
+        while not client.counters.refused["aborted"]:
+            await asyncio.sleep(0.002)
+        named += [one.latest.to for one in client.counters.open._turns.values()]
+        await load(child, 0)
+        moved = await turn
+    finally:
+        await client.close()
+    assert named == [7]
+    assert client.counters.left[("aborted", "life-1")] == 1, "it was under way"
+    assert moved.choice.token_ids == stayed.choice.token_ids
+    assert np.allclose(moved.choice.logprobs, stayed.choice.logprobs, atol=1e-4)
+    assert moved.choice.segments == [0, len(stayed.choice.token_ids)], "one version made all of it"
+    assert moved.moves == 0
 
 
 async def refused(child: RunningChild, path: str, body: object) -> str:

@@ -136,6 +136,42 @@ async def test_the_first_turn_of_new_weights_looks_where_they_are_instead_of_wai
     assert (client.counters.retries, client.counters.refused.total()) == (0, 0)
 
 
+async def test_a_turn_goes_to_the_engine_that_was_given_its_group_and_anywhere_if_that_lacks_its_weights() -> None:
+    async with BreakingEngine("a", lease=1) as first, BreakingEngine("b", lease=2) as second:
+        client = client_of(first, second)
+        turns = [client.turn(asked(seed, engine=2), time.monotonic() + 60) for seed in range(6)]
+        assert {reply.incarnation for reply in await asyncio.gather(*turns)} == {"b"}
+        second.version = 1
+        await client._fleet.refresh()
+        reply = await answer(client, asked(engine=2))
+    assert_whole(reply, [0, TOKENS])
+    assert reply.incarnation == "a"
+
+
+@pytest.mark.parametrize("position", [0, 1, 5, TOKENS - 1])
+async def test_a_reply_that_is_repacked_goes_on_where_it_was_sent_under_its_version(position: int) -> None:
+    async with (
+        BreakingEngine("a", 0, lambda *_: (position, "abort"), lease=1, to=3) as source,
+        BreakingEngine("b", 0, lease=2) as emptier,
+        BreakingEngine("c", 0, lease=3) as destination,
+    ):
+        client = client_of(source, emptier, destination)
+        reply = await answer(client, asked(engine=1))
+    assert_whole(reply, [0, TOKENS])
+    assert (reply.incarnation, len(emptier.requests), len(destination.requests)) == ("c", 0, 1)
+    assert reply.moves == 0, "nothing broke"
+
+
+async def test_however_often_a_long_reply_is_repacked_it_is_not_given_up() -> None:
+    def breaks(_: int, begun: int) -> tuple[int, str]:
+        return (begun + 1, "abort") if begun < TOKENS - 1 else (TOKENS, "")
+
+    async with BreakingEngine("a", 0, breaks, 1, to=2) as one, BreakingEngine("b", 0, breaks, 2, to=1) as other:
+        reply = await answer(client_of(one, other), asked())
+    assert_whole(reply, [0, TOKENS])
+    assert len(one.requests) + len(other.requests) == TOKENS > MAX_MOVES + 1
+
+
 async def test_a_turn_moves_five_times_and_not_once_more() -> None:
     async with BreakingEngine("a", 0, lambda _, begin: (begin + 1, "hang_up")) as engine:
         client = client_of(engine)

@@ -28,12 +28,13 @@ class Call:
         self._arrived: list[Choice] = []
         self._signal = asyncio.Event()
 
-    def settle(self, ended: Finished) -> None:
-        """Take one answer in."""
+    def settle(self, ended: Finished, to: int) -> None:
+        """Take one answer in; one that is handed back goes on at a lease that is named, if one is."""
         number = ended.request.request_id
         index, at = self.missing.pop(number), self.told.pop(number, 0)
         segments = version_segments.since(ended.segments, at) if at else ended.segments
-        self._arrived.append(Choice(index, ended.token_ids[at:], ended.logprobs[at:], ended.reason, segments, at))
+        own = ended.token_ids[at:], ended.logprobs[at:]
+        self._arrived.append(Choice(index, *own, ended.reason, segments, at, to if ended.reason == "abort" else 0))
         self._signal.set()
 
     def tell(self, parts: list[Part]) -> None:
@@ -79,12 +80,15 @@ class Calls:
             self._by_request[number] = call
         return call
 
-    def settle(self, ended: list[Finished]) -> None:
-        """Hand answers to their calls; nobody waits any more for those of a closed call."""
+    def settle(self, ended: list[Finished], to: int = 0) -> None:
+        """Hand answers to their calls, and where replies are to go on that are handed back.
+
+        Nobody waits any more for those of a closed call.
+        """
         for answer in ended:
             call = self._by_request.pop(answer.request.request_id, None)
             if call is not None:
-                call.settle(answer)
+                call.settle(answer, to)
 
     @property
     def watched(self) -> bool:

@@ -212,7 +212,7 @@ class EngineServer:
         self._sleep.refuse()
         if self._superseded(asked):
             return self._refusal(409, "superseded", f"{asked.policy}: a later load was asked for already")
-        self._calls.settle(self._engine.close(asked.policy, asked.hand_over))
+        self._calls.settle(self._engine.close(asked.policy, asked.hand_over), asked.to)
         while not self._engine.forget(asked.policy):
             await asyncio.sleep(UNLOAD_LOOKS_S)
         return json_response({"unloaded": asked.policy})

@@ -66,6 +66,8 @@ class Choice(msgspec.Struct, omit_defaults=True):
     """version, tokens, version, tokens, ... over `token_ids`."""
     at: int = 0
     """Tokens of the reply before these: told in earlier events of this stream, or `done` before it."""
+    to: int = 0
+    """With `abort`: lease of the engine where the reply is to go on; 0: anywhere."""
 
 
 class Load(msgspec.Struct):
@@ -123,6 +125,8 @@ class UnloadRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Another engine may carry on what runs. An `ordered` engine, which resumes nothing, ends it nonetheless."""
     order: int = 0
     """As of a load."""
+    to: int = 0
+    """Lease of the engine where what is handed back is to go on; 0: anywhere."""
 
 
 class SleepRequest(msgspec.Struct, forbid_unknown_fields=True):

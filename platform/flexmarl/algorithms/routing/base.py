@@ -21,6 +21,8 @@ class Reason(StrEnum):
 
     ONLY = "only"
     """No other holds what is asked for."""
+    NAMED = "named"
+    """It was given the turn's group, or goes on with what another had; no router was asked."""
     LEAST_LOADED = "least_loaded"
     PREFIX = "prefix"
     """It made the replies that this prompt begins with."""

@@ -53,6 +53,11 @@ class ExperimentSpec(Strict):
                 policies.setdefault(own or role, {})
         return {**data, "policies": policies}
 
+    @property
+    def reports_demand(self) -> bool:
+        """Whether the core decides by what rollout workers ask which engine for."""
+        return self.resources.has_places(len(self.policies)) or self.mechanisms.mover.type == "repack"
+
     def policy_of(self, role: str) -> str:
         """Return the name of the policy a role acts with."""
         return self.agents[role].policy or role

@@ -55,16 +55,26 @@ def _present(word: object) -> object:
 
 
 class Mover(Strict):
-    """What engines serve, where `resources.engine_policies` leaves a choice."""
+    """What engines serve, where `resources.engine_policies` or `resources.engine_versions` leaves a choice."""
 
-    type: Literal["static", "demand"] = "static"
+    type: Literal["static", "demand", "repack"] = "static"
     """`static`: spread by the number of roles once, changed only for a policy that is asked and has no engine, and for
-    lost engines. `demand`: a place also goes from a policy with short queues to one with long ones."""
+    lost engines. `demand`: a place also goes from a policy with short queues to one with long ones. `repack`, for
+    engines that serve one version at a time: the replies that are left of one version are gathered on few of its
+    engines, so that the others take newer weights and new groups."""
     delta: float = Field(default=5.0, gt=0.0, le=100_000.0)
     """Turns per engine by which the longest queue must exceed the shortest one before a place moves."""
     hold_s: float = Field(default=5.0, ge=0.0, le=86_400.0)
     """How long a policy keeps a place it was moved to, and one nobody asks keeps its last one, while others only have
     longer queues."""
+    below: int = Field(default=32, ge=1, le=65_536)
+    """With `repack`: an engine with fewer replies than this and none that waits may be emptied, and none is filled
+    beyond it. Set as many as an engine makes together before each further one slows the others down."""
+    every_s: float = Field(default=5.0, ge=1.0, le=86_400.0)
+    """With `repack`: how often engines are looked at, besides after each committed update."""
+    cache_tokens: int | None = Field(default=None, ge=1)
+    """With `repack`: tokens that an engine's attention cache holds, beyond which none is filled; null: as many as
+    `below` replies need."""
 
     @model_validator(mode="before")
     @classmethod

@@ -29,6 +29,10 @@ class Resources(Strict):
     engine_policies: int | None = Field(default=None, ge=1, le=1024)
     """Policies that an engine holds at once; null: all of them. With fewer places than policies, one that has none is
     loaded when it is asked, in the place of one that nobody asks. A vLLM engine keeps the memory of those it held."""
+    engine_versions: Literal[1, 2] = 2
+    """Versions of the policies that an engine serves at once. 2: newer weights come beside those that unsettled groups
+    pin. 1: an engine is given its part of a step's groups, plays them to their end under the weights it has, then takes
+    the newest ones and is given others; groups are pinned when they are given. Each engine does so at its own time."""
     training_devices: int = Field(default=1, ge=1, le=MOST_TRAINING_DEVICES)
     """Trainers; each holds one device, or with `colocated` allocation shares that of an engine.
     `mechanisms.allocation` says which policy is trained on which."""

@@ -11,15 +11,17 @@ from statistics import median
 
 from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.controlplane.common.store import store_connection
-from flexmarl.controlplane.experiments import measuring
-from flexmarl.controlplane.experiments.measuring import RunPace
 from flexmarl.controlplane.experiments.models import MeasuredRun
+from flexmarl.simulator import fitting
+from flexmarl.simulator.calibrating import calibrated
+from flexmarl.simulator.estimates import Gradients, line, tell_tokens
+from flexmarl.simulator.fitting import RunPace
 from flexmarl.simulator.profile import OF_A_MODEL, OF_A_ROLE, OF_THE_PLATFORM, Figure, Profile, complete
 from flexmarl.store import paces
 
 LOOKED_AT = 40
 """Newest ended runs that are looked at."""
-READ_AT_ONCE = 5
+READ_AT_ONCE = 3
 """Runs that one plan reads for the first time, at most."""
 COUNTED = 5
 """Newest fitting runs that a figure is made of."""
@@ -33,7 +35,7 @@ ALIKE = 2.0
 
 def profile_of(spec: ExperimentSpec, devices: dict[str, str]) -> Profile:
     """Return what is known of an experiment on kinds of devices (use -> kind and name)."""
-    on = {use: measuring.device_key(what) for use, what in devices.items()}
+    on = {use: fitting.device_key(what) for use, what in devices.items()}
     engine, trainer = (
         f"{what} on {on[use]}" for what, use in ((spec.resources.engine, "engine"), ("torch", "trainer"))
     )
@@ -44,11 +46,13 @@ def measured() -> list[RunPace]:
     """Return the paces of the newest ended runs, newest first; reads those that nobody has read."""
     conn = store_connection()
     ended = paces.ended(conn, LOOKED_AT)
-    known = {row.run_no: row.pace for row in MeasuredRun.objects.filter(run_no__in=[no for no, _ in ended])}
+    rows = MeasuredRun.objects.filter(run_no__in=[no for no, _ in ended], pace__version=fitting.VERSION)
+    known = {row.run_no: row.pace for row in rows}
     for no, document in [run for run in ended if run[0] not in known][:READ_AT_ONCE]:
         spec = ExperimentSpec.model_validate(document)
-        pace = measuring.pace_of(spec, paces.read(conn, no), paces.device_kinds(conn, no))
-        row, _ = MeasuredRun.objects.get_or_create(run_no=no, defaults={"pace": pace.model_dump(mode="json")})
+        told = paces.read(conn, no)
+        pace = calibrated(spec, fitting.pace_of(spec, told, paces.device_kinds(conn, no)), told)
+        row, _ = MeasuredRun.objects.update_or_create(run_no=no, defaults={"pace": pace.model_dump(mode="json")})
         known[no] = row.pace
     return [RunPace.model_validate(known[no]) for no, _ in ended if no in known]
 
@@ -58,13 +62,14 @@ def _merged(spec: ExperimentSpec, engine: str, trainer: str, runs: Sequence[RunP
     parameters: dict[str, int] = {}
     for policy in spec.policies:
         for name in OF_A_MODEL:
-            key = (measuring.making_key if name == "trainer.create" else measuring.model_key)(spec, policy)
+            key = (fitting.making_key if name == "trainer.create" else fitting.model_key)(spec, policy)
             on = [r for r in runs if (r.engine == engine if name.startswith("engine.") else r.trainer == trainer)]
             _put(figures, f"{name} {policy}", [(r, r.models.get(key, {}).get(name)) for r in on])
-        key = measuring.model_key(spec, policy)
+        key = fitting.model_key(spec, policy)
+        _put_gradients(figures, policy, [(r, r.gradients.get(key, [])) for r in runs if r.trainer == trainer])
         if sized := [r.parameters[key] for r in runs if key in r.parameters]:
             parameters[policy] = sized[0]
-    played = [r for r in runs if r.environment == measuring.environment_key(spec)]
+    played = [r for r in runs if r.environment == fitting.environment_key(spec)]
     for role in spec.agents:
         for name in OF_A_ROLE:
             _put(figures, f"{name} {role}", [(r, r.roles.get(role, {}).get(name)) for r in played])
@@ -77,6 +82,29 @@ def _merged(spec: ExperimentSpec, engine: str, trainer: str, runs: Sequence[RunP
                 break
     lasts = next((r.lasts for r in played if r.lasts), None)
     return Profile(figures=complete(spec, figures), lasts=lasts, parameters=parameters)
+
+
+def _put_gradients(
+    figures: dict[str, Figure], policy: str, told: Iterable[tuple[RunPace, Sequence[Gradients]]]
+) -> None:
+    """Make the figures of gradients: one line through those of all runs, and how far single runs are off it.
+
+    Runs that cut alike cannot tell what a token takes; then those count as well that were made to be measured.
+    """
+    every = [(run, own) for run, own in told if own]
+    found = [one for one in every if one[0].source == "runs"][:COUNTED]
+    if not found or not tell_tokens([one for _, own in found for one in own]):
+        found += [one for one in every if one[0].source == "profile"][:COUNTED]
+    fitted = line([one for _, own in found for one in own])
+    if not fitted:
+        return
+    fixed, token = fitted["trainer.micro_batch"], fitted["trainer.token"]
+    off = [
+        sum(one.count * one.seconds for one in own) / sum(one.count * (fixed + token * one.tokens) for one in own)
+        for _, own in found
+    ]
+    for name, value in fitted.items():
+        _put(figures, f"{name} {policy}", [(run, value * times) for (run, _), times in zip(found, off, strict=True)])
 
 
 def _put(figures: dict[str, Figure], name: str, told: Iterable[tuple[RunPace, float | None]]) -> bool:

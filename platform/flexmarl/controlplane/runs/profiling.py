@@ -9,18 +9,18 @@ from typing import Any
 from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.scopes import Scope
-from flexmarl.controlplane.experiments.measuring import PROFILE_NAME
 from flexmarl.controlplane.experiments.plans import Draft, overlay, required
 from flexmarl.controlplane.runs.actions import create_run
 from flexmarl.controlplane.runs.marks import Marks
 from flexmarl.controlplane.runs.models import Run
+from flexmarl.simulator.fitting import PROFILE_NAME
 
-STEPS = 4
-"""Train steps of a profile: the first begins cold."""
+STEPS = 9
+"""Train steps of a profile: the first three do not count."""
 MOST_TASKS = 32
-UNEVEN = 0.4
-"""Share of a step's groups in a micro-batch: two of this size and a smaller one, so that both what a micro-batch takes
-and what a token takes are told."""
+LARGE = 3
+"""Large micro-batches of a step, beside which there is a small one with the rest of the groups: so both what a
+micro-batch takes and what a token takes are told."""
 FEW = 2
 """Episodes of an evaluation: the last one plays alone and tells what engines take for small batches."""
 TAG = "profile"
@@ -37,7 +37,7 @@ def measure(actor: Actor, draft: Draft, project: str) -> Run:
 
 def _short(spec: ExperimentSpec) -> dict[str, Any]:
     tasks = min(spec.batch.tasks_per_step, MOST_TASKS)
-    groups = max(1, int(UNEVEN * tasks)) if spec.mechanisms.trainer_protocol != "mini_batch" else 1
+    groups = max(1, (tasks - 1) // LARGE) if spec.mechanisms.trainer_protocol != "mini_batch" else 1
     return {
         "name": f"{PROFILE_NAME}{spec.name}"[:64],
         "budget": {"train_steps": STEPS, "target": None},

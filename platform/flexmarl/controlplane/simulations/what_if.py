@@ -24,18 +24,19 @@ from flexmarl.controlplane.simulations.comparing import Found, Playing
 from flexmarl.controlplane.simulations.models import Simulation
 from flexmarl.controlplane.simulations.requests import MOST_SEEDS, MOST_STEPS
 from flexmarl.controlplane.simulations.results import gathered, seed_row, timeline
-from flexmarl.simulator import Report, Scenario, SimulationError
-from flexmarl.simulator.fitting import BusyTime, Fit, fitted
+from flexmarl.simulator import Report, Scenario, SimulationError, fitting
+from flexmarl.simulator.fitting import Fit
 from flexmarl.simulator.recorded import (
     RecordedEpisode,
     RecordedTurn,
     RecordedWorkload,
+    Waits,
     record_of,
     workload_of_record,
 )
 from flexmarl.simulator.teams import workload_of
 from flexmarl.simulator.whatif import AS_IT_WAS, Alternative, advice, alternatives, changed, ranked
-from flexmarl.store import recorded
+from flexmarl.store import paces, recorded
 
 MOST_EPISODES = 4096
 """Of the newest ones, that are played again."""
@@ -150,16 +151,19 @@ def read_record(run: Run) -> Recorded:
     episodes = [_episode(row) for row in rows.episodes if (row[0], row[1]) in stored]
     if len({one.step for one in episodes}) < LEAST_STEPS:
         raise too_little(run, len(episodes), len({one.step for one in episodes}))
-    since, until = min(one.began for one in episodes), max(one.ended for one in episodes)
-    busy = [BusyTime(*row) for row in recorded.busy(conn, run.no, since, until)]
-    fit = fitted(episodes, turns, busy, recorded.quickest_token(conn, run.no))
+    fit = fitting.fit(spec, paces.read(conn, run.no))
     together = [frozenset(stage) for stage in workload_of(spec).stages if len(stage) > 1]
-    at_once = spec.mechanisms.lag_policy.bound == 0 and spec.mechanisms.parallel.episodes is None
-    record = record_of(episodes, turns, together, rows.failed_share, fit.own_wait_s, starts=at_once)
+    waits = None if fit.workers else Waits(fit.beside_engine_s(turns), starts=_at_once(spec))
+    record = record_of(episodes, turns, together, rows.failed_share, waits)
     first = min(one.step for one in episodes)
     seconds = recorded.step_seconds(conn, run.no, max(2, first + 2))
     steps = len({one.step for one in episodes})
     return Recorded(workload_of_record(record), fit, fmean(seconds) if seconds else 0.0, len(episodes), steps)
+
+
+def _at_once(spec: ExperimentSpec) -> bool:
+    """Tell whether all episodes of a step are asked for at once: then only the rollout worker starts one late."""
+    return spec.mechanisms.lag_policy.bound == 0 and spec.mechanisms.parallel.episodes is None
 
 
 def _episode(row: tuple[Any, ...]) -> RecordedEpisode:
@@ -233,9 +237,9 @@ def basis(found: Recorded, replay_step_s: float) -> dict[str, Any]:
             "engine_token_s": engine.token,
             "engine_batch": engine.batch,
             "engine_load_s": engine.load,
-            "engine_tokens_s": found.fit.decode_tokens_s,
-            "replies_at_once": found.fit.concurrency,
-            "turn_wait_s": found.fit.own_wait_s,
+            "engine_tokens_s": found.fit.tokens_s,
+            "replies_at_once": found.fit.at_once,
+            "turn_wait_s": found.fit.machine.delays.turn or found.workload.record.own_wait_s,
             "trainer_token_s": trainer.token,
             "trainer_micro_batch_s": trainer.micro_batch,
             "trainer_step_s": trainer.step,

@@ -1,0 +1,96 @@
+"""What the rows of a run tell about how fast everything of it was, as the store reads it and the simulator fits it.
+
+Raw times in seconds, without a judgement. Invariant: whoever reads fills these and knows of no model; whoever fits is
+given these and knows of no table.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """Decode steps of a policy on one engine, one after the other."""
+
+    policy: str
+    steps: int
+    tokens: int
+    prompts: int
+    seconds: float
+    began: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Commanded:
+    """A trainer's gradient or optimizer step. Times since the epoch, on the database's clock."""
+
+    lease_id: int
+    kind: str
+    policy: str
+    created: float
+    done: float
+    seconds: float
+    """That the trainer worked on it."""
+    rows: int
+    tokens: int
+    handled: float = 0.0
+    """When the driver decided on what came of it; 0: not read."""
+    slow: float = 1.0
+    """How many times as long it took as it would have while nobody played."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A settled group: when it was over, and when the driver had decided on that."""
+
+    finished: float
+    handled: float
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    role: str
+    prompt: float
+    reply: float
+    deviation: float
+    """Standard deviation of the replies' lengths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A cohort's rollout: from its first episode to the end of its last."""
+
+    began: float
+    ended: float
+    turns: int
+    asked: float = 0.0
+    """When its first groups were asked for; 0: not read."""
+    decided: float = 0.0
+    """When the driver had decided on its last group; 0: not read."""
+    slow: float = 1.0
+    """How many times as long it took as it would have without trainers beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRows:
+    """Everything that one run tells."""
+
+    decoded: list[Decoded]
+    commanded: list[Commanded]
+    settled: list[Settled]
+    lasted: dict[tuple[str, str], list[float]]
+    """(kind, policy) -> seconds, of `load`, `bind`, `suspend`, `resume`."""
+    parameters: dict[str, int]
+    roles: list[Role]
+    turns: tuple[float, float]
+    """Of finished training episodes: mean and standard deviation."""
+    played: list[Played]
+    open: list[tuple[float, float]]
+    """When rollout workers were at a command: (from, to)."""
+    generated: list[tuple[float, float]]
+    """When its engines generated: (from, to), one after the other per engine."""
+    picked_up: list[float]
+    """From a command to play groups until a worker took it."""
+    hops: list[float]
+    """From a command to an engine until its node took it."""
+    starts: list[float]
+    """From a lease until its child was ready."""

@@ -1,0 +1,87 @@
+"""Engines that serve one version at a time, and their repacking: one refusal per broken rule, with a legal value."""
+
+from collections.abc import Iterator
+
+from flexmarl.contracts.problems import Problem
+from flexmarl.contracts.spec.experiment import ExperimentSpec
+
+_TWO = "engine_versions: 2 in /resources"
+
+
+def serving_rules(spec: ExperimentSpec) -> Iterator[Problem]:
+    """Return every broken rule of how many versions an engine serves, and of gathering what is left of one."""
+    mover = spec.mechanisms.mover
+    if spec.resources.engine_versions == 1:
+        yield from _lag(spec)
+        yield from _mechanisms(spec)
+    elif mover.type == "repack":
+        yield Problem(
+            pointer="/mechanisms/mover/type",
+            code="needs_one_version",
+            detail="An engine that serves two versions takes newer weights beside what is left of older ones, so "
+            "nothing is gained by gathering that.",
+            hint="Set static, or engine_versions: 1 in /resources.",
+        )
+
+
+def _lag(spec: ExperimentSpec) -> Iterator[Problem]:
+    """Engines that change weights each at its own time need groups of several versions, each made by one."""
+    for name in spec.trainable_policies():
+        lag = spec.lag_policy_of(name)
+        own = spec.policies[name].lag_policy is not None
+        where = f"/policies/{name}/lag_policy" if own else "/mechanisms/lag_policy"
+        if lag.bound == 0:
+            yield Problem(
+                pointer=f"{where}/bound",
+                code="needs_bound",
+                detail="Engines that take newer weights each at its own time play groups of several versions at once; "
+                f"{name} has bound 0.",
+                hint=f"Set 1 or more, or {_TWO}.",
+            )
+        elif lag.in_flight != "finish":
+            yield Problem(
+                pointer=f"{where}/in_flight",
+                code="not_with_one_version",
+                detail="An engine that serves one version plays its groups to the end before it takes another; "
+                f"those of {name} are to {lag.in_flight}.",
+                hint=f"Set finish, or {_TWO}.",
+            )
+
+
+def _mechanisms(spec: ExperimentSpec) -> Iterator[Problem]:
+    mechanisms, resources = spec.mechanisms, spec.resources
+    refused = (
+        (
+            "/mechanisms/publication/type",
+            mechanisms.publication.type != "cohort",
+            f"{mechanisms.publication.type} names the weights of a group before an engine has them.",
+            "cohort",
+        ),
+        (
+            "/mechanisms/redundancy/surplus",
+            mechanisms.redundancy.type == "extra_groups" and mechanisms.redundancy.surplus == "continue",
+            "Groups that play on for the next step keep the weights they began with, and their engines with them.",
+            "cancel",
+        ),
+        (
+            "/mechanisms/allocation/type",
+            mechanisms.allocation.type == "colocated",
+            "Engines that share devices with trainers take newer weights all at once, when they wake.",
+            "agent_centric",
+        ),
+        (
+            "/resources/engine_policies",
+            resources.has_places(len(spec.policies)),
+            "An engine that plays a group to its end must hold every policy that the group asks.",
+            "null",
+        ),
+        (
+            "/mechanisms/mover/type",
+            mechanisms.mover.type == "demand",
+            "Places move between policies where engines cannot hold all of them; these hold all.",
+            "repack",
+        ),
+    )
+    for pointer, broken, detail, value in refused:
+        if broken:
+            yield Problem(pointer=pointer, code="not_with_one_version", detail=detail, hint=f"Set {value}, or {_TWO}.")
