@@ -309,9 +309,8 @@ class Playing:
         group.over = True  # places that come free are for others
         for episode in list(group.playing):
             self._abandon(episode)
-        reason = f"rollout: {group.order.enough} members of its group had finished"
+        reason, status = f"rollout: {group.order.enough} members of its group had finished", EpisodeStatus.CANCELLED
         for member in range(group.order.members):
-            status = EpisodeStatus.CANCELLED
             outcome = EpisodeOutcome(member=member, attempt=1, status=status, reason=reason)
             group.outcomes.setdefault(member, outcome)
 
