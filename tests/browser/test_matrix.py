@@ -102,6 +102,7 @@ VARIANTS: dict[str, str] = {
     "transitions-filtered": "/runs/{running}/events?view=transitions&moved=step&policy=solver",
     "transitions-none": "/runs/{queued}/events?view=transitions",
     "transitions-refused": "/runs/{running}/events?view=transitions&cursor=abc",
+    "simulation-chosen": f"/simulations/{SIMULATIONS[0]}?show=flexmarl&show=sync&of=sync&ordering=-lag",
     "simulation-queued": f"/simulations/{SIMULATIONS[1]}",
     "simulations-wrong-filter": "/simulations?state=asleep",
     "playground-no-version": "/runs/{queued}/playground",

@@ -146,3 +146,72 @@ def test_an_error_opens_its_section_and_gets_the_focus(
     page.locator("#spec-form details:not([open])").first.wait_for(state="hidden")
     guest.keep(f"new-run-open-{width}-{theme}")
     assert (guest.sideways(), guest.violations()) == (0, [])
+
+
+RANGE = {"low": 1.0, "likely": 1.5, "high": 2.0}
+PREDICTED = {
+    **dict.fromkeys(("step_s", "tokens_s", "hours", "device_hours"), RANGE),
+    "utilisation": {"engine": RANGE, "trainer": RANGE}, "bubble": {"engine": [], "trainer": []}, "cost": None,
+    "devices": [], "figures": [], "why": [], "steps": 3, "simulations": 3,
+    "split": {
+        "devices": 4, "looked_at": 2, "stopped": False, "least_gain": 0.02,
+        "better": {
+            "engines": 3, "trainers": 1, "shared": False, "step_s": RANGE,
+            "gain": {"low": 0.1, "likely": 0.2, "high": 0.3},
+            "changes": [{"pointer": "/resources/rollout_devices", "before": 1, "value": 3}],
+        },
+    },
+}  # fmt: skip
+
+
+def until(page: Any, reached: Callable[[], bool]) -> None:
+    """Wait while the page goes on asking."""
+    for _ in range(300):
+        if reached():
+            return
+        page.wait_for_timeout(100)
+    raise AssertionError("nothing more was asked")
+
+
+def test_an_advised_split_goes_into_the_form_and_a_stale_plan_is_predicted_anew(
+    seeded: Any, visit: Callable[..., Any]
+) -> None:
+    guest, predicted = visit(seeded), []
+    guest.sign_in()
+
+    def plan(route: Any) -> None:
+        asked = route.request.post_data_json
+        wished = asked.pop("predict", False)
+        answer = route.fetch(post_data=asked)
+        if wished:
+            predicted.append(asked)
+            body = answer.json() | {"prediction": PREDICTED, "plan_token": f"token-{len(predicted)}"}
+            route.fulfill(response=answer, json=body)
+        else:
+            route.fulfill(response=answer)
+
+    guest.page.route("**/api/v1/runs/plan", plan)
+    page = ready(guest)
+    page.locator("#split").wait_for()
+    assert "3 engines, 1 trainer" in page.locator("#split").inner_text()
+    assert guest.violations("#split") == []
+    page.get_by_role("button", name="Use this split").press("Enter")
+    assert field(page, "/resources/rollout_devices").input_value() == "3"
+    assert page.evaluate("document.activeElement.dataset.pointer") == "/resources/rollout_devices"
+    page.wait_for_function("() => !document.querySelector('.plan .dim')")
+    tokens: list[str] = []
+
+    def run(route: Any) -> None:
+        tokens.append(route.request.post_data_json["plan_token"])
+        problem = {"code": "plan_stale", "detail": "Changed since the plan: price. Plan again.", "errors": []}
+        route.fulfill(status=409, content_type="application/problem+json", json=problem)
+
+    page.route("**/api/v1/runs", run)
+    until(page, lambda: len(predicted) == 2)
+    page.locator("#split").wait_for()
+    for _ in range(2):
+        before = len(predicted)
+        page.locator("#start").click()
+        until(page, lambda before=before: len(predicted) > before)  # type: ignore[misc]
+        page.locator("#split").wait_for()
+    assert tokens == ["token-2", "token-3"]  # the first one held no more, and was not sent again

@@ -33,7 +33,8 @@ from flexmarl.launcher.supervisor import ROUND_S, Signals, StopAsked, Supervisor
 from flexmarl.launcher.valkey import EmbeddedValkey
 
 DEFAULT_PORT = 8000
-READY_S = 60.0
+READY_S = 180.0
+"""Longest time until the page answers: on a machine whose cores others hold, its imports alone may take a minute."""
 STEP_S = 120.0
 """Longest time of a one-shot step, such as migrating a large database."""
 

@@ -431,7 +431,7 @@ async function make(button, start) {
     forget(data);
     location.assign(run.web_url);
   } catch (error) {
-    if (error.problem?.code === "plan_stale") replan();
+    if (error.problem?.code === "plan_stale") { state.planned = { ...state.planned, prediction: null }; replan(); } // what it said holds no more, nor does its token
     else if (error.errors.length) { showMarkErrors(error.errors); settle(state.planned, error.errors.filter((one) => one.location === "spec")); showWrong(); }
     toast(error.message, { tone: "bad", detail: error.requestId });
   } finally {

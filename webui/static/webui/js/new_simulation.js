@@ -40,7 +40,10 @@ function tell(error) {
     field?.setAttribute?.("aria-invalid", "true");
   }
   if (left.length || !error.errors.length) {
-    const lines = left.map((one) => el("li", {}, el("code", { class: "anywhere", text: one.pointer }), " ", el("span", { text: one.detail }), " ", el("span", { class: "muted", text: one.hint })));
+    const path = (pointer) => pointer.slice(1).replaceAll("/", ".");
+    const written = form.elements.changes.value;
+    if (left.some((one) => one.pointer && written.includes(path(one.pointer)))) form.elements.changes.setAttribute("aria-invalid", "true");
+    const lines = left.map((one) => el("li", {}, el("code", { class: "anywhere", text: path(one.pointer) }), " ", el("span", { text: one.detail }), " ", el("span", { class: "muted", text: one.hint })));
     refused.replaceChildren(el("div", { class: "fit anywhere" }, el("b", { text: left.length ? "Refused" : error.message }), el("ul", { class: "vs g4 s12" }, ...lines)));
     refused.hidden = false;
   }
