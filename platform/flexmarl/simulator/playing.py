@@ -63,7 +63,6 @@ class Playing:
         """Policy -> turns whose weights no engine holds."""
         self._scoring = Scoring(clock, workload)
         self.hands = Hands(clock, scenario.machine.delays)
-        self._settle_s = scenario.machine.delays.settle
         self._places = Places(spec.mechanisms.parallel.episodes)
 
     def play(self, no: int, command: c.PlayGroups) -> None:
@@ -335,7 +334,7 @@ class Playing:
             episodes=episodes, started_at=group.began, finished_at=self._clock.now, part=part,
             versions={name: pin.version for name, pin in command.pins.items()},
         )  # fmt: skip
-        if self._settle_s:
-            self._clock.after(self._settle_s, self._told, fact)
+        if self._team.scenario.machine.delays.settle:
+            self._clock.after(self._team.scenario.machine.delays.settle, self._told, fact)
         else:
             self._told(fact)
