@@ -154,7 +154,7 @@ class _Work:
             asked = script.widths[stage] if script.widths else len(self._stages[stage % len(self._stages)])
             for role, _, prompt, reply in islice(turns, asked):
                 policy = self._spec.policy_of(role)
-                times = model.times(policy)
+                times = model.answers(policy)
                 found.begins.setdefault(policy, found.seconds)
                 found.tokens[policy] = found.tokens.get(policy, 0) + reply
                 found.rows[policy] = found.rows.get(policy, 0) + 1

@@ -71,9 +71,10 @@ class Cluster:
         self.playing = play(self.clock, scenario, tell)
         self.training = Training(self.clock, self.trace, self._machine, self._void, tell)
         self.hosting = Hosting(clock, self.trace, scenario, pool, self.playing, self.training, tell)
-        self.training.takes, self.training.works = self.hosting.takes, self.hosting.works
+        shared = self.training.shared
+        shared.takes, shared.works = self.hosting.takes, self.hosting.works
         if self._machine.contention != 1.0:
-            self.training.changes, self.playing.hands.pace = self.hosting.pace, self.hosting.beside_trainers
+            shared.changes, self.playing.hands.pace = self.hosting.pace, self.hosting.beside_trainers
 
     def start(self) -> None:
         """Ask for the run to start."""

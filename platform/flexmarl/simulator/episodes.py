@@ -27,7 +27,7 @@ class EpisodePlaying(Playing):
         asked = np.full((len(stages), max(len(stage) for stage in stages)), -1)
         for number, stage in enumerate(stages):
             asked[number, : len(stage)] = [self._names.index(scenario.spec.policy_of(role)) for role in stage]
-        self._pools = Pools(self.engines, model, scenario.machine.times)
+        self._pools = Pools(self.engines, model, scenario.machine.answers)
         self._flow = Flow(asked, len(self._names), self._pools, model.prefill)
         self._rows: dict[int, Episode] = {}
         self._row_of: dict[int, tuple[int, list[int]]] = {}

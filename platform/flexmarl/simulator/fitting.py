@@ -18,7 +18,7 @@ from flexmarl.contracts.spec.team import FactoryModel, Lora
 from flexmarl.simulator import estimates
 from flexmarl.simulator.profile import OF_THE_PLATFORM, Ends, Figure, Profile, complete
 from flexmarl.simulator.recorded import RecordedTurn
-from flexmarl.simulator.scenario import Delays, EngineModel, Machine, TrainerModel
+from flexmarl.simulator.scenario import Delays, EngineModel, Machine, Scale, TrainerModel
 from flexmarl.simulator.teams import paced
 
 VERSION = 2
@@ -173,15 +173,18 @@ def machine(spec: ExperimentSpec, profile: Profile, ends: Ends) -> Machine:
         ),
         delays=Delays.model_validate({n: value for n, value in platform.items() if n != "contention"}),
         contention=max(1.0, platform["contention"]),
-        scale={other: times for other in others if (times := _times(profile, ends, other, first)) != 1.0},
+        scale={other: _scale(profile, ends, other, first) for other in others},
     )
     pace = spec.resources.pace
     return paced(spec, made) if pace.micro_batch_s or pace.row_s or pace.step_s else made
 
 
-def _times(profile: Profile, ends: Ends, policy: str, first: str) -> float:
-    names = ("engine.token", "trainer.token")
-    return fmean(profile.at(name, ends, policy) / max(1e-9, profile.at(name, ends, first)) for name in names)
+def _scale(profile: Profile, ends: Ends, policy: str, first: str) -> Scale:
+    generation, training = (
+        max(1e-9, profile.at(name, ends, policy)) / max(1e-9, profile.at(name, ends, first))
+        for name in ("engine.token", "trainer.token")
+    )
+    return Scale(generation=generation, training=training)
 
 
 def _model(spec: ExperimentSpec, rows: RunRows, policies: Sequence[str]) -> dict[str, float]:

@@ -131,7 +131,7 @@ class Team(NamedTuple):
         spec, workload = scenario.spec, scenario.workload
         policies = {role: spec.policy_of(role) for role in spec.agents}
         widths = tuple(len(stage) for stage in workload.stages)
-        scales = {policy: scenario.machine.times(policy) for policy in policies.values()}
+        scales = {policy: scenario.machine.answers(policy) for policy in policies.values()}
         return cls(scenario, policies, scales, widths, spec.mechanisms.parallel.agents, workload.shares(policies))
 
 

@@ -8,6 +8,7 @@ Invariants: an episode stays with one worker; what is asked of a worker is done 
 from collections.abc import Callable
 
 from flexmarl.simulator.clock import Clock
+from flexmarl.simulator.groups import Places
 from flexmarl.simulator.scenario import Delays
 
 Then = Callable[[], None]
@@ -40,9 +41,13 @@ class Worker:
 
 
 class Hands:
-    def __init__(self, clock: Clock, delays: Delays) -> None:
+    def __init__(self, clock: Clock, delays: Delays, places: Places) -> None:
         self.busy = delays.turn > 0.0
         """Whether turns are any work at all."""
+        self.places = places
+        """How many episodes play at once."""
+        self.settle_s = delays.settle
+        """Until the rows of a group are written."""
         self.pace: Callable[[], float] = lambda: 1.0
         """How many times as long work takes that begins now."""
         self._workers = [Worker(clock, delays.turn, self) for _ in range(delays.workers)]

@@ -141,7 +141,7 @@ class Hosting:
 
     def beside_trainers(self) -> float:
         """Return how many times as long playing takes beside what trainers do now."""
-        return self._machine.contention if self._training.at_work else 1.0
+        return self._machine.contention if self._training.shared.at_work else 1.0
 
     def _pace_of(self, child: Child) -> float:
         return self._faults.pace(child.device.number, self._clock.now) * self.beside_trainers()

@@ -69,7 +69,7 @@ def profile(scenario: Scenario, work: Work, parts: int, kind: Kind) -> dict[str,
     learnt = sum(work.replies[name] * scenario.machine.times(name) for name in trained)
     rows = spec.batch.tasks_per_step * spec.batch.episodes_per_task
     each = {
-        name: scenario.machine.times(name)
+        name: scenario.machine.answers(name)
         * (work.replies[name] * engine.token / engine.batch + work.prompts[name] / engine.prefill)
         for name in work.replies
     }
@@ -96,7 +96,7 @@ def profile(scenario: Scenario, work: Work, parts: int, kind: Kind) -> dict[str,
 
 def cohort_work(scenario: Scenario) -> Work:
     """Return what there is to do in a cohort, on the average of some."""
-    spec, token, times = scenario.spec, scenario.machine.engine.token, scenario.machine.times
+    spec, token, times = scenario.spec, scenario.machine.engine.token, scenario.machine.answers
     roles = {role: number for number, role in enumerate(sorted(spec.agents))}
     draws = Scripts(scenario.workload, roles, scenario.seed)
     replies, prompts = dict.fromkeys(spec.policies, 0.0), dict.fromkeys(spec.policies, 0.0)

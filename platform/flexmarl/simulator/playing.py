@@ -62,9 +62,7 @@ class Playing:
         self._starved: dict[str, list[Turn]] = {}
         """Policy -> turns whose weights no engine holds."""
         self._scoring = Scoring(clock, workload)
-        self.hands = Hands(clock, scenario.machine.delays)
-        self._settle_s = scenario.machine.delays.settle
-        self._places = Places(spec.mechanisms.parallel.episodes)
+        self.hands = Hands(clock, scenario.machine.delays, Places(spec.mechanisms.parallel.episodes))
 
     def play(self, no: int, command: c.PlayGroups) -> None:
         """Begin with the groups of a command."""
@@ -135,7 +133,7 @@ class Playing:
         """Begin with a group's next member as soon as the run has a place for it."""
         if not group.waiting or group.over:
             return
-        self._places.enter(self._begin_member, group, group.waiting.popleft())
+        self.hands.places.enter(self._begin_member, group, group.waiting.popleft())
 
     def _begin_member(self, group: Group, member: int) -> bool:
         if not group.over:
@@ -243,7 +241,7 @@ class Playing:
         """Let the reward of an episode be found whose environment was done at a moment."""
         episode.played = True
         if not episode.twin:
-            self._places.leave()
+            self.hands.places.leave()
         self._scoring.score(when, self._rewarded, episode)
 
     def _rewarded(self, episode: Episode) -> None:
@@ -311,9 +309,8 @@ class Playing:
         group.over = True  # places that come free are for others
         for episode in list(group.playing):
             self._abandon(episode)
-        reason = f"rollout: {group.order.enough} members of its group had finished"
+        reason, status = f"rollout: {group.order.enough} members of its group had finished", EpisodeStatus.CANCELLED
         for member in range(group.order.members):
-            status = EpisodeStatus.CANCELLED
             outcome = EpisodeOutcome(member=member, attempt=1, status=status, reason=reason)
             group.outcomes.setdefault(member, outcome)
 
@@ -326,7 +323,7 @@ class Playing:
         self._stop(episode)
         self._scoring.over(episode)
         if not episode.twin and not episode.played:
-            self._places.leave()
+            self.hands.places.leave()
 
     def _tell(self, group: Group, episodes: tuple[EpisodeOutcome, ...], part: bool = False) -> None:
         command = group.command
@@ -335,7 +332,7 @@ class Playing:
             episodes=episodes, started_at=group.began, finished_at=self._clock.now, part=part,
             versions={name: pin.version for name, pin in command.pins.items()},
         )  # fmt: skip
-        if self._settle_s:
-            self._clock.after(self._settle_s, self._told, fact)
+        if self.hands.settle_s:
+            self._clock.after(self.hands.settle_s, self._told, fact)
         else:
             self._told(fact)

@@ -214,15 +214,31 @@ class Delays(Strict):
     """From a group's end until its rows are written, beside `report`."""
 
 
+class Scale(Strict):
+    """How many times as long the work of a policy takes as that of others."""
+
+    generation: float = Field(default=1.0, gt=0.0)
+    """On engines: prompts, and steps for a token of its replies, beside those of others on its engine. It is about the
+    weights where steps wait for memory, and about the layers where they wait for exchanges and launches."""
+    training: float = Field(default=1.0, gt=0.0)
+    """On trainers: gradients, steps, swaps; and loads of what they made."""
+
+
+def _of_all(value: object) -> object:
+    return {"generation": value, "training": value} if isinstance(value, int | float) else value
+
+
+_ONCE = Scale()
+
+
 class Machine(Strict):
     engine: EngineModel = EngineModel()
     trainer: TrainerModel = TrainerModel()
     delays: Delays = Delays()
     kinds: tuple[Kind, ...] = ()
     """Kinds of devices, each of the next ones in their order; those that are left over are as `engine` says."""
-    scale: dict[Name, float] = {}
-    """Policy -> how many times as long everything of it takes: prompts, tokens of its replies, loads, gradients, steps,
-    swaps. Absent: once. A reply of two takes two decoding steps per token, beside the others of its engine."""
+    scale: dict[Name, Annotated[Scale, BeforeValidator(_of_all)]] = {}
+    """Policy -> how many times as long everything of it takes, one number for all, or apart. Absent: once."""
     contention: float = Field(default=1.0, ge=1.0)
     """How many times as long a trainer's work takes while episodes are played, and engines and rollout workers take
     while a trainer works: they share cores, or the way to memory. Once where devices have a host of their own."""
@@ -246,8 +262,12 @@ class Machine(Strict):
         return Kind(devices=1, engine=self.wide_engine)
 
     def times(self, policy: str) -> float:
-        """Return how many times as long everything of a policy takes."""
-        return self.scale.get(policy, 1.0)
+        """Return how many times as long training a policy takes, and loading what was trained."""
+        return self.scale.get(policy, _ONCE).training
+
+    def answers(self, policy: str) -> float:
+        """Return how many times as long answering for a policy takes."""
+        return self.scale.get(policy, _ONCE).generation
 
 
 class Scenario(Strict):

@@ -62,6 +62,20 @@ class Cut(NamedTuple):
     tokens: int
 
 
+@dataclass(slots=True)
+class Shared:
+    """What trainers share with others."""
+
+    takes: Callable[[tuple[int, ...], float], float] = lambda leases, seconds: seconds
+    """How long work takes on these devices."""
+    works: Callable[[int], None] = lambda lease: None
+    """Told of whatever a trainer has done."""
+    changes: Callable[[], None] = lambda: None
+    """Called when the first trainer begins to work, and when the last one stops."""
+    at_work: int = 0
+    """Trainers that work on a command."""
+
+
 class Training:
     def __init__(
         self, clock: Clock, trace: Trace, machine: Machine, void: set[int], told: Callable[[e.Event], None]
@@ -70,14 +84,7 @@ class Training:
         self.trained = 0
         """Tokens of all committed steps."""
         self.losses = Losses()
-        self.takes: Callable[[tuple[int, ...], float], float] = lambda leases, seconds: seconds
-        """How long work takes on these devices."""
-        self.works: Callable[[int], None] = lambda lease: None
-        """Told of whatever a trainer has done."""
-        self.changes: Callable[[], None] = lambda: None
-        """Called when the first trainer begins to work, and when the last one stops."""
-        self.at_work = 0
-        """Trainers that work on a command."""
+        self.shared = Shared()
         self._cut: dict[tuple[str, int], Cut] = {}
         self._lanes: dict[int, Lane] = {}
         self._gangs: dict[str, tuple[int, ...]] = {}
@@ -134,7 +141,7 @@ class Training:
             lane.running = Running(no, order, now, ranks, [])
             begin = partial(self._begin, lane, lane.running, seconds, kind, policy, shown)
             if around := self._around(order):
-                self._clock.after(self.takes((lane.lease_id,), around), begin)
+                self._clock.after(self.shared.takes((lane.lease_id,), around), begin)
             else:
                 begin()
 
@@ -145,9 +152,9 @@ class Training:
 
     def _count(self, more: int) -> None:
         """Count a trainer that begins to work or stops."""
-        before, self.at_work = self.at_work, self.at_work + more
-        if not before or not self.at_work:
-            self.changes()
+        before, self.shared.at_work = self.shared.at_work, self.shared.at_work + more
+        if not before or not self.shared.at_work:
+            self.shared.changes()
 
     def _break_off(self, lane: Lane) -> None:
         """Let a trainer be at nothing any more."""
@@ -164,7 +171,7 @@ class Training:
         running.began = self._clock.now
         running.intervals += [self._trace.begin(lease, kind, running.began, policy) for lease in shown]
         self._count(1)
-        self._clock.after(self.takes(running.ranks, seconds), self._done, lane, running)
+        self._clock.after(self.shared.takes(running.ranks, seconds), self._done, lane, running)
 
     def _done(self, lane: Lane, running: Running) -> None:
         if lane.running is not running:
@@ -180,7 +187,7 @@ class Training:
                 self.losses.computed(key, self._cut[key].tokens, seconds)
             elif isinstance(order, c.OptimizerStep):
                 self.trained += sum(self._cut[order.policy, number].tokens for number in order.micro_batches)
-            self.works(lane.lease_id)
+            self.shared.works(lane.lease_id)
             self._told(self._fact(lane, running.no, order, seconds))
         self._next(lane)
 

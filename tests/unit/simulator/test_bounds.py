@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flexmarl.contracts.problems import SpecProblems
 from flexmarl.contracts.resolve import load_presets
 from flexmarl.simulator import Scenario, simulate
 from flexmarl.simulator.bounds import least
@@ -129,7 +130,10 @@ def test_no_preset_is_faster_than_the_critical_path_of_a_workload(workload: str)
     small = {"steps": 1, "warm_up": 0, "spec": {"batch": batch}, "machine": at_once}
     looked_at = 0
     for preset in load_presets():
-        own = compose(workload, preset, small)
+        try:
+            own = compose(workload, preset, small)
+        except SpecProblems:
+            continue  # engines of this workload have too few places for it
         if gives_work_up(own):
             continue
         bound, report = least(own), simulate(own)

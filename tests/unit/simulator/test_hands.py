@@ -3,13 +3,14 @@
 import pytest
 
 from flexmarl.simulator.clock import Clock
+from flexmarl.simulator.groups import Places
 from flexmarl.simulator.hands import Hands
 from flexmarl.simulator.scenario import Delays
 
 
 def test_a_worker_does_all_that_has_come_and_then_sends_it_off() -> None:
     clock, sent = Clock(), []
-    hands = Hands(clock, Delays(turn=1.0, workers=2))
+    hands = Hands(clock, Delays(turn=1.0, workers=2), Places(None))
 
     def ask(key: int, name: str) -> None:
         hands.take(key, 1, lambda: sent.append((name, clock.now)))

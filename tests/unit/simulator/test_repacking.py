@@ -69,7 +69,7 @@ def test_nothing_is_lost_and_no_version_mixed(changes: dict[str, Any]) -> None:
     assert not broken(watch)
     orders = [x.command for x in watch.commands.values() if isinstance(x.command, c.UnloadPolicy)]
     assert any(order.hand_over for order in orders), "somebody was emptied"
-    assert all(turn.version == turn.pin.version for turn in watch.turns.values() if turn.phase == "ended" and turn.made)
+    assert all(turn.version == turn.pinned for turn in watch.turns.values() if turn.phase == "ended" and turn.made)
 
 
 def test_whoever_takes_over_never_lets_anybody_wait() -> None:

@@ -1,6 +1,7 @@
 """Rewards that wait for one another, what routers are told of replies to come, and placements that come true."""
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -8,6 +9,7 @@ from flexmarl.contracts.resolve import layered
 from flexmarl.simulator import chance, simulate
 from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.foresight import noise
+from flexmarl.simulator.groups import Episode
 from flexmarl.simulator.library import compose
 from flexmarl.simulator.placing import place
 from flexmarl.simulator.scenario import Ranker, RoleLoad, Spread, Workload
@@ -31,12 +33,10 @@ def scored(workload: Workload, ends: list[float]) -> list[float]:
     """Return when episodes of 10 tokens have their rewards that play until these moments."""
     clock, found = Clock(), []
     scoring = Scoring(clock, workload)
-    episodes = [[end] for end in ends]
-    for episode in episodes:
+    for end in ends:
+        episode = cast("Episode", SimpleNamespace(script=SimpleNamespace(reward_s=1.0), answered=lambda: 10))
         scoring.begun(episode)
-        clock.at(
-            episode[0], lambda one: scoring.score(clock.now, 1.0, 10, lambda _: found.append(clock.now), one), episode
-        )
+        clock.at(end, lambda one: scoring.score(clock.now, lambda _: found.append(clock.now), one), episode)
     while clock.play():
         pass
     return found

@@ -35,6 +35,14 @@ def test_what_is_published_of_systems_is_reached(name: str):
 
 
 def test_every_table_has_rows_in_the_tests():
-    """Others have tests of their own: lag bounds, barriers and redundancy, and FlexMARL's second table."""
-    elsewhere = {"lag", "roll_env_async", "roll_redundancy", "rollart_environments", "flexmarl_ca"}
+    """Others have tests of their own: lag bounds, barriers, redundancy, FlexMARL's second table, and beyond it."""
+    elsewhere = {
+        "beyond_ma",
+        "laminar",
+        "lag",
+        "roll_env_async",
+        "roll_redundancy",
+        "rollart_environments",
+        "flexmarl_ca",
+    }
     assert set(load_tables()) == elsewhere | set(SHORT)

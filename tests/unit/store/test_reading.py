@@ -41,7 +41,7 @@ def test_rows_older_than_the_bound_are_no_fault_of_a_run_that_trains_them(finish
     finished.conn.execute("UPDATE store.sample SET version = -1 WHERE draw = 1")
     assert "own_lag_within_bound" in red(finished)
     finished.conn.execute(
-        "UPDATE store.run_state SET spec = jsonb_set(spec, '{mechanisms,lag_policy,at_cut}', '\"train\"')"
+        """UPDATE store.run_state SET spec = spec || '{"mechanisms": {"lag_policy": {"at_cut": "train"}}}'"""
     )
     assert "own_lag_within_bound" not in red(finished)
 
