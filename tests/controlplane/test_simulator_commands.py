@@ -136,9 +136,10 @@ def test_a_row_that_is_missed_is_shown_with_its_sign_and_ends_in_an_error(monkey
     assert "+50.0%  missed" in out.getvalue()
 
 
-def test_the_better_placement_comes_first():
+@pytest.mark.parametrize("asked", ["2 --workload long_tail", "4 --workload hub"], ids=["apart", "in_turns"])
+def test_the_better_placement_comes_first(asked: str):
     out = StringIO()
-    call_command("place", "6", "--workload", "long_tail", stdout=out)
+    call_command("place", *asked.split(), stdout=out)
     kinds = [line.split() for line in out.getvalue().splitlines() if line.startswith(("temporal", "spatial"))]
     assert len(kinds) == 2
     assert float(kinds[0][1]) <= float(kinds[1][1])
