@@ -18,6 +18,7 @@ from flexmarl.contracts.events import Event
 from flexmarl.orchestrator.types import Decision
 from flexmarl.simulator import simulate
 from flexmarl.simulator.cluster import Cluster
+from flexmarl.simulator.episodes import EpisodePlaying
 from flexmarl.simulator.library import compose
 from flexmarl.simulator.runs import alone, long_enough
 from flexmarl.simulator.scenario import Scenario
@@ -105,12 +106,15 @@ def main() -> None:
     steps = 100_000
     day = Timed(compose(CLUSTER, "one_step_off", {"granularity": "episode", "tick": tick, "steps": steps}))
     outside = day.play(steps, DAY_S / 24 if report.quick else DAY_S)
+    played = day.cluster.playing
+    assert isinstance(played, EpisodePlaying)
     report.figures |= {
         "day_s": outside + day.core_s,
         "day_core_s": day.core_s,
         "day_hours": day.cluster.clock.now / 3600,
         "day_steps": len(day.cluster.log.stepped),
         "day_tokens": day.cluster.hosting.made(),
+        "day_changes_per_s": played.changes / outside,
         "day_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
     report.finish()

@@ -50,6 +50,11 @@ class EpisodePlaying(Playing):
         found.pop("", None)
         return {n: e.TurnsAsked(waiting=found[n][1], in_flight=found[n][0]) for n in sorted(found) if any(found[n])}
 
+    @property
+    def changes(self) -> int:
+        """Count the turns that were asked, the turns that were answered and the waits that were over so far."""
+        return self._flow.changes
+
     def made_of(self, episode: Episode) -> float:
         """Return the reply tokens that an episode has, as of the last tick."""
         under_way = self._row_of.get(id(episode))

@@ -76,6 +76,8 @@ class Flow:
     def __init__(self, asked: Places, policies: int, pools: Pools, prefill: float) -> None:
         self.tokens = 0.0
         """Made so far."""
+        self.changes = 0
+        """Turns that were asked, turns that were answered and waits that were over so far."""
         self._asked, self._pools, self._prefill = asked, pools, prefill
         self._all = Columns.empty(64, asked.shape[0], asked.shape[1], policies)
         self._free = list(range(63, -1, -1))
@@ -142,6 +144,7 @@ class Flow:
             due = np.flatnonzero(self._all.wait <= now)
             if not len(due):
                 return ended
+            self.changes += int((self._all.stage[due] > 0).sum())
             due = due[np.argsort(self._all.wait[due], kind="stable")]
             last = self._all.stage[due] == self._all.stages[due]
             ended += zip(due[last].tolist(), self._all.wait[due[last]].tolist(), strict=True)
@@ -187,6 +190,7 @@ class Flow:
         own.at[rows] = at = np.where(over, end, np.where(live, now, at))
         if not over.any():
             return
+        self.changes += int(over.sum())
         self._pools.leave(pool[over], own.cells[rows][over])
         answered = over.any(axis=1) & (left == 0).all(axis=1)
         done = np.flatnonzero(answered) if isinstance(rows, slice) else rows[answered]
@@ -200,6 +204,7 @@ class Flow:
         own.wait[rows], own.stage[rows] = inf, stage + 1
         policy = self._asked[stage % len(self._asked)]
         asked = policy >= 0
+        self.changes += int(asked.sum())
         pool = np.where(asked, np.take_along_axis(own.own[rows], np.maximum(policy, 0), 1), 0)
         own.pool[rows] = pool
         prompts, replies = own.prompts[rows, stage], np.where(asked, own.replies[rows, stage], 0.0)

@@ -55,6 +55,7 @@ def test_an_episode_alone_takes_its_prompts_its_tokens_and_its_waits():
     row = bench.ask(100, 50, prompt=200, wait=0.7)
     assert bench.play(4.0, tick=0.9) == pytest.approx({row: 2 * 0.2 + 1.0 + 0.5 + 2 * 0.7})
     assert bench.flow.tokens == pytest.approx(150)
+    assert bench.flow.changes == 3 * 2  # each turn was asked and answered, and its wait was over
     assert len(bench.flow) == 0
 
 
