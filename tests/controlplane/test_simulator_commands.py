@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
+from flexmarl.simulator.published import Cell, Outcome, load_tables
+from webui.management.commands import reproduce
+
 FILES = {
     "no_yaml.yaml": b"a: [1, 2",
     "bytes.yaml": b"\xff\xfe\x00\x81",
@@ -118,3 +121,32 @@ def test_presets_that_all_come_to_no_end_are_an_error():
 @pytest.mark.parametrize("run", ["nobody", "0", "²", "9" * 30])
 def test_a_run_that_is_not_there_is_refused_with_how_runs_are_named(run: str):
     assert refusal("replay", run).startswith(f"there is no run {run}: name a key")
+
+
+def test_a_row_that_is_missed_is_shown_with_its_sign_and_ends_in_an_error(monkeypatch: pytest.MonkeyPatch):
+    table = load_tables()["flexmarl_ma"]
+    name, row = next((name, row) for name, row in table.rows.items() if row.published is not None and not row.over)
+    own = table.model_copy(update={"rows": {name: row}, "parameters": {}})
+    cell = Cell(row.published, row.published * 1.5, "missed")
+    monkeypatch.setattr(reproduce, "load_tables", lambda: {"flexmarl_ma": own})
+    monkeypatch.setattr(reproduce, "reproduce", lambda table, values: Outcome({name: cell}, {name: ({},)}, 1))
+    out = StringIO()
+    with pytest.raises(CommandError, match="Not within tolerance: flexmarl_ma: "):
+        call_command("reproduce", "flexmarl_ma", stdout=out)
+    assert "+50.0%  missed" in out.getvalue()
+
+
+@pytest.mark.parametrize("asked", ["2 --workload long_tail", "4 --workload hub"], ids=["apart", "in_turns"])
+def test_the_better_placement_comes_first(asked: str):
+    out = StringIO()
+    call_command("place", *asked.split(), stdout=out)
+    kinds = [line.split() for line in out.getvalue().splitlines() if line.startswith(("temporal", "spatial"))]
+    assert len(kinds) == 2
+    assert float(kinds[0][1]) <= float(kinds[1][1])
+
+
+def test_seeds_are_others_and_their_spread_is_shown():
+    small = "--set spec.batch.tasks_per_step=4 --set spec.batch.episodes_per_task=2 --steps 1 --seeds 2"
+    out = StringIO()
+    call_command("simulate", "sync", "--workload", "long_tail", *small.split(), stdout=out)
+    assert float(out.getvalue().splitlines()[1].partition("±")[2].split()[0]) > 0.0

@@ -5,13 +5,16 @@ takes no word of the code that it looks at: whether there is credit is asked of 
 complete of its size, whether a place moved of who serves what.
 
 - `ping_pong`: places go to and fro between two policies, and loads take much of the time in between.
-- `double_throttle`: the lag rule has credit for more, and engines stand still all the same.
+- `double_throttle`: a limit has room for more, and engines stand still all the same: the lag rule for another cohort,
+  the limits of episodes at once for another member.
 - `head_of_line`: settled groups fill a slice and are not cut, while one group that is not settled comes before them.
-- `starvation`: a policy waits for a device while others get theirs again and again.
+- `starvation`: a policy waits for a device while others get theirs again and again; or a turn waits while others that
+  came later are answered.
 """
 
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import chain
 
 from flexmarl.contracts import events as e
 from flexmarl.contracts.rulings import RulingKind
@@ -22,6 +25,8 @@ from flexmarl.orchestrator.lag import admit
 from flexmarl.orchestrator.serving import served
 from flexmarl.orchestrator.types import Decision
 from flexmarl.simulator.cluster import Cluster
+from flexmarl.simulator.groups import idle_places
+from flexmarl.simulator.overtaking import Overtaking
 from flexmarl.simulator.scenario import Machine
 
 STINT_LOADS = 5.0
@@ -84,16 +89,23 @@ class Checks:
     _reversals: dict[frozenset[str], list[tuple[float, float, int]]] = field(default_factory=dict)
     _throttled: _Spell = field(default_factory=_Spell)
     _blocked: _Spell = field(default_factory=_Spell)
+    _places: _Spell = field(default_factory=_Spell)
     _bound: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(who waits, who was served meanwhile) -> how often."""
     _waits: dict[str, float] = field(default_factory=dict)
     _starved: dict[str, Finding] = field(default_factory=dict)
+
+    _turns: Overtaking = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._turns = Overtaking(self.cluster.playing)
 
     @classmethod
     def over(cls, cluster: Cluster, machine: Machine) -> "Checks":
         """Look at a run from now on."""
         checks = cls(cluster, machine)
         cluster.driver.heard = checks._look
+        cluster.playing.engines.asked_for = lambda turn: checks._turns.look(cluster.clock.now)
         return checks
 
     def findings(self) -> list[Finding]:
@@ -108,6 +120,21 @@ class Checks:
                     "Let one limit decide: look for what else holds cohorts back.",
                 )
             )  # fmt: skip
+        if self._places.seconds > SHORT_S:
+            found.append(
+                Finding(
+                    "double_throttle", *self._places.longest,
+                    f"for {self._places.seconds:.1f} s no engine had a turn, although {self._places.what}",
+                    "Let one limit decide: mechanisms.parallel.episodes or members, and look for what else holds them.",
+                )
+            )  # fmt: skip
+        found += [
+            Finding(
+                "starvation", *turn,
+                "Serve turns of one rank in the order in which they came; for more room raise machine.engine.slots.",
+            )
+            for turn in self._turns.findings(SHORT_S)
+        ]  # fmt: skip
         if self._blocked.seconds > SHORT_S:
             found.append(
                 Finding(
@@ -126,8 +153,8 @@ class Checks:
         ctx = Context(core.plan, core.state, now)
         if core.plan.places is not None:
             self._see_moves(now, ctx)
-        if core.plan.bounded:
-            self._throttled.look(now, *self._credit(ctx))
+        self._throttled.look(now, *self._credit(ctx))
+        self._places.look(now, *self._room())
         self._blocked.look(now, *self._uncut(ctx))
         if core.plan.allocates:
             self._see_waits(now, ctx, decision)
@@ -168,7 +195,7 @@ class Checks:
     def _credit(self, ctx: Context) -> tuple[bool, str]:
         """Tell whether nothing is played while the lag rule allows a cohort that nobody opened."""
         state, spec = ctx.state, ctx.plan.spec
-        if any(engine.running or engine.waiting for engine in self.cluster.playing.engines.values()):
+        if self._answering():
             return False, ""
         plays = any(cohort.open for cohort in state.cohorts) or state.evaluation is not None
         if plays or state.next_cohort >= spec.budget.train_steps or not state.cohorts:
@@ -178,6 +205,16 @@ class Checks:
         if not verdict.allowed or not served(ctx) or state.outstanding.any_of("devices"):
             return False, ""
         return True, f"{len(state.cohorts)} cohorts were open, {state.next_cohort} begun"
+
+    def _answering(self) -> bool:
+        """Tell whether any engine has a turn."""
+        return any(engine.running or engine.waiting for engine in self.cluster.playing.engines.values())
+
+    def _room(self) -> tuple[bool, str]:
+        """Tell whether nothing is answered while members wait that every limit of episodes at once leaves room for."""
+        playing, parallel = self.cluster.playing, self.cluster.scenario.spec.mechanisms.parallel
+        free = 0 if self._answering() else idle_places(chain(*playing.groups.values()), parallel)
+        return free > 0, f"{free} members wait that mechanisms.parallel has room for"
 
     def _uncut(self, ctx: Context) -> tuple[bool, str]:
         """Tell whether a slice could be cut, while the trainers have nothing to do."""

@@ -1,11 +1,12 @@
 """Groups and episodes that are played, and the places that they take."""
 
 from collections import deque
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from flexmarl.contracts import commands as c
+from flexmarl.contracts.spec.mechanisms import Parallel
 from flexmarl.contracts.wire import EpisodeOutcome
 from flexmarl.simulator import chance
 from flexmarl.simulator.draws import Script, Sheet
@@ -158,3 +159,14 @@ class Places:
         while self._queue and self._free > 0:
             begin, group, member = self._queue.popleft()
             self._free -= begin(group, member)
+
+
+def idle_places(groups: Iterable[Group], limits: Parallel) -> int:
+    """Count the members that could begin by all limits of episodes at once, and have not."""
+    held = could = 0
+    for group in groups:
+        begun = {one.member for one in group.playing}
+        held += sum(not (one.twin or one.played) for one in group.playing)
+        left = 0 if group.over else group.order.members - len(group.outcomes.keys() | begun)
+        could += left if limits.members is None else min(left, max(0, limits.members - len(begun)))
+    return could if limits.episodes is None else max(0, min(could, limits.episodes - held))

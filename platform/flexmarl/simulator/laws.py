@@ -16,7 +16,7 @@ from flexmarl.contracts import events as e
 from flexmarl.contracts.wire import EpisodeStatus, Origin
 from flexmarl.simulator.draws import Sheet
 from flexmarl.simulator.episodes import EpisodePlaying
-from flexmarl.simulator.groups import Episode, EpisodeKey, EpisodeTurn
+from flexmarl.simulator.groups import EpisodeKey, EpisodeTurn
 from flexmarl.simulator.report import shares
 from flexmarl.simulator.scenario import Stages
 from flexmarl.simulator.watching import Watch
@@ -43,7 +43,7 @@ def broken(watch: Watch) -> list[Broken]:
 
 def tokens_are_conserved(watch: Watch) -> Iterator[str]:
     """What engines made is what the turns have: answered, cancelled, or on their way."""
-    made, restarted, truncated = sum((watch.cluster.playing.made_of(one) for one in _whole(watch)), 0.0), False, 0
+    made, restarted, truncated = watch.made_whole(), False, 0
     for turn in watch.turns.values():
         made += turn.engine.made_of(turn) if turn.engine is not None else turn.made
         restarted = restarted or turn.follow == "restart_turn"
@@ -60,7 +60,7 @@ def answered_turns_are_told_once(watch: Watch) -> Iterator[str]:
     for turn in watch.turns.values():
         assert isinstance(turn, EpisodeTurn)
         replies.setdefault(turn.episode.key, Counter())[turn.role, turn.number, turn.reply] += 1
-    for own in _whole(watch):
+    for own in watch.whole_episodes():
         assert isinstance(own.script, Sheet)
         replies.setdefault(own.key, Counter()).update(_rows_of(watch.cluster.scenario.workload.stages, own.script))
     for _, fact, outcome in watch.settled():
@@ -77,11 +77,6 @@ def answered_turns_are_told_once(watch: Watch) -> Iterator[str]:
             numbers = sorted(row.turn for row in outcome.samples if row.role == role)
             if numbers != list(range(len(numbers))):
                 yield f"{name}: the turns of {role} are numbered {numbers}"
-
-
-def _whole(watch: Watch) -> list[Episode]:
-    """List the episodes that are played as a whole."""
-    return watch.episodes if watch.whole else []
 
 
 def _rows_of(stages: Stages, sheet: Sheet) -> dict[tuple[str, int, int], int]:

@@ -58,7 +58,7 @@ class Playing:
         roles = {role: number for number, role in enumerate(sorted(spec.agents))}
         self._draws: Draws[Any] | RecordedDraws = self._drawn(workload, roles, scenario.seed)
         self._team = Team.of(scenario)
-        self._groups: dict[int, list[Group]] = {}
+        self.groups: dict[int, list[Group]] = {}
         self._starved: dict[str, list[Turn]] = {}
         """Policy -> turns whose weights no engine holds."""
         self._scoring = Scoring(clock, workload)
@@ -66,7 +66,7 @@ class Playing:
 
     def play(self, no: int, command: c.PlayGroups) -> None:
         """Begin with the groups of a command."""
-        self._groups[no] = groups = []
+        self.groups[no] = groups = []
         parallel = self._team.scenario.spec.mechanisms.parallel
         together = Together(self._clock) if parallel.turns == "together" else None
         for order in command.groups:
@@ -81,23 +81,23 @@ class Playing:
     @property
     def plays(self) -> bool:
         """Tell whether any group is played."""
-        return bool(self._groups)
+        return bool(self.groups)
 
     def withdraw(self, numbers: Iterable[int]) -> None:
         """Forget the groups of commands that are void."""
         for no in numbers:
-            for group in self._groups.pop(no, ()):
+            for group in self.groups.pop(no, ()):
                 group.over = True
                 for episode in list(group.playing):
                     self._abandon(episode)
 
     def open_commands(self) -> list[int]:
         """List the commands of which something is played."""
-        return [no for no, groups in self._groups.items() if not all(group.over for group in groups)]
+        return [no for no, groups in self.groups.items() if not all(group.over for group in groups)]
 
     def break_off(self, no: int) -> tuple[c.PlayGroups | None, float]:
         """Forget what is played of a command; returns what of it is to be played again, and the tokens it had."""
-        left = [group for group in self._groups[no] if not group.over]
+        left = [group for group in self.groups[no] if not group.over]
         begun = [episode for group in left for episode in group.playing]
         self.withdraw([no])
         tokens = sum(episode.made() for episode in begun)
@@ -118,9 +118,9 @@ class Playing:
             turn.made, turn.segments = 0.0, ()
         self._route(turn)
 
-    def made_of(self, episode: Episode) -> float:
-        """Return the reply tokens that an episode has; of a reply that an engine is at, those of its last look."""
-        return episode.made()
+    def starved(self) -> list[Turn]:
+        """List the turns whose weights no engine holds."""
+        return [turn for turns in self._starved.values() for turn in turns if turn.phase == "asked"]
 
     def demand(self) -> dict[str, e.TurnsAsked]:
         """Count the turns of each policy that no engine and that an engine has."""
@@ -300,10 +300,10 @@ class Playing:
 
     def _end(self, group: Group) -> None:
         group.over = True
-        beside = self._groups[group.no]
+        beside = self.groups[group.no]
         beside.remove(group)
         if not beside:
-            del self._groups[group.no]
+            del self.groups[group.no]
 
     def _cancel_rest(self, group: Group) -> None:
         group.over = True  # places that come free are for others

@@ -53,6 +53,15 @@ class Watch:
         """Tell whether episodes are played as a whole: no turn of theirs is asked by itself then."""
         return isinstance(self.cluster.playing, EpisodePlaying)
 
+    def whole_episodes(self) -> list[Episode]:
+        """List the episodes that are played as a whole."""
+        return self.episodes if self.whole else []
+
+    def made_whole(self) -> float:
+        """Return the tokens that these have."""
+        playing = self.cluster.playing
+        return sum(playing.made_of(one) for one in self.episodes) if isinstance(playing, EpisodePlaying) else 0.0
+
     def settled(self) -> Iterator[tuple[float, e.GroupSettled, EpisodeOutcome]]:
         """List the outcomes that were told."""
         for now, fact in self.facts:

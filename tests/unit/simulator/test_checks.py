@@ -12,6 +12,8 @@ from flexmarl.orchestrator.mover import Move
 from flexmarl.orchestrator.standings import Snapshot
 from flexmarl.orchestrator.state import Cohort, PendingGroup
 from flexmarl.simulator.checks import Finding
+from flexmarl.simulator.engines import Engine
+from flexmarl.simulator.groups import Places
 from flexmarl.simulator.library import compose
 from flexmarl.simulator.runs import examine
 from flexmarl.simulator.scenario import Scenario
@@ -103,11 +105,49 @@ def binds_the_shortest_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(allocation, "_waiting", shortest)
 
 
+def busy() -> Scenario:
+    """More episodes than slots: turns wait at their engines, round after round."""
+    spec = TWO | {"resources": {"rollout_devices": 2}}
+    load = {"stages": [["planner"], ["coder"]], "rounds": 4, "each": {"prompt": 100, "reply": 300}}
+    machine = {"engine": {"slots": 2}}
+    return compose({"spec": spec, "workload": load, "machine": machine}, "flexmarl", {"steps": 2})
+
+
+def apart() -> Scenario:
+    """Two episodes at once; environments take longer than replies."""
+    load = {"stages": [["planner"], ["coder"]], "each": {"prompt": 100, "reply": 30},
+            "environment": {"median": 8, "sigma": 1}}  # fmt: skip
+    changes = {"spec": {"mechanisms": {"parallel": {"episodes": 2}}}, "steps": 1}
+    return compose({"spec": TWO, "workload": load}, "flexmarl", changes)
+
+
+def serves_last_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn that finds no slot is put before those that wait."""
+    monkeypatch.setattr(Engine, "_place", lambda self, turn: 0)
+
+
+def gives_places_back_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody begins before all that began together are done."""
+    leave = Places.leave
+
+    def both(self: Places) -> None:
+        self._free -= 2  # more than there are, until the other one is done as well
+        leave(self)
+        self._free += 2
+        if self._free == 2:
+            self._free -= 1
+            leave(self)
+
+    monkeypatch.setattr(Places, "leave", both)
+
+
 PLANTED: list[tuple[str, Callable[[], Scenario], Callable[[pytest.MonkeyPatch], None]]] = [
     ("ping_pong", moving, moves_without_hysteresis),
     ("double_throttle", ahead, admits_by_a_second_limit),
     ("head_of_line", tail, cuts_first_in_first_out),
     ("starvation", crowded, binds_the_shortest_first),
+    ("starvation", busy, serves_last_come_first),
+    ("double_throttle", apart, gives_places_back_together),
 ]
 
 
@@ -115,7 +155,9 @@ def found(scenario: Scenario) -> list[Finding]:
     return examine(scenario)[1]
 
 
-@pytest.mark.parametrize(("name", "scenario", "plant"), PLANTED, ids=[name for name, *_ in PLANTED])
+@pytest.mark.parametrize(
+    ("name", "scenario", "plant"), PLANTED, ids=[f"{name}-{made.__name__}" for name, made, _ in PLANTED]
+)
 def test_a_planted_fault_is_found_by_its_name(
     name: str, scenario: Callable[[], Scenario], plant: Any, monkeypatch: pytest.MonkeyPatch
 ):

@@ -1,11 +1,14 @@
 """Published tables: what they may declare, how rows are judged, and that a fit finds what is to be found."""
 
+from math import log
+
 import pytest
 from pydantic import ValidationError
 
 from flexmarl.simulator.published import Table, load_tables, reproduce
 from flexmarl.simulator.published.fitting import fit
-from flexmarl.simulator.published.reproducing import played, scenario_of
+from flexmarl.simulator.published.reproducing import Cell, compared, distance, placed, played, scenario_of
+from flexmarl.simulator.published.table import Parameter, _with_constants
 
 SCENARIO = {
     "spec": {
@@ -169,3 +172,50 @@ def test_what_a_bound_bounds(row: str, figure: str, least: float, most: float):
     own = load_tables()["lag"]
     short = own.model_copy(update={"scenario": own.scenario | {"warm_up": 10, "steps": 12}})
     assert least <= played(short, own.rows[row], {})[0][figure] <= most
+
+
+def test_a_gain_in_what_is_better_when_more_is_ones_own_over_the_others():
+    own = table(figure="tokens_s", rows={
+        "slow": {"title": "sync", "preset": "sync", "published": 1.0},
+        "fast": {"title": "other", "preset": "sync", "published": 2.0, "over": "slow"},
+    })  # fmt: skip
+    assert compared(own, own.rows["fast"], {"slow": 10.0, "fast": 25.0}, "fast") == 2.5
+    assert compared(table(), own.rows["fast"], {"slow": 10.0, "fast": 2.5}, "fast") == 4.0
+
+
+def test_an_error_is_the_share_by_which_the_simulated_figure_differs():
+    assert Cell(100.0, 120.0, "missed").error == pytest.approx(0.2)
+    assert Cell(100.0, 80.0, "missed").error == pytest.approx(-0.2)
+
+
+def test_how_far_rows_are_off_is_the_worst_or_the_mean_square():
+    cells = {"a": Cell(100.0, 110.0, "fitted"), "b": Cell(100.0, 70.0, "fitted")}
+    assert distance(table(criterion="worst"), cells, ("a", "b")) == pytest.approx(0.3)
+    assert distance(table(), cells, ("a", "b")) == pytest.approx((log(1.1) ** 2 + log(0.7) ** 2) / 2)
+
+
+def test_seeds_play_other_replies_and_all_count():
+    load = SCENARIO | {"workload": {"stages": [["solver"]], "each": {"reply": {"median": 50, "sigma": 1.0}}}}
+    own = table(seeds=2, scenario=load, parameters={})
+    one, other = (figures["step_s"] for figures in played(own, own.rows["slow"], {}))
+    assert one != other
+
+
+def test_a_whole_parameter_is_rounded_where_it_is_used():
+    paths = {"spec.batch.tasks_per_step": 1.0, "machine.engine.slots": 2.0}
+    own = Parameter(value=3.4, source="assumed", note="n", paths=paths, whole=True)
+    assert placed(own, 3.4) == {"spec": {"batch": {"tasks_per_step": 3}}, "machine": {"engine": {"slots": 7}}}
+
+
+def test_constants_are_taken_over_as_given_and_ones_own_stand():
+    constant = WAIT | {"between": (1.0, 500.0), "fitted_on": ("slow",)}
+    base = table(parameters={"wait": constant, "other": constant | {"value": 7.0}})
+    mine = table(constants_of="base", parameters={"wait": constant | {"value": 9.0}})
+    found = _with_constants(mine, {"base": base}).parameters
+    assert (found["wait"].value, found["wait"].source) == (9.0, "fitted")
+    assert (found["other"].value, found["other"].source, found["other"].between) == (7.0, "assumed", None)
+    assert found["other"].fitted_on == ()
+
+
+def test_a_row_that_is_left_out_is_not_fitted_on():
+    assert fit(table(), rounds=4, without="slow") == {}

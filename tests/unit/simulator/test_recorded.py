@@ -112,3 +112,10 @@ def test_a_late_start_is_a_part_of_the_episode_where_all_begin_at_once() -> None
     waits = [group[0].waits for group in record_of(rows, said, (), waits=Waits(starts=True)).groups]
     assert waits == [(3.0, 3.0), (7.0, 3.0)]
     assert [group[0].waits for group in record_of(rows, said, ()).groups] == [(3.0, 3.0)] * 2
+
+
+def test_a_role_that_is_asked_again_begins_a_stage_of_its_own() -> None:
+    rows = [RecordedTurn(0, 0, "speaker", number, 7, 4, 2.0) for number in range(2)]
+    one = RecordedEpisode(0, 0, 0, 100.0, 110.0, 0.5, (("speaker", 0), ("speaker", 1)))
+    ((lot,),) = record_of([one], rows, [frozenset({"speaker", "listener"})]).groups
+    assert lot.widths == (1, 1)

@@ -141,7 +141,7 @@ class PredictedDeviceSerializer(serializers.Serializer):
 class FigureSerializer(SpanSerializer):
     name = serializers.CharField()
     of = serializers.CharField(allow_blank=True, help_text="The policy or role.")
-    unit = serializers.ChoiceField(["s", "tokens"])
+    unit = serializers.ChoiceField(["s", "tokens", "times"])
     meaning = serializers.CharField()
     source = serializers.ChoiceField(["runs", "profile", "declared", "default"])
     source_text = serializers.CharField(allow_blank=True)
