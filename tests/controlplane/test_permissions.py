@@ -266,6 +266,7 @@ def test_pages_open_for_those_who_may(world: World) -> None:
             if caller.held.signed_in and (caller.user is None or "token" in label or "service" in label):
                 continue
             client = Client()
+            client.handler = HANDLER
             if caller.user is not None:
                 client.force_login(caller.user)
             with transaction.atomic():
