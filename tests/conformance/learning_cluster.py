@@ -84,6 +84,10 @@ class LearningCluster(FakeCluster):
         self._said[draw, member, policy] = (heard, word, float(chances[word].log()), version)
         return word, version
 
+    def made_by(self, sample: Any, policy: str) -> int:
+        """Return the version that made a row: with a policy that follows, not always the one that is pinned."""
+        return self._said[sample.draw, sample.member, policy][3]
+
     def commit_step(self, number: int, command: Any, child: Any) -> Any:
         before = len(self.versions[command.policy])
         found = super().commit_step(number, command, child)

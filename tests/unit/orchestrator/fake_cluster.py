@@ -297,6 +297,10 @@ class FakeCluster:
         self.put(f"{command.kind}:{number}", event)
         return None
 
+    def made_by(self, sample, policy):
+        """Return the version that made a row."""
+        return self.groups[sample.draw].pins[policy].version
+
     def commit_step(self, number, command, child):
         history = self.versions[command.policy]
         if len(history) != command.next_version:
@@ -307,7 +311,7 @@ class FakeCluster:
                 key = (s.draw, s.member, s.attempt, s.role, s.turn)
                 assert key not in self.trained, f"{key} trained twice"
                 self.trained[key] = (command.policy, command.next_version)
-                lag = command.next_version - 1 - self.groups[s.draw].pins[command.policy].version
+                lag = command.next_version - 1 - self.made_by(s, command.policy)
                 rule = self.spec.lag_policy_of(command.policy)
                 most = lag if rule.at_cut == "train" else rule.bound
                 assert 0 <= lag <= most, f"row of {lag} versions before"
