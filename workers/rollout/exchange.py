@@ -39,7 +39,7 @@ def spread(
         prompt = len(one.request.prompt) + len(one.so_far.token_ids)
         view = RouteRequest(prompt, one.expected, lengths.usual, one.request.prefixes)
         shown = tuple(load for load in loads.values() if load.engine != one.before) if one.before else ()
-        first = loads.get(named.get(one.to, ""))
+        first = loads.get(named.get(one.to, "")) if one.to else None
         if first is not None and first.engine != one.before:
             choice = Choice(first.engine, Reason.NAMED, tuple(loads.values()))
         else:

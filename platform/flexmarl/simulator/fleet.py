@@ -67,7 +67,7 @@ class Fleet:
         """
         if self.asked_for is not None:
             self.asked_for(turn)
-        named = self._engines.get(turn.to)
+        named = self._engines.get(turn.to) if turn.to else None
         if named is not None and named.held.answering(turn) is not None:
             named.ask(turn)
             return True
