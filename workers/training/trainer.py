@@ -122,8 +122,9 @@ class Trainer:
         if is_in:  # for a gang of another size, maybe: how long it took then would mislead whoever reckons by it
             return AccumulateReply({**stats.model_dump(), "seconds": 0.0})
         keep_pace(began, declared)
-        self._intervals.add("train", asked.policy, began, time.time(), stats.tokens)
-        return AccumulateReply({**stats.model_dump(), "seconds": max(stats.seconds, declared)})
+        ended = time.time()
+        self._intervals.add("train", asked.policy, began, ended, stats.tokens)
+        return AccumulateReply({**stats.model_dump(), "seconds": max(ended - began, declared)})
 
     def step(self, asked: StepRequest) -> StepReply:
         """Step on exactly the named micro-batches and store the next version."""

@@ -19,6 +19,8 @@ ALONE, BESIDE = 0.1, 0.9
 """Share of a gradient's time in which episodes were played: at most, to count as alone; at least, as beside them."""
 FEW = 8
 """Gradients of each kind that tell how much slower one is beside the playing."""
+RARE = 0.2
+"""Where so few are alone for each one beside the playing, those do not count as alone: they are its edges."""
 ALIKE = 0.1
 """Gradients whose tokens differ by no more than this share tell nothing of what a token takes."""
 SIZES = 8
@@ -90,15 +92,16 @@ def tell_tokens(told: Sequence[Gradients]) -> bool:
     return float(np.average((np.array(tokens) - mean) ** 2, weights=counts)) ** 0.5 >= ALIKE * mean
 
 
-def alone(rows: RunRows) -> tuple[RunRows, float | None]:
+def alone(rows: RunRows, known: float | None = None) -> tuple[RunRows, float | None]:
     """Return rows that say how much slower each thing was for what went on beside it, and how much that is at most.
 
-    The second is None where too little was done beside the playing, or too little alone, to tell.
+    The second is None where too little was done beside the playing, or too little alone, to tell; then what other runs
+    of the machine told is taken, which is `known`.
     """
     played, trained = _union(rows.open), _union((row.done - row.seconds, row.done) for row in rows.commanded)
     shares = [_share(row.done - row.seconds, row.done, played) for row in rows.commanded]
     contention = slower(list(zip(rows.commanded, shares, strict=True)))
-    more = (contention or 1.0) - 1.0
+    more = (contention or known or 1.0) - 1.0
 
     def less(seconds: float, began: float) -> float:
         return seconds / (1.0 + more * _share(began, began + seconds, trained))
@@ -117,7 +120,7 @@ def slower(commanded: Sequence[tuple[Commanded, float]]) -> float | None:
         own = [(row, share) for row, share in commanded if row.policy == policy and row.kind == "accumulate"]
         free = [row for row, share in own if share <= ALONE]
         beside = [row for row, share in own if share >= BESIDE]
-        if len(free) < FEW or not beside:
+        if len(free) < max(FEW, RARE * len(beside)) or not beside:
             continue
         told = line(sizes(free))
         took += sum(row.seconds for row in beside)

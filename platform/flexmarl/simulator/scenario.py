@@ -335,6 +335,8 @@ class Scenario(Strict):
             raise ValueError("granularity episode spreads turns over all engines that hold a version: set turn")
         if self.workload.lasts is not None or self.machine.delays.turn:
             raise ValueError("workload.lasts and machine.delays.turn are of turns: set granularity turn, or leave them")
+        if self.machine.contention != 1.0:
+            raise ValueError("machine.contention is of single events: set granularity turn, or leave it")
         return self
 
 

@@ -116,6 +116,19 @@ def test_too_few_gradients_beside_the_playing_tell_nothing_of_it() -> None:
     assert estimates.alone(first)[1] is None
 
 
+def test_a_run_that_trains_beside_the_playing_throughout_takes_what_others_told() -> None:
+    """Its few gradients at the edges of the playing are no measure of those alone."""
+    rows = beside_each_other()
+    free = [row for row in rows.commanded if row.created % 1.0 > 0.5]
+    beside = [row for row in rows.commanded if row.created % 1.0 < 0.5]
+    seldom = replace(rows, commanded=[*free[:8], *beside, *(replace(row, done=row.done + 100.0) for row in beside[:8])])
+    crowded = replace(seldom, open=[*rows.open, *((began + 100.0, ended + 100.0) for began, ended in rows.open)])
+    rows, contention = estimates.alone(crowded, 1.5)
+    assert contention is None
+    told = estimates.line(estimates.sizes(rows.commanded))
+    assert told == pytest.approx({"trainer.micro_batch": 0.01, "trainer.token": 1e-4}, rel=0.02)
+
+
 def test_runs_that_cut_differently_tell_together_what_a_token_takes() -> None:
     """Equal micro-batches tell nothing alone; a run of small ones and a run of large ones do."""
     large, small = (

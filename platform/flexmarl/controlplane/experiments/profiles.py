@@ -47,14 +47,21 @@ def measured() -> list[RunPace]:
     conn = store_connection()
     ended = paces.ended(conn, LOOKED_AT)
     rows = MeasuredRun.objects.filter(run_no__in=[no for no, _ in ended], pace__version=fitting.VERSION)
-    known = {row.run_no: row.pace for row in rows}
-    for no, document in [run for run in ended if run[0] not in known][:READ_AT_ONCE]:
-        spec = ExperimentSpec.model_validate(document)
-        told = paces.read(conn, no)
-        pace = calibrated(spec, fitting.pace_of(spec, told, paces.device_kinds(conn, no)), told)
-        row, _ = MeasuredRun.objects.update_or_create(run_no=no, defaults={"pace": pace.model_dump(mode="json")})
-        known[no] = row.pace
-    return [RunPace.model_validate(known[no]) for no, _ in ended if no in known]
+    known = {row.run_no: RunPace.model_validate(row.pace) for row in rows}
+    unread = [run for run in ended if run[0] not in known][:READ_AT_ONCE]
+    for no, document in reversed(unread):  # what a later one cannot tell by itself, an earlier one may
+        spec, told = ExperimentSpec.model_validate(document), paces.read(conn, no)
+        newest = [known[before] for before, _ in ended if before in known]
+        pace = fitting.pace_of(spec, told, paces.device_kinds(conn, no), contention(newest))
+        known[no] = calibrated(spec, pace, told)
+        MeasuredRun.objects.update_or_create(run_no=no, defaults={"pace": known[no].model_dump(mode="json")})
+    return [known[no] for no, _ in ended if no in known]
+
+
+def contention(runs: Sequence[RunPace]) -> float | None:
+    """Return how much slower work is beside other work on its host, as the newest runs told that could."""
+    told = [run.platform["platform.contention"] for run in runs if "platform.contention" in run.platform]
+    return median(told[:COUNTED]) if told else None
 
 
 def _merged(spec: ExperimentSpec, engine: str, trainer: str, runs: Sequence[RunPace]) -> Profile:
