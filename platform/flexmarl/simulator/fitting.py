@@ -78,9 +78,7 @@ def device_key(what: str) -> str:
     return "cpu" if what.startswith("cpu") else what
 
 
-def pace_of(
-    spec: ExperimentSpec, rows: RunRows, devices: dict[str, str], contention: float | None = None
-) -> RunPace:
+def pace_of(spec: ExperimentSpec, rows: RunRows, devices: dict[str, str], contention: float | None = None) -> RunPace:
     """Say how fast everything of a run was; `contention` is what other runs told, if it does not tell its own."""
     keys = {policy: model_key(spec, policy) for policy in spec.policies}
     rows, contention = estimates.alone(rows, contention)
