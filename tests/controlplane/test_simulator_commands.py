@@ -67,6 +67,7 @@ def refusal(line: str, *more: str) -> str:
         ("simulate sync --set workload.stages=[[nobody]]", ("/workload/stages: nobody is not in the team; there are",)),
         ("simulate sync --set workload.roles.nobody={}", ("/workload/roles: nobody is not in the team",)),
         ("simulate sync --set machine.scale.nobody=2", ("/machine/scale: nobody is not in the team",)),
+        ("simulate sync --set granularity=episode --set machine.delays.turn=1", ("/granularity: workload.lasts and",)),
         ("simulate sync --set machine.engine.token=0", ("/machine/engine/token: ", "greater than 0.0")),
         ("simulate sync --set faults.nodes=[{at:1}]", ("/faults/nodes/0",)),
         ("simulate sync --json none/a.json", ("--json none/a.json cannot be written", "a folder that is there")),
