@@ -2,19 +2,21 @@
 
 Candidates are settings that a user could give: a preset, and changes of mechanism slots, of their numbers, and of how a
 fixed number of devices is split. First come all presets, each with the devices split as its work is; then candidates by
-chance; then, for most of the trials, steps away from the best one, setting by setting: those that were never gone, then
-those that gained most wherever they were gone last, and beside them two at a time by chance. The best ones are played
-longer, under more seeds. Nothing is learned but which candidate was faster.
+chance; then, for most of the trials, steps away from the best one of each of several presets, in the end from the best
+one alone, setting by setting: those that were never gone, then those that gained most wherever they were gone last, and
+beside them two at a time by chance. Nobody leads by one lucky seed: whoever would is played under more of them first.
+The best ones are played longer. Nothing is learned but which candidate was faster.
 
 Invariants: equal budgets and seeds find equal settings; what rules refuse, what exceeds the lag bound, what holds more
 or fewer devices, and what trains shorter replies than it makes is no candidate, and neither is what trains less per
 step than the preset that is searched against; two candidates with the same specification are one.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, field, replace
 from itertools import count, islice
-from math import inf
+from math import ceil, inf
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -34,6 +36,10 @@ DRAWN = 0.15
 """Part of the trials that are drawn by chance."""
 AT_ONCE, SINGLE = 6, 4
 """Candidates that are tried before the next ones are chosen, and how many of these are a single step away."""
+STARTS = 4
+"""Presets whose best candidates are gone on from at first; they get fewer as the trials run out."""
+LEADING = 3
+"""Seeds under which a candidate was played before others are steps away from it."""
 
 Play = Callable[[list[Scenario]], list[Report | None]]
 """Simulates scenarios, in any order and at the same time; None for one that came to no end."""
@@ -80,6 +86,16 @@ class Found:
     def step_s(self) -> float:
         """Return the mean time per step over its seeds."""
         return fmean(report.step_s for report in self.reports)
+
+    @property
+    def first_s(self) -> float:
+        """Return the time per step under the first seed, which every candidate is played under."""
+        return self.reports[0].step_s
+
+    @property
+    def name(self) -> str:
+        """Return what no other candidate is called."""
+        return self.scenario.spec.model_dump_json()
 
 
 class Pair(NamedTuple):
@@ -216,18 +232,45 @@ class _Hunt:
 
     def climb(self) -> None:
         """Go on from the best candidate to what is a step or two away and better; when nothing is, from the next."""
-        done: set[int] = set()
-        while self._left > 0 and (fresh := [one for one in self.found if id(one) not in done]):
-            leader = fresh[0]
+        all_left, done, gone = self._left, set[str](), Counter[str]()
+        while self._left > 0:
+            leaders = self._leaders(ceil(STARTS * self._left / all_left), done)
+            if not leaders:
+                return
+            leader = min(leaders, key=lambda one: gone[one.candidate.preset])
+            gone[leader.candidate.preset] += 1
             near = [step for step in self._within.near(leader) if self._gains.get(step.name) != 0.0]
             steps = self._single(near)
             pairs = self._pairs(leader, near, min(AT_ONCE, self._left) - len(steps))
             if not steps and not pairs:
-                done.add(id(leader))
+                done.add(leader.name)
                 continue
-            times = {id(one.candidate): one.step_s for one in self._try([one.candidate for one in steps] + pairs)}
+            times = {id(one.candidate): one.first_s for one in self._try([one.candidate for one in steps] + pairs)}
             for step in steps:
-                self._gains[step.name] = 1.0 - times.get(id(step.candidate), inf) / leader.step_s
+                self._gains[step.name] = 1.0 - times.get(id(step.candidate), inf) / leader.first_s
+
+    def _leaders(self, many: int, done: Set[str]) -> list[Found]:
+        """Return the best candidates of as many presets, the best one first, each played under enough seeds to lead."""
+        while True:
+            best: dict[str, Found] = {}
+            for one in self.found:
+                if one.name not in done:
+                    best.setdefault(one.candidate.preset, one)
+            leaders = list(best.values())[:many]
+            unsure = next((one for one in leaders if len(one.reports) < LEADING), None)
+            if unsure is None:
+                return leaders
+            sure = self._sure(unsure)
+            others = [one for one in self.found if one is not unsure]
+            self.found = sorted([*others, *([sure] if sure else [])], key=lambda one: one.step_s)
+
+    def _sure(self, found: Found) -> Found | None:
+        """Play a candidate under the seeds that are missing for it to lead; None if one has no end."""
+        seeds = range(len(found.reports), LEADING)
+        made = [one for seed in seeds if (one := self._within.made(found.candidate, seed=seed)) is not None]
+        more = tuple(report for report in self._play(made) if report is not None)
+        reports = found.reports + more
+        return replace(found, reports=reports) if len(reports) == LEADING else None
 
     def _single(self, near: list[Step]) -> list[Step]:
         """Return the next steps: those that were never gone, then those that gained most when they were gone last."""
@@ -278,9 +321,7 @@ class _Hunt:
         tried = [one for one in tried if _trains_as_much(one.reports, self._least)]
         for one in tried:
             self._tell(numbers[id(one.candidate)], one)
-        by_time = {
-            one.step_s: one for one in reversed([*self.found, *tried])
-        }  # who takes exactly as long does the same
+        by_time = {one.first_s: one for one in reversed([*self.found, *tried])}  # who takes as long does the same
         self.found = sorted(by_time.values(), key=lambda one: one.step_s)
         return tried
 
