@@ -2,28 +2,28 @@
 
 Candidates are settings that a user could give: a preset, and changes of mechanism slots, of their numbers, and of how a
 fixed number of devices is split. First come all presets, each with the devices split as its work is; then candidates by
-chance; then, for most of the trials, steps away from the best one of each of several presets, in the end from the best
-one alone, setting by setting: those that were never gone, then those that gained most wherever they were gone last, and
-beside them two at a time by chance. Nobody leads by one lucky seed: whoever would is played under more of them first.
-The best ones are played longer. Nothing is learned but which candidate was faster.
+chance; then, for most of the trials, steps away from the best one, setting by setting, at first wide ones: those that
+were never gone, then those that gained most wherever they were gone last, and beside them several at a time: all that
+gained, or two by chance. Nobody leads by one lucky seed: whoever would is played under more of them first. The best
+ones are played longer. Nothing is learned but which candidate was faster.
 
 Invariants: equal budgets and seeds find equal settings; what rules refuse, what exceeds the lag bound, what holds more
 or fewer devices, and what trains shorter replies than it makes is no candidate, and neither is what trains less per
 step than the preset that is searched against; two candidates with the same specification are one.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
-from math import ceil, inf
+from math import inf
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from flexmarl.contracts.problems import SpecProblems
+from flexmarl.contracts.reads import READ, missing
 from flexmarl.contracts.resolve import layered
 from flexmarl.simulator import chance
-from flexmarl.simulator.axes import LAYOUT, Axis, axes, balanced, devices, laid
+from flexmarl.simulator.axes import LAYOUT, NARROW, WIDE, Axis, axes, balanced, devices, laid
 from flexmarl.simulator.bounds import Asks, asks
 from flexmarl.simulator.library import compose
 from flexmarl.simulator.report import Report
@@ -36,8 +36,6 @@ DRAWN = 0.15
 """Part of the trials that are drawn by chance."""
 AT_ONCE, SINGLE = 6, 4
 """Candidates that are tried before the next ones are chosen, and how many of these are a single step away."""
-STARTS = 4
-"""Presets whose best candidates are gone on from at first; they get fewer as the trials run out."""
 LEADING = 3
 """Seeds under which a candidate was played before others are steps away from it."""
 
@@ -112,11 +110,17 @@ class Step(NamedTuple):
     called: str
     value: Any
     candidate: Candidate
+    ordered: bool
 
     @property
     def name(self) -> tuple[str, str]:
         """Return what it is called wherever it is taken."""
         return self.path, self.called
+
+    @property
+    def alike(self) -> tuple[str, str]:
+        """Return what all steps are called that make no difference if it makes none."""
+        return (self.path, "") if self.ordered else self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +169,15 @@ class Space:
         }
         return Candidate(preset, chosen)
 
-    def near(self, found: Found) -> Iterator[Step]:
+    def near(self, found: Found, stride: float = NARROW) -> Iterator[Step]:
         """List what is one step away from a candidate."""
         own = found.candidate
         for axis in self.axes:
-            for called, value in axis.near(found.scenario.spec).items():
-                yield Step(axis.path, called, value, Candidate(own.preset, {**own.chosen, axis.path: value}))
+            if not _is_read(found.scenario, axis.path):
+                continue
+            for called, value in axis.near(found.scenario.spec, stride).items():
+                one = Candidate(own.preset, {**own.chosen, axis.path: value})
+                yield Step(axis.path, called, value, one, axis.ordered)
 
     def _plain(self, preset: str) -> Scenario | None:
         try:
@@ -219,7 +226,9 @@ class _Hunt:
         self._least = 0.0
         """Tokens per step that a candidate trains at least."""
         self._gains: dict[tuple[str, str], float] = {}
-        """Name of a step -> what it gained last, as a share; 0 where it made no difference, and is not gone again."""
+        """Name of a step -> what it gained last, as a share."""
+        self._idle: set[tuple[str, str]] = set()
+        """Steps that made no difference: these and those like them are not gone again."""
 
     def open(self) -> None:
         """Try the presets, and some candidates by chance."""
@@ -231,45 +240,37 @@ class _Hunt:
             number += len(keys)
 
     def climb(self) -> None:
-        """Go on from the best candidate to what is a step or two away and better; when nothing is, from the next."""
-        all_left, done, gone = self._left, set[str](), Counter[str]()
-        while self._left > 0:
-            leaders = self._leaders(ceil(STARTS * self._left / all_left), done)
-            if not leaders:
-                return
-            leader = min(leaders, key=lambda one: gone[one.candidate.preset])
-            gone[leader.candidate.preset] += 1
-            near = [step for step in self._within.near(leader) if self._gains.get(step.name) != 0.0]
+        """Go on from the best candidate to what is a step or more away and better; when nothing is, from the next."""
+        all_left, done = self._left, set[str]()
+        while self._left > 0 and (leader := self._leader(done)) is not None:
+            stride = WIDE if 2 * self._left > all_left else NARROW
+            near = [step for step in self._within.near(leader, stride) if step.alike not in self._idle]
             steps = self._single(near)
-            pairs = self._pairs(leader, near, min(AT_ONCE, self._left) - len(steps))
-            if not steps and not pairs:
+            wanted = min(AT_ONCE, self._left) - len(steps)
+            several = [*self._gaining(leader, near), *self._pairs(leader, near, wanted)][:wanted]
+            if not steps and not several:
                 done.add(leader.name)
                 continue
-            times = {id(one.candidate): one.first_s for one in self._try([one.candidate for one in steps] + pairs)}
+            times = {id(one.candidate): one.first_s for one in self._try([one.candidate for one in steps] + several)}
             for step in steps:
-                self._gains[step.name] = 1.0 - times.get(id(step.candidate), inf) / leader.first_s
+                gain = self._gains[step.name] = 1.0 - times.get(id(step.candidate), inf) / leader.first_s
+                if not gain:
+                    self._idle.add(step.alike)
 
-    def _leaders(self, many: int, done: Set[str]) -> list[Found]:
-        """Return the best candidates of as many presets, the best one first, each played under enough seeds to lead."""
-        while True:
-            best: dict[str, Found] = {}
-            for one in self.found:
-                if one.name not in done:
-                    best.setdefault(one.candidate.preset, one)
-            leaders = list(best.values())[:many]
-            unsure = next((one for one in leaders if len(one.reports) < LEADING), None)
-            if unsure is None:
-                return leaders
-            sure = self._sure(unsure)
-            others = [one for one in self.found if one is not unsure]
+    def _leader(self, done: Set[str]) -> Found | None:
+        """Return the best candidate that is not done with: it is best under as many seeds as lead."""
+        while (best := next((one for one in self.found if one.name not in done), None)) is not None:
+            if len(best.reports) == LEADING:
+                break
+            sure, others = self._sure(best), [one for one in self.found if one is not best]
             self.found = sorted([*others, *([sure] if sure else [])], key=lambda one: one.step_s)
+        return best
 
     def _sure(self, found: Found) -> Found | None:
         """Play a candidate under the seeds that are missing for it to lead; None if one has no end."""
         seeds = range(len(found.reports), LEADING)
         made = [one for seed in seeds if (one := self._within.made(found.candidate, seed=seed)) is not None]
-        more = tuple(report for report in self._play(made) if report is not None)
-        reports = found.reports + more
+        reports = found.reports + tuple(report for report in self._play(made) if report is not None)
         return replace(found, reports=reports) if len(reports) == LEADING else None
 
     def _single(self, near: list[Step]) -> list[Step]:
@@ -284,6 +285,17 @@ class _Hunt:
                 kept.append(step)
                 paths.append(step.name[0])
         return kept
+
+    def _gaining(self, leader: Found, near: list[Step]) -> list[Candidate]:
+        """Return candidates that are several steps away, of each setting the one that gained most: all, then fewer."""
+        gained = [step for step in near if self._gains.get(step.name, 0.0) > 0.0]
+        best: dict[str, Step] = {}
+        for step in sorted(gained, key=lambda step: -self._gains[step.name]):
+            best.setdefault(step.path, step)
+        chosen = [{path: step.value for path, step in islice(best.items(), many)} for many in range(len(best), 1, -1)]
+        own = leader.candidate
+        several = (Candidate(own.preset, {**own.chosen, **values}) for values in chosen)
+        return [one for one in several if self._is_new(one)]
 
     def _pairs(self, leader: Found, near: list[Step], wanted: int) -> list[Candidate]:
         """Return candidates that are two steps away, by chance: what only gains together is not found step by step."""
@@ -324,6 +336,12 @@ class _Hunt:
         by_time = {one.first_s: one for one in reversed([*self.found, *tried])}  # who takes as long does the same
         self.found = sorted(by_time.values(), key=lambda one: one.step_s)
         return tried
+
+
+def _is_read(scenario: Scenario, path: str) -> bool:
+    """Tell whether a setting makes a difference under the other ones, as far as the specification says."""
+    pointer = "/" + path.replace(".", "/")
+    return pointer not in READ or missing(scenario.spec, pointer) is None
 
 
 def _longer(within: Space, found: list[Found], length: Length, play: Play) -> list[Found]:
