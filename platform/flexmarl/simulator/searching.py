@@ -2,20 +2,21 @@
 
 Candidates are settings that a user could give: a preset, and changes of mechanism slots, of their numbers, and of how a
 fixed number of devices is split. First come all presets, each with the devices split as its work is; then candidates by
-chance; then, for most of the trials, steps away from the best one, setting by setting, at first wide ones: those that
-were never gone, then those that gained most wherever they were gone last, and beside them several at a time: all that
-gained, or two by chance. Nobody leads by one lucky seed: whoever would is played under more of them first. The best
-ones are played longer. Nothing is learned but which candidate was faster.
+chance; then, for most of the trials, steps away from the best one of either of two presets, at last from the best one
+alone, at first wide steps: settings that were never gone along, then those that gained most wherever they were gone
+last, and beside them several at once, all that gained or two by chance. Nobody leads by one lucky seed: whoever would
+is played under more of them first. The best ones are played longer. Nothing is learned but which candidate was faster.
 
 Invariants: equal budgets and seeds find equal settings; what rules refuse, what exceeds the lag bound, what holds more
 or fewer devices, and what trains shorter replies than it makes is no candidate, and neither is what trains less per
 step than the preset that is searched against; two candidates with the same specification are one.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
-from math import inf
+from math import ceil, inf
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -36,6 +37,8 @@ DRAWN = 0.15
 """Part of the trials that are drawn by chance."""
 AT_ONCE, SINGLE = 6, 4
 """Candidates that are tried before the next ones are chosen, and how many of these are a single step away."""
+STARTS = 2
+"""Presets whose best candidates are gone on from at first; one in the end."""
 LEADING = 3
 """Seeds under which a candidate was played before others are steps away from it."""
 
@@ -240,9 +243,11 @@ class _Hunt:
             number += len(keys)
 
     def climb(self) -> None:
-        """Go on from the best candidate to what is a step or more away and better; when nothing is, from the next."""
-        all_left, done = self._left, set[str]()
-        while self._left > 0 and (leader := self._leader(done)) is not None:
+        """Go on from the best candidates to what is a step or more away and better; when nothing is, from the next."""
+        all_left, done, gone = self._left, set[str](), Counter[str]()
+        while self._left > 0 and (leaders := self._leaders(ceil(STARTS * self._left / all_left), done)):
+            leader = min(leaders, key=lambda one: gone[one.candidate.preset])
+            gone[leader.candidate.preset] += 1
             stride = WIDE if 2 * self._left > all_left else NARROW
             near = [step for step in self._within.near(leader, stride) if step.alike not in self._idle]
             steps = self._single(near)
@@ -250,21 +255,29 @@ class _Hunt:
             several = [*self._gaining(leader, near), *self._pairs(leader, near, wanted)][:wanted]
             if not steps and not several:
                 done.add(leader.name)
-                continue
-            times = {id(one.candidate): one.first_s for one in self._try([one.candidate for one in steps] + several)}
-            for step in steps:
-                gain = self._gains[step.name] = 1.0 - times.get(id(step.candidate), inf) / leader.first_s
-                if not gain:
-                    self._idle.add(step.alike)
+            self._go(leader, steps, several)
 
-    def _leader(self, done: Set[str]) -> Found | None:
-        """Return the best candidate that is not done with: it is best under as many seeds as lead."""
-        while (best := next((one for one in self.found if one.name not in done), None)) is not None:
-            if len(best.reports) == LEADING:
-                break
-            sure, others = self._sure(best), [one for one in self.found if one is not best]
+    def _go(self, leader: Found, steps: list[Step], several: list[Candidate]) -> None:
+        """Try single steps, and several at once, and note what each single one gained."""
+        times = {id(one.candidate): one.first_s for one in self._try([one.candidate for one in steps] + several)}
+        for step in steps:
+            gain = self._gains[step.name] = 1.0 - times.get(id(step.candidate), inf) / leader.first_s
+            if not gain:
+                self._idle.add(step.alike)
+
+    def _leaders(self, many: int, done: Set[str]) -> list[Found]:
+        """Return the best candidates of as many presets, the best first: they are best under as many seeds as lead."""
+        while True:
+            best: dict[str, Found] = {}
+            for one in self.found:
+                if one.name not in done:
+                    best.setdefault(one.candidate.preset, one)
+            leaders = list(best.values())[:many]
+            unsure = next((one for one in leaders if len(one.reports) < LEADING), None)
+            if unsure is None:
+                return leaders
+            sure, others = self._sure(unsure), [one for one in self.found if one is not unsure]
             self.found = sorted([*others, *([sure] if sure else [])], key=lambda one: one.step_s)
-        return best
 
     def _sure(self, found: Found) -> Found | None:
         """Play a candidate under the seeds that are missing for it to lead; None if one has no end."""
