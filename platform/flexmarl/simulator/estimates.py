@@ -210,7 +210,11 @@ def _trimmed(values: Iterable[float]) -> list[float]:
 
 
 def _least_squares(given: np.ndarray, wanted: np.ndarray) -> list[float]:
-    """Return the coefficients, none below 0, that come closest: of all subsets of columns the best legal one."""
+    """Return the coefficients, none below 0, that come closest: of all subsets of columns the best legal one.
+
+    `scipy.optimize.nnls` does the same, but what answers requests loads this module, and it would cost each
+    such process 0.4 s and 36 MB; of the two or three columns here there are seven subsets at most.
+    """
     count = given.shape[1]
     best, least = [0.0] * count, float(wanted @ wanted)
     for size in range(1, count + 1):

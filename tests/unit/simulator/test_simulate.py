@@ -81,6 +81,23 @@ def test_a_step_takes_what_its_parts_take_at_least():
     assert decode + train + engine.load < report.step_s < (decode + train + engine.load) * 1.1
 
 
+def test_a_trainer_that_shares_a_host_takes_longer_while_episodes_are_played():
+    """An episode of 10 s ends long before one of 100 s: its gradient falls beside the other, the last one alone."""
+    batch = {"tasks_per_step": 2, "episodes_per_task": 2, "micro_batch_groups": 1, "rollout_groups": 1}
+    uneven = {"environment": {"mean": 1.0, "slow_share": 0.5, "slow": 100.0}, "each": {"prompt": 0, "reply": 100}}
+    once = told("flexmarl", spec={"batch": batch}, **uneven)
+    alone, beside = (
+        simulate(one)
+        for one in (once, once.model_copy(update={"machine": once.machine.model_copy(update={"contention": 3.0})}))
+    )
+
+    def gradients(report: Report) -> set[float]:
+        return {round(one.ended - one.began, 6) for one in report.intervals if one.kind == "train"}
+
+    (seconds,) = gradients(alone)
+    assert gradients(beside) == {seconds, round(3.0 * seconds, 6)}
+
+
 @pytest.mark.parametrize(
     "mechanisms",
     [
