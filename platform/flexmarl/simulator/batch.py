@@ -145,6 +145,14 @@ class Batch:
         heapify(self._replies)
         self.changed()
 
+    def held(self) -> float:
+        """Return the tokens of its prompts and replies, turn by turn: exact where `cells` has been rounded for long."""
+        steps, found = self._steps, 0.0
+        for _, _, turn in self._replies:
+            made, reply = (steps - turn.began) / turn.scale, turn.reply
+            found += turn.prompt + (made if made < reply else reply)
+        return found
+
     def made(self, turn: Turn) -> float:
         """Return the tokens that a running reply has."""
         return min(float(turn.reply), (self._steps - turn.began) / turn.scale)

@@ -12,6 +12,7 @@ from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.contracts.wire import Origin
 from flexmarl.orchestrator import Orchestrator
 from flexmarl.orchestrator.types import Decision, Metric, Ruling
+from flexmarl.simulator import facts
 from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.driver import Driver
 from flexmarl.simulator.episodes import EpisodePlaying
@@ -219,12 +220,9 @@ class Cluster:
     def _report(self) -> None:
         if self.driver.ended:
             return
-        engines = self.playing.engines.items()
-        depths = {lease: engine.running + engine.waiting for lease, engine in engines}
-        queued = {lease: engine.waiting for lease, engine in engines if engine.waiting}
-        cache = {lease: engine.cached() for lease, engine in engines if engine.running}
-        told = e.DemandReported(
-            worker="virtual", policies=self.playing.demand(), engines=depths, queued=queued, cache=cache
-        )
-        self.driver.tell(told)
+        loads = [(lease, engine, engine.load) for lease, engine in self.playing.engines.items()]
+        depths = {lease: load.running + load.waiting for lease, _, load in loads}
+        queued = {lease: load.waiting for lease, _, load in loads if load.waiting}
+        cache = {lease: engine.cached() for lease, engine, load in loads if load.running}
+        self.driver.tell(facts.demand(self.playing.demand(), depths, queued, cache))
         self.clock.after(REPORT_S, self._report)

@@ -109,8 +109,8 @@ class Engine:
     def cached(self) -> int:
         """Return the tokens of the prompts and replies that have a slot."""
         self._batch.advance(self._clock.now)
-        prompts = sum(turn.prompt + turn.made for turn in self._prompts.turns.values())
-        return round(prompts + sum(turn.prompt + self._batch.made(turn) for turn in self._batch.turns()))
+        prompts = sum([turn.prompt + turn.made for turn in self._prompts.turns.values()])
+        return round(prompts + self._batch.held())
 
     def slow(self, pace: float) -> None:
         """Take so many times as long for everything from now on."""

@@ -3,11 +3,11 @@
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flexmarl.contracts import commands as c
 from flexmarl.contracts.spec.mechanisms import Parallel
-from flexmarl.contracts.wire import EpisodeOutcome
+from flexmarl.contracts.wire import EpisodeOutcome, SampleRef
 from flexmarl.simulator import chance
 from flexmarl.simulator.draws import Script, Sheet
 from flexmarl.simulator.scenario import Scenario
@@ -32,8 +32,8 @@ class Episode:
     held: list[Turn] = field(default_factory=list)
     """Turns of this stage behind those that may be asked at once."""
     asked: dict[str, Turn] = field(default_factory=dict)
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    """What its samples are made of."""
+    rows: list[SampleRef] = field(default_factory=list)
+    """Its samples so far."""
     tokens: float = 0.0
     """Reply tokens that it had when it was abandoned, where it was played as a whole."""
     stage: int = 0
@@ -49,7 +49,7 @@ class Episode:
 
     def answered(self) -> int:
         """Count the tokens of its replies that are complete."""
-        return sum(row["tokens"] for row in self.rows)
+        return sum(row.tokens for row in self.rows)
 
     def made(self) -> float:
         """Count the reply tokens that it has; of a reply that an engine is at, those of its last look."""
