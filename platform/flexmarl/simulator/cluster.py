@@ -21,7 +21,7 @@ from flexmarl.simulator.playing import Playing
 from flexmarl.simulator.pool import Pool, Tenancy
 from flexmarl.simulator.scenario import Scenario
 from flexmarl.simulator.trace import Held, Kind, Trace
-from flexmarl.simulator.training import Training
+from flexmarl.simulator.training import ORDERS, Training
 
 REPORT_S = 1.0
 """How often rollout workers report what they ask for, where engines cannot hold all policies."""
@@ -48,13 +48,16 @@ class Log:
 
     def note(self, decision: Decision, now: float) -> None:
         """Keep what a decision says beside its commands, and when it began a cohort."""
-        self.metrics += decision.metrics
-        self.rulings += [(now, ruling) for ruling in decision.rulings]
+        if decision.metrics:
+            self.metrics += decision.metrics
+        if decision.rulings:
+            self.rulings += [(now, ruling) for ruling in decision.rulings]
         if decision.status is not self.status:
             self.status, self.since = decision.status, now
         for numbered in decision.commands:
-            if isinstance(numbered.command, c.PlayGroups) and numbered.command.origin is Origin.TRAIN:
-                self.opened.setdefault(numbered.command.cohort, now)
+            command = numbered.command
+            if command.kind == "play_groups" and command.origin is Origin.TRAIN:
+                self.opened.setdefault(command.cohort, now)
 
 
 class Cluster:
@@ -114,7 +117,11 @@ class Cluster:
             self.playing.withdraw(decision.void)
             self.pool.withdraw(self, decision.void)
         for numbered in decision.commands:
-            self._route(numbered.no, numbered.command)
+            no, command = numbered.no, numbered.command
+            if command.kind in ORDERS:
+                self.clock.after(self._machine.delays.hop, self.training.take, no, command)
+            else:
+                self._route(no, command)
         if decision.status in TERMINAL:  # those included that the core never heard of
             for lease_id in list(self.hosting.children):
                 self.clock.after(self._machine.delays.hop, self.hosting.release, lease_id)
@@ -142,8 +149,6 @@ class Cluster:
                 self.clock.after(delays.hop, self._unload, no, command)
             case c.SleepEngine() | c.WakeEngine():
                 self.clock.after(delays.hop, self._turn, no, command)
-            case _:
-                self.clock.after(delays.hop, self.training.take, no, command)
 
     def _load(self, no: int, command: c.LoadWeights) -> None:
         lease, life = command.lease_id, self.hosting.life(command.lease_id)

@@ -1,7 +1,7 @@
 """Facts of a simulated run, made of values that nobody needs to look at again: they never leave the process.
 
-Validation would be most of what a fact costs. Invariants: each is what its class would make of the same values, defaults
-included (the tests build every one both ways); whoever calls this brings values of the declared types.
+Validation would be most of what a fact costs. Invariants: each is what its class would make of the same values,
+defaults included (the tests build every one both ways); whoever calls this brings values of the declared types.
 """
 
 from collections.abc import Mapping

@@ -95,6 +95,8 @@ class Group:
     command: c.PlayGroups
     order: c.GroupOrder
     began: float
+    seats: Mapping[str, "Seat"] = field(default_factory=dict)
+    """Of each role, how it is asked."""
     shares: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Role -> shares of its prompts that its turn before, and the group's other members, had too."""
     playing: list[Episode] = field(default_factory=list)
@@ -105,6 +107,15 @@ class Group:
     together: Together | None = None
     """Where its episodes wait for the others of their command before each turn."""
     over: bool = False
+
+
+class Seat(NamedTuple):
+    """How a role is asked by the groups of one command."""
+
+    policy: str
+    pinned: int
+    follow: str
+    scale: float
 
 
 Begin = Callable[[Group, int], bool]
@@ -124,6 +135,15 @@ class Team(NamedTuple):
     """Turns of a stage that may be asked beside each other; None: all."""
     shares: dict[str, tuple[float, float]]
     """What prompts of a role have in common, of roles that have anything."""
+
+    def seats(self, command: c.PlayGroups) -> dict[str, Seat]:
+        """Return how roles are asked by the groups of a command."""
+        pins, follows, scales = command.pins, command.follows, self.scales
+        return {
+            role: Seat(policy, pins[policy].version, follows.get(policy, ""), scales[policy])
+            for role, policy in self.policies.items()
+            if policy in pins
+        }
 
     @classmethod
     def of(cls, scenario: Scenario) -> "Team":

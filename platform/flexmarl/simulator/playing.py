@@ -64,11 +64,10 @@ class Playing:
         self.groups[no] = groups = []
         parallel = self._team.scenario.spec.mechanisms.parallel
         together = Together(self._clock) if parallel.turns == "together" else None
+        now, seats, shares = self._clock.now, self._team.seats(command), self._team.shares
         for order in command.groups:
             members = deque(range(order.members))
-            groups.append(
-                Group(no, command, order, self._clock.now, self._team.shares, waiting=members, together=together)
-            )
+            groups.append(Group(no, command, order, now, seats, shares, waiting=members, together=together))
         for group in groups:
             for _ in range(min(group.order.members, parallel.members or group.order.members)):
                 self._next_member(group)
@@ -120,7 +119,7 @@ class Playing:
     def demand(self) -> dict[str, e.TurnsAsked]:
         """Count the turns of each policy that no engine and that an engine has."""
         held = self.engines.asked
-        starved = {name: sum(t.phase == "asked" for t in turns) for name, turns in self._starved.items()}
+        starved = {name: sum([t.phase == "asked" for t in turns]) for name, turns in self._starved.items()}
         counts = {name: (starved.get(name, 0), held.get(name, 0)) for name in sorted({*held, *starved})}
         return {name: _turns_asked(*both) for name, both in counts.items() if any(both)}
 
@@ -166,16 +165,16 @@ class Playing:
         """Ask the roles of the next stage, as many beside each other as may be asked at once."""
         script, group, asked = episode.script, episode.group, episode.asked
         assert isinstance(script, Script)
-        team, pins, follows = self._team, group.command.pins, group.command.follows
-        widths = script.widths or team.widths
+        seats, to, answered = group.seats, group.command.engine, self._answered
+        widths = script.widths or self._team.widths
         width = widths[episode.stage % len(widths)]
         episode.stage += 1
         for role, number, prompt, reply in islice(script.turns, width):
-            policy = team.policies[role]
+            policy, pinned, follow, scale = seats[role]
+            prefixes = episode.prefixes(role) if group.shares else ()
             asked[role] = EpisodeTurn(
-                policy, pins[policy].version, follows.get(policy, ""), prompt, reply, self._answered, role=role,
-                prefixes=episode.prefixes(role) if group.shares else (), scale=team.scales[policy],
-                episode=episode, number=number, to=group.command.engine,
+                policy, pinned, follow, prompt, reply, answered, role, scale, to, 0.0, prefixes,
+                episode=episode, number=number,
             )  # fmt: skip
         if self.hands.busy:
             self.hands.take(episode.script.key, len(asked), partial(self._send, episode))
@@ -190,12 +189,17 @@ class Playing:
         if at_once is not None:
             episode.held += turns[at_once:]
             del turns[at_once:]
+        send = self.engines.send
         for turn in turns:
-            self._route(turn)
+            if not send(turn):
+                self._starve(turn)
 
     def _route(self, turn: Turn) -> None:
         if not self.engines.send(turn):
-            self._starved.setdefault(turn.policy, []).append(turn)
+            self._starve(turn)
+
+    def _starve(self, turn: Turn) -> None:
+        self._starved.setdefault(turn.policy, []).append(turn)
 
     def _answered(self, turn: Turn) -> None:
         assert isinstance(turn, EpisodeTurn)
