@@ -225,9 +225,15 @@ class Cluster:
     def _report(self) -> None:
         if self.driver.ended:
             return
-        loads = [(lease, engine, engine.load) for lease, engine in self.playing.engines.items()]
-        depths = {lease: load.running + load.waiting for lease, _, load in loads}
-        queued = {lease: load.waiting for lease, _, load in loads if load.waiting}
-        cache = {lease: engine.cached() for lease, engine, load in loads if load.running}
+        depths: dict[int, int] = {}
+        queued: dict[int, int] = {}
+        cache: dict[int, int] = {}
+        for lease, engine in self.playing.engines.items():
+            running, waiting = engine.load.running, engine.load.waiting
+            depths[lease] = running + waiting
+            if waiting:
+                queued[lease] = waiting
+            if running:
+                cache[lease] = engine.cached()
         self.driver.tell(facts.demand(self.playing.demand(), depths, queued, cache))
         self.clock.after(REPORT_S, self._report)

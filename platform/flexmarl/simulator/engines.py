@@ -109,7 +109,9 @@ class Engine:
     def cached(self) -> int:
         """Return the tokens of the prompts and replies that have a slot."""
         self._batch.advance(self._clock.now)
-        prompts = sum([turn.prompt + turn.made for turn in self._prompts.turns.values()])
+        prompts, under_way = 0.0, self._prompts.turns
+        if under_way:
+            prompts = sum([turn.prompt + turn.made for turn in under_way.values()])
         return round(prompts + self._batch.held())
 
     def slow(self, pace: float) -> None:

@@ -13,12 +13,12 @@ from flexmarl.contracts.base import Record
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 
 R = TypeVar("R", bound=Record)
-_set = object.__setattr__
+_new, _set = object.__new__, object.__setattr__
 
 
 def _of(kind: type[R], values: dict[str, Any], named: set[str]) -> R:
     """Return a record that holds these values, of which some are said to be given and not defaults."""
-    made = kind.__new__(kind)
+    made = _new(kind)
     _set(made, "__dict__", values)
     _set(made, "__pydantic_fields_set__", named)
     _set(made, "__pydantic_extra__", None)
@@ -34,8 +34,7 @@ _DEMAND = set(e.DemandReported.model_fields) - {"kind"}
 
 def sample(role: str, turn: int, tokens: int, segments: tuple[int, ...] = ()) -> SampleRef:
     """Return a row of an episode."""
-    values = {"role": role, "turn": turn, "tokens": tokens, "reward": 0.0, "segments": segments}
-    return _of(SampleRef, values, _SAMPLE)
+    return _of(SampleRef, {"role": role, "turn": turn, "tokens": tokens, "reward": 0.0, "segments": segments}, _SAMPLE)
 
 
 def outcome(

@@ -99,6 +99,11 @@ class Fleet:
         if self._foresight is not None:
             self._foresight.note(turn)
 
+    @property
+    def learns(self) -> bool:
+        """Tell whether replies that end say anything to the router."""
+        return self._foresight is not None
+
     def holding(self, turn: Turn) -> tuple[int, ...]:
         """List who may answer a turn, by lease."""
         return tuple(lease for lease, one in self._engines.items() if one.held.answering(turn) is not None)

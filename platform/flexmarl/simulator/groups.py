@@ -5,6 +5,8 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import msgspec
+
 from flexmarl.contracts import commands as c
 from flexmarl.contracts.spec.mechanisms import Parallel
 from flexmarl.contracts.wire import EpisodeOutcome, SampleRef
@@ -18,8 +20,7 @@ EpisodeKey = tuple[int, int, int, bool]
 """(draw, member, attempt, whether it plays beside a first one)"""
 
 
-@dataclass(slots=True, eq=False)
-class Episode:
+class Episode(msgspec.Struct, eq=False):
     """One attempt at a member of a group."""
 
     group: "Group"
@@ -29,10 +30,10 @@ class Episode:
     """It plays beside a first one."""
     script: Script | Sheet
     began: float
-    held: list[Turn] = field(default_factory=list)
+    held: list[Turn] = []
     """Turns of this stage behind those that may be asked at once."""
-    asked: dict[str, Turn] = field(default_factory=dict)
-    rows: list[SampleRef] = field(default_factory=list)
+    asked: dict[str, Turn] = {}
+    rows: list[SampleRef] = []
     """Its samples so far."""
     tokens: float = 0.0
     """Reply tokens that it had when it was abandoned, where it was played as a whole."""
@@ -63,8 +64,7 @@ class Episode:
         return f"{draw}.{self.member}.{role}", f"{draw}.{role}"
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class EpisodeTurn(Turn):
+class EpisodeTurn(Turn, eq=False, kw_only=True):
     episode: Episode
     number: int
 

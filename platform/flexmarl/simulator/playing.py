@@ -204,7 +204,8 @@ class Playing:
     def _answered(self, turn: Turn) -> None:
         assert isinstance(turn, EpisodeTurn)
         episode = turn.episode
-        self.engines.ended(turn)
+        if self.engines.learns:
+            self.engines.ended(turn)
         if episode.over:
             return
         del episode.asked[turn.role]
