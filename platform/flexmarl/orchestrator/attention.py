@@ -42,16 +42,18 @@ from flexmarl.orchestrator.telling import Told
 from flexmarl.orchestrator.training import drive_policy, drive_trainer
 
 _UNDER_WAY = frozenset({RunStatus.STARTING, RunStatus.RUNNING, RunStatus.STOPPING})
-_OF_KNOWN_ENGINES = (
-    WeightsServed,
-    ChildReady,
-    ChildLost,
-    GroupSettled,
-    MicroBatchAccumulated,
-    StepCommitted,
-    CheckpointWritten,
-    CommandFailed,
-    TimerFired,
+_OF_KNOWN_ENGINES: frozenset[type[Any]] = frozenset(
+    {
+        WeightsServed,
+        ChildReady,
+        ChildLost,
+        GroupSettled,
+        MicroBatchAccumulated,
+        StepCommitted,
+        CheckpointWritten,
+        CommandFailed,
+        TimerFired,
+    }
 )
 """Facts after which what engines were told still holds, but for the lease that the fact names and loads that failed."""
 
@@ -77,7 +79,7 @@ class Attention:
         """Do what the fact leads to, if that is certain to be all. False: look at everything."""
         # Where engines have places to give away, any fact may be the one that a place waits for; where they serve one
         # version, the one that makes an engine free.
-        known = isinstance(event, _OF_KNOWN_ENGINES) and not ctx.plan.colocated
+        known = type(event) in _OF_KNOWN_ENGINES and not ctx.plan.colocated
         self._remembers = known and ctx.plan.places is None and not ctx.plan.one_version
         if not self._remembers:
             self._told.forget()
