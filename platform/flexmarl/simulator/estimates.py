@@ -70,7 +70,9 @@ def sizes(rows: Sequence[Commanded]) -> list[Gradients]:
 def line(told: Sequence[Gradients]) -> dict[str, float]:
     """Fit the seconds of gradients to their number and their tokens; of equal ones half is taken for each.
 
-    Errors count by how large they are beside the gradient, then all is scaled to what was taken together.
+    Errors count by how large they are beside the gradient. Each power of two of tokens counts the same from `FEW` on,
+    so that a few small ones say what is fixed however many large ones there are; then all is scaled to what was taken
+    together.
     """
     counts = np.array([one.count for one in told], dtype=float)
     if counts.sum() < 3:
@@ -79,7 +81,10 @@ def line(told: Sequence[Gradients]) -> dict[str, float]:
     if not tell_tokens(told):
         half = float(np.average(seconds, weights=counts)) / 2.0
         return {"trainer.micro_batch": half, "trainer.token": half / float(np.average(tokens, weights=counts))}
-    weights, given = np.sqrt(counts), np.stack([np.ones_like(tokens), tokens], axis=1)
+    _, size = np.unique(np.floor(np.log2(np.maximum(1.0, tokens))), return_inverse=True)
+    alike = np.bincount(size, weights=counts)[size]
+    weights = np.sqrt(counts / alike * np.minimum(alike, FEW))
+    given = np.stack([np.ones_like(tokens), tokens], axis=1)
     found = np.array(_least_squares(given * (weights / seconds)[:, None], weights))
     fixed, token = (found * float(counts @ seconds) / max(1e-12, float(counts @ (given @ found)))).tolist()
     return {"trainer.micro_batch": fixed, "trainer.token": token}

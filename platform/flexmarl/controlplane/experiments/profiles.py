@@ -14,7 +14,7 @@ from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.experiments.models import MeasuredRun
 from flexmarl.simulator import fitting
 from flexmarl.simulator.calibrating import calibrated
-from flexmarl.simulator.estimates import Gradients, line, tell_tokens
+from flexmarl.simulator.estimates import Gradients, line
 from flexmarl.simulator.fitting import RunPace
 from flexmarl.simulator.profile import OF_A_MODEL, OF_A_ROLE, OF_THE_PLATFORM, Figure, Profile, complete
 from flexmarl.store import paces
@@ -96,12 +96,11 @@ def _put_gradients(
 ) -> None:
     """Make the figures of gradients: one line through those of all runs, and how far single runs are off it.
 
-    Runs that cut alike cannot tell what a token takes; then those count as well that were made to be measured.
+    The newest that was made to be measured counts among them: it cuts small and large ones, runs often one size alone.
     """
     every = [(run, own) for run, own in told if own]
-    found = [one for one in every if one[0].source == "runs"][:COUNTED]
-    if not found or not tell_tokens([one for _, own in found for one in own]):
-        found += [one for one in every if one[0].source == "profile"][:COUNTED]
+    measured = [one for one in every if one[0].source == "profile"]
+    found = [one for one in every if one[0].source == "runs"][:COUNTED] + measured[:1]
     fitted = line([one for _, own in found for one in own])
     if not fitted:
         return
