@@ -5,26 +5,11 @@ defaults included (the tests build every one both ways); whoever calls this brin
 """
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
 
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
-from flexmarl.contracts.base import Record
+from flexmarl.contracts.base import known
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
-
-R = TypeVar("R", bound=Record)
-_new, _set = object.__new__, object.__setattr__
-
-
-def _of(kind: type[R], values: dict[str, Any], named: set[str]) -> R:
-    """Return a record that holds these values, of which some are said to be given and not defaults."""
-    made = _new(kind)
-    _set(made, "__dict__", values)
-    _set(made, "__pydantic_fields_set__", named)
-    _set(made, "__pydantic_extra__", None)
-    _set(made, "__pydantic_private__", None)
-    return made
-
 
 _SAMPLE = {"role", "turn", "tokens", "segments"}
 _OUTCOME = set(EpisodeOutcome.model_fields) - {"by_clock", "solved"}
@@ -34,7 +19,9 @@ _DEMAND = set(e.DemandReported.model_fields) - {"kind"}
 
 def sample(role: str, turn: int, tokens: int, segments: tuple[int, ...] = ()) -> SampleRef:
     """Return a row of an episode."""
-    return _of(SampleRef, {"role": role, "turn": turn, "tokens": tokens, "reward": 0.0, "segments": segments}, _SAMPLE)
+    return known(
+        SampleRef, {"role": role, "turn": turn, "tokens": tokens, "reward": 0.0, "segments": segments}, _SAMPLE
+    )
 
 
 def outcome(
@@ -47,7 +34,7 @@ def outcome(
         "reason": why, "by_clock": False, "replaced": replaced, "scores": scores, "team_score": score, "solved": False,
         "samples": samples, "duration_s": duration_s, "facts": {},
     }  # fmt: skip
-    return _of(EpisodeOutcome, values, _OUTCOME)
+    return known(EpisodeOutcome, values, _OUTCOME)
 
 
 def settled(
@@ -59,7 +46,7 @@ def settled(
         "kind": "group_settled", "draw": draw, "origin": command.origin, "epoch": command.epoch, "command_no": no,
         "episodes": episodes, "started_at": began, "finished_at": now, "versions": versions, "part": part,
     }  # fmt: skip
-    return _of(e.GroupSettled, values, _SETTLED)
+    return known(e.GroupSettled, values, _SETTLED)
 
 
 def demand(
@@ -70,4 +57,4 @@ def demand(
         "kind": "demand_reported", "worker": "virtual", "policies": policies, "engines": depths, "queued": queued,
         "cache": cache,
     }  # fmt: skip
-    return _of(e.DemandReported, values, _DEMAND)
+    return known(e.DemandReported, values, _DEMAND)

@@ -1,12 +1,15 @@
 """Whole simulated runs: the real core under every preset, and laws that hold whatever it decides."""
 
 import json
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from flexmarl.contracts.resolve import load_presets, resolve
+from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus
 from flexmarl.simulator import Machine, Report, SimulationError, simulate
+from flexmarl.simulator.groups import Group
 from flexmarl.simulator.playing import Playing
 from flexmarl.simulator.runs import alone, examine
 from flexmarl.simulator.scenario import Scenario, scenario
@@ -121,6 +124,41 @@ def test_a_group_that_has_enough_members_begins_with_no_further_ones(members: in
     mechanisms = {"redundancy": {"type": "extra_members", "extra": 2}, "parallel": {"episodes": 3, "members": members}}
     report = simulate(told(spec={"mechanisms": mechanisms}, each={"prompt": 8, "reply": {"median": 100, "sigma": 1.0}}))
     assert report.rows == 4 * 8 * 4 * 2
+
+
+def test_a_second_environment_stands_in_for_one_that_broke_and_there_is_one_at_most(monkeypatch: pytest.MonkeyPatch):
+    """All episodes take as long, so the second one, begun later, counts only where the first broke off meanwhile."""
+    begun: Counter[tuple[int, int, int]] = Counter()
+    settled: list[EpisodeOutcome] = []
+    begin, remember = Playing._begin, Playing._remember
+
+    def began(playing: Playing, group: Group, member: int, attempt: int, twin: bool) -> None:
+        begun[group.order.draw, member, attempt] += twin
+        begin(playing, group, member, attempt, twin)
+
+    def ended(playing: Playing, draw: int, outcome: EpisodeOutcome) -> None:
+        settled.append(outcome)
+        remember(playing, draw, outcome)
+
+    monkeypatch.setattr(Playing, "_begin", began)
+    monkeypatch.setattr(Playing, "_remember", ended)
+    spare = {"redundancy": {"type": "extra_environments", "extra": 2}, "parallel": {"members": 1}}
+    simulate(told(spec={"batch": BATCH | {"max_attempts": 1}, "mechanisms": spare}, failure=0.3, each={"reply": 50}))
+    assert max(begun.values()) == 1
+    stood_in = [one for one in settled if one.replaced]
+    assert stood_in
+    assert all(one.status is EpisodeStatus.FINISHED and one.team_score is not None for one in stood_in)
+    lost = sum(one.status is EpisodeStatus.FAILED for one in settled) / len(settled)
+    assert 0.05 < lost < 0.28  # of the last two of four members both must break off, 0.09
+
+
+def test_figures_are_of_what_the_report_holds(reports: dict[str, Report]):
+    own = reports["bounded_async"]
+    told, seconds = own.figures(), own.ended - own.began
+    assert told["rows_s"] == pytest.approx(own.rows / seconds, abs=1e-6)
+    assert told["step_median_s"] == pytest.approx(sorted(own.steps)[1] / 2 + sorted(own.steps)[2] / 2, abs=1e-6)
+    assert own.lag_max in (1.0, 2.0), "of a single row, not of a mean"
+    assert 0.0 < own.lag_done < told["lag"]
 
 
 def test_a_second_environment_saves_a_step_from_one_that_hangs():
