@@ -4,6 +4,7 @@ import uuid
 from typing import Any
 
 import pytest
+from django.db import connection
 
 from flexmarl.controlplane.simulations.executing import Asked, play, take
 from tests.controlplane.recorded import recorded_run
@@ -69,3 +70,22 @@ def test_a_load_that_cannot_be_played_is_refused_by_name(
     [foreign] = asked(stranger, run=long.key).json()["errors"]
     [unknown] = asked(stranger, run="nobody-knows-it").json()["errors"]
     assert foreign["detail"].replace(long.key, "X") == unknown["detail"].replace("nobody-knows-it", "X")
+
+
+@pytest.mark.parametrize("what_if", [False, True], ids=["comparison", "what_if"])
+def test_samples_that_were_retired_after_it_was_asked_for_end_it_with_that_word(
+    api: Any, make_run: Any, editor: Any, what_if: bool
+) -> None:
+    run = recorded_run(make_run, editor)
+    if what_if:
+        made = api.post(f"/api/v1/runs/{run.key}/what-if", HTTP_IDEMPOTENCY_KEY="w")
+    else:
+        made = asked(api, run=run.key, presets=["sync"])
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM store.sample WHERE run_id = %s AND draw >= 4", [run.no])
+    row = take()
+    assert row is not None
+    play(row, Asked())
+    told = api.get(made["Location"]).json()
+    assert (told["state"], told["reason"]) == ("failed", "too_little_recorded")
+    assert "8 finished episodes of 2 train steps stored" in told["reason_text"]

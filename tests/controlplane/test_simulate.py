@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
-from flexmarl.contracts.resolve import load_presets
+from flexmarl.contracts.resolve import layered, load_presets
+from flexmarl.simulator import simulate
+from flexmarl.simulator.checks import Finding
 from flexmarl.simulator.library import compose, load_workloads
+from webui.management.commands import place
+from webui.management.commands import simulate as command
 
 SMALL = ["--set", "spec.batch.tasks_per_step=4", "--set", "spec.batch.episodes_per_task=2", "--steps", "2"]
 
@@ -94,8 +98,33 @@ def test_a_placement_is_planned_and_played(tmp_path: Path):
     devices = plans["spatial"]["settings"]["resources"]
     assert devices["rollout_devices"] + devices["training_devices"] == 5
     for kind in plans:
+        changes = {"spec": layered({"batch": {"tasks_per_step": 4, "episodes_per_task": 2}}, plans[kind]["settings"])}
+        again = simulate(compose("long_tail", "flexmarl", {"steps": 2} | changes))
+        assert plans[kind]["simulated_s"] == pytest.approx(again.step_s)
         assert f"{plans[kind]['step_s']:.1f} s a step" in out.getvalue()
         assert f"{plans[kind]['simulated_s']:.1f} s simulated" in out.getvalue()
+
+
+def test_a_device_more_is_advised_for_rollout_where_it_is_worth_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    asked, file = [], tmp_path / "plans.json"
+    monkeypatch.setattr(place, "one_more", lambda *given: asked.append(given) or True)
+    call_command("place", "5", "--workload", "long_tail", "--json", str(file), stdout=StringIO())
+    plans = json.loads(file.read_text())
+    ((rollout, training, *devices),) = asked
+    resources = plans["spatial"]["settings"]["resources"]
+    assert devices == [resources["rollout_devices"], resources["training_devices"]]
+    assert (rollout.least_s > 0.0, training.least_s) == (True, 0.0)
+    assert "add one" in plans["spatial"]["advice"]
+    assert not plans["temporal"]["advice"]
+
+
+def test_what_a_check_found_stands_below_the_row_and_in_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    finding = Finding("ping_pong", 3.0, 9.0, "device 1 went to and fro", "let it stay")
+    monkeypatch.setattr(command, "examine", lambda scenario: (simulate(scenario), [finding]))
+    figures = tmp_path / "figures.json"
+    shown = told("sync", "--workload", "long_tail", "--json", str(figures)).splitlines()
+    assert shown[-1] == "  ping_pong, 3.0 s to 9.0 s: device 1 went to and fro. let it stay"
+    assert json.loads(figures.read_text())["findings"]["sync"][0]["evidence"] == "device 1 went to and fro"
 
 
 def test_what_cannot_be_placed_is_refused():
@@ -107,9 +136,13 @@ def test_what_cannot_be_placed_is_refused():
 
 def test_what_faults_cost_stands_below_the_row(tmp_path: Path):
     figures = tmp_path / "figures.json"
-    lost = ["--set", "faults.children=[{at: 30, device: 0}]"]
+    lost = ["--set", "faults.children=[{at: 30, device: 0}, {at: 90, device: 1}]"]
     shown = told("sync", "--workload", "long_tail", "--json", str(figures), *lost).splitlines()
-    assert shown[-1].startswith("  faults: ")
     written = json.loads(figures.read_text())
-    assert written["presets"]["sync"][0]["lost_s"] > 0.0
+    own = written["presets"]["sync"][0]
+    assert own["lost_s"] > own["recovery_s"] + 0.1 > 0.1  # two are lost, one after the other
+    lost, back = f"{own['lost_s']:.1f} s of devices lost", f"back after {own['recovery_s']:.1f} s"
+    assert shown[-1] == f"  faults: {lost}, {back}, {own['redone_tokens']:.0f} tokens trained again"
+    assert own["events"] > own["handled"] > 0
+    assert sum(own["idle"]["engine"].values()) + own["engine_busy"] == pytest.approx(1.0, abs=1e-5)
     assert written["findings"] == {"sync": []}

@@ -1,5 +1,7 @@
 """Simulations over REST, and the process that plays them."""
 
+import csv
+import io
 import time
 import uuid
 from datetime import timedelta
@@ -225,6 +227,23 @@ def test_waiting_ones_are_limited_by_project(api: Any, editor: Any) -> None:
     assert (answer.status_code, answer.json()["code"]) == (429, "rate_limited")
 
 
+def assert_exported(browser: Any, told: dict[str, Any], address: str) -> None:
+    """See that the file has a line for each preset and seed, in the page's order, with all that the answer has."""
+    answer = browser.get(f"/simulations/{told['id']}/figures.csv?{address}")
+    assert answer["Content-Type"] == "text/csv; charset=utf-8"
+    assert f'filename="simulation-{told["id"]}.csv"' in answer["Content-Disposition"]
+    lines = list(csv.DictReader(io.StringIO(answer.content.decode())))
+    presets = told["result"]["presets"]
+    slowest = sorted(presets, key=lambda name: -presets[name]["figures"]["step_s"]["mean"])
+    assert [(line["preset"], line["seed"]) for line in lines] == [(name, seed) for name in slowest for seed in "01"]
+    for line in lines:
+        row = presets[line["preset"]]["seeds"][int(line["seed"])]
+        idle = {f"{use}_idle_{cause}": share for use, own in row["idle"].items() for cause, share in own.items()}
+        expected = row["figures"] | idle
+        assert len(expected) + 2 == len(line)
+        assert {name: float(line[name]) for name in expected} == pytest.approx(expected)
+
+
 def test_the_pages_show_what_it_came_to(api: Any, browser: Any) -> None:
     told = played(api, name="small", presets=["flexmarl", "sync", "bounded_async"], leave_out_refused=True)
     page = browser.get(f"/simulations/{told['id']}?ordering=-step_s")
@@ -232,6 +251,7 @@ def test_the_pages_show_what_it_came_to(api: Any, browser: Any) -> None:
     assert page.status_code == 200
     assert text.index("<b>sync</b>") < text.index("<b>flexmarl</b>")  # the slowest first, as the address says
     assert "What the figures mean" in text
+    assert_exported(browser, told, "ordering=-step_s")
     data = browser.get(f"/simulations/{told['id']}/figures?of=sync").json()["figures"]
     figures = told["result"]["presets"]["sync"]["figures"]
     rows = {row[0]: row for row in data["step_s"]["table"]["rows"]}

@@ -1,13 +1,19 @@
 """What `manage.py simulate`, `reproduce`, `search`, `place` and `replay` refuse, by option or field."""
 
+import json
+from concurrent.futures import ThreadPoolExecutor
 from io import StringIO
 from pathlib import Path
+from statistics import fmean
 
 import pytest
+import yaml
 from django.core.management import CommandError, call_command
 
-from flexmarl.simulator.published import Cell, Outcome, load_tables
-from webui.management.commands import reproduce
+from flexmarl.contracts.spec.mechanisms import Mechanisms
+from flexmarl.simulator.library import compose
+from flexmarl.simulator.published import Cell, Outcome, Table, load_tables
+from webui.management.commands import reproduce, search
 
 FILES = {
     "no_yaml.yaml": b"a: [1, 2",
@@ -67,6 +73,7 @@ def refusal(line: str, *more: str) -> str:
         ("simulate sync --set workload.stages=[[nobody]]", ("/workload/stages: nobody is not in the team; there are",)),
         ("simulate sync --set workload.roles.nobody={}", ("/workload/roles: nobody is not in the team",)),
         ("simulate sync --set machine.scale.nobody=2", ("/machine/scale: nobody is not in the team",)),
+        ("simulate sync --set granularity=episode --set machine.delays.turn=1", ("/granularity: workload.lasts and",)),
         ("simulate sync --set machine.engine.token=0", ("/machine/engine/token: ", "greater than 0.0")),
         ("simulate sync --set faults.nodes=[{at:1}]", ("/faults/nodes/0",)),
         ("simulate sync --json none/a.json", ("--json none/a.json cannot be written", "a folder that is there")),
@@ -134,6 +141,70 @@ def test_a_row_that_is_missed_is_shown_with_its_sign_and_ends_in_an_error(monkey
     with pytest.raises(CommandError, match="Not within tolerance: flexmarl_ma: "):
         call_command("reproduce", "flexmarl_ma", stdout=out)
     assert "+50.0%  missed" in out.getvalue()
+
+
+def test_a_fit_is_what_rows_are_played_with_and_each_row_is_left_out_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    table, fits, plays = load_tables()["flexmarl_ca"], [], []
+
+    def fitted(table: Table, rounds: int, without: str = "") -> dict[str, float]:
+        fits.append((rounds, without))
+        return {"reply": 5.0 + len(fits)}
+
+    def reproduced(table: Table, values: dict[str, float]) -> Outcome:
+        plays.append(values)
+        rows = {name: row for name, row in table.rows.items() if row.published}
+        cells = {name: Cell(row.published, row.published * 1.1, "reached") for name, row in rows.items()}
+        return Outcome(cells, dict.fromkeys(rows, ({"step_s": 1.0},)), 5)
+
+    monkeypatch.setattr(reproduce, "fit", fitted)
+    monkeypatch.setattr(reproduce, "reproduce", reproduced)
+    out, file = StringIO(), tmp_path / "table.json"
+    command = "reproduce flexmarl_ca --fit --leave-one-out --rounds 7 --json"
+    call_command(*command.split(), str(file), stdout=out)
+    left_out = sorted(table.fitted())
+    assert fits == [(7, ""), *((7, name) for name in left_out)]
+    assert plays == [{"reply": 6.0 + n} for n in range(1 + len(left_out))]
+    assert "  reply = 6, fitted on flexmarl, no_balancing, no_async, distrl: median reply" in out.getvalue()
+    assert f"  fitted without {table.rows['distrl'].title}: 143, +10.0%" in out.getvalue()
+    assert "6 figures, 5 of them free to come out wrong." in out.getvalue()
+    written = json.loads(file.read_text())["flexmarl_ca"]
+    assert written["parameters"]["reply"]["fitted_on"] == ["flexmarl", "no_balancing", "no_async", "distrl"]
+    assert written["leave_one_out"] == pytest.approx(dict.fromkeys(left_out, 0.1))
+    assert written["rows"]["mas_rl"]["error"] == pytest.approx(0.1)
+    assert written["rows"]["mas_rl"]["figures"] == [{"step_s": 1.0}]
+
+
+def test_what_a_search_found_is_shown_and_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Small and in this process: what is simulated is what is printed."""
+    spec = {
+        "agents": {"solver": {}}, "environment": {"type": "arithmetic"},
+        "batch": {"tasks_per_step": 4, "episodes_per_task": 2, "micro_batch_groups": 2, "rollout_groups": 1},
+        "resources": {"rollout_devices": 2, "training_devices": 1},
+    }  # fmt: skip
+    load = {"stages": [["solver"]], "each": {"prompt": 8, "reply": {"median": 100, "sigma": 1.0}}}
+    monkeypatch.setattr(search, "_document", lambda name: {"spec": spec, "workload": load})
+    monkeypatch.setattr(search, "load_presets", lambda: ["flexmarl", "sync", "group_stream"])
+    monkeypatch.setattr(search, "ProcessPoolExecutor", ThreadPoolExecutor)
+    out, file = StringIO(), tmp_path / "found.json"
+    options = ["--over", "sync", "--trials", "3", "--list", "--json", str(file)]
+    call_command("search", "hub", *options, stdout=out)
+    written, shown = json.loads(file.read_text()), out.getvalue()
+    best, over = written["found"][0], fmean(figures["step_s"] for figures in written["over"])
+    assert best["gain"] == pytest.approx(over / best["step_s"], rel=1e-4)
+    assert best["gain"] > 1.0
+    assert f"sync         {over:9.2f} s per step, mean of 3 seeds" in shown
+    assert f"number 1     {best['step_s']:9.2f} s per step, {best['gain']:.2f} x (" in shown
+    assert f"{written['unseen']['step_s']:.2f} s per step, {written['unseen']['gain']:.2f} x" in shown
+    assert f"{written['least']['step_s']:7.2f} s ({over / written['least']['step_s']:.2f} x)" in shown
+    tried = [one["step_s"] for one in written["trials"]]
+    assert [one["number"] for one in written["trials"]] == [1, 2, 3]
+    assert f"publication cohort: 3 trials, the best one {min(tried):.2f} s per step" in shown
+    assert shown.count("trial  ") == 3
+    preset = yaml.safe_load(shown[shown.index("title: Found by search") :])
+    again = compose({"spec": spec, "workload": load}, best["preset"], best["changes"]).spec
+    assert Mechanisms.model_validate(preset["spec"]["mechanisms"]) == again.mechanisms
 
 
 @pytest.mark.parametrize("asked", ["2 --workload long_tail", "4 --workload hub"], ids=["apart", "in_turns"])

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import PydanticCustomError
 
 from flexmarl.contracts.base import Record
 from flexmarl.contracts.ids import NAME
@@ -53,6 +54,11 @@ def problems_of(error: ValidationError, schema: Mapping[str, Any], raw: object) 
     return [_problem(item, schema, raw) for item in error.errors(include_url=False)]
 
 
+def broken_at(path: Iterable[object], rule: str) -> PydanticCustomError:
+    """Return what a validator of several fields raises: the rule, and which of them, by its path, breaks it."""
+    return PydanticCustomError("broken_at", "{rule}", {"rule": rule, "below": pointer(path)})
+
+
 _BOUNDS = {
     "greater_than_equal": ("ge", "at least"),
     "greater_than": ("gt", "greater than"),
@@ -66,6 +72,8 @@ def _problem(item: Any, schema: Mapping[str, Any], raw: object) -> Problem:
     path = _document_path(item["loc"], raw, missing=kind == "missing")
     where = pointer(path)
     name = str(path[-1]) if path else "specification"
+    if kind == "broken_at":
+        return Problem(pointer=where + context["below"], code="invalid", detail=f"{context['rule']}.")
     if kind == "extra_forbidden":
         legal = _legal_fields(path[:-1], schema, raw)
         close = nearest(name, legal)

@@ -16,7 +16,7 @@ Steps = Mapping[str, Any]
 """What a step is called, the same from wherever it is taken -> the value it leads to."""
 LAYOUT = "layout"
 """The choice of how the devices are split; it is laid over `spec.resources` and `spec.policies`."""
-_STRIDE = 2.0
+WIDE, NARROW = 4.0, 2.0
 """A number's neighbours are so many times less and more."""
 
 _EXTRA = {"type": "extra_groups", "surplus": "join"}
@@ -28,8 +28,10 @@ class Axis:
     """Where a value goes, `layout` or a dotted path below `spec`."""
     values: Values
     """To draw from."""
-    near: Callable[[ExperimentSpec], Steps]
-    """What is one step away from what a specification has."""
+    near: Callable[[ExperimentSpec, float], Steps]
+    """What is one step away from what a specification has; numbers so many times less and more."""
+    ordered: bool = False
+    """It is a number: if one value of it makes no difference, others make none."""
 
 
 def axes(spec: ExperimentSpec, total: int, learns: Mapping[str, float], bound: int) -> list[Axis]:
@@ -104,7 +106,7 @@ def _layouts(total: int, learns: Mapping[str, float]) -> Axis:
     parts = sorted({max(1, round(total * part / 24)) for part in (3, 4, 5, 6, 7, 8, 10, 12)} & set(range(1, total)))
     elastic = [_elastic(total, part, names, most) for part in parts for most in (1, 2, part) if most <= part]
     fixed = [_fixed(total, by_work(part, learns)) for part in parts if part >= len(names)]
-    return Axis(LAYOUT, (*fixed, *elastic), lambda own: dict(_near_layouts(own, total, learns)))
+    return Axis(LAYOUT, (*fixed, *elastic), lambda own, stride: dict(_near_layouts(own, total, learns)))
 
 
 def _near_layouts(spec: ExperimentSpec, total: int, learns: Mapping[str, float]) -> Iterator[tuple[str, Any]]:
@@ -154,20 +156,17 @@ def _elastic(total: int, training: int, names: list[str], most: int) -> dict[str
 
 def _choice(path: str, values: Values) -> Axis:
     """Make an axis of values that have no order: each is one step away."""
-    return Axis(path, values, lambda spec: {str(value): value for value in values})
+    return Axis(path, values, lambda spec, stride: {str(value): value for value in values})
 
 
 def _amount(path: str, values: Values, least: float, most: float, *, unlimited: int | None = None) -> Axis:
     """Make an axis of numbers. `unlimited` is what None comes to, where that is a value."""
     read, whole = attrgetter(path), isinstance(values[0], int)
 
-    def near(spec: ExperimentSpec) -> Steps:
+    def near(spec: ExperimentSpec, stride: float) -> Steps:
         now = read(spec) or unlimited or least
-        less, more = round(now / _STRIDE, 2), round(now * _STRIDE, 2)
-        steps = {
-            "less": min(now - 1, round(less)) if whole else less,
-            "more": max(now + 1, round(more)) if whole else more,
-        }
-        return {called: step for called, step in steps.items() if least <= step <= most}
+        less, more = round(now / stride, 2), round(now * stride, 2)
+        steps = (min(now - 1, round(less)), max(now + 1, round(more))) if whole else (less, more)
+        return {str(step): step for step in steps if least <= step <= most}
 
-    return Axis(path, values, near)
+    return Axis(path, values, near, ordered=True)

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from flexmarl.contracts.base import Strict
 from flexmarl.contracts.events import DeviceUse
+from flexmarl.contracts.problems import broken_at
 from flexmarl.simulator import chance
 
 At = Annotated[float, Field(ge=0.0)]
@@ -88,7 +89,7 @@ Window = TypeVar("Window", SlowDevice, Outage)
 
 def _in_order(window: Window) -> Window:
     if window.until <= window.since:
-        raise ValueError(f"until: {window.until:g} must lie after since, which is {window.since:g}")
+        raise broken_at(("until",), f"{window.until:g} must lie after since, which is {window.since:g}")
     return window
 
 

@@ -79,14 +79,14 @@ class Hosting:
         return "" if child is None else child.life
 
     def takes(self, leases: tuple[int, ...], seconds: float) -> float:
-        """Return how long work takes that begins now on these devices."""
+        """Return how long a trainer's work takes that begins now on these devices."""
+        if self._machine.contention != 1.0 and self._playing.plays:
+            seconds *= self._machine.contention
         if not self._machine.kinds and not self._faults.slow:
             return seconds
         numbers = frozenset(self.children[lease].device.number for lease in leases if lease in self.children)
         if self._machine.kinds:
             seconds *= max((self._machine.kind(number).times for number in numbers), default=1.0)
-        if self._machine.contention != 1.0 and self._playing.plays:
-            seconds *= self._machine.contention
         return self._faults.takes(numbers, self._clock.now, seconds) if self._faults.slow else seconds
 
     def made(self) -> float:

@@ -56,8 +56,7 @@ def compose(workload: str | Mapping[str, Any], preset: str, changes: Mapping[str
     try:
         made = scenario(document)
     except ValidationError as error:
-        found = problems_of(error, Scenario.model_json_schema(), document)
-        raise SpecProblems([_placed(problem) for problem in found]) from error
+        raise SpecProblems(problems_of(error, Scenario.model_json_schema(), document)) from error
     refused = [
         p.model_copy(update={"pointer": f"/spec{p.pointer}"})
         for p in broken_rules(made.spec)
@@ -66,14 +65,6 @@ def compose(workload: str | Mapping[str, Any], preset: str, changes: Mapping[str
     if refused:
         raise SpecProblems(refused)
     return made
-
-
-def _placed(problem: Problem) -> Problem:
-    """Return the refusal of a rule over several fields with the place that it names itself."""
-    path, _, rule = problem.detail.partition("Value error, ")[2].partition(": ")
-    if problem.pointer or not rule:
-        return problem
-    return problem.model_copy(update={"pointer": "/" + path.replace(".", "/"), "detail": rule})
 
 
 def _known(library: Mapping[str, Any], name: object, where: str) -> Any:

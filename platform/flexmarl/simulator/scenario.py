@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from flexmarl.contracts.base import Strict
 from flexmarl.contracts.hardware import Hardware
 from flexmarl.contracts.ids import Name
+from flexmarl.contracts.problems import broken_at
 from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.simulator import chance
 from flexmarl.simulator.faults import Faults, Outage
@@ -301,13 +302,13 @@ class Scenario(Strict):
         """Refuse roles and policies that the team does not have."""
         agents, policies = list(self.spec.agents), list(self.spec.policies)
         for where, names, known in (
-            ("workload.stages", [role for stage in self.workload.stages for role in stage], agents),
-            ("workload.roles", list(self.workload.roles), agents),
-            ("machine.scale", list(self.machine.scale), policies),
+            (("workload", "stages"), [role for stage in self.workload.stages for role in stage], agents),
+            (("workload", "roles"), list(self.workload.roles), agents),
+            (("machine", "scale"), list(self.machine.scale), policies),
         ):
             wrong = next((name for name in names if name not in known), None)
             if wrong is not None:
-                raise ValueError(f"{where}: {wrong} is not in the team; there are {', '.join(known)}")
+                raise broken_at(where, f"{wrong} is not in the team; there are {', '.join(known)}")
         return self
 
     @model_validator(mode="after")
@@ -322,7 +323,7 @@ class Scenario(Strict):
             wrong = next((number for number in numbers if number >= known), None)
             if wrong is not None:
                 what = "host" if name == "nodes" else "device"
-                raise ValueError(f"faults.{name}: there is no {what} {wrong}; the last one is {known - 1}")
+                raise broken_at(("faults", name), f"there is no {what} {wrong}; the last one is {known - 1}")
         return self
 
     @model_validator(mode="after")
@@ -330,11 +331,14 @@ class Scenario(Strict):
         if self.granularity == "turn":
             return self
         if self.spec.mechanisms.parallel.turns == "together":
-            raise ValueError("turns that are taken together are no events of granularity episode: set turn")
+            raise broken_at(("granularity",), "turns that are taken together are no events of episode: set turn")
         if self.spec.resources.engine_versions == 1:
-            raise ValueError("granularity episode spreads turns over all engines that hold a version: set turn")
+            raise broken_at(("granularity",), "episode spreads turns over all engines that hold a version: set turn")
         if self.workload.lasts is not None or self.machine.delays.turn:
-            raise ValueError("workload.lasts and machine.delays.turn are of turns: set granularity turn, or leave them")
+            rule = "workload.lasts and machine.delays.turn are of turns: set turn, or leave them"
+            raise broken_at(("granularity",), rule)
+        if self.machine.contention != 1.0:
+            raise broken_at(("granularity",), "machine.contention is of single events: set turn, or leave it")
         return self
 
 

@@ -2,26 +2,29 @@
 
 Candidates are settings that a user could give: a preset, and changes of mechanism slots, of their numbers, and of how a
 fixed number of devices is split. First come all presets, each with the devices split as its work is; then candidates by
-chance; then, for most of the trials, steps away from the best one, setting by setting: those that were never gone, then
-those that gained most wherever they were gone last, and beside them two at a time by chance. The best ones are played
-longer, under more seeds. Nothing is learned but which candidate was faster.
+chance; then, for most of the trials, steps away from the best one of either of two presets, at last from the best one
+alone, at first wide steps: settings that were never gone along, then those that gained most wherever they were gone
+last, and beside them several at once, all that gained or two by chance. Nobody leads by one lucky seed: whoever would
+is played under more of them first. The best ones are played longer. Nothing is learned but which candidate was faster.
 
 Invariants: equal budgets and seeds find equal settings; what rules refuse, what exceeds the lag bound, what holds more
 or fewer devices, and what trains shorter replies than it makes is no candidate, and neither is what trains less per
 step than the preset that is searched against; two candidates with the same specification are one.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, field, replace
 from itertools import count, islice
-from math import inf
+from math import ceil, inf
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from flexmarl.contracts.problems import SpecProblems
+from flexmarl.contracts.reads import READ, missing
 from flexmarl.contracts.resolve import layered
 from flexmarl.simulator import chance
-from flexmarl.simulator.axes import LAYOUT, Axis, axes, balanced, devices, laid
+from flexmarl.simulator.axes import LAYOUT, NARROW, WIDE, Axis, axes, balanced, devices, laid
 from flexmarl.simulator.bounds import Asks, asks
 from flexmarl.simulator.library import compose
 from flexmarl.simulator.report import Report
@@ -34,6 +37,10 @@ DRAWN = 0.15
 """Part of the trials that are drawn by chance."""
 AT_ONCE, SINGLE = 6, 4
 """Candidates that are tried before the next ones are chosen, and how many of these are a single step away."""
+STARTS = 2
+"""Presets whose best candidates are gone on from at first; one in the end."""
+LEADING = 3
+"""Seeds under which a candidate was played before others are steps away from it."""
 
 Play = Callable[[list[Scenario]], list[Report | None]]
 """Simulates scenarios, in any order and at the same time; None for one that came to no end."""
@@ -81,6 +88,16 @@ class Found:
         """Return the mean time per step over its seeds."""
         return fmean(report.step_s for report in self.reports)
 
+    @property
+    def first_s(self) -> float:
+        """Return the time per step under the first seed, which every candidate is played under."""
+        return self.reports[0].step_s
+
+    @property
+    def name(self) -> str:
+        """Return what no other candidate is called."""
+        return self.scenario.spec.model_dump_json()
+
 
 class Pair(NamedTuple):
     """What is searched against and what was found, under the same seeds."""
@@ -96,11 +113,17 @@ class Step(NamedTuple):
     called: str
     value: Any
     candidate: Candidate
+    ordered: bool
 
     @property
     def name(self) -> tuple[str, str]:
         """Return what it is called wherever it is taken."""
         return self.path, self.called
+
+    @property
+    def alike(self) -> tuple[str, str]:
+        """Return what all steps are called that make no difference if it makes none."""
+        return (self.path, "") if self.ordered else self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +172,15 @@ class Space:
         }
         return Candidate(preset, chosen)
 
-    def near(self, found: Found) -> Iterator[Step]:
+    def near(self, found: Found, stride: float = NARROW) -> Iterator[Step]:
         """List what is one step away from a candidate."""
         own = found.candidate
         for axis in self.axes:
-            for called, value in axis.near(found.scenario.spec).items():
-                yield Step(axis.path, called, value, Candidate(own.preset, {**own.chosen, axis.path: value}))
+            if not _is_read(found.scenario, axis.path):
+                continue
+            for called, value in axis.near(found.scenario.spec, stride).items():
+                one = Candidate(own.preset, {**own.chosen, axis.path: value})
+                yield Step(axis.path, called, value, one, axis.ordered)
 
     def _plain(self, preset: str) -> Scenario | None:
         try:
@@ -203,7 +229,9 @@ class _Hunt:
         self._least = 0.0
         """Tokens per step that a candidate trains at least."""
         self._gains: dict[tuple[str, str], float] = {}
-        """Name of a step -> what it gained last, as a share; 0 where it made no difference, and is not gone again."""
+        """Name of a step -> what it gained last, as a share."""
+        self._idle: set[tuple[str, str]] = set()
+        """Steps that made no difference: these and those like them are not gone again."""
 
     def open(self) -> None:
         """Try the presets, and some candidates by chance."""
@@ -215,19 +243,48 @@ class _Hunt:
             number += len(keys)
 
     def climb(self) -> None:
-        """Go on from the best candidate to what is a step or two away and better; when nothing is, from the next."""
-        done: set[int] = set()
-        while self._left > 0 and (fresh := [one for one in self.found if id(one) not in done]):
-            leader = fresh[0]
-            near = [step for step in self._within.near(leader) if self._gains.get(step.name) != 0.0]
+        """Go on from the best candidates to what is a step or more away and better; when nothing is, from the next."""
+        all_left, done, gone = self._left, set[str](), Counter[str]()
+        while self._left > 0 and (leaders := self._leaders(ceil(STARTS * self._left / all_left), done)):
+            leader = min(leaders, key=lambda one: gone[one.candidate.preset])
+            gone[leader.candidate.preset] += 1
+            stride = WIDE if 2 * self._left > all_left else NARROW
+            near = [step for step in self._within.near(leader, stride) if step.alike not in self._idle]
             steps = self._single(near)
-            pairs = self._pairs(leader, near, min(AT_ONCE, self._left) - len(steps))
-            if not steps and not pairs:
-                done.add(id(leader))
-                continue
-            times = {id(one.candidate): one.step_s for one in self._try([one.candidate for one in steps] + pairs)}
-            for step in steps:
-                self._gains[step.name] = 1.0 - times.get(id(step.candidate), inf) / leader.step_s
+            wanted = min(AT_ONCE, self._left) - len(steps)
+            several = [*self._gaining(leader, near), *self._pairs(leader, near, wanted)][:wanted]
+            if not steps and not several:
+                done.add(leader.name)
+            self._go(leader, steps, several)
+
+    def _go(self, leader: Found, steps: list[Step], several: list[Candidate]) -> None:
+        """Try single steps, and several at once, and note what each single one gained."""
+        times = {id(one.candidate): one.first_s for one in self._try([one.candidate for one in steps] + several)}
+        for step in steps:
+            gain = self._gains[step.name] = 1.0 - times.get(id(step.candidate), inf) / leader.first_s
+            if not gain:
+                self._idle.add(step.alike)
+
+    def _leaders(self, many: int, done: Set[str]) -> list[Found]:
+        """Return the best candidates of as many presets, the best first: they are best under as many seeds as lead."""
+        while True:
+            best: dict[str, Found] = {}
+            for one in self.found:
+                if one.name not in done:
+                    best.setdefault(one.candidate.preset, one)
+            leaders = list(best.values())[:many]
+            unsure = next((one for one in leaders if len(one.reports) < LEADING), None)
+            if unsure is None:
+                return leaders
+            sure, others = self._sure(unsure), [one for one in self.found if one is not unsure]
+            self.found = sorted([*others, *([sure] if sure else [])], key=lambda one: one.step_s)
+
+    def _sure(self, found: Found) -> Found | None:
+        """Play a candidate under the seeds that are missing for it to lead; None if one has no end."""
+        seeds = range(len(found.reports), LEADING)
+        made = [one for seed in seeds if (one := self._within.made(found.candidate, seed=seed)) is not None]
+        reports = found.reports + tuple(report for report in self._play(made) if report is not None)
+        return replace(found, reports=reports) if len(reports) == LEADING else None
 
     def _single(self, near: list[Step]) -> list[Step]:
         """Return the next steps: those that were never gone, then those that gained most when they were gone last."""
@@ -241,6 +298,17 @@ class _Hunt:
                 kept.append(step)
                 paths.append(step.name[0])
         return kept
+
+    def _gaining(self, leader: Found, near: list[Step]) -> list[Candidate]:
+        """Return candidates that are several steps away, of each setting the one that gained most: all, then fewer."""
+        gained = [step for step in near if self._gains.get(step.name, 0.0) > 0.0]
+        best: dict[str, Step] = {}
+        for step in sorted(gained, key=lambda step: -self._gains[step.name]):
+            best.setdefault(step.path, step)
+        chosen = [{path: step.value for path, step in islice(best.items(), many)} for many in range(len(best), 1, -1)]
+        own = leader.candidate
+        several = (Candidate(own.preset, {**own.chosen, **values}) for values in chosen)
+        return [one for one in several if self._is_new(one)]
 
     def _pairs(self, leader: Found, near: list[Step], wanted: int) -> list[Candidate]:
         """Return candidates that are two steps away, by chance: what only gains together is not found step by step."""
@@ -278,11 +346,15 @@ class _Hunt:
         tried = [one for one in tried if _trains_as_much(one.reports, self._least)]
         for one in tried:
             self._tell(numbers[id(one.candidate)], one)
-        by_time = {
-            one.step_s: one for one in reversed([*self.found, *tried])
-        }  # who takes exactly as long does the same
+        by_time = {one.first_s: one for one in reversed([*self.found, *tried])}  # who takes as long does the same
         self.found = sorted(by_time.values(), key=lambda one: one.step_s)
         return tried
+
+
+def _is_read(scenario: Scenario, path: str) -> bool:
+    """Tell whether a setting makes a difference under the other ones, as far as the specification says."""
+    pointer = "/" + path.replace(".", "/")
+    return pointer not in READ or missing(scenario.spec, pointer) is None
 
 
 def _longer(within: Space, found: list[Found], length: Length, play: Play) -> list[Found]:

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from flexmarl.contracts.base import Strict
-from flexmarl.contracts.problems import Problem, SpecProblems, problems_of
+from flexmarl.contracts.problems import Problem, SpecProblems, broken_at, problems_of
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.orchestrator.pool_arbiter import DEFAULT_PRIORITY, PATIENCE_S
 from flexmarl.simulator.checks import Finding
@@ -41,9 +41,11 @@ class Arrival(Strict):
     @classmethod
     def _without_faults(cls, scenario: Scenario) -> Scenario:
         if scenario.faults != Faults():
-            raise ValueError("runs that share a pool are simulated without faults: leave `faults` out")
+            raise broken_at(("faults",), "runs that share a pool are simulated without faults: leave `faults` out")
         if scenario.spec.sampling.branches:
-            raise ValueError("members that branch are not simulated: set sampling.branch_controller to none")
+            raise broken_at(
+                ("spec", "sampling", "branch_controller"), "members that branch are not simulated: set none"
+            )
         return scenario
 
 
@@ -70,7 +72,7 @@ class SharedPools(Strict):
         names = [run.name for run in self.runs]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            raise ValueError(f"runs: two are called {twice}; each needs a name of its own")
+            raise broken_at(("runs",), f"two are called {twice}; each needs a name of its own")
         return self
 
 

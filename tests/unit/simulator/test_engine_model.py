@@ -110,6 +110,43 @@ def test_new_weights_take_a_running_reply_over(follow: str, segments: tuple[int,
     assert (turn.segments, turn.version) == (segments, 1)
 
 
+def test_a_reply_that_moved_and_was_taken_over_twice_says_who_made_what():
+    bench = Bench()
+    other = Engine(bench.clock, bench.trace, MODEL, 2)
+    other.serve("a", 2, ())
+    turn = bench.ask("one", reply=100, follow="continue")
+    bench.clock.at(0.2, bench.serve, 1)  # 20 tokens are made
+
+    def move() -> None:
+        bench.engine.drop(turn)
+        other.ask(turn)
+
+    bench.clock.at(0.505, move)
+    assert "one" in bench.play()
+    assert (turn.segments, turn.version) == ((0, 20, 1, 30), 2)
+
+
+def test_a_token_that_is_half_made_is_made_again_by_new_weights():
+    bench = Bench()
+    bench.ask("one", reply=100, follow="resume")
+    bench.clock.at(0.405, bench.serve, 1)
+    prompt = 40 / 1000.0
+    assert bench.play() == pytest.approx({"one": 0.405 + prompt + 60 * 0.01})
+
+
+def test_what_is_expected_of_an_engine_is_what_has_not_ended_there():
+    bench = Bench(MODEL.model_copy(update={"slots": 2}))
+    ends, drops, waits = (bench.turn(name, reply=100, prompt=200) for name in ("ends", "drops", "waits"))
+    for turn, expected in ((ends, 100.0), (drops, 70.0), (waits, 40.0)):
+        turn.expected = expected
+        bench.engine.ask(turn)
+    assert (bench.engine.load.tokens, bench.engine.cached()) == (210.0, 400)
+    bench.engine.drop(drops)
+    assert (bench.engine.load.tokens, bench.engine.running, waits.phase) == (140.0, 2, "prompt")
+    bench.play()
+    assert bench.engine.load.tokens == 0.0
+
+
 def test_old_weights_are_held_for_those_that_pin_them():
     bench = Bench()
     bench.serve(1)

@@ -205,12 +205,12 @@ def test_the_core_is_told_what_a_real_driver_tells(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("faults", "says"),
     [
-        ({"children": [{"at": 1, "device": 3}]}, "faults.children: there is no device 3; the last one is 2"),
-        ({"nodes": [{"at": 1, "node": 1}]}, "faults.nodes: there is no host 1; the last one is 0"),
-        ({"slow": [{"device": 0, "factor": 2, "since": 5, "until": 5}]}, "until: 5 must lie after since"),
+        ({"children": [{"at": 1, "device": 3}]}, "/faults/children: there is no device 3; the last one is 2"),
+        ({"nodes": [{"at": 1, "node": 1}]}, "/faults/nodes: there is no host 1; the last one is 0"),
+        ({"slow": [{"device": 0, "factor": 2, "since": 5, "until": 5}]}, "/slow/0/until: 5 must lie after since"),
         (
             {"workload": {"outages": [{"since": 5, "until": 4, "share": 0.5}]}},
-            "until: 4 must lie after since, which is 5",
+            "/workload/outages/0/until: 4 must lie after since, which is 5",
         ),
     ],
 )

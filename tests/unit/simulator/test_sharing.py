@@ -110,10 +110,10 @@ def test_equal_files_give_equal_results():
     ("document", "pointer"),
     [
         ({"runs": {}}, "/runs"),
-        ({"devices": {"default": 3}, "runs": [run("one"), run("one")]}, ""),
+        ({"devices": {"default": 3}, "runs": [run("one"), run("one")]}, "/runs"),
         ({"devices": {"default": 3}, "runs": [run("one", preset="snc")]}, "/runs/0/preset"),
         ({"devices": {"default": 3}, "runs": [run("one", at=-1)]}, "/runs/0/at"),
-        ({"devices": {"default": 3}, "runs": [run("one", changes={"faults": {"spares": 1}})]}, "/runs/0/scenario"),
+        ({"devices": {"default": 3}, "runs": [run("a", changes={"faults": {"spares": 1}})]}, "/runs/0/scenario/faults"),
         ({"devices": {"default": 3}, "runs": [run("one", changes={"steps": 0})]}, "/runs/0/steps"),
     ],
 )

@@ -1,12 +1,16 @@
 """Whole simulated runs: the real core under every preset, and laws that hold whatever it decides."""
 
 import json
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from flexmarl.contracts.resolve import load_presets, resolve
+from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus
 from flexmarl.simulator import Machine, Report, SimulationError, simulate
+from flexmarl.simulator.engines import Engine
+from flexmarl.simulator.groups import Group
 from flexmarl.simulator.playing import Playing
 from flexmarl.simulator.runs import alone, examine
 from flexmarl.simulator.scenario import Scenario, scenario
@@ -81,6 +85,23 @@ def test_a_step_takes_what_its_parts_take_at_least():
     assert decode + train + engine.load < report.step_s < (decode + train + engine.load) * 1.1
 
 
+def test_a_trainer_that_shares_a_host_takes_longer_while_episodes_are_played():
+    """An episode of 10 s ends long before one of 100 s: its gradient falls beside the other, the last one alone."""
+    batch = {"tasks_per_step": 2, "episodes_per_task": 2, "micro_batch_groups": 1, "rollout_groups": 1}
+    uneven = {"environment": {"mean": 1.0, "slow_share": 0.5, "slow": 100.0}, "each": {"prompt": 0, "reply": 100}}
+    once = told("flexmarl", spec={"batch": batch}, **uneven)
+    alone, beside = (
+        simulate(one)
+        for one in (once, once.model_copy(update={"machine": once.machine.model_copy(update={"contention": 3.0})}))
+    )
+
+    def gradients(report: Report) -> set[float]:
+        return {round(one.ended - one.began, 6) for one in report.intervals if one.kind == "train"}
+
+    (seconds,) = gradients(alone)
+    assert gradients(beside) == {seconds, round(3.0 * seconds, 6)}
+
+
 @pytest.mark.parametrize(
     "mechanisms",
     [
@@ -104,6 +125,41 @@ def test_a_group_that_has_enough_members_begins_with_no_further_ones(members: in
     mechanisms = {"redundancy": {"type": "extra_members", "extra": 2}, "parallel": {"episodes": 3, "members": members}}
     report = simulate(told(spec={"mechanisms": mechanisms}, each={"prompt": 8, "reply": {"median": 100, "sigma": 1.0}}))
     assert report.rows == 4 * 8 * 4 * 2
+
+
+def test_a_second_environment_stands_in_for_one_that_broke_and_there_is_one_at_most(monkeypatch: pytest.MonkeyPatch):
+    """All episodes take as long, so the second one, begun later, counts only where the first broke off meanwhile."""
+    begun: Counter[tuple[int, int, int]] = Counter()
+    settled: list[EpisodeOutcome] = []
+    begin, remember = Playing._begin, Playing._remember
+
+    def began(playing: Playing, group: Group, member: int, attempt: int, twin: bool) -> None:
+        begun[group.order.draw, member, attempt] += twin
+        begin(playing, group, member, attempt, twin)
+
+    def ended(playing: Playing, draw: int, outcome: EpisodeOutcome) -> None:
+        settled.append(outcome)
+        remember(playing, draw, outcome)
+
+    monkeypatch.setattr(Playing, "_begin", began)
+    monkeypatch.setattr(Playing, "_remember", ended)
+    spare = {"redundancy": {"type": "extra_environments", "extra": 2}, "parallel": {"members": 1}}
+    simulate(told(spec={"batch": BATCH | {"max_attempts": 1}, "mechanisms": spare}, failure=0.3, each={"reply": 50}))
+    assert max(begun.values()) == 1
+    stood_in = [one for one in settled if one.replaced]
+    assert stood_in
+    assert all(one.status is EpisodeStatus.FINISHED and one.team_score is not None for one in stood_in)
+    lost = sum(one.status is EpisodeStatus.FAILED for one in settled) / len(settled)
+    assert 0.05 < lost < 0.28  # of the last two of four members both must break off, 0.09
+
+
+def test_figures_are_of_what_the_report_holds(reports: dict[str, Report]):
+    own = reports["bounded_async"]
+    told, seconds = own.figures(), own.ended - own.began
+    assert told["rows_s"] == pytest.approx(own.rows / seconds, abs=1e-6)
+    assert told["step_median_s"] == pytest.approx(sorted(own.steps)[1] / 2 + sorted(own.steps)[2] / 2, abs=1e-6)
+    assert own.lag_max in (1.0, 2.0), "of a single row, not of a mean"
+    assert 0.0 < own.lag_done < told["lag"]
 
 
 def test_a_second_environment_saves_a_step_from_one_that_hangs():
@@ -153,13 +209,13 @@ def test_what_is_not_simulated_is_refused():
 def test_nothing_is_lost_on_the_way(monkeypatch: pytest.MonkeyPatch):
     """Every turn that is asked ends, is cancelled or is still somewhere; engines make no token of anybody else."""
     routed: dict[int, Any] = {}
-    route = Playing._route
+    ask = Engine.ask
 
-    def counted(self: Playing, turn: Any) -> None:
+    def counted(self: Engine, turn: Any) -> None:
         routed[id(turn)] = turn
-        route(self, turn)
+        ask(self, turn)
 
-    monkeypatch.setattr(Playing, "_route", counted)
+    monkeypatch.setattr(Engine, "ask", counted)
     cluster = alone(told("bounded_async", failure=0.1))
     while len(cluster.log.stepped) < 4:
         assert cluster.clock.step()
@@ -182,13 +238,13 @@ def test_nothing_is_lost_on_the_way(monkeypatch: pytest.MonkeyPatch):
 )
 def test_engines_make_nothing_for_what_counts_no_more(redundancy: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
     whose = {}
-    route = Playing._route
+    ask = Engine.ask
 
-    def noted(self: Playing, turn: Any) -> None:
+    def noted(self: Engine, turn: Any) -> None:
         whose[id(turn)] = (turn, turn.episode)
-        route(self, turn)
+        ask(self, turn)
 
-    monkeypatch.setattr(Playing, "_route", noted)
+    monkeypatch.setattr(Engine, "ask", noted)
     cluster = alone(told(spec={"mechanisms": {"redundancy": redundancy}}))
     while len(cluster.log.stepped) < 3:
         assert cluster.clock.step()

@@ -5,13 +5,14 @@ from typing import Any, cast
 
 import pytest
 
+from flexmarl.algorithms.placement import Stage
 from flexmarl.contracts.resolve import layered
 from flexmarl.simulator import chance, simulate
 from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.foresight import noise
 from flexmarl.simulator.groups import Episode
 from flexmarl.simulator.library import compose
-from flexmarl.simulator.placing import place
+from flexmarl.simulator.placing import Kind, cohort_work, place, profile
 from flexmarl.simulator.scenario import Ranker, RoleLoad, Spread, Workload
 from flexmarl.simulator.scoring import Scoring
 
@@ -78,6 +79,33 @@ def test_dispatch_by_length_shortens_a_cohort_and_a_poor_ranker_only_costs_time(
     plain = step_s("least_loaded", 0.87)
     assert step_s("skew_aware", 0.87) < 0.97 * plain
     assert step_s("skew_aware", 0.3) < 1.3 * plain
+
+
+def test_a_stage_takes_what_its_devices_do_beside_replies_and_gradients():
+    """Engines that sleep and wake, trainers that hold one of two policies at a time, and the most asked policy."""
+    stages = [["solver"], ["planner"], ["solver"], ["solver"]]
+    given = document(100, spec={"agents": {"planner": {}}}, workload={"stages": stages})
+    given["machine"] = {"engine": {"turn": 3.0}, "trainer": {"swap": 7.0}}
+
+    def told(kind: Kind, **resources: int | None) -> dict[str, Stage]:
+        one = compose(given, "flexmarl", {"spec": {"resources": resources}})
+        return profile(one, cohort_work(one), 2, kind)
+
+    alone, held = (told("temporal", trainer_policies=places) for places in (1, 2))
+    assert alone["rollout"].switch_s == 2 * 3.0
+    assert alone["training"].work_s - held["training"].work_s == pytest.approx(2 * 7.0 * 2)
+    one, both = (told("spatial", engine_policies=places)["rollout"].work_s for places in (1, None))
+    assert one == pytest.approx(0.75 * 2 * both), "three quarters are of one policy, which half of the places serve"
+
+
+def test_settings_of_a_placement_have_as_many_trainers_as_can_be_used_and_share_all_places():
+    given = document(100)
+    apart, shared = (place(compose(given, "flexmarl"), 6, kind) for kind in ("spatial", "temporal"))
+    assert apart is not None
+    assert shared is not None
+    most = sum(own.devices.most for own in compose(given, "flexmarl").spec.policies.values())
+    assert shared.settings["resources"] == {"rollout_devices": 6, "training_devices": most, "engine_policies": None}
+    assert "engine_policies" not in apart.settings["resources"]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.simulator.report import CAUSES, USES
-from flexmarl.simulator.whatif import Alternative, advice, alternatives, changed, ranked
+from flexmarl.simulator.whatif import FIRST, OLDER, Alternative, advice, alternatives, changed, ranked
 
 CHANGE = Alternative("one", {"mechanisms.trainer_protocol": "batch"})
 
@@ -78,7 +78,19 @@ def test_offered_is_what_the_run_does_not_do_already():
     assert {"lag bound 3", "lag bound 0"} <= set(loose)
     spare = [one.name for one in alternatives(spec(redundancy={"type": "extra_environments", "extra": 1}))]
     assert "no redundancy" in spare
+    (none,) = [one for one in alternatives(spec(redundancy={"type": "extra_groups", "extra": 2, "surplus": "join"}))
+               if one.name == "no redundancy"]  # fmt: skip
+    without = changed(spec(redundancy={"type": "extra_groups", "extra": 2, "surplus": "join"}), none)
+    assert isinstance(without, ExperimentSpec)
+    assert without.mechanisms.redundancy.extra == 0
     assert not [name for name in spare if name.startswith("redundancy ")]
+
+
+def test_what_changes_which_rows_are_trained_is_told():
+    told = {one.name.rsplit(" ", 1)[0]: one.semantics for one in alternatives(spec())}
+    assert told["redundancy extra_members"] == told["redundancy extra_groups"] == FIRST
+    assert told["redundancy extra_environments"] == ""
+    assert told["lag bound"] == OLDER
 
 
 def test_a_change_is_laid_over_the_run_or_refused():

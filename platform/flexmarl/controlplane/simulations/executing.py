@@ -26,6 +26,7 @@ from flexmarl.controlplane.simulations import comparing, recorded_load, what_if
 from flexmarl.controlplane.simulations.choices import Kind, Reason, SimulationState
 from flexmarl.controlplane.simulations.comparing import Found, Playing
 from flexmarl.controlplane.simulations.models import Simulation
+from flexmarl.controlplane.simulations.what_if import TooLittleRecorded
 
 log = structlog.get_logger(__name__)
 
@@ -112,6 +113,8 @@ def play(row: Simulation, asked: Asked, *, limit_s: float = LIMIT_S) -> None:
         _stopped(row, stopped.why, limit_s)
     except SpecProblems as refused:
         _end(row, SimulationState.FAILED, Reason.REFUSED, str(refused))
+    except TooLittleRecorded as refused:  # it had enough when it was asked for; samples are retired meanwhile
+        _end(row, SimulationState.FAILED, Reason.TOO_LITTLE, refused.detail)
     except DatabaseError:
         raise
     except Exception as error:  # whatever a simulation raises ends this one alone; the next one is played

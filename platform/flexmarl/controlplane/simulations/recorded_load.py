@@ -20,7 +20,7 @@ from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs import queries as runs
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.controlplane.simulations import actions
-from flexmarl.controlplane.simulations.choices import Kind, Reason
+from flexmarl.controlplane.simulations.choices import Kind
 from flexmarl.controlplane.simulations.comparing import Found, Playing, side_by_side
 from flexmarl.controlplane.simulations.models import Simulation
 from flexmarl.controlplane.simulations.requests import Comparison, checked
@@ -114,13 +114,10 @@ def team_of(run: Run) -> dict[str, Any]:
 
 
 def compared(row: Simulation, playing: Playing) -> Found:
-    """Play the run as it was and each preset on its record, under every seed."""
+    """Play the run as it was and each preset on its record, under every seed. Raises TooLittleRecorded."""
     assert row.run is not None
     wish = Comparison.model_validate(row.request)
-    try:
-        found = read_record(row.run)
-    except TooLittleRecorded as refused:
-        return Found({}, {}, Reason.TOO_LITTLE, refused.detail)
+    found = read_record(row.run)
     names = (AS_IT_WAS, *wish.presets)
     told = side_by_side(row, names, wish.seeds, partial(_scenario, row.run, wish, found), playing)
     replayed = told.result["presets"][AS_IT_WAS]["figures"]
@@ -131,10 +128,6 @@ def compared(row: Simulation, playing: Playing) -> Found:
 def _scenario(run: Run, wish: Comparison, found: Recorded, name: str, seed: int) -> Scenario:
     """Return what is played for a preset; the run as it was keeps its settings, whatever is changed for presets."""
     if name == AS_IT_WAS:
-        spec = ExperimentSpec.model_validate(run.spec)
-        return Scenario(
-            spec=spec, workload=found.workload, machine=found.fit.machine, steps=wish.steps, warm_up=wish.warm_up,
-            seed=seed,
-        )  # fmt: skip
+        return found.scenario(ExperimentSpec.model_validate(run.spec), wish.steps, wish.warm_up, seed)
     team = layered(team_of(run), {"machine": found.fit.machine.model_dump()})
     return wish.scenario(name, seed, team).model_copy(update={"workload": found.workload})

@@ -71,6 +71,11 @@ class Recorded:
     episodes: int
     steps: int
 
+    def scenario(self, spec: ExperimentSpec, steps: int, warm_up: int, seed: int) -> Scenario:
+        """Return what plays it under a specification of its team."""
+        machine = self.fit.machine
+        return Scenario(spec=spec, workload=self.workload, machine=machine, steps=steps, warm_up=warm_up, seed=seed)
+
 
 @transaction.atomic
 def create_what_if(
@@ -173,13 +178,13 @@ def _episode(row: tuple[Any, ...]) -> RecordedEpisode:
 
 
 def played(row: Simulation, playing: Playing) -> Found:
-    """Play a run as it was and with each change; what comes to no end is told and the others go on."""
+    """Play a run as it was and with each change; what comes to no end is told and the others go on.
+
+    Raises TooLittleRecorded.
+    """
     assert row.run is not None
     wish = WhatIf.model_validate(row.request)
-    try:
-        found = read_record(row.run)
-    except TooLittleRecorded as refused:
-        return Found({}, {}, Reason.TOO_LITTLE, refused.detail)
+    found = read_record(row.run)
     spec = ExperimentSpec.model_validate(row.run.spec)
     known = {one.name: one for one in alternatives(spec)}
     presets: dict[str, Any] = {}
@@ -206,12 +211,8 @@ def _seeds(
     done: list[Report] = []
     for seed in range(wish.seeds):
         playing.told(place[0] + seed, f"{place[1]}, seed {seed}")
-        scenario = Scenario(
-            spec=spec, workload=found.workload, machine=found.fit.machine, steps=wish.steps, warm_up=wish.warm_up,
-            seed=seed,
-        )  # fmt: skip
         try:
-            done.append(playing.simulate(scenario))
+            done.append(playing.simulate(found.scenario(spec, wish.steps, wish.warm_up, seed)))
         except SimulationError as ended:
             return [], str(ended)
     return done, ""

@@ -1,0 +1,59 @@
+"""Rollout workers' own time, read off cohorts that the model itself played."""
+
+from statistics import fmean
+
+import pytest
+
+from flexmarl.contracts.paces import Played, RunRows
+from flexmarl.contracts.resolve import resolve
+from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.simulator import SimulationError, calibrating
+from flexmarl.simulator.calibrating import STEPS, TURN, calibrated
+from flexmarl.simulator.fitting import RunPace, profile_of
+from flexmarl.simulator.predicting import simulated
+from flexmarl.simulator.profile import Ends
+
+TURNS = 240
+"""Of a cohort: 8 episodes of some 30."""
+BATCH = {"tasks_per_step": 4, "episodes_per_task": 2, "micro_batch_groups": 2, "rollout_groups": 2}
+
+
+@pytest.fixture(scope="module")
+def spec() -> ExperimentSpec:
+    return resolve({"batch": BATCH, "budget": {"train_steps": 3, "target": None}}, template="hot_cold").spec
+
+
+def pace(**platform: float) -> RunPace:
+    own = {f"platform.{name}": seconds for name, seconds in platform.items()}
+    return RunPace.model_construct(
+        source="runs", platform=own, models={}, gradients={}, roles={}, lasts=None, parameters={}
+    )
+
+
+def rows(seconds: float, turns: int) -> RunRows:
+    played = [Played(began=1.0, ended=1.0 + seconds, turns=turns, asked=1.0, decided=1.0 + seconds)] * 3
+    unread = [Played(began=1.0, ended=500.0, turns=turns)]
+    return RunRows([], [], [], {}, {}, [], (0.0, 0.0), played + unread, [], [], [], [], [])
+
+
+def test_workers_take_what_lets_cohorts_last_as_long_in_the_model(spec: ExperimentSpec) -> None:
+    true = simulated(spec, profile_of(spec, pace(turn=0.02)), Ends(), STEPS, 0)
+    found = calibrated(spec, pace(turn=0.001), rows(fmean(true.rollouts), TURNS))
+    again = simulated(spec, profile_of(spec, found), Ends(), STEPS, 0)
+    assert found.platform[TURN] == pytest.approx(0.02, rel=0.1)
+    assert fmean(again.rollouts) == pytest.approx(fmean(true.rollouts), rel=0.1)
+
+
+def test_workers_take_no_less_than_nothing(spec: ExperimentSpec) -> None:
+    assert calibrated(spec, pace(turn=0.02), rows(0.001, TURNS)).platform[TURN] == 0.0
+
+
+@pytest.mark.parametrize("own", [pace(report=0.1), pace(turn=0.02)], ids=["no turns", "no end"])
+def test_what_a_run_does_not_tell_stays_as_it_is(
+    own: RunPace, spec: ExperimentSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def endless(*_: object) -> None:
+        raise SimulationError("nothing is left to happen")
+
+    monkeypatch.setattr(calibrating, "simulated", endless)
+    assert calibrated(spec, own, rows(1.0, TURNS)).platform == own.platform
