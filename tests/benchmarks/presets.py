@@ -2,8 +2,9 @@
 
 Each preset makes a few steps of the template with episodes of unequal length; afterwards the rows are asked whether the
 run kept what every run promises (`tests/support/promised.py`): it completed, the store's promises hold, every step
-trained the episodes that were asked for, no row is older than its bound, every proposed episode ended, and its log
-leads to exactly what is stored. It is no comparison: `NAME_step_s` is told to find what stands still.
+trained the episodes that were asked for, no row is older than its bound, every proposed episode ended, engines that are
+to serve one version at a time did, and its log leads to exactly what is stored. It is no comparison: `NAME_step_s` is
+told to find what stands still.
 A preset that is refused by the rules of real runs is told with the refusals, and counts as such.
 """
 
@@ -63,6 +64,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def _tell(report: Report, preset: str, done: dict[str, Any], kept: Kept, wrong: list[str], seconds: float) -> None:
     figures = {
         "step_s": seconds / max(done["step"], 1), "lag": max(kept.lags.values(), default=0), "turns": kept.turns,
+        "engine_versions": done["spec"]["resources"]["engine_versions"],
         "cancelled": done["progress"]["episodes_cancelled"], "broken": len(wrong),
     }  # fmt: skip
     surplus = {name.partition("/")[2]: value for name, value in kept.surplus.items()}

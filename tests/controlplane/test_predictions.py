@@ -200,3 +200,19 @@ def test_a_short_run_measures_a_team(api, person, client_of) -> None:
     assert run["pending_verb"] == "start"
     viewer = client_of(person("viewer"))
     assert post(viewer, "runs/measure", spec=SMALL).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("batch", "measured"),
+    [
+        ({"tasks_per_step": 96, "episodes_per_task": 8, "micro_batch_groups": 16}, (97, 16)),
+        ({"tasks_per_step": 96, "episodes_per_task": 8, "micro_batch_groups": 1}, (96, 31)),
+        ({"tasks_per_step": 4096, "episodes_per_task": 8, "micro_batch_groups": 512}, (512, 170)),
+    ],
+)
+def test_a_team_is_measured_at_the_size_of_its_steps(api, batch, measured) -> None:
+    """And with a small micro-batch beside the large ones: two sizes tell what a token takes."""
+    run = post(api, "runs/measure", spec={**SMALL, "batch": {**SMALL["batch"], **batch}}).json()
+    made = run["spec"]["batch"]
+    assert (made["tasks_per_step"], made["micro_batch_groups"]) == measured
+    assert made["tasks_per_step"] % made["micro_batch_groups"], "one of them is small"

@@ -4,13 +4,15 @@ A rule compares two sources: rows that were trained with what the specification 
 with the episodes that are there, and the store's own promises. `broken` names what does not hold, in words.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from psycopg import Connection
 
+from flexmarl.contracts.events import Event, PolicyUnloaded, WeightsServed
 from flexmarl.store.report import consistency_report
+from flexmarl.store.runs import events_after
 
 _TRAINED = """
 SELECT m.cohort, count(DISTINCT (k.key ->> 0)), count(DISTINCT ((k.key ->> 0), (k.key ->> 1)))
@@ -46,6 +48,8 @@ class Kept:
     surplus: dict[str, float]
     turns: int
     """How often shared devices changed hands."""
+    held: int
+    """Most versions of one policy that an engine held without having been told to forget one."""
     wrong: tuple[str, ...]
     """Promises of the store that do not hold."""
 
@@ -60,15 +64,30 @@ def read(conn: Connection, run_no: int) -> Kept:
         lags={str(policy): int(lag) for policy, lag in conn.execute(_LAGS, [run_no, run_no]).fetchall()},
         surplus={str(name): float(value) for name, value in conn.execute(_SURPLUS, [run_no]).fetchall()},
         turns=int(turned[0]) if turned is not None else 0,
+        held=_held([told.event for told in events_after(conn, run_no, 0)]),
         wrong=tuple(f"{c.name}: {c.expected} against {c.found}" for c in consistency_report(conn, run_no) if not c.ok),
     )
+
+
+def _held(facts: Iterable[Event]) -> int:
+    """Count from what engines told: a version is there from when it is served until it is unloaded."""
+    there: dict[tuple[int, str, str], set[int]] = {}
+    most = 0
+    for fact in facts:
+        if isinstance(fact, WeightsServed):
+            own = there.setdefault((fact.lease_id, fact.incarnation, fact.policy), set())
+            own.add(fact.version)
+            most = max(most, len(own))
+        elif isinstance(fact, PolicyUnloaded):
+            there.pop((fact.lease_id, fact.incarnation, fact.policy), None)
+    return most
 
 
 def broken(run: dict[str, Any], kept: Kept) -> list[str]:
     """Name what does not hold of a run, as the API tells it, and its rows."""
     if run["status"] != "completed":
         return [f"{run['status']}: {run['reason_text']}"]
-    return [*kept.wrong, *_steps(run, kept), *_lags(run, kept), *_told(run, kept)]
+    return [*kept.wrong, *_steps(run, kept), *_lags(run, kept), *_told(run, kept), *_versions(run, kept)]
 
 
 def _steps(run: dict[str, Any], kept: Kept) -> Iterator[str]:
@@ -114,3 +133,8 @@ def _told(run: dict[str, Any], kept: Kept) -> Iterator[str]:
     extra = run["spec"]["mechanisms"]["redundancy"]
     if extra["type"] == "extra_groups" and not kept.surplus:
         yield "nothing is told of surplus groups"
+
+
+def _versions(run: dict[str, Any], kept: Kept) -> Iterator[str]:
+    if run["spec"]["resources"]["engine_versions"] == 1 and kept.held != 1:
+        yield f"an engine held {kept.held} versions of a policy, and is to serve one at a time"

@@ -1,11 +1,14 @@
 """Scripted workers on a virtual clock, before a real driver and a real PostgreSQL.
 
 Each command takes as long as a simulated machine takes for it, and a group comes to what a simulation of the same run
-made of it. Nobody waits: once the driver has decided on everything that it knows, what ends next ends at once.
+made of it, as long after its command as there; one that never settled there plays until it is void. Children die when
+they do there, and reports of demand come when they came there. Nobody waits: once the driver has decided on everything
+that it knows, what ends next ends at once.
 """
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import inf
 from threading import Event
@@ -13,24 +16,41 @@ from threading import Event
 import psycopg
 
 from flexmarl.contracts import commands as c
-from flexmarl.contracts.events import DeviceUse, GroupSettled, PolicySuspended
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.events import (
+    DemandReported,
+    DeviceUse,
+    EngineSlept,
+    EngineWoke,
+    GroupSettled,
+    PolicySuspended,
+    TrainerVacated,
+)
 from flexmarl.contracts.wire import EpisodeOutcome, Origin, TrainStats
-from flexmarl.simulator.scenario import Machine
-from flexmarl.store import commands, groups, inbox, leases, micro_batches, steps
+from flexmarl.simulator.hosting import RESTART_S
+from flexmarl.simulator.scenario import Scenario
+from flexmarl.store import commands, demand, engines, groups, inbox, leases, micro_batches, steps
 from flexmarl.store.errors import EpochStale, TokenLost
 from tests.support.scripted_workers import FakeChild, Pushed, ScriptedWorkers, digest
 
-Settled = Mapping[tuple[Origin, int], GroupSettled]
-"""(origin, draw) -> what a simulation made of the group."""
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What a simulation of the same run came to."""
+
+    settled: Mapping[tuple[Origin, int], tuple[float, GroupSettled]]
+    """(origin, draw) -> how long after its command it settled, and what was made of it."""
+    reports: tuple[tuple[float, DemandReported], ...] = ()
+    """What engines were asked for, and when that was told."""
+
+
 HELD_S = 600.0
 LOOK_S = 0.002
 
 
 class VirtualWorkers(ScriptedWorkers):
-    def __init__(self, url: str, pushed: Pushed, spec: ExperimentSpec, machine: Machine, settled: Settled) -> None:
-        super().__init__(url, pushed, spec)
-        self._machine, self._settled_as = machine, settled
+    def __init__(self, url: str, pushed: Pushed, played: Scenario, story: Story) -> None:
+        super().__init__(url, pushed, played.spec, devices=played.devices)
+        self._machine, self._story = played.machine, story
         self.now = 0.0
         self._due: list[tuple[float, int, Callable[[psycopg.Connection], None]]] = []
         self._asked = 0
@@ -40,6 +60,8 @@ class VirtualWorkers(ScriptedWorkers):
         """Policy -> micro-batches in its accumulator."""
         self._working: set[int] = set()
         """Trainers that carry a command out."""
+        self._losses = played.faults.children
+        self._began = False
 
     def __enter__(self) -> "VirtualWorkers":
         for target in (self._conduct, self._heartbeat):
@@ -54,7 +76,7 @@ class VirtualWorkers(ScriptedWorkers):
             if begun or self._hosts or undecided:
                 self._stop.wait(LOOK_S)
             elif deadline < inf and deadline <= self._next_end():
-                self.now = max(self.now, deadline)
+                self.now = max(self.now, deadline + 1e-6)  # the database rounds to microseconds
                 conn.execute("SELECT pg_notify(%s, '1')", [inbox.CHANNEL])
                 self._stop.wait(LOOK_S)
             elif self._due:
@@ -102,6 +124,7 @@ class VirtualWorkers(ScriptedWorkers):
     def _begin(self, taken: commands.Taken) -> None:
         match taken.command:
             case c.HostLease():
+                self._begin_story()
                 self._hosts += 1
                 self._spawn(self._host, taken)
             case c.PlayGroups() as command:
@@ -132,6 +155,37 @@ class VirtualWorkers(ScriptedWorkers):
         super()._new_child(conn, hosting)
         ready.set()
 
+    def _begin_story(self) -> None:
+        """Let what comes by itself come, now that the run has devices."""
+        if self._began:
+            return
+        self._began = True
+        for loss in self._losses:
+            self._ends_after(loss.at, lambda conn, device=loss.device: self._lose(conn, device))
+        for number, (at, told) in enumerate(self._story.reports):
+            self._ends_after(at, lambda conn, number=number, told=told: self._report(conn, number, told))
+
+    def _lose(self, conn: psycopg.Connection, device: int) -> None:
+        """Let the child on a device die, and start another one as late as a simulated host does."""
+        lease_id = sorted(self.children)[device]
+        child = self.children.pop(lease_id)
+        self._working.discard(lease_id)
+        leases.child_lost(conn, child.hosting, child.incarnation, "killed")
+        again = super()._new_child
+        self._ends_after(RESTART_S + self._machine.delays.start, lambda conn: again(conn, child.hosting))
+
+    def _report(self, conn: psycopg.Connection, number: int, told: DemandReported) -> None:
+        """Tell what engines are asked for, as they are called here: in the order in which they were granted."""
+        here = sorted(x for x, child in self.children.items() if child.hosting.use is DeviceUse.ENGINE)
+        if len(here) != len(told.engines):
+            return  # the run has ended
+        of = dict(zip(sorted(told.engines), here, strict=True))
+        renamed = {
+            name: {of[lease]: count for lease, count in getattr(told, name).items()}
+            for name in ("engines", "queued", "cache")
+        }
+        demand.report(conn, 1, number, told.model_copy(update=renamed))
+
     # -- trainers and engines -----------------------------------------------------------------------------------------
     def _perform(self, conn: psycopg.Connection, taken: commands.Taken, child: FakeChild) -> str | None:
         seconds = self._seconds(taken.command)
@@ -154,6 +208,18 @@ class VirtualWorkers(ScriptedWorkers):
                     command.accumulator, seconds=seconds,
                 )  # fmt: skip
                 steps.commit_bind(conn, taken, bind)
+            case c.UnloadPolicy() as command:
+                engines.unloaded(conn, taken, child.lease_id, child.incarnation, command.policy, seconds)
+            case c.SleepEngine() | c.WakeEngine():
+                about = {
+                    "lease_id": child.lease_id, "incarnation": child.incarnation, "command_no": taken.no,
+                    "seconds": seconds,
+                }  # fmt: skip
+                sleeps = isinstance(taken.command, c.SleepEngine)
+                engines.turned(conn, taken, EngineSlept(**about, bytes=1) if sleeps else EngineWoke(**about))
+            case c.VacateTrainer():
+                vacated = TrainerVacated(lease_id=child.lease_id, incarnation=child.incarnation, command_no=taken.no)
+                steps.commit_vacate(conn, taken, vacated)
             case c.Accumulate(policy=policy) as command:
                 rows = micro_batches.read(conn, 1, policy, command.micro_batch).rows
                 child.trains[policy][1].append(command.micro_batch)
@@ -179,6 +245,8 @@ class VirtualWorkers(ScriptedWorkers):
                 return trainer.swap
             case c.LoadWeights():
                 return self._machine.engine.load
+            case c.SleepEngine() | c.WakeEngine():
+                return self._machine.engine.turn
         return 0.0
 
     # -- rollout workers ----------------------------------------------------------------------------------------------
@@ -197,8 +265,9 @@ class VirtualWorkers(ScriptedWorkers):
                 return  # it is void
 
         for order in command.groups:
-            of = self._settled_as[command.origin, order.draw]
-            self._ends_after(of.finished_at - of.started_at, lambda conn, of=of: settle(conn, of))
+            if (found := self._story.settled.get((command.origin, order.draw))) is not None:
+                seconds, of = found
+                self._ends_after(seconds, lambda conn, of=of: settle(conn, of))
 
     def _rows(self, taken: commands.Taken, command: c.PlayGroups, of: GroupSettled) -> groups.SettledGroup:
         now, pins = time.time(), {name: pin.version for name, pin in command.pins.items()}

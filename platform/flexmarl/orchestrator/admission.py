@@ -19,6 +19,8 @@ def may_start(ctx: Context) -> Verdict:
         return Verdict(False, "the budget has no step left for it")
     if ctx.plan.by_credit:
         return Verdict(False, "it waits until what is open is trained")
+    if state.cohorts and not state.cohorts[-1].filled:
+        return Verdict(False, "the one before it waits for groups of its own")
     lags = {name: ctx.plan.spec.lag_policy_of(name) for name in ctx.plan.trainable}
     playing = sum(len(cohort.open) for cohort in state.cohorts)
     verdict = admit(lags, {name: steps_before(ctx, name) for name in lags}, playing)
@@ -27,20 +29,25 @@ def may_start(ctx: Context) -> Verdict:
     return verdict
 
 
-def may_start_next(ctx: Context) -> bool:
-    """Tell whether the next cohort may start for the surplus of the oldest one, which needs its groups no more."""
-    state = ctx.state
-    if ctx.plan.by_credit:  # its own groups wait for their credit; what plays on waits for nothing
-        return state.next_cohort < ctx.plan.spec.budget.train_steps
+def may_fill(ctx: Context) -> bool:
+    """Tell whether groups of its own may be proposed for the cohort that takes over the surplus of the oldest one.
+
+    Where they wait for their credit that is decided group by group.
+    """
+    if ctx.plan.by_credit:
+        return False
     lags = {name: ctx.plan.spec.lag_policy_of(name) for name in ctx.plan.trainable}
-    fits = admit(lags, {name: steps_before(ctx, name) for name in lags}, playing=0).allowed
-    return fits and state.next_cohort < ctx.plan.spec.budget.train_steps and served(ctx)
+    return admit(lags, {name: steps_before(ctx, name) for name in lags}, playing=0).allowed and served(ctx)
 
 
 def steps_before(ctx: Context, policy: str) -> int:
-    """Count the optimizer steps a policy will take before the rows of a cohort that starts now are all trained."""
+    """Count the optimizer steps a policy will take before the rows of a cohort that starts now are all trained.
+
+    One that is open and not filled has yet to start.
+    """
     per_cohort = -(-ctx.plan.groups // ctx.plan.part_groups)
-    open_steps = sum(_left(cohort, cohort.policies[policy], per_cohort) for cohort in ctx.state.cohorts)
+    started = [cohort for cohort in ctx.state.cohorts if cohort.filled]
+    open_steps = sum(_left(cohort, cohort.policies[policy], per_cohort) for cohort in started)
     return open_steps + per_cohort - 1
 
 

@@ -11,7 +11,11 @@ from collections.abc import Mapping, Sequence
 
 def engines_of(serves: Mapping[int, Sequence[str]]) -> dict[str, int]:
     """Count each policy's engines; policies without any are left out."""
-    return dict(Counter(name for own in serves.values() for name in own))
+    counts: dict[str, int] = {}
+    for own in serves.values():
+        for name in own:
+            counts[name] = counts.get(name, 0) + 1
+    return counts
 
 
 def fill(
@@ -22,6 +26,8 @@ def fill(
     First those that wait, in their order, and others without an engine; then whoever has most to expect per engine.
     An engine with most room takes next.
     """
+    if all(len(own) >= places for own in serves.values()):
+        return []
     held = {engine: list(own) for engine, own in serves.items()}
     counts = Counter(engines_of(held))
     first = {name: -place for place, name in enumerate(reversed(waiting), 1)}

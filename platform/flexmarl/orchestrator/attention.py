@@ -42,16 +42,18 @@ from flexmarl.orchestrator.telling import Told
 from flexmarl.orchestrator.training import drive_policy, drive_trainer
 
 _UNDER_WAY = frozenset({RunStatus.STARTING, RunStatus.RUNNING, RunStatus.STOPPING})
-_OF_KNOWN_ENGINES = (
-    WeightsServed,
-    ChildReady,
-    ChildLost,
-    GroupSettled,
-    MicroBatchAccumulated,
-    StepCommitted,
-    CheckpointWritten,
-    CommandFailed,
-    TimerFired,
+_OF_KNOWN_ENGINES: frozenset[type[Any]] = frozenset(
+    {
+        WeightsServed,
+        ChildReady,
+        ChildLost,
+        GroupSettled,
+        MicroBatchAccumulated,
+        StepCommitted,
+        CheckpointWritten,
+        CommandFailed,
+        TimerFired,
+    }
 )
 """Facts after which what engines were told still holds, but for the lease that the fact names and loads that failed."""
 
@@ -77,7 +79,7 @@ class Attention:
         """Do what the fact leads to, if that is certain to be all. False: look at everything."""
         # Where engines have places to give away, any fact may be the one that a place waits for; where they serve one
         # version, the one that makes an engine free.
-        known = isinstance(event, _OF_KNOWN_ENGINES) and not ctx.plan.colocated
+        known = type(event) in _OF_KNOWN_ENGINES and not ctx.plan.colocated
         self._remembers = known and ctx.plan.places is None and not ctx.plan.one_version
         if not self._remembers:
             self._told.forget()
@@ -132,7 +134,7 @@ class Attention:
     def on_accumulated(self, ctx: Context, event: MicroBatchAccumulated) -> bool:
         """One policy's gradient grew: its own next micro-batch or step may be due, or surplus may join no more."""
         cohort = ctx.state.cohort
-        if cohort is None or _has_enough(ctx, cohort):
+        if cohort is None or _has_enough(ctx):
             return False
         own = cohort.policies.get(event.policy)
         if own is None or own.stepped or bound_to(ctx.state, event.policy) is None:
@@ -154,7 +156,7 @@ class Attention:
         if event.origin is not Origin.TRAIN:
             return ctx.state.evaluation is not None
         head = ctx.state.cohort
-        if head is None or _has_enough(ctx, head) or missing(ctx):
+        if head is None or _has_enough(ctx) or missing(ctx):
             return False
         if any(ruling.kind is RulingKind.COHORT_SETTLED for ruling in ctx.rulings):
             return False
@@ -172,7 +174,7 @@ class Attention:
         if cohort is None or own is None or bound_to(ctx.state, event.policy) is None:
             return False
         if _stepped(cohort) < len(cohort.policies):
-            if not self._train_on(ctx, cohort, event.policy) or _has_enough(ctx, cohort):
+            if not self._train_on(ctx, cohort, event.policy) or _has_enough(ctx):
                 return False
         elif not self._books_closed(ctx, cohort):
             return False
@@ -236,19 +238,18 @@ def _may_begin(ctx: Context) -> bool:
 
     If not, the run waits for steps, for groups or for engines; no short way brings the last of them.
     """
-    head = ctx.state.cohort
-    if head is None:
+    if not ctx.state.cohorts:
         return False
-    if _has_enough(ctx, head):
+    if _has_enough(ctx):
         return True
     if not ctx.plan.bounded or ctx.state.status is not RunStatus.RUNNING:
         return False
     return bool(missing(ctx)) or may_start(ctx).allowed or (evaluation_due(ctx) and served(ctx))
 
 
-def _has_enough(ctx: Context, cohort: Cohort) -> bool:
-    """Tell whether a cohort may be settled although groups of it still play."""
-    return bool(ctx.plan.extra_groups and cohort.open) and enough(ctx, cohort)
+def _has_enough(ctx: Context) -> bool:
+    """Tell whether any cohort may be settled although groups of it still play."""
+    return ctx.plan.extra_groups > 0 and any(cohort.open and enough(ctx, cohort) for cohort in ctx.state.cohorts)
 
 
 def _stepped(cohort: Cohort) -> int:

@@ -156,7 +156,7 @@ def _standing(ctx: Context, name: str, due: dict[str, int]) -> Standing:
         leaving=f"suspend:{name}" in state.outstanding,
         least=devices.least,
         most=devices.most,
-        rows=max((micro_batch.rows for micro_batch in own.micro_batches), default=0) if own else 0,
+        rows=max([micro_batch.rows for micro_batch in own.micro_batches], default=0) if own else 0,
         more=own is None or not (own.stepped or _all_cut(state)),
         meant=tuple(home.meant),
         waiting_since=home.waiting_since,
@@ -176,7 +176,7 @@ def _all_cut(state: RunState) -> bool:
 
 def _homes(ctx: Context, name: str) -> tuple[int, ...]:
     """Return the devices that the specification chooses for a policy, none while one of them is not there."""
-    chosen = ctx.plan.spec.mechanisms.allocation.homes.get(name, ())
+    chosen = ctx.plan.spec.mechanisms.allocation.homes.get(name)
     if not chosen:
         return ()
     held = sorted(ctx.state.at_work(DeviceUse.TRAINER), key=lambda lease: lease.lease_id)
@@ -189,8 +189,9 @@ def _homes(ctx: Context, name: str) -> tuple[int, ...]:
 def _busy(ctx: Context, name: str) -> bool:
     """Tell whether something of a policy is on its way that nobody may withdraw, or that failed and waits."""
     state = ctx.state
-    held_back = not ctx.wanted(f"suspend:{name}") or not ctx.wanted(f"policy:{name}")
-    return held_back or f"step:{name}" in state.outstanding or state.outstanding.any_of("checkpoint")
+    if f"step:{name}" in state.outstanding or state.outstanding.any_of("checkpoint"):
+        return True
+    return not ctx.wanted(f"suspend:{name}") or not ctx.wanted(f"policy:{name}")
 
 
 def _swap_s(state: RunState) -> float:

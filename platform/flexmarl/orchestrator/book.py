@@ -29,13 +29,14 @@ class Book:
 
     def room(self, policy: str, gone: Iterable[str] = ()) -> list[int]:
         """List the devices that have a place for a policy, best first, as if some policies were gone."""
-        standing, away = self.seen.policies[policy], set(gone)
-        found = []
+        policies, devices, away = self.seen.policies, self.seen.devices, set(gone)
+        standing, found = policies[policy], []
         for place, (device, names) in enumerate(self.residents.items()):
+            if device not in devices or (standing.fixed and device not in standing.homes):
+                continue
             left = [name for name in names if name not in away]
-            may = device in self.seen.devices and (not standing.fixed or device in standing.homes)
-            if may and self._fits(standing.least, left):
-                working = [self.seen.policies[name].seconds for name in left if self.seen.policies[name].has_work]
+            if self._fits(standing.least, left):
+                working = [own.seconds for name in left if (own := policies[name]).has_work]
                 found.append((sum(working), len(working), device != standing.last, len(left), place, device))
         return [device for *_, device in sorted(found)]
 

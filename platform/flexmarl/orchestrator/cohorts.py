@@ -16,7 +16,7 @@ from flexmarl.contracts.events import GroupSettled
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.status import RunReason, RunStatus
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
-from flexmarl.orchestrator.admission import may_start_next
+from flexmarl.orchestrator.admission import may_fill
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.credit import propose, unfilled
 from flexmarl.orchestrator.cutting import cut_ready, stop_idling
@@ -244,10 +244,14 @@ def _rows(ctx: Context, finished: Sequence[EpisodeOutcome], advantages: Advantag
 
 
 def settle_with_enough(ctx: Context) -> None:
-    """Settle the oldest cohort once it has enough groups; the others play on for the next, or are cancelled."""
+    """Settle cohorts that have enough groups; the oldest one's others play on for the next, or are cancelled."""
     cohort = ctx.state.cohort
     if cohort is None:
         return
+    for later in ctx.state.cohorts[1:]:
+        if later.open and enough(ctx, later):
+            cancel(ctx, later)
+            _settle_cohort(ctx, later)
     if not (cohort.filled or cohort.open or cohort.settled_at is not None or unfilled(ctx, cohort)):
         _settle_cohort(ctx, cohort)  # the run stops or pauses: nothing will come to it any more
         cut_ready(ctx, cohort)
@@ -266,10 +270,11 @@ def settle_with_enough(ctx: Context) -> None:
 
 
 def _next_for(ctx: Context) -> Cohort | None:
-    """Return the cohort behind the one that is trained, begun now if it may be; None while it may not."""
+    """Return the cohort behind the one that is trained, begun now if there is none; None where none follows."""
     state = ctx.state
-    if len(state.cohorts) == 1 and state.status is RunStatus.RUNNING and may_start_next(ctx):
-        open_cohort(ctx, state.vector(), filled=not ctx.plan.by_credit)
+    left = state.next_cohort < ctx.plan.spec.budget.train_steps
+    if len(state.cohorts) == 1 and state.status is RunStatus.RUNNING and left:
+        open_cohort(ctx, state.vector(), filled=may_fill(ctx))
     return state.cohorts[1] if len(state.cohorts) > 1 else None
 
 

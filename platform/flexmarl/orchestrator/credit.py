@@ -4,14 +4,16 @@ Where a lag policy admits what is `trained`, a cohort's groups are proposed once
 the weights of these are served; what older cohorts left playing counts among them. With the surplus that plays on, no
 more than the groups of a step and the surplus are ever on their way: a bound in fractions of a step.
 
-Invariants: a cohort that takes surplus over before its own groups may be proposed is not filled: it neither settles nor
-steps, since engines would not be given the weights of a step on the way; a run that begins no more work fills none. A
-group whose rows grew too old for its step gives its credit back at once: another one is drawn under the same vector.
+Invariants: a cohort that takes surplus over before its own groups may be proposed, by credit or as any bound admits
+them, is not filled: it neither settles nor steps, since engines would not be given the weights of a step on the way; a
+run that begins no more work fills none. A group whose rows grew too old for its step gives its credit back at once:
+another one is drawn under the same vector.
 """
 
 from collections.abc import Sequence
 
 from flexmarl.contracts.status import RunStatus
+from flexmarl.orchestrator.admission import may_fill
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.rollout import drive_rollout, open_draws
 from flexmarl.orchestrator.serving import served
@@ -36,15 +38,22 @@ def propose(ctx: Context, cohort: Cohort, groups: int, deferred: Sequence[int] =
 def missing(ctx: Context) -> int:
     """Count the groups that may be proposed now for the last of the open cohorts."""
     state, plan = ctx.state, ctx.plan
-    if not plan.by_credit or not state.cohorts or state.status is not RunStatus.RUNNING or state.rest.frozen:
+    if not state.cohorts or state.status is not RunStatus.RUNNING or state.rest.frozen:
         return 0
     last = state.cohorts[-1]
-    if last.settled_at is not None or any(cohort.stepped_at is None for cohort in state.cohorts[:-1]):
-        return 0
-    if not last.filled and not served(ctx):
+    if last.settled_at is not None or not _admits(ctx, last):
         return 0
     on_their_way = len(last.open) + last.kept + last.refused + last.dropped - last.late
     return max(plan.groups + plan.extra_groups - on_their_way, 0)
+
+
+def _admits(ctx: Context, last: Cohort) -> bool:
+    """Tell whether the last cohort may propose anything: by credit, or all that it lacks if it is not filled."""
+    if not ctx.plan.by_credit:
+        return not last.filled and may_fill(ctx)
+    if any(cohort.stepped_at is None for cohort in ctx.state.cohorts[:-1]):
+        return False
+    return last.filled or served(ctx)
 
 
 def top_up(ctx: Context) -> bool:

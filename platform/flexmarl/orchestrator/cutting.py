@@ -8,6 +8,7 @@ so that sums are always taken in the same order. Rows of a policy that has stepp
 dropped, counted, recorded.
 """
 
+from flexmarl.contracts.base import known
 from flexmarl.contracts.commands import CutMicroBatch
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.wire import CutSample, MicroBatchRef
@@ -17,6 +18,7 @@ from flexmarl.orchestrator.state import Cohort, MicroBatchState, PendingGroup, R
 
 OVERTAKEN = "overtaken"
 """Cause of rows that settled after their policy had stepped by its own clock."""
+_SAMPLE = set(CutSample.model_fields)
 
 
 def cut_ready(ctx: Context, cohort: Cohort) -> None:
@@ -120,9 +122,11 @@ def _cut(ctx: Context, cohort: Cohort, policy: str, part: int, groups: list[Pend
 
 def _sample(draw: int, row: Row) -> CutSample:
     member, attempt, role, turn, advantage, weight, _ = row
-    return CutSample(
-        draw=draw, member=member, attempt=attempt, role=role, turn=turn, advantage=advantage, weight=weight
-    )
+    values = {
+        "draw": draw, "member": member, "attempt": attempt, "role": role, "turn": turn, "advantage": float(advantage),
+        "weight": float(weight),
+    }  # fmt: skip
+    return known(CutSample, values, _SAMPLE)
 
 
 def _drop_overtaken(ctx: Context, cohort: Cohort, policy: str, rows: int) -> None:

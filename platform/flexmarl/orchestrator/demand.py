@@ -78,7 +78,7 @@ class Demand:
     def refresh(self, policies: tuple[str, ...], now: float) -> dict[str, int]:
         """Forget reports that are too old, smooth the queues; returns each policy's turns without a reply."""
         self.forget_old(now)
-        turns = {name: sum(report.turns.get(name, 0) for report in self.reports.values()) for name in policies}
+        turns = {name: sum([report.turns.get(name, 0) for report in self.reports.values()]) for name in policies}
         for queues, constant in ((self.queues, SMOOTH_S), (self.before, TREND_S)):
             stays = exp(-max(now - self.at, 0.0) / constant)
             for name, asked in turns.items():
@@ -103,11 +103,11 @@ class Demand:
 
     def depth(self, lease_id: int) -> int:
         """Return the turns at an engine, as those say who ask it."""
-        return max((report.depths.get(lease_id, 0) for report in self.reports.values()), default=0)
+        return max([report.depths.get(lease_id, 0) for report in self.reports.values()], default=0)
 
     def queued(self, lease_id: int) -> int:
         """Return the turns that wait at an engine, as those say who ask it."""
-        return max((report.queued.get(lease_id, 0) for report in self.reports.values()), default=0)
+        return max([report.queued.get(lease_id, 0) for report in self.reports.values()], default=0)
 
     def cached(self, lease_id: int) -> int:
         """Return the tokens that an engine's turns have there."""

@@ -16,8 +16,8 @@ from flexmarl.orchestrator.plan import Plan
 from flexmarl.orchestrator.state import Cohort, Counters, LeaseState, PolicyCohort, RunState, playing
 from flexmarl.orchestrator.types import NumberedCommand
 
-_OF_A_POLICY = (MicroBatchAccumulated, StepCommitted)
-_OF_NO_EPISODE = (WeightsServed, MicroBatchAccumulated)
+_OF_A_POLICY: frozenset[type[Any]] = frozenset({MicroBatchAccumulated, StepCommitted})
+_OF_NO_EPISODE: frozenset[type[Any]] = frozenset({WeightsServed, MicroBatchAccumulated})
 """Facts that touch no episode, unless something begins or ends by them: then the run as a whole is checked."""
 
 
@@ -57,20 +57,21 @@ def check_touched(plan: Plan, state: RunState, event: Any, issued: Sequence[Numb
         first, last = state.next_command - len(issued), state.next_command - 1
         assert (issued[0].no, issued[-1].no) == (first, last), "command numbers have a gap"
     cohort = state.cohort
-    if not isinstance(event, _OF_NO_EPISODE):
+    if type(event) not in _OF_NO_EPISODE:
         _check_counts(plan, state)
         if cohort is not None:
             _check_groups(plan, cohort)
-    lease = state.leases.get(getattr(event, "lease_id", 0))
+    said = vars(event)  # a record's own values; asking it for one that it has not is slow
+    lease = state.leases.get(said.get("lease_id", 0))
     if lease is not None:
         _check_lease(lease)
-    policy = getattr(event, "policy", "")
+    policy = said.get("policy", "")
     if policy not in state.policies:
         return
     known = state.policies[policy]
     version = known.accumulator.partition(":")[0]
     assert not version or version == str(known.version), f"{policy} accumulates at {version}, not {known.version}"
-    if cohort is not None and isinstance(event, _OF_A_POLICY):
+    if cohort is not None and type(event) in _OF_A_POLICY:
         _check_part(plan, state, cohort, policy)
 
 

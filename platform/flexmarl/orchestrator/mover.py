@@ -17,7 +17,8 @@ Invariants:
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 PAYS = 2.0
 """How often the expected gain must cover the load."""
@@ -39,8 +40,7 @@ EMPTIES_S = 10.0
 """A queue that empties in so many seconds as it shrinks now is short enough."""
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True, gc=False):
     """What one policy is asked for."""
 
     turns: int
@@ -67,8 +67,7 @@ class Asked:
     """Since when its queue is too long beside the shortest one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True, gc=False):
     """What moves are decided by."""
 
     now: float
@@ -80,8 +79,7 @@ class Snapshot:
     depths: Mapping[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(msgspec.Struct, frozen=True, gc=False):
     engine: int
     out: str
     into: str
@@ -165,9 +163,9 @@ def held_s(asked: Asked, now: float, hold_s: float) -> float:
     return min(2.0 * asked.hold_s, LONGEST * hold_s) if to_and_fro else hold_s
 
 
-def too_long(seen: Snapshot, delta: float) -> set[str]:
-    """Return the policies whose queue per engine exceeds the shortest one by more than `delta`."""
-    per_engine = _per_engine(_Board(seen))
+def too_long(queues: Mapping[str, float], counts: Mapping[str, int], delta: float) -> set[str]:
+    """Return the policies whose queue per engine exceeds the shortest one by more than `delta`; `counts`: engines."""
+    per_engine = {name: queue / counts[name] for name, queue in queues.items() if counts.get(name)}
     shortest = min(per_engine.values(), default=0.0)
     return {name for name, queue in per_engine.items() if queue - shortest > delta}
 

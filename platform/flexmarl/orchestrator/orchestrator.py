@@ -182,19 +182,24 @@ class Orchestrator:
             for parts in (*state.cohorts, state.evaluation):
                 if parts is not None and not state.rest.frozen:
                     drive_rollout(ctx, parts)
+        before = _footing(ctx)
         drive_trainer(ctx)
         advance(ctx)
+        # Trainers that had nothing to do have nothing to do again, if nothing has begun or ended since. What engines
+        # are told is nothing to them, unless they share devices.
+        again = _footing(ctx) != before or self.plan.colocated or self.plan.one_version
         while state.status not in _IDLE and not still(state):
             if self.plan.colocated:
                 drive_trainer(ctx)  # what has ended or begun turns the devices over
             self._attention.drive_engines(ctx, event)
-            if state.checkpoints or state.cohorts:
+            if again and (state.checkpoints or state.cohorts):
                 drive_trainer(ctx)
             _explain(ctx)
             if not books_due(state):
                 break
             # A cohort that had nothing to step on brings no fact of its own: nobody would come back to it.
             advance(ctx)
+            again = True
 
     def _decision(self, ctx: Context) -> Decision:
         state = self.state
@@ -218,6 +223,16 @@ class Orchestrator:
 def _outline(state: RunState) -> tuple[RunStatus, int, int, bool]:
     """Return what changes where something begins or ends."""
     return state.status, state.next_cohort, len(state.cohorts), state.evaluation is None
+
+
+def _footing(ctx: Context) -> tuple[object, ...]:
+    """Return what differs after anything was decided, or had come to an end, that trainers could go by."""
+    state, head = ctx.state, ctx.state.cohort
+    said = len(ctx.commands) + len(ctx.void) + len(ctx.rulings) + len(ctx.notes) + len(ctx.metrics)
+    run = said, state.status, state.rest.frozen, state.next_cohort, len(state.cohorts), len(state.checkpoints)
+    if head is None:
+        return run
+    return *run, head.no, head.settled_at, head.stepped_at, sum([own.stepped for own in head.policies.values()])
 
 
 def _explain(ctx: Context) -> None:

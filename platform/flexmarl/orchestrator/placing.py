@@ -42,8 +42,8 @@ def drive_placing(ctx: Context) -> None:
     demand = ctx.state.demand
     turns = demand.refresh(ctx.plan.policies, ctx.now)
     mark_waiting(demand, turns, _counts(engines), ctx.now)
-    _fill(ctx, engines, turns)
-    mark_waiting(demand, turns, _counts(engines), ctx.now)
+    if _fill(ctx, engines, turns):
+        mark_waiting(demand, turns, _counts(engines), ctx.now)
     _mark_stuck(ctx, engines, turns)
     if engines:
         if demand.waiting:
@@ -61,11 +61,17 @@ def _counts(engines: dict[int, LeaseState]) -> dict[str, int]:
 
 def _mark_stuck(ctx: Context, engines: dict[int, LeaseState], turns: dict[str, int]) -> None:
     """Note whose turns all wait for what no engine is to hold now: for a version that others keep out, or to come."""
-    demand, wanted = ctx.state.demand, required_versions(ctx, ctx.plan.policies)
+    demand = ctx.state.demand
     for name in ctx.plan.policies:
-        own = [lease for lease in engines.values() if name in lease.serves]
-        loaded = bool(own) and name in wanted and all(lacks(lease, name, wanted[name]) is None for lease in own)
-        mark(demand.stuck, name, loaded and turns[name] > 0 and not demand.sent(name), ctx.now)
+        waits = turns[name] > 0 and not demand.sent(name)
+        mark(demand.stuck, name, waits and _loaded(ctx, engines, name), ctx.now)
+
+
+def _loaded(ctx: Context, engines: dict[int, LeaseState], name: str) -> bool:
+    """Tell whether a policy has engines, and each of them holds all that it is to hold of it now."""
+    own = [lease for lease in engines.values() if name in lease.serves]
+    pins = required_versions(ctx, (name,)).get(name) if own else None
+    return pins is not None and all(lacks(lease, name, pins) is None for lease in own)
 
 
 def _follow_replaced(ctx: Context) -> None:
@@ -79,14 +85,15 @@ def _follow_replaced(ctx: Context) -> None:
         lease.serves += [name for name in former.serves if name not in (*lease.serves, *lease.leaving)]
 
 
-def _fill(ctx: Context, engines: dict[int, LeaseState], turns: dict[str, int]) -> None:
-    """Give free places away. What an engine is about to forget still has its place."""
-    demand = ctx.state.demand
-    spec = ctx.plan.spec
+def _fill(ctx: Context, engines: dict[int, LeaseState], turns: dict[str, int]) -> bool:
+    """Give free places away; tell whether there were any. What an engine is about to forget still has its place."""
+    assert ctx.plan.places is not None
+    if all(len(lease.serves) + len(lease.leaving) >= ctx.plan.places for lease in engines.values()):
+        return False
+    demand, spec = ctx.state.demand, ctx.plan.spec
     expected = {name: len(spec.roles_of(name)) + demand.queues.get(name, 0.0) for name in ctx.plan.policies}
     waiting = sorted(demand.waiting, key=lambda name: (demand.waiting[name], name))
     able = {lease_id: [*lease.serves, *lease.leaving] for lease_id, lease in engines.items()}
-    assert ctx.plan.places is not None
     for lease_id, name in fill(able, ctx.plan.places, expected, waiting):
         lease = engines[lease_id]
         lease.serves.append(name)
@@ -98,6 +105,7 @@ def _fill(ctx: Context, engines: dict[int, LeaseState], turns: dict[str, int]) -
             policy=name,
             target=f"lease:{lease_id}",
         )
+    return True
 
 
 def _snapshot(ctx: Context, engines: dict[int, LeaseState], turns: dict[str, int]) -> Snapshot:
@@ -130,13 +138,12 @@ def _snapshot(ctx: Context, engines: dict[int, LeaseState], turns: dict[str, int
 def _balance(ctx: Context, engines: dict[int, LeaseState], turns: dict[str, int]) -> None:
     """Let places follow the queues."""
     mover, demand = ctx.plan.spec.mechanisms.mover, ctx.state.demand
-    seen, before = _snapshot(ctx, engines, turns), demand.apart
-    apart = too_long(seen, mover.delta)
+    queues, before = {name: demand.queues.get(name, 0.0) for name in ctx.plan.policies}, demand.apart
+    apart = too_long(queues, _counts(engines), mover.delta)
     demand.apart = {name: before.get(name, ctx.now) for name in ctx.plan.policies if name in apart}
     if not apart:
         return
-    if demand.apart != before:
-        seen = _snapshot(ctx, engines, turns)
+    seen = _snapshot(ctx, engines, turns)
     for move in for_balance(seen, mover.delta, mover.hold_s):
         _carry_out(ctx, engines[move.engine], move)
         demand.hold_s[move.into] = held_s(seen.policies[move.into], ctx.now, mover.hold_s)

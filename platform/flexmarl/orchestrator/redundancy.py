@@ -1,11 +1,13 @@
 """More groups than a step needs: when it has enough, and what becomes of the others.
 
-Invariants: a cohort that has enough kept groups is settled, and every group it leaves has one fate: it joined, it plays
-on in the next cohort, or its episodes are counted as cancelled. Where surplus goes on, what settled beyond a step's
-groups waits for the next one as well, so that every step trains as many: more only where groups would grow too old. A
-group that settles after it was cancelled is counted by what is in the store: kept for the next step where the policy
-says so, else recorded, never trained. Nothing is left behind that would grow too old where its policy waits for it. A
-task that was deferred is played by one later cohort, a long round, which waits for all it plays and so defers nothing.
+Invariants: a cohort that has enough kept groups is settled, one that plays ahead as well as the one that is trained,
+and every group it leaves has one fate: it joined, it plays on in the next cohort, or its episodes are counted as
+cancelled. Each cohort proposes surplus of its own, but where that goes on: there what plays on is the next one's, and
+what settled beyond a step's groups waits for the next one as well, so that every step trains as many: more only where
+groups would grow too old. A group that settles after it was cancelled is counted by what is in the store: kept for the
+next step where the policy says so, else recorded, never trained. Nothing is left behind that would grow too old where
+its policy waits for it. A task that was deferred is played by one later cohort, a long round, which waits for all it
+plays and so defers nothing.
 """
 
 from collections.abc import Mapping
@@ -21,13 +23,15 @@ from flexmarl.orchestrator.state import Cohort, PendingGroup
 from flexmarl.orchestrator.tallies import finished_of
 
 REMEMBERED_COHORTS = 2
-"""Cohorts for which a group that settles after it was cancelled is still expected."""
+"""Cohorts trained after its own for which a group that settles after it was cancelled is still expected."""
+_ONCE_TRAINED = frozenset({"join", "continue"})
+"""Fates of surplus that are decided when its cohort is trained; the others are as soon as a cohort has enough."""
 
 
 def groups_to_open(ctx: Context) -> int:
-    """Return how many groups a new cohort proposes: fewer when the open ones hold surplus already."""
+    """Return how many groups a new cohort proposes: fewer when the open ones hold surplus that it will be given."""
     plan = ctx.plan
-    held = sum(cohort.size - plan.groups for cohort in ctx.state.cohorts)
+    held = sum(cohort.size - plan.groups for cohort in ctx.state.cohorts) if plan.hands_on else 0
     return plan.groups + max(plan.extra_groups - held, 0)
 
 
@@ -44,7 +48,9 @@ def begin_long_round(ctx: Context) -> list[int]:
 def enough(ctx: Context, cohort: Cohort) -> bool:
     """Tell whether a cohort may be settled although some of its groups still play."""
     plan = ctx.plan
-    if not plan.extra_groups or cohort is not ctx.state.cohort or unfilled(ctx, cohort):
+    if not plan.extra_groups or unfilled(ctx, cohort):
+        return False
+    if cohort is not ctx.state.cohort and plan.spec.mechanisms.redundancy.surplus in _ONCE_TRAINED:
         return False
     if cohort.kept - cohort.late + cohort.refused < plan.groups:
         return False
@@ -139,7 +145,8 @@ def cancel(ctx: Context, cohort: Cohort) -> None:
         state.train_episodes.cancelled += len(cohort.open) * ctx.plan.members
     cohort.tally.cancelled += len(cohort.open) * ctx.plan.members
     cohort.cancelled = len(cohort.open)
-    for draw in [draw for draw, no in state.surplus.items() if no + REMEMBERED_COHORTS < cohort.no]:
+    oldest = state.cohorts[0].no
+    for draw in [draw for draw, no in state.surplus.items() if no + REMEMBERED_COHORTS < oldest]:
         del state.surplus[draw]
     _leave(cohort)
 

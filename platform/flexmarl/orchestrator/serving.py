@@ -85,15 +85,18 @@ def tell(ctx: Context, engines: Sequence[LeaseState], name: str, pins: Sequence[
 
     Returns the place of the first one that has not been looked at.
     """
-    room = LOADS_AT_ONCE - ctx.state.outstanding.count_about("load", name)
+    room, places = LOADS_AT_ONCE - ctx.state.outstanding.count_about("load", name), ctx.plan.places
     for place in range(first, len(engines)):
         if room <= 0:
             return place
         lease = engines[place]
-        takes = lease.incarnation and _has_place(ctx, lease, name) and may_serve(ctx, lease)
-        missing = lacks(lease, name, pins) if takes else None
+        if not lease.incarnation or (places is not None and name not in lease.serves):
+            continue
+        missing = lacks(lease, name, pins)
+        if missing is None or not _has_place(ctx, lease, name) or not may_serve(ctx, lease):
+            continue
         key = f"load:{lease.lease_id}:{name}"
-        if missing is not None and ctx.wanted(key):
+        if ctx.wanted(key):
             command = LoadWeights(
                 lease_id=lease.lease_id,
                 policy=name,

@@ -1,15 +1,15 @@
 """What allocation is decided from, and what it decides. Values only."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import inf
+
+import msgspec
 
 WORTH = 2.0
 """A move must save this many times what its swap takes: how long work takes is an estimate."""
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(msgspec.Struct, frozen=True, gc=False):
     """What allocation knows of a policy."""
 
     has_work: bool
@@ -57,8 +57,7 @@ class Standing:
         return next(size for size in range(1, most + 1) if self.takes_s(size) <= self.takes_s(most))
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True, gc=False):
     now: float
     policies: Mapping[str, Standing]
     """In the order in which equals are served."""
@@ -81,16 +80,14 @@ class Snapshot:
         return saved_s > WORTH * self.swap_s * swaps
 
 
-@dataclass(frozen=True, slots=True)
-class Bind:
+class Bind(msgspec.Struct, frozen=True, gc=False):
     policy: str
     gang: tuple[int, ...]
     cause: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Suspend:
+class Suspend(msgspec.Struct, frozen=True, gc=False):
     policy: str
     cause: str
     reason: str

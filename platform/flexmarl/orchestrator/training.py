@@ -109,8 +109,8 @@ def _accumulate(ctx: Context, lease: LeaseState, cohort: Cohort, name: str) -> N
 
 def _ahead(own: PolicyCohort, policy: PolicyState) -> int:
     """Say how many micro-batches of a policy its device is handed at once."""
-    rows = max((micro_batch.rows for micro_batch in own.micro_batches), default=0)
-    tokens = max((micro_batch.tokens for micro_batch in own.micro_batches), default=0)
+    rows = max([micro_batch.rows for micro_batch in own.micro_batches], default=0)
+    tokens = max([micro_batch.tokens for micro_batch in own.micro_batches], default=0)
     takes_s = on_gang_s(policy, rows, tokens)
     return 1 + min(MOST_AHEAD, max(1, ceil(AHEAD_S / takes_s))) if takes_s else 2
 

@@ -53,14 +53,19 @@ class Rates:
     kv_tokens: float
     grown: bool
     """Replies get cache as they grow, instead of all of it at their beginning."""
+    plain: bool
+    """A step takes what its requests make it take: neither the cache nor the arithmetic adds to it."""
+    steady: bool
+    """A prompt under way changes nothing for replies."""
 
     @classmethod
     def of(cls, model: EngineModel) -> "Rates":
         """Return those that a scenario states."""
-        many = model.replicas
+        many, grown = model.replicas, model.cache == "grown"
         return cls(
             model.token, model.batch, model.cell, model.compute, model.prefill, model.mixed, many,
-            model.slots * many, model.kv_tokens * many, model.cache == "grown",
+            model.slots * many, model.kv_tokens * many, grown,
+            plain=not (model.cell or model.compute), steady=model.mixed == 1.0 and not grown,
         )  # fmt: skip
 
     def slowed(self, pace: float) -> "Rates":
@@ -102,7 +107,7 @@ class Batch:
     @property
     def full(self) -> bool:
         """Tell whether its replies cannot all go on: there is no place for the next token of each."""
-        return len(self._replies) > 1 and self.cells > self.room - 0.5
+        return self.room < inf and len(self._replies) > 1 and self.cells > self.room - 0.5
 
     def turns(self) -> list[Turn]:
         """List its turns."""
@@ -114,14 +119,14 @@ class Batch:
 
     def advance(self, now: float) -> None:
         """Make the tokens that belong to the time since the last look."""
-        count = len(self._replies)
-        if count and now > self._at:
-            stretch, passed = self._stretch, now - self._at
-            steps = steps_of(stretch, passed) if stretch[1] else passed / stretch[0]
+        if self._replies and now > self._at:
+            first, grows, least = self._stretch
+            passed = now - self._at
+            steps = steps_of(self._stretch, passed) if grows else passed / first
             self._steps += steps
             self.tokens += steps * self._pens
-            if stretch[1]:
-                self._stretch = (stretch[0] + stretch[1] * steps, stretch[1], stretch[2])
+            if grows:
+                self._stretch = (first + grows * steps, grows, least)
         self._at = now
 
     def enter(self, turn: Turn) -> None:
@@ -145,16 +150,25 @@ class Batch:
         heapify(self._replies)
         self.changed()
 
+    def held(self) -> float:
+        """Return the tokens of its prompts and replies, turn by turn: exact where `cells` has been rounded for long."""
+        steps, found = self._steps, 0.0
+        for _, _, turn in self._replies:
+            made, reply = (steps - turn.began) / turn.scale, turn.reply
+            found += turn.prompt + (made if made < reply else reply)
+        return found
+
     def made(self, turn: Turn) -> float:
         """Return the tokens that a running reply has."""
         return min(float(turn.reply), (self._steps - turn.began) / turn.scale)
 
     def ended(self) -> list[Turn]:
         """Take out the replies that end now: the next one, and all that end with it; none when the cache is full."""
-        replies = self._replies
-        if replies[0][0] > self._steps and self.full:
-            return []
-        steps = self._steps = max(self._steps, replies[0][0])  # what rounding left of the last step
+        replies, steps, first = self._replies, self._steps, self._replies[0][0]
+        if first > steps:
+            if self.full:
+                return []
+            self._steps = steps = first  # what rounding left of the last step
         found = []
         while replies and replies[0][0] <= steps:
             turn = heappop(replies)[2]
@@ -171,17 +185,18 @@ class Batch:
 
     def changed(self) -> None:
         """Look anew how long steps take, and when something ends."""
-        count, rates = len(self._replies), self._rates
+        replies, rates = self._replies, self._rates
+        count = len(replies)
         if not count:
             self.end, self._pens = inf, 0.0
             return
         share = count / rates.replicas if count > rates.replicas else 1.0
         first, grows = rates.token * (1.0 + (share - 1.0) / rates.batch), 0.0
-        if rates.cell or rates.compute:
-            self._stretch = first, grows, _ = self._read(first, share)
-        else:
+        if rates.plain:
             self._stretch = (first, 0.0, 0.0)
-        left = self._replies[0][0] - self._steps
+        else:
+            self._stretch = first, grows, _ = self._read(first, share)
+        left = replies[0][0] - self._steps
         if count > 1 and self.room < inf:
             left = min(left, max(0.0, (self.room - self.cells) / self._pens))
         self.end = self._at + (seconds_of(self._stretch, left) if grows else left * first)

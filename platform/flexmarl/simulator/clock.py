@@ -15,11 +15,14 @@ class Clock:
     def __init__(self) -> None:
         self.now = 0.0
         """Seconds since the simulation began."""
-        self.events = 0
-        """Actions carried out."""
         self._due: list[tuple[float, int, Action, tuple[Any, ...]]] = []
         self._asked = 0
         self._halted = False
+
+    @property
+    def events(self) -> int:
+        """Count the actions carried out: those that were asked for and are not still to come."""
+        return self._asked - len(self._due)
 
     def at(self, when: float, action: Action, *arguments: Any) -> None:
         """Call `action(*arguments)` at a moment, at once if it has passed."""
@@ -36,7 +39,6 @@ class Clock:
         if not self._due:
             return False
         self.now, _, action, arguments = heappop(self._due)
-        self.events += 1
         action(*arguments)
         return True
 
@@ -46,7 +48,6 @@ class Clock:
         self._halted = False
         while due:
             self.now, _, action, arguments = heappop(due)
-            self.events += 1
             action(*arguments)
             if self._halted:
                 return True

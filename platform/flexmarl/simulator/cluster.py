@@ -12,6 +12,7 @@ from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.contracts.wire import Origin
 from flexmarl.orchestrator import Orchestrator
 from flexmarl.orchestrator.types import Decision, Metric, Ruling
+from flexmarl.simulator import facts
 from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.driver import Driver
 from flexmarl.simulator.episodes import EpisodePlaying
@@ -20,7 +21,7 @@ from flexmarl.simulator.playing import Playing
 from flexmarl.simulator.pool import Pool, Tenancy
 from flexmarl.simulator.scenario import Scenario
 from flexmarl.simulator.trace import Held, Kind, Trace
-from flexmarl.simulator.training import Training
+from flexmarl.simulator.training import ORDERS, Training
 
 REPORT_S = 1.0
 """How often rollout workers report what they ask for, where engines cannot hold all policies."""
@@ -47,13 +48,16 @@ class Log:
 
     def note(self, decision: Decision, now: float) -> None:
         """Keep what a decision says beside its commands, and when it began a cohort."""
-        self.metrics += decision.metrics
-        self.rulings += [(now, ruling) for ruling in decision.rulings]
+        if decision.metrics:
+            self.metrics += decision.metrics
+        if decision.rulings:
+            self.rulings += [(now, ruling) for ruling in decision.rulings]
         if decision.status is not self.status:
             self.status, self.since = decision.status, now
         for numbered in decision.commands:
-            if isinstance(numbered.command, c.PlayGroups) and numbered.command.origin is Origin.TRAIN:
-                self.opened.setdefault(numbered.command.cohort, now)
+            command = numbered.command
+            if command.kind == "play_groups" and command.origin is Origin.TRAIN:
+                self.opened.setdefault(command.cohort, now)
 
 
 class Cluster:
@@ -113,7 +117,11 @@ class Cluster:
             self.playing.withdraw(decision.void)
             self.pool.withdraw(self, decision.void)
         for numbered in decision.commands:
-            self._route(numbered.no, numbered.command)
+            no, command = numbered.no, numbered.command
+            if command.kind in ORDERS:
+                self.clock.after(self._machine.delays.hop, self.training.take, no, command)
+            else:
+                self._route(no, command)
         if decision.status in TERMINAL:  # those included that the core never heard of
             for lease_id in list(self.hosting.children):
                 self.clock.after(self._machine.delays.hop, self.hosting.release, lease_id)
@@ -141,8 +149,6 @@ class Cluster:
                 self.clock.after(delays.hop, self._unload, no, command)
             case c.SleepEngine() | c.WakeEngine():
                 self.clock.after(delays.hop, self._turn, no, command)
-            case _:
-                self.clock.after(delays.hop, self.training.take, no, command)
 
     def _load(self, no: int, command: c.LoadWeights) -> None:
         lease, life = command.lease_id, self.hosting.life(command.lease_id)
@@ -219,12 +225,15 @@ class Cluster:
     def _report(self) -> None:
         if self.driver.ended:
             return
-        engines = self.playing.engines.items()
-        depths = {lease: engine.running + engine.waiting for lease, engine in engines}
-        queued = {lease: engine.waiting for lease, engine in engines if engine.waiting}
-        cache = {lease: engine.cached() for lease, engine in engines if engine.running}
-        told = e.DemandReported(
-            worker="virtual", policies=self.playing.demand(), engines=depths, queued=queued, cache=cache
-        )
-        self.driver.tell(told)
+        depths: dict[int, int] = {}
+        queued: dict[int, int] = {}
+        cache: dict[int, int] = {}
+        for lease, engine in self.playing.engines.items():
+            running, waiting = engine.load.running, engine.load.waiting
+            depths[lease] = running + waiting
+            if waiting:
+                queued[lease] = waiting
+            if running:
+                cache[lease] = engine.cached()
+        self.driver.tell(facts.demand(self.playing.demand(), depths, queued, cache))
         self.clock.after(REPORT_S, self._report)

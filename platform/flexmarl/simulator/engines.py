@@ -109,8 +109,10 @@ class Engine:
     def cached(self) -> int:
         """Return the tokens of the prompts and replies that have a slot."""
         self._batch.advance(self._clock.now)
-        prompts = sum(turn.prompt + turn.made for turn in self._prompts.turns.values())
-        return round(prompts + sum(turn.prompt + self._batch.made(turn) for turn in self._batch.turns()))
+        prompts, under_way = 0.0, self._prompts.turns
+        if under_way:
+            prompts = sum([turn.prompt + turn.made for turn in under_way.values()])
+        return round(prompts + self._batch.held())
 
     def slow(self, pace: float) -> None:
         """Take so many times as long for everything from now on."""
@@ -135,14 +137,15 @@ class Engine:
             made = int(turn.made) - sum(turn.segments[1::2])
             turn.segments += (turn.version, made) if made > 0 else ()
         turn.engine, turn.version = self, version
-        self.asked[turn.policy] = self.asked.get(turn.policy, 0) + 1
-        self.load.tokens += turn.expected
+        asked, load, policy = self.asked, self.load, turn.policy
+        asked[policy] = asked.get(policy, 0) + 1
+        load.tokens += turn.expected
         if not self._queue and self._fits(turn):
             self._begin(turn)
         else:
             turn.phase = "queued"
             self._queue.insert(self._place(turn), turn)
-            self.load.waiting += 1
+            load.waiting += 1
 
     def _place(self, turn: Turn) -> int:
         place = len(self._queue)
@@ -242,56 +245,67 @@ class Engine:
         rates, prompts, clock, fresh = self._rates, self._prompts, self._clock, turn.prompt
         turn.phase = "prompt"
         prompts.turns[id(turn)] = turn
-        if rates.mixed != 1.0 and len(prompts.turns) == 1:
-            self.slow(self.pace)  # steps of replies take longer while there is one
-        if rates.grown:
-            self._hold(turn.prompt + turn.made)
+        if not rates.steady:
+            self._disturb(turn)
         if turn.prefixes:
             computed = self.held.computed[turn.policy]
             fresh *= 1.0 - turn.shared(computed)
             computed.update(turn.prefixes)  # prompts behind this one find it
-        begins = prompts.until if prompts.until > clock.now else clock.now
+        begins = max(prompts.until, clock.now)
         seconds = (fresh + turn.made) / rates.prefill * turn.scale * self.pace
-        turn.ready = begins + seconds
+        turn.ready = ready = begins + seconds
         prompts.until = begins + seconds / rates.replicas
-        clock.at(turn.ready, self._prompt_done, turn)
+        clock.at(ready, self._prompt_done, turn)
+
+    def _disturb(self, turn: Turn) -> None:
+        """Let replies feel a prompt that begins: their steps take longer, or it needs some of their cache."""
+        if self._rates.mixed != 1.0 and len(self._prompts.turns) == 1:
+            self.slow(self.pace)
+        if self._rates.grown:
+            self._hold(turn.prompt + turn.made)
 
     def _prompt_done(self, turn: Turn) -> None:
         now = self._clock.now
         if turn.engine is not self or turn.phase != "prompt" or turn.ready != now:
             return  # it was dropped meanwhile
         turn.phase = "reply"
-        self._prompt_over(turn)
-        self._batch.advance(now)
-        self._batch.enter(turn)
+        if self._rates.steady:
+            del self._prompts.turns[id(turn)]
+        else:
+            self._prompt_over(turn)
+        batch = self._batch
+        batch.advance(now)
+        batch.enter(turn)
         self._look()
 
     def _look(self) -> None:
         """See to it that the clock calls when the next reply ends. The batch is up to now."""
         batch, busy = self._batch, self._busy
-        if busy.generates != (batch.end < inf):  # nothing ends where nothing is made
+        end = batch.end
+        if busy.generates != (end < inf):  # nothing ends where nothing is made
             busy.turn(self._clock.now, batch.tokens)
-        if batch.end < batch.called:
-            batch.called = batch.end
-            self._clock.at(batch.end, self._called, batch.end)
+        if end < batch.called:
+            batch.called = end
+            self._clock.at(end, self._called, end)
 
     def _called(self, when: float) -> None:
         batch = self._batch
         if when != batch.called:
             return  # the clock was asked for an earlier moment since
         batch.called = inf
-        now = self._clock.now
+        now, load = self._clock.now, self.load
         if batch.end > now:  # what ended next took longer than it seemed
             self._look()
             return
         batch.advance(now)
-        ended = batch.ended()
+        ended, grown = batch.ended(), self._rates.grown
         for turn in ended:
-            self._free(turn)
-            self.load.tokens -= turn.expected
+            if not grown:
+                self._cells -= turn.prompt + turn.reply
+            load.tokens -= turn.expected
             self.asked[turn.policy] -= 1
             turn.made, turn.phase, turn.engine = float(turn.reply), "ended", None
-        self.load.running -= len(ended)
+        load.running -= len(ended)
         if not ended:
             self._make_room()
         elif self._queue:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from flexmarl.contracts import events as e
+from flexmarl.simulator import facts
 from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.draws import Draws, Sheet, Sheets
 from flexmarl.simulator.engine_pools import Pools
@@ -100,9 +101,7 @@ class EpisodePlaying(Playing):
                 continue  # another one of its group came first and it was abandoned
             sheet = episode.script
             assert isinstance(sheet, Sheet)
-            episode.rows = [
-                {"role": role, "turn": 0, "tokens": made} for role, made in zip(self._roles, sheet.tokens, strict=True)
-            ]
+            episode.rows = [facts.sample(role, 0, made) for role, made in zip(self._roles, sheet.tokens, strict=True)]
             self._flow.end(self._row_of[id(episode)][0])
             self._give_back(episode)
             self._played(episode, when)

@@ -19,6 +19,8 @@ ALONE, BESIDE = 0.1, 0.9
 """Share of a gradient's time in which episodes were played: at most, to count as alone; at least, as beside them."""
 FEW = 8
 """Gradients of each kind that tell how much slower one is beside the playing."""
+RARE = 0.2
+"""Where so few are alone for each one beside the playing, those do not count as alone: they are its edges."""
 ALIKE = 0.1
 """Gradients whose tokens differ by no more than this share tell nothing of what a token takes."""
 SIZES = 8
@@ -68,7 +70,9 @@ def sizes(rows: Sequence[Commanded]) -> list[Gradients]:
 def line(told: Sequence[Gradients]) -> dict[str, float]:
     """Fit the seconds of gradients to their number and their tokens; of equal ones half is taken for each.
 
-    Errors count by how large they are beside the gradient, then all is scaled to what was taken together.
+    Errors count by how large they are beside the gradient. Each power of two of tokens counts the same from `FEW` on,
+    so that a few small ones say what is fixed however many large ones there are; then all is scaled to what was taken
+    together.
     """
     counts = np.array([one.count for one in told], dtype=float)
     if counts.sum() < 3:
@@ -77,7 +81,10 @@ def line(told: Sequence[Gradients]) -> dict[str, float]:
     if not tell_tokens(told):
         half = float(np.average(seconds, weights=counts)) / 2.0
         return {"trainer.micro_batch": half, "trainer.token": half / float(np.average(tokens, weights=counts))}
-    weights, given = np.sqrt(counts), np.stack([np.ones_like(tokens), tokens], axis=1)
+    _, size = np.unique(np.floor(np.log2(np.maximum(1.0, tokens))), return_inverse=True)
+    alike = np.bincount(size, weights=counts)[size]
+    weights = np.sqrt(counts / alike * np.minimum(alike, FEW))
+    given = np.stack([np.ones_like(tokens), tokens], axis=1)
     found = np.array(_least_squares(given * (weights / seconds)[:, None], weights))
     fixed, token = (found * float(counts @ seconds) / max(1e-12, float(counts @ (given @ found)))).tolist()
     return {"trainer.micro_batch": fixed, "trainer.token": token}
@@ -90,15 +97,16 @@ def tell_tokens(told: Sequence[Gradients]) -> bool:
     return float(np.average((np.array(tokens) - mean) ** 2, weights=counts)) ** 0.5 >= ALIKE * mean
 
 
-def alone(rows: RunRows) -> tuple[RunRows, float | None]:
+def alone(rows: RunRows, known: float | None = None) -> tuple[RunRows, float | None]:
     """Return rows that say how much slower each thing was for what went on beside it, and how much that is at most.
 
-    The second is None where too little was done beside the playing, or too little alone, to tell.
+    The second is None where too little was done beside the playing, or too little alone, to tell; then what other runs
+    of the machine told is taken, which is `known`.
     """
     played, trained = _union(rows.open), _union((row.done - row.seconds, row.done) for row in rows.commanded)
     shares = [_share(row.done - row.seconds, row.done, played) for row in rows.commanded]
     contention = slower(list(zip(rows.commanded, shares, strict=True)))
-    more = (contention or 1.0) - 1.0
+    more = (contention or known or 1.0) - 1.0
 
     def less(seconds: float, began: float) -> float:
         return seconds / (1.0 + more * _share(began, began + seconds, trained))
@@ -117,7 +125,7 @@ def slower(commanded: Sequence[tuple[Commanded, float]]) -> float | None:
         own = [(row, share) for row, share in commanded if row.policy == policy and row.kind == "accumulate"]
         free = [row for row, share in own if share <= ALONE]
         beside = [row for row, share in own if share >= BESIDE]
-        if len(free) < FEW or not beside:
+        if len(free) < max(FEW, RARE * len(beside)) or not beside:
             continue
         told = line(sizes(free))
         took += sum(row.seconds for row in beside)

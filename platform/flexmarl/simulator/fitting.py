@@ -21,7 +21,7 @@ from flexmarl.simulator.recorded import RecordedTurn
 from flexmarl.simulator.scenario import Delays, EngineModel, Machine, Scale, TrainerModel
 from flexmarl.simulator.teams import paced
 
-VERSION = 2
+VERSION = 3
 """Of what is read off a run; what was read otherwise is read anew."""
 PROFILE_NAME = "Profile of "
 """How the name of a run begins that is made to be measured."""
@@ -78,10 +78,10 @@ def device_key(what: str) -> str:
     return "cpu" if what.startswith("cpu") else what
 
 
-def pace_of(spec: ExperimentSpec, rows: RunRows, devices: dict[str, str]) -> RunPace:
-    """Say how fast everything of a run was."""
+def pace_of(spec: ExperimentSpec, rows: RunRows, devices: dict[str, str], contention: float | None = None) -> RunPace:
+    """Say how fast everything of a run was; `contention` is what other runs told, if it does not tell its own."""
     keys = {policy: model_key(spec, policy) for policy in spec.policies}
-    rows, contention = estimates.alone(rows)
+    rows, contention = estimates.alone(rows, contention)
     on = {use: device_key(what) for use, what in devices.items()}
     return RunPace(
         version=VERSION,

@@ -8,7 +8,8 @@ from collections.abc import Callable, ItemsView, ValuesView
 from dataclasses import replace
 from typing import NamedTuple
 
-from flexmarl.algorithms.routing import EngineLoad, Router, RouteRequest
+from flexmarl.algorithms.routing import EngineLoad, Router, RouteRequest, least_loaded
+from flexmarl.algorithms.routing.base import emptiest
 from flexmarl.simulator.engines import Engine
 from flexmarl.simulator.foresight import Foresight
 from flexmarl.simulator.turns import Turn
@@ -32,7 +33,7 @@ class Fleet:
         """How often something has changed in who holds what."""
         self.asked_for: Callable[[Turn], None] | None = None
         """Told of every turn that looks for an engine."""
-        self._router, self._foresight = router, foresight
+        self._router, self._foresight, self._plain = router, foresight, router is least_loaded
         self._engines: dict[int, Engine] = {}
         self._able: dict[tuple[str, int, bool], Able] = {}
 
@@ -75,24 +76,33 @@ class Fleet:
         able = self._able.get(key)
         if able is None:
             able = self._able[key] = self._holding(turn)
-        if len(able.loads) > 1:
-            shown = able.loads
-            if able.former:
-                shown = [replace(load, newest=load.engine not in able.former) for load in shown]
-            usual = 0.0
-            if self._foresight is not None:
-                self._foresight.look(turn)
-                usual = self._foresight.usual
-            choice = self._router(RouteRequest(int(turn.prompt), turn.expected, usual, turn.prefixes), shown)
-            able.engines[choice.engine].ask(turn)
-        elif able.loads:
-            able.engines[able.loads[0].engine].ask(turn)
-        return len(able.loads) > 0
+        if not able.loads:
+            return False
+        able.engines[self._chosen(turn, able)].ask(turn)
+        return True
+
+    def _chosen(self, turn: Turn, able: Able) -> str:
+        """Return the engine that the router chooses; the one that goes by requests alone needs no words around it."""
+        if self._plain or len(able.loads) == 1:
+            return emptiest(able.loads).engine
+        shown = able.loads
+        if able.former:
+            shown = [replace(load, newest=load.engine not in able.former) for load in shown]
+        usual = 0.0
+        if self._foresight is not None:
+            self._foresight.look(turn)
+            usual = self._foresight.usual
+        return self._router(RouteRequest(int(turn.prompt), turn.expected, usual, turn.prefixes), shown).engine
 
     def ended(self, turn: Turn) -> None:
         """Learn from a reply how long others may be."""
         if self._foresight is not None:
             self._foresight.note(turn)
+
+    @property
+    def learns(self) -> bool:
+        """Tell whether replies that end say anything to the router."""
+        return self._foresight is not None
 
     def holding(self, turn: Turn) -> tuple[int, ...]:
         """List who may answer a turn, by lease."""

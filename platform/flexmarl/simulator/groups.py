@@ -3,11 +3,13 @@
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import msgspec
 
 from flexmarl.contracts import commands as c
 from flexmarl.contracts.spec.mechanisms import Parallel
-from flexmarl.contracts.wire import EpisodeOutcome
+from flexmarl.contracts.wire import EpisodeOutcome, SampleRef
 from flexmarl.simulator import chance
 from flexmarl.simulator.draws import Script, Sheet
 from flexmarl.simulator.scenario import Scenario
@@ -18,8 +20,7 @@ EpisodeKey = tuple[int, int, int, bool]
 """(draw, member, attempt, whether it plays beside a first one)"""
 
 
-@dataclass(slots=True, eq=False)
-class Episode:
+class Episode(msgspec.Struct, eq=False):
     """One attempt at a member of a group."""
 
     group: "Group"
@@ -29,11 +30,11 @@ class Episode:
     """It plays beside a first one."""
     script: Script | Sheet
     began: float
-    held: list[Turn] = field(default_factory=list)
+    held: list[Turn] = []
     """Turns of this stage behind those that may be asked at once."""
-    asked: dict[str, Turn] = field(default_factory=dict)
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    """What its samples are made of."""
+    asked: dict[str, Turn] = {}
+    rows: list[SampleRef] = []
+    """Its samples so far."""
     tokens: float = 0.0
     """Reply tokens that it had when it was abandoned, where it was played as a whole."""
     stage: int = 0
@@ -49,7 +50,7 @@ class Episode:
 
     def answered(self) -> int:
         """Count the tokens of its replies that are complete."""
-        return sum(row["tokens"] for row in self.rows)
+        return sum(row.tokens for row in self.rows)
 
     def made(self) -> float:
         """Count the reply tokens that it has; of a reply that an engine is at, those of its last look."""
@@ -63,8 +64,7 @@ class Episode:
         return f"{draw}.{self.member}.{role}", f"{draw}.{role}"
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class EpisodeTurn(Turn):
+class EpisodeTurn(Turn, eq=False, kw_only=True):
     episode: Episode
     number: int
 
@@ -95,6 +95,8 @@ class Group:
     command: c.PlayGroups
     order: c.GroupOrder
     began: float
+    seats: Mapping[str, "Seat"] = field(default_factory=dict)
+    """Of each role, how it is asked."""
     shares: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Role -> shares of its prompts that its turn before, and the group's other members, had too."""
     playing: list[Episode] = field(default_factory=list)
@@ -105,6 +107,15 @@ class Group:
     together: Together | None = None
     """Where its episodes wait for the others of their command before each turn."""
     over: bool = False
+
+
+class Seat(NamedTuple):
+    """How a role is asked by the groups of one command."""
+
+    policy: str
+    pinned: int
+    follow: str
+    scale: float
 
 
 Begin = Callable[[Group, int], bool]
@@ -124,6 +135,15 @@ class Team(NamedTuple):
     """Turns of a stage that may be asked beside each other; None: all."""
     shares: dict[str, tuple[float, float]]
     """What prompts of a role have in common, of roles that have anything."""
+
+    def seats(self, command: c.PlayGroups) -> dict[str, Seat]:
+        """Return how roles are asked by the groups of a command."""
+        pins, follows, scales = command.pins, command.follows, self.scales
+        return {
+            role: Seat(policy, pins[policy].version, follows.get(policy, ""), scales[policy])
+            for role, policy in self.policies.items()
+            if policy in pins
+        }
 
     @classmethod
     def of(cls, scenario: Scenario) -> "Team":

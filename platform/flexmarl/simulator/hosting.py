@@ -79,7 +79,7 @@ class Hosting:
         return "" if child is None else child.life
 
     def takes(self, leases: tuple[int, ...], seconds: float) -> float:
-        """Return how long work takes that begins now on these devices."""
+        """Return how long a trainer's work takes that begins now on these devices."""
         if self._machine.contention != 1.0 and self._playing.plays:
             seconds *= self._machine.contention
         if not self._machine.kinds and not self._faults.slow:

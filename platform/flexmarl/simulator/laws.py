@@ -19,10 +19,14 @@ from flexmarl.simulator.episodes import EpisodePlaying
 from flexmarl.simulator.groups import EpisodeKey, EpisodeTurn
 from flexmarl.simulator.report import shares
 from flexmarl.simulator.scenario import Stages
+from flexmarl.simulator.step_laws import (
+    RowId,
+    micro_batches_are_trained_once,
+    rows_are_within_their_bound,
+    steps_train_their_groups,
+    trained_in,
+)
 from flexmarl.simulator.watching import Watch
-
-RowId = tuple[int, int, int, str, int]
-"""(draw, member, attempt, role, turn)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,74 +213,13 @@ def rows_are_conserved(watch: Watch) -> Iterator[str]:
     stray = next((row for row in cut if (Origin.TRAIN, row) not in told), None)
     if stray is not None:
         yield f"row {stray} was cut and never told"
-    trained = sum(size[key] for key in _trained(watch))
+    trained = sum(size[key] for key in trained_in(watch))
     if trained != state.samples_trained:
         yield f"{trained} rows are in steps that were committed, the core counts {state.samples_trained}"
     waiting = sum(len(rows) for cohort in state.cohorts for group in cohort.pending for rows in group.rows.values())
     left = len(told) - len(cut) - waiting - state.samples_recorded
     if left:
         yield f"{len(told)} rows told, {len(cut)} cut, {waiting} wait, {state.samples_recorded} recorded: {left} left"
-
-
-def micro_batches_are_trained_once(watch: Watch) -> Iterator[str]:
-    """Each micro-batch is in one committed step at most, and its gradient was there before."""
-    counts = Counter(_trained(watch))
-    twice = next((key for key, count in counts.items() if count > 1), None)
-    if twice is not None:
-        yield f"micro-batch {twice[1]} of {twice[0]} is in {counts[twice]} committed steps"
-    there = {(f.policy, f.micro_batch) for _, f in watch.facts if isinstance(f, e.MicroBatchAccumulated)}
-    missing = next((key for key in counts if key not in there), None)
-    if missing is not None:
-        yield f"micro-batch {missing[1]} of {missing[0]} was trained without a gradient"
-
-
-def _trained(watch: Watch) -> list[tuple[str, int]]:
-    """List the micro-batches of all committed steps."""
-    return [(fact.policy, no) for fact, numbers in _steps(watch) for no in numbers]
-
-
-def _steps(watch: Watch) -> Iterator[tuple[e.StepCommitted, tuple[int, ...]]]:
-    """List the committed steps with their micro-batches."""
-    asked = {
-        (order.policy, order.next_version, order.accumulator): order.micro_batches
-        for numbered in watch.commands.values()
-        if isinstance(order := numbered.command, c.OptimizerStep)
-    }
-    for _, fact in watch.facts:
-        if isinstance(fact, e.StepCommitted):
-            yield fact, asked[fact.policy, fact.version, fact.accumulator]
-
-
-def rows_are_within_their_bound(watch: Watch) -> Iterator[str]:
-    """Nothing older than a policy's bound is trained, but where it trains what it admitted, however old it grew."""
-    spec, made = watch.cluster.driver.core.plan.spec, _first_makers(watch)
-    cut = {
-        (order.ref.policy, order.ref.no): order.samples
-        for numbered in watch.commands.values()
-        if isinstance(order := numbered.command, c.CutMicroBatch)
-    }
-    for fact, numbers in _steps(watch):
-        rule = spec.lag_policy_of(fact.policy)
-        for row in (row for no in numbers for row in cut[fact.policy, no]):
-            first = made.get(
-                (row.draw, row.member, row.attempt, row.role, row.turn), fact.version
-            )  # of no told row: others say so
-            lag = fact.version - 1 - first
-            if lag > rule.bound and rule.at_cut != "train":
-                yield f"version {fact.version} of {fact.policy} learned from draw {row.draw}, {lag} versions old"
-
-
-def _first_makers(watch: Watch) -> dict[RowId, int]:
-    """Return which version made the first token of each row that was told."""
-    found: dict[RowId, int] = {}
-    policy_of = watch.cluster.driver.core.plan.policy_of
-    for _, fact, outcome in watch.settled():
-        order = watch.commands[fact.command_no].command
-        assert isinstance(order, c.PlayGroups)
-        for row in outcome.samples:
-            key = fact.draw, outcome.member, outcome.attempt, row.role, row.turn
-            found[key] = min(row.segments[::2], default=order.pins[policy_of[row.role]].version)
-    return found
 
 
 def commands_are_carried_out_or_void(watch: Watch) -> Iterator[str]:
@@ -388,6 +331,7 @@ LAWS: tuple[Callable[[Watch], Iterator[str]], ...] = (
     rows_are_conserved,
     rows_are_within_their_bound,
     micro_batches_are_trained_once,
+    steps_train_their_groups,
     commands_are_carried_out_or_void,
     devices_have_one_lease,
     device_time_adds_up,

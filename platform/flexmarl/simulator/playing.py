@@ -11,13 +11,11 @@ from functools import lru_cache, partial
 from itertools import islice
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from flexmarl.algorithms.routing import READS_LENGTHS, ROUTERS
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
-from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
-from flexmarl.simulator import chance
+from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus
+from flexmarl.simulator import chance, facts
 from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.draws import FAILS, Draws, Script, Sheet
 from flexmarl.simulator.fleet import Fleet
@@ -38,9 +36,6 @@ SampleId = tuple[int, int, int, str, int]
 @lru_cache(maxsize=4096)
 def _turns_asked(waiting: int, in_flight: int) -> e.TurnsAsked:
     return e.TurnsAsked(waiting=waiting, in_flight=in_flight)
-
-
-_SAMPLES = TypeAdapter(tuple[SampleRef, ...])
 
 
 class Playing:
@@ -69,11 +64,10 @@ class Playing:
         self.groups[no] = groups = []
         parallel = self._team.scenario.spec.mechanisms.parallel
         together = Together(self._clock) if parallel.turns == "together" else None
+        now, seats, shares = self._clock.now, self._team.seats(command), self._team.shares
         for order in command.groups:
             members = deque(range(order.members))
-            groups.append(
-                Group(no, command, order, self._clock.now, self._team.shares, waiting=members, together=together)
-            )
+            groups.append(Group(no, command, order, now, seats, shares, waiting=members, together=together))
         for group in groups:
             for _ in range(min(group.order.members, parallel.members or group.order.members)):
                 self._next_member(group)
@@ -125,7 +119,7 @@ class Playing:
     def demand(self) -> dict[str, e.TurnsAsked]:
         """Count the turns of each policy that no engine and that an engine has."""
         held = self.engines.asked
-        starved = {name: sum(t.phase == "asked" for t in turns) for name, turns in self._starved.items()}
+        starved = {name: sum([t.phase == "asked" for t in turns]) for name, turns in self._starved.items()}
         counts = {name: (starved.get(name, 0), held.get(name, 0)) for name in sorted({*held, *starved})}
         return {name: _turns_asked(*both) for name, both in counts.items() if any(both)}
 
@@ -171,16 +165,16 @@ class Playing:
         """Ask the roles of the next stage, as many beside each other as may be asked at once."""
         script, group, asked = episode.script, episode.group, episode.asked
         assert isinstance(script, Script)
-        team, pins, follows = self._team, group.command.pins, group.command.follows
-        widths = script.widths or team.widths
+        seats, to, answered = group.seats, group.command.engine, self._answered
+        widths = script.widths or self._team.widths
         width = widths[episode.stage % len(widths)]
         episode.stage += 1
         for role, number, prompt, reply in islice(script.turns, width):
-            policy = team.policies[role]
+            policy, pinned, follow, scale = seats[role]
+            prefixes = episode.prefixes(role) if group.shares else ()
             asked[role] = EpisodeTurn(
-                policy, pins[policy].version, follows.get(policy, ""), prompt, reply, self._answered, role=role,
-                prefixes=episode.prefixes(role) if group.shares else (), scale=team.scales[policy],
-                episode=episode, number=number, to=group.command.engine,
+                policy, pinned, follow, prompt, reply, answered, role, scale, to, 0.0, prefixes,
+                episode=episode, number=number,
             )  # fmt: skip
         if self.hands.busy:
             self.hands.take(episode.script.key, len(asked), partial(self._send, episode))
@@ -195,17 +189,23 @@ class Playing:
         if at_once is not None:
             episode.held += turns[at_once:]
             del turns[at_once:]
+        send = self.engines.send
         for turn in turns:
-            self._route(turn)
+            if not send(turn):
+                self._starve(turn)
 
     def _route(self, turn: Turn) -> None:
         if not self.engines.send(turn):
-            self._starved.setdefault(turn.policy, []).append(turn)
+            self._starve(turn)
+
+    def _starve(self, turn: Turn) -> None:
+        self._starved.setdefault(turn.policy, []).append(turn)
 
     def _answered(self, turn: Turn) -> None:
         assert isinstance(turn, EpisodeTurn)
         episode = turn.episode
-        self.engines.ended(turn)
+        if self.engines.learns:
+            self.engines.ended(turn)
         if episode.over:
             return
         del episode.asked[turn.role]
@@ -213,7 +213,7 @@ class Playing:
         if segments or turn.version != turn.pinned:
             left = turn.reply - sum(segments[1::2])
             segments += (turn.version, left) if left else ()
-        episode.rows.append({"role": turn.role, "turn": turn.number, "tokens": turn.reply, "segments": segments})
+        episode.rows.append(facts.sample(turn.role, turn.number, turn.reply, segments))
         if episode.held:
             self._route(episode.held.pop(0))
         if not episode.asked:
@@ -257,19 +257,19 @@ class Playing:
             return
         if failed and any(other.member == episode.member for other in group.playing):
             return  # the environment beside it may still finish
-        self._settle_member(episode, EpisodeStatus.FAILED if failed else EpisodeStatus.FINISHED)
+        self._settle_member(episode, "simulated: attempts broke off" if failed else "")
 
-    def _settle_member(self, episode: Episode, status: EpisodeStatus) -> None:
-        group, finished = episode.group, status is EpisodeStatus.FINISHED
+    def _settle_member(self, episode: Episode, why: str) -> None:
+        """Note how a member ended; `why` it failed is empty when it did not."""
+        group, finished = episode.group, not why
         if group.order.spares:  # another one may play beside it
             for other in [one for one in group.playing if one.member == episode.member]:
                 self._abandon(other)
         score = episode.script.score if finished else 0.0
-        outcome = EpisodeOutcome(
-            member=episode.member, attempt=episode.attempt, status=status, replaced=episode.twin and finished,
-            reason="" if finished else "simulated: attempts broke off", team_score=score,
-            scores=dict.fromkeys(self._team.policies, score), duration_s=self._clock.now - episode.began,
-            samples=_SAMPLES.validate_python(episode.rows) if finished else (), facts={},
+        outcome = facts.outcome(
+            episode.member, episode.attempt, why, episode.twin and finished, score,
+            dict.fromkeys(self._team.policies, score), tuple(episode.rows) if finished else (),
+            self._clock.now - episode.began,
         )  # fmt: skip
         self._remember(group.order.draw, outcome)
         group.outcomes[episode.member] = outcome
@@ -327,11 +327,10 @@ class Playing:
 
     def _tell(self, group: Group, episodes: tuple[EpisodeOutcome, ...], part: bool = False) -> None:
         command = group.command
-        fact = e.GroupSettled(
-            draw=group.order.draw, origin=command.origin, epoch=command.epoch, command_no=group.no,
-            episodes=episodes, started_at=group.began, finished_at=self._clock.now, part=part,
-            versions={name: pin.version for name, pin in command.pins.items()},
-        )  # fmt: skip
+        versions = {name: pin.version for name, pin in command.pins.items()}
+        fact = facts.settled(
+            group.no, command, group.order.draw, group.began, self._clock.now, episodes, versions, part
+        )
         if self.hands.settle_s:
             self._clock.after(self.hands.settle_s, self._told, fact)
         else:

@@ -337,6 +337,8 @@ class Scenario(Strict):
         if self.workload.lasts is not None or self.machine.delays.turn:
             rule = "workload.lasts and machine.delays.turn are of turns: set turn, or leave them"
             raise broken_at(("granularity",), rule)
+        if self.machine.contention != 1.0:
+            raise broken_at(("granularity",), "machine.contention is of single events: set turn, or leave it")
         return self
 
 

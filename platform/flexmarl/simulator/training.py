@@ -22,10 +22,11 @@ from flexmarl.simulator.trace import Kind, Trace
 Order = (
     c.BindPolicy | c.JoinGang | c.SuspendPolicy | c.VacateTrainer | c.Accumulate | c.OptimizerStep | c.WriteCheckpoint
 )
-_KINDS: dict[str, Kind] = {
+ORDERS: dict[str, Kind] = {
     "bind_policy": "bind", "join_gang": "join", "suspend_policy": "suspend", "vacate_trainer": "vacate",
     "accumulate": "train", "optimizer_step": "step", "write_checkpoint": "checkpoint",
 }  # fmt: skip
+"""What a trainer is asked for -> what it shows while it does it."""
 
 
 def digest(policy: str, version: int) -> str:
@@ -131,7 +132,7 @@ class Training:
             if no in self._void:
                 continue
             seconds, policy = self._seconds(order), getattr(order, "policy", "")
-            kind, now = _KINDS[order.kind], self._clock.now
+            kind, now = ORDERS[order.kind], self._clock.now
             if isinstance(order, c.BindPolicy) and order.resume:
                 kind = "resume"
             ranks = (self._gangs.get(policy, ()) if kind in ("train", "step", "bind", "resume") else ()) or (

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from flexmarl.contracts import events as e
 from flexmarl.contracts.wire import EpisodeOutcome
-from flexmarl.orchestrator.types import Decision, NumberedCommand
+from flexmarl.orchestrator.types import Decision, NumberedCommand, Ruling
 from flexmarl.simulator.cluster import Cluster
 from flexmarl.simulator.episodes import EpisodePlaying
 from flexmarl.simulator.groups import Episode
@@ -26,6 +26,8 @@ class Watch:
     """Command -> when it was decided."""
     void: dict[int, float] = field(default_factory=dict)
     """Command -> when it was made void."""
+    rulings: list[Ruling] = field(default_factory=list)
+    """What it decided that is no command: above all what is not trained, and why."""
     turns: dict[int, Turn] = field(default_factory=dict)
     episodes: list[Episode] = field(default_factory=list)
     """Every attempt that began."""
@@ -44,6 +46,7 @@ class Watch:
         self.commands.update((numbered.no, numbered) for numbered in decision.commands)
         self.decided.update((numbered.no, now) for numbered in decision.commands)
         self.void.update((no, now) for no in decision.void)
+        self.rulings += decision.rulings
 
     def _asked(self, turn: Turn) -> None:
         self.turns[id(turn)] = turn

@@ -1,9 +1,8 @@
 """Single decisions about trainer devices: who gets them, who makes room, and that it comes to rest."""
 
-from dataclasses import replace
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from flexmarl.orchestrator.allocation import next_look, on_demand, spread_once
 from flexmarl.orchestrator.standings import Bind, Snapshot, Standing, Suspend

@@ -1,10 +1,9 @@
 """Who gets a place on an engine, and when one changes hands: plain values in, plain values out."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from flexmarl.orchestrator.assignment import engines_of, fill
 from flexmarl.orchestrator.mover import SETTLE_S, Asked, Snapshot, for_balance, for_waiting, held_s

@@ -136,3 +136,68 @@ def test_extra_environments_add_no_member_and_are_asked_for_with_every_training_
     assert {g.spares for origin, g in orders if origin == "eval"} == {0}
     assert cluster.metrics["episodes/replaced", "", "sum", 1] == 0
     assert max(cluster.lags) == 0
+
+
+def ahead(surplus, bound, protocol, **more):
+    return make_spec(
+        mechanisms__redundancy={"type": "extra_groups", "extra": 4, "surplus": surplus},
+        mechanisms__lag_policy={"bound": bound},
+        mechanisms__trainer_protocol=protocol,
+        batch={"tasks_per_step": 4, "episodes_per_task": 2, "micro_batch_groups": 1, "rollout_groups": 1},
+        budget__train_steps=6,
+        **more,
+    )
+
+
+def fates(cluster):
+    """Return of each cohort the draws asked, the draws cut, and how many groups were refused and dropped."""
+    asked, cut, gone = {}, {}, {}
+    for command in cluster.commands("play_groups"):
+        if command.origin == "train":
+            asked.setdefault(command.cohort, set()).update(group.draw for group in command.groups)
+    for command in cluster.commands("cut_micro_batch"):
+        cut.setdefault(command.cohort, set()).update(sample.draw for sample in command.samples)
+    for ruling in (ruling for decision in cluster.decisions for ruling in decision.rulings):
+        if ruling.kind in ("group_refused", "group_dropped"):
+            gone.setdefault(ruling.cohort, []).append(ruling.kind)
+    return [(asked[no], cut.get(no, set()), gone.get(no, [])) for no in sorted(asked)]
+
+
+@pytest.mark.parametrize("surplus", ["cancel", "keep", "defer"])
+@pytest.mark.parametrize("protocol", ["batch", "micro_batch"])
+@pytest.mark.parametrize("bound", [1, 2])
+def test_a_cohort_that_plays_ahead_has_surplus_of_its_own_and_trains_no_more_than_it_needs(bound, protocol, surplus):
+    for seed in range(2):
+        cluster = started(ahead(surplus, bound, protocol), seed=seed, round_trip=seed == 1).run()
+        assert [len(cut) for _, cut, _ in fates(cluster)] == [4] * 6
+        if surplus != "defer":
+            assert [len(asked) for asked, _, _ in fates(cluster)] == [8] * 6
+
+
+@pytest.mark.parametrize("protocol", ["batch", "micro_batch"])
+@pytest.mark.parametrize("bound", [0, 1, 2])
+def test_refused_groups_count_for_a_step_and_lost_ones_are_made_up_for_by_surplus(bound, protocol):
+    refused = lost = 0
+    for seed in range(3):
+        spec = ahead("cancel", bound, protocol, sampling__group_filter="drop_zero_variance")
+        cluster = started(spec, seed=seed, faults=Faults(twice=0.1, episode_failure=0.1)).run()
+        assert cluster.status is RunStatus.COMPLETED
+        for asked, cut, gone in fates(cluster):
+            counted = len(cut) + gone.count("group_refused")
+            assert counted == 4 or (counted < 4 and len(gone) + len(cut) == len(asked))
+            refused += gone.count("group_refused")
+            lost += gone.count("group_dropped") if counted == 4 else 0
+    assert refused
+    assert lost
+
+
+def test_what_settles_late_is_counted_however_far_ahead_others_have_cancelled():
+    """Many cohorts play ahead; the last of them having cancelled its surplus makes nobody forget the first one's."""
+    cluster = started(ahead("cancel", 5, "batch"), seed=1)
+    cluster.held_draws = {0, 1, 2, 3, 4}
+    cluster.run(until=lambda x: len([c for c in x.core.state.cohorts if c.settled_at is not None]) == 5)
+    state = cluster.core.state
+    late, recorded = next(draw for draw, no in state.surplus.items() if no == 1), state.samples_recorded
+    command = next(c for c in cluster.commands("play_groups") if late in [group.draw for group in c.groups])
+    cluster.tell(cluster.settle(0, command, command.groups[0]))
+    assert state.samples_recorded > recorded

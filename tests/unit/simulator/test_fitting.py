@@ -8,6 +8,7 @@ import pytest
 
 from flexmarl.contracts.paces import Commanded, Decoded, Played, RunRows, Settled
 from flexmarl.simulator import estimates
+from flexmarl.simulator.estimates import Gradients
 
 
 def test_decoding_tells_a_step_from_what_requests_and_prompts_add() -> None:
@@ -114,6 +115,28 @@ def test_too_few_gradients_beside_the_playing_tell_nothing_of_it() -> None:
     rows = beside_each_other()
     first = replace(rows, commanded=rows.commanded[:10])
     assert estimates.alone(first)[1] is None
+
+
+def test_few_small_gradients_say_what_is_fixed_beside_many_large_ones() -> None:
+    """Large ones of two policies differ as if nothing were fixed; a small one that is as slow says otherwise."""
+    large = [Gradients(count=100, tokens=size, seconds=6e-5 * size) for size in (130.0, 160.0, 190.0, 220.0)]
+    small = Gradients(count=8, tokens=16.0, seconds=0.006)
+    found = estimates.line([*large, small])
+    assert found["trainer.micro_batch"] + 16 * found["trainer.token"] == pytest.approx(0.006, rel=0.2)
+    assert found["trainer.micro_batch"] + 175 * found["trainer.token"] == pytest.approx(6e-5 * 175, rel=0.1)
+
+
+def test_a_run_that_trains_beside_the_playing_throughout_takes_what_others_told() -> None:
+    """Its few gradients at the edges of the playing are no measure of those alone."""
+    rows = beside_each_other()
+    free = [row for row in rows.commanded if row.created % 1.0 > 0.5]
+    beside = [row for row in rows.commanded if row.created % 1.0 < 0.5]
+    seldom = replace(rows, commanded=[*free[:8], *beside, *(replace(row, done=row.done + 100.0) for row in beside[:8])])
+    crowded = replace(seldom, open=[*rows.open, *((began + 100.0, ended + 100.0) for began, ended in rows.open)])
+    rows, contention = estimates.alone(crowded, 1.5)
+    assert contention is None
+    told = estimates.line(estimates.sizes(rows.commanded))
+    assert told == pytest.approx({"trainer.micro_batch": 0.01, "trainer.token": 1e-4}, rel=0.02)
 
 
 def test_runs_that_cut_differently_tell_together_what_a_token_takes() -> None:

@@ -148,6 +148,22 @@ def stepped_twice(watch: Watch) -> None:
     watch.facts.append(next((now, fact) for now, fact in watch.facts if isinstance(fact, e.StepCommitted)))
 
 
+def cut_for(watch: Watch, cohort: int, other: int) -> None:
+    """Say of what was cut for one cohort that it was for another."""
+    for no, numbered in list(watch.commands.items()):
+        if isinstance(numbered.command, c.CutMicroBatch) and numbered.command.cohort == cohort:
+            moved = numbered.command.model_copy(update={"cohort": other})
+            watch.commands[no] = type(numbered)(no, numbered.epoch, moved)
+
+
+def trained_a_step_early(watch: Watch) -> None:
+    cut_for(watch, 1, 0)
+
+
+def step_left_empty(watch: Watch) -> None:
+    cut_for(watch, 0, 5)
+
+
 def load_forgotten(watch: Watch) -> None:
     watch.facts.remove(next((now, fact) for now, fact in watch.facts if isinstance(fact, e.WeightsServed)))
 
@@ -238,6 +254,8 @@ def made_long_before(watch: Watch) -> None:
         (answered_by_the_future, "versions_are_allowed"),
         (cut_twice, "rows_are_conserved"),
         (made_long_before, "rows_are_within_their_bound"),
+        (trained_a_step_early, "steps_train_their_groups"),
+        (step_left_empty, "steps_train_their_groups"),
         (stepped_twice, "micro_batches_are_trained_once"),
         (load_forgotten, "commands_are_carried_out_or_void"),
         (device_leased_twice, "devices_have_one_lease"),

@@ -9,6 +9,7 @@ import pytest
 from flexmarl.contracts.resolve import load_presets, resolve
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus
 from flexmarl.simulator import Machine, Report, SimulationError, simulate
+from flexmarl.simulator.engines import Engine
 from flexmarl.simulator.groups import Group
 from flexmarl.simulator.playing import Playing
 from flexmarl.simulator.runs import alone, examine
@@ -211,13 +212,13 @@ def test_what_is_not_simulated_is_refused():
 def test_nothing_is_lost_on_the_way(monkeypatch: pytest.MonkeyPatch):
     """Every turn that is asked ends, is cancelled or is still somewhere; engines make no token of anybody else."""
     routed: dict[int, Any] = {}
-    route = Playing._route
+    ask = Engine.ask
 
-    def counted(self: Playing, turn: Any) -> None:
+    def counted(self: Engine, turn: Any) -> None:
         routed[id(turn)] = turn
-        route(self, turn)
+        ask(self, turn)
 
-    monkeypatch.setattr(Playing, "_route", counted)
+    monkeypatch.setattr(Engine, "ask", counted)
     cluster = alone(told("bounded_async", failure=0.1))
     while len(cluster.log.stepped) < 4:
         assert cluster.clock.step()
@@ -240,13 +241,13 @@ def test_nothing_is_lost_on_the_way(monkeypatch: pytest.MonkeyPatch):
 )
 def test_engines_make_nothing_for_what_counts_no_more(redundancy: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
     whose = {}
-    route = Playing._route
+    ask = Engine.ask
 
-    def noted(self: Playing, turn: Any) -> None:
+    def noted(self: Engine, turn: Any) -> None:
         whose[id(turn)] = (turn, turn.episode)
-        route(self, turn)
+        ask(self, turn)
 
-    monkeypatch.setattr(Playing, "_route", noted)
+    monkeypatch.setattr(Engine, "ask", noted)
     cluster = alone(told(spec={"mechanisms": {"redundancy": redundancy}}))
     while len(cluster.log.stepped) < 3:
         assert cluster.clock.step()

@@ -383,8 +383,10 @@ def test_busy_time_is_reported_by_phase(tmp_path: Path):
     intervals = IntervalLog()
     trainer = Trainer(make_spec(), 1, "a", str(tmp_path), "cpu", intervals)
     create(trainer)
-    accumulate(trainer, 1, make_rows(1))
+    told = accumulate(trainer, 1, make_rows(1))
     step(trainer, [1])
-    phases = [(interval.phase, interval.policy, interval.tokens) for interval in intervals.flush()]
+    made = intervals.flush()
+    phases = [(interval.phase, interval.policy, interval.tokens) for interval in made]
     assert phases == [("bind", "speaker", 0), ("train", "speaker", 32), ("step", "speaker", 0)]
-    assert all(interval.t0 <= interval.t1 for interval in intervals.flush())
+    assert all(interval.t0 <= interval.t1 for interval in made)
+    assert told.seconds == pytest.approx(made[1].t1 - made[1].t0), "plans reckon with what the device was at work"

@@ -9,6 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from flexmarl.contracts.problems import SpecProblems
+from flexmarl.controlplane.common.collecting import collected_seldom
 from flexmarl.simulator import SimulationError
 from flexmarl.simulator.published import Outcome, Table, load_tables, reproduce
 from flexmarl.simulator.published.fitting import fit
@@ -46,7 +47,8 @@ class Command(BaseCommand):
             raise CommandError(f"{', '.join(unknown)}: no such table. Known: {', '.join(known)}.")
         written, missed = {}, []
         for name in names:
-            outcome, left = self._table(name, known[name], options)
+            with collected_seldom():
+                outcome, left = self._table(name, known[name], options)
             written[name] = _document(known[name], outcome) | {"leave_one_out": left}
             missed += [f"{name}: {_title(known[name], cell)}" for cell in outcome.missed]
         if options["json"]:

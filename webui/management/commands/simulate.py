@@ -13,6 +13,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from flexmarl.contracts.problems import SpecProblems
 from flexmarl.contracts.resolve import layered, load_presets
+from flexmarl.controlplane.common.collecting import collected_seldom
 from flexmarl.simulator import Report, SimulationError
 from flexmarl.simulator.checks import Finding
 from flexmarl.simulator.library import compose, load_workloads
@@ -59,12 +60,13 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Simulate, and show a row per preset."""
         _check(options)
-        if options["pool"]:
-            self._shared(options)
-        else:
+        with collected_seldom():
+            if options["pool"]:
+                self._shared(options)
+                return
             found = self._compare({**options, "workload": options["workload"] or "hub"})
-            if not found:
-                raise CommandError("No preset came to an end; each line above says why.")
+        if not found:
+            raise CommandError("No preset came to an end; each line above says why.")
 
     def _compare(self, options: Mapping[str, Any]) -> Mapping[str, list[Report]]:
         """Show and write what came to an end, and return it."""

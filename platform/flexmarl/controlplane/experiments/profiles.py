@@ -14,7 +14,7 @@ from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.experiments.models import MeasuredRun
 from flexmarl.simulator import fitting
 from flexmarl.simulator.calibrating import calibrated
-from flexmarl.simulator.estimates import Gradients, line, tell_tokens
+from flexmarl.simulator.estimates import Gradients, line
 from flexmarl.simulator.fitting import RunPace
 from flexmarl.simulator.profile import OF_A_MODEL, OF_A_ROLE, OF_THE_PLATFORM, Figure, Profile, complete
 from flexmarl.store import paces
@@ -47,14 +47,21 @@ def measured() -> list[RunPace]:
     conn = store_connection()
     ended = paces.ended(conn, LOOKED_AT)
     rows = MeasuredRun.objects.filter(run_no__in=[no for no, _ in ended], pace__version=fitting.VERSION)
-    known = {row.run_no: row.pace for row in rows}
-    for no, document in [run for run in ended if run[0] not in known][:READ_AT_ONCE]:
-        spec = ExperimentSpec.model_validate(document)
-        told = paces.read(conn, no)
-        pace = calibrated(spec, fitting.pace_of(spec, told, paces.device_kinds(conn, no)), told)
-        row, _ = MeasuredRun.objects.update_or_create(run_no=no, defaults={"pace": pace.model_dump(mode="json")})
-        known[no] = row.pace
-    return [RunPace.model_validate(known[no]) for no, _ in ended if no in known]
+    known = {row.run_no: RunPace.model_validate(row.pace) for row in rows}
+    unread = [run for run in ended if run[0] not in known][:READ_AT_ONCE]
+    for no, document in reversed(unread):  # what a later one cannot tell by itself, an earlier one may
+        spec, told = ExperimentSpec.model_validate(document), paces.read(conn, no)
+        newest = [known[before] for before, _ in ended if before in known]
+        pace = fitting.pace_of(spec, told, paces.device_kinds(conn, no), contention(newest))
+        known[no] = calibrated(spec, pace, told)
+        MeasuredRun.objects.update_or_create(run_no=no, defaults={"pace": known[no].model_dump(mode="json")})
+    return [known[no] for no, _ in ended if no in known]
+
+
+def contention(runs: Sequence[RunPace]) -> float | None:
+    """Return how much slower work is beside other work on its host, as the newest runs told that could."""
+    told = [run.platform["platform.contention"] for run in runs if "platform.contention" in run.platform]
+    return median(told[:COUNTED]) if told else None
 
 
 def _merged(spec: ExperimentSpec, engine: str, trainer: str, runs: Sequence[RunPace]) -> Profile:
@@ -89,12 +96,11 @@ def _put_gradients(
 ) -> None:
     """Make the figures of gradients: one line through those of all runs, and how far single runs are off it.
 
-    Runs that cut alike cannot tell what a token takes; then those count as well that were made to be measured.
+    The newest that was made to be measured counts among them: it cuts small and large ones, runs often one size alone.
     """
     every = [(run, own) for run, own in told if own]
-    found = [one for one in every if one[0].source == "runs"][:COUNTED]
-    if not found or not tell_tokens([one for _, own in found for one in own]):
-        found += [one for one in every if one[0].source == "profile"][:COUNTED]
+    measured = [one for one in every if one[0].source == "profile"]
+    found = [one for one in every if one[0].source == "runs"][:COUNTED] + measured[:1]
     fitted = line([one for _, own in found for one in own])
     if not fitted:
         return

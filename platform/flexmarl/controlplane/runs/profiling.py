@@ -17,10 +17,11 @@ from flexmarl.simulator.fitting import PROFILE_NAME
 
 STEPS = 9
 """Train steps of a profile: the first three do not count."""
-MOST_TASKS = 32
+MOST_EPISODES = 4096
+"""Episodes of a step, at most: a profile plays as many at once as the run would, if that is no more."""
 LARGE = 3
-"""Large micro-batches of a step, beside which there is a small one with the rest of the groups: so both what a
-micro-batch takes and what a token takes are told."""
+"""Large micro-batches of a step, at least, beside which there is a small one with the rest of the groups: so both what
+a micro-batch takes and what a token takes are told."""
 FEW = 2
 """Episodes of an evaluation: the last one plays alone and tells what engines take for small batches."""
 TAG = "profile"
@@ -36,8 +37,12 @@ def measure(actor: Actor, draft: Draft, project: str) -> Run:
 
 
 def _short(spec: ExperimentSpec) -> dict[str, Any]:
-    tasks = min(spec.batch.tasks_per_step, MOST_TASKS)
-    groups = max(1, (tasks - 1) // LARGE) if spec.mechanisms.trainer_protocol != "mini_batch" else 1
+    tasks = max(2, min(spec.batch.tasks_per_step, MOST_EPISODES // spec.batch.episodes_per_task))
+    groups, own = max(1, (tasks - 1) // LARGE), spec.batch.micro_batch_groups
+    if spec.mechanisms.trainer_protocol == "mini_batch":
+        groups = 1
+    elif 1 < own <= groups:
+        groups, tasks = own, tasks // own * own + 1
     return {
         "name": f"{PROFILE_NAME}{spec.name}"[:64],
         "budget": {"train_steps": STEPS, "target": None},

@@ -9,6 +9,7 @@ import structlog
 from django.core.management.base import BaseCommand
 from django.db import OperationalError, connection
 
+from flexmarl.controlplane.common.collecting import collected_seldom
 from flexmarl.controlplane.simulations.executing import IDLE_S, Asked, run
 
 log = structlog.get_logger(__name__)
@@ -32,10 +33,11 @@ class Command(BaseCommand):
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, on_signal)
-        while not asked.stop:
-            try:
-                run(asked)
-            except OperationalError as error:
-                log.warning("database_lost", error=str(error))
-                connection.close()
-                signal.sigtimedwait([], IDLE_S)
+        with collected_seldom():
+            while not asked.stop:
+                try:
+                    run(asked)
+                except OperationalError as error:
+                    log.warning("database_lost", error=str(error))
+                    connection.close()
+                    signal.sigtimedwait([], IDLE_S)
