@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from flexmarl.contracts.allocation_rules import allocation_warnings
 from flexmarl.contracts.rules import broken_rules
 from flexmarl.contracts.spec.experiment import ExperimentSpec
 
@@ -81,3 +82,29 @@ def test_what_shares_devices_is_legal(changes: dict[str, Any]) -> None:
 )
 def test_what_cannot_share_is_refused(pointer: str, code: str, changes: dict[str, Any]) -> None:
     assert broken(**changes).get(pointer) == code
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, True),  # two policies have places on the one device that is nobody else's
+        ({"resources": {"trainer_policies": 1}}, False),
+        ({"resources": {"training_devices": 4, "trainer_policies": 1}, "own": 2}, True),
+        ({"homes": {"speaker": (0,)}}, False),
+        ({"homes": {"speaker": (1,)}}, True),
+        ({"policies": {"speaker": {"devices": {"least": 1, "most": 2}}}}, False),
+    ],
+)
+def test_trainers_that_are_never_given_anything_are_told_of(changes: dict[str, Any], told: bool):
+    """The last of two trainers has a device of its own, the others share those of two engines."""
+    resources = {"rollout_devices": 2, "training_devices": 2} | changes.get("resources", {})
+    spec = ExperimentSpec.model_validate(
+        {
+            "agents": {"speaker": {}, "listener": {}},
+            "environment": {"type": "reference_game"},
+            "policies": {"speaker": {}, "listener": {}} | changes.get("policies", {}),
+            "resources": resources,
+            "mechanisms": {"allocation": mixed(changes.get("own", 1), **changes.get("homes", {}))},
+        }
+    )
+    assert [problem.code for problem in allocation_warnings(spec)] == ["never_used"] * told

@@ -8,6 +8,7 @@ from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
 from flexmarl.contracts.rules import broken_rules
 from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus
+from flexmarl.orchestrator.repacking import SEEN_S
 from tests.unit.orchestrator.fake_cluster import make_spec, started
 from tests.unit.orchestrator.test_any_mix import any_faults, settle_facts
 
@@ -107,19 +108,26 @@ def test_groups_are_given_to_an_engine_that_holds_the_newest_weights():
 
 def test_what_is_left_goes_on_at_an_engine_of_the_same_version_and_the_other_takes_the_newest():
     cluster = started(one_version(REPACK, engines=3, bound=4, budget__train_steps=8), seed=4)
-    moved = 0
+    moved = between_turns = 0
     while cluster.status not in TERMINAL:
         held = {lease.lease_id: dict(lease.holds) for lease in cluster.core.state.leases.values()}
         cluster.happen()
         if cluster.rng.random() < 0.2 and cluster.status not in TERMINAL:
-            held = {lease.lease_id: dict(lease.holds) for lease in cluster.core.state.leases.values()}
+            state = cluster.core.state
+            held = {lease.lease_id: dict(lease.holds) for lease in state.leases.values()}
+            given = {lease.lease_id: lease.given_at for lease in state.leases.values()}
+            waits = any(draw not in cohort.older for cohort in state.cohorts for draw in cohort.open)
             report(cluster)
             for order in (x.command for x in cluster.decisions[-1].commands):
                 if isinstance(order, c.UnloadPolicy) and order.hand_over:
                     moved += 1
+                    between_turns += not state.demand.depth(order.lease_id)
                     assert held[order.lease_id] == held[order.to], "versions are not mixed"
+                    assert waits, "whoever is free then has something to do"
+                    assert state.demand.told_at(state.packed_at) >= SEEN_S + max(given[order.lease_id], given[order.to])
                     lease = cluster.core.state.leases[order.lease_id]
                     assert not lease.plays
                     assert order.policy not in lease.holds
     assert moved, "nothing was repacked"
+    assert between_turns, "groups whose episodes ask nothing for the moment are emptied too"
     assert cluster.core.state.step == 8

@@ -48,12 +48,16 @@ def test_workers_take_no_less_than_nothing(spec: ExperimentSpec) -> None:
     assert calibrated(spec, pace(turn=0.02), rows(0.001, TURNS)).platform[TURN] == 0.0
 
 
-@pytest.mark.parametrize("own", [pace(report=0.1), pace(turn=0.02)], ids=["no turns", "no end"])
-def test_what_a_run_does_not_tell_stays_as_it_is(
-    own: RunPace, spec: ExperimentSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_tells_no_turns_is_not_played(spec: ExperimentSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibrating, "simulated", lambda *_: pytest.fail("nothing is to be found"))
+    own = pace(report=0.1)
+    assert calibrated(spec, own, rows(1.0, TURNS)) is own
+
+
+def test_a_model_that_comes_to_no_end_tells_nothing(spec: ExperimentSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     def endless(*_: object) -> None:
         raise SimulationError("nothing is left to happen")
 
     monkeypatch.setattr(calibrating, "simulated", endless)
-    assert calibrated(spec, own, rows(1.0, TURNS)).platform == own.platform
+    own = pace(turn=0.02)
+    assert calibrated(spec, own, rows(1.0, TURNS)) is own
