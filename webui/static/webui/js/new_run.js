@@ -217,6 +217,16 @@ function changes() {
   const rows = all.map(([pointer, before, now]) => el("tr", {}, el("td", { class: "mono", text: pointer.slice(1).replaceAll("/", ".") }), el("td", { class: "mono soft", text: text(before) }), el("td", { class: "mono w6", text: text(now) })));
   $("#changes").replaceChildren(...(rows.length ? rows : [el("tr", {}, el("td", { colspan: "3", class: "soft", text: `Nothing differs from ${origin}.` }))]));
   dots();
+  seats();
+}
+
+/** Say under each agent of the team's drawing what it is now. */
+function seats() {
+  for (const box of $$("[data-seat]")) {
+    const agent = state.document.agents?.[box.dataset.seat] || {}, policy = agent.policy || box.dataset.seat;
+    const size = state.document.policies?.[policy]?.model?.size;
+    box.textContent = [size ? `size ${size}` : "", policy === box.dataset.seat ? "own policy" : `policy ${policy}`, agent.trainable === false ? "frozen" : ""].filter(Boolean).join(", ");
+  }
 }
 
 /** Take a field's value into the document. */
