@@ -156,7 +156,10 @@ def test_a_run_stands_beside_what_was_predicted_of_it(api, here, browser) -> Non
     assert (steps["name"], steps["actual"], steps["within"]) == ("step_s", pytest.approx(5.0), False)
     page = browser.get(f"/runs/{run.key}").content.decode()
     assert "Predicted beside actual" in page
-    assert "2 steps behind the first" in page
+    assert "over its last 2 steps" in page
+    part = browser.get(f"/runs/{run.key}/parts/planned").content.decode()
+    assert "over its last 2 steps" in part
+    assert "<html" not in part, "it is read again while the run goes on"
 
 
 def play(run: Run, now: float, node: str = "box") -> None:

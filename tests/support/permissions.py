@@ -264,7 +264,8 @@ API: dict[str, dict[str, Row]] = {
 _run_page, _trajectory_page = R(Of.RUN, S.RUNS_READ), R(Of.RUN, S.TRAJECTORIES_READ)
 _cluster_page = R(Of.INSTALLATION, S.CLUSTER_READ)
 _RUN_PAGES = (
-    *("run", "figures", "header_part", "summary_part", "timeline", "timeline_part", "events", "events_part"),
+    *("run", "figures", "header_part", "summary_part", "planned_part"),
+    *("timeline", "timeline_part", "events", "events_part"),
     *("config", "checkpoints", "pipeline", "pipeline_part", "attempts", "playground", "what_if"),
     *("load", "load_part"),
     *("joint_part", "store_part", "decisions_part", "transitions_part"),

@@ -64,6 +64,13 @@ def summary_part(request: HttpRequest, key: str) -> HttpResponse:
     return show(request, "webui/parts/run_summary.html", {**context, **summary(found, row, telemetry.leases(found))})
 
 
+@page()
+def planned_part(request: HttpRequest, key: str) -> HttpResponse:
+    """What the plan predicted beside what the run takes so far."""
+    found = runs.find_run(actor_of(request), key)
+    return show(request, "webui/parts/planned.html", {"planned": words.planned(telemetry.planned(found))})
+
+
 def switches(request: HttpRequest) -> dict[str, Any]:
     """The axis and the smoothing that the address names; what it does not know is the usual one."""
     x, smooth = request.GET.get("x", ""), request.GET.get("smooth", "")

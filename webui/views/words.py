@@ -195,9 +195,8 @@ def planned(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
         for title, write in [titles[row["name"]]]
     ]
     actual = found["actual"]
-    basis = (
-        f"{plural(actual['steps'], 'step')} behind the first" if actual else "They stand here after the second step."
-    )
+    over = f"over its last {plural(actual['steps'], 'step')}; the first ones begin cold" if actual else ""
+    basis = over or "They stand here after the second step."
     return {"rows": rows, "basis": basis, "why": found["predicted"]["why"]}
 
 

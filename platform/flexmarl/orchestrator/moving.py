@@ -106,6 +106,8 @@ def moving_text(ctx: Context) -> str:
 
 def _recalled(ctx: Context) -> list[LeaseState]:
     found = [lease for lease in ctx.state.leases.values() if lease.recalled and not lease.releasing]
+    if not found:
+        return found
     return [lease for use in DeviceUse for lease in found if lease.use is use and not ctx.state.stands_by(lease)]
 
 

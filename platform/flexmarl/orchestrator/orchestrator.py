@@ -238,7 +238,7 @@ def _footing(ctx: Context) -> tuple[object, ...]:
 def _explain(ctx: Context) -> None:
     """Keep the reason of a run under way true: what recovers, or nothing."""
     state = ctx.state
-    working = [lease for use in DeviceUse for lease in state.at_work(use)]
+    working = [*state.at_work(DeviceUse.ENGINE), *state.at_work(DeviceUse.TRAINER)]
     if state.status in (RunStatus.STARTING, RunStatus.RESUMING):
         if "devices" in state.outstanding:
             state.reason, state.reason_text = RunReason.WAITING_FOR_DEVICES, "waiting for devices"

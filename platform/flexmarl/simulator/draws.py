@@ -148,14 +148,15 @@ class Draws(ABC, Generic[T]):
             script = self._made(np.array([key], np.uint64))[0]
             return self._elsewhere(script, chance.mixed(chance.mixed(key, AGAIN), draw))
         if attempt == 1:
+            found = self._ahead.pop((draw, member), None)
+            if found is not None:
+                return found
             many = -(-_AHEAD // members)
             stretch = (draw // many, members)
             if stretch not in self._drawn:
                 self._drawn.add(stretch)
                 self._draw_ahead(range(stretch[0] * many, (stretch[0] + 1) * many), members)
-            found = self._ahead.pop((draw, member), None)
-            if found is not None:
-                return found
+                return self._ahead.pop((draw, member))
         return self._made(np.array([self._key(draw, member, attempt)], np.uint64))[0]
 
     def beside(self, script: T) -> T:
@@ -205,9 +206,10 @@ class Draws(ABC, Generic[T]):
     def _tokens(self, here: Keys, place: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the prompts and replies of turns that are asked at places of a round."""
         prompts, replies = np.empty(len(here)), np.empty(len(here))
-        for role in dict.fromkeys(self._round.roles):
+        name = self._round.name[place]
+        for number, role in enumerate(self._round.names):
             load = self._workload.load(role)
-            own = np.isin(place, [at for at, name in enumerate(self._round.roles) if name == role])
+            own = np.flatnonzero(name == number)
             prompts[own] = values(load.prompt, mixed(here[own], 1))
             replies[own] = np.maximum(1, np.rint(values(load.reply, mixed(here[own], 2))))
         return prompts, replies

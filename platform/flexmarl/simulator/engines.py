@@ -294,8 +294,10 @@ class Engine:
             return  # the clock was asked for an earlier moment since
         batch.called = inf
         now, load = self._clock.now, self.load
-        if batch.end > now:  # what ended next took longer than it seemed
-            self._look()
+        if batch.end > now:  # what ended next took longer than it seemed, or has left
+            if batch.end < inf:
+                batch.called = batch.end
+                self._clock.at(batch.end, self._called, batch.end)
             return
         batch.advance(now)
         ended, grown = batch.ended(), self._rates.grown

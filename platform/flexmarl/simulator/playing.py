@@ -189,17 +189,12 @@ class Playing:
         if at_once is not None:
             episode.held += turns[at_once:]
             del turns[at_once:]
-        send = self.engines.send
         for turn in turns:
-            if not send(turn):
-                self._starve(turn)
+            self._route(turn)
 
     def _route(self, turn: Turn) -> None:
         if not self.engines.send(turn):
-            self._starve(turn)
-
-    def _starve(self, turn: Turn) -> None:
-        self._starved.setdefault(turn.policy, []).append(turn)
+            self._starved.setdefault(turn.policy, []).append(turn)
 
     def _answered(self, turn: Turn) -> None:
         assert isinstance(turn, EpisodeTurn)

@@ -43,14 +43,14 @@ function tile(label, value, unit, basis) {
 }
 
 /** The forecast of a plan; null while there is none. */
-export function forecast(found, agents, { measure, take }) {
+export function forecast(found, agents, { measure, measuring, take }) {
   if (!found) return null;
   const [whole, unit] = long(found.hours);
   const cost = found.cost ? tile("Cost", span(found.cost, amount), "", "at the pools' prices") : tile("Tokens/s", span(found.tokens_s, (value) => number(value)), "", "trained");
   return el("div", { class: "ahead" },
     el("div", { class: "pt" }, tile("Per step", span(found.step_s, seconds), "s", `likely ${seconds(found.step_s.likely)} s`), tile("Whole run", whole, unit, "to the end of the budget"),
       tile("Device hours", span(found.device_hours, amount), "", `${number(new Set(found.devices.map((one) => one.no)).size)} places`), cost),
-    use(found), memory(found, agents), split(found.split, take), why(found, measure));
+    use(found), memory(found, agents), split(found.split, take), why(found, measure, measuring));
 }
 
 function svg(name, attributes, ...children) {
@@ -124,11 +124,19 @@ function together(figures) {
   return [...rows.values()];
 }
 
-function why(found, measure) {
+/** What measures the models, or the offer to have them measured. */
+function measuredBy(run, measure) {
+  const row = (...inside) => el("div", { class: "hs top-al mb8", role: "status" }, ...inside);
+  if (!run) return row(el("span", { class: "soft s12 grow", text: "Something of these models was never measured on these devices." }), el("button", { type: "button", class: "btn sm", text: "Measure first", title: "Starts a short run that tells how fast these models are here", on: { click: measure } }));
+  const words = run.step ? `step ${number(run.step)} of ${number(run.max_steps)}` : run.status;
+  return row(el("span", { class: "soft s12 grow" }, el("a", { href: `/runs/${run.key}`, text: run.key }), ` measures these models: ${words}. The plan follows.`));
+}
+
+function why(found, measure, measuring) {
   const unknown = found.figures.filter((figure) => figure.source === "default" && figure.of && !["trainer.swap", "trainer.create"].includes(figure.name));
   const scale = (figure, value) => (figure.unit === "s" ? (value < 1 ? `${number(value * 1e3, value < 0.01 ? 3 : 1)} ms` : `${number(value, 1)} s`) : number(value, 1));
   const rows = together(found.figures).map((figure) => el("tr", {}, el("td", { class: "anywhere" }, `${figure.meaning}${figure.of ? ", " : ""}`, el("b", { text: figure.of })), el("td", { class: "num" }, scale(figure, figure.likely), el("div", { class: "muted s11", text: `${scale(figure, figure.low)} to ${scale(figure, figure.high)}` })), el("td", { class: "soft", text: `${SOURCES[figure.source]} ${figure.source_text}`.trim() })));
-  const button = unknown.length ? el("div", { class: "hs top-al mb8" }, el("span", { class: "soft s12 grow", text: "Something of these models was never measured on these devices." }), el("button", { type: "button", class: "btn sm", text: "Measure first", title: "Starts a run of four steps that tells how fast these models are here", on: { click: measure } })) : null;
+  const button = unknown.length || measuring ? measuredBy(measuring, measure) : null;
   return el("div", { class: "p16 bt" }, button, el("details", { class: "why" }, el("summary", {}, icon("chevron-right", "sm"), el("b", { text: "Why this range" }), el("span", { class: "muted s12 push tn", text: `${number(found.simulations)} simulations of ${number(found.steps)} steps` })), el("ul", { class: "soft s12" }, ...found.why.map((line) => el("li", { text: line }))),
     el("table", { class: "tb d mt4" }, el("thead", {}, el("tr", {}, ...["Figure", "Likely", "Source"].map((word, i) => el("th", { class: i === 1 ? "num" : "", text: word })))), el("tbody", {}, ...rows))));
 }

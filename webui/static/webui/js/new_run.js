@@ -3,6 +3,7 @@
 import { post } from "./api.js";
 import { $, $$, el, announce, toast } from "./dom.js";
 import { forget, keep, restored, restoreMarks, marks, showMarkErrors } from "./draft.js";
+import { measured } from "./measuring.js";
 import * as plan from "./plan.js";
 import { stale as forecastStale } from "./forecast.js";
 import { follow, inWords, plainOf, unread } from "./reads.js";
@@ -14,7 +15,7 @@ const textUrl = $("#new-run").dataset.textUrl;
 const PLAN_AFTER_MS = 250;
 const PREDICT_AFTER_MS = 600;
 const PREDICT_LIMIT_MS = 20_000;
-const state = { base: copy(data.document), template: data.template_document, document: copy(data.document), preset: data.preset, pane: "form", bad: new Set(), lines: {}, textErrors: [], alone: false, valid: false, planned: null, turn: 0, unread: new Set(), kept: new Map(), told: new Set() };
+const state = { base: copy(data.document), template: data.template_document, document: copy(data.document), preset: data.preset, pane: "form", bad: new Set(), lines: {}, textErrors: [], alone: false, valid: false, planned: null, measuring: null, turn: 0, unread: new Set(), kept: new Map(), told: new Set() };
 // base: what changes are marked against; template: what overrides are sent on top of, null when there is none.
 // unread: settings nobody reads now, which are hidden; kept: what was written of them; told: errors shown last time.
 
@@ -79,17 +80,19 @@ async function predict(asked, mine) {
   settle(state.planned, []);
 }
 
-/** Start a short run that tells how fast these models are here. */
+/** Have these models measured by a short run, then simulate the plan anew. */
 async function measure(event) {
-  const button = event.currentTarget;
-  button.disabled = true;
+  event.currentTarget.disabled = true;
+  const show = (run) => { state.measuring = run; settle(state.planned, []); };
   try {
-    const run = await post("/api/v1/runs/measure", draft());
-    toast(`${run.key} measures these models. Plan again when it has ended.`, { tone: "ok" });
+    const run = await measured(draft(), show);
+    if (run.status === "completed") toast(`${run.key} has measured these models.`, { tone: "ok" });
+    else toast(`${run.key} measured nothing: ${run.reason_text || run.status}`, { tone: "bad" });
   } catch (error) {
-    button.disabled = false;
     toast(error.message, { tone: "bad", detail: error.requestId });
   }
+  state.measuring = state.plannedFor = null;
+  replan();
 }
 
 /** Fill the form with a split of the devices that the plan advises. */
@@ -106,7 +109,7 @@ function takeSplit(split) {
 function settle(found, errors) {
   state.valid = !errors.length && !state.bad.size;
   const retry = () => { state.predictError = null; settle(state.planned, []); predict(draft(), state.turn); };
-  if (found) plan.show(found, { agents: data.agents, expected: data.expected, stale: !state.valid, ahead: { error: state.predictError, retry, measure, take: takeSplit } });
+  if (found) plan.show(found, { agents: data.agents, expected: data.expected, stale: !state.valid, ahead: { error: state.predictError, retry, measure, measuring: state.measuring, take: takeSplit } });
   else plan.none();
   showErrors(errors);
   const start = $("#start");
