@@ -192,11 +192,12 @@ def _devices(spec: ExperimentSpec, report: Report) -> tuple[Device, ...]:
 
 
 def _why(profile: Profile, likely: Sequence[Report]) -> tuple[str, ...]:
-    """Name what is known least, and how much chance alone does."""
+    """Name what is known least of what took place at all, and how much chance alone does."""
     grouped: dict[tuple[str, Source, str], float] = {}
+    unasked = set() if any(report.swaps for report in likely) else {"trainer.swap"}
     for name, figure in profile.figures.items():
         key = (name.partition(" ")[0], figure.source, figure.of)
-        if figure.width > WIDE and figure.likely:
+        if figure.width > WIDE and figure.likely and key[0] not in unasked:
             grouped[key] = max(grouped.get(key, 0.0), figure.high / figure.likely - 1.0)
     known: Mapping[str, str] = {n: k.meaning for n, k in (OF_A_MODEL | OF_THE_PLATFORM | OF_A_ROLE).items()}
     words = [

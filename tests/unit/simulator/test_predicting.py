@@ -46,6 +46,7 @@ def test_what_nobody_measured_is_a_default_with_a_wide_range() -> None:
     told = once(own, Profile(figures=complete(own, {})))
     assert told.step_s.high > 4 * told.step_s.low
     assert "nothing like it has been measured yet" in told.why[0]
+    assert not any("Suspending" in line for line in told.why), "nobody is suspended, however long that would take"
 
 
 def test_a_declared_pace_is_what_trainers_take() -> None:
