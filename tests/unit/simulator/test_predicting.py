@@ -43,7 +43,9 @@ def test_a_range_spans_the_ends_of_what_is_known_and_says_which_figure_makes_it_
 
 def test_what_nobody_measured_is_a_default_with_a_wide_range() -> None:
     own = spec()
-    told = once(own, Profile(figures=complete(own, {})))
+    unknown = Figure(low=0.001, likely=0.02, high=20.0, source="default")
+    swaps = {f"trainer.swap {policy}": unknown for policy in own.policies}
+    told = once(own, Profile(figures=complete(own, swaps)))
     assert told.step_s.high > 4 * told.step_s.low
     assert "nothing like it has been measured yet" in told.why[0]
     assert not any("Suspending" in line for line in told.why), "nobody is suspended, however long that would take"
