@@ -1,10 +1,13 @@
 """The model of an engine against arithmetic that can be done by hand."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from flexmarl.simulator.batch import seconds_of, steps_of
 from flexmarl.simulator.clock import Clock
 from flexmarl.simulator.engines import Engine
+from flexmarl.simulator.playing import Playing
 from flexmarl.simulator.scenario import EngineModel
 from flexmarl.simulator.trace import Trace
 from flexmarl.simulator.turns import Turn
@@ -132,6 +135,14 @@ def test_a_token_that_is_half_made_is_made_again_by_new_weights():
     bench.clock.at(0.405, bench.serve, 1)
     prompt = 40 / 1000.0
     assert bench.play() == pytest.approx({"one": 0.405 + prompt + 60 * 0.01})
+
+
+@pytest.mark.parametrize(("follow", "left"), [("restart_turn", (0.0, ())), ("resume", (40.0, (0, 40)))])
+def test_a_reply_that_is_handed_back_begins_anew_only_where_turns_are_restarted(follow: str, left: tuple[object, ...]):
+    turn, routed = Bench().turn("one", reply=100, follow=follow), []
+    turn.made, turn.segments = 40.0, (0, 40)
+    Playing.hand_back(SimpleNamespace(_route=routed.append), turn)
+    assert (routed, (turn.made, turn.segments)) == ([turn], left)
 
 
 def test_what_is_expected_of_an_engine_is_what_has_not_ended_there():

@@ -123,6 +123,24 @@ def test_an_abandoned_episode_leaves_its_slot_to_others():
     assert bench.flow.tokens == pytest.approx(150, abs=1)
 
 
+def test_an_abandoned_episode_waits_for_no_slot_any_more():
+    bench = Bench(model=MODEL.model_copy(update={"slots": 1}))
+    plays, gone, stays = (bench.ask(100) for _ in range(3))
+    bench.play(0.5)
+    bench.flow.drop(gone)
+    assert bench.play(2.5) == pytest.approx({plays: 1.0, stays: 2.0}, abs=0.02)
+
+
+def test_whoever_needs_less_room_overtakes_nobody():
+    bench = Bench(model=MODEL.model_copy(update={"kv_tokens": 250.0}))
+    first, large = bench.ask(100), bench.ask(200)
+    bench.play(0.5)
+    small = bench.ask(50)
+    ended = bench.play(4.0)
+    both = 50 * 0.011
+    assert ended == pytest.approx({first: 1.0, small: 1.0 + both, large: 1.0 + both + 1.5}, abs=0.03)
+
+
 def test_a_device_may_stand_for_many_engines():
     many = Bench(model=MODEL.model_copy(update={"replicas": 4}))
     rows = [many.ask(100, prompt=100) for _ in range(8)]
