@@ -24,6 +24,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 TEAMS = ("reference_game", "arithmetic", "hot_cold")
 COMPARED = ("step_s", "utilisation.engine", "utilisation.trainer")
+ALLOWED = 0.15
+"""What a likely figure may be off."""
 TIMEOUT_S = 900.0
 PREDICT_TRIES = 5
 
@@ -84,6 +86,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def _report(report: Report, rows: dict[str, list[dict[str, Any]]]) -> None:
     errors: dict[str, list[float]] = {name: [] for name in COMPARED}
+    inside: dict[str, list[bool]] = {name: [] for name in COMPARED}
     for key, compared in rows.items():
         for row in compared:
             if row["name"] in COMPARED and row["ratio"]:
@@ -92,10 +95,13 @@ def _report(report: Report, rows: dict[str, list[dict[str, Any]]]) -> None:
                     f"{short}_likely": row["likely"], f"{short}_actual": row["actual"], f"{short}_ratio": row["ratio"],
                 }  # fmt: skip
                 errors[row["name"]].append(abs(row["ratio"] - 1.0))
+                inside[row["name"]].append(row["within"])
     for name, found in errors.items():
         if found:
             report.figures[f"{name}_median_error"] = statistics.median(found)
             report.figures[f"{name}_largest_error"] = max(found)
+            report.figures[f"{name}_within_15_percent"] = sum(error <= ALLOWED for error in found)
+            report.figures[f"{name}_inside_the_range"] = sum(inside[name])
 
 
 def main() -> None:
