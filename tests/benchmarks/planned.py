@@ -6,11 +6,15 @@ never fitted: a profile run of the team (POST /runs/measure) comes first, and ea
 next plan, as for everybody. Teams are those of the templates that the demo shows; settings are combinations of trainer
 protocol, publication and lag. With `--paced` the waits of episodes and the times of trainers are declared, so that a
 busy machine decides less; without, the tiny models run as fast as they can.
+
+With `--rounds 2` everything is planned and run again, so that each setting was run before: its figures end in `again`.
+How far two runs of one setting are apart, which no plan can know, is told beside (`apart`).
 """
 
 import argparse
 import statistics
 import tempfile
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +28,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 TEAMS = ("reference_game", "arithmetic", "hot_cold")
 COMPARED = ("step_s", "utilisation.engine", "utilisation.trainer")
+AGAIN = "_again"
 ALLOWED = 0.15
 """What a likely figure may be off."""
 TIMEOUT_S = 900.0
@@ -81,12 +86,11 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--teams", nargs="*", choices=TEAMS, default=["reference_game"])
     parser.add_argument("--settings", nargs="*", choices=tuple(SETTINGS), default=list(SETTINGS))
     parser.add_argument("--steps", type=int, default=16, help="train steps of a run; the first does not count")
+    parser.add_argument("--rounds", type=int, choices=(1, 2), default=1)
     parser.add_argument("--paced", action="store_true", help="declare waits of episodes and times of trainers")
 
 
 def _report(report: Report, rows: dict[str, list[dict[str, Any]]]) -> None:
-    errors: dict[str, list[float]] = {name: [] for name in COMPARED}
-    inside: dict[str, list[bool]] = {name: [] for name in COMPARED}
     for key, compared in rows.items():
         for row in compared:
             if row["name"] in COMPARED and row["ratio"]:
@@ -94,19 +98,27 @@ def _report(report: Report, rows: dict[str, list[dict[str, Any]]]) -> None:
                 report.figures |= {
                     f"{short}_likely": row["likely"], f"{short}_actual": row["actual"], f"{short}_ratio": row["ratio"],
                 }  # fmt: skip
-                errors[row["name"]].append(abs(row["ratio"] - 1.0))
-                inside[row["name"]].append(row["within"])
-    for name, found in errors.items():
-        if found:
-            report.figures[f"{name}_median_error"] = statistics.median(found)
-            report.figures[f"{name}_largest_error"] = max(found)
-            report.figures[f"{name}_within_15_percent"] = sum(error <= ALLOWED for error in found)
-            report.figures[f"{name}_inside_the_range"] = sum(inside[name])
+    for ending in ("", AGAIN):
+        own = [compared for key, compared in rows.items() if key.endswith(AGAIN) == bool(ending)]
+        for name in COMPARED:
+            told = [row for compared in own for row in compared if row["name"] == name and row["ratio"]]
+            if errors := [abs(row["ratio"] - 1.0) for row in told]:
+                report.figures |= {
+                    f"{name}_median_error{ending}": statistics.median(errors),
+                    f"{name}_largest_error{ending}": max(errors),
+                    f"{name}_within_15_percent{ending}": sum(error <= ALLOWED for error in errors),
+                    f"{name}_inside_the_range{ending}": sum(row["within"] for row in told),
+                }
+    for name in COMPARED:
+        took = {key: row["actual"] for key, compared in rows.items() for row in compared if row["name"] == name}
+        if apart := [abs(took[key] / took[f"{key}{AGAIN}"] - 1.0) for key in took if f"{key}{AGAIN}" in took]:
+            report.figures |= {f"{name}_median_apart": statistics.median(apart), f"{name}_largest_apart": max(apart)}
 
 
 def main() -> None:
     report = start("planned", "predicted over actual step time and utilisation", options)
-    teams, settings, steps, paced = (report.settings.pop(n) for n in ("teams", "settings", "steps", "paced"))
+    names = ("teams", "settings", "steps", "paced", "rounds")
+    teams, settings, steps, paced, rounds = (report.settings.pop(name) for name in names)
     if report.quick:
         teams, settings, steps = teams[:1], settings[:1], 4
     teams = ["paced"] if paced else teams
@@ -116,15 +128,16 @@ def main() -> None:
         api = system.api()
         for team in teams:
             profile(api, "arithmetic" if paced else team)
-            for setting in settings:
-                rows[f"{team}_{setting}"] = measure(api, team, setting, steps, paced)
-                print(
-                    team,
-                    setting,
-                    [(r["name"], r["likely"], r["actual"], r["ratio"]) for r in rows[f"{team}_{setting}"]],
-                )
+            for ending, setting in product(("", AGAIN)[:rounds], settings):
+                found = rows[f"{team}_{setting}{ending}"] = measure(api, team, setting, steps, paced)
+                print(team, setting, [(r["name"], r["likely"], r["actual"], r["ratio"]) for r in found], flush=True)
     _report(report, rows)
-    report.settings |= {"teams": teams, "settings": {name: SETTINGS[name] for name in settings}, "steps": steps}
+    report.settings |= {
+        "teams": teams,
+        "settings": {name: SETTINGS[name] for name in settings},
+        "steps": steps,
+        "rounds": rounds,
+    }
     report.finish()
 
 
