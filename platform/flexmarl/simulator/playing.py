@@ -177,7 +177,8 @@ class Playing:
                 episode=episode, number=number,
             )  # fmt: skip
         if self.hands.busy:
-            self.hands.take(episode.script.key, len(asked), partial(self._send, episode))
+            command = group.no if episode.stage == 1 else 0
+            self.hands.take(episode.script.key, len(asked), partial(self._send, episode), command)
         else:
             self._send(episode)
 

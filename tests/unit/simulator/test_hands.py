@@ -22,3 +22,17 @@ def test_a_worker_does_all_that_has_come_and_then_sends_it_off() -> None:
     while clock.step():
         pass
     assert sent == [("other", 1.0), ("a", 2.0), ("b", 2.0), ("late", pytest.approx(3.0))]
+
+
+def test_the_first_turns_of_a_command_go_off_before_another_one_is_begun_with() -> None:
+    clock, sent = Clock(), []
+    hands = Hands(clock, Delays(turn=1.0), Places(None))
+
+    def ask(name: str, command: int) -> None:
+        hands.take(0, 1, lambda: sent.append((name, clock.now)), command)
+
+    for name, command in (("a", 7), ("b", 7), ("c", 8), ("reply", 0), ("reply too", 0)):
+        ask(name, command)
+    while clock.step():
+        pass
+    assert sent == [("a", 2.0), ("b", 2.0), ("c", 3.0), ("reply", 5.0), ("reply too", 5.0)]

@@ -258,6 +258,25 @@ def test_engines_make_nothing_for_what_counts_no_more(redundancy: dict[str, Any]
     assert any(episode.over and turn.made < turn.reply for turn, episode in whose.values())
 
 
+def test_a_worker_begins_with_one_command_after_the_other(monkeypatch: pytest.MonkeyPatch):
+    given = told()
+    delays = given.machine.delays.model_copy(update={"turn": 0.01})
+    cluster = alone(given.model_copy(update={"machine": given.machine.model_copy(update={"delays": delays})}))
+    begun: dict[float, set[int]] = {}
+    ask = Engine.ask
+
+    def noted(self: Engine, turn: Any) -> None:
+        if turn.episode.stage == 1:
+            begun.setdefault(cluster.clock.now, set()).add(turn.episode.group.no)
+        ask(self, turn)
+
+    monkeypatch.setattr(Engine, "ask", noted)
+    while len(cluster.log.stepped) < 1:
+        assert cluster.clock.step()
+    assert len(set().union(*begun.values())) > 1
+    assert max(len(commands) for commands in begun.values()) == 1
+
+
 def test_a_run_that_cannot_end_says_why():
     hopeless = told(failure=0.999, spec={"batch": BATCH | {"max_attempts": 1}})
     with pytest.raises(SimulationError, match="The run ended after 2 of 5 steps: failed: no episode group of 2 coh"):
