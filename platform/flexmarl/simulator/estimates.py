@@ -5,7 +5,7 @@ gradients, alone and beside the playing; all other estimates are of what things 
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
 from statistics import fmean, median
@@ -103,7 +103,7 @@ def alone(rows: RunRows, known: float | None = None) -> tuple[RunRows, float | N
     The second is None where too little was done beside the playing, or too little alone, to tell; then what other runs
     of the machine told is taken, which is `known`.
     """
-    played, trained = _union(rows.open), _union((row.done - row.seconds, row.done) for row in rows.commanded)
+    played, trained = _union(rows.open), _union(_carried_out(rows.commanded))
     shares = [_share(row.done - row.seconds, row.done, played) for row in rows.commanded]
     contention = slower(list(zip(rows.commanded, shares, strict=True)))
     more = (contention or known or 1.0) - 1.0
@@ -116,6 +116,14 @@ def alone(rows: RunRows, known: float | None = None) -> tuple[RunRows, float | N
     slow = [1.0 + more * _share(one.began, one.ended, trained) for one in rows.played]
     cohorts = [replace(one, slow=times) for one, times in zip(rows.played, slow, strict=True)]
     return replace(rows, commanded=commanded, decoded=decoded, played=cohorts), contention
+
+
+def _carried_out(commanded: Sequence[Commanded]) -> Iterator[tuple[float, float]]:
+    """List when each command was on its way or worked on, by its node or its trainer: both take of the host."""
+    before: dict[int, float] = {}
+    for row in sorted(commanded, key=lambda row: row.done):
+        yield max(row.created, before.get(row.lease_id, 0.0)), row.done
+        before[row.lease_id] = row.done
 
 
 def slower(commanded: Sequence[tuple[Commanded, float]]) -> float | None:

@@ -242,7 +242,8 @@ class Machine(Strict):
     """Policy -> how many times as long everything of it takes, one number for all, or apart. Absent: once."""
     contention: float = Field(default=1.0, ge=1.0)
     """How many times as long a trainer's work takes while episodes are played, and engines and rollout workers take
-    while a trainer works: they share cores, or the way to memory. Once where devices have a host of their own."""
+    while a trainer, or its node for it, is at a command: they share cores, or the way to memory. Once where devices
+    have a host of their own."""
     width: float = Field(default=1.0, gt=0.0)
     """Devices that one device of the run is made of: an engine takes as many times the requests at the same pace, a
     trainer takes as many times the tokens. Clusters that are cut into devices of other sizes stay comparable."""

@@ -74,7 +74,7 @@ class Shared:
     changes: Callable[[], None] = lambda: None
     """Called when the first trainer begins to work, and when the last one stops."""
     at_work: int = 0
-    """Trainers that work on a command."""
+    """Trainers that have a command: that their node carries to them, or that they work on."""
 
 
 class Training:
@@ -140,6 +140,7 @@ class Training:
             )
             shown = ranks if kind in ("train", "step") else (lane.lease_id,)
             lane.running = Running(no, order, now, ranks, [])
+            self._count(1)
             begin = partial(self._begin, lane, lane.running, seconds, kind, policy, shown)
             if around := self._around(order):
                 self._clock.after(self.shared.takes((lane.lease_id,), around), begin)
@@ -160,7 +161,7 @@ class Training:
     def _break_off(self, lane: Lane) -> None:
         """Let a trainer be at nothing any more."""
         running, lane.running = lane.running, None
-        if running is not None and running.intervals:
+        if running is not None:
             self._count(-1)
 
     def _begin(
@@ -171,7 +172,6 @@ class Training:
             return  # it broke off
         running.began = self._clock.now
         running.intervals += [self._trace.begin(lease, kind, running.began, policy) for lease in shown]
-        self._count(1)
         self._clock.after(self.shared.takes(running.ranks, seconds), self._done, lane, running)
 
     def _done(self, lane: Lane, running: Running) -> None:

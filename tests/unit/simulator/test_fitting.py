@@ -139,6 +139,15 @@ def test_a_run_that_trains_beside_the_playing_throughout_takes_what_others_told(
     assert told == pytest.approx({"trainer.micro_batch": 0.01, "trainer.token": 1e-4}, rel=0.02)
 
 
+def test_what_a_node_carries_to_a_trainer_slows_down_the_playing_as_well() -> None:
+    rows = beside_each_other()
+    trained = [Commanded(1, "accumulate", "solver", n, n + 0.3, 0.1, 8, 100) for n in map(float, range(20))]
+    free = [Decoded("solver", 2, 2 * b, 0, 2 * (0.002 + 1e-5 * b), n + 0.5) for n in range(20) for b in (10, 40)]
+    carried = [Decoded("solver", 2, 40, 0, 1.5 * 2 * (0.002 + 1e-5 * 20), n + 0.1) for n in range(20)]
+    told, _ = estimates.alone(replace(rows, commanded=trained, decoded=[*free, *carried], open=[]), 1.5)
+    assert estimates.decoding(told.decoded)["engine.token"] == pytest.approx(0.00201, rel=0.01)
+
+
 def test_runs_that_cut_differently_tell_together_what_a_token_takes() -> None:
     """Equal micro-batches tell nothing alone; a run of small ones and a run of large ones do."""
     large, small = (

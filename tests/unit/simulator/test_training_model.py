@@ -46,6 +46,16 @@ def test_steps_checkpoints_and_what_a_node_does_around_them():
     assert (own._around(ACCUMULATE), own._around(STEP)) == (0.25, 0.75)
 
 
+def test_a_trainer_takes_of_its_host_from_when_its_node_carries_a_command_to_it():
+    own = training()
+    own.host(1, "life")
+    own.take(7, STEP)
+    assert own._clock.now == 0.0
+    assert own.shared.at_work == 1, "carried, not begun"
+    own.release(1)
+    assert own.shared.at_work == 0, "it broke off"
+
+
 def test_a_gradient_that_is_computed_again_is_a_loss_of_tokens_and_time():
     losses = Losses()
     for seconds in (1.0, 2.0, 4.0):
