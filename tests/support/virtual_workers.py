@@ -58,6 +58,8 @@ class VirtualWorkers(ScriptedWorkers):
         """Hosts that were begun and have not told yet when their child is ready."""
         self._suspended: dict[str, list[int]] = {}
         """Policy -> micro-batches in its accumulator."""
+        self._places: dict[int, int] = {}
+        """Lease -> place of the command that its child was asked for by."""
         self._working: set[int] = set()
         """Trainers that carry a command out."""
         self._losses = played.faults.children
@@ -123,9 +125,11 @@ class VirtualWorkers(ScriptedWorkers):
 
     def _begin(self, taken: commands.Taken) -> None:
         match taken.command:
-            case c.HostLease():
+            case c.HostLease() as command:
                 self._begin_story()
                 self._hosts += 1
+                self._asked += 1
+                self._places[command.lease_id] = self._asked
                 self._spawn(self._host, taken)
             case c.PlayGroups() as command:
                 self._play_all(taken, command)
@@ -135,9 +139,10 @@ class VirtualWorkers(ScriptedWorkers):
                     self._working.add(child.lease_id)
                 self._ends_after(self._seconds(command), lambda conn: self._ended(conn, taken, child))
 
-    def _ends_after(self, seconds: float, end: Callable[[psycopg.Connection], None]) -> None:
+    def _ends_after(self, seconds: float, end: Callable[[psycopg.Connection], None], place: int | None = None) -> None:
+        """End something at its time; of what ends at one time, first what was asked for first."""
         self._asked += 1
-        heappush(self._due, (self.now + seconds, self._asked, end))
+        heappush(self._due, (self.now + seconds, place or self._asked, end))
 
     def _ended(self, conn: psycopg.Connection, taken: commands.Taken, child: FakeChild) -> None:
         self._working.discard(child.lease_id)
@@ -145,7 +150,8 @@ class VirtualWorkers(ScriptedWorkers):
 
     def _new_child(self, conn: psycopg.Connection, hosting: leases.Hosting) -> None:
         ready = Event()
-        self._ends_after(self._machine.delays.start, lambda _: self._tell(conn, hosting, ready))
+        place = self._places.pop(hosting.lease_id, None)  # hosts begin at once, each in a thread of its own
+        self._ends_after(self._machine.delays.start, lambda _: self._tell(conn, hosting, ready), place)
         self._hosts -= 1
         while not ready.wait(LOOK_S):
             if self._stop.is_set():
