@@ -15,7 +15,7 @@ const textUrl = $("#new-run").dataset.textUrl;
 const PLAN_AFTER_MS = 250;
 const PREDICT_AFTER_MS = 600;
 const PREDICT_LIMIT_MS = 20_000;
-const state = { base: copy(data.document), template: data.template_document, document: copy(data.document), preset: data.preset, pane: "form", bad: new Set(), lines: {}, textErrors: [], alone: false, valid: false, planned: null, measuring: null, turn: 0, unread: new Set(), kept: new Map(), told: new Set() };
+const state = { base: copy(data.document), template: data.template_document, document: copy(data.document), preset: data.preset, pane: "form", bad: new Set(), lines: {}, textErrors: [], alone: false, valid: false, planned: null, measuring: null, errors: [], turn: 0, unread: new Set(), kept: new Map(), told: new Set() };
 // base: what changes are marked against; template: what overrides are sent on top of, null when there is none.
 // unread: settings nobody reads now, which are hidden; kept: what was written of them; told: errors shown last time.
 
@@ -83,7 +83,7 @@ async function predict(asked, mine) {
 /** Have these models measured by a short run, then simulate the plan anew. */
 async function measure(event) {
   event.currentTarget.disabled = true;
-  const show = (run) => { state.measuring = run; settle(state.planned, []); };
+  const show = (run) => { state.measuring = run; settle(state.planned, state.errors); };
   try {
     const run = await measured(draft(), show);
     if (run.status === "completed") toast(`${run.key} has measured these models.`, { tone: "ok" });
@@ -107,6 +107,7 @@ function takeSplit(split) {
 }
 
 function settle(found, errors) {
+  state.errors = errors;
   state.valid = !errors.length && !state.bad.size;
   const retry = () => { state.predictError = null; settle(state.planned, []); predict(draft(), state.turn); };
   if (found) plan.show(found, { agents: data.agents, expected: data.expected, stale: !state.valid, ahead: { error: state.predictError, retry, measure, measuring: state.measuring, take: takeSplit } });
