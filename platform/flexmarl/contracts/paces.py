@@ -44,6 +44,16 @@ class Settled:
 
     finished: float
     handled: float
+    slow: float = 1.0
+    """How many times as long that took as it would have without trainers beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A command: when it was made, and how long until it was taken."""
+
+    created: float
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +98,9 @@ class RunRows:
     """When rollout workers were at a command: (from, to)."""
     generated: list[tuple[float, float]]
     """When its engines generated: (from, to), one after the other per engine."""
-    picked_up: list[float]
+    picked_up: list[Taken]
     """From a command to play groups until a worker took it."""
-    hops: list[float]
+    hops: list[Taken]
     """From a command to an engine until its node took it."""
     starts: list[float]
     """From a lease until its child was ready."""

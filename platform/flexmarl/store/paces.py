@@ -6,7 +6,7 @@ look costs about the same however long a run was.
 
 from psycopg import Connection
 
-from flexmarl.contracts.paces import Commanded, Decoded, Played, Role, RunRows, Settled
+from flexmarl.contracts.paces import Commanded, Decoded, Played, Role, RunRows, Settled, Taken
 from flexmarl.store import activity
 
 MOST = 4000
@@ -213,16 +213,17 @@ def _played(conn: Connection, run_id: int, since: float) -> list[Played]:
     return [Played(*row) for row in rows]
 
 
-def _taken_after(conn: Connection, run_id: int, since: float, kind: str) -> list[float]:
+def _taken_after(conn: Connection, run_id: int, since: float, kind: str) -> list[Taken]:
     rows = conn.execute(
         """
-        SELECT extract(epoch FROM taken_at - created_at)::float8 FROM store.command
+        SELECT extract(epoch FROM created_at)::float8, extract(epoch FROM taken_at - created_at)::float8
+        FROM store.command
         WHERE run_id = %s AND kind = %s AND taken_at IS NOT NULL AND takes <= 1 AND created_at >= to_timestamp(%s)
         ORDER BY no DESC LIMIT %s
         """,
         [run_id, kind, since, MOST],
     ).fetchall()
-    return [float(row[0]) for row in rows]
+    return [Taken(*row) for row in rows]
 
 
 def _starts(conn: Connection, run_id: int) -> list[float]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flexmarl.contracts.paces import Commanded, Decoded, Played, RunRows, Settled
+from flexmarl.contracts.paces import Commanded, Decoded, Played, RunRows, Settled, Taken
 from flexmarl.simulator.prediction import estimates
 from flexmarl.simulator.prediction.estimates import Gradients
 
@@ -40,9 +40,11 @@ def test_what_surrounds_a_trainers_work_is_told_behind_a_queue_too() -> None:
     rows, free = [], 0.0
     for no in range(40):
         created = 0.01 * no  # asked for faster than it is done: a queue
-        free = max(created + 0.005, free) + 0.004 + 0.02
+        idle = free < created + 0.005
+        free = max(created + 0.005, free) + 0.004 + 0.02 + (0.015 if idle else 0.0)
         rows.append(commanded(no, "accumulate", 0.02, created, free))
-    assert estimates.carrying(rows, 0.005) == pytest.approx({"platform.carry": 0.004}, rel=0.05)
+    told = {"platform.carry": 0.004, "platform.fetch": 0.015}
+    assert estimates.carrying(rows, 0.005) == pytest.approx(told, rel=0.05)
     stepped = [commanded(40, "optimizer_step", 0.02, 0.4, free + 0.035)]
     assert estimates.carrying(rows + stepped, 0.005)["platform.commit"] == pytest.approx(0.011, rel=0.05)
 
@@ -56,6 +58,27 @@ def test_the_driver_is_a_queue_with_one_server() -> None:
             settled.append(Settled(finished, begun))
             free = begun + 0.002
     assert estimates.driver(settled) == pytest.approx({"platform.report": 0.03, "platform.decide": 0.002}, rel=0.1)
+
+
+def test_facts_that_are_decided_on_together_cost_the_driver_nothing_each() -> None:
+    """Their writing takes so long, one less than another; that some come behind others is no work of the driver."""
+    rng, settled = random.Random(1), []
+    for burst in range(20):
+        ended = [10.0 * burst + 0.0005 * n for n in range(20)]
+        settled += [Settled(finished, finished + 0.06 + rng.uniform(-0.02, 0.02)) for finished in ended]
+    found = estimates.driver(settled, 0.003)
+    assert found["platform.decide"] < 0.0008
+    assert found["platform.settle"] == pytest.approx(0.057, rel=0.05)
+
+
+def test_what_is_written_beside_trainers_takes_no_longer_by_itself() -> None:
+    rows = beside_each_other()
+    beside = [Settled(n + 0.3, n + 0.3 + 1.5 * 0.01) for n in range(40)]
+    hops = [Taken(n + 0.3, 1.5 * 0.004) for n in range(40)]
+    told, _ = estimates.alone(replace(rows, settled=beside, hops=hops, picked_up=[Taken(0.1, 0.002)]))
+    assert estimates.driver(told.settled) == pytest.approx({"platform.report": 0.01}, rel=0.02)
+    assert [row.seconds for row in told.hops] == pytest.approx([0.004] * 40, rel=0.02)
+    assert told.picked_up == [Taken(0.1, 0.002)]
 
 
 def test_where_no_fact_waits_only_the_way_is_told() -> None:

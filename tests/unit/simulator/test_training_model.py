@@ -15,7 +15,7 @@ TRAINER = TrainerModel(token=0.01, row=1.0, micro_batch=0.5, step=2.0, swap=3.0,
 
 
 def training(**machine: float) -> Training:
-    delays = Delays(carry=0.25, commit=0.5)
+    delays = Delays(carry=0.25, commit=0.5, fetch=1.0)
     made = Training(Clock(), Trace(), Machine(trainer=TRAINER, delays=delays, **machine), set(), lambda fact: None)
     made.cut(MicroBatchRef(policy="a", no=1), rows=3, tokens=100)
     return made
@@ -43,7 +43,8 @@ def test_steps_checkpoints_and_what_a_node_does_around_them():
     assert own._seconds(STEP) == 2.0
     assert own._seconds(c.WriteCheckpoint.model_construct(lease_id=1)) == 11.0
     assert own._seconds(c.SuspendPolicy.model_construct(lease_id=1, policy="a")) == 3.0
-    assert (own._around(ACCUMULATE), own._around(STEP)) == (0.25, 0.75)
+    assert (own._around(ACCUMULATE, False), own._around(STEP, False)) == (0.25, 0.75)
+    assert (own._around(ACCUMULATE, True), own._around(STEP, True)) == (1.25, 0.75)
 
 
 def test_a_trainer_takes_of_its_host_from_when_its_node_carries_a_command_to_it():

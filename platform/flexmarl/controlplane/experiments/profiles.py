@@ -51,9 +51,9 @@ def measured() -> list[RunPace]:
     unread = [run for run in ended if run[0] not in known][:READ_AT_ONCE]
     for no, document in reversed(unread):  # what a later one cannot tell by itself, an earlier one may
         spec, told = ExperimentSpec.model_validate(document), paces.read(conn, no)
-        newest = [known[before] for before, _ in ended if before in known]
-        pace = fitting.pace_of(spec, told, paces.device_kinds(conn, no), contention(newest))
-        known[no] = calibrated(spec, pace, told)
+        others = contention([known[before] for before, _ in ended if before in known])
+        pace = fitting.pace_of(spec, told, paces.device_kinds(conn, no), others)
+        known[no] = calibrated(spec, pace, told, others)
         MeasuredRun.objects.update_or_create(run_no=no, defaults={"pace": known[no].model_dump(mode="json")})
     return [known[no] for no, _ in ended if no in known]
 

@@ -4,6 +4,7 @@ Invariants: the core alone decides; every command that it gives is carried out o
 other, after the delays of a real driver. What a child was asked for that is gone is answered by nobody: its loss is.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from flexmarl.contracts import commands as c
@@ -119,12 +120,16 @@ class Cluster:
         for numbered in decision.commands:
             no, command = numbered.no, numbered.command
             if command.kind in ORDERS:
-                self.clock.after(self._machine.delays.hop, self.training.take, no, command)
+                self._after(self._machine.delays.hop, self.training.take, no, command)
             else:
                 self._route(no, command)
         if decision.status in TERMINAL:  # those included that the core never heard of
             for lease_id in list(self.hosting.children):
-                self.clock.after(self._machine.delays.hop, self.hosting.release, lease_id)
+                self._after(self._machine.delays.hop, self.hosting.release, lease_id)
+
+    def _after(self, seconds: float, action: Callable[..., None], *arguments: object) -> None:
+        """Do what the platform takes so long for, and longer beside trainers."""
+        self.clock.after(seconds * self.hosting.beside_trainers(), action, *arguments)
 
     def _route(self, no: int, command: c.Command) -> None:
         delays = self._machine.delays
@@ -132,7 +137,7 @@ class Cluster:
             case c.RequestDevices():
                 self.pool.ask(self, no, command)
             case c.ReleaseLease():
-                self.clock.after(delays.hop, self.hosting.release, command.lease_id)
+                self._after(delays.hop, self.hosting.release, command.lease_id)
             case c.CutMicroBatch():
                 known = self.playing.tokens
                 tokens = sum(known.pop((r.draw, r.member, r.attempt, r.role, r.turn)) for r in command.samples)
@@ -140,15 +145,15 @@ class Cluster:
             case c.KeepCheckpoints():
                 pass
             case c.HostLease():
-                self.clock.after(delays.pick_up, self.hosting.host, command)
+                self._after(delays.pick_up, self.hosting.host, command)
             case c.PlayGroups():
-                self.clock.after(delays.pick_up, self.play, no, command)
+                self._after(delays.pick_up, self.play, no, command)
             case c.LoadWeights():
-                self.clock.after(delays.hop, self._load, no, command)
+                self._after(delays.hop, self._load, no, command)
             case c.UnloadPolicy():
-                self.clock.after(delays.hop, self._unload, no, command)
+                self._after(delays.hop, self._unload, no, command)
             case c.SleepEngine() | c.WakeEngine():
-                self.clock.after(delays.hop, self._turn, no, command)
+                self._after(delays.hop, self._turn, no, command)
 
     def _load(self, no: int, command: c.LoadWeights) -> None:
         lease, life = command.lease_id, self.hosting.life(command.lease_id)
@@ -173,7 +178,7 @@ class Cluster:
                 version=command.version, digest=command.digest, keeps=command.keeps, command_no=no,
             )
         )  # fmt: skip
-        self.clock.after(self._machine.delays.pick_up, self.playing.weights, command.policy)
+        self._after(self._machine.delays.pick_up, self.playing.weights, command.policy)
 
     def _unload(self, no: int, command: c.UnloadPolicy) -> None:
         """Hand a policy's turns back and forget it; without `hand_over`, only what has not begun goes elsewhere."""
@@ -182,7 +187,7 @@ class Cluster:
             return
         turns = engine.asked_of(command.policy)
         if any(turn.phase != "queued" for turn in turns) and not command.hand_over:
-            self.clock.after(self._machine.delays.hop, self._unload, no, command)
+            self._after(self._machine.delays.hop, self._unload, no, command)
             return
         for turn in turns:
             engine.drop(turn)
@@ -201,7 +206,7 @@ class Cluster:
         if engine is None or no in self._void:
             return
         if engine.running or engine.waiting:
-            self.clock.after(self._machine.delays.hop, self._turn, no, command)
+            self._after(self._machine.delays.hop, self._turn, no, command)
             return
         kind: Kind = "sleep" if isinstance(command, c.SleepEngine) else "wake"
         if kind == "sleep":

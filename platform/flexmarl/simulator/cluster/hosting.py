@@ -13,6 +13,7 @@ from flexmarl.simulator.cluster.pool import Pool, PoolDevice
 from flexmarl.simulator.devices.clock import Clock
 from flexmarl.simulator.devices.engines import Engine
 from flexmarl.simulator.devices.losses import Loss
+from flexmarl.simulator.devices.stepping import SteppedEngine
 from flexmarl.simulator.devices.trace import Trace
 from flexmarl.simulator.devices.training import Training
 from flexmarl.simulator.rollout.playing import Playing
@@ -170,7 +171,8 @@ class Hosting:
             self._training.host(lease, life)
         else:
             kind = self._machine.kind(child.device.number)
-            engine = Engine(self._clock, self._trace, kind.engine, lease, kind.hardware)
+            made = SteppedEngine if kind.engine.stepped else Engine
+            engine = made(self._clock, self._trace, kind.engine, lease, kind.hardware)
             self._playing.engines.add(engine)
             engine.slow(self._pace_of(child))
         self._tell(e.ChildReady(lease_id=lease, use=child.use, incarnation=life))

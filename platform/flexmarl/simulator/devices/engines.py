@@ -242,17 +242,13 @@ class Engine:
 
     def _prompt(self, turn: Turn) -> None:
         """Compute a prompt, and what exists of the reply, behind those that came before."""
-        rates, prompts, clock, fresh = self._rates, self._prompts, self._clock, turn.prompt
+        rates, prompts, clock = self._rates, self._prompts, self._clock
         turn.phase = "prompt"
         prompts.turns[id(turn)] = turn
         if not rates.steady:
             self._disturb(turn)
-        if turn.prefixes:
-            computed = self.held.computed[turn.policy]
-            fresh *= 1.0 - turn.shared(computed)
-            computed.update(turn.prefixes)  # prompts behind this one find it
         begins = max(prompts.until, clock.now)
-        seconds = (fresh + turn.made) / rates.prefill * turn.scale * self.pace
+        seconds = (self.held.fresh(turn) + turn.made) / rates.prefill * turn.scale * self.pace
         turn.ready = ready = begins + seconds
         prompts.until = begins + seconds / rates.replicas
         clock.at(ready, self._prompt_done, turn)
@@ -293,21 +289,15 @@ class Engine:
         if when != batch.called:
             return  # the clock was asked for an earlier moment since
         batch.called = inf
-        now, load = self._clock.now, self.load
+        now = self._clock.now
         if batch.end > now:  # what ended next took longer than it seemed, or has left
             if batch.end < inf:
                 batch.called = batch.end
                 self._clock.at(batch.end, self._called, batch.end)
             return
         batch.advance(now)
-        ended, grown = batch.ended(), self._rates.grown
-        for turn in ended:
-            if not grown:
-                self._cells -= turn.prompt + turn.reply
-            load.tokens -= turn.expected
-            self.asked[turn.policy] -= 1
-            turn.made, turn.phase, turn.engine = float(turn.reply), "ended", None
-        load.running -= len(ended)
+        ended = batch.ended()
+        self._settle(ended)
         if not ended:
             self._make_room()
         elif self._queue:
@@ -315,6 +305,17 @@ class Engine:
         self._look()
         for turn in ended:
             turn.done(turn)
+
+    def _settle(self, ended: list[Turn]) -> None:
+        """Forget replies that are complete."""
+        load, grown = self.load, self._rates.grown
+        for turn in ended:
+            if not grown:
+                self._cells -= turn.prompt + turn.reply
+            load.tokens -= turn.expected
+            self.asked[turn.policy] -= 1
+            turn.made, turn.phase, turn.engine = float(turn.reply), "ended", None
+        load.running -= len(ended)
 
     def _make_room(self) -> None:
         """Let the youngest replies wait until others have ended; what they had in the cache is computed again then."""

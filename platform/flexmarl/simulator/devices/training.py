@@ -124,9 +124,10 @@ class Training:
         lane = self._lanes.get(order.lease_id)
         if lane is not None:
             lane.orders.append((no, order))
-            self._next(lane)
+            self._next(lane, idle=True)
 
-    def _next(self, lane: Lane) -> None:
+    def _next(self, lane: Lane, *, idle: bool = False) -> None:
+        """Begin with the next command, if none is under way; a lane that was idle has read nothing ahead."""
         while lane.orders and lane.running is None:
             no, order = lane.orders.popleft()
             if no in self._void:
@@ -142,15 +143,20 @@ class Training:
             lane.running = Running(no, order, now, ranks, [])
             self._count(1)
             begin = partial(self._begin, lane, lane.running, seconds, kind, policy, shown)
-            if around := self._around(order):
+            if around := self._around(order, idle):
                 self._clock.after(self.shared.takes((lane.lease_id,), around), begin)
             else:
                 begin()
 
-    def _around(self, order: Order) -> float:
+    def _around(self, order: Order, idle: bool) -> float:
         """Return what the node takes around a command."""
         delays = self._machine.delays
-        return delays.carry + (delays.commit if isinstance(order, c.OptimizerStep) else 0.0)
+        match order:
+            case c.OptimizerStep():
+                return delays.carry + delays.commit
+            case c.Accumulate() if idle:
+                return delays.carry + delays.fetch
+        return delays.carry
 
     def _count(self, more: int) -> None:
         """Count a trainer that begins to work or stops."""

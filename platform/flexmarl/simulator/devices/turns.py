@@ -100,6 +100,15 @@ class Holdings:
             return newest if newest is not None and newest > pinned else None
         return pinned if pinned in self._former.get(turn.policy, ()) else None
 
+    def fresh(self, turn: Turn) -> float:
+        """Return what of a prompt was not computed for others; prompts behind this one find it."""
+        if not turn.prefixes:
+            return turn.prompt
+        computed = self.computed[turn.policy]
+        fresh = turn.prompt * (1.0 - turn.shared(computed))
+        computed.update(turn.prefixes)
+        return fresh
+
     def take(self, policy: str, version: int, keeps: tuple[int, ...]) -> None:
         """Hold new weights, and of the older ones those that are named, or the last."""
         before, kept = self.newest.get(policy), self._former.get(policy, frozenset())

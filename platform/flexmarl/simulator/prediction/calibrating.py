@@ -14,19 +14,25 @@ from flexmarl.simulator.prediction.predicting import simulated
 from flexmarl.simulator.prediction.profile import Ends
 from flexmarl.simulator.runs import SimulationError
 
-ROUNDS, STEPS = 2, 2
-TURN = "platform.turn"
+ROUNDS, STEPS = 3, 2
+TURN, CONTENTION = "platform.turn", "platform.contention"
 
 
-def calibrated(spec: ExperimentSpec, pace: RunPace, rows: RunRows) -> RunPace:
-    """Return the pace of a run whose rollouts take as long in the model as they took; as it is where they tell none."""
+def calibrated(spec: ExperimentSpec, pace: RunPace, rows: RunRows, contention: float | None = None) -> RunPace:
+    """Return the pace of a run whose rollouts take as long in the model as they took; as it is where they tell none.
+
+    A run that cannot tell how much slower it was beside its trainers was as much slower as `contention` says, what
+    other runs of the machine told; that stays theirs to tell.
+    """
     cohorts = [one for one in rows.played if one.decided > one.asked > 0.0 and one.turns]
     if TURN not in pace.platform or not cohorts:
         return pace
     took, turns = fmean(one.decided - one.asked for one in cohorts), fmean(one.turns for one in cohorts)
+    known = {} if contention is None or CONTENTION in pace.platform else {CONTENTION: contention}
     for _ in range(ROUNDS):
+        whole = pace.model_copy(update={"platform": pace.platform | known})
         try:
-            played = fmean(simulated(spec, profile_of(spec, pace), Ends(), STEPS, 0).rollouts)
+            played = fmean(simulated(spec, profile_of(spec, whole), Ends(), STEPS, 0).rollouts)
         except SimulationError:
             return pace
         turn = max(0.0, pace.platform[TURN] + (took - played) / turns)

@@ -13,7 +13,7 @@ from statistics import fmean, median
 import numpy as np
 
 from flexmarl.contracts.base import Strict
-from flexmarl.contracts.paces import Commanded, Decoded, Played, RunRows, Settled
+from flexmarl.contracts.paces import Commanded, Decoded, Played, RunRows, Settled, Taken
 
 ALONE, BESIDE = 0.1, 0.9
 """Share of a gradient's time in which episodes were played: at most, to count as alone; at least, as beside them."""
@@ -27,6 +27,8 @@ SIZES = 8
 """Sizes of micro-batches that are told apart."""
 QUEUED = 20
 """Facts that must have waited behind others, to tell how long the driver works on one."""
+USUAL, TRIED = 0.97, 21
+"""Share of the waits that is looked at for that, the longest left out, and how many answers are tried."""
 
 
 class Gradients(Strict):
@@ -108,14 +110,23 @@ def alone(rows: RunRows, known: float | None = None) -> tuple[RunRows, float | N
     contention = slower(list(zip(rows.commanded, shares, strict=True)))
     more = (contention or known or 1.0) - 1.0
 
-    def less(seconds: float, began: float) -> float:
-        return seconds / (1.0 + more * _share(began, began + seconds, trained))
+    def slow(began: float, ended: float) -> float:
+        return 1.0 + more * _share(began, ended, trained)
 
-    commanded = [replace(row, slow=1.0 + more * share) for row, share in zip(rows.commanded, shares, strict=True)]
-    decoded = [replace(row, seconds=less(row.seconds, row.began)) for row in rows.decoded]
-    slow = [1.0 + more * _share(one.began, one.ended, trained) for one in rows.played]
-    cohorts = [replace(one, slow=times) for one, times in zip(rows.played, slow, strict=True)]
-    return replace(rows, commanded=commanded, decoded=decoded, played=cohorts), contention
+    def taken(own: Sequence[Taken]) -> list[Taken]:
+        return [Taken(row.created, row.seconds / slow(row.created, row.created + row.seconds)) for row in own]
+
+    decoded = [replace(row, seconds=row.seconds / slow(row.began, row.began + row.seconds)) for row in rows.decoded]
+    alone_ = replace(
+        rows,
+        commanded=[replace(row, slow=1.0 + more * share) for row, share in zip(rows.commanded, shares, strict=True)],
+        decoded=decoded,
+        played=[replace(one, slow=slow(one.began, one.ended)) for one in rows.played],
+        settled=[replace(one, slow=slow(one.finished, one.handled)) for one in rows.settled],
+        hops=taken(rows.hops),
+        picked_up=taken(rows.picked_up),
+    )
+    return alone_, contention
 
 
 def _carried_out(commanded: Sequence[Commanded]) -> Iterator[tuple[float, float]]:
@@ -145,10 +156,29 @@ def slower(commanded: Sequence[tuple[Commanded, float]]) -> float | None:
 def driver(settled: Sequence[Settled], report: float | None = None) -> dict[str, float]:
     """Split what a settled group waits for the driver: until it is written, on the way, and behind other facts.
 
-    The last is a queue with one server: what passes between two facts of which the later one waited is the driver's
-    work, and how long the groups stood behind each other follows from when they were over. The rest is the first two,
-    of which `report` is the way of a fact that needs no writing.
+    The last is a queue with one server. What the driver takes for a fact is what explains the most of why some waited
+    longer than others: between nothing, since many facts that come together may be decided on together, and what
+    passes between two of which the later one waited. The rest of the waits is the first two, of which `report` is the
+    way of a fact that needs no writing.
     """
+    ordered = sorted(settled, key=lambda row: row.finished)
+    finished = np.array([row.finished for row in ordered])
+    waits = np.array([(row.handled - row.finished) / row.slow for row in ordered])
+    told, decide = dict[str, float](), 0.0
+    worked = _between(settled)
+    if len(worked) >= QUEUED:
+        usual = waits <= np.quantile(waits, USUAL)
+        tried = np.linspace(0.0, fmean(worked), TRIED)
+        decide = float(min(tried, key=lambda each: float(np.var((waits - _queued(finished, each))[usual]))))
+        told = {"platform.decide": decide}
+    way = max(0.0, fmean(_trimmed((waits - _queued(finished, decide)).tolist())))
+    if report is None:
+        return told | {"platform.report": way}
+    return told | {"platform.report": min(report, way), "platform.settle": max(0.0, way - report)}
+
+
+def _between(settled: Sequence[Settled]) -> list[float]:
+    """Return what passed between two facts of which the later one waited for the driver."""
     waits = sorted(row.handled - row.finished for row in settled)
     luckiest = max(0.0, waits[len(waits) // 10])
     worked, before = [], 0.0
@@ -156,32 +186,33 @@ def driver(settled: Sequence[Settled], report: float | None = None) -> dict[str,
         if row.finished + luckiest < before:
             worked.append(max(0.0, row.handled - before))
         before = max(before, row.handled)
-    told = {} if len(worked) < QUEUED else {"platform.decide": fmean(worked)}
-    way = max(0.0, fmean(_trimmed(waits)) - _queued(settled, told.get("platform.decide", 0.0)))
-    if report is None:
-        return told | {"platform.report": way}
-    return told | {"platform.report": min(report, way), "platform.settle": max(0.0, way - report)}
+    return worked
 
 
-def _queued(settled: Sequence[Settled], decide: float) -> float:
-    """Return how long groups stand behind each other in the mean, when each takes the driver so long."""
-    free, stood = 0.0, 0.0
-    for finished in sorted(row.finished for row in settled):
-        stood += max(0.0, free - finished)
-        free = max(free, finished) + decide
-    return stood / len(settled)
+def _queued(came: np.ndarray, each: float) -> np.ndarray:
+    """Return how long each waits for those before it, in order of coming, when the driver takes so long for each."""
+    places = each * np.arange(len(came))
+    return np.maximum.accumulate(came - places) + places - came
 
 
 def carrying(commanded: Sequence[Commanded], hop: float) -> dict[str, float]:
-    """Return what a node takes around a trainer's commands, each behind the one before it: gradients, and steps."""
-    around: dict[str, list[float]] = {"accumulate": [], "optimizer_step": []}
+    """Return what a node takes around a trainer's commands, each behind the one before it: gradients, and steps.
+
+    A node reads what is next while its trainer is at work, so the rows of a micro-batch take the trainer's time only
+    where it stands idle for them: `platform.fetch`, which none tells that never, or always, does.
+    """
+    behind, idle, steps = list[float](), list[float](), list[float]()
     for lease in {row.lease_id for row in commanded}:
         before = 0.0
         for row in sorted((r for r in commanded if r.lease_id == lease), key=lambda r: r.done):
-            around[row.kind].append((row.done - max(row.created + hop, before) - row.seconds) / row.slow)
+            reached = row.created + hop
+            around = (row.done - max(reached, before) - row.seconds) / row.slow
+            (steps if row.kind == "optimizer_step" else behind if reached < before else idle).append(around)
             before = row.done
-    carry, commit = (max(0.0, fmean(_trimmed(own))) if own else None for own in around.values())
-    told = {} if carry is None else {"platform.carry": carry}
+    carry, waited, commit = (max(0.0, fmean(_trimmed(own))) if own else None for own in (behind, idle, steps))
+    told = {} if carry is None or waited is None else {"platform.fetch": max(0.0, waited - carry)}
+    carry = waited if carry is None else carry
+    told |= {} if carry is None else {"platform.carry": carry}
     return told if commit is None else told | {"platform.commit": max(0.0, commit - (carry or 0.0))}
 
 

@@ -21,7 +21,7 @@ from flexmarl.simulator.scenarios.recorded import RecordedTurn
 from flexmarl.simulator.scenarios.scenario import Delays, EngineModel, Machine, Scale, TrainerModel
 from flexmarl.simulator.scenarios.teams import paced
 
-VERSION = 3
+VERSION = 4
 """Of what is read off a run; what was read otherwise is read anew."""
 PROFILE_NAME = "Profile of "
 """How the name of a run begins that is made to be measured."""
@@ -163,6 +163,7 @@ def machine(spec: ExperimentSpec, profile: Profile, ends: Ends) -> Machine:
             batch=max(1.0, of("engine.token") / row),
             prefill=1.0 / max(1e-9, of("engine.prompt")),
             load=of("engine.load"),
+            stepped=True,
         ),
         trainer=TrainerModel(
             micro_batch=of("trainer.micro_batch"),
@@ -213,10 +214,10 @@ def _gradients(spec: ExperimentSpec, rows: RunRows) -> list[Commanded]:
 def _platform(spec: ExperimentSpec, rows: RunRows) -> dict[str, float]:
     found: dict[str, float] = {}
     if rows.hops:
-        found["platform.hop"] = median(rows.hops)
+        found["platform.hop"] = median(row.seconds for row in rows.hops)
         found |= estimates.carrying(rows.commanded, found["platform.hop"])
     if rows.picked_up:
-        found["platform.pick_up"] = median(rows.picked_up)
+        found["platform.pick_up"] = median(row.seconds for row in rows.picked_up)
     if rows.starts:
         found["platform.start"] = fmean(rows.starts)
     reports = [row.handled - row.done for row in rows.commanded if row.handled]

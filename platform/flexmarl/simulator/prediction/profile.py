@@ -52,6 +52,7 @@ OF_THE_PLATFORM: dict[str, Known] = {
     "platform.hop": Known("s", "From a decision to the child that carries it out", 0.005, 0.005),
     "platform.pick_up": Known("s", "From a decision to a rollout worker that begins with it", 0.01, 0.01),
     "platform.carry": Known("s", "A node's work around each command of a trainer", 0.006, 0.006),
+    "platform.fetch": Known("s", "Reading a micro-batch for which a trainer stands idle", 0.015, 0.015),
     "platform.commit": Known("s", "What it takes beside that around an optimizer step", 0.015, 0.015),
     "platform.settle": Known("s", "From a group's end until its rows are written", 0.02, 0.02),
     "platform.contention": Known("times", "A trainer's work beside the playing", 1.0, 1.0, 1.5),

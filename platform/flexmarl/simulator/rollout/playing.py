@@ -224,7 +224,14 @@ class Playing:
             return
         if episode.group.together is not None:
             episode.group.together.leave(episode)
-        self._played(episode, self._clock.now)
+        if self.hands.busy:
+            self.hands.end(episode.script.key, partial(self._over, episode))
+        else:
+            self._played(episode, self._clock.now)
+
+    def _over(self, episode: Episode) -> None:
+        if not episode.over:
+            self._played(episode, self._clock.now)
 
     def _next_stage(self, episode: Episode) -> None:
         """Ask the next stage now, or when the other episodes have come as far."""
@@ -329,6 +336,6 @@ class Playing:
             group.no, command, group.order.draw, group.began, self._clock.now, episodes, versions, part
         )
         if self.hands.settle_s:
-            self._clock.after(self.hands.settle_s, self._told, fact)
+            self._clock.after(self.hands.settle_s * self.hands.pace(), self._told, fact)
         else:
             self._told(fact)

@@ -151,10 +151,22 @@ class EngineModel(Strict):
     cache: Literal["reserved", "grown"] = "reserved"
     """A request begins when there is room for its prompt and all of its reply (`reserved`); or for its prompt, and when
     the cache is full the youngest goes back to the queue, where what it had is computed again (`grown`)."""
+    stepped: bool = False
+    """Requests begin with whole steps, which their prompts make longer, and each set of weights makes its own; else
+    prompts and replies flow beside each other."""
     load: float = Field(default=2.0, ge=0.0)
     """From the command to new weights being served."""
     turn: float = Field(default=1.0, ge=0.0)
     """To give its memory up to a trainer that shares its device, and to take it again."""
+
+    @model_validator(mode="after")
+    def _steps_are_plain(self) -> "EngineModel":
+        """Refuse whole steps together with what only flowing ones have."""
+        flowing = {"cell": 0.0, "compute": 0.0, "mixed": 1.0, "replicas": 1, "cache": "reserved"}
+        wrong = next((name for name, plain in flowing.items() if getattr(self, name) != plain), None)
+        if self.stepped and wrong is not None:
+            raise broken_at(("stepped",), f"{wrong} is of engines whose replies flow: set false, or leave {wrong}")
+        return self
 
 
 class Kind(Strict):
@@ -209,6 +221,8 @@ class Delays(Strict):
     """Rollout workers among which the episodes are shared out."""
     carry: float = Field(default=0.0, ge=0.0)
     """A node's work around each command of a trainer, which waits meanwhile: rows in, the result stored."""
+    fetch: float = Field(default=0.0, ge=0.0)
+    """Reading the rows of a micro-batch for which a trainer stands idle; else that is done while it works."""
     commit: float = Field(default=0.0, ge=0.0)
     """What it takes beside that around an optimizer step: its weights are stored and the version is committed."""
     settle: float = Field(default=0.0, ge=0.0)
