@@ -91,8 +91,8 @@ class RunRows:
     """(kind, policy) -> seconds, of `load`, `bind`, `suspend`, `resume`."""
     parameters: dict[str, int]
     roles: list[Role]
-    turns: tuple[float, float]
-    """Of finished training episodes: mean and standard deviation."""
+    turns: tuple[float, float, float]
+    """Of finished training episodes: mean, standard deviation, and the share of its square that lies between groups."""
     played: list[Played]
     open: list[tuple[float, float]]
     """When rollout workers were at a command: (from, to)."""

@@ -175,16 +175,24 @@ def _roles(conn: Connection, run_id: int) -> list[Role]:
     return [Role(*row) for row in rows]
 
 
-def _turns(conn: Connection, run_id: int) -> tuple[float, float]:
+def _turns(conn: Connection, run_id: int) -> tuple[float, float, float]:
     row = conn.execute(
         """
-        SELECT coalesce(avg(turns), 0)::float8, coalesce(stddev(turns), 0)::float8 FROM store.episode
-        WHERE run_id = %s AND origin = 'train' AND status = 'finished'
+        WITH finished AS (
+          SELECT draw, turns FROM store.episode WHERE run_id = %s AND origin = 'train' AND status = 'finished'),
+        inside AS (
+          SELECT sum(turns.squares) / nullif(sum(turns.free), 0) AS variance
+          FROM (
+            SELECT var_samp(turns) * (count(*) - 1) AS squares, count(*) - 1 AS free FROM finished GROUP BY draw) turns)
+        SELECT coalesce(avg(turns), 0)::float8, coalesce(stddev(turns), 0)::float8,
+          coalesce(1 - (SELECT variance FROM inside) / nullif(variance(turns), 0), 0)::float8
+        FROM finished
         """,
         [run_id],
     ).fetchone()
     assert row is not None
-    return float(row[0]), float(row[1])
+    mean, deviation, alike = map(float, row)
+    return mean, deviation, min(1.0, max(0.0, alike))
 
 
 def _played(conn: Connection, run_id: int, since: float) -> list[Played]:

@@ -34,7 +34,7 @@ def pace(**platform: float) -> RunPace:
 def rows(seconds: float, turns: int) -> RunRows:
     played = [Played(began=1.0, ended=1.0 + seconds, turns=turns, asked=1.0, decided=1.0 + seconds)] * 3
     unread = [Played(began=1.0, ended=500.0, turns=turns)]
-    return RunRows([], [], [], {}, {}, [], (0.0, 0.0), played + unread, [], [], [], [], [])
+    return RunRows([], [], [], {}, {}, [], (0.0, 0.0, 0.0), played + unread, [], [], [], [], [])
 
 
 def test_workers_take_what_lets_cohorts_last_as_long_in_the_model(spec: ExperimentSpec) -> None:

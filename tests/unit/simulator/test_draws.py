@@ -79,3 +79,18 @@ def test_every_shape_of_a_spread():
     for shape in shapes:
         spread = Spread(**shape, slow_share=0.1, slow=100)
         assert values(spread, np.array(keys, np.uint64)).tolist() == [spread.draw(key) for key in keys]
+
+
+def lengths(alike: float) -> np.ndarray:
+    """Stages of the episodes of 300 groups of 8, one row per group."""
+    lasts = Spread(mean=6, sigma=2, least=1, most=99)
+    draws = Scripts(WORKLOAD.model_copy(update={"rounds": Spread(mean=9), "lasts": lasts, "lasts_alike": alike}), ROLES, 5)
+    return np.array([[len(draws.script(n, member, 8, 1, task=n).waits) for member in range(8)] for n in range(300)])
+
+
+@pytest.mark.parametrize("alike", [0.0, 0.6, 1.0])
+def test_groups_are_as_alike_in_length_as_is_said_and_all_together_no_different(alike: float):
+    found = lengths(alike)
+    assert (found.mean(), found.std()) == (pytest.approx(6.0, abs=0.25), pytest.approx(2.0, abs=0.2))
+    inside = found.var(axis=1, ddof=1).mean() / found.var(ddof=1)
+    assert 1.0 - inside == pytest.approx(alike, abs=0.08)

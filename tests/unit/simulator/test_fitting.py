@@ -116,7 +116,7 @@ def beside_each_other() -> RunRows:
         "open": open_,
         "lasted": {},
         "parameters": {},
-        "turns": (0.0, 0.0),
+        "turns": (0.0, 0.0, 0.0),
     }
     return RunRows(**(nothing | told))
 

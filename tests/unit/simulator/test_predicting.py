@@ -72,7 +72,7 @@ def test_hours_are_the_start_and_then_every_step_and_a_budget_of_seconds_ends_th
 def test_episodes_that_end_early_are_shorter() -> None:
     own = spec()
     whole = profile(own)
-    early = whole.model_copy(update={"lasts": (3.0, 0.5)})
+    early = whole.model_copy(update={"lasts": (3.0, 0.5, 0.0)})
     assert once(own, early).step_s.likely < once(own, whole).step_s.likely
 
 

@@ -15,7 +15,7 @@ from flexmarl.controlplane.runs.marks import Marks
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.simulator.prediction.fitting import PROFILE_NAME
 
-STEPS = 9
+STEPS = 12
 """Train steps of a profile: the first three do not count."""
 MOST_EPISODES = 4096
 """Episodes of a step, at most: a profile plays as many at once as the run would, if that is no more."""

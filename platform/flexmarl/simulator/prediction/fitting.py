@@ -49,7 +49,7 @@ class RunPace(Strict):
     """Model -> its parameters."""
     platform: dict[str, float] = {}
     roles: dict[str, dict[str, float]] = {}
-    lasts: tuple[float, float] | None = None
+    lasts: tuple[float, float, float] | None = None
 
 
 def model_key(spec: ExperimentSpec, policy: str) -> str:

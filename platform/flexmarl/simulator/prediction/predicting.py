@@ -82,8 +82,9 @@ def workload(spec: ExperimentSpec, profile: Profile, ends: Ends) -> Workload:
     stage = fmean(len(asked) for asked in own.stages)
     most = float(sum(len(asked) for asked in own.stages))
     if profile.lasts is not None and profile.lasts[0] < most - 0.01:
-        mean, sigma = (part / stage for part in profile.lasts)
-        changes["lasts"] = Spread(mean=mean, sigma=sigma, least=1, most=len(own.stages))
+        mean, sigma, alike = profile.lasts
+        changes["lasts"] = Spread(mean=mean / stage, sigma=sigma / stage, least=1, most=len(own.stages))
+        changes["lasts_alike"] = alike
     return own.model_copy(update=changes)
 
 

@@ -87,8 +87,9 @@ class Figure(Strict):
 
 class Profile(Strict):
     figures: dict[str, Figure]
-    lasts: tuple[float, float] | None = None
-    """Turns of an episode, where its end is not fixed: mean and standard deviation."""
+    lasts: tuple[float, float, float] | None = None
+    """Turns of an episode, where its end is not fixed: mean, standard deviation, and the share of its square that lies
+    between groups."""
     parameters: dict[str, int] = {}
     """Policy -> parameters of its model, where they are known."""
 

@@ -6,6 +6,7 @@ those that `chance` gives for the same key.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from math import sqrt
 from statistics import NormalDist
 from typing import Generic, NamedTuple, TypeVar
 
@@ -84,15 +85,20 @@ def uniform(keys: Keys, part: int) -> NDArray[np.float64]:
     return drawn
 
 
-def values(spread: Spread, keys: Keys) -> NDArray[np.float64]:
-    """Return `spread.draw` of many keys."""
+def normal(keys: Keys) -> NDArray[np.float64]:
+    """Return `chance.normal` of many keys."""
+    return np.array([_inverse(one) for one in uniform(keys, 1).tolist()], np.float64)
+
+
+def values(spread: Spread, keys: Keys, chances: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+    """Return `spread.draw` of many keys; `chances` are other ones than theirs, normally distributed."""
     middle = spread.mean if spread.median is None else spread.median
     if middle is None:
         found = np.full(len(keys), spread.least)
     elif not spread.sigma:
         found = np.full(len(keys), min(spread.most, max(spread.least, middle)))
     else:
-        noise = spread.sigma * np.array([_inverse(one) for one in uniform(keys, 1).tolist()], np.float64)
+        noise = spread.sigma * (normal(keys) if chances is None else chances)
         if spread.median is None:
             found = middle + noise
         else:
@@ -145,7 +151,7 @@ class Draws(ABC, Generic[T]):
         first = self._first.setdefault(task, draw)
         if first != draw:
             key = self._key(first, member, attempt)
-            script = self._made(np.array([key], np.uint64))[0]
+            script = self._one(key, first)
             return self._elsewhere(script, chance.mixed(chance.mixed(key, AGAIN), draw))
         if attempt == 1:
             found = self._ahead.pop((draw, member), None)
@@ -157,7 +163,7 @@ class Draws(ABC, Generic[T]):
                 self._drawn.add(stretch)
                 self._draw_ahead(range(stretch[0] * many, (stretch[0] + 1) * many), members)
                 return self._ahead.pop((draw, member))
-        return self._made(np.array([self._key(draw, member, attempt)], np.uint64))[0]
+        return self._one(self._key(draw, member, attempt), draw)
 
     def beside(self, script: T) -> T:
         """Return a script for a second environment: what is said is the same, what machines take is not."""
@@ -171,9 +177,13 @@ class Draws(ABC, Generic[T]):
     def _elsewhere(self, script: T, key: int) -> T:
         """Return a script whose machines have chances of another key."""
 
+    def _one(self, key: int, draw: int) -> T:
+        group = chance.mixed(self._seed, draw)
+        return self._made(np.array([key], np.uint64), np.array([group], np.uint64))[0]
+
     @abstractmethod
-    def _made(self, keys: Keys) -> list[T]:
-        """Return the scripts of keys."""
+    def _made(self, keys: Keys, groups: Keys) -> list[T]:
+        """Return the scripts of keys, each of a group."""
 
     def _anew(self, key: int, stages: int) -> tuple[NDArray[np.float64], float, float]:
         """Return the waits of another environment, what its reward takes and the score."""
@@ -184,8 +194,9 @@ class Draws(ABC, Generic[T]):
     def _draw_ahead(self, draws: Sequence[int], members: int) -> None:
         names = [(draw, member) for draw in draws for member in range(members)]
         groups = np.array([chance.mixed(self._seed, draw) for draw in draws], np.uint64)
-        keys = mixed(np.repeat(groups, members), np.tile(np.arange(members, dtype=np.uint64), len(draws)))
-        self._ahead.update(zip(names, self._made(keys), strict=True))
+        groups = np.repeat(groups, members)
+        keys = mixed(groups, np.tile(np.arange(members, dtype=np.uint64), len(draws)))
+        self._ahead.update(zip(names, self._made(keys, groups), strict=True))
 
     def _columns(self, keys: Keys) -> _Columns:
         own = self._round
@@ -231,23 +242,26 @@ class Scripts(Draws[Script]):
         waits, reward_s, score = self._anew(key, len(script.waits))
         return Script(key, script.turns, waits.tolist(), reward_s, score)
 
-    def _made(self, keys: Keys) -> list[Script]:
+    def _made(self, keys: Keys, groups: Keys) -> list[Script]:
         own, all_ = self._round, self._columns(keys)
         roles = [own.roles[at] for at in all_.place.tolist()]
         replies = all_.replies.astype(np.int64).tolist()
         turns = list(zip(roles, all_.numbers.tolist(), all_.prompts.tolist(), replies, strict=True))
         waits, ends = all_.waits.tolist(), np.cumsum(all_.counts).tolist()
         behind = np.cumsum(all_.stages).tolist()
-        begun, over = [0, *behind], self._over(keys, behind)
+        begun, over = [0, *behind], self._over(keys, groups, behind)
         spans = zip(keys.tolist(), [0, *ends], ends, begun, over, self._ends(keys), strict=False)
         return [Script(key, iter(turns[a:b]), waits[i:j], *last) for key, a, b, i, j, last in spans]
 
-    def _over(self, keys: Keys, behind: list[int]) -> list[int]:
+    def _over(self, keys: Keys, groups: Keys, behind: list[int]) -> list[int]:
         """Return where the stages of each episode end, some of them before all of its rounds are over."""
         lasts = self._workload.lasts
         if lasts is None:
             return behind
-        drawn = np.maximum(1, np.rint(values(lasts, mixed(keys, LASTS)))).astype(np.int64).tolist()
+        own, alike, chances = mixed(keys, LASTS), self._workload.lasts_alike, None
+        if alike and lasts.sigma:
+            chances = sqrt(alike) * normal(mixed(groups, LASTS)) + sqrt(1.0 - alike) * normal(own)
+        drawn = np.maximum(1, np.rint(values(lasts, own, chances))).astype(np.int64).tolist()
         return [min(end, begun + most) for begun, end, most in zip([0, *behind], behind, drawn, strict=False)]
 
 
@@ -258,7 +272,7 @@ class Sheets(Draws[Sheet]):
         waits, reward_s, score = self._anew(key, len(script.waits))
         return script._replace(key=key, waits=waits, reward_s=reward_s, score=score)
 
-    def _made(self, keys: Keys) -> list[Sheet]:
+    def _made(self, keys: Keys, groups: Keys) -> list[Sheet]:
         own, all_ = self._round, self._columns(keys)
         first = np.repeat(np.cumsum(all_.stages) - all_.stages, all_.counts)
         inside = np.arange(len(all_.place)) - np.repeat(np.cumsum(all_.counts) - all_.counts, all_.counts)

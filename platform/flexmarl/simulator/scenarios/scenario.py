@@ -91,6 +91,8 @@ class Workload(Strict):
     """Rounds of an episode."""
     lasts: Amount | None = None
     """Stages of an episode that may end before all of its rounds are over; absent: none does."""
+    lasts_alike: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Share of how much `lasts` differs that lies between groups: 1 where all episodes of a task are equally long."""
     roles: dict[Name, RoleLoad] = {}
     """Roles that differ from `each`."""
     each: RoleLoad = RoleLoad()
