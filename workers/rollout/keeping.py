@@ -1,7 +1,8 @@
 """Keeps the commands of a rollout worker: all that it plays are extended together, once a second.
 
-Invariant: the work on a command that the store says is not ours any more is cancelled; a store that does not answer
-cancels nothing, since the writes of whoever lost a command are refused anyway.
+Invariant: the work on a command that the store says is not ours any more is cancelled, and what is played of one that
+is held stands still until the store says otherwise; a store that does not answer changes nothing, since the writes of
+whoever lost a command are refused anyway.
 """
 
 import asyncio
@@ -12,7 +13,8 @@ from uuid import UUID
 import psycopg
 import structlog
 
-from flexmarl.store.commands import Taken
+from flexmarl.store.commands import Standing, Taken
+from workers.rollout.holding import Hold
 
 log = structlog.get_logger(__name__)
 
@@ -20,20 +22,20 @@ TTL_S = 5.0
 """A command whose worker says nothing for this long may be taken by another one."""
 EXTEND_EVERY_S = 1.0
 
-Extend = Callable[[Sequence[Taken]], Awaitable[Sequence[bool]]]
-"""Says of each command whether it is still ours."""
+Extend = Callable[[Sequence[Taken]], Awaitable[Sequence[Standing]]]
+"""Says of each command what becomes of it."""
 
 
 class Keeper:
     def __init__(self, extend: Extend) -> None:
         self._extend = extend
-        self._held: dict[UUID, tuple[Taken, asyncio.Task[None]]] = {}
+        self._held: dict[UUID, tuple[Taken, asyncio.Task[None], Hold]] = {}
         self._extending: asyncio.Task[None] | None = None
 
     @contextlib.contextmanager
-    def keeping(self, taken: Taken, work: "asyncio.Task[None]") -> Iterator[None]:
-        """Extend a command while inside, and cancel its work once it is not ours."""
-        self._held[taken.token] = taken, work
+    def keeping(self, taken: Taken, work: "asyncio.Task[None]", hold: Hold) -> Iterator[None]:
+        """Extend a command while inside, hold what it plays when it is held, cancel its work once it is not ours."""
+        self._held[taken.token] = taken, work, hold
         if self._extending is None:
             self._extending = asyncio.create_task(self._extend_all())
         try:
@@ -49,10 +51,12 @@ class Keeper:
             await asyncio.sleep(EXTEND_EVERY_S)
             held = list(self._held.values())
             try:
-                alive = await self._extend([taken for taken, _ in held])
+                standings = await self._extend([taken for taken, _, _ in held])
             except psycopg.Error as error:
                 log.warning("could not extend", commands=len(held), error=str(error))
                 continue
-            for (_, work), ours in zip(held, alive, strict=True):
-                if not ours:
+            for (_, work, hold), standing in zip(held, standings, strict=True):
+                if standing is Standing.GONE:
                     work.cancel()
+                else:
+                    hold.set(standing is Standing.HELD)

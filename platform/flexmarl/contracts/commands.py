@@ -100,6 +100,20 @@ class PlayGroups(Record):
     """Lease of the engine that answers their turns, as long as it holds the weights; 0: any that does."""
 
 
+class HoldGroups(Record):
+    """Let what rollout commands play stand still, or go on. Rows, not work: the driver writes it in the decision's
+    transaction, and whoever plays a command learns of it within a second.
+
+    What stands still asks nobody for a turn; replies that engines are at are taken back with the tokens they have. A
+    command that nobody has taken yet begins so. The time is none of its episodes'.
+    """
+
+    kind: Literal["hold_groups"] = "hold_groups"
+    commands: tuple[int, ...]
+    hold: bool
+    """False: they go on."""
+
+
 class BindPolicy(Record):
     """Make the trainer hold a policy: create version 0, or restore a committed version after a loss."""
 
@@ -270,6 +284,7 @@ Command = Annotated[
     | HostLease
     | ReleaseLease
     | PlayGroups
+    | HoldGroups
     | BindPolicy
     | SuspendPolicy
     | JoinGang
@@ -304,6 +319,7 @@ ROUTES: dict[str, Route] = {
     "release_lease": Route.DRIVER,
     "cut_micro_batch": Route.DRIVER,
     "keep_checkpoints": Route.DRIVER,
+    "hold_groups": Route.DRIVER,
     "host_lease": Route.BROKER,
     "play_groups": Route.BROKER,
     "bind_policy": Route.NODE,

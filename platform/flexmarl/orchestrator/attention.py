@@ -26,6 +26,7 @@ from flexmarl.contracts.events import (
     WeightsServed,
 )
 from flexmarl.contracts.rulings import RulingKind
+from flexmarl.contracts.spec.mechanisms import GOES_ON
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.contracts.wire import Origin
 from flexmarl.orchestrator.admission import may_start
@@ -156,13 +157,13 @@ class Attention:
         if event.origin is not Origin.TRAIN:
             return ctx.state.evaluation is not None
         head = ctx.state.cohort
-        if head is None or _has_enough(ctx) or missing(ctx):
+        if head is None or _has_enough(ctx) or missing(ctx) or ctx.state.held:
             return False
         if any(ruling.kind is RulingKind.COHORT_SETTLED for ruling in ctx.rulings):
             return False
         if ctx.commands or ctx.rulings:
             drive_trainer(ctx)
-        if ctx.plan.spec.mechanisms.redundancy.surplus == "continue":
+        if ctx.plan.spec.mechanisms.redundancy.surplus in GOES_ON:
             # It may have been the last that played under an older vector, which the engines then need not keep.
             self.drive_engines(ctx, event)
         return True

@@ -22,6 +22,7 @@ from flexmarl.simulator.fleet import Fleet
 from flexmarl.simulator.foresight import Foresight
 from flexmarl.simulator.groups import Episode, EpisodeTurn, Group, Places, Team
 from flexmarl.simulator.hands import Hands
+from flexmarl.simulator.holding import Held
 from flexmarl.simulator.recorded import RecordedDraws, scripts_of
 from flexmarl.simulator.scenario import Scenario, Workload
 from flexmarl.simulator.scoring import Scoring
@@ -56,6 +57,7 @@ class Playing:
         self.groups: dict[int, list[Group]] = {}
         self._starved: dict[str, list[Turn]] = {}
         """Policy -> turns whose weights no engine holds."""
+        self.held = Held(self._route)
         self._scoring = Scoring(clock, workload)
         self.hands = Hands(clock, scenario.machine.delays, Places(spec.mechanisms.parallel.episodes))
 
@@ -71,6 +73,10 @@ class Playing:
         for group in groups:
             for _ in range(min(group.order.members, parallel.members or group.order.members)):
                 self._next_member(group)
+
+    def hold(self, command: c.HoldGroups) -> None:
+        """Let what is played of commands stand still, or go on."""
+        self.held.take(command, lambda no: self.groups.get(no, ()))
 
     @property
     def plays(self) -> bool:
@@ -194,7 +200,7 @@ class Playing:
             self._route(turn)
 
     def _route(self, turn: Turn) -> None:
-        if not self.engines.send(turn):
+        if not self.held.keeps(turn) and not self.engines.send(turn):
             self._starved.setdefault(turn.policy, []).append(turn)
 
     def _answered(self, turn: Turn) -> None:

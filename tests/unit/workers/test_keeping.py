@@ -7,8 +7,9 @@ import psycopg
 import pytest
 
 from flexmarl.contracts.commands import PlayGroups
-from flexmarl.store.commands import Taken
+from flexmarl.store.commands import Standing, Taken
 from workers.rollout import keeping
+from workers.rollout.holding import Hold
 from workers.rollout.keeping import Keeper
 
 
@@ -22,12 +23,14 @@ class Store:
         self.asked: list[list[int]] = []
         self.lost: set[int] = set()
         self.away = False
+        self.held: set[int] = set()
 
-    async def extend(self, held: list[Taken]) -> list[bool]:
+    async def extend(self, held: list[Taken]) -> list[Standing]:
         self.asked.append(sorted(one.no for one in held))
         if self.away:
             raise psycopg.OperationalError("away")
-        return [one.no not in self.lost for one in held]
+        names = {**dict.fromkeys(self.held, Standing.HELD), **dict.fromkeys(self.lost, Standing.GONE)}
+        return [names.get(one.no, Standing.GOES_ON) for one in held]
 
     async def asked_again(self) -> None:
         seen = len(self.asked)
@@ -41,9 +44,9 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
     return Store()
 
 
-async def kept(keeper: Keeper, one: Taken) -> None:
+async def kept(keeper: Keeper, one: Taken, hold: Hold | None = None) -> None:
     work = asyncio.create_task(asyncio.sleep(3600))
-    with keeper.keeping(one, work):
+    with keeper.keeping(one, work, hold or Hold()):
         await work
 
 
@@ -77,3 +80,22 @@ async def test_a_store_that_is_away_stops_nobody_and_a_second_try_of_a_command_i
         for play in plays:
             play.cancel()
         await asyncio.gather(*plays, return_exceptions=True)
+
+
+async def test_what_the_store_holds_stands_still_until_it_says_otherwise(store: Store) -> None:
+    keeper, hold = Keeper(store.extend), Hold()
+    async with asyncio.timeout(60):
+        play = asyncio.create_task(kept(keeper, taken(3), hold))
+        await store.asked_again()
+        assert not hold.held
+        store.held = {3}
+        await store.asked_again()
+        assert hold.held
+        store.away = True
+        await store.asked_again()
+        assert hold.held, "a store that is away changes nothing"
+        store.away, store.held = False, set()
+        await hold.over()
+        play.cancel()
+        await asyncio.gather(play, return_exceptions=True)
+    assert hold.stood_s > 0.0
