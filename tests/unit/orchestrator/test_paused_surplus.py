@@ -4,6 +4,7 @@ import pytest
 
 from flexmarl.contracts.commands import HoldGroups
 from flexmarl.contracts.events import PauseMode, RunVerb, Verb
+from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.contracts.status import RunStatus
 from tests.unit.orchestrator.fake_cluster import Faults, make_spec, started
 from tests.unit.orchestrator.test_redundancy import check_counts
@@ -95,3 +96,16 @@ def test_it_is_told_with_its_reason():
     cluster.run(until=lambda x: not standing(x))
     told = [one for decision in cluster.decisions for one in decision.commands if isinstance(one.command, HoldGroups)]
     assert "goes on" in told[-1].reason
+
+
+def test_where_devices_are_shared_the_trainer_has_them_while_surplus_stands_still():
+    spec = paused().model_dump()
+    spec["mechanisms"]["allocation"] = {"type": "colocated"}
+    for seed in range(3):
+        cluster = started(ExperimentSpec.model_validate(spec), seed=seed, round_trip=seed == 2)
+        cluster.run(until=standing)
+        steps, held = len(cluster.commands("optimizer_step")), standing(cluster)
+        cluster.run(until=lambda x, steps=steps: len(x.commands("optimizer_step")) > steps)
+        assert cluster.core.state.hand == "trainers"
+        assert standing(cluster) == held
+        check_counts(cluster.run())

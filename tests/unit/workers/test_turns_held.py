@@ -1,4 +1,4 @@
-"""Turns that stand still: taken back from a real engine with the tokens they have, then gone on with as if never held."""
+"""Turns that stand still: taken back from a real engine with the tokens they have, then gone on with."""
 
 import asyncio
 import time
