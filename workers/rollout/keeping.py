@@ -1,4 +1,5 @@
-"""Keeps the commands of a rollout worker: all that it plays are extended together, once a second.
+"""Keeps the commands of a rollout worker: all that it plays are extended together, once a second, and those that may be
+held are looked at more often.
 
 Invariant: the work on a command that the store says is not ours any more is cancelled, and what is played of one that
 is held stands still until the store says otherwise; a store that does not answer changes nothing, since the writes of
@@ -13,6 +14,7 @@ from uuid import UUID
 import psycopg
 import structlog
 
+from flexmarl.contracts.commands import PlayGroups
 from flexmarl.store.commands import Standing, Taken
 from workers.rollout.holding import Hold
 
@@ -21,14 +23,18 @@ log = structlog.get_logger(__name__)
 TTL_S = 5.0
 """A command whose worker says nothing for this long may be taken by another one."""
 EXTEND_EVERY_S = 1.0
+LOOKS = 5
+"""How often it is seen in that time whether commands are held that may be."""
 
 Extend = Callable[[Sequence[Taken]], Awaitable[Sequence[Standing]]]
 """Says of each command what becomes of it."""
+Look = Callable[[Sequence[Taken]], Awaitable[Sequence[bool]]]
+"""Says of each command whether it is held."""
 
 
 class Keeper:
-    def __init__(self, extend: Extend) -> None:
-        self._extend = extend
+    def __init__(self, extend: Extend, look: Look) -> None:
+        self._extend, self._look = extend, look
         self._held: dict[UUID, tuple[Taken, asyncio.Task[None], Hold]] = {}
         self._extending: asyncio.Task[None] | None = None
 
@@ -48,7 +54,9 @@ class Keeper:
 
     async def _extend_all(self) -> None:
         while True:
-            await asyncio.sleep(EXTEND_EVERY_S)
+            for _ in range(LOOKS):
+                await asyncio.sleep(EXTEND_EVERY_S / LOOKS)
+                await self._look_at([one for one in self._held.values() if _pauses(one[0])])
             held = list(self._held.values())
             try:
                 standings = await self._extend([taken for taken, _, _ in held])
@@ -60,3 +68,15 @@ class Keeper:
                     work.cancel()
                 else:
                     hold.set(standing is Standing.HELD)
+
+    async def _look_at(self, pausing: "Sequence[tuple[Taken, asyncio.Task[None], Hold]]") -> None:
+        if not pausing:
+            return
+        with contextlib.suppress(psycopg.Error):  # the next extension says that the store is away
+            held = await self._look([taken for taken, _, _ in pausing])
+            for (_, _, hold), stands in zip(pausing, held, strict=True):
+                hold.set(stands)
+
+
+def _pauses(taken: Taken) -> bool:
+    return isinstance(taken.command, PlayGroups) and taken.command.pauses

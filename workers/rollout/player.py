@@ -69,7 +69,7 @@ class Player:
         self._holder = holder
         self._contexts: dict[int, RunContext] = {}
         self._opening = asyncio.Lock()
-        self._keeper = Keeper(self._extend)
+        self._keeper = Keeper(self._extend, self._held)
 
     async def play(self, run_id: int, no: int) -> None:
         """Carry out one command; returns when it is done, failed, or no longer ours."""
@@ -171,6 +171,9 @@ class Player:
 
     async def _extend(self, held: Sequence[Taken]) -> list[Standing]:
         return await self._store(lambda conn: commands.extend(conn, held, TTL_S))
+
+    async def _held(self, pausing: Sequence[Taken]) -> list[bool]:
+        return await self._store(lambda conn: commands.held_among(conn, pausing))
 
     async def _context(self, run_id: int) -> RunContext:
         async with self._opening:

@@ -165,6 +165,20 @@ def extend(conn: Connection, held: Sequence[Taken], ttl_s: float) -> list[Standi
     return [alive.get(taken.token, Standing.GONE) for taken in held]
 
 
+def held_among(conn: Connection, taken: Sequence[Taken]) -> list[bool]:
+    """Say of commands whether what they play stands still; writes nothing, so that it can be asked often."""
+    rows = conn.execute(
+        """
+        SELECT c.token FROM store.command c
+        JOIN unnest(%s::bigint[], %s::bigint[]) AS t(run_id, no) ON t.run_id = c.run_id AND t.no = c.no
+        WHERE c.held AND c.status = 'taken'
+        """,
+        [[one.run_id for one in taken], [one.no for one in taken]],
+    ).fetchall()
+    held = {token for (token,) in rows}
+    return [one.token in held for one in taken]
+
+
 def guard(conn: Connection, taken: Taken) -> None:
     """Hold the command still until the caller's transaction ends. Raises TokenLost or EpochStale."""
     row = conn.execute(

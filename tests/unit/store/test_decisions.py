@@ -92,11 +92,13 @@ def test_a_held_command_tells_its_taker_and_whoever_takes_it_next(story):
     taken, beside = story.take(held), story.take(other)
     story.decide(HoldGroups(commands=(held,), hold=True))
     assert (taken.held, commands.extend(story.conn, [taken, beside], 5)) == (False, [Standing.HELD, Standing.GOES_ON])
+    assert commands.held_among(story.conn, [beside, taken]) == [False, True]
     story.lapse(held)
     again = commands.take(story.conn, 1, held, 5)
     assert again.held, "its worker is gone: who comes next begins with it held"
     story.decide(HoldGroups(commands=(held,), hold=False))
     assert commands.extend(story.conn, [again, taken], 5) == [Standing.GOES_ON, Standing.GONE]
+    assert commands.held_among(story.conn, [again]) == [False]
     assert commands.due(story.conn, 1) == [], "holding is no work of anybody"
 
 
