@@ -3,10 +3,10 @@
 import pytest
 
 from flexmarl.simulator import SimulationError
-from flexmarl.simulator.laws import broken
-from flexmarl.simulator.library import compose
+from flexmarl.simulator.reporting.laws import broken
+from flexmarl.simulator.reporting.watching import Watch
 from flexmarl.simulator.runs import alone, long_enough, simulate
-from flexmarl.simulator.watching import Watch
+from flexmarl.simulator.scenarios.library import compose
 
 STEPS = 3
 BATCH = {"tasks_per_step": 8, "episodes_per_task": 4}
