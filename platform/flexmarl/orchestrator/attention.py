@@ -157,7 +157,7 @@ class Attention:
         if event.origin is not Origin.TRAIN:
             return ctx.state.evaluation is not None
         head = ctx.state.cohort
-        if head is None or _has_enough(ctx) or missing(ctx) or ctx.state.held:
+        if head is None or _has_enough(ctx) or missing(ctx):
             return False
         if any(ruling.kind is RulingKind.COHORT_SETTLED for ruling in ctx.rulings):
             return False
