@@ -137,6 +137,7 @@ async def test_a_held_command_stands_still_by_its_row_from_its_beginning_and_bet
         context = await player._context(RUN)
         while len(context.client.counters.open) < 4:
             await asyncio.sleep(0.01)
+        await asyncio.sleep(0.3)
         assert engine.requests == [], "it was held when it was taken"
         hold(store_conn, False)
         while not engine.requests:

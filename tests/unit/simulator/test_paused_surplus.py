@@ -43,6 +43,10 @@ def test_nothing_of_it_plays_on_while_the_step_trains():
     for watch in (paused, continued):
         assert not broken(watch)
         assert len(watch.cluster.log.stepped) == STEPS
+        first = {fact.draw for _, fact, _ in watch.settled() if fact.draw < 2 * BATCH["tasks_per_step"]}
+        assert len(first) >= 2 * BATCH["tasks_per_step"] - 2, (
+            "what the first step left has gone on, all but the longest"
+        )
 
 
 def test_where_devices_are_shared_it_gives_them_to_the_trainer_and_goes_on_when_they_are_back():

@@ -20,7 +20,10 @@ from workers.rollout.engine_client import EngineClient
 from workers.rollout.engines.server import EngineServer
 from workers.rollout.engines.tokenizers import Tokenizers
 from workers.rollout.engines.torch_engine import TorchEngine
+from workers.rollout.environments.base import Ask
+from workers.rollout.episode import Asking, Seat, answered
 from workers.rollout.holding import Hold
+from workers.rollout.slots import slots
 from workers.rollout.turns import TurnReply, TurnRequest
 
 WORDS = ("<pad>", "<bos>", "<eos>", *(f"w{i}" for i in range(37)))
@@ -136,3 +139,18 @@ async def test_who_stands_still_asks_nothing_and_its_deadline_waits_with_it(serv
     hold.set(False)
     assert all(len(reply.choice.token_ids) == TOKENS for reply in await asked)
     assert hold.stood_s > 300.0
+
+
+async def test_what_an_episode_stood_still_is_none_of_its_time(served: Served) -> None:
+    hold = Hold(held=True)
+    seats = {"r": Seat("p", PIN, None, TOKENS, 1.0, hold=hold)}
+    asking = Asking(served.client, None, slots(None))
+    ask, request = Ask("r", "", TOKENS), replace(ASKED[0], hold=hold)
+    asked = asyncio.create_task(answered(asking, [ask], [request], seats, time.monotonic() + 300.0, 1.0))
+    await asyncio.sleep(0.02)
+    assert hold._since is not None
+    hold._since -= 700.0
+    hold.set(False)
+    [reply], waited_s = await asked
+    assert len(reply.choice.token_ids) == TOKENS
+    assert waited_s >= 700.0
