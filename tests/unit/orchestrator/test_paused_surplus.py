@@ -34,7 +34,7 @@ def standing(cluster):
     return cluster.held.intersection(cluster.open)
 
 
-@pytest.mark.parametrize("lag", [{"bound": 1, "at_cut": "train"}, {"in_flight": "restart_turn"}, {"bound": 2}])
+@pytest.mark.parametrize("lag", [{"bound": 1, "at_cut": "train"}, {"in_flight": "restart_turn"}])
 def test_what_is_left_stands_still_from_a_steps_last_group_to_the_next_steps_first(lag):
     for seed in range(2):
         faults = Faults(twice=0.2, child_death=0.01 * seed, uncommitted=0.02, episode_failure=0.02)
