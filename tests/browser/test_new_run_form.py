@@ -94,6 +94,8 @@ def test_only_what_is_read_is_shown_and_nothing_hidden_is_refused(seeded: Any, v
     field(page, "/mechanisms/allocation/type").select_option("static")
     assert not most.is_visible(), "static devices do not change"
     home = field(page, "/mechanisms/allocation/homes/speaker")
+    seat = page.locator("[data-seat=speaker]")
+    assert seat.text_content() == "size S, own policy"
     home.fill("1")
     page.locator("[data-error='/mechanisms/allocation/homes/speaker']").get_by_text("Set [0].").wait_for()
     field(page, "/resources/training_devices").fill("2")
@@ -101,6 +103,9 @@ def test_only_what_is_read_is_shown_and_nothing_hidden_is_refused(seeded: Any, v
     field(page, "/policies/speaker/tuning/type").select_option("lora")
     assert not least.is_visible(), "an adapter is trained on one device"
     field(page, "/policies/speaker/tuning/rank").fill("4")
+    field(page, "/agents/speaker/trainable").uncheck()
+    assert seat.text_content() == "size S, own policy, frozen"
+    field(page, "/agents/speaker/trainable").check()
     field(page, "/mechanisms/allocation/type").select_option("agent_centric")
     assert not home.is_visible()
     page.locator("#start[aria-disabled=false]").wait_for()

@@ -63,7 +63,7 @@ def row(simulation: Mapping[str, Any]) -> dict[str, Any]:
         "kind_word": KINDS[simulation["kind"]],
         "reason_word": REASONS.get(simulation["reason"], ""),
         "pill": {"status": simulation["state"], "reason_text": simulation["reason_text"]},
-        "open": simulation["state"] in ("queued", "running"),
+        "open": simulation["finished_at"] is None,
         "share": progress["done"] / progress["total"] if progress["total"] else 0.0,
     }
 

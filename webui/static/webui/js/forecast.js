@@ -3,7 +3,6 @@ import { $, chip, el, icon, number } from "./dom.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const PARTS = { weights: "k1", optimizer: "k2", activations: "k3", cache: "k3" };
-const CAUSES = { weights: "new weights", swap: "swaps", tail: "long tail", training: "wait for training", rollout: "wait for rollout", other: "nobody works" };
 const SOURCES = { runs: "measured in", profile: "profile,", declared: "declared", default: "not measured" };
 
 /** Two figures that say a range; one where both read alike. */
@@ -43,14 +42,14 @@ function tile(label, value, unit, basis) {
 }
 
 /** The forecast of a plan; null while there is none. */
-export function forecast(found, agents, { measure, measuring, take }) {
+export function forecast(found, agents, { causes, measure, measuring, take }) {
   if (!found) return null;
   const [whole, unit] = long(found.hours);
   const cost = found.cost ? tile("Cost", span(found.cost, amount), "", "at the pools' prices") : tile("Tokens/s", span(found.tokens_s, (value) => number(value)), "", "trained");
   return el("div", { class: "ahead" },
     el("div", { class: "pt" }, tile("Per step", span(found.step_s, seconds), "s", `likely ${seconds(found.step_s.likely)} s`), tile("Whole run", whole, unit, "to the end of the budget"),
       tile("Device hours", span(found.device_hours, amount), "", `${number(new Set(found.devices.map((one) => one.no)).size)} places`), cost),
-    use(found), memory(found, agents), split(found.split, take), why(found, measure, measuring));
+    use(found, causes), memory(found, agents), split(found.split, take), why(found, measure, measuring));
 }
 
 function svg(name, attributes, ...children) {
@@ -67,10 +66,10 @@ function rangeBar(range) {
     svg("rect", { class: "at", x: at(range.likely), width: "2", height: "100%" }));
 }
 
-function use(found) {
+function use(found, words) {
   const rows = [["Engines", "engine"], ["Trainers", "trainer"]].map(([word, kind]) => {
-    const causes = found.bubble[kind].slice(0, 2).map((cause) => `${CAUSES[cause.cause]} ${percent(cause.likely)}\u00a0%`).join(", ");
-    return el("div", { class: "ub" }, el("span", { class: "w5", text: word }), rangeBar(found.utilisation[kind]), el("b", { class: "num", text: `${span(found.utilisation[kind], percent).replace("\u200b", "")} %` }), el("span", { class: "muted s12 of", title: found.bubble[kind].map((cause) => `${CAUSES[cause.cause]}: ${cause.text}`).join("\n"), text: causes ? `else ${causes}` : "" }));
+    const causes = found.bubble[kind].slice(0, 2).map((cause) => `${words[kind][cause.cause]} ${percent(cause.likely)}\u00a0%`).join(", ");
+    return el("div", { class: "ub" }, el("span", { class: "w5", text: word }), rangeBar(found.utilisation[kind]), el("b", { class: "num", text: `${span(found.utilisation[kind], percent).replace("\u200b", "")} %` }), el("span", { class: "muted s12 of", title: found.bubble[kind].map((cause) => `${words[kind][cause.cause]}: ${cause.text}`).join("\n"), text: causes ? `else ${causes}` : "" }));
   });
   return el("div", { class: "p16 bt" }, el("b", { text: "At work" }), el("span", { class: "muted s12", text: " share of the time devices are held" }), ...rows);
 }
