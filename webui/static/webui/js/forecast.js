@@ -123,19 +123,17 @@ function together(figures) {
   return [...rows.values()];
 }
 
-/** What measures the models, or the offer to have them measured. */
-function measuredBy(run, measure) {
-  const row = (...inside) => el("div", { class: "hs top-al mb8", role: "status" }, ...inside);
-  if (!run) return row(el("span", { class: "soft s12 grow", text: "Something of these models was never measured on these devices." }), el("button", { type: "button", class: "btn sm", text: "Measure first", title: "Starts a short run that tells how fast these models are here", on: { click: measure } }));
-  const words = run.step ? `step ${number(run.step)} of ${number(run.max_steps)}` : run.status;
-  return row(el("span", { class: "soft s12 grow" }, el("a", { href: `/runs/${run.key}`, text: run.key }), ` measures these models: ${words}. The plan follows.`));
+/** The offer to have the models measured. */
+function unmeasured(measure) {
+  const said = el("span", { class: "soft s12 grow", text: "Something of these models was never measured on these devices." });
+  return el("div", { class: "hs top-al mb8" }, said, el("button", { type: "button", class: "btn sm", text: "Measure first", title: "Starts a short run that tells how fast these models are here", on: { click: measure } }));
 }
 
 function why(found, measure, measuring) {
   const unknown = found.figures.filter((figure) => figure.source === "default" && figure.of && !["trainer.swap", "trainer.create"].includes(figure.name));
   const scale = (figure, value) => (figure.unit === "s" ? (value < 1 ? `${number(value * 1e3, value < 0.01 ? 3 : 1)} ms` : `${number(value, 1)} s`) : number(value, 1));
   const rows = together(found.figures).map((figure) => el("tr", {}, el("td", { class: "anywhere" }, `${figure.meaning}${figure.of ? ", " : ""}`, el("b", { text: figure.of })), el("td", { class: "num" }, scale(figure, figure.likely), el("div", { class: "muted s11", text: `${scale(figure, figure.low)} to ${scale(figure, figure.high)}` })), el("td", { class: "soft", text: `${SOURCES[figure.source]} ${figure.source_text}`.trim() })));
-  const button = unknown.length || measuring ? measuredBy(measuring, measure) : null;
+  const button = unknown.length && !measuring ? unmeasured(measure) : null;
   return el("div", { class: "p16 bt" }, button, el("details", { class: "why" }, el("summary", {}, icon("chevron-right", "sm"), el("b", { text: "Why this range" }), el("span", { class: "muted s12 push tn", text: `${number(found.simulations)} simulations of ${number(found.steps)} steps` })), el("ul", { class: "soft s12" }, ...found.why.map((line) => el("li", { text: line }))),
     el("table", { class: "tb d mt4" }, el("thead", {}, el("tr", {}, ...["Figure", "Likely", "Source"].map((word, i) => el("th", { class: i === 1 ? "num" : "", text: word })))), el("tbody", {}, ...rows))));
 }

@@ -66,6 +66,24 @@ function notes(plan) {
   return [el("hr", { class: "rule" }), el("div", { class: "vs g8 p16" }, ...lines)];
 }
 
+/** Above the plan, which may be of older settings: how far the run is that measures these models, or why it measured nothing. */
+export function measuring(run) {
+  if (!run.finished_at) tellMeasuring(run, `measures these models: ${run.step ? `step ${number(run.step)} of ${number(run.max_steps)}` : run.status}. The plan follows.`);
+  else if (run.status === "completed") $("#measuring").hidden = true;
+  else tellMeasuring(run, `measured nothing: ${run.reason_text || run.status}`, true);
+}
+
+/** The measuring run could not be had, or is not heard of any more. */
+export function notMeasured(error) {
+  tellMeasuring(null, `Nothing was measured: ${error.message} ${error.requestId}`, true);
+}
+
+function tellMeasuring(run, words, failed = false) {
+  const place = $("#measuring");
+  place.hidden = false;
+  place.replaceChildren(el("span", { class: failed ? "bad" : "muted" }, icon(failed ? "alert-circle" : "progress", "sm")), el("span", { class: "anywhere" }, run ? el("a", { class: "link", href: `/runs/${run.key}`, text: run.key }) : null, ` ${words}`));
+}
+
 /** A plan could not be had: say so, and offer another try. */
 export function fail(error, retry) {
   $(".plan").setAttribute("aria-busy", "false");
