@@ -109,7 +109,7 @@ function takeSplit(split) {
 function settle(found, errors) {
   state.valid = !errors.length && !state.bad.size;
   const retry = () => { state.predictError = null; settle(state.planned, []); predict(draft(), state.turn); };
-  if (found) plan.show(found, { agents: data.agents, expected: data.expected, stale: !state.valid, ahead: { causes: data.causes, error: state.predictError, retry, measure, measuring: state.measuring, take: takeSplit } });
+  if (found) plan.show(found, { agents: data.agents, stale: !state.valid, ahead: { causes: data.causes, error: state.predictError, retry, measure, measuring: state.measuring, take: takeSplit } });
   else plan.none();
   showErrors(errors);
   const start = $("#start");

@@ -5,7 +5,7 @@ import { forecast, waiting } from "./forecast.js";
 const range = ([low, high]) => (low === high ? number(low) : `${number(low)}–\u200b${number(high)}`);
 
 /** Show a plan; `stale` keeps the last valid one, dimmed. */
-export function show(plan, { agents, expected, stale, ahead = {} }) {
+export function show(plan, { agents, stale, ahead = {} }) {
   const section = $(".plan");
   section.setAttribute("aria-busy", "false");
   state(plan, stale);
@@ -15,7 +15,7 @@ export function show(plan, { agents, expected, stale, ahead = {} }) {
   const sums = plan.arithmetic;
   const told = plan.prediction ? forecast(plan.prediction, agents, ahead) : plan.warnings.some((one) => one.code === "prediction_failed") ? el("span") : waiting(ahead.error, ahead.retry);
   body.replaceChildren(
-    told, el("hr", { class: "rule" }), tiles(plan, expected), el("hr", { class: "rule" }), samples(plan.spec, sums, agents), el("hr", { class: "rule" }),
+    told, el("hr", { class: "rule" }), tiles(plan), el("hr", { class: "rule" }), samples(plan.spec, sums, agents), el("hr", { class: "rule" }),
     devices(plan.devices), ...notes(plan));
 }
 
@@ -26,10 +26,10 @@ function state(plan, stale) {
   place.replaceChildren(el("span", { class: `pill ${tone}` }, icon(shape), word));
 }
 
-function tiles(plan, expected) {
+function tiles(plan) {
   const sums = plan.arithmetic;
   const list = [["Train steps", number(plan.spec.budget.train_steps), "at most"], ["Episodes per step", number(sums.episodes_per_step), `${number(sums.tasks_per_step)} × ${number(sums.episodes_per_task)}`],
-    ["Episodes in all", number(sums.total_episodes), `${number(sums.evaluations * sums.evaluation_episodes)} for evaluation`], ["Samples in all", range(sums.total_samples), expected || ""]];
+    ["Episodes in all", number(sums.total_episodes), `${number(sums.evaluations * sums.evaluation_episodes)} for evaluation`], ["Samples in all", range(sums.total_samples), "at most"]];
   return el("div", { class: "pt" }, ...list.map(([label, value, basis]) => el("div", { class: "tile" }, el("div", { class: "l", text: label }), el("div", { class: "v tn" }, ...String(value).split("\u200b").map((part) => el("span", { text: part }))), el("div", { class: "d", text: basis, title: basis }))));
 }
 
