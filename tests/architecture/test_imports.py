@@ -17,6 +17,10 @@ SEEDS = {
         "import flexmarl.orchestrator",
     ),
     "the core is pure": ("platform/flexmarl/orchestrator/seeded.py", "import time"),
+    "the simulator is built from scenarios up": (
+        "platform/flexmarl/simulator/scenarios/seeded.py",
+        "import flexmarl.simulator.cluster",
+    ),
     "the store sits on the contracts": ("platform/flexmarl/store/seeded.py", "import flexmarl.algorithms"),
     "workers know contracts, algorithms and store": ("workers/seeded.py", "import django"),
     "models are loaded by workers only": ("webui/seeded.py", "import torch"),

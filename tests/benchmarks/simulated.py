@@ -17,8 +17,8 @@ from harness import start
 
 from flexmarl.contracts.resolve import resolve
 from flexmarl.simulator import Machine, Scenario, simulate
-from flexmarl.simulator.scenario import Delays, EngineModel, TrainerModel
-from flexmarl.simulator.teams import paced, workload_of
+from flexmarl.simulator.scenarios.scenario import Delays, EngineModel, TrainerModel
+from flexmarl.simulator.scenarios.teams import paced, workload_of
 from tests.support.system import System
 
 MACHINE = Machine(

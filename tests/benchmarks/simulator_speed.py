@@ -23,15 +23,15 @@ from flexmarl.contracts.events import Event
 from flexmarl.controlplane.common.collecting import collected_seldom
 from flexmarl.orchestrator.types import Decision
 from flexmarl.simulator import simulate
-from flexmarl.simulator.batch import Batch
-from flexmarl.simulator.cluster import Cluster
-from flexmarl.simulator.engines import Engine
-from flexmarl.simulator.episodes import EpisodePlaying
-from flexmarl.simulator.library import compose
-from flexmarl.simulator.playing import Playing
+from flexmarl.simulator.cluster.cluster import Cluster
+from flexmarl.simulator.devices.batch import Batch
+from flexmarl.simulator.devices.engines import Engine
+from flexmarl.simulator.devices.turns import Turn
+from flexmarl.simulator.rollout.episodes import EpisodePlaying
+from flexmarl.simulator.rollout.playing import Playing
 from flexmarl.simulator.runs import alone, long_enough
-from flexmarl.simulator.scenario import Scenario
-from flexmarl.simulator.turns import Turn
+from flexmarl.simulator.scenarios.library import compose
+from flexmarl.simulator.scenarios.scenario import Scenario
 
 WORKLOADS = ("hub", "long_tail", "slow_environment")
 DAY_S = 86_400.0

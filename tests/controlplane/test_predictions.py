@@ -10,8 +10,8 @@ from flexmarl.controlplane.experiments.forecaster import Forecaster, PredictionF
 from flexmarl.controlplane.experiments.models import Plan
 from flexmarl.controlplane.inventory.models import Pool
 from flexmarl.controlplane.runs.models import Run
-from flexmarl.simulator.fitting import RunPace, environment_key, model_key
-from flexmarl.simulator.predicting import predict
+from flexmarl.simulator.prediction.fitting import RunPace, environment_key, model_key
+from flexmarl.simulator.prediction.predicting import predict
 from flexmarl.store import intervals
 from flexmarl.store.nodes import DeviceFacts, NodeFacts, register_node
 from tests.support.controlplane import SPEC, key, set_state

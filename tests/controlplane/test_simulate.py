@@ -9,8 +9,8 @@ from django.core.management import CommandError, call_command
 
 from flexmarl.contracts.resolve import layered, load_presets
 from flexmarl.simulator import simulate
-from flexmarl.simulator.checks import Finding
-from flexmarl.simulator.library import compose, load_workloads
+from flexmarl.simulator.reporting.checks import Finding
+from flexmarl.simulator.scenarios.library import compose, load_workloads
 from webui.management.commands import place
 from webui.management.commands import simulate as command
 

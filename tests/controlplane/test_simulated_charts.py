@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 from flexmarl.controlplane.telemetry import simulated, simulated_load, simulated_pipeline
-from flexmarl.simulator.library import compose
-from flexmarl.simulator.loads import EVERY_S, Loads
-from flexmarl.simulator.report import report
+from flexmarl.simulator.cluster.loads import EVERY_S, Loads
+from flexmarl.simulator.devices.trace import BUSY, TOLD
+from flexmarl.simulator.reporting.report import report
+from flexmarl.simulator.reporting.watching import Watch
 from flexmarl.simulator.runs import alone
-from flexmarl.simulator.scenario import Scenario
-from flexmarl.simulator.trace import BUSY, TOLD
-from flexmarl.simulator.watching import Watch
+from flexmarl.simulator.scenarios.library import compose
+from flexmarl.simulator.scenarios.scenario import Scenario
 from webui.figures import composition, devices, flow, lanes, learning, load, matrix, pace
 from webui.figures.base import Agent, SeriesSet
 

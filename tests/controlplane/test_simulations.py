@@ -14,7 +14,7 @@ from flexmarl.controlplane.simulations import executing
 from flexmarl.controlplane.simulations.executing import Asked, play, take
 from flexmarl.controlplane.simulations.models import Simulation
 from flexmarl.simulator import simulate
-from flexmarl.simulator.library import compose
+from flexmarl.simulator.scenarios.library import compose
 from tests.controlplane.recorded import recorded_run
 
 pytestmark = pytest.mark.django_db

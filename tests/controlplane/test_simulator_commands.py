@@ -11,8 +11,8 @@ import yaml
 from django.core.management import CommandError, call_command
 
 from flexmarl.contracts.spec.mechanisms import Mechanisms
-from flexmarl.simulator.library import compose
 from flexmarl.simulator.published import Cell, Outcome, Table, load_tables
+from flexmarl.simulator.scenarios.library import compose
 from webui.management.commands import reproduce, search
 
 FILES = {

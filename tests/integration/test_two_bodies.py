@@ -15,10 +15,10 @@ from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.runs.driver.session import RunSession
 from flexmarl.orchestrator import Decision, Orchestrator
-from flexmarl.simulator import cluster
-from flexmarl.simulator.replaying import Handled, replay
+from flexmarl.simulator.cluster import cluster
+from flexmarl.simulator.cluster.replaying import Handled, replay
 from flexmarl.simulator.runs import alone
-from flexmarl.simulator.scenario import Scenario
+from flexmarl.simulator.scenarios.scenario import Scenario
 from flexmarl.store import runs
 from tests.integration.test_driver import Bench, bench, make_spec
 from tests.support.virtual_workers import Story, VirtualWorkers

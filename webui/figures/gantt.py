@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flexmarl.simulator.trace import Interval
+from flexmarl.simulator.devices.trace import Interval
 
 COLOURS = {
     "rollout": "#2f6f8f", "train": "#b3541e", "step": "#7a3512", "load": "#8a8f98", "start": "#c9ccd1",

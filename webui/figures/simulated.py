@@ -6,7 +6,7 @@ A bar is the mean over seeds, its whisker reaches from the least to the most of 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flexmarl.simulator.report import CAUSES, EXPLAINED
+from flexmarl.simulator.reporting.report import CAUSES, EXPLAINED
 from webui.figures.base import Figure, Table, layout
 from webui.formats import number, percent, plural
 

@@ -5,7 +5,7 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from flexmarl.simulator.report import CAUSES, USES
+from flexmarl.simulator.reporting.report import CAUSES, USES
 
 
 def csv_of(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from flexmarl.simulator.report import CAUSES, EXPLAINED
+from flexmarl.simulator.reporting.report import CAUSES, EXPLAINED
 from webui.figures.simulated import MEANS, WORDS, word_of
 from webui.formats import duration, number, percent, plural, signed
 

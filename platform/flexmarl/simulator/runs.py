@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 
-from flexmarl.simulator.checks import Checks, Finding
-from flexmarl.simulator.clock import Clock
-from flexmarl.simulator.cluster import Cluster
-from flexmarl.simulator.misfortune import Misfortune, devices_of
-from flexmarl.simulator.pool import Pool, Tenancy
-from flexmarl.simulator.recorded import RecordedWorkload
-from flexmarl.simulator.report import Report, report
-from flexmarl.simulator.scenario import Scenario
+from flexmarl.simulator.cluster.cluster import Cluster
+from flexmarl.simulator.cluster.misfortune import Misfortune, devices_of
+from flexmarl.simulator.cluster.pool import Pool, Tenancy
+from flexmarl.simulator.devices.clock import Clock
+from flexmarl.simulator.reporting.checks import Checks, Finding
+from flexmarl.simulator.reporting.report import Report, report
+from flexmarl.simulator.scenarios.recorded import RecordedWorkload
+from flexmarl.simulator.scenarios.scenario import Scenario
 
 STILL_S = 3 * 86_400.0
 """A run that makes no step for so long waits for what never comes, whatever else happens meanwhile."""

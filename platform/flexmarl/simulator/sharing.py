@@ -15,16 +15,16 @@ from flexmarl.contracts.base import Strict
 from flexmarl.contracts.problems import Problem, SpecProblems, broken_at, problems_of
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.orchestrator.pool_arbiter import DEFAULT_PRIORITY, PATIENCE_S
-from flexmarl.simulator.checks import Finding
-from flexmarl.simulator.clock import Clock
-from flexmarl.simulator.cluster import Cluster
-from flexmarl.simulator.faults import Faults
-from flexmarl.simulator.library import compose
-from flexmarl.simulator.misfortune import virtual_device
-from flexmarl.simulator.pool import Pool, Tenancy
+from flexmarl.simulator.cluster.cluster import Cluster
+from flexmarl.simulator.cluster.misfortune import virtual_device
+from flexmarl.simulator.cluster.pool import Pool, Tenancy
+from flexmarl.simulator.devices.clock import Clock
+from flexmarl.simulator.devices.trace import BUSY, Held, Interval
+from flexmarl.simulator.reporting.checks import Finding
 from flexmarl.simulator.runs import STILL_S, SimulationError, shortened
-from flexmarl.simulator.scenario import Scenario
-from flexmarl.simulator.trace import BUSY, Held, Interval
+from flexmarl.simulator.scenarios.faults import Faults
+from flexmarl.simulator.scenarios.library import compose
+from flexmarl.simulator.scenarios.scenario import Scenario
 
 
 class Arrival(Strict):

@@ -4,8 +4,8 @@ import pytest
 
 from flexmarl.orchestrator import orchestrator as core
 from flexmarl.orchestrator.snapshots import encode
-from flexmarl.simulator.library import compose
 from flexmarl.simulator.runs import alone
+from flexmarl.simulator.scenarios.library import compose
 
 SMALL = {"tasks_per_step": 4, "episodes_per_task": 4, "micro_batch_groups": 1, "rollout_groups": 1}
 

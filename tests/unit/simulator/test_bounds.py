@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from flexmarl.contracts.problems import SpecProblems
 from flexmarl.contracts.resolve import load_presets
 from flexmarl.simulator import Scenario, simulate
-from flexmarl.simulator.bounds import least
-from flexmarl.simulator.library import compose, load_workloads
+from flexmarl.simulator.scenarios.library import compose, load_workloads
+from flexmarl.simulator.search.bounds import least
 
 MACHINE = {
     "engine": {"token": 0.1, "batch": 4.0, "prefill": 100.0, "slots": 5, "load": 2.0},

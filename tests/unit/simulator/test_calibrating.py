@@ -7,11 +7,12 @@ import pytest
 from flexmarl.contracts.paces import Played, RunRows
 from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.spec import ExperimentSpec
-from flexmarl.simulator import SimulationError, calibrating
-from flexmarl.simulator.calibrating import STEPS, TURN, calibrated
-from flexmarl.simulator.fitting import RunPace, profile_of
-from flexmarl.simulator.predicting import simulated
-from flexmarl.simulator.profile import Ends
+from flexmarl.simulator import SimulationError
+from flexmarl.simulator.prediction import calibrating
+from flexmarl.simulator.prediction.calibrating import STEPS, TURN, calibrated
+from flexmarl.simulator.prediction.fitting import RunPace, profile_of
+from flexmarl.simulator.prediction.predicting import simulated
+from flexmarl.simulator.prediction.profile import Ends
 
 TURNS = 240
 """Of a cohort: 8 episodes of some 30."""

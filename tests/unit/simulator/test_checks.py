@@ -11,12 +11,12 @@ from flexmarl.orchestrator.lag import Verdict
 from flexmarl.orchestrator.mover import Move
 from flexmarl.orchestrator.standings import Snapshot
 from flexmarl.orchestrator.state import Cohort, PendingGroup
-from flexmarl.simulator.checks import Finding
-from flexmarl.simulator.engines import Engine
-from flexmarl.simulator.groups import Places
-from flexmarl.simulator.library import compose
+from flexmarl.simulator.devices.engines import Engine
+from flexmarl.simulator.reporting.checks import Finding
+from flexmarl.simulator.rollout.groups import Places
 from flexmarl.simulator.runs import examine
-from flexmarl.simulator.scenario import Scenario
+from flexmarl.simulator.scenarios.library import compose
+from flexmarl.simulator.scenarios.scenario import Scenario
 
 BATCH = {"tasks_per_step": 6, "episodes_per_task": 3, "micro_batch_groups": 1, "rollout_groups": 1}
 TWO = {"agents": {"planner": {}, "coder": {}}, "environment": {"type": "arithmetic"}, "batch": BATCH}

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from flexmarl.simulator import chance
-from flexmarl.simulator.draws import AGAIN, ENVIRONMENT, REWARD, ROUNDS, SCORE, SLOW, TWIN, Scripts, values
-from flexmarl.simulator.scenario import RoleLoad, Spread, Workload
+from flexmarl.simulator.scenarios import chance
+from flexmarl.simulator.scenarios.draws import AGAIN, ENVIRONMENT, REWARD, ROUNDS, SCORE, SLOW, TWIN, Scripts, values
+from flexmarl.simulator.scenarios.scenario import RoleLoad, Spread, Workload
 
 ROLES = {"a": 0, "b": 1}
 WORKLOAD = Workload(

@@ -4,13 +4,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from flexmarl.simulator.batch import seconds_of, steps_of
-from flexmarl.simulator.clock import Clock
-from flexmarl.simulator.engines import Engine
-from flexmarl.simulator.playing import Playing
-from flexmarl.simulator.scenario import EngineModel
-from flexmarl.simulator.trace import Trace
-from flexmarl.simulator.turns import Turn
+from flexmarl.simulator.devices.batch import seconds_of, steps_of
+from flexmarl.simulator.devices.clock import Clock
+from flexmarl.simulator.devices.engines import Engine
+from flexmarl.simulator.devices.trace import Trace
+from flexmarl.simulator.devices.turns import Turn
+from flexmarl.simulator.rollout.playing import Playing
+from flexmarl.simulator.scenarios.scenario import EngineModel
 
 MODEL = EngineModel(token=0.01, batch=10.0, prefill=1000.0, slots=4)
 

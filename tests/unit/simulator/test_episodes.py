@@ -8,15 +8,15 @@ import pytest
 from flexmarl.algorithms.routing import least_loaded
 from flexmarl.contracts.resolve import resolve
 from flexmarl.simulator import Report, SimulationError, simulate
-from flexmarl.simulator.clock import Clock
-from flexmarl.simulator.draws import Scripts, Sheet, Sheets
-from flexmarl.simulator.engine_pools import Pools
-from flexmarl.simulator.engines import Engine
-from flexmarl.simulator.fleet import Fleet
-from flexmarl.simulator.flow import Flow
+from flexmarl.simulator.devices.clock import Clock
+from flexmarl.simulator.devices.engine_pools import Pools
+from flexmarl.simulator.devices.engines import Engine
+from flexmarl.simulator.devices.fleet import Fleet
+from flexmarl.simulator.devices.trace import Trace
+from flexmarl.simulator.rollout.flow import Flow
 from flexmarl.simulator.runs import alone
-from flexmarl.simulator.scenario import EngineModel, Machine, Scenario, Workload, scenario
-from flexmarl.simulator.trace import Trace
+from flexmarl.simulator.scenarios.draws import Scripts, Sheet, Sheets
+from flexmarl.simulator.scenarios.scenario import EngineModel, Machine, Scenario, Workload, scenario
 
 MODEL = EngineModel(token=0.01, batch=10.0, prefill=1000.0, slots=4)
 

@@ -8,15 +8,15 @@ from flexmarl.algorithms.routing import least_loaded
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, Origin, PolicyPin, SampleRef
-from flexmarl.simulator import facts
-from flexmarl.simulator.clock import Clock
-from flexmarl.simulator.engines import Engine
-from flexmarl.simulator.fleet import Fleet
-from flexmarl.simulator.library import compose
+from flexmarl.simulator.devices.clock import Clock
+from flexmarl.simulator.devices.engines import Engine
+from flexmarl.simulator.devices.fleet import Fleet
+from flexmarl.simulator.devices.trace import Trace
+from flexmarl.simulator.devices.turns import Turn
+from flexmarl.simulator.rollout import facts
 from flexmarl.simulator.runs import alone
-from flexmarl.simulator.scenario import EngineModel
-from flexmarl.simulator.trace import Trace
-from flexmarl.simulator.turns import Turn
+from flexmarl.simulator.scenarios.library import compose
+from flexmarl.simulator.scenarios.scenario import EngineModel
 
 SMALL = {"tasks_per_step": 4, "episodes_per_task": 4, "micro_batch_groups": 1, "rollout_groups": 1}
 

@@ -8,11 +8,11 @@ from flexmarl.contracts import events as e
 from flexmarl.contracts.problems import SpecProblems
 from flexmarl.orchestrator import Decision
 from flexmarl.simulator import Report, SimulationError, simulate
-from flexmarl.simulator.faults import Faults
-from flexmarl.simulator.hosting import RESTART_S
-from flexmarl.simulator.library import compose
+from flexmarl.simulator.cluster.hosting import RESTART_S
 from flexmarl.simulator.runs import alone
-from flexmarl.simulator.scenario import Scenario
+from flexmarl.simulator.scenarios.faults import Faults
+from flexmarl.simulator.scenarios.library import compose
+from flexmarl.simulator.scenarios.scenario import Scenario
 
 BATCH = {"tasks_per_step": 1, "episodes_per_task": 2, "micro_batch_groups": 1, "rollout_groups": 1}
 DELAYS = {"report": 0.0, "decide": 0.0, "hop": 0.0, "pick_up": 0.0, "start": 5.0}

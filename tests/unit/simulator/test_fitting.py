@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from flexmarl.contracts.paces import Commanded, Decoded, Played, RunRows, Settled
-from flexmarl.simulator import estimates
-from flexmarl.simulator.estimates import Gradients
+from flexmarl.simulator.prediction import estimates
+from flexmarl.simulator.prediction.estimates import Gradients
 
 
 def test_decoding_tells_a_step_from_what_requests_and_prompts_add() -> None:

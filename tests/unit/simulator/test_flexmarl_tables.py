@@ -6,9 +6,9 @@ import pytest
 
 from flexmarl.contracts.resolve import layered
 from flexmarl.simulator import simulate
-from flexmarl.simulator.library import compose
 from flexmarl.simulator.published import load_tables
 from flexmarl.simulator.published.reproducing import scenario_of
+from flexmarl.simulator.scenarios.library import compose
 
 TABLES = ("flexmarl_ma", "flexmarl_ca")
 ONE = {

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from flexmarl.simulator.library import compose
 from flexmarl.simulator.runs import examine
+from flexmarl.simulator.scenarios.library import compose
 
 FILE = Path(__file__).with_name("golden.json")
 SHOWN = ("step_s", "tokens_s", "engine_busy", "trainer_busy", "trained_share", "lag", "swaps", "moves", "lost_s",

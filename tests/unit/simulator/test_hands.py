@@ -2,10 +2,10 @@
 
 import pytest
 
-from flexmarl.simulator.clock import Clock
-from flexmarl.simulator.groups import Places
-from flexmarl.simulator.hands import Hands
-from flexmarl.simulator.scenario import Delays
+from flexmarl.simulator.devices.clock import Clock
+from flexmarl.simulator.rollout.groups import Places
+from flexmarl.simulator.rollout.hands import Hands
+from flexmarl.simulator.scenarios.scenario import Delays
 
 
 def test_a_worker_does_all_that_has_come_and_then_sends_it_off() -> None:

@@ -11,11 +11,11 @@ from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
 from flexmarl.contracts.problems import SpecProblems
 from flexmarl.contracts.resolve import load_presets
-from flexmarl.simulator.laws import broken
-from flexmarl.simulator.library import compose, load_workloads
+from flexmarl.simulator.reporting.laws import broken
+from flexmarl.simulator.reporting.watching import Watch
 from flexmarl.simulator.runs import alone, long_enough
-from flexmarl.simulator.scenario import Scenario
-from flexmarl.simulator.watching import Watch
+from flexmarl.simulator.scenarios.library import compose, load_workloads
+from flexmarl.simulator.scenarios.scenario import Scenario
 
 FAULTS = {
     "node_devices": 2, "nodes": [{"at": 90, "node": 0}], "declare": 10, "replace": 20,

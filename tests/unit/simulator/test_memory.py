@@ -3,7 +3,7 @@
 import pytest
 
 from flexmarl.contracts.resolve import resolve
-from flexmarl.simulator import memory
+from flexmarl.simulator.prediction import memory
 
 
 @pytest.mark.parametrize(("precision", "ranks", "each"), [("fp32", 1, 4 + 12), ("fp32", 2, 8), ("bf16", 1, 2 + 12 + 4)])

@@ -4,9 +4,9 @@ import pytest
 
 from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.spec import ExperimentSpec
-from flexmarl.simulator import memory
-from flexmarl.simulator.predicting import Prediction, predict
-from flexmarl.simulator.profile import Figure, Profile, complete
+from flexmarl.simulator.prediction import memory
+from flexmarl.simulator.prediction.predicting import Prediction, predict
+from flexmarl.simulator.prediction.profile import Figure, Profile, complete
 
 SMALL = {"tasks_per_step": 4, "episodes_per_task": 2, "micro_batch_groups": 2, "rollout_groups": 2}
 

@@ -3,7 +3,7 @@
 import pytest
 
 from flexmarl.simulator import SimulationError, simulate
-from flexmarl.simulator.library import compose
+from flexmarl.simulator.scenarios.library import compose
 
 
 def rollout_s(

@@ -8,8 +8,8 @@ import pytest
 from flexmarl.contracts.paces import Commanded, Decoded, RunRows
 from flexmarl.contracts.resolve import resolve
 from flexmarl.simulator import Scenario, simulate
-from flexmarl.simulator.fitting import fit
-from flexmarl.simulator.recorded import (
+from flexmarl.simulator.prediction.fitting import fit
+from flexmarl.simulator.scenarios.recorded import (
     RecordedDraws,
     RecordedEpisode,
     RecordedTurn,
@@ -17,7 +17,7 @@ from flexmarl.simulator.recorded import (
     record_of,
     workload_of_record,
 )
-from flexmarl.simulator.scenario import Delays, EngineModel, Machine, TrainerModel
+from flexmarl.simulator.scenarios.scenario import Delays, EngineModel, Machine, TrainerModel
 
 TEAM = {
     "agents": {"speaker": {}, "listener": {}},

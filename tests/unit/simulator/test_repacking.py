@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from flexmarl.contracts import commands as c
-from flexmarl.simulator.laws import Watch, broken
-from flexmarl.simulator.library import compose
+from flexmarl.simulator.reporting.laws import Watch, broken
 from flexmarl.simulator.runs import alone, examine, long_enough, simulate
+from flexmarl.simulator.scenarios.library import compose
 
 SPEC = {
     "agents": {"solver": {}},

@@ -7,10 +7,10 @@ import pytest
 
 from flexmarl.contracts.problems import SpecProblems
 from flexmarl.simulator import Workload, simulate
-from flexmarl.simulator.chance import mixed
-from flexmarl.simulator.library import compose
 from flexmarl.simulator.published import load_tables, reproduce
-from flexmarl.simulator.scenario import Scenario
+from flexmarl.simulator.scenarios.chance import mixed
+from flexmarl.simulator.scenarios.library import compose
+from flexmarl.simulator.scenarios.scenario import Scenario
 
 MEMBERS, TURNS = 3, 4
 PLAIN: dict[str, Any] = {

@@ -6,8 +6,8 @@ import pytest
 
 from flexmarl.contracts.resolve import load_presets
 from flexmarl.simulator import SimulationError, simulate
-from flexmarl.simulator.axes import LAYOUT, balanced, by_work, devices
-from flexmarl.simulator.searching import SEEDS, Candidate, against, search, space
+from flexmarl.simulator.search.axes import LAYOUT, balanced, by_work, devices
+from flexmarl.simulator.search.searching import SEEDS, Candidate, against, search, space
 
 DOCUMENT = {
     "spec": {

@@ -9,11 +9,11 @@ import pytest
 from flexmarl.contracts.resolve import load_presets, resolve
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus
 from flexmarl.simulator import Machine, Report, SimulationError, simulate
-from flexmarl.simulator.engines import Engine
-from flexmarl.simulator.groups import Group
-from flexmarl.simulator.playing import Playing
+from flexmarl.simulator.devices.engines import Engine
+from flexmarl.simulator.rollout.groups import Group
+from flexmarl.simulator.rollout.playing import Playing
 from flexmarl.simulator.runs import alone, examine
-from flexmarl.simulator.scenario import Scenario, scenario
+from flexmarl.simulator.scenarios.scenario import Scenario, scenario
 
 BATCH = {"tasks_per_step": 8, "episodes_per_task": 4, "micro_batch_groups": 2, "rollout_groups": 2}
 

@@ -7,14 +7,15 @@ import pytest
 
 from flexmarl.algorithms.placement import Stage
 from flexmarl.contracts.resolve import layered
-from flexmarl.simulator import chance, simulate
-from flexmarl.simulator.clock import Clock
-from flexmarl.simulator.foresight import noise
-from flexmarl.simulator.groups import Episode
-from flexmarl.simulator.library import compose
-from flexmarl.simulator.placing import Kind, cohort_work, place, profile
-from flexmarl.simulator.scenario import Ranker, RoleLoad, Spread, Workload
-from flexmarl.simulator.scoring import Scoring
+from flexmarl.simulator import simulate
+from flexmarl.simulator.devices.clock import Clock
+from flexmarl.simulator.devices.foresight import noise
+from flexmarl.simulator.prediction.placing import Kind, cohort_work, place, profile
+from flexmarl.simulator.rollout.groups import Episode
+from flexmarl.simulator.rollout.scoring import Scoring
+from flexmarl.simulator.scenarios import chance
+from flexmarl.simulator.scenarios.library import compose
+from flexmarl.simulator.scenarios.scenario import Ranker, RoleLoad, Spread, Workload
 
 SPEC = {
     "agents": {"solver": {}},

@@ -3,8 +3,8 @@
 import pytest
 
 from flexmarl.contracts.resolve import load_templates, resolve
-from flexmarl.simulator.scenario import Machine
-from flexmarl.simulator.teams import paced, workload_of
+from flexmarl.simulator.scenarios.scenario import Machine
+from flexmarl.simulator.scenarios.teams import paced, workload_of
 
 
 @pytest.mark.parametrize(

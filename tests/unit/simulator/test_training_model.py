@@ -5,11 +5,11 @@ import pytest
 from flexmarl.contracts import commands as c
 from flexmarl.contracts.events import DeviceUse
 from flexmarl.contracts.wire import MicroBatchRef
-from flexmarl.simulator.clock import Clock
-from flexmarl.simulator.losses import Loss, Losses
-from flexmarl.simulator.scenario import Delays, Machine, TrainerModel
-from flexmarl.simulator.trace import Trace
-from flexmarl.simulator.training import Training
+from flexmarl.simulator.devices.clock import Clock
+from flexmarl.simulator.devices.losses import Loss, Losses
+from flexmarl.simulator.devices.trace import Trace
+from flexmarl.simulator.devices.training import Training
+from flexmarl.simulator.scenarios.scenario import Delays, Machine, TrainerModel
 
 TRAINER = TrainerModel(token=0.01, row=1.0, micro_batch=0.5, step=2.0, swap=3.0, create=5.0, form=7.0, checkpoint=11.0)
 

@@ -7,8 +7,8 @@ import pytest
 
 from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.spec import ExperimentSpec
-from flexmarl.simulator.report import CAUSES, USES
-from flexmarl.simulator.whatif import FIRST, OLDER, Alternative, advice, alternatives, changed, ranked
+from flexmarl.simulator.prediction.whatif import FIRST, OLDER, Alternative, advice, alternatives, changed, ranked
+from flexmarl.simulator.reporting.report import CAUSES, USES
 
 CHANGE = Alternative("one", {"mechanisms.trainer_protocol": "batch"})
 

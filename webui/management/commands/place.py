@@ -13,8 +13,8 @@ from flexmarl.algorithms.placement import one_more
 from flexmarl.contracts.problems import SpecProblems
 from flexmarl.contracts.resolve import DEFAULT_PRESET, layered
 from flexmarl.simulator import Scenario, SimulationError, simulate
-from flexmarl.simulator.library import compose, load_workloads
-from flexmarl.simulator.placing import Kind, Placement, cohort_work, place, profile
+from flexmarl.simulator.prediction.placing import Kind, Placement, cohort_work, place, profile
+from flexmarl.simulator.scenarios.library import compose, load_workloads
 from webui.management.asked import change, check_writable, workload_named
 
 

@@ -15,12 +15,12 @@ from django.core.management.base import BaseCommand, CommandError
 from flexmarl.contracts.problems import SpecProblems
 from flexmarl.contracts.resolve import layered, load_presets
 from flexmarl.simulator import Report, Scenario, SimulationError, simulate
-from flexmarl.simulator.axes import LAYOUT
-from flexmarl.simulator.bounds import least
-from flexmarl.simulator.library import load_workloads
 from flexmarl.simulator.published import load_tables
 from flexmarl.simulator.published.reproducing import placed
-from flexmarl.simulator.searching import SEEDS, UNSEEN, Found, Pair, against, search, space
+from flexmarl.simulator.scenarios.library import load_workloads
+from flexmarl.simulator.search.axes import LAYOUT
+from flexmarl.simulator.search.bounds import least
+from flexmarl.simulator.search.searching import SEEDS, UNSEEN, Found, Pair, against, search, space
 from webui.management.asked import check_writable
 
 

@@ -15,9 +15,9 @@ from flexmarl.contracts.problems import SpecProblems
 from flexmarl.contracts.resolve import layered, load_presets
 from flexmarl.controlplane.common.collecting import collected_seldom
 from flexmarl.simulator import Report, SimulationError
-from flexmarl.simulator.checks import Finding
-from flexmarl.simulator.library import compose, load_workloads
+from flexmarl.simulator.reporting.checks import Finding
 from flexmarl.simulator.runs import examine
+from flexmarl.simulator.scenarios.library import compose, load_workloads
 from webui.figures.gantt import gantt
 from webui.management import pool_simulation
 from webui.management.asked import change, check_writable, workload_named

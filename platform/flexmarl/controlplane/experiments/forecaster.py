@@ -16,8 +16,8 @@ from multiprocessing.connection import Connection
 from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.controlplane.common.problems import PredictionSlow
 from flexmarl.simulator import SimulationError
-from flexmarl.simulator.predicting import Prediction, predict
-from flexmarl.simulator.profile import Profile
+from flexmarl.simulator.prediction.predicting import Prediction, predict
+from flexmarl.simulator.prediction.profile import Profile
 
 LIMIT_S = 10.0
 ENOUGH_S = 3.0

@@ -11,10 +11,10 @@ from flexmarl.controlplane.experiments.forecaster import FORECASTER
 from flexmarl.controlplane.experiments.models import Plan
 from flexmarl.controlplane.experiments.profiles import profile_of
 from flexmarl.controlplane.inventory import queries as inventory
-from flexmarl.simulator.memory import DeviceMemory
-from flexmarl.simulator.predicting import Prediction, Range, causes, shown
-from flexmarl.simulator.profile import Profile
-from flexmarl.simulator.splitting import WORTH, SplitAdvice
+from flexmarl.simulator.prediction.memory import DeviceMemory
+from flexmarl.simulator.prediction.predicting import Prediction, Range, causes, shown
+from flexmarl.simulator.prediction.profile import Profile
+from flexmarl.simulator.prediction.splitting import WORTH, SplitAdvice
 
 HOUR_S = 3600.0
 SEEN = 0.0005

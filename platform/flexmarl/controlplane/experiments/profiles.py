@@ -12,11 +12,11 @@ from statistics import median
 from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.experiments.models import MeasuredRun
-from flexmarl.simulator import fitting
-from flexmarl.simulator.calibrating import calibrated
-from flexmarl.simulator.estimates import Gradients, line
-from flexmarl.simulator.fitting import RunPace
-from flexmarl.simulator.profile import OF_A_MODEL, OF_A_ROLE, OF_THE_PLATFORM, Figure, Profile, complete
+from flexmarl.simulator.prediction import fitting
+from flexmarl.simulator.prediction.calibrating import calibrated
+from flexmarl.simulator.prediction.estimates import Gradients, line
+from flexmarl.simulator.prediction.fitting import RunPace
+from flexmarl.simulator.prediction.profile import OF_A_MODEL, OF_A_ROLE, OF_THE_PLATFORM, Figure, Profile, complete
 from flexmarl.store import paces
 
 LOOKED_AT = 40

@@ -13,7 +13,7 @@ from flexmarl.controlplane.experiments.plans import Draft, overlay, required
 from flexmarl.controlplane.runs.actions import create_run
 from flexmarl.controlplane.runs.marks import Marks
 from flexmarl.controlplane.runs.models import Run
-from flexmarl.simulator.fitting import PROFILE_NAME
+from flexmarl.simulator.prediction.fitting import PROFILE_NAME
 
 STEPS = 9
 """Train steps of a profile: the first three do not count."""

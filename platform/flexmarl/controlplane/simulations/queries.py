@@ -13,7 +13,7 @@ from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.times import rfc3339
 from flexmarl.controlplane.simulations.choices import ENDED, SimulationState
 from flexmarl.controlplane.simulations.models import Simulation
-from flexmarl.simulator.library import load_workloads
+from flexmarl.simulator.scenarios.library import load_workloads
 
 
 def simulations(actor: Actor) -> QuerySet[Simulation]:

@@ -33,7 +33,7 @@ from flexmarl.controlplane.simulations.what_if import (
     too_little,
 )
 from flexmarl.simulator import Scenario
-from flexmarl.simulator.whatif import AS_IT_WAS
+from flexmarl.simulator.prediction.whatif import AS_IT_WAS
 from flexmarl.store import recorded
 
 LOOKED_AT, OFFERED = 60, 20

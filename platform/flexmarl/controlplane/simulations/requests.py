@@ -14,7 +14,7 @@ from flexmarl.contracts.problems import Problem, SpecProblems
 from flexmarl.contracts.resolve import layered, load_presets
 from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
 from flexmarl.simulator import Scenario
-from flexmarl.simulator.library import compose
+from flexmarl.simulator.scenarios.library import compose
 
 MOST_STEPS, MOST_SEEDS, MOST_PLAYED, MOST_CHANGES = 200, 20, 200, 50
 """`MOST_PLAYED`: presets times seeds."""

@@ -5,7 +5,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from flexmarl.simulator import Report
-from flexmarl.simulator.report import BUSY, CAUSES, USES
+from flexmarl.simulator.reporting.report import BUSY, CAUSES, USES
 
 MOST_INTERVALS = 6_000
 """Of a drawing; the shortest are left out beyond."""

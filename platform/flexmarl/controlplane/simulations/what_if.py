@@ -24,9 +24,11 @@ from flexmarl.controlplane.simulations.comparing import Found, Playing
 from flexmarl.controlplane.simulations.models import Simulation
 from flexmarl.controlplane.simulations.requests import MOST_SEEDS, MOST_STEPS
 from flexmarl.controlplane.simulations.results import gathered, seed_row, timeline
-from flexmarl.simulator import Report, Scenario, SimulationError, fitting
-from flexmarl.simulator.fitting import Fit
-from flexmarl.simulator.recorded import (
+from flexmarl.simulator import Report, Scenario, SimulationError
+from flexmarl.simulator.prediction import fitting
+from flexmarl.simulator.prediction.fitting import Fit
+from flexmarl.simulator.prediction.whatif import AS_IT_WAS, Alternative, advice, alternatives, changed, ranked
+from flexmarl.simulator.scenarios.recorded import (
     RecordedEpisode,
     RecordedTurn,
     RecordedWorkload,
@@ -34,8 +36,7 @@ from flexmarl.simulator.recorded import (
     record_of,
     workload_of_record,
 )
-from flexmarl.simulator.teams import workload_of
-from flexmarl.simulator.whatif import AS_IT_WAS, Alternative, advice, alternatives, changed, ranked
+from flexmarl.simulator.scenarios.teams import workload_of
 from flexmarl.store import paces, recorded
 
 MOST_EPISODES = 4096

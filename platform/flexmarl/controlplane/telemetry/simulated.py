@@ -12,9 +12,9 @@ from flexmarl.contracts.wire import Origin
 from flexmarl.controlplane.telemetry import bubble
 from flexmarl.controlplane.telemetry.timeline import device_rows
 from flexmarl.controlplane.telemetry.windows import Window
-from flexmarl.simulator.laws import answered_by, asked_by
-from flexmarl.simulator.trace import TOLD, Held
-from flexmarl.simulator.watching import Watch
+from flexmarl.simulator.devices.trace import TOLD, Held
+from flexmarl.simulator.reporting.laws import answered_by, asked_by
+from flexmarl.simulator.reporting.watching import Watch
 from flexmarl.store.activity import CommandSpan, LeaseSpan
 from flexmarl.store.intervals import DeviceInterval
 

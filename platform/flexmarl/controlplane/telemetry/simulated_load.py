@@ -11,7 +11,7 @@ from typing import Any
 
 from flexmarl.controlplane.telemetry.load import skew
 from flexmarl.orchestrator.types import Metric
-from flexmarl.simulator.loads import EngineSample, Loads
+from flexmarl.simulator.cluster.loads import EngineSample, Loads
 from flexmarl.store.load_rows import Window
 
 

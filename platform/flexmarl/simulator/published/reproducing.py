@@ -10,10 +10,10 @@ from statistics import fmean
 from typing import Any, Literal
 
 from flexmarl.contracts.resolve import layered
-from flexmarl.simulator.library import compose
 from flexmarl.simulator.published.table import Parameter, Row, Table
 from flexmarl.simulator.runs import simulate
-from flexmarl.simulator.scenario import Scenario
+from flexmarl.simulator.scenarios.library import compose
+from flexmarl.simulator.scenarios.scenario import Scenario
 
 Standing = Literal["fitted", "reached", "missed", "explained"]
 

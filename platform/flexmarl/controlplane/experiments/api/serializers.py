@@ -7,7 +7,7 @@ from rest_framework import serializers
 from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
 from flexmarl.controlplane.common.api.serializers import FieldErrorSerializer, StrictSerializer
 from flexmarl.controlplane.experiments.plans import Draft
-from flexmarl.simulator.report import CAUSES
+from flexmarl.simulator.reporting.report import CAUSES
 
 
 class ExperimentSerializer(serializers.Serializer):

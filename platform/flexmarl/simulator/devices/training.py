@@ -1,0 +1,247 @@
+"""A model of the trainers: each carries out its commands one after the other, and only takes its time.
+
+Invariants: a command that is void when its turn comes, or when it is done, is told of by nobody; a bind of a gang ends
+when every rank has joined.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import sha256
+from typing import NamedTuple
+
+from flexmarl.contracts import commands as c
+from flexmarl.contracts import events as e
+from flexmarl.contracts.wire import MicroBatchRef, TrainStats
+from flexmarl.simulator.devices.clock import Clock
+from flexmarl.simulator.devices.losses import Losses
+from flexmarl.simulator.devices.trace import Kind, Trace
+from flexmarl.simulator.scenarios.scenario import Machine
+
+Order = (
+    c.BindPolicy | c.JoinGang | c.SuspendPolicy | c.VacateTrainer | c.Accumulate | c.OptimizerStep | c.WriteCheckpoint
+)
+ORDERS: dict[str, Kind] = {
+    "bind_policy": "bind", "join_gang": "join", "suspend_policy": "suspend", "vacate_trainer": "vacate",
+    "accumulate": "train", "optimizer_step": "step", "write_checkpoint": "checkpoint",
+}  # fmt: skip
+"""What a trainer is asked for -> what it shows while it does it."""
+
+
+def digest(policy: str, version: int) -> str:
+    """Name the weights of a version."""
+    return sha256(f"{policy}:{version}".encode()).hexdigest()
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """An order that a trainer is at."""
+
+    no: int
+    order: Order
+    began: float
+    ranks: tuple[int, ...]
+    """Leases of all that are needed for it."""
+    intervals: list[int]
+
+
+@dataclass(slots=True)
+class Lane:
+    """The commands of a trainer."""
+
+    lease_id: int
+    life: str
+    orders: deque[tuple[int, Order]] = field(default_factory=deque)
+    running: Running | None = None
+
+
+class Cut(NamedTuple):
+    """What there is to learn in a micro-batch."""
+
+    rows: int
+    tokens: int
+
+
+@dataclass(slots=True)
+class Shared:
+    """What trainers share with others."""
+
+    takes: Callable[[tuple[int, ...], float], float] = lambda leases, seconds: seconds
+    """How long work takes on these devices."""
+    works: Callable[[int], None] = lambda lease: None
+    """Told of whatever a trainer has done."""
+    changes: Callable[[], None] = lambda: None
+    """Called when the first trainer begins to work, and when the last one stops."""
+    at_work: int = 0
+    """Trainers that have a command: that their node carries to them, or that they work on."""
+
+
+class Training:
+    def __init__(
+        self, clock: Clock, trace: Trace, machine: Machine, void: set[int], told: Callable[[e.Event], None]
+    ) -> None:
+        self._clock, self._trace, self._machine, self._void, self._told = clock, trace, machine, void, told
+        self.trained = 0
+        """Tokens of all committed steps."""
+        self.losses = Losses()
+        self.shared = Shared()
+        self._cut: dict[tuple[str, int], Cut] = {}
+        self._lanes: dict[int, Lane] = {}
+        self._gangs: dict[str, tuple[int, ...]] = {}
+
+    def cut(self, ref: MicroBatchRef, rows: int, tokens: int) -> None:
+        """Note what a micro-batch has to learn."""
+        self._cut[ref.policy, ref.no] = Cut(rows, tokens)
+
+    def host(self, lease_id: int, life: str) -> None:
+        """A trainer is ready."""
+        self._lanes[lease_id] = Lane(lease_id, life)
+
+    def release(self, lease_id: int) -> None:
+        """A trainer is gone. What a gang was at that it belonged to breaks off, as its leader tells."""
+        gone = self._lanes.pop(lease_id, None)
+        if gone is not None:
+            self._break_off(gone)
+        for lane in list(self._lanes.values()):
+            running = lane.running
+            if running is not None and lease_id in running.ranks:
+                self._break_off(lane)
+                for number in running.intervals:
+                    self._trace.end(number, self._clock.now)
+                if running.no not in self._void:
+                    code = "gang_incomplete" if isinstance(running.order, c.BindPolicy) else "rank_lost"
+                    self._told(
+                        e.CommandFailed(
+                            command_no=running.no, command_kind=running.order.kind, code=code, retryable=True,
+                            message=f"simulated: rank {running.ranks.index(lease_id)} is gone",
+                        )
+                    )  # fmt: skip
+                self._next(lane)
+
+    def take(self, no: int, order: Order) -> None:
+        """Put a command behind the others of its trainer."""
+        lane = self._lanes.get(order.lease_id)
+        if lane is not None:
+            lane.orders.append((no, order))
+            self._next(lane)
+
+    def _next(self, lane: Lane) -> None:
+        while lane.orders and lane.running is None:
+            no, order = lane.orders.popleft()
+            if no in self._void:
+                continue
+            seconds, policy = self._seconds(order), getattr(order, "policy", "")
+            kind, now = ORDERS[order.kind], self._clock.now
+            if isinstance(order, c.BindPolicy) and order.resume:
+                kind = "resume"
+            ranks = (self._gangs.get(policy, ()) if kind in ("train", "step", "bind", "resume") else ()) or (
+                lane.lease_id,
+            )
+            shown = ranks if kind in ("train", "step") else (lane.lease_id,)
+            lane.running = Running(no, order, now, ranks, [])
+            self._count(1)
+            begin = partial(self._begin, lane, lane.running, seconds, kind, policy, shown)
+            if around := self._around(order):
+                self._clock.after(self.shared.takes((lane.lease_id,), around), begin)
+            else:
+                begin()
+
+    def _around(self, order: Order) -> float:
+        """Return what the node takes around a command."""
+        delays = self._machine.delays
+        return delays.carry + (delays.commit if isinstance(order, c.OptimizerStep) else 0.0)
+
+    def _count(self, more: int) -> None:
+        """Count a trainer that begins to work or stops."""
+        before, self.shared.at_work = self.shared.at_work, self.shared.at_work + more
+        if not before or not self.shared.at_work:
+            self.shared.changes()
+
+    def _break_off(self, lane: Lane) -> None:
+        """Let a trainer be at nothing any more."""
+        running, lane.running = lane.running, None
+        if running is not None:
+            self._count(-1)
+
+    def _begin(
+        self, lane: Lane, running: Running, seconds: float, kind: Kind, policy: str, shown: tuple[int, ...]
+    ) -> None:
+        """Let what has been carried to a trainer be worked on."""
+        if lane.running is not running:
+            return  # it broke off
+        running.began = self._clock.now
+        running.intervals += [self._trace.begin(lease, kind, running.began, policy) for lease in shown]
+        self._clock.after(self.shared.takes(running.ranks, seconds), self._done, lane, running)
+
+    def _done(self, lane: Lane, running: Running) -> None:
+        if lane.running is not running:
+            return  # it broke off
+        lane.running = None
+        self._count(-1)
+        order, seconds = running.order, self._clock.now - running.began
+        for number in running.intervals:
+            self._trace.end(number, self._clock.now)
+        if running.no not in self._void and lane.lease_id in self._lanes:
+            if isinstance(order, c.Accumulate):
+                key = order.policy, order.micro_batch
+                self.losses.computed(key, self._cut[key].tokens, seconds)
+            elif isinstance(order, c.OptimizerStep):
+                self.trained += sum(self._cut[order.policy, number].tokens for number in order.micro_batches)
+            self.shared.works(lane.lease_id)
+            self._told(self._fact(lane, running.no, order, seconds))
+        self._next(lane)
+
+    def _seconds(self, order: Order) -> float:
+        own, policy = self._machine.trainer, getattr(order, "policy", "")
+        times, ranks = self._machine.times(policy) * own.times, max(1, len(self._gangs.get(policy, ())))
+        shared = ranks * self._machine.width
+        match order:
+            case c.Accumulate():
+                cut = self._cut[order.policy, order.micro_batch]
+                rows = -(-cut.rows // ranks) / self._machine.width
+                return own.micro_batch + times * (own.row * rows + own.token * cut.tokens / shared)
+            case c.OptimizerStep():
+                return own.step * times
+            case c.BindPolicy():
+                self._gangs[policy] = order.gang
+                moved = own.create if order.version is None else own.swap
+                return moved * times + (own.form if order.gang else 0.0)
+            case c.SuspendPolicy():
+                return own.swap * times
+            case c.WriteCheckpoint():
+                return own.checkpoint
+        return 0.0
+
+    def _fact(self, lane: Lane, no: int, order: Order, seconds: float) -> e.Event:
+        match order:
+            case c.BindPolicy(policy=policy):
+                version = order.version or 0
+                return e.PolicyBound(
+                    lease_id=lane.lease_id, incarnation=lane.life, policy=policy, version=version, seconds=seconds,
+                    digest=digest(policy, version), created=order.version is None, resumed=bool(order.resume),
+                )  # fmt: skip
+            case c.JoinGang():
+                return e.RankJoined(
+                    lease_id=lane.lease_id, incarnation=lane.life, policy=order.policy, meeting=order.meeting
+                )
+            case c.SuspendPolicy():
+                return e.PolicySuspended(
+                    lease_id=lane.lease_id, incarnation=lane.life, policy=order.policy, accumulator=order.accumulator,
+                    ticket=f"{order.policy}-{no}", bytes=1, seconds=seconds, command_no=no,
+                )  # fmt: skip
+            case c.VacateTrainer():
+                return e.TrainerVacated(lease_id=lane.lease_id, incarnation=lane.life, command_no=no)
+            case c.Accumulate():
+                cut = self._cut[order.policy, order.micro_batch]
+                stats = TrainStats(rows=cut.rows, tokens=cut.tokens, z=float(cut.tokens), seconds=seconds)
+                return e.MicroBatchAccumulated(
+                    policy=order.policy, micro_batch=order.micro_batch, accumulator=order.accumulator, stats=stats
+                )
+            case c.OptimizerStep(policy=policy, next_version=version):
+                return e.StepCommitted(
+                    policy=policy, version=version, parent=version - 1, digest=digest(policy, version),
+                    accumulator=order.accumulator, learning_rate=order.learning_rate, seconds=seconds,
+                )  # fmt: skip
+        versions = {name: pin.version for name, pin in order.pins.items()}
+        return e.CheckpointWritten(label=order.label, step=order.step, versions=versions, path="", bytes=0)

@@ -1,0 +1,334 @@
+"""A model of the rollout workers: groups are played member by member, turn by turn, until they settle.
+
+Turns are routed by the router of real runs, over loads that are exact where a real worker's are some milliseconds old.
+Invariants: every group of a command settles exactly once, or part by part where episodes settle alone, unless its
+command is void; every member has one outcome.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import lru_cache, partial
+from itertools import islice
+from typing import Any
+
+from flexmarl.algorithms.routing import READS_LENGTHS, ROUTERS
+from flexmarl.contracts import commands as c
+from flexmarl.contracts import events as e
+from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus
+from flexmarl.simulator.devices.clock import Clock
+from flexmarl.simulator.devices.fleet import Fleet
+from flexmarl.simulator.devices.foresight import Foresight
+from flexmarl.simulator.devices.turns import Turn
+from flexmarl.simulator.rollout import facts
+from flexmarl.simulator.rollout.groups import Episode, EpisodeTurn, Group, Places, Team
+from flexmarl.simulator.rollout.hands import Hands
+from flexmarl.simulator.rollout.scoring import Scoring
+from flexmarl.simulator.rollout.together import Together
+from flexmarl.simulator.scenarios import chance
+from flexmarl.simulator.scenarios.draws import FAILS, Draws, Script, Sheet
+from flexmarl.simulator.scenarios.recorded import RecordedDraws, scripts_of
+from flexmarl.simulator.scenarios.scenario import Scenario, Workload
+
+Told = Callable[[e.Event], None]
+SampleId = tuple[int, int, int, str, int]
+"""(draw, member, attempt, role, turn)"""
+
+
+@lru_cache(maxsize=4096)
+def _turns_asked(waiting: int, in_flight: int) -> e.TurnsAsked:
+    return e.TurnsAsked(waiting=waiting, in_flight=in_flight)
+
+
+class Playing:
+    def __init__(self, clock: Clock, scenario: Scenario, told: Told) -> None:
+        spec, workload = scenario.spec, scenario.workload
+        name = spec.mechanisms.router
+        foresight = Foresight(workload, name == "skew_aware") if name in READS_LENGTHS else None
+        self.engines = Fleet(ROUTERS.get(name)(), foresight)
+        """Those that are ready."""
+        self.tokens: dict[SampleId, int] = {}
+        """Reply tokens of every sample of a settled group, until they are forgotten."""
+        self.begun: Callable[[Episode], None] | None = None
+        """Told of every attempt at an episode that begins."""
+        self._clock, self._told = clock, told
+        roles = {role: number for number, role in enumerate(sorted(spec.agents))}
+        self._draws: Draws[Any] | RecordedDraws = self._drawn(workload, roles, scenario.seed)
+        self._team = Team.of(scenario)
+        self.groups: dict[int, list[Group]] = {}
+        self._starved: dict[str, list[Turn]] = {}
+        """Policy -> turns whose weights no engine holds."""
+        self._scoring = Scoring(clock, workload)
+        self.hands = Hands(clock, scenario.machine.delays, Places(spec.mechanisms.parallel.episodes))
+
+    def play(self, no: int, command: c.PlayGroups) -> None:
+        """Begin with the groups of a command."""
+        self.groups[no] = groups = []
+        parallel = self._team.scenario.spec.mechanisms.parallel
+        together = Together(self._clock) if parallel.turns == "together" else None
+        now, seats, shares = self._clock.now, self._team.seats(command), self._team.shares
+        for order in command.groups:
+            members = deque(range(order.members))
+            groups.append(Group(no, command, order, now, seats, shares, waiting=members, together=together))
+        for group in groups:
+            for _ in range(min(group.order.members, parallel.members or group.order.members)):
+                self._next_member(group)
+
+    @property
+    def plays(self) -> bool:
+        """Tell whether any group is played."""
+        return bool(self.groups)
+
+    def withdraw(self, numbers: Iterable[int]) -> None:
+        """Forget the groups of commands that are void."""
+        for no in numbers:
+            for group in self.groups.pop(no, ()):
+                group.over = True
+                for episode in list(group.playing):
+                    self._abandon(episode)
+
+    def open_commands(self) -> list[int]:
+        """List the commands of which something is played."""
+        return [no for no, groups in self.groups.items() if not all(group.over for group in groups)]
+
+    def break_off(self, no: int) -> tuple[c.PlayGroups | None, float]:
+        """Forget what is played of a command; returns what of it is to be played again, and the tokens it had."""
+        left = [group for group in self.groups[no] if not group.over]
+        begun = [episode for group in left for episode in group.playing]
+        self.withdraw([no])
+        tokens = sum(episode.made() for episode in begun)
+        orders = tuple(group.order for group in left)
+        return left[0].command.model_copy(update={"groups": orders}) if left else None, tokens
+
+    def weights(self, policy: str) -> None:
+        """Let turns be asked again whose weights an engine holds now: workers have learned of it."""
+        for turn in self._starved.pop(policy, ()):
+            if turn.phase == "asked":
+                self._route(turn)
+
+    def hand_back(self, turn: Turn) -> None:
+        """Let a turn go on at another engine."""
+        if turn.engine is not None:
+            turn.engine.drop(turn)
+        if turn.follow == "restart_turn":
+            turn.made, turn.segments = 0.0, ()
+        self._route(turn)
+
+    def starved(self) -> list[Turn]:
+        """List the turns whose weights no engine holds."""
+        return [turn for turns in self._starved.values() for turn in turns if turn.phase == "asked"]
+
+    def demand(self) -> dict[str, e.TurnsAsked]:
+        """Count the turns of each policy that no engine and that an engine has."""
+        held = self.engines.asked
+        starved = {name: sum([t.phase == "asked" for t in turns]) for name, turns in self._starved.items()}
+        counts = {name: (starved.get(name, 0), held.get(name, 0)) for name in sorted({*held, *starved})}
+        return {name: _turns_asked(*both) for name, both in counts.items() if any(both)}
+
+    def _next_member(self, group: Group) -> None:
+        """Begin with a group's next member as soon as the run has a place for it."""
+        if not group.waiting or group.over:
+            return
+        self.hands.places.enter(self._begin_member, group, group.waiting.popleft())
+
+    def _begin_member(self, group: Group, member: int) -> bool:
+        if not group.over:
+            self._begin(group, member, 1, twin=False)
+        return not group.over
+
+    def _begin(self, group: Group, member: int, attempt: int, twin: bool) -> None:
+        order = group.order
+        script: Script | Sheet = self._draws.script(order.draw, member, order.members, attempt, order.task_seed)
+        if twin:
+            script = self._draws.beside(script)
+        episode = Episode(group, member, attempt, twin, script, self._clock.now)
+        group.playing.append(episode)
+        if self.begun is not None:
+            self.begun(episode)
+        self._scoring.begun(episode)
+        if group.together is not None:
+            group.together.enter(episode)
+        self._start(episode)
+
+    def _drawn(self, workload: Workload, roles: dict[str, int], seed: int) -> Draws[Any] | RecordedDraws:
+        return scripts_of(workload, roles, seed)
+
+    def _start(self, episode: Episode) -> None:
+        self._next_stage(episode)
+
+    def _stop(self, episode: Episode) -> None:
+        """Take an episode off its engines."""
+        for turn in episode.asked.values():
+            if turn.engine is not None:
+                turn.engine.drop(turn)
+            turn.phase = "ended"
+
+    def _ask_stage(self, episode: Episode) -> None:
+        """Ask the roles of the next stage, as many beside each other as may be asked at once."""
+        script, group, asked = episode.script, episode.group, episode.asked
+        assert isinstance(script, Script)
+        seats, to, answered = group.seats, group.command.engine, self._answered
+        widths = script.widths or self._team.widths
+        width = widths[episode.stage % len(widths)]
+        episode.stage += 1
+        for role, number, prompt, reply in islice(script.turns, width):
+            policy, pinned, follow, scale = seats[role]
+            prefixes = episode.prefixes(role) if group.shares else ()
+            asked[role] = EpisodeTurn(
+                policy, pinned, follow, prompt, reply, answered, role, scale, to, 0.0, prefixes,
+                episode=episode, number=number,
+            )  # fmt: skip
+        if self.hands.busy:
+            command = group.no if episode.stage == 1 else 0
+            self.hands.take(episode.script.key, len(asked), partial(self._send, episode), command)
+        else:
+            self._send(episode)
+
+    def _send(self, episode: Episode) -> None:
+        """Let the turns of a stage find their engines."""
+        if episode.over:
+            return
+        turns, at_once = list(episode.asked.values()), self._team.at_once
+        if at_once is not None:
+            episode.held += turns[at_once:]
+            del turns[at_once:]
+        for turn in turns:
+            self._route(turn)
+
+    def _route(self, turn: Turn) -> None:
+        if not self.engines.send(turn):
+            self._starved.setdefault(turn.policy, []).append(turn)
+
+    def _answered(self, turn: Turn) -> None:
+        assert isinstance(turn, EpisodeTurn)
+        episode = turn.episode
+        if self.engines.learns:
+            self.engines.ended(turn)
+        if episode.over:
+            return
+        del episode.asked[turn.role]
+        segments = turn.segments
+        if segments or turn.version != turn.pinned:
+            left = turn.reply - sum(segments[1::2])
+            segments += (turn.version, left) if left else ()
+        episode.rows.append(facts.sample(turn.role, turn.number, turn.reply, segments))
+        if episode.held:
+            self._route(episode.held.pop(0))
+        if not episode.asked:
+            self._clock.after(episode.script.waits[episode.stage - 1], self._stage_done, episode)
+
+    def _stage_done(self, episode: Episode) -> None:
+        if episode.over:
+            return
+        if episode.stage < len(episode.script.waits):
+            self._next_stage(episode)
+            return
+        if episode.group.together is not None:
+            episode.group.together.leave(episode)
+        self._played(episode, self._clock.now)
+
+    def _next_stage(self, episode: Episode) -> None:
+        """Ask the next stage now, or when the other episodes have come as far."""
+        together = episode.group.together
+        if together is None:
+            self._ask_stage(episode)
+        else:
+            together.turn(episode, partial(self._ask_stage, episode))
+
+    def _played(self, episode: Episode, when: float) -> None:
+        """Let the reward of an episode be found whose environment was done at a moment."""
+        episode.played = True
+        if not episode.twin:
+            self.hands.places.leave()
+        self._scoring.score(when, self._rewarded, episode)
+
+    def _rewarded(self, episode: Episode) -> None:
+        if episode.over:
+            return
+        group = episode.group
+        episode.over = True
+        group.playing.remove(episode)
+        share = self._team.scenario.workload.failing(self._clock.now)
+        failed = share and chance.uniform(episode.script.key, FAILS) < share
+        if failed and episode.attempt < self._team.scenario.spec.batch.max_attempts:
+            self._begin(group, episode.member, episode.attempt + 1, episode.twin)
+            return
+        if failed and any(other.member == episode.member for other in group.playing):
+            return  # the environment beside it may still finish
+        self._settle_member(episode, "simulated: attempts broke off" if failed else "")
+
+    def _settle_member(self, episode: Episode, why: str) -> None:
+        """Note how a member ended; `why` it failed is empty when it did not."""
+        group, finished = episode.group, not why
+        if group.order.spares:  # another one may play beside it
+            for other in [one for one in group.playing if one.member == episode.member]:
+                self._abandon(other)
+        score = episode.script.score if finished else 0.0
+        outcome = facts.outcome(
+            episode.member, episode.attempt, why, episode.twin and finished, score,
+            dict.fromkeys(self._team.policies, score), tuple(episode.rows) if finished else (),
+            self._clock.now - episode.began,
+        )  # fmt: skip
+        self._remember(group.order.draw, outcome)
+        group.outcomes[episode.member] = outcome
+        group.finished += finished
+        self._next_member(group)
+        if group.command.by_episode:
+            self._tell(group, (outcome,), part=True)
+        self._look(group)
+
+    def _remember(self, draw: int, outcome: EpisodeOutcome) -> None:
+        member, attempt, tokens = outcome.member, outcome.attempt, self.tokens
+        for ref in outcome.samples:
+            tokens[draw, member, attempt, ref.role, ref.turn] = ref.tokens
+
+    def _look(self, group: Group) -> None:
+        """Settle a group that has all it needs, cancel what it does not need, play its slowest a second time."""
+        order = group.order
+        if order.enough and group.finished >= order.enough:
+            self._cancel_rest(group)
+        if len(group.outcomes) == order.members:
+            self._end(group)
+            if not group.command.by_episode:
+                self._tell(group, tuple(group.outcomes[member] for member in sorted(group.outcomes)))
+        elif order.spares and order.members - len(group.outcomes) <= order.spares:
+            twins = {one.member for one in group.playing if one.twin}
+            for episode in [one for one in group.playing if not one.twin and one.member not in twins]:
+                self._begin(group, episode.member, episode.attempt, twin=True)
+
+    def _end(self, group: Group) -> None:
+        group.over = True
+        beside = self.groups[group.no]
+        beside.remove(group)
+        if not beside:
+            del self.groups[group.no]
+
+    def _cancel_rest(self, group: Group) -> None:
+        group.over = True  # places that come free are for others
+        for episode in list(group.playing):
+            self._abandon(episode)
+        reason, status = f"rollout: {group.order.enough} members of its group had finished", EpisodeStatus.CANCELLED
+        for member in range(group.order.members):
+            outcome = EpisodeOutcome(member=member, attempt=1, status=status, reason=reason)
+            group.outcomes.setdefault(member, outcome)
+
+    def _abandon(self, episode: Episode) -> None:
+        """Take an episode that counts no more off its engines; it gives its place up."""
+        episode.over = True
+        if episode.group.together is not None:
+            episode.group.together.leave(episode)
+        episode.group.playing.remove(episode)
+        self._stop(episode)
+        self._scoring.over(episode)
+        if not episode.twin and not episode.played:
+            self.hands.places.leave()
+
+    def _tell(self, group: Group, episodes: tuple[EpisodeOutcome, ...], part: bool = False) -> None:
+        command = group.command
+        versions = {name: pin.version for name, pin in command.pins.items()}
+        fact = facts.settled(
+            group.no, command, group.order.draw, group.began, self._clock.now, episodes, versions, part
+        )
+        if self.hands.settle_s:
+            self._clock.after(self.hands.settle_s, self._told, fact)
+        else:
+            self._told(fact)
