@@ -17,7 +17,7 @@ from flexmarl.controlplane.experiments import queries as experiments
 from flexmarl.controlplane.inventory import queries as inventory
 from flexmarl.controlplane.runs import checkpoints
 from flexmarl.controlplane.runs import queries as runs
-from flexmarl.simulator.report import CAUSES, USES
+from flexmarl.simulator.reporting.report import CAUSES, USES
 from webui import reading, yamltext
 from webui.figures.simulated import word_of
 from webui.figures.team import team_graph
