@@ -235,26 +235,39 @@ class Playing:
             together.turn(episode, partial(self._ask_stage, episode))
 
     def _played(self, episode: Episode, when: float) -> None:
-        """Let the reward of an episode be found whose environment was done at a moment."""
+        """Let the reward of an episode be found whose environment was done at a moment, unless that broke off then."""
         episode.played = True
+        share = self._team.scenario.workload.failing(self._clock.now)
+        if share and chance.uniform(episode.script.key, FAILS) < share:
+            self._clock.at(when, self._broke_off, episode)
+            return
         if not episode.twin:
             self.hands.places.leave()
         self._scoring.score(when, self._rewarded, episode)
 
+    def _broke_off(self, episode: Episode) -> None:
+        """Try an episode again in the place that it has; the last attempt leaves it, without a reward."""
+        group, abandoned = episode.group, episode.over
+        if not abandoned:
+            episode.over = True
+            group.playing.remove(episode)
+            if episode.attempt < self._team.scenario.spec.batch.max_attempts:
+                self._begin(group, episode.member, episode.attempt + 1, episode.twin)
+                self._scoring.over(episode)
+                return
+            self._scoring.over(episode)
+        if not episode.twin:
+            self.hands.places.leave()
+        beside = any(other.member == episode.member for other in group.playing)
+        if not abandoned and not beside:  # the environment beside it may still finish
+            self._settle_member(episode, "simulated: attempts broke off")
+
     def _rewarded(self, episode: Episode) -> None:
         if episode.over:
             return
-        group = episode.group
         episode.over = True
-        group.playing.remove(episode)
-        share = self._team.scenario.workload.failing(self._clock.now)
-        failed = share and chance.uniform(episode.script.key, FAILS) < share
-        if failed and episode.attempt < self._team.scenario.spec.batch.max_attempts:
-            self._begin(group, episode.member, episode.attempt + 1, episode.twin)
-            return
-        if failed and any(other.member == episode.member for other in group.playing):
-            return  # the environment beside it may still finish
-        self._settle_member(episode, "simulated: attempts broke off" if failed else "")
+        episode.group.playing.remove(episode)
+        self._settle_member(episode, "")
 
     def _settle_member(self, episode: Episode, why: str) -> None:
         """Note how a member ended; `why` it failed is empty when it did not."""
