@@ -84,7 +84,8 @@ def test_every_shape_of_a_spread():
 def lengths(alike: float) -> np.ndarray:
     """Stages of the episodes of 300 groups of 8, one row per group."""
     lasts = Spread(mean=6, sigma=2, least=1, most=99)
-    draws = Scripts(WORKLOAD.model_copy(update={"rounds": Spread(mean=9), "lasts": lasts, "lasts_alike": alike}), ROLES, 5)
+    told = {"rounds": Spread(mean=9), "lasts": lasts, "lasts_alike": alike}
+    draws = Scripts(WORKLOAD.model_copy(update=told), ROLES, 5)
     return np.array([[len(draws.script(n, member, 8, 1, task=n).waits) for member in range(8)] for n in range(300)])
 
 
