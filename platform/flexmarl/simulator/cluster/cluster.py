@@ -147,7 +147,7 @@ class Cluster:
             case c.PlayGroups():
                 self._after(delays.pick_up, self.play, no, command)
             case c.HoldGroups():
-                self.clock.after(delays.hold, self.playing.hold, command)
+                self.clock.after(delays.hold, self.playing.held.take, command)
             case c.LoadWeights():
                 self._after(delays.hop, self._load, no, command)
             case c.UnloadPolicy():

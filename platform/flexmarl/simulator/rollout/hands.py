@@ -11,6 +11,7 @@ from collections.abc import Callable
 from itertools import takewhile
 from typing import NamedTuple
 
+from flexmarl.contracts import events as e
 from flexmarl.simulator.devices.clock import Clock
 from flexmarl.simulator.rollout.groups import Places
 from flexmarl.simulator.scenarios.scenario import Delays
@@ -68,10 +69,9 @@ class Hands:
         """Whether turns are any work at all."""
         self.places = places
         """How many episodes play at once."""
-        self.settle_s = delays.settle
-        """Until the rows of a group are written."""
         self.pace: Callable[[], float] = lambda: 1.0
         """How many times as long work takes that begins now."""
+        self._clock, self._settle_s = clock, delays.settle
         self._workers = [Worker(clock, delays.turn, self) for _ in range(delays.workers)]
 
     def take(self, key: int, turns: int, then: Then, command: int = 0) -> None:
@@ -80,7 +80,17 @@ class Hands:
 
     def end(self, key: int, then: Then) -> None:
         """Do what the end of the episode of a key needs, then go on."""
-        self._of(key).take(Asked(0, END, then, ends=True))
+        if self.busy:
+            self._of(key).take(Asked(0, END, then, ends=True))
+        else:
+            then()
+
+    def settle(self, told: Callable[[e.Event], None], fact: e.Event) -> None:
+        """Tell that a group is over, once its rows are written."""
+        if self._settle_s:
+            self._clock.after(self._settle_s * self.pace(), told, fact)
+        else:
+            told(fact)
 
     def _of(self, key: int) -> Worker:
         return self._workers[key % len(self._workers)]

@@ -1,21 +1,45 @@
-"""What stands still of a run's episodes: the turns of rollout commands that are held, until these go on.
+"""What of a run is at no engine: turns whose weights none holds, and those of rollout commands that are held.
 
-Invariant: a turn of a held command is at no engine; it keeps the tokens it has and is asked again when its command goes
-on, once. Which commands are held outlives whoever plays them.
+Invariants: a turn that is kept here has the tokens it has and is asked again once, when an engine holds its weights, or
+when its command goes on. Which commands are held outlives whoever plays them.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from flexmarl.contracts import commands as c
 from flexmarl.simulator.devices.turns import Turn
 from flexmarl.simulator.rollout.groups import EpisodeTurn, Group
 
 
-class Held:
-    """`again`: asks a turn that goes on."""
+class Starved:
+    """Turns whose weights no engine holds."""
 
-    def __init__(self, again: Callable[[Turn], None]) -> None:
-        self._again = again
+    def __init__(self) -> None:
+        self._turns: dict[str, list[Turn]] = {}
+
+    def add(self, turn: Turn) -> None:
+        """Keep a turn."""
+        self._turns.setdefault(turn.policy, []).append(turn)
+
+    def pop(self, policy: str) -> list[Turn]:
+        """Return the turns of a policy that are still to be asked; they are others' to keep."""
+        return [turn for turn in self._turns.pop(policy, ()) if turn.phase == "asked"]
+
+    def turns(self) -> list[Turn]:
+        """List those of all policies."""
+        return [turn for turns in self._turns.values() for turn in turns if turn.phase == "asked"]
+
+    def counts(self) -> Counter[str]:
+        """Count those of each policy."""
+        return Counter(turn.policy for turn in self.turns())
+
+
+class Held:
+    """`again`: asks a turn that goes on; `played`: command -> groups that are played of it, kept by another."""
+
+    def __init__(self, again: Callable[[Turn], None], played: Mapping[int, Sequence[Group]]) -> None:
+        self._again, self._played = again, played
         self._turns: dict[int, list[Turn]] = {}
         """Command that is held -> its turns that were to be asked."""
 
@@ -27,15 +51,15 @@ class Held:
         own.append(turn)
         return True
 
-    def take(self, command: c.HoldGroups, played: Callable[[int], Iterable[Group]]) -> None:
-        """Let commands stand still, or go on; `played` lists the groups that are played of one."""
+    def take(self, command: c.HoldGroups) -> None:
+        """Let commands stand still, or go on."""
         for no in command.commands:
             if not command.hold:
                 for turn in self._turns.pop(no, ()):
                     if turn.phase == "asked":
                         self._again(turn)
             elif no not in self._turns:
-                self._turns[no] = [turn for turn in _at_engines(played(no)) if _taken_back(turn)]
+                self._turns[no] = [turn for turn in _at_engines(self._played.get(no, ())) if _taken_back(turn)]
 
 
 def _at_engines(groups: Iterable[Group]) -> Iterator[Turn]:

@@ -22,7 +22,7 @@ from flexmarl.simulator.devices.turns import Turn
 from flexmarl.simulator.rollout import facts
 from flexmarl.simulator.rollout.groups import Episode, EpisodeTurn, Group, Places, Team
 from flexmarl.simulator.rollout.hands import Hands
-from flexmarl.simulator.rollout.holding import Held
+from flexmarl.simulator.rollout.holding import Held, Starved
 from flexmarl.simulator.rollout.scoring import Scoring
 from flexmarl.simulator.rollout.together import Together
 from flexmarl.simulator.scenarios.draws import Draws, Script, Sheet, breaks_off
@@ -55,9 +55,8 @@ class Playing:
         self._draws: Draws[Any] | RecordedDraws = self._drawn(workload, roles, scenario.seed)
         self._team = Team.of(scenario)
         self.groups: dict[int, list[Group]] = {}
-        self._starved: dict[str, list[Turn]] = {}
-        """Policy -> turns whose weights no engine holds."""
-        self.held = Held(self._route)
+        self._starved = Starved()
+        self.held = Held(self._route, self.groups)
         self._scoring = Scoring(clock, workload)
         self.hands = Hands(clock, scenario.machine.delays, Places(spec.mechanisms.parallel.episodes))
 
@@ -73,10 +72,6 @@ class Playing:
         for group in groups:
             for _ in range(min(group.order.members, parallel.members or group.order.members)):
                 self._next_member(group)
-
-    def hold(self, command: c.HoldGroups) -> None:
-        """Let what is played of commands stand still, or go on."""
-        self.held.take(command, lambda no: self.groups.get(no, ()))
 
     @property
     def plays(self) -> bool:
@@ -106,9 +101,8 @@ class Playing:
 
     def weights(self, policy: str) -> None:
         """Let turns be asked again whose weights an engine holds now: workers have learned of it."""
-        for turn in self._starved.pop(policy, ()):
-            if turn.phase == "asked":
-                self._route(turn)
+        for turn in self._starved.pop(policy):
+            self._route(turn)
 
     def hand_back(self, turn: Turn) -> None:
         """Let a turn go on at another engine."""
@@ -120,13 +114,13 @@ class Playing:
 
     def starved(self) -> list[Turn]:
         """List the turns whose weights no engine holds."""
-        return [turn for turns in self._starved.values() for turn in turns if turn.phase == "asked"]
+        return self._starved.turns()
 
     def demand(self) -> dict[str, e.TurnsAsked]:
         """Count the turns of each policy that no engine and that an engine has."""
         held = self.engines.asked
-        starved = {name: sum([t.phase == "asked" for t in turns]) for name, turns in self._starved.items()}
-        counts = {name: (starved.get(name, 0), held.get(name, 0)) for name in sorted({*held, *starved})}
+        starved = self._starved.counts()
+        counts = {name: (starved[name], held.get(name, 0)) for name in sorted({*held, *starved})}
         return {name: _turns_asked(*both) for name, both in counts.items() if any(both)}
 
     def _next_member(self, group: Group) -> None:
@@ -200,7 +194,7 @@ class Playing:
 
     def _route(self, turn: Turn) -> None:
         if not self.held.keeps(turn) and not self.engines.send(turn):
-            self._starved.setdefault(turn.policy, []).append(turn)
+            self._starved.add(turn)
 
     def _answered(self, turn: Turn) -> None:
         assert isinstance(turn, EpisodeTurn)
@@ -228,10 +222,7 @@ class Playing:
             return
         if episode.group.together is not None:
             episode.group.together.leave(episode)
-        if self.hands.busy:
-            self.hands.end(episode.script.key, partial(self._over, episode))
-        else:
-            self._played(episode, self._clock.now)
+        self.hands.end(episode.script.key, partial(self._over, episode))
 
     def _over(self, episode: Episode) -> None:
         if not episode.over:
@@ -347,7 +338,4 @@ class Playing:
         fact = facts.settled(
             group.no, command, group.order.draw, group.began, self._clock.now, episodes, versions, part
         )
-        if self.hands.settle_s:
-            self._clock.after(self.hands.settle_s * self.hands.pace(), self._told, fact)
-        else:
-            self._told(fact)
+        self.hands.settle(self._told, fact)
