@@ -197,3 +197,17 @@ def test_one_step_away_is_another_candidate_with_all_devices(preset: str):
     steps = [(called, one) for (path, called), one in legal.items() if path == "mechanisms.mover.delta"]
     assert {one.spec.mechanisms.mover.delta for _, one in steps} == {delta / 2.0, delta * 2.0}
     assert all(float(called) == one.spec.mechanisms.mover.delta for called, one in steps)
+
+
+def test_no_preset_gains_by_devices_that_hold_more_policies():
+    """`rlinf_hybrid` states engines that hold all policies; where engines hold one, it plays with one as well."""
+    one = {"resources": {"rollout_devices": 4, "training_devices": 2, "engine_policies": 1, "trainer_policies": 1}}
+    within = space(DOCUMENT | {"spec": DOCUMENT["spec"] | one}, "flexmarl", load_presets(), 0)
+    assert load_presets()["rlinf_hybrid"].spec["resources"]["engine_policies"] is None
+    made = [found for candidate in within.first() if (found := within.made(candidate)) is not None]
+    assert len(made) > 5
+    assert {own.spec.resources.engine_policies for own in made} == {1}
+    static = {"mechanisms.allocation.type": "static", LAYOUT: balanced(made[0].spec, 6, within.work.trained, 1.0)}
+    found = within.made(Candidate("rlinf_hybrid", static))
+    assert found is not None
+    assert found.spec.resources.engine_policies == 1

@@ -138,6 +138,8 @@ class Space:
     axes: tuple[Axis, ...]
     work: Asks
     devices: int
+    room: Mapping[str, Any]
+    """How many policies a device holds, whatever presets say: more room is no mechanism."""
 
     def made(self, candidate: Candidate, steps: int | None = None, seed: int = 0) -> Scenario | None:
         """Return the scenario of a candidate, None where it is none.
@@ -146,7 +148,7 @@ class Space:
         """
         length = {"steps": steps or 1 + self.bound, "warm_up": 1 + self.bound, "seed": seed}
         try:
-            made = compose(self.scenario, candidate.preset, layered(candidate.changes, length))
+            made = compose(self.scenario, candidate.preset, layered(self.room, candidate.changes, length))
         except SpecProblems:
             return None
         rules = [made.spec.lag_policy_of(name) for name in made.spec.trainable_policies()]
@@ -184,7 +186,7 @@ class Space:
 
     def _plain(self, preset: str) -> Scenario | None:
         try:
-            return compose(self.scenario, preset)
+            return compose(self.scenario, preset, self.room)
         except SpecProblems:
             return None
 
@@ -197,7 +199,8 @@ def space(document: Mapping[str, Any], over: str, presets: Iterable[str], bound:
     before = compose(document, over)
     work, many = asks(before), devices(before.spec)
     own = axes(before.spec, many, work.trained, bound)
-    return Space(document, over, tuple(presets), bound, tuple(own), work, many)
+    room = before.spec.resources.model_dump(include={"engine_policies", "trainer_policies"})
+    return Space(document, over, tuple(presets), bound, tuple(own), work, many, {"spec": {"resources": room}})
 
 
 def search(within: Space, trials: int, seed: int, play: Play, tell: Tell = lambda number, found: None) -> list[Found]:
