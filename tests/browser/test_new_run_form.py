@@ -94,6 +94,8 @@ def test_only_what_is_read_is_shown_and_nothing_hidden_is_refused(seeded: Any, v
     field(page, "/mechanisms/allocation/type").select_option("static")
     assert not most.is_visible(), "static devices do not change"
     home = field(page, "/mechanisms/allocation/homes/speaker")
+    seat = page.locator("[data-seat=speaker]")
+    assert seat.text_content() == "size M, own policy"
     home.fill("1")
     page.locator("[data-error='/mechanisms/allocation/homes/speaker']").get_by_text("Set [0].").wait_for()
     field(page, "/resources/training_devices").fill("2")
@@ -101,6 +103,9 @@ def test_only_what_is_read_is_shown_and_nothing_hidden_is_refused(seeded: Any, v
     field(page, "/policies/speaker/tuning/type").select_option("lora")
     assert not least.is_visible(), "an adapter is trained on one device"
     field(page, "/policies/speaker/tuning/rank").fill("4")
+    field(page, "/agents/speaker/trainable").uncheck()
+    until(page, lambda: seat.text_content() == "size M, own policy, frozen")
+    field(page, "/agents/speaker/trainable").check()
     field(page, "/mechanisms/allocation/type").select_option("agent_centric")
     assert not home.is_visible()
     page.locator("#start[aria-disabled=false]").wait_for()
@@ -215,3 +220,86 @@ def test_an_advised_split_goes_into_the_form_and_a_stale_plan_is_predicted_anew(
         until(page, lambda before=before: len(predicted) > before)  # type: ignore[misc]
         page.locator("#split").wait_for()
     assert tokens == ["token-2", "token-3"]  # the first one held no more, and was not sent again
+
+
+UNKNOWN = {
+    "name": "engine.token", "of": "speaker", "meaning": "A token of a reply", "unit": "s", "source": "default",
+    "source_text": "", **RANGE,
+}  # fmt: skip
+LONG = "[data-pointer='/budget/train_steps']"
+
+
+@pytest.mark.parametrize("end", ["completed", "failed"])
+def test_a_measuring_run_is_followed_to_its_end_and_planned_anew(
+    seeded: Any, visit: Callable[..., Any], end: str
+) -> None:
+    guest, asked = visit(seeded), []
+    guest.sign_in()
+    run = {"id": "7", "key": "profile-7", "status": "queued", "step": 0, "max_steps": 9, "finished_at": None}
+    looks = [
+        {**run, "status": "running"}, None, {**run, "status": "running", "step": 4},
+        {**run, "status": end, "step": 5, "finished_at": "2026-01-01T00:00:00Z", "reason_text": "Its engine died."},
+    ]  # fmt: skip
+
+    def plan(route: Any) -> None:
+        body = route.request.post_data_json
+        wished = body.pop("predict", False)
+        answer = route.fetch(post_data=body)
+        known = end == "completed" and not looks
+        told = {"prediction": {**PREDICTED, "figures": [] if known else [UNKNOWN]}} if wished else {}
+        asked.append(wished)
+        route.fulfill(response=answer, json=answer.json() | told)
+
+    def look(route: Any) -> None:
+        found = looks.pop(0)
+        if found is None:
+            route.abort()
+        else:
+            route.fulfill(json=found)
+
+    guest.page.route("**/api/v1/runs/plan", plan)
+    guest.page.route("**/api/v1/runs/measure", lambda route: route.fulfill(status=201, json=run))
+    guest.page.route("**/api/v1/runs/7", look)
+    page = ready(guest)
+    page.get_by_role("button", name="Measure first").click()
+    going = page.locator("#measuring")
+    going.get_by_text("profile-7 measures these models: queued.").wait_for()
+    assert going.get_by_role("link").get_attribute("href") == "/runs/profile-7"
+    page.locator(LONG).fill("0")
+    page.locator("[data-error='/budget/train_steps']").get_by_text("must be at least 1").wait_for()
+    going.get_by_text("step 4 of 9").wait_for()
+    assert page.locator(LONG).get_attribute("aria-invalid") == "true", "a look at the run takes no error away"
+    assert page.locator("#start").get_attribute("aria-disabled") == "true"
+    page.locator(LONG).fill("60")
+    again = page.get_by_role("button", name="Measure first")
+    if end == "completed":
+        page.get_by_text("profile-7 has measured these models.").wait_for()
+        until(page, lambda: page.locator("#split").count() == 1 and again.count() == 0)
+        assert going.is_hidden()
+    else:
+        going.get_by_text("profile-7 measured nothing: Its engine died.").wait_for()
+        again.wait_for()
+        assert again.is_enabled()
+    assert asked[-1], "the plan is predicted anew"
+    assert not looks, "a look that failed is taken again"
+    assert guest.violations(".plan") == []
+
+
+def test_a_refused_measuring_says_why_and_can_be_asked_again(seeded: Any, visit: Callable[..., Any]) -> None:
+    guest = visit(seeded)
+    guest.sign_in()
+    told = {"prediction": {**PREDICTED, "figures": [UNKNOWN]}}
+
+    def plan(route: Any) -> None:
+        body = route.request.post_data_json
+        body.pop("predict", None)
+        answer = route.fetch(post_data=body)
+        route.fulfill(response=answer, json=answer.json() | told)
+
+    problem = {"code": "quota", "detail": "Its project may hold no more devices.", "errors": []}
+    guest.page.route("**/api/v1/runs/plan", plan)
+    guest.page.route("**/api/v1/runs/measure", lambda route: route.fulfill(status=409, json=problem))
+    page = ready(guest)
+    page.get_by_role("button", name="Measure first").click()
+    page.locator("#measuring").get_by_text("Nothing was measured: Its project may hold no more devices.").wait_for()
+    page.wait_for_function("() => [...document.querySelectorAll('#plan-body button')].some((one) => !one.disabled)")

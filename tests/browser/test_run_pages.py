@@ -2,14 +2,17 @@
 
 import csv
 import io
+import json
+import uuid
 from collections.abc import Callable
 from typing import Any
 
+import psycopg
 import pytest
 
 pytestmark = [pytest.mark.browser, pytest.mark.services, pytest.mark.slow]
 
-RUNNING = 1
+FINISHED, RUNNING = 0, 1
 
 
 def drawn(guest: Any) -> None:
@@ -114,3 +117,53 @@ def test_the_header_says_what_a_run_used_and_where(seeded: Any, visit: Callable[
     assert basis.startswith("263 steps left, at the median of the last 20 steps")
     guest.page.get_by_role("button", name="Step before").click()
     assert guest.page.evaluate("() => document.activeElement.querySelector('title').textContent").startswith("step 136")
+
+
+def test_a_refused_what_if_says_why_beside_its_field(seeded: Any, visit: Callable[..., Any]) -> None:
+    guest = visit(seeded)
+    guest.sign_in()
+    guest.goto(f"/runs/{seeded.keys[FINISHED]}/what-if")
+    page = guest.page
+    boxes = page.locator("input[name=alternatives]:enabled")
+    assert boxes.count() > 1
+    boxes.evaluate_all("all => all.forEach((box) => { box.checked = false; })")
+    ask = page.get_by_role("button", name="Play it again")
+    ask.click()
+    page.locator("[data-error='/alternatives']").get_by_text("1").wait_for()
+    assert ask.is_enabled(), "it can be asked again"
+    page.evaluate("scrollTo(0, 0)")
+    assert guest.violations("aside") == []
+    boxes.first.check()
+    steps = page.locator("#w-steps")
+    steps.evaluate("box => box.removeAttribute('max')")
+    steps.fill("999")
+    ask.click()
+    page.locator("[data-error='/steps']").get_by_text("200").wait_for()
+    assert page.evaluate("document.activeElement.name") == "steps"
+    assert page.locator("[data-error='/alternatives']").is_hidden()
+
+
+PREDICTED = {name: {"low": 1.0, "likely": 1.5, "high": 3.0} for name in ("step_s", "tokens_s", "hours", "device_hours")}
+
+
+def test_predicted_beside_actual_follows_the_run(seeded: Any, visit: Callable[..., Any]) -> None:
+    key, plan = seeded.keys[RUNNING], uuid.uuid4()
+    share = {"low": 0.1, "likely": 0.2, "high": 0.3}
+    told = {**PREDICTED, "utilisation": {"engine": share, "trainer": share}, "cost": None, "why": ["Nothing measured."]}
+    with psycopg.connect(seeded.environment["DATABASE_URL"], autocommit=True) as conn:
+        conn.execute(
+            "INSERT INTO experiments_plan (id, project, prediction, figures, made_at) VALUES (%s, '', %s, '{}', now())",
+            [plan, json.dumps(told)],
+        )
+        conn.execute("UPDATE runs_run SET plan_id = %s WHERE key = %s", [plan, key])
+        guest = visit(seeded)
+        guest.page.route_web_socket("**/ws/v1/", lambda socket: socket.close())
+        guest.sign_in()
+        guest.goto(f"/runs/{key}")
+        row = guest.page.locator("#planned tr", has_text="Time per step")
+        row.get_by_text("yes").wait_for()
+        assert "1.0 s to 3.0 s" in " ".join(row.inner_text().split())
+        assert guest.violations("#planned") == []
+        conn.execute("UPDATE store.metric SET at = at - interval '9 s' * (137 - step) WHERE name = 'time/step'")
+        row.get_by_text("no", exact=True).wait_for(timeout=60_000)
+        conn.execute("UPDATE runs_run SET plan_id = NULL WHERE key = %s", [key])

@@ -62,6 +62,8 @@ def test_verbs_that_do_not_fit_stay_with_their_reason(seeded: Any, visit: Callab
     pause = guest.page.locator("#bulk [data-bulk=pause]")
     pause.wait_for()
     assert (pause.get_attribute("aria-disabled"), pause.get_attribute("title")) == ("true", "It is completed.")
+    archive = guest.page.locator("#bulk [data-bulk=archive]")
+    assert archive.get_attribute("aria-disabled") == "false"
     assert guest.violations() == []
     guest.keep("list-runs-bulk", full=False)
 

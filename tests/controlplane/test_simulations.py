@@ -332,3 +332,5 @@ def test_an_alternative_that_does_not_exist_is_refused_with_those_that_do(api, m
     error = answer.json()["errors"][0]
     assert (answer.status_code, error["pointer"]) == (400, "/alternatives/1")
     assert "lag bound 1" in error["hint"]
+    none = api.post(f"/api/v1/runs/{run.key}/what-if", {"alternatives": []}, format="json", HTTP_IDEMPOTENCY_KEY="n")
+    assert (none.status_code, none.json()["errors"][0]["pointer"]) == (400, "/alternatives"), "none is not all of them"

@@ -1,6 +1,8 @@
 """Ranks that do not come, come late, come twice, come uninvited or fall silent: every wait has an end, nobody harms.
 
-The leader is in this process, with short patience; its ranks are real trainer children.
+The leader is in this process, with short patience for ranks that do not come; its ranks are real trainer children. A
+process that is in a gang for the first time builds for seconds: only gangs of processes that were in one before take
+silence for loss as soon.
 """
 
 import itertools
@@ -18,6 +20,7 @@ from tests.support.trainer_child import Refused, TrainerChild, start_trainer
 from tests.support.training_rows import rows_of
 from workers.child import IntervalLog
 from workers.training.errors import RefusalCode, TrainerRefusal
+from workers.training.gangs.group import SILENT_S
 from workers.training.gangs.membership import Gangs
 from workers.training.trainer import CREATE, Trainer
 from workers.training.wire import AccumulateRequest, BindRequest, JoinReply, JoinRequest, rendezvous_key
@@ -33,11 +36,12 @@ _bases = itertools.count(0, 10)
 
 
 class Leader:
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *, hasty: bool = False) -> None:
         intervals = IntervalLog()
         self.trainer = Trainer(SPEC, 1, f"t{LEASE}.1.1", str(home), "cpu", intervals)
         self.patience_s = PATIENCE_S * slowness()
-        self.trainer.gangs = Gangs(SPEC, "cpu", intervals, join_s=self.patience_s, silent_s=self.patience_s)
+        silent_s = self.patience_s if hasty else SILENT_S
+        self.trainer.gangs = Gangs(SPEC, "cpu", intervals, join_s=self.patience_s, silent_s=silent_s)
         self.port = self.trainer.gangs.listen("127.0.0.1", SECRET)
         self.base = next(_bases)
         """Meetings of a policy are numbered through, whoever leads: each test has ten."""
@@ -126,7 +130,20 @@ def test_a_leader_that_is_not_there_is_refused_by_who_should_join(leader: Leader
         leader.invite(children[0], 1, 2, meeting=1, leader=f"127.0.0.1:{port}")
 
 
-def test_a_rank_that_falls_silent_is_lost_within_the_bound(leader: Leader, children: list[TrainerChild]) -> None:
+@pytest.fixture
+def hasty(leader: Leader, children: list[TrainerChild], tmp_path: Path) -> Iterator[Leader]:
+    """A leader that takes silence for loss soon, once both children have been in a gang."""
+    for rank, child in enumerate(children, 1):
+        leader.invite(child, rank, 3, meeting=1)
+    leader.bind(1, 2, meeting=1)
+    leader.train(1)
+    found = Leader(tmp_path / "hasty", hasty=True)
+    yield found
+    found.trainer.gangs.close()
+
+
+def test_a_rank_that_falls_silent_is_lost_within_the_bound(hasty: Leader, children: list[TrainerChild]) -> None:
+    leader = hasty
     leader.invite(children[0], 1, 2, meeting=1)
     leader.bind(1, meeting=1)
     leader.train(1)

@@ -10,11 +10,11 @@ import psycopg
 import pytest
 from psycopg_pool import ConnectionPool
 
-from flexmarl.contracts.commands import GroupOrder, PlayGroups
+from flexmarl.contracts.commands import GroupOrder, HoldGroups, PlayGroups
 from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.status import RunStatus
 from flexmarl.contracts.wire import Origin, PolicyPin
-from flexmarl.store import commands, runs, trajectories
+from flexmarl.store import command_rows, commands, runs, trajectories
 from flexmarl.store.segments import SegmentFolder
 from tests.support.scripted_engine import ScriptedEngine
 from workers.models import tokenizer_json
@@ -118,6 +118,46 @@ async def test_groups_are_recorded_whole_and_turns_travel_together(
     assert len(engine.requests[0].prompt) == 12, "the first turns of all episodes are one request"
     assert store_conn.execute("SELECT status FROM store.command").fetchone() == ("done",)
     assert store_conn.execute("SELECT DISTINCT version FROM store.sample").fetchall() == [(3,)]
+
+
+async def test_a_held_command_stands_still_by_its_row_from_its_beginning_and_between_its_turns(
+    store_conn: psycopg.Connection, player: Player, engine: ScriptedEngine
+) -> None:
+    """Held when it is taken, let go, held again among its turns for longer than an episode may take, let go."""
+    make_run(store_conn)
+    announce(store_conn, engine)
+    put_command(store_conn, 1, order(10).model_copy(update={"pauses": True}))
+    hold(store_conn, True)
+    engine.delay_s = 0.1
+    async with asyncio.timeout(60):
+        play = asyncio.create_task(player.play(RUN, 1))
+        while not (kept := list(player._keeper._held.values())):
+            await asyncio.sleep(0.01)
+        [(_, _, own)] = kept
+        context = await player._context(RUN)
+        while len(context.client.counters.open) < 4:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.3)
+        assert engine.requests == [], "it was held when it was taken"
+        hold(store_conn, False)
+        while not engine.requests:
+            await asyncio.sleep(0.01)
+        hold(store_conn, True)
+        while not own.held or context.client._open:
+            await asyncio.sleep(0.01)
+        asked, own._since, engine.delay_s = len(engine.requests), own._since - 300.0, 0.0  # it stood for so long
+        await asyncio.sleep(0.1)
+        assert (len(engine.requests), play.done()) == (asked, False)
+        hold(store_conn, False)
+        await play
+    fates = store_conn.execute("SELECT status, count(*) FROM store.episode GROUP BY status").fetchall()
+    assert fates == [("finished", 4)]
+    assert len(engine.requests) > asked
+
+
+def hold(conn: psycopg.Connection, held: bool) -> None:
+    """Decide it, as the driver does."""
+    command_rows.hold(conn, RUN, HoldGroups(commands=(1,), hold=held))
 
 
 async def test_groups_wait_for_space_on_a_full_disk_and_are_written_then(

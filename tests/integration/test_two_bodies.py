@@ -100,6 +100,8 @@ class Names:
 
     def __init__(self) -> None:
         self._of: dict[int, str] = {}
+        self._played: dict[int, list[int]] = {}
+        """Rollout command -> its draws."""
 
     def learn(self, event: e.Event) -> None:
         if isinstance(event, e.DevicesGranted):
@@ -114,14 +116,17 @@ class Names:
                 parts.append(f"{name}={getattr(event, name)}")
         return " ".join(parts)
 
-    def order(self, command: c.Command) -> str:
+    def order(self, no: int, command: c.Command) -> str:
         """Name a command by what is to be done."""
         lease = self._of.get(getattr(command, "lease_id", 0), "")
         match command:
             case c.PlayGroups():
+                self._played[no] = [group.draw for group in command.groups]
                 pins = {name: pin.version for name, pin in sorted(command.pins.items())}
                 what = f"{command.origin} {[g.draw for g in command.groups]} of cohort {command.cohort} with {pins}"
                 what += f" at {self._of[command.engine]}" if command.engine else ""
+            case c.HoldGroups():
+                what = f"{sorted(self._played[no] for no in command.commands)} {command.hold}"
             case c.CutMicroBatch():
                 rows = sorted((row.draw, row.member, row.role, row.turn) for row in command.samples)
                 what = f"{command.ref.policy} {command.ref.no} {rows}"
@@ -143,7 +148,7 @@ def decided(handled: Handled) -> list[tuple[str, str]]:
     names, found = Names(), []
     for _, event, decision in handled:
         names.learn(event)
-        found += [(names.fact(event), names.order(one.command)) for one in decision.commands]
+        found += [(names.fact(event), names.order(one.no, one.command)) for one in decision.commands]
     return found
 
 
@@ -211,6 +216,19 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
             },
         },
         {"void", "settled ahead"},
+    ),
+    "paused_surplus": (
+        {
+            "spec": {
+                "mechanisms": {
+                    "trainer_protocol": "batch",
+                    "lag_policy": {"bound": 1, "at_admission": "trained", "in_flight": "resume", "at_cut": "train"},
+                    "redundancy": {"type": "extra_groups", "share": 1.0, "surplus": "pause"},
+                },
+                "batch": {"rollout_groups": 1},
+            },
+        },
+        {"hold_groups", "suspend_policy"},
     ),
     "losses": (
         {

@@ -1,4 +1,4 @@
-"""The team graph: who hears whom, as boxes and arrows in a strip."""
+"""The team graph: who hears whom, as boxes and arrows in a strip. The page writes into a box what its agent is now."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,6 @@ class Box:
     x: int
     y: int
     role: str
-    sub: str
     hue: int
     monogram: str
 
@@ -36,20 +35,14 @@ class TeamGraph:
     text: str
 
 
-def team_graph(roles: Sequence[Seat], document: Mapping[str, Any], marks: Mapping[str, Mapping[str, Any]]) -> TeamGraph:
+def team_graph(roles: Sequence[Seat], marks: Mapping[str, Mapping[str, Any]]) -> TeamGraph:
     """Lay roles out from left to right; arrows to the right run straight, arrows back run below."""
     place = {role.name: i for i, role in enumerate(roles)}
     boxes, arrows, words = [], [], []
     for role in roles:
-        agent = document["agents"].get(role.name, {})
-        policy = agent.get("policy") or role.name
-        size = (document["policies"].get(policy, {}).get("model") or {}).get("size", "")
-        parts = [f"size {size}" if size else "", "own policy" if policy == role.name else f"policy {policy}"]
-        if not agent.get("trainable", True):
-            parts.append("frozen")
         mark = marks.get(role.name, {"hue": 1, "monogram": role.name[:1].upper()})
         x = LEFT + place[role.name] * STEP
-        boxes.append(Box(x, TOP, role.name, ", ".join(p for p in parts if p), mark["hue"], mark["monogram"]))
+        boxes.append(Box(x, TOP, role.name, mark["hue"], mark["monogram"]))
         for heard in role.hears:
             arrows.append(_arrow(place[heard], place[role.name]))
             words.append(f"{role.name} hears {heard}")

@@ -10,6 +10,7 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
+from flexmarl.contracts.status import TERMINAL
 from webui import formats
 from webui.figures.steps import Spark
 
@@ -43,7 +44,6 @@ VERDICTS = {
 }
 """Verdict -> (tone, icon, word). It has no pill: beside a state it must look different from it."""
 
-ENDED = ("completed", "failed", "cancelled", "killed")
 LEVELS = {"warning": ("wn", "alert-triangle"), "error": ("bad", "alert-circle")}
 
 
@@ -70,7 +70,7 @@ def pill(run: Mapping[str, Any], now: datetime | None = None) -> SafeString:
     mark = icon(shape) if shape else PULSE
     lasted = ""
     if now:
-        ended = run["status"] in ENDED
+        ended = run["status"] in TERMINAL
         lasted = f" {formats.ago(run['status_since'], now) if ended else formats.since(run['status_since'], now)}"
     title = run.get("reason_text") or word
     return format_html('<span class="pill {}" title="{}">{}{}{}</span>', tone, title, mark, word, lasted)

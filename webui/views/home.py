@@ -6,6 +6,7 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
+from flexmarl.contracts.status import TERMINAL
 from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.experiments import queries as experiments
@@ -21,7 +22,6 @@ from webui.views.base import is_part, page, project_of, projects_of, show
 ACTIVE = ("starting", "running", "pausing", "resuming", "stopping")
 LOOK_BACK = timedelta(days=1)
 """A run that failed longer ago than this no longer needs anybody."""
-ENDED = ("completed", "failed", "cancelled", "killed")
 MOST_CARDS, MOST_OPEN, MOST_ENDED = 12, 60, 20
 WINDOW = 20
 """Steps over which a card averages the reward."""
@@ -36,8 +36,8 @@ def home(request: HttpRequest) -> HttpResponse:
     mine = mine.filter(project=project) if project else mine
     if not mine.exists():
         return _first_visit(request)
-    open_ones = list(mine.exclude(state__status__in=ENDED)[:MOST_OPEN])
-    ended = list(mine.filter(state__status__in=ENDED).order_by("-state__status_since", "-id")[:MOST_ENDED])
+    open_ones = list(mine.exclude(state__status__in=TERMINAL)[:MOST_OPEN])
+    ended = list(mine.filter(state__status__in=TERMINAL).order_by("-state__status_since", "-id")[:MOST_ENDED])
     found = {row["no"]: row for row in runs.run_rows([*open_ones, *ended])}
     active = [run for run in open_ones if run.state.status in ACTIVE][:MOST_CARDS]
     verdicts = telemetry.verdicts(active)

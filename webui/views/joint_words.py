@@ -22,6 +22,7 @@ DECISIONS = {
     "cut_micro_batch": "Cut a micro-batch",
     "host_lease": "Start a child",
     "play_groups": "Play groups",
+    "hold_groups": "Hold surplus, or let it go on",
     "bind_policy": "Bind a policy",
     "join_gang": "Join a policy's gang",
     "suspend_policy": "Suspend a policy",

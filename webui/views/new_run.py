@@ -17,7 +17,9 @@ from flexmarl.controlplane.experiments import queries as experiments
 from flexmarl.controlplane.inventory import queries as inventory
 from flexmarl.controlplane.runs import checkpoints
 from flexmarl.controlplane.runs import queries as runs
+from flexmarl.simulator.reporting.report import CAUSES, USES
 from webui import reading, yamltext
+from webui.figures.simulated import word_of
 from webui.figures.team import team_graph
 from webui.forms import sections
 from webui.forms.fields import unions
@@ -63,7 +65,7 @@ def new_run(request: HttpRequest) -> HttpResponse:
         "groups": groups,
         "marks": marks,
         "preset_groups": _preset_groups(),
-        "graph": team_graph(facts.roles, document, marks),
+        "graph": team_graph(facts.roles, marks),
         "environment_title": facts.title,
         "solved_text": facts.solved_text,
         "data": {
@@ -78,7 +80,7 @@ def new_run(request: HttpRequest) -> HttpResponse:
             },
             "template_document": _template_document(base["name"]),
             "agents": marks,
-            "expected": base["expected"],
+            "causes": {use: {cause: word_of(cause, use) for cause in CAUSES} for use in USES},
             "name": base["run_name"] if cloned else "",
             "parent": {"key": base["key"], "id": base["id"]} if cloned else None,
             "fork": {"checkpoint": fork["step"]} if fork else None,
@@ -113,7 +115,6 @@ def _clone(request: HttpRequest, key: str) -> dict[str, Any]:
         "name": row["template"],
         "title": title,
         "preset": row["preset"],
-        "expected": "",
         "description": f"The specification of {row['key']}.",
         "spec": row["spec"],
         "run_name": row["name"],

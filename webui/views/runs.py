@@ -8,6 +8,7 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict, StreamingHttpResponse
 from django.utils import timezone
 
+from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.common.api import pagination
 from flexmarl.controlplane.common.api.views import pick_column
@@ -15,6 +16,7 @@ from flexmarl.controlplane.common.problems import ValidationProblem
 from flexmarl.controlplane.experiments import queries as experiments
 from flexmarl.controlplane.runs import lists, saved_views
 from flexmarl.controlplane.runs import queries as runs
+from flexmarl.controlplane.runs.choices import archivable
 from flexmarl.controlplane.telemetry import queries as telemetry
 from webui import reading, runlist
 from webui.figures.steps import spark
@@ -138,6 +140,7 @@ def drawn(found: list[Any]) -> list[dict[str, Any]]:
             "tokens": rates.get(row["no"]) if row["status"] in ACTIVE else None,
             "verdict": verdicts.get(row["no"]),
             "live": row["status"] in ACTIVE,
+            "archivable": archivable(RunStatus(row["status"]), row["pending_verb"]),
         }
         for run, row in zip(found, runs.run_rows(found), strict=True)
     ]

@@ -52,6 +52,8 @@ HEAD_MEANS = {
 }
 AGAIN = ("workload", "run", "presets", "steps", "warm_up", "seeds")
 """Of a request: what the form shows of it as it is."""
+FAR_OFF = 0.25
+"""A replay whose time per step is further off than this share explains its run badly."""
 KINDS = {"comparison": "comparison", "what_if": "what-if"}
 
 
@@ -63,7 +65,7 @@ def row(simulation: Mapping[str, Any]) -> dict[str, Any]:
         "kind_word": KINDS[simulation["kind"]],
         "reason_word": REASONS.get(simulation["reason"], ""),
         "pill": {"status": simulation["state"], "reason_text": simulation["reason_text"]},
-        "open": simulation["state"] in ("queued", "running"),
+        "open": simulation["finished_at"] is None,
         "share": progress["done"] / progress["total"] if progress["total"] else 0.0,
     }
 
@@ -193,12 +195,18 @@ def told(result: Mapping[str, Any] | None) -> dict[str, Any] | None:
             {
                 **one,
                 "gain_text": f"{signed(100 * one['gain'], 1)} %",
-                "range": f"{signed(100 * one['gain_least'], 1)} to {signed(100 * one['gain_most'], 1)} %",
+                "range": _span(one["gain_least"], one["gain_most"]),
                 "lines": [_broken(f"{path}={_plain(value)}") for path, value in one["changes"].items()],
             }
             for one in found["advice"]
         ],
     }
+
+
+def _span(least: float, most: float) -> str:
+    """Write the ends of a gain; nothing where both read alike."""
+    ends = [signed(100 * least, 1), signed(100 * most, 1)]
+    return "" if ends[0] == ends[1] else f"{' to '.join(ends)} %"
 
 
 def _broken(change: str) -> list[str]:
@@ -213,6 +221,7 @@ def record(found: Mapping[str, Any]) -> dict[str, Any]:
         "replay": duration(found["replay_step_s"]) if found["replay_step_s"] else "",
         "actual": duration(found["actual_step_s"]),
         "error_text": "" if error is None else f"{signed(100 * error, 0)} %",
+        "far_off": error is not None and abs(error) > FAR_OFF,
         "basis": f"{plural(found['episodes'], 'episode')} of {plural(found['steps'], 'train step')} were played again.",
         "fitted": [(word, number(found["fitted"][name], digits)) for name, word, digits in FITTED],
     }

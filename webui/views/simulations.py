@@ -14,6 +14,7 @@ from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.experiments import queries as experiments
 from flexmarl.controlplane.simulations import queries as simulations
 from flexmarl.controlplane.simulations import recorded_load
+from flexmarl.controlplane.simulations.choices import SimulationState
 from flexmarl.controlplane.simulations.filters import FILTERS
 from flexmarl.controlplane.simulations.requests import MOST_SEEDS, MOST_STEPS
 from flexmarl.controlplane.simulations.what_if import LEAST_STEPS
@@ -24,7 +25,6 @@ from webui.views.base import is_part, page, project_of, show
 from webui.views.simulation_export import csv_of
 
 PAGE = 50
-STATES = ("queued", "running", "done", "failed", "cancelled")
 USUAL = ("bounded_async", "colocated", "flexmarl", "one_step_off", "sync")
 """Presets that a new simulation begins with: one of each kind, so that it takes seconds."""
 CHIPS = {
@@ -40,7 +40,8 @@ CHIPS = {
 @page()
 def listing(request: HttpRequest) -> HttpResponse:
     """Show simulations, newest first, narrowed by the address in the words of the API."""
-    context = {"nav": "simulations", "states": STATES, "chips": _chips(request.GET), "q": request.GET.get("q", "")}
+    context = {"nav": "simulations", "chips": _chips(request.GET), "q": request.GET.get("q", "")}
+    context["states"] = [state.value for state in SimulationState]
     context |= {"presets": [row["name"] for row in experiments.presets()], "workloads": simulations.workloads()}
     context |= {"asked": {name: request.GET.get(name, "") for name in CHIPS}, **_rows(request)}
     context["may_ask"] = actor_of(request).may(Scope.RUNS_WRITE)

@@ -19,7 +19,7 @@ import psycopg
 import structlog
 
 from flexmarl.store import commands
-from flexmarl.store.commands import Taken
+from flexmarl.store.commands import Standing, Taken
 from flexmarl.store.errors import EpochStale, LeaseLost, Refused, TokenLost
 from flexmarl.store.leases import ChildEndpoint
 from workers.errors import ChildRefused, ChildUnreachable
@@ -191,8 +191,8 @@ class Lane:
 
     async def _extended(self, taken: Taken) -> bool:
         try:
-            [alive] = await self._store(lambda conn: commands.extend(conn, [taken], TTL_S))
-            return alive
+            [standing] = await self._store(lambda conn: commands.extend(conn, [taken], TTL_S))
+            return standing is not Standing.GONE
         except psycopg.Error as error:
             self._log.warning("could not extend", command=taken.no, error=str(error))
             return True

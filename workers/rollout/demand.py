@@ -51,6 +51,15 @@ class Demand:
         finally:
             self._asked[policy] -= 1
 
+    @contextlib.contextmanager
+    def resting(self, policy: str) -> Iterator[None]:
+        """Count a turn for a while as not asked for."""
+        self._asked[policy] -= 1
+        try:
+            yield
+        finally:
+            self._asked[policy] += 1
+
     def sent(self, policy: str, turns: int) -> None:
         """Count turns that went to an engine; fewer than none when they came back."""
         self._sent[policy] += turns

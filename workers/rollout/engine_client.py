@@ -88,26 +88,32 @@ class EngineClient:
 
     async def _answered(self, followed: Followed, deadline: float) -> TurnReply:
         one, pause = followed.latest, RETRY_FIRST_S
-        request, asked_at = one.request, one.asked_at
+        request = one.request
         while True:
+            deadline += await self._stood(one)
             self._enqueue(one)
             try:
-                async with asyncio.timeout_at(deadline):
-                    reply = await one.future
+                with request.hold.out(one, self._call_back):
+                    async with asyncio.timeout_at(deadline):
+                        reply = await one.future
                     self._lengths.note(request.role, len(reply.choice.token_ids), request.alike)
                     return reply
             except TimeoutError:
-                waited = deadline - asked_at
+                waited = deadline - one.asked_at
                 raise TurnTimeoutError(
                     f"no engine answered {request.policy} v{request.pin.version} within {waited:.0f} s"
                 ) from None
             except TryElsewhereError as lost:
                 why = lost.code
-                self._count(one, why)
+                if not one.recalled:
+                    self._count(one, why)
             if reason := one.so_far.ended(request):
-                took = (time.monotonic() - asked_at) * 1e3
+                took = (time.monotonic() - one.asked_at) * 1e3
                 return TurnReply(one.so_far.choice(reason), one.engine, took, one.moves)
-            one = followed.latest = one.again(self._resumes)
+            recalled, one = one.recalled, one.again(self._resumes)
+            followed.latest = one
+            if recalled:
+                continue
             if one.moves > MAX_MOVES:
                 raise TooManyMovesError(f"{one.moves} engines in turn took it and did not finish it, the last: {why}")
             if time.monotonic() + pause >= deadline:
@@ -115,6 +121,21 @@ class EngineClient:
             await asyncio.sleep(pause)
             pause = min(RETRY_LAST_S, pause * 1.6)
             await self._fleet.refresh()
+
+    async def _stood(self, one: Waiting) -> float:
+        """Wait while a turn is to stand still; returns the seconds, which are none of its time."""
+        if not one.request.hold.held:
+            return 0.0
+        with self.counters.demand.resting(one.request.policy):
+            stood_s = await one.request.hold.over()
+        one.asked_at += stood_s
+        return stood_s
+
+    def _call_back(self) -> None:
+        """Tell engines what they are to give back; the watch tells them again, should they not have had it yet."""
+        for exchange in list(self._open):
+            if ids := exchange.given_up():
+                self._start(self._abort(exchange, ids))
 
     async def until_held(self, request: TurnRequest, at_most_s: float) -> float:
         """Wait until weights that are certain and not committed yet are served; returns the seconds it took.
@@ -180,7 +201,9 @@ class EngineClient:
             # The first turn of new weights: what is known of the engines is older than the turn, and a look is quick.
             await self._refresh("registry_unreachable", [])
             held = self._fleet.holding(turns[0].request)
-        if not held:
+        _give_back([one for one in turns if one.recalled], "recalled")
+        turns = [one for one in turns if not one.recalled]
+        if not held or not turns:
             _give_back(turns, "not_held")
             return
         try:

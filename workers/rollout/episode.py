@@ -21,6 +21,7 @@ from workers.external_access import ExternalAccess, ExternalError
 from workers.rollout.engine_client import EngineClient
 from workers.rollout.environments.base import Ask, Outcome, Reply
 from workers.rollout.external import ExternalClient
+from workers.rollout.holding import FREE, Hold
 from workers.rollout.isolation import EnvironmentBroke
 from workers.rollout.slots import Slots, slots
 from workers.rollout.stages import LiveEpisode, Stage, begin
@@ -45,6 +46,8 @@ class Seat:
     """How a running reply is taken over by newer weights; empty: the pinned ones make it to its end."""
     engine: int = 0
     """Lease of the engine that is to answer its turns; 0: any."""
+    hold: Hold = FREE
+    """Whether its command stands still."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +173,7 @@ class Asking:
         async with self.places:
             if seat.external is None:
                 return await self.engines.turn(request, deadline)
+            deadline += await seat.hold.over()
             return await self.others.turn(
                 seat.external, ask, seat.codec, request.max_tokens, request.temperature, request.seed, deadline
             )
@@ -211,14 +215,16 @@ async def answered(
     deadline: float,
     weights_timeout_s: float,
 ) -> tuple[list[TurnReply], float]:
-    """Answer turns that wait for nothing but each other; tells how long they waited for weights."""
-    waited_s = 0.0
+    """Answer turns that wait for nothing but each other; tells how long they waited for weights, or stood still."""
+    waited_s, hold = 0.0, seats[asks[0].role].hold
+    stood_s = hold.stood_s
     for ask, request in zip(asks, requests, strict=True):
         # Training is not the episode's fault: its time does not run while weights are made.
         if seats[ask.role].external is None:
             waited_s += await asking.engines.until_held(request, weights_timeout_s)
     turns = [asking.turn(*pair, seats, deadline + waited_s) for pair in zip(asks, requests, strict=True)]
-    return [await turns[0]] if len(turns) == 1 else list(await asyncio.gather(*turns)), waited_s
+    replies = [await turns[0]] if len(turns) == 1 else list(await asyncio.gather(*turns))
+    return replies, waited_s + hold.stood_s - stood_s
 
 
 def waits_of(order: EpisodeOrder) -> Waits | None:
@@ -243,6 +249,7 @@ def request_of(order: EpisodeOrder, ask: Ask, seat: Seat, turn: int, since: floa
         prefixes=(f"{order.draw}.{order.member}.{ask.role}", f"{order.draw}.{ask.role}"),
         where=Where(order.draw, order.member, order.attempt, turn, since),
         engine=seat.engine,
+        hold=seat.hold,
     )
 
 

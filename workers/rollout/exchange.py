@@ -130,10 +130,11 @@ class Exchange:
         return any(not one.future.done() for one in self.turns)
 
     def given_up(self) -> list[str]:
-        """Return the ids of turns that nobody waits for any more, each once."""
+        """Return the ids of turns that nobody waits for any more, each once, and of those that are to stand still."""
         found = [i for i, one in enumerate(self.turns) if one.future.cancelled() and i not in self.dropped]
         self.dropped.update(found)
-        return [f"{self.name}{index}" for index in found]
+        recalled = [i for i, one in enumerate(self.turns) if one.recalled and not one.future.done()]
+        return [f"{self.name}{index}" for index in found + recalled]
 
     @property
     def may_move(self) -> bool:

@@ -1,7 +1,9 @@
-"""Keeps the commands of a rollout worker: all that it plays are extended together, once a second.
+"""Keeps the commands of a rollout worker: all that it plays are extended together, once a second, and those that may be
+held are looked at more often.
 
-Invariant: the work on a command that the store says is not ours any more is cancelled; a store that does not answer
-cancels nothing, since the writes of whoever lost a command are refused anyway.
+Invariant: the work on a command that the store says is not ours any more is cancelled, and what is played of one that
+is held stands still until the store says otherwise; a store that does not answer changes nothing, since the writes of
+whoever lost a command are refused anyway.
 """
 
 import asyncio
@@ -12,28 +14,34 @@ from uuid import UUID
 import psycopg
 import structlog
 
-from flexmarl.store.commands import Taken
+from flexmarl.contracts.commands import PlayGroups
+from flexmarl.store.commands import Standing, Taken
+from workers.rollout.holding import Hold
 
 log = structlog.get_logger(__name__)
 
 TTL_S = 5.0
 """A command whose worker says nothing for this long may be taken by another one."""
 EXTEND_EVERY_S = 1.0
+LOOKS = 5
+"""How often it is seen in that time whether commands are held that may be."""
 
-Extend = Callable[[Sequence[Taken]], Awaitable[Sequence[bool]]]
-"""Says of each command whether it is still ours."""
+Extend = Callable[[Sequence[Taken]], Awaitable[Sequence[Standing]]]
+"""Says of each command what becomes of it."""
+Look = Callable[[Sequence[Taken]], Awaitable[Sequence[bool]]]
+"""Says of each command whether it is held."""
 
 
 class Keeper:
-    def __init__(self, extend: Extend) -> None:
-        self._extend = extend
-        self._held: dict[UUID, tuple[Taken, asyncio.Task[None]]] = {}
+    def __init__(self, extend: Extend, look: Look) -> None:
+        self._extend, self._look = extend, look
+        self._held: dict[UUID, tuple[Taken, asyncio.Task[None], Hold]] = {}
         self._extending: asyncio.Task[None] | None = None
 
     @contextlib.contextmanager
-    def keeping(self, taken: Taken, work: "asyncio.Task[None]") -> Iterator[None]:
-        """Extend a command while inside, and cancel its work once it is not ours."""
-        self._held[taken.token] = taken, work
+    def keeping(self, taken: Taken, work: "asyncio.Task[None]", hold: Hold) -> Iterator[None]:
+        """Extend a command while inside, hold what it plays when it is held, cancel its work once it is not ours."""
+        self._held[taken.token] = taken, work, hold
         if self._extending is None:
             self._extending = asyncio.create_task(self._extend_all())
         try:
@@ -46,13 +54,29 @@ class Keeper:
 
     async def _extend_all(self) -> None:
         while True:
-            await asyncio.sleep(EXTEND_EVERY_S)
+            for _ in range(LOOKS):
+                await asyncio.sleep(EXTEND_EVERY_S / LOOKS)
+                await self._look_at([one for one in self._held.values() if _pauses(one[0])])
             held = list(self._held.values())
             try:
-                alive = await self._extend([taken for taken, _ in held])
+                standings = await self._extend([taken for taken, _, _ in held])
             except psycopg.Error as error:
                 log.warning("could not extend", commands=len(held), error=str(error))
                 continue
-            for (_, work), ours in zip(held, alive, strict=True):
-                if not ours:
+            for (_, work, hold), standing in zip(held, standings, strict=True):
+                if standing is Standing.GONE:
                     work.cancel()
+                else:
+                    hold.set(standing is Standing.HELD)
+
+    async def _look_at(self, pausing: "Sequence[tuple[Taken, asyncio.Task[None], Hold]]") -> None:
+        if not pausing:
+            return
+        with contextlib.suppress(psycopg.Error):  # the next extension says that the store is away
+            held = await self._look([taken for taken, _, _ in pausing])
+            for (_, _, hold), stands in zip(pausing, held, strict=True):
+                hold.set(stands)
+
+
+def _pauses(taken: Taken) -> bool:
+    return isinstance(taken.command, PlayGroups) and taken.command.pauses

@@ -20,6 +20,7 @@ from flexmarl.store.commands import Taken
 from flexmarl.store.groups import SettledGroup
 from workers.rollout.branching import Branching, play_branches
 from workers.rollout.episode import Attempt, EpisodeOrder, Seat, play_episode
+from workers.rollout.holding import FREE, Hold
 from workers.rollout.recorder import settled_group
 from workers.rollout.run_context import RunContext
 from workers.rollout.slots import Slots, slots
@@ -44,7 +45,7 @@ class Playing:
         return settled_group(self.order, self.taken.no, attempts, self.seats)
 
 
-def begin(taken: Taken, order: PlayGroups, context: RunContext) -> Playing:
+def begin(taken: Taken, order: PlayGroups, context: RunContext, hold: Hold = FREE) -> Playing:
     """Seat every role with the exact weights that the command pins."""
     spec, seats = context.spec, {}
     for role, agent in spec.agents.items():
@@ -59,6 +60,7 @@ def begin(taken: Taken, order: PlayGroups, context: RunContext) -> Playing:
             temperature=0.0 if order.greedy else agent.sampling.temperature,
             follow=order.follows.get(policy, ""),
             engine=order.engine,
+            hold=hold,
         )
     together = Together() if spec.mechanisms.parallel.turns == "together" else None
     return Playing(taken, order, context, seats, together)

@@ -22,13 +22,14 @@ from flexmarl.contracts.events import DemandReported
 from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.contracts.spec.reward import QueuedReward
 from flexmarl.store import commands, demand, engines, groups, load_reports, runs, tokenizers
-from flexmarl.store.commands import Taken
+from flexmarl.store.commands import Standing, Taken
 from flexmarl.store.errors import EpochStale, SamplesAway, StoreFull, TokenLost
 from flexmarl.store.segments import SegmentFolder
 from workers.external_access import ExternalAccess
 from workers.rollout.demand import Reporter
 from workers.rollout.engine_client import EngineClient
 from workers.rollout.external import ExternalClient
+from workers.rollout.holding import Hold
 from workers.rollout.keeping import TTL_S, Keeper
 from workers.rollout.load_reports import LoadReporter
 from workers.rollout.members import Playing, begin, play_each, play_group
@@ -68,7 +69,7 @@ class Player:
         self._holder = holder
         self._contexts: dict[int, RunContext] = {}
         self._opening = asyncio.Lock()
-        self._keeper = Keeper(self._extend)
+        self._keeper = Keeper(self._extend, self._held)
 
     async def play(self, run_id: int, no: int) -> None:
         """Carry out one command; returns when it is done, failed, or no longer ours."""
@@ -76,9 +77,10 @@ class Player:
         if taken is None:
             return
         bound = log.bind(run_id=run_id, command=no)
-        work = asyncio.create_task(self._carry_out(taken))
+        hold = Hold(taken.held)
+        work = asyncio.create_task(self._carry_out(taken, hold))
         try:
-            with self._keeper.keeping(taken, work):
+            with self._keeper.keeping(taken, work, hold):
                 await work
         except asyncio.CancelledError:
             # Not ours any more, or the process ends: giving it back does nothing in the first case.
@@ -118,7 +120,7 @@ class Player:
             await context.close()
         self._contexts.clear()
 
-    async def _carry_out(self, taken: Taken) -> None:
+    async def _carry_out(self, taken: Taken, hold: Hold) -> None:
         order = taken.command
         if not isinstance(order, PlayGroups):
             raise TypeError(f"a rollout worker does not know {order.kind}")
@@ -126,7 +128,7 @@ class Player:
         settled = await self._store(
             lambda conn: groups.settled_members(conn, taken.run_id, [group.draw for group in order.groups])
         )
-        playing = begin(taken, order, context)
+        playing = begin(taken, order, context, hold)
         queue: asyncio.Queue[groups.SettledGroup] = asyncio.Queue()
         async with asyncio.TaskGroup() as tasks:
             expected = 0
@@ -167,8 +169,11 @@ class Player:
                 told = True
                 await asyncio.sleep(FULL_AGAIN_S)
 
-    async def _extend(self, held: Sequence[Taken]) -> list[bool]:
+    async def _extend(self, held: Sequence[Taken]) -> list[Standing]:
         return await self._store(lambda conn: commands.extend(conn, held, TTL_S))
+
+    async def _held(self, pausing: Sequence[Taken]) -> list[bool]:
+        return await self._store(lambda conn: commands.held_among(conn, pausing))
 
     async def _context(self, run_id: int) -> RunContext:
         async with self._opening:

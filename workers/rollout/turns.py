@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from flexmarl.contracts.wire import PolicyPin
 from workers.rollout.engines import version_segments
 from workers.rollout.engines.wire import Choice, Done
+from workers.rollout.holding import FREE, Hold
 
 MAX_MOVES = 5
 """Times a turn goes on at another engine, or the same one anew, after one took it and did not finish it."""
@@ -54,6 +55,8 @@ class TurnRequest:
     where: Where = NOWHERE
     engine: int = 0
     """Lease of the engine that is to answer, as long as it holds the weights; 0: any."""
+    hold: Hold = field(default=FREE, compare=False, repr=False)
+    """Whether it stands still: of what it is a part."""
 
     @property
     def alike(self) -> str:
@@ -164,6 +167,8 @@ class Waiting:
     """Lease of the engine that comes first of all; 0: none does."""
     sent_on: bool = False
     """Its engine gave it back to go on there: by a decision, not since anything broke."""
+    recalled: bool = False
+    """It is to stand still, by a decision as well: whoever has it gives it back."""
 
     def settle(self, choice: Choice, incarnation: str, now: float) -> None:
         """Take in what an engine said; a finished reply ends the try, an aborted one gives it back."""
@@ -208,7 +213,8 @@ class Waiting:
         """Return the next try: with what this one made, where a reply may be carried on."""
         carried = self.so_far.copy() if resumes and self.request.follow != "restart_turn" else SoFar()
         future: asyncio.Future[TurnReply] = asyncio.get_running_loop().create_future()
-        moves = self.moves + (self.taken and not self.sent_on)
+        moves = self.moves + (self.taken and not (self.sent_on or self.recalled))
+        before = "" if self.recalled else self.engine
         return Waiting(
-            self.request, future, self.asked_at, carried, moves, len(carried.token_ids), before=self.engine, to=self.to
+            self.request, future, self.asked_at, carried, moves, len(carried.token_ids), before=before, to=self.to
         )

@@ -73,7 +73,7 @@ SLOTS: dict[str, Slot] = {
     "/mechanisms/lag_policy/in_flight": Slot(("finish", "continue", "resume", "restart_turn", "discard"), ()),
     "/mechanisms/lag_policy/at_cut": Slot(("wait", "drop", "refresh", "train"), ()),
     "/mechanisms/redundancy/type": Slot(("none", "extra_groups", "extra_members", "extra_environments"), ()),
-    "/mechanisms/redundancy/surplus": Slot(("join", "keep", "continue", "cancel", "defer"), ()),
+    "/mechanisms/redundancy/surplus": Slot(("join", "keep", "continue", "pause", "cancel", "defer"), ()),
     "/mechanisms/durability/type": Slot(("every_step", "every_k", "async"), ()),
     "/batch/settle": Slot(("group", "episode"), ()),
     "/mechanisms/router": Slot(

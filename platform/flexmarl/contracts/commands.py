@@ -98,6 +98,22 @@ class PlayGroups(Record):
     """Train step the groups are played for; evaluation: step after which they are played."""
     engine: int = 0
     """Lease of the engine that answers their turns, as long as it holds the weights; 0: any that does."""
+    pauses: bool = False
+    """It may be held: whoever plays it looks often whether it is."""
+
+
+class HoldGroups(Record):
+    """Let what rollout commands play stand still, or go on. Rows, not work: the driver writes it in the decision's
+    transaction, and whoever plays a command soon sees it there.
+
+    What stands still asks nobody for a turn; replies that engines are at are taken back with the tokens they have. A
+    command that nobody has taken yet begins so. The time is none of its episodes'.
+    """
+
+    kind: Literal["hold_groups"] = "hold_groups"
+    commands: tuple[int, ...]
+    hold: bool
+    """False: they go on."""
 
 
 class BindPolicy(Record):
@@ -270,6 +286,7 @@ Command = Annotated[
     | HostLease
     | ReleaseLease
     | PlayGroups
+    | HoldGroups
     | BindPolicy
     | SuspendPolicy
     | JoinGang
@@ -304,6 +321,7 @@ ROUTES: dict[str, Route] = {
     "release_lease": Route.DRIVER,
     "cut_micro_batch": Route.DRIVER,
     "keep_checkpoints": Route.DRIVER,
+    "hold_groups": Route.DRIVER,
     "host_lease": Route.BROKER,
     "play_groups": Route.BROKER,
     "bind_policy": Route.NODE,

@@ -6,8 +6,12 @@ from flexmarl.contracts.problems import Problem
 from flexmarl.contracts.spec.algorithm import WEIGHTING
 from flexmarl.contracts.spec.experiment import ExperimentSpec
 
-CARRIED = frozenset({"keep", "continue"})
+CARRIED = frozenset({"keep", "continue", "pause"})
 """Fates of surplus groups that take them into a later step."""
+
+
+RESUMED = frozenset({"resume", "restart_turn"})
+"""What can be done in flight with a reply that has left its engine."""
 
 
 def broken_lag_rules(spec: ExperimentSpec) -> Iterator[Problem]:
@@ -20,6 +24,7 @@ def broken_lag_rules(spec: ExperimentSpec) -> Iterator[Problem]:
     yield from _correction(spec)
     yield from _ordered(spec)
     yield from _redundancy(spec)
+    yield from _paused(spec)
 
 
 def _record(spec: ExperimentSpec, policy: str) -> str:
@@ -151,4 +156,29 @@ def _redundancy(spec: ExperimentSpec) -> Iterator[Problem]:
             code="needs_bound",
             detail=f"Surplus that is trained in a later step needs a bound of 1 or more; that of {strict[0]} is 0.",
             hint=f"Set join or cancel, or bound: 1 in {_record(spec, strict[0])}.",
+        )
+
+
+def _paused(spec: ExperimentSpec) -> Iterator[Problem]:
+    """Surplus that stands still needs a next step that waits for the weights, and replies that take these."""
+    redundancy, trained = spec.mechanisms.redundancy, spec.trainable_policies()
+    if redundancy.type != "extra_groups" or redundancy.surplus != "pause":
+        return
+    lags = {name: spec.lag_policy_of(name) for name in trained}
+    if all(lag.bound for lag in lags.values()) and all(lag.at_admission != "trained" for lag in lags.values()):
+        yield Problem(
+            pointer="/mechanisms/redundancy/surplus",
+            code="needs_trained",
+            detail="Paused surplus goes on when the next step begins, and that begins before this one is trained: "
+            f"at_admission is {lags[trained[0]].at_admission}.",
+            hint=f"Set continue, or at_admission: trained in {_record(spec, trained[0])}.",
+        )
+    other = next((name for name, lag in lags.items() if lag.bound and lag.in_flight not in RESUMED), None)
+    if other is not None:
+        yield Problem(
+            pointer=f"{_record(spec, other)}/in_flight",
+            code="not_with_pause",
+            detail="Paused surplus leaves the engines with the tokens it has and goes on under the newest weights; "
+            f"what {other} has in flight at an update is to {lags[other].in_flight}.",
+            hint="Set resume, or surplus: continue in /mechanisms/redundancy.",
         )

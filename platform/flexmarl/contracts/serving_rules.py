@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from flexmarl.contracts.problems import Problem
 from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.spec.mechanisms import GOES_ON
 
 _TWO = "engine_versions: 2 in /resources"
 
@@ -59,8 +60,8 @@ def _mechanisms(spec: ExperimentSpec) -> Iterator[Problem]:
         ),
         (
             "/mechanisms/redundancy/surplus",
-            mechanisms.redundancy.type == "extra_groups" and mechanisms.redundancy.surplus == "continue",
-            "Groups that play on for the next step keep the weights they began with, and their engines with them.",
+            mechanisms.redundancy.type == "extra_groups" and mechanisms.redundancy.surplus in GOES_ON,
+            "Groups that go on for the next step keep the weights they began with, and their engines with them.",
             "cancel",
         ),
         (

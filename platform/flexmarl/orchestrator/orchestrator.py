@@ -48,6 +48,7 @@ from flexmarl.orchestrator.binding import on_policy_suspended, on_rank_joined
 from flexmarl.orchestrator.cohorts import on_train_group
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.evaluation import on_evaluation_group
+from flexmarl.orchestrator.holding import hold_surplus
 from flexmarl.orchestrator.invariants import check_touched, check_turn
 from flexmarl.orchestrator.lifecycle import advance, books_due, fail, on_verb, time_limit
 from flexmarl.orchestrator.moving import drive_moves, moving_text, on_lease_recalled
@@ -200,6 +201,7 @@ class Orchestrator:
             # A cohort that had nothing to step on brings no fact of its own: nobody would come back to it.
             advance(ctx)
             again = True
+        hold_surplus(ctx)
 
     def _decision(self, ctx: Context) -> Decision:
         state = self.state

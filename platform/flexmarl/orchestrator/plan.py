@@ -14,6 +14,7 @@ from flexmarl.contracts.commands import Follow
 from flexmarl.contracts.environments import environment_facts
 from flexmarl.contracts.readiness import Readiness, readiness
 from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.spec.mechanisms import GOES_ON
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ def make_plan(spec: ExperimentSpec, opening: frozenset[str] | None = None) -> Pl
         groups=batch.tasks_per_step,
         members=batch.episodes_per_task + _extra_members(spec),
         extra_groups=_extra(spec, "extra_groups"),
-        hands_on=bool(_extra(spec, "extra_groups")) and spec.mechanisms.redundancy.surplus == "continue",
+        hands_on=bool(_extra(spec, "extra_groups")) and spec.mechanisms.redundancy.surplus in GOES_ON,
         enough_members=batch.episodes_per_task if _extra_members(spec) else 0,
         needed_members=_needed_members(spec),
         spares=_extra(spec, "extra_environments"),

@@ -11,6 +11,7 @@ from flexmarl.contracts.commands import (
     BindPolicy,
     Command,
     CutMicroBatch,
+    HoldGroups,
     HostLease,
     JoinGang,
     KeepCheckpoints,
@@ -79,6 +80,13 @@ def _play(state: RunState, command: PlayGroups) -> str:
     verb = "is" if len(command.groups) == 1 else "are"
     where = f", given to {_where(state.leases[command.engine])}" if command.engine in state.leases else ""
     return f"{groups} of step {command.cohort + 1} {verb} open, pinned to {_vector(command)}{where}"
+
+
+def _hold(state: RunState, command: HoldGroups) -> str:
+    what = f"the surplus in {_count(len(command.commands), 'command')}"
+    if command.hold:
+        return f"step {state.step + 1} has its groups: {what} stands still until it is trained"
+    return f"{what} goes on: step {state.step + 1} begins"
 
 
 def _vector(command: PlayGroups) -> str:
@@ -174,6 +182,7 @@ _REASONS: dict[type[Any], Callable[[RunState, Any], str]] = {
     HostLease: _host,
     ReleaseLease: _release,
     PlayGroups: _play,
+    HoldGroups: _hold,
     BindPolicy: _bind,
     SuspendPolicy: _suspend,
     JoinGang: _join,

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 from flexmarl.contracts.events import GroupSettled
 from flexmarl.contracts.rulings import RulingKind
+from flexmarl.contracts.spec.mechanisms import GOES_ON
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.credit import unfilled
 from flexmarl.orchestrator.cutting import lacking
@@ -24,7 +25,7 @@ from flexmarl.orchestrator.tallies import finished_of
 
 REMEMBERED_COHORTS = 2
 """Cohorts trained after its own for which a group that settles after it was cancelled is still expected."""
-_ONCE_TRAINED = frozenset({"join", "continue"})
+_ONCE_TRAINED = GOES_ON | {"join"}
 """Fates of surplus that are decided when its cohort is trained; the others are as soon as a cohort has enough."""
 
 
@@ -66,7 +67,7 @@ def _awaited(ctx: Context, cohort: Cohort, draw: int) -> bool:
     Behind the last step there is none to be too old for: what is left then is surplus, and nobody waits for it.
     """
     plan = ctx.plan
-    if plan.spec.mechanisms.redundancy.surplus != "continue" or is_last(ctx):
+    if plan.spec.mechanisms.redundancy.surplus not in GOES_ON or is_last(ctx):
         return False
     pins = cohort.older.get(draw, cohort.pins)
     return _too_old_next(ctx, {name: pins[name].version for name in plan.trainable})

@@ -13,7 +13,8 @@ from flexmarl.contracts.events import DeviceUse, EngineSlept, EngineWoke, Traine
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.orchestrator.colocation import Hand, Shared, lent, may_load, turn, whose
 from flexmarl.orchestrator.context import Context
-from flexmarl.orchestrator.state import LeaseState, RunState
+from flexmarl.orchestrator.holding import stands_still
+from flexmarl.orchestrator.state import LeaseState
 
 _ORDERS: dict[str, type[SleepEngine | WakeEngine | VacateTrainer]] = {
     "sleep": SleepEngine, "vacate": VacateTrainer, "wake": WakeEngine,
@@ -24,7 +25,7 @@ def drive_turns(ctx: Context, work: Collection[str]) -> None:
     """Decide who is to have the shared devices, and ask engines to sleep or to wake. `work`: policies with work."""
     state = ctx.state
     waiting = [name for name in work if not ctx.plan.own_trainers or _needs_shared(ctx, name)]
-    hand = whose(state.hand, plays=_plays(state), trains=_trains(ctx, waiting))
+    hand = whose(state.hand, plays=_plays(ctx), trains=_trains(ctx, waiting))
     if hand != state.hand:
         seconds = ctx.now - state.turned_at
         ctx.rule(RulingKind.DEVICES_TURNED, _why(hand, waiting, seconds), cause=f"to_{hand}")
@@ -116,9 +117,12 @@ def _turned(ctx: Context, what: str, event: EngineSlept | EngineWoke | TrainerVa
     lease.kept.clear()
 
 
-def _plays(state: RunState) -> bool:
-    """Tell whether an episode is not over. Those of a run that froze are played again later."""
-    return not state.rest.frozen and (state.evaluation is not None or any(cohort.open for cohort in state.cohorts))
+def _plays(ctx: Context) -> bool:
+    """Tell whether an episode is not over that plays now. Those of a run that froze are played again later."""
+    state = ctx.state
+    if state.rest.frozen:
+        return False
+    return state.evaluation is not None or any(own.open and not stands_still(ctx, own) for own in state.cohorts)
 
 
 def _trains(ctx: Context, work: Collection[str]) -> bool:

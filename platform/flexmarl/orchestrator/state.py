@@ -308,6 +308,8 @@ class RunState:
     """Cause -> rows that left training before a micro-batch was cut; they are recorded."""
     surplus: dict[int, int] = field(default_factory=dict)
     """Draw that was cancelled -> its cohort; it may have settled before that reached its worker."""
+    held: list[int] = field(default_factory=list)
+    """Rollout commands whose episodes were told to stand still."""
     again: list[int] = field(default_factory=list)
     """Draws whose tasks the next cohort plays again, since their rows grew too old."""
     deferred: list[int] = field(default_factory=list)

@@ -103,6 +103,11 @@ def _check_granularity(scenario: Scenario) -> None:
             "machine.engine.cache: grown sends single turns back, which granularity: episode does not show; set "
             "granularity: turn, or cache: reserved."
         )
+    if spec.mechanisms.redundancy.type == "extra_groups" and spec.mechanisms.redundancy.surplus == "pause":
+        raise SimulationError(
+            "redundancy.surplus: pause takes single replies back, which granularity: episode does not show; set "
+            "granularity: turn, or surplus: continue."
+        )
     for name in spec.trainable_policies():
         rule = spec.lag_policy_of(name).in_flight
         if rule not in ("finish", "discard"):

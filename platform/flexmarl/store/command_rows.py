@@ -13,6 +13,7 @@ from flexmarl.contracts.commands import (
     ROUTES,
     Command,
     CutMicroBatch,
+    HoldGroups,
     HostLease,
     KeepCheckpoints,
     PlayGroups,
@@ -96,6 +97,18 @@ def write_micro_batches(conn: Connection, run_id: int, commands: Sequence[Comman
     )
 
 
+def hold(conn: Connection, run_id: int, command: HoldGroups) -> None:
+    """Note which commands are to stand still, or go on; their takers learn it at the next extension."""
+    conn.execute(
+        "UPDATE store.command SET held = %s WHERE run_id = %s AND no = ANY(%s) AND status IN ('open', 'taken')",
+        [command.hold, run_id, list(command.commands)],
+    )
+
+
+_ROWS = CutMicroBatch | ReleaseLease | KeepCheckpoints | HoldGroups
+"""What the transaction of a decision carries out."""
+
+
 class _Head(NamedTuple):
     epoch: int
     kind: str
@@ -109,7 +122,7 @@ class _Head(NamedTuple):
 def _head(issued: IssuedCommand) -> _Head:
     command = issued.command
     queue = queue_of(command) if isinstance(command, HostLease | PlayGroups) else ""
-    status = "done" if isinstance(command, CutMicroBatch | ReleaseLease | KeepCheckpoints) else "open"
+    status = "done" if isinstance(command, _ROWS) else "open"
     return _Head(issued.epoch, command.kind, ROUTES[command.kind].value, queue, status, issued.cause)
 
 

@@ -8,6 +8,7 @@ process held waits for its deadline, or for a successor in its place that gives 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from uuid import UUID
 
 import orjson
@@ -36,6 +37,18 @@ class Taken:
     takes: int
     epoch: int
     command: Command
+    held: bool = False
+    """What it plays stood still when it was taken."""
+
+
+class Standing(StrEnum):
+    """What becomes of a command that somebody works on."""
+
+    GOES_ON = "goes_on"
+    HELD = "held"
+    """It stays with whoever has it, and what it plays stands still."""
+    GONE = "gone"
+    """It was voided, taken again, or its run moved on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +92,7 @@ def take(conn: Connection, run_id: int, no: int, ttl_s: float, holder: str = "")
         FROM store.run_state r
         WHERE c.run_id = %(run)s AND c.no = %(no)s AND r.run_id = c.run_id AND {_LIVE}
           AND (c.status = 'open' OR (c.status = 'taken' AND c.deadline < clock_timestamp()))
-        RETURNING c.run_id, c.no, c.token, c.takes, c.epoch, c.body::text
+        RETURNING c.run_id, c.no, c.token, c.takes, c.epoch, c.body::text, c.held
         """.encode(),
         {"run": run_id, "no": no, "ttl": ttl_s, "holder": holder},
     ).fetchone()
@@ -107,27 +120,27 @@ def take_next(conn: Connection, lease_id: int, ttl_s: float, after: int = 0, hol
         WHERE c.run_id = oldest.run_id AND c.no = oldest.no
           AND (c.status = 'open' OR (c.status = 'taken' AND (c.deadline < clock_timestamp()
             OR (c.holder = %(holder)s AND c.holder <> '' AND %(after)s = 0))))
-        RETURNING c.run_id, c.no, c.token, c.takes, c.epoch, c.body::text
+        RETURNING c.run_id, c.no, c.token, c.takes, c.epoch, c.body::text, c.held
         """.encode(),
         {"lease": lease_id, "ttl": ttl_s, "after": after, "holder": holder},
     ).fetchone()
     return None if row is None else _taken(*row)
 
 
-def _taken(run_id: int, no: int, token: UUID, takes: int, epoch: int, body: str) -> Taken:
-    return Taken(run_id, no, token, takes, epoch, command_adapter.validate_json(body))
+def _taken(run_id: int, no: int, token: UUID, takes: int, epoch: int, body: str, held: bool) -> Taken:
+    return Taken(run_id, no, token, takes, epoch, command_adapter.validate_json(body), held)
 
 
-def extend(conn: Connection, held: Sequence[Taken], ttl_s: float) -> list[bool]:
-    """Move the deadlines of held commands; says of each whether to go on working on it.
+def extend(conn: Connection, held: Sequence[Taken], ttl_s: float) -> list[Standing]:
+    """Move the deadlines of held commands; says of each what becomes of it.
 
-    No means that it was voided, taken again, or its run moved on. A command whose row somebody else has locked is not
-    waited for, since whoever locks several waits for us in turn: it keeps its deadline until the next time.
+    A command whose row somebody else has locked is not waited for, since whoever locks several waits for us in turn: it
+    keeps its deadline until the next time.
     """
     rows = conn.execute(
         f"""
         WITH held AS (
-          SELECT c.run_id, c.no, c.token FROM store.command c JOIN store.run_state r USING (run_id)
+          SELECT c.run_id, c.no, c.token, c.held FROM store.command c JOIN store.run_state r USING (run_id)
           JOIN unnest(%(runs)s::bigint[], %(nos)s::bigint[], %(tokens)s::uuid[]) AS h(run_id, no, token)
             ON h.run_id = c.run_id AND h.no = c.no AND h.token = c.token
           WHERE c.status = 'taken' AND {_LIVE}
@@ -139,7 +152,7 @@ def extend(conn: Connection, held: Sequence[Taken], ttl_s: float) -> list[bool]:
             next_send = clock_timestamp() + make_interval(secs => %(ttl)s)
           FROM free WHERE c.run_id = free.run_id AND c.no = free.no
         )
-        SELECT token FROM held
+        SELECT token, held FROM held
         """.encode(),
         {
             "runs": [taken.run_id for taken in held],
@@ -148,8 +161,22 @@ def extend(conn: Connection, held: Sequence[Taken], ttl_s: float) -> list[bool]:
             "ttl": ttl_s,
         },
     ).fetchall()
-    alive = {token for (token,) in rows}
-    return [taken.token in alive for taken in held]
+    alive = {token: Standing.HELD if stands else Standing.GOES_ON for token, stands in rows}
+    return [alive.get(taken.token, Standing.GONE) for taken in held]
+
+
+def held_among(conn: Connection, taken: Sequence[Taken]) -> list[bool]:
+    """Say of commands whether what they play stands still; writes nothing, so that it can be asked often."""
+    rows = conn.execute(
+        """
+        SELECT c.token FROM store.command c
+        JOIN unnest(%s::bigint[], %s::bigint[]) AS t(run_id, no) ON t.run_id = c.run_id AND t.no = c.no
+        WHERE c.held AND c.status = 'taken'
+        """,
+        [[one.run_id for one in taken], [one.no for one in taken]],
+    ).fetchall()
+    held = {token for (token,) in rows}
+    return [one.token in held for one in taken]
 
 
 def guard(conn: Connection, taken: Taken) -> None:

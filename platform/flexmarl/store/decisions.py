@@ -14,14 +14,14 @@ from typing import NamedTuple
 from psycopg import Connection, DatabaseError
 from psycopg.pq import TransactionStatus
 
-from flexmarl.contracts.commands import KeepCheckpoints, ReleaseLease
+from flexmarl.contracts.commands import HoldGroups, KeepCheckpoints, ReleaseLease
 from flexmarl.contracts.events import Event, LeaseEnded, RunGivenUp, RunVerb
 from flexmarl.contracts.live import Progress
 from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus
 from flexmarl.store import inbox
 from flexmarl.store.attempts import BegunAttempt, EndedAttempt, VerbOutcome, write_attempts, write_outcomes
 from flexmarl.store.checkpoint_rows import keep_checkpoints
-from flexmarl.store.command_rows import IssuedCommand, write_commands, write_micro_batches
+from flexmarl.store.command_rows import IssuedCommand, hold, write_commands, write_micro_batches
 from flexmarl.store.errors import FenceLost
 from flexmarl.store.runs import RunLease
 
@@ -170,6 +170,8 @@ def write(conn: Connection, lease: RunLease, decision: StoredDecision, discarded
             release_lease(conn, run_id, issued.command.lease_id)
         elif isinstance(issued.command, KeepCheckpoints):
             keep_checkpoints(conn, run_id, issued.command)
+        elif isinstance(issued.command, HoldGroups):
+            hold(conn, run_id, issued.command)
     if decision.status in TERMINAL:
         _void_micro_batches(conn, run_id, decision.status)
     _write_state(conn, lease, decision)

@@ -1,13 +1,16 @@
 """Which contents of the state plane rows speak of: what a store that outlives every host is to keep.
 
 Invariant: whatever a run can still be asked for is among them - to go on, to be restored from a checkpoint, to be
-compared with what it is kept near to, or to redo the steps behind the newest training state.
+compared with what it is kept near to, or to redo the steps behind the newest training state. And nothing is among them
+that trainers have let go: of training states they keep as many, with one that is on its way and in no row yet.
 """
 
 from psycopg import Connection
 
 NEWEST = 3
 """Versions of a policy that are kept, whatever else names them: the served one, one in flight, one to spare."""
+STATES = 2
+"""Versions whose training states are kept as well: the newest committed one, and one to spare."""
 RENEWED = 3
 """Versions that a policy was lately compared with, where its reference is renewed."""
 
@@ -16,18 +19,24 @@ WITH last AS (
   SELECT run_id, policy, max(version) AS newest, max(version) FILTER (WHERE state <> '') AS restorable
   FROM store.policy_version GROUP BY run_id, policy
 )
-SELECT v.digest, v.state FROM store.policy_version v JOIN last USING (run_id, policy)
+SELECT v.digest, CASE WHEN n.named OR v.version > last.newest - %(states)s THEN v.state END
+FROM store.policy_version v JOIN last USING (run_id, policy)
   LEFT JOIN LATERAL (
     SELECT spec #> '{algorithm,kl,reference}' AS near FROM store.run_state r WHERE r.run_id = v.run_id
   ) s ON true
-WHERE v.version = 0 OR v.version > last.newest - %(newest)s OR v.version >= last.restorable
-  OR v.version = (s.near ->> 'version')::int
-  OR v.version %% (s.near ->> 'every')::int = 0 AND v.version > last.newest - %(renewed)s * (s.near ->> 'every')::int
-  OR EXISTS (SELECT 1 FROM store.checkpoint c WHERE c.run_id = v.run_id AND (c.versions ->> v.policy)::int = v.version)
+  CROSS JOIN LATERAL (
+    SELECT v.version = 0 OR v.version >= last.restorable OR v.version = (s.near ->> 'version')::int
+      OR v.version %% (s.near ->> 'every')::int = 0
+        AND v.version > last.newest - %(renewed)s * (s.near ->> 'every')::int
+      OR EXISTS (
+        SELECT 1 FROM store.checkpoint c WHERE c.run_id = v.run_id AND (c.versions ->> v.policy)::int = v.version
+      ) AS named
+  ) n
+WHERE n.named OR v.version > last.newest - %(newest)s
 """
 
 
 def contents(conn: Connection) -> set[str]:
     """Return the digests of weights and training states that are to be kept."""
-    rows = conn.execute(_REFERENCES, {"newest": NEWEST, "renewed": RENEWED}).fetchall()
+    rows = conn.execute(_REFERENCES, {"newest": NEWEST, "states": STATES, "renewed": RENEWED}).fetchall()
     return {digest for row in rows for digest in row if digest}

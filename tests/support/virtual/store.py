@@ -172,7 +172,7 @@ class VirtualStore:
             self.ledger.issued.add(numbered.no)
             if isinstance(numbered.command, c.CutMicroBatch):
                 self._cut(numbered.command)
-            elif not isinstance(numbered.command, c.KeepCheckpoints):
+            elif not isinstance(numbered.command, c.KeepCheckpoints | c.HoldGroups):
                 self.commands[numbered.no] = CommandRow(numbered.no, numbered.epoch, numbered.command)
                 fresh.append(numbered)
         return fresh

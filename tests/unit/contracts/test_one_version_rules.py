@@ -42,6 +42,13 @@ def test_a_bound_is_all_they_need(mover: Any) -> None:
             "not_with_one_version",
             "cancel",
         ),
+        (
+            {"redundancy": {"type": "extra_groups", "extra": 2, "surplus": "pause"}},
+            {},
+            "/mechanisms/redundancy/surplus",
+            "not_with_one_version",
+            "cancel",
+        ),
         ({"allocation": "colocated"}, {}, "/mechanisms/allocation/type", "not_with_one_version", "agent_centric"),
         ({}, {"engine_policies": 1}, "/resources/engine_policies", "not_with_one_version", "null"),
         ({"mover": "demand"}, {}, "/mechanisms/mover/type", "not_with_one_version", "repack"),

@@ -229,6 +229,8 @@ def test_arithmetic_follows_the_protocol() -> None:
 
 
 LAG = {"bound": 1, "at_admission": "admit", "in_flight": "finish", "at_cut": "wait"}
+PAUSED = {"type": "extra_groups", "extra": 2, "surplus": "pause"}
+TRAINED = {"bound": 1, "at_admission": "trained"}
 
 
 @pytest.mark.parametrize(
@@ -267,6 +269,18 @@ LAG = {"bound": 1, "at_admission": "admit", "in_flight": "finish", "at_cut": "wa
             ("/mechanisms/redundancy/surplus", "needs_bound"),
         ),
         (
+            {"mechanisms": {"redundancy": PAUSED, "lag_policy": {"bound": 1, "in_flight": "resume"}}},
+            ("/mechanisms/redundancy/surplus", "needs_trained"),
+        ),
+        *(
+            (
+                {"mechanisms": {"redundancy": PAUSED, "lag_policy": TRAINED | {"in_flight": word}}},
+                ("/mechanisms/lag_policy/in_flight", "not_with_pause"),
+            )
+            for word in ("finish", "continue", "discard")
+        ),
+        ({"mechanisms": {"redundancy": PAUSED}}, ("/mechanisms/redundancy/surplus", "needs_bound")),
+        (
             {"mechanisms": {"redundancy": {"type": "extra_members", "extra": 2, "surplus": "join"}}},
             ("/mechanisms/redundancy/surplus", "members_are_cancelled"),
         ),
@@ -287,6 +301,11 @@ def test_lag_policies_that_cannot_work_are_refused_with_a_legal_value(change: di
     found = {(p.pointer, p.code): p.hint for p in caught.value.problems}
     assert expected in found
     assert found[expected].startswith(("Set", "Available"))
+
+
+@pytest.mark.parametrize("word", ["resume", "restart_turn"])
+def test_paused_surplus_needs_a_next_step_that_waits_and_replies_that_follow(word: str) -> None:
+    resolve({**GAME, "mechanisms": {"redundancy": PAUSED, "lag_policy": TRAINED | {"in_flight": word}}})
 
 
 def test_a_stored_specification_may_name_redundancy_by_a_word() -> None:

@@ -61,7 +61,7 @@ class FakeCluster:
         self.lags, self.lags_of = set(), {}
         self.metrics, self.notes = {}, []
         self.checkpoints = []
-        self.kept = []
+        self.kept, self.held = [], set()
         self.deadline = None
         self.plays = []
         self.recalls = 0
@@ -108,6 +108,8 @@ class FakeCluster:
             self.open[numbered.no] = numbered
         elif isinstance(command, c.KeepCheckpoints):
             self.kept.append(command)
+        elif isinstance(command, c.HoldGroups):
+            (self.held.update if command.hold else self.held.difference_update)(command.commands)
         elif isinstance(command, c.ReleaseLease):
             self.children.pop(command.lease_id, None)
             self.end_lease(command.lease_id, "released")
@@ -143,7 +145,7 @@ class FakeCluster:
     def happen(self):
         self.break_something()
         choices = [("deliver", i) for i in range(len(self.inbox))]
-        choices += [("execute", n) for n, x in self.open.items() if self.possible(x.command)]
+        choices += [("execute", n) for n, x in self.open.items() if n not in self.held and self.possible(x.command)]
         if self.deadline is not None and self.now >= self.deadline:
             self.tell(e.TimerFired())
         elif choices:

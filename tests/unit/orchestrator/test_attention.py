@@ -48,6 +48,7 @@ RUNS = {
     },
     "credit": surplus_of("continue", 9) | {"mechanisms__lag_policy": CREDIT},
     "credit_dropped": surplus_of("continue", 1) | {"mechanisms__lag_policy": CREDIT | {"bound": 1, "at_cut": "drop"}},
+    "credit_paused": surplus_of("pause", 9) | {"mechanisms__lag_policy": CREDIT | {"in_flight": "resume"}},
     "surplus_ahead": surplus_of("cancel", 2),
     **{f"surplus_{surplus}": surplus_of(surplus, bound) for surplus, bound in SURPLUS.items()},
 }

@@ -1,6 +1,7 @@
 """Engines that serve one version at a time: who plays what, under which weights, whatever is lost meanwhile."""
 
 import random
+from types import SimpleNamespace
 
 import pytest
 
@@ -8,7 +9,9 @@ from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
 from flexmarl.contracts.rules import broken_rules
 from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus
+from flexmarl.orchestrator.one_version import _adopt
 from flexmarl.orchestrator.repacking import SEEN_S
+from flexmarl.orchestrator.state import LeaseState, Pin
 from tests.unit.orchestrator.fake_cluster import make_spec, started
 from tests.unit.orchestrator.test_any_mix import any_faults, settle_facts
 
@@ -131,3 +134,38 @@ def test_what_is_left_goes_on_at_an_engine_of_the_same_version_and_the_other_tak
     assert moved, "nothing was repacked"
     assert between_turns, "groups whose episodes ask nothing for the moment are emptied too"
     assert cluster.core.state.step == 8
+
+
+PART = 3
+
+
+@pytest.mark.parametrize(
+    ("engines", "taken_by"),
+    [
+        ([(1, 0), (2, 0), (1, 2)], 2),
+        ([(1, 2), (1, 1), (1, 0)], 1),
+        ([(1, PART), (2, 0), (1, 0)], 2),
+        ([(1, PART), (2, 2), (2, 0)], 2),
+        ([(1, PART + 1), (2, 1), (1, PART)], 2),
+        ([(2, 1), (2, 2)], None),
+    ],
+    ids=[
+        "beside_its_like",
+        "where_the_fewest_play",
+        "one_that_holds_them",
+        "one_that_loads_them",
+        "over_its_part",
+        "waits",
+    ],
+)
+def test_who_goes_on_with_groups_whose_engine_is_gone(engines, taken_by):
+    """`engines`: the version that each holds, and how many draws it plays of it. The draw was given under version 1."""
+    given, working = {1000: {"p": Pin(1, "d1")}}, []
+    for lease_id, (version, plays) in enumerate(engines):
+        draws = list(range(100 * lease_id, 100 * lease_id + plays))
+        given |= {draw: {"p": Pin(version, f"d{version}")} for draw in draws}
+        lease = LeaseState(lease_id, f"gpu{lease_id}", e.DeviceUse.ENGINE, "e1", holds={"p": version}, plays=draws)
+        working.append(lease)
+    _adopt(SimpleNamespace(plan=SimpleNamespace(part_of_engine=PART), now=7.0), working, given)
+    assert [lease.lease_id for lease in working if 1000 in lease.plays] == ([] if taken_by is None else [taken_by])
+    assert [lease.lease_id for lease in working if lease.given_at] == ([] if taken_by is None else [taken_by])

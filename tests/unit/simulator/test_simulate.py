@@ -148,6 +148,7 @@ def test_a_second_environment_stands_in_for_one_that_broke_and_there_is_one_at_m
     stood_in = [one for one in settled if one.replaced]
     assert stood_in
     assert all(one.status is EpisodeStatus.FINISHED and one.team_score is not None for one in stood_in)
+    assert {one.team_score for one in settled if one.status is EpisodeStatus.FAILED} == {0.0}
     lost = sum(one.status is EpisodeStatus.FAILED for one in settled) / len(settled)
     assert 0.05 < lost < 0.28  # of the last two of four members both must break off, 0.09
     begun.clear()
@@ -156,12 +157,34 @@ def test_a_second_environment_stands_in_for_one_that_broke_and_there_is_one_at_m
     assert max(begun.values()) == 1, "none is begun twice"
 
 
+@pytest.mark.parametrize("granularity", ["turn", "episode"])
+def test_no_more_episodes_play_at_once_than_there_are_places(monkeypatch: pytest.MonkeyPatch, granularity: str):
+    """Whatever ends an episode - its last attempt, a second environment, enough others - its place is given up once."""
+    most = 0
+    begin = Playing._begin
+
+    def began(playing: Playing, group: Group, member: int, attempt: int, twin: bool) -> None:
+        nonlocal most
+        begin(playing, group, member, attempt, twin)
+        held = [one for own in playing.groups.values() for each in own for one in each.playing]
+        most = max(most, sum(not (one.twin or one.played) for one in held))
+
+    monkeypatch.setattr(Playing, "_begin", began)
+    for redundancy in ({"type": "extra_members", "extra": 2}, {"type": "extra_environments", "extra": 2}):
+        mechanisms = {"redundancy": redundancy, "parallel": {"episodes": 6}}
+        asked = told(spec={"mechanisms": mechanisms}, failure=0.3, reward={"mean": 1.0, "sigma": 1.0})
+        simulate(asked.model_copy(update={"granularity": granularity}))
+    assert most == 6
+
+
 def test_figures_are_of_what_the_report_holds(reports: dict[str, Report]):
     own = reports["bounded_async"]
     shown, seconds = own.figures(), own.ended - own.began
     assert shown["rows_s"] == pytest.approx(own.rows / seconds, abs=1e-6)
     assert shown["step_median_s"] == pytest.approx(sorted(own.steps)[1] / 2 + sorted(own.steps)[2] / 2, abs=1e-6)
     assert own.lag_max >= max(own.lag.values())
+    assert reports["mini_batch"].lag_max == 1.0, "the rows that are most behind, not those of the middle"
+    assert max(reports["mini_batch"].lag.values()) == 0.5
     assert 0.0 < own.lag_done < shown["lag"]
 
 

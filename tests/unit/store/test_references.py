@@ -5,6 +5,7 @@ import json
 import pytest
 
 from flexmarl.store import references, runs
+from workers.training.shelf import RESTORABLE
 
 pytestmark = pytest.mark.services
 
@@ -33,8 +34,14 @@ def test_the_first_the_newest_and_those_of_checkpoints_are_kept(story):
     for version in range(10):
         put(story, version, policy="a")
     checkpoint(story, 4, '{"a": 4, "b": 2}')
-    kept_versions = (0, 4, 7, 8, 9)
-    assert kept(story) == {f"a-{v}" for v in kept_versions} | {f"a-s{v}" for v in kept_versions}
+    assert kept(story) == {f"a-{v}" for v in (0, 4, 7, 8, 9)} | {f"a-s{v}" for v in (0, 4, 8, 9)}
+
+
+def test_no_training_state_is_asked_for_that_trainers_have_let_go(story):
+    for version in range(9):
+        put(story, version, policy="b")
+    on_disk = [f"b-s{version}" for version in range(10)][-RESTORABLE:]  # the last step was stored, its run killed then
+    assert {name for name in kept(story) if name.startswith("b-s")} - {"b-s0"} <= set(on_disk)
 
 
 def test_versions_behind_the_newest_training_state_are_kept_until_they_can_be_redone_no_more(story):
@@ -70,4 +77,4 @@ def test_what_a_policy_is_compared_with_is_kept(story, reference: dict, kept_ver
     )
     for version in range(20):
         put(story, version, policy="a")
-    assert kept(story) == {name for v in kept_versions for name in (f"a-{v}", f"a-s{v}")}
+    assert kept(story) == {name for v in kept_versions for name in (f"a-{v}", f"a-s{v}")} - {"a-s17"}

@@ -262,7 +262,6 @@ def test_team_graph_draws_who_hears_whom() -> None:
         def __init__(self, name: str, *hears: str) -> None:
             self.name, self.hears = name, hears
 
-    document = {"agents": {"a": {}, "b": {"trainable": False}}, "policies": {"a": {"model": {"size": "S"}}}}
-    graph = team_graph([Seat("a", "b"), Seat("b", "a")], document, {})
+    graph = team_graph([Seat("a", "b"), Seat("b", "a")], {})
     assert graph.text == "a hears b; b hears a"
-    assert [box.sub for box in graph.boxes] == ["size S, own policy", "own policy, frozen"]
+    assert [(box.role, box.monogram) for box in graph.boxes] == [("a", "A"), ("b", "B")]

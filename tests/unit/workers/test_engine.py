@@ -348,6 +348,18 @@ def test_a_closed_policy_ends_what_runs_hands_back_what_waits_and_is_forgotten()
     assert finish(engine)["alone"].token_ids == expected
 
 
+def test_a_reply_that_was_begun_elsewhere_is_made_to_its_end_by_a_policy_that_closes() -> None:
+    engine = small(rows=1)
+    engine.submit([Request("runs", "p", (1, 5), 6, 3)])
+    whole = finish(engine)["runs"]
+    engine.submit([Request("runs", "p", (1, 5), 6, 3)])
+    engine.step()
+    begun = {"done": tuple(whole.token_ids[:2]), "done_logprobs": tuple(whole.logprobs[:2]), "done_segments": (0, 2)}
+    engine.submit([Request("begun", "p", (1, 5), 6, 3, **begun)])
+    assert engine.close("p", hand_over=False) == [], "nobody else would go on with what it has"
+    assert finish(engine)["begun"].token_ids == whole.token_ids
+
+
 def test_a_load_opens_a_policy_that_was_about_to_leave() -> None:
     engine = small()
     engine.submit([Request("runs", "p", (1, 5), 6, 3)])

@@ -7,13 +7,14 @@ import psycopg
 import pytest
 
 from flexmarl.contracts.commands import PlayGroups
-from flexmarl.store.commands import Taken
+from flexmarl.store.commands import Standing, Taken
 from workers.rollout import keeping
+from workers.rollout.holding import Hold
 from workers.rollout.keeping import Keeper
 
 
-def taken(no: int) -> Taken:
-    order = PlayGroups(pool="p", epoch=1, origin="train", groups=(), pins={}, sampling_seed=1)
+def taken(no: int, pauses: bool = False) -> Taken:
+    order = PlayGroups(pool="p", epoch=1, origin="train", groups=(), pins={}, sampling_seed=1, pauses=pauses)
     return Taken(1, no, uuid4(), 1, 1, order)
 
 
@@ -22,12 +23,21 @@ class Store:
         self.asked: list[list[int]] = []
         self.lost: set[int] = set()
         self.away = False
+        self.held: set[int] = set()
+        self.looked: list[list[int]] = []
 
-    async def extend(self, held: list[Taken]) -> list[bool]:
+    async def extend(self, held: list[Taken]) -> list[Standing]:
         self.asked.append(sorted(one.no for one in held))
         if self.away:
             raise psycopg.OperationalError("away")
-        return [one.no not in self.lost for one in held]
+        names = {**dict.fromkeys(self.held, Standing.HELD), **dict.fromkeys(self.lost, Standing.GONE)}
+        return [names.get(one.no, Standing.GOES_ON) for one in held]
+
+    async def look(self, pausing: list[Taken]) -> list[bool]:
+        self.looked.append([one.no for one in pausing])
+        if self.away:
+            raise psycopg.OperationalError("away")
+        return [one.no in self.held for one in pausing]
 
     async def asked_again(self) -> None:
         seen = len(self.asked)
@@ -41,14 +51,14 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
     return Store()
 
 
-async def kept(keeper: Keeper, one: Taken) -> None:
+async def kept(keeper: Keeper, one: Taken, hold: Hold | None = None) -> None:
     work = asyncio.create_task(asyncio.sleep(3600))
-    with keeper.keeping(one, work):
+    with keeper.keeping(one, work, hold or Hold()):
         await work
 
 
 async def test_all_are_extended_at_once_and_the_lost_one_alone_is_stopped(store: Store) -> None:
-    keeper = Keeper(store.extend)
+    keeper = Keeper(store.extend, store.look)
     async with asyncio.timeout(60):
         first, second = (asyncio.create_task(kept(keeper, taken(no))) for no in (1, 2))
         await store.asked_again()
@@ -68,12 +78,51 @@ async def test_all_are_extended_at_once_and_the_lost_one_alone_is_stopped(store:
 
 
 async def test_a_store_that_is_away_stops_nobody_and_a_second_try_of_a_command_is_kept_apart(store: Store) -> None:
-    keeper, store.away = Keeper(store.extend), True
+    keeper, store.away = Keeper(store.extend, store.look), True
     async with asyncio.timeout(60):
         plays = [asyncio.create_task(kept(keeper, taken(7))) for _ in range(2)]
         await store.asked_again()
         assert store.asked[-1] == [7, 7]
         assert not any(play.done() for play in plays)
+        for play in plays:
+            play.cancel()
+        await asyncio.gather(*plays, return_exceptions=True)
+
+
+@pytest.mark.parametrize("pauses", [False, True])
+async def test_what_the_store_holds_stands_still_until_it_says_otherwise(store: Store, pauses: bool) -> None:
+    keeper, hold = Keeper(store.extend, store.look), Hold()
+    async with asyncio.timeout(60):
+        play = asyncio.create_task(kept(keeper, taken(3, pauses), hold))
+        await store.asked_again()
+        assert not hold.held
+        store.held = {3}
+        await store.asked_again()
+        assert hold.held
+        store.away = True
+        await store.asked_again()
+        assert hold.held, "a store that is away changes nothing"
+        store.away, store.held = False, set()
+        await hold.over()
+        play.cancel()
+        await asyncio.gather(play, return_exceptions=True)
+    assert hold.stood_s > 0.0
+    assert (len(store.looked) > len(store.asked)) is pauses
+
+
+async def test_what_may_be_held_is_looked_at_between_two_extensions(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "EXTEND_EVERY_S", 600.0)
+    monkeypatch.setattr(keeping, "LOOKS", 600_000)
+    keeper, hold, store.held = Keeper(store.extend, store.look), Hold(), {4}
+    async with asyncio.timeout(60):
+        plays = [
+            asyncio.create_task(kept(keeper, one, own)) for one, own in ((taken(4, True), hold), (taken(5), Hold()))
+        ]
+        while not hold.held:
+            await asyncio.sleep(0.001)
+        assert (store.asked, store.looked[-1]) == ([], [4])
         for play in plays:
             play.cancel()
         await asyncio.gather(*plays, return_exceptions=True)

@@ -7,6 +7,9 @@ from pydantic import BeforeValidator, Field, model_validator
 from flexmarl.contracts.base import Strict
 from flexmarl.contracts.ids import Name
 
+GOES_ON = frozenset({"continue", "pause"})
+"""Fates of surplus whose episodes are played to their end, for a later step."""
+
 
 class LagPolicy(Strict):
     """How old the weights may be that made a row, and what happens to work that would grow too old."""
@@ -16,7 +19,7 @@ class LagPolicy(Strict):
     admission allows."""
     at_admission: Literal["admit", "wait", "trained"] = "admit"
     """Next cohort: `admit` as soon as its steps to come fit the bound; `wait` until older groups settled as well; or
-    until these are `trained` and what they taught is served. Surplus that plays on (`continue`) is a credit then: so
+    until these are `trained` and what they taught is served. Surplus that goes on (`continue`, `pause`) is a credit: so
     many groups beyond those of a step may be on their way, whole steps or a part of one."""
     in_flight: Literal["finish", "continue", "resume", "restart_turn", "discard"] = "finish"
     """Running replies at an update: made to the end by the old weights; carried on by the new ones with the old
@@ -38,10 +41,13 @@ class Redundancy(Strict):
     extra_members: int = Field(default=0, ge=0, le=4096)
     """With `extra_groups`: members beyond `episodes_per_task` in each of the groups too. A group settles when
     `episodes_per_task` of its members have finished, a step when `tasks_per_step` of its groups have settled."""
-    surplus: Literal["join", "keep", "continue", "cancel", "defer"] = "cancel"
+    surplus: Literal["join", "keep", "continue", "pause", "cancel", "defer"] = "cancel"
     """Groups left when the step has enough: those that settle until its gradients are done `join` it; what had
-    settled is kept for the next step (`keep`); they play on for the next step (`continue`); or are cancelled. `defer`
-    cancels them too, and their tasks wait: as soon as they make a whole step, it plays them anew, all to the end."""
+    settled is kept for the next step (`keep`); they play on for the next step (`continue`); or are cancelled. `pause`
+    lets them go on as well, but they stand still while the step trains: their replies leave the engines with the
+    tokens they have, and nothing of them is asked for until the next step proposes groups of its own; it needs
+    `at_admission: trained` and `in_flight: resume`. `defer` cancels them too, and their tasks wait: as soon as they
+    make a whole step, it plays them anew, all to the end."""
 
     @model_validator(mode="before")
     @classmethod

@@ -14,7 +14,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from flexmarl.contracts.events import Verb
-from flexmarl.contracts.status import TERMINAL, RunStatus
+from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
 from flexmarl.controlplane.agents.actions import ensure_roles
 from flexmarl.controlplane.common import live
@@ -29,7 +29,7 @@ from flexmarl.controlplane.experiments.actions import ensure_experiment
 from flexmarl.controlplane.experiments.plan_tokens import check_plan
 from flexmarl.controlplane.experiments.plans import Draft, overlay, required
 from flexmarl.controlplane.runs import queries, verbs
-from flexmarl.controlplane.runs.choices import allowed_now
+from flexmarl.controlplane.runs.choices import allowed_now, archivable
 from flexmarl.controlplane.runs.marks import NO_MARKS, Marks, inherited, known_project, legal_tags
 from flexmarl.controlplane.runs.models import Operation, Run, RunState
 from flexmarl.controlplane.runs.verbs import NO_OPTIONS, VerbOptions
@@ -149,7 +149,7 @@ def archive(actor: Actor, run: Run) -> Run:
     _require_edit(actor, run)
     state = RunState.objects.select_for_update().get(pk=run.no)
     status = RunStatus(state.status)
-    if (status not in TERMINAL and status is not RunStatus.DRAFT) or state.pending_verb:
+    if not archivable(status, state.pending_verb):
         raise InvalidState(
             f"{run.key} is {status}; only ended runs and drafts can be archived.",
             state=status.value,

@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 from flexmarl.contracts.events import Verb
-from flexmarl.contracts.status import RunStatus, allowed_verbs, next_status
+from flexmarl.contracts.status import TERMINAL, RunStatus, allowed_verbs, next_status
 
 
 class OperationState(StrEnum):
@@ -28,3 +28,8 @@ def wished_status(status: RunStatus, pending: str) -> RunStatus:
 def allowed_now(status: RunStatus, pending: str) -> tuple[Verb, ...]:
     """List the verbs that are legal behind the pending one."""
     return allowed_verbs(wished_status(status, pending))
+
+
+def archivable(status: RunStatus, pending: str) -> bool:
+    """Say whether a run may be taken out of the lists: an ended one or a draft, of which nothing is asked."""
+    return (status in TERMINAL or status is RunStatus.DRAFT) and not pending

@@ -137,12 +137,12 @@ class Cluster:
                 known = self.playing.tokens
                 tokens = sum(known.pop((r.draw, r.member, r.attempt, r.role, r.turn)) for r in command.samples)
                 self.training.cut(command.ref, len(command.samples), tokens)
-            case c.KeepCheckpoints():
-                pass
             case c.HostLease():
                 self.clock.after(delays.pick_up, self.hosting.host, command)
             case c.PlayGroups():
                 self.clock.after(delays.pick_up, self.play, no, command)
+            case c.HoldGroups():
+                self.clock.after(delays.hold, self.playing.hold, command)
             case c.LoadWeights():
                 self.clock.after(delays.hop, self._load, no, command)
             case c.UnloadPolicy():

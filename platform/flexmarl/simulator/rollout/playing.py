@@ -22,10 +22,10 @@ from flexmarl.simulator.devices.turns import Turn
 from flexmarl.simulator.rollout import facts
 from flexmarl.simulator.rollout.groups import Episode, EpisodeTurn, Group, Places, Team
 from flexmarl.simulator.rollout.hands import Hands
+from flexmarl.simulator.rollout.holding import Held
 from flexmarl.simulator.rollout.scoring import Scoring
 from flexmarl.simulator.rollout.together import Together
-from flexmarl.simulator.scenarios import chance
-from flexmarl.simulator.scenarios.draws import FAILS, Draws, Script, Sheet
+from flexmarl.simulator.scenarios.draws import Draws, Script, Sheet, breaks_off
 from flexmarl.simulator.scenarios.recorded import RecordedDraws, scripts_of
 from flexmarl.simulator.scenarios.scenario import Scenario, Workload
 
@@ -57,6 +57,7 @@ class Playing:
         self.groups: dict[int, list[Group]] = {}
         self._starved: dict[str, list[Turn]] = {}
         """Policy -> turns whose weights no engine holds."""
+        self.held = Held(self._route)
         self._scoring = Scoring(clock, workload)
         self.hands = Hands(clock, scenario.machine.delays, Places(spec.mechanisms.parallel.episodes))
 
@@ -72,6 +73,10 @@ class Playing:
         for group in groups:
             for _ in range(min(group.order.members, parallel.members or group.order.members)):
                 self._next_member(group)
+
+    def hold(self, command: c.HoldGroups) -> None:
+        """Let what is played of commands stand still, or go on."""
+        self.held.take(command, lambda no: self.groups.get(no, ()))
 
     @property
     def plays(self) -> bool:
@@ -126,9 +131,8 @@ class Playing:
 
     def _next_member(self, group: Group) -> None:
         """Begin with a group's next member as soon as the run has a place for it."""
-        if not group.waiting or group.over:
-            return
-        self.hands.places.enter(self._begin_member, group, group.waiting.popleft())
+        if group.waiting and not group.over:
+            self.hands.places.enter(self._begin_member, group, group.waiting.popleft())
 
     def _begin_member(self, group: Group, member: int) -> bool:
         if not group.over:
@@ -195,7 +199,7 @@ class Playing:
             self._route(turn)
 
     def _route(self, turn: Turn) -> None:
-        if not self.engines.send(turn):
+        if not self.held.keeps(turn) and not self.engines.send(turn):
             self._starved.setdefault(turn.policy, []).append(turn)
 
     def _answered(self, turn: Turn) -> None:
@@ -235,26 +239,35 @@ class Playing:
             together.turn(episode, partial(self._ask_stage, episode))
 
     def _played(self, episode: Episode, when: float) -> None:
-        """Let the reward of an episode be found whose environment was done at a moment."""
+        """Let the reward of an episode be found whose environment was done at a moment, unless that broke off then."""
         episode.played = True
+        if breaks_off(self._team.scenario.workload, episode.script.key, self._clock.now):
+            self._clock.at(when, self._broke_off, episode)
+            return
         if not episode.twin:
             self.hands.places.leave()
         self._scoring.score(when, self._rewarded, episode)
 
-    def _rewarded(self, episode: Episode) -> None:
-        if episode.over:
-            return
-        group = episode.group
-        episode.over = True
-        group.playing.remove(episode)
-        share = self._team.scenario.workload.failing(self._clock.now)
-        failed = share and chance.uniform(episode.script.key, FAILS) < share
-        if failed and episode.attempt < self._team.scenario.spec.batch.max_attempts:
+    def _broke_off(self, episode: Episode) -> None:
+        """Try an episode again in the place that it has; the last attempt leaves it, without a reward."""
+        group, counts = episode.group, not episode.over
+        again = counts and episode.attempt < self._team.scenario.spec.batch.max_attempts
+        if counts:
+            episode.over = True
+            group.playing.remove(episode)
+        if again:
             self._begin(group, episode.member, episode.attempt + 1, episode.twin)
-            return
-        if failed and any(other.member == episode.member for other in group.playing):
-            return  # the environment beside it may still finish
-        self._settle_member(episode, "simulated: attempts broke off" if failed else "")
+        elif not episode.twin:
+            self.hands.places.leave()
+        self._scoring.over(episode)
+        if counts and not again and all(other.member != episode.member for other in group.playing):
+            self._settle_member(episode, "simulated: attempts broke off")  # else the one beside it may still finish
+
+    def _rewarded(self, episode: Episode) -> None:
+        if not episode.over:
+            episode.over = True
+            episode.group.playing.remove(episode)
+            self._settle_member(episode, "")
 
     def _settle_member(self, episode: Episode, why: str) -> None:
         """Note how a member ended; `why` it failed is empty when it did not."""
@@ -277,9 +290,8 @@ class Playing:
         self._look(group)
 
     def _remember(self, draw: int, outcome: EpisodeOutcome) -> None:
-        member, attempt, tokens = outcome.member, outcome.attempt, self.tokens
-        for ref in outcome.samples:
-            tokens[draw, member, attempt, ref.role, ref.turn] = ref.tokens
+        key = draw, outcome.member, outcome.attempt
+        self.tokens.update({(*key, ref.role, ref.turn): ref.tokens for ref in outcome.samples})
 
     def _look(self, group: Group) -> None:
         """Settle a group that has all it needs, cancel what it does not need, play its slowest a second time."""

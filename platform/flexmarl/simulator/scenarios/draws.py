@@ -270,3 +270,9 @@ class Sheets(Draws[Sheet]):
         made, ends = tokens.astype(np.int64).tolist(), np.cumsum(all_.stages).tolist()
         spans = zip(keys.tolist(), [0, *ends], ends, made, self._ends(keys), strict=False)
         return [Sheet(key, prompts[a:b], replies[a:b], all_.waits[a:b], own_, *last) for key, a, b, own_, last in spans]
+
+
+def breaks_off(workload: Workload, key: int, now: float) -> bool:
+    """Tell whether the attempt of a key breaks off at its end, if that is now."""
+    share = workload.failing(now)
+    return share > 0.0 and chance.uniform(key, FAILS) < share

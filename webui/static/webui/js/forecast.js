@@ -3,7 +3,6 @@ import { $, chip, el, icon, number } from "./dom.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const PARTS = { weights: "k1", optimizer: "k2", activations: "k3", cache: "k3" };
-const CAUSES = { weights: "new weights", swap: "swaps", tail: "long tail", training: "wait for training", rollout: "wait for rollout", other: "nobody works" };
 const SOURCES = { runs: "measured in", profile: "profile,", declared: "declared", default: "not measured" };
 
 /** Two figures that say a range; one where both read alike. */
@@ -43,14 +42,14 @@ function tile(label, value, unit, basis) {
 }
 
 /** The forecast of a plan; null while there is none. */
-export function forecast(found, agents, { measure, measuring, take }) {
+export function forecast(found, agents, { causes, measure, measuring, take }) {
   if (!found) return null;
   const [whole, unit] = long(found.hours);
   const cost = found.cost ? tile("Cost", span(found.cost, amount), "", "at the pools' prices") : tile("Tokens/s", span(found.tokens_s, (value) => number(value)), "", "trained");
   return el("div", { class: "ahead" },
     el("div", { class: "pt" }, tile("Per step", span(found.step_s, seconds), "s", `likely ${seconds(found.step_s.likely)} s`), tile("Whole run", whole, unit, "to the end of the budget"),
       tile("Device hours", span(found.device_hours, amount), "", `${number(new Set(found.devices.map((one) => one.no)).size)} places`), cost),
-    use(found), memory(found, agents), split(found.split, take), why(found, measure, measuring));
+    use(found, causes), memory(found, agents), split(found.split, take), why(found, measure, measuring));
 }
 
 function svg(name, attributes, ...children) {
@@ -67,10 +66,10 @@ function rangeBar(range) {
     svg("rect", { class: "at", x: at(range.likely), width: "2", height: "100%" }));
 }
 
-function use(found) {
+function use(found, words) {
   const rows = [["Engines", "engine"], ["Trainers", "trainer"]].map(([word, kind]) => {
-    const causes = found.bubble[kind].slice(0, 2).map((cause) => `${CAUSES[cause.cause]} ${percent(cause.likely)}\u00a0%`).join(", ");
-    return el("div", { class: "ub" }, el("span", { class: "w5", text: word }), rangeBar(found.utilisation[kind]), el("b", { class: "num", text: `${span(found.utilisation[kind], percent).replace("\u200b", "")} %` }), el("span", { class: "muted s12 of", title: found.bubble[kind].map((cause) => `${CAUSES[cause.cause]}: ${cause.text}`).join("\n"), text: causes ? `else ${causes}` : "" }));
+    const causes = found.bubble[kind].slice(0, 2).map((cause) => `${words[kind][cause.cause]} ${percent(cause.likely)}\u00a0%`).join(", ");
+    return el("div", { class: "ub" }, el("span", { class: "w5", text: word }), rangeBar(found.utilisation[kind]), el("b", { class: "num", text: `${span(found.utilisation[kind], percent).replace("\u200b", "")} %` }), el("span", { class: "muted s12 of", title: found.bubble[kind].map((cause) => `${words[kind][cause.cause]}: ${cause.text}`).join("\n"), text: causes ? `else ${causes}` : "" }));
   });
   return el("div", { class: "p16 bt" }, el("b", { text: "At work" }), el("span", { class: "muted s12", text: " share of the time devices are held" }), ...rows);
 }
@@ -124,19 +123,17 @@ function together(figures) {
   return [...rows.values()];
 }
 
-/** What measures the models, or the offer to have them measured. */
-function measuredBy(run, measure) {
-  const row = (...inside) => el("div", { class: "hs top-al mb8", role: "status" }, ...inside);
-  if (!run) return row(el("span", { class: "soft s12 grow", text: "Something of these models was never measured on these devices." }), el("button", { type: "button", class: "btn sm", text: "Measure first", title: "Starts a short run that tells how fast these models are here", on: { click: measure } }));
-  const words = run.step ? `step ${number(run.step)} of ${number(run.max_steps)}` : run.status;
-  return row(el("span", { class: "soft s12 grow" }, el("a", { href: `/runs/${run.key}`, text: run.key }), ` measures these models: ${words}. The plan follows.`));
+/** The offer to have the models measured. */
+function unmeasured(measure) {
+  const said = el("span", { class: "soft s12 grow", text: "Something of these models was never measured on these devices." });
+  return el("div", { class: "hs top-al mb8" }, said, el("button", { type: "button", class: "btn sm", text: "Measure first", title: "Starts a short run that tells how fast these models are here", on: { click: measure } }));
 }
 
 function why(found, measure, measuring) {
   const unknown = found.figures.filter((figure) => figure.source === "default" && figure.of && !["trainer.swap", "trainer.create"].includes(figure.name));
   const scale = (figure, value) => (figure.unit === "s" ? (value < 1 ? `${number(value * 1e3, value < 0.01 ? 3 : 1)} ms` : `${number(value, 1)} s`) : number(value, 1));
   const rows = together(found.figures).map((figure) => el("tr", {}, el("td", { class: "anywhere" }, `${figure.meaning}${figure.of ? ", " : ""}`, el("b", { text: figure.of })), el("td", { class: "num" }, scale(figure, figure.likely), el("div", { class: "muted s11", text: `${scale(figure, figure.low)} to ${scale(figure, figure.high)}` })), el("td", { class: "soft", text: `${SOURCES[figure.source]} ${figure.source_text}`.trim() })));
-  const button = unknown.length || measuring ? measuredBy(measuring, measure) : null;
+  const button = unknown.length && !measuring ? unmeasured(measure) : null;
   return el("div", { class: "p16 bt" }, button, el("details", { class: "why" }, el("summary", {}, icon("chevron-right", "sm"), el("b", { text: "Why this range" }), el("span", { class: "muted s12 push tn", text: `${number(found.simulations)} simulations of ${number(found.steps)} steps` })), el("ul", { class: "soft s12" }, ...found.why.map((line) => el("li", { text: line }))),
     el("table", { class: "tb d mt4" }, el("thead", {}, el("tr", {}, ...["Figure", "Likely", "Source"].map((word, i) => el("th", { class: i === 1 ? "num" : "", text: word })))), el("tbody", {}, ...rows))));
 }

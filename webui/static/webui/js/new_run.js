@@ -15,7 +15,7 @@ const textUrl = $("#new-run").dataset.textUrl;
 const PLAN_AFTER_MS = 250;
 const PREDICT_AFTER_MS = 600;
 const PREDICT_LIMIT_MS = 20_000;
-const state = { base: copy(data.document), template: data.template_document, document: copy(data.document), preset: data.preset, pane: "form", bad: new Set(), lines: {}, textErrors: [], alone: false, valid: false, planned: null, measuring: null, errors: [], turn: 0, unread: new Set(), kept: new Map(), told: new Set() };
+const state = { base: copy(data.document), template: data.template_document, document: copy(data.document), preset: data.preset, pane: "form", bad: new Set(), lines: {}, textErrors: [], alone: false, valid: false, planned: null, measuring: false, turn: 0, unread: new Set(), kept: new Map(), told: new Set() };
 // base: what changes are marked against; template: what overrides are sent on top of, null when there is none.
 // unread: settings nobody reads now, which are hidden; kept: what was written of them; told: errors shown last time.
 
@@ -83,15 +83,15 @@ async function predict(asked, mine) {
 /** Have these models measured by a short run, then simulate the plan anew. */
 async function measure(event) {
   event.currentTarget.disabled = true;
-  const show = (run) => { state.measuring = run; settle(state.planned, state.errors); };
+  state.measuring = true;
   try {
-    const run = await measured(draft(), show);
+    const run = await measured(draft(), plan.measuring);
     if (run.status === "completed") toast(`${run.key} has measured these models.`, { tone: "ok" });
-    else toast(`${run.key} measured nothing: ${run.reason_text || run.status}`, { tone: "bad" });
   } catch (error) {
-    toast(error.message, { tone: "bad", detail: error.requestId });
+    plan.notMeasured(error);
   }
-  state.measuring = state.plannedFor = null;
+  state.measuring = false;
+  state.plannedFor = null;
   replan();
 }
 
@@ -107,10 +107,9 @@ function takeSplit(split) {
 }
 
 function settle(found, errors) {
-  state.errors = errors;
   state.valid = !errors.length && !state.bad.size;
   const retry = () => { state.predictError = null; settle(state.planned, []); predict(draft(), state.turn); };
-  if (found) plan.show(found, { agents: data.agents, expected: data.expected, stale: !state.valid, ahead: { error: state.predictError, retry, measure, measuring: state.measuring, take: takeSplit } });
+  if (found) plan.show(found, { agents: data.agents, stale: !state.valid, ahead: { causes: data.causes, error: state.predictError, retry, measure, measuring: state.measuring, take: takeSplit } });
   else plan.none();
   showErrors(errors);
   const start = $("#start");

@@ -5,7 +5,7 @@ import { forecast, waiting } from "./forecast.js";
 const range = ([low, high]) => (low === high ? number(low) : `${number(low)}–\u200b${number(high)}`);
 
 /** Show a plan; `stale` keeps the last valid one, dimmed. */
-export function show(plan, { agents, expected, stale, ahead = {} }) {
+export function show(plan, { agents, stale, ahead = {} }) {
   const section = $(".plan");
   section.setAttribute("aria-busy", "false");
   state(plan, stale);
@@ -15,7 +15,7 @@ export function show(plan, { agents, expected, stale, ahead = {} }) {
   const sums = plan.arithmetic;
   const told = plan.prediction ? forecast(plan.prediction, agents, ahead) : plan.warnings.some((one) => one.code === "prediction_failed") ? el("span") : waiting(ahead.error, ahead.retry);
   body.replaceChildren(
-    told, el("hr", { class: "rule" }), tiles(plan, expected), el("hr", { class: "rule" }), samples(plan.spec, sums, agents), el("hr", { class: "rule" }),
+    told, el("hr", { class: "rule" }), tiles(plan), el("hr", { class: "rule" }), samples(plan.spec, sums, agents), el("hr", { class: "rule" }),
     devices(plan.devices), ...notes(plan));
 }
 
@@ -26,10 +26,10 @@ function state(plan, stale) {
   place.replaceChildren(el("span", { class: `pill ${tone}` }, icon(shape), word));
 }
 
-function tiles(plan, expected) {
+function tiles(plan) {
   const sums = plan.arithmetic;
   const list = [["Train steps", number(plan.spec.budget.train_steps), "at most"], ["Episodes per step", number(sums.episodes_per_step), `${number(sums.tasks_per_step)} × ${number(sums.episodes_per_task)}`],
-    ["Episodes in all", number(sums.total_episodes), `${number(sums.evaluations * sums.evaluation_episodes)} for evaluation`], ["Samples in all", range(sums.total_samples), expected || ""]];
+    ["Episodes in all", number(sums.total_episodes), `${number(sums.evaluations * sums.evaluation_episodes)} for evaluation`], ["Samples in all", range(sums.total_samples), "at most"]];
   return el("div", { class: "pt" }, ...list.map(([label, value, basis]) => el("div", { class: "tile" }, el("div", { class: "l", text: label }), el("div", { class: "v tn" }, ...String(value).split("\u200b").map((part) => el("span", { text: part }))), el("div", { class: "d", text: basis, title: basis }))));
 }
 
@@ -64,6 +64,24 @@ function notes(plan) {
   if (!plan.warnings.length) return [];
   const lines = plan.warnings.map((warning) => el("div", { class: "hs top-al" }, el("span", { class: "wn" }, icon("alert-triangle", "sm")), el("span", { class: "soft anywhere", text: [warning.detail, warning.hint].filter(Boolean).join(" ") })));
   return [el("hr", { class: "rule" }), el("div", { class: "vs g8 p16" }, ...lines)];
+}
+
+/** Above the plan, which may be of older settings: how far the run is that measures these models, or why it measured nothing. */
+export function measuring(run) {
+  if (!run.finished_at) tellMeasuring(run, `measures these models: ${run.step ? `step ${number(run.step)} of ${number(run.max_steps)}` : run.status}. The plan follows.`);
+  else if (run.status === "completed") $("#measuring").hidden = true;
+  else tellMeasuring(run, `measured nothing: ${run.reason_text || run.status}`, true);
+}
+
+/** The measuring run could not be had, or is not heard of any more. */
+export function notMeasured(error) {
+  tellMeasuring(null, `Nothing was measured: ${error.message} ${error.requestId}`, true);
+}
+
+function tellMeasuring(run, words, failed = false) {
+  const place = $("#measuring");
+  place.hidden = false;
+  place.replaceChildren(el("span", { class: failed ? "bad" : "muted" }, icon(failed ? "alert-circle" : "progress", "sm")), el("span", { class: "anywhere" }, run ? el("a", { class: "link", href: `/runs/${run.key}`, text: run.key }) : null, ` ${words}`));
 }
 
 /** A plan could not be had: say so, and offer another try. */

@@ -7,7 +7,7 @@ import { confirmed } from "./ui.js";
 
 const list = $("#run-list");
 const bar = $("#bulk");
-const chosen = new Map(); // id -> {key, allowed, status, archived}; survives re-reads of the table
+const chosen = new Map(); // id -> {key, allowed, status, archived, archivable}; survives re-reads of the table
 let all = false; // every matching run, not only those of this page
 let last = null;
 
@@ -20,7 +20,7 @@ const RESULTS = {
 
 const rows = () => $$("tr.go", list);
 const idOf = (row) => row.id.replace("row-", "");
-const facts = (row) => ({ key: row.dataset.key, allowed: row.dataset.allowed.split(" "), status: row.dataset.status, archived: "archived" in row.dataset });
+const facts = (row) => ({ key: row.dataset.key, allowed: row.dataset.allowed.split(" "), status: row.dataset.status, archived: "archived" in row.dataset, archivable: "archivable" in row.dataset });
 const total = () => Number($("#run-table")?.dataset.total || 0);
 const plural = (count) => `${count} run${count === 1 ? "" : "s"}`;
 
@@ -61,7 +61,7 @@ function reason(verb, count) {
   if (verb === "compare") return count === 2 && !all ? "" : "Select two runs.";
   if (all || verb === "tag" || verb === "untag") return "";
   if (verb === "restore") return some.some((one) => one.archived) ? "" : "None of them is archived.";
-  if (verb === "archive") return some.some((one) => ["completed", "failed", "cancelled", "killed", "draft"].includes(one.status) && !one.archived) ? "" : "Only ended runs and drafts can be archived.";
+  if (verb === "archive") return some.some((one) => one.archivable && !one.archived) ? "" : "Only ended runs and drafts can be archived.";
   if (some.some((one) => one.allowed.includes(verb))) return "";
   const states = [...new Set(some.map((one) => one.status))].join(" or ");
   return some.length === 1 ? `It is ${states}.` : `All of them are ${states}.`;

@@ -5,7 +5,7 @@ import * as figures from "./figures.js";
 import { confirmed } from "./ui.js";
 
 const page = $("#simulation");
-const wasOpen = ["queued", "running"].includes(page.dataset.state);
+const wasOpen = "open" in page.dataset;
 
 async function read() {
   if (!$("#charts")) return;
@@ -27,7 +27,7 @@ async function read() {
 }
 
 $("#simulation-top").addEventListener("reread", () => {
-  if (wasOpen && !["queued", "running"].includes($("#sim-head").dataset.state)) location.reload();
+  if (wasOpen && !("open" in $("#sim-head").dataset)) location.reload();
 });
 
 document.addEventListener("click", async (event) => {

@@ -48,8 +48,8 @@ class NewWhatIfSerializer(StrictSerializer):
         required=False, default=3, min_value=1, max_value=MOST_SEEDS, help_text="Stretches of the record."
     )
     alternatives = serializers.ListField(
-        child=serializers.CharField(max_length=64), required=False, default=list, max_length=100,
-        help_text="Names of the changes; all that are legal when absent.",
+        child=serializers.CharField(max_length=64), required=False, min_length=1, max_length=100,
+        help_text="Names of the changes, one at least; all that are legal when absent.",
     )  # fmt: skip
 
 
@@ -72,6 +72,6 @@ class WhatIfView(ApiView):
         actor = actor_of(request)
         made = what_if.create_what_if(
             actor, runs.find_run(actor, run_id), steps=given["steps"], seeds=given["seeds"], name=given["name"].strip(),
-            only=tuple(dict.fromkeys(given["alternatives"])),
+            only=tuple(dict.fromkeys(given.get("alternatives", ()))),
         )  # fmt: skip
         return accepted(made)
