@@ -138,7 +138,7 @@ def test_a_table_that_lies_over_another_has_its_scenario_and_parameters(team: st
         assert (made.steps, made.warm_up) == (4, 2)
 
 
-@pytest.mark.parametrize(("name", "best"), [("beyond_ma", "best_on_policy"), ("beyond_ca", "by_hand")])
+@pytest.mark.parametrize(("name", "best"), [("beyond_ma", "best_on_policy"), ("beyond_ca", "searched")])
 def test_what_was_found_gains_on_one_step_too(name: str, best: str):
     own = load_tables()[name]
     short = own.model_copy(update={"scenario": own.scenario | {"steps": 1, "warm_up": 1}, "seeds": 1})

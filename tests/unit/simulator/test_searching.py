@@ -7,7 +7,8 @@ import pytest
 from flexmarl.contracts.resolve import load_presets
 from flexmarl.simulator import SimulationError, simulate
 from flexmarl.simulator.search.axes import LAYOUT, balanced, by_work, devices
-from flexmarl.simulator.search.searching import SEEDS, Candidate, against, search, space
+from flexmarl.simulator.search.candidates import Candidate, space
+from flexmarl.simulator.search.searching import SEEDS, against, search
 
 DOCUMENT = {
     "spec": {
@@ -87,6 +88,27 @@ def test_two_settings_that_gain_only_together_are_found():
     assert search(within, 90, 1, paired)[0].step_s < 11.0
 
 
+def test_numbers_that_gain_most_together_are_found_beside_a_word_that_ends_them():
+    """A limit and a delta gain 6 and 8 s alone and 30 together; without a mover, which gains 7, no delta counts."""
+    within = space(DOCUMENT, "flexmarl", ["flexmarl"], 0)
+
+    def together(scenarios):
+        found = []
+        for one in scenarios:
+            own = one.spec.mechanisms
+            few, still = (own.parallel.episodes or 8) <= 2, own.mover.type == "static"
+            far = own.mover.delta >= 20.0 and not still
+            seconds = 70.0 - (30.0 if few and far else max(6.0 * few, 8.0 * far, 7.0 * still))
+            seconds += len(one.spec.model_dump_json()) * 1e-6
+            found.append(SimpleNamespace(step_s=seconds, tokens=1, length_ratio=1.0))
+        return found
+
+    for seed in range(3):
+        told: list[float] = []
+        search(within, 36, seed, together, lambda number, one, told=told: told.append(one.first_s))
+        assert min(told) < 41.0
+
+
 def test_whoever_was_lucky_under_one_seed_leads_nobody():
     """Without a mover a step takes 6 s under the first seed and 30 s under others; with it, 20 s at most."""
     within = space(DOCUMENT, "flexmarl", ["flexmarl"], 0)
@@ -127,7 +149,7 @@ def test_steps_that_gained_alone_are_gone_together():
 
     told = []
     search(within, 60, 0, summed, lambda number, one: told.append(one.step_s))
-    assert told.index(30.0) < 30
+    assert told.index(30.0) < 40
 
 
 def test_every_trial_is_told_of_and_none_is_tried_twice():
@@ -197,3 +219,17 @@ def test_one_step_away_is_another_candidate_with_all_devices(preset: str):
     steps = [(called, one) for (path, called), one in legal.items() if path == "mechanisms.mover.delta"]
     assert {one.spec.mechanisms.mover.delta for _, one in steps} == {delta / 2.0, delta * 2.0}
     assert all(float(called) == one.spec.mechanisms.mover.delta for called, one in steps)
+
+
+def test_no_preset_gains_by_devices_that_hold_more_policies():
+    """`rlinf_hybrid` states engines that hold all policies; where engines hold one, it plays with one as well."""
+    one = {"resources": {"rollout_devices": 4, "training_devices": 2, "engine_policies": 1, "trainer_policies": 1}}
+    within = space(DOCUMENT | {"spec": DOCUMENT["spec"] | one}, "flexmarl", load_presets(), 0)
+    assert load_presets()["rlinf_hybrid"].spec["resources"]["engine_policies"] is None
+    made = [found for candidate in within.first() if (found := within.made(candidate)) is not None]
+    assert len(made) > 5
+    assert {own.spec.resources.engine_policies for own in made} == {1}
+    static = {"mechanisms.allocation.type": "static", LAYOUT: balanced(made[0].spec, 6, within.work.trained, 1.0)}
+    found = within.made(Candidate("rlinf_hybrid", static))
+    assert found is not None
+    assert found.spec.resources.engine_policies == 1

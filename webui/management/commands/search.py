@@ -20,7 +20,8 @@ from flexmarl.simulator.published.reproducing import placed
 from flexmarl.simulator.scenarios.library import load_workloads
 from flexmarl.simulator.search.axes import LAYOUT
 from flexmarl.simulator.search.bounds import least
-from flexmarl.simulator.search.searching import SEEDS, UNSEEN, Found, Pair, against, search, space
+from flexmarl.simulator.search.candidates import Found, space
+from flexmarl.simulator.search.searching import SEEDS, UNSEEN, Pair, against, search
 from webui.management.asked import check_writable
 
 

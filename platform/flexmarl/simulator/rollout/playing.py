@@ -316,10 +316,7 @@ class Playing:
         group.over = True  # places that come free are for others
         for episode in list(group.playing):
             self._abandon(episode)
-        reason, status = f"rollout: {group.order.enough} members of its group had finished", EpisodeStatus.CANCELLED
-        for member in range(group.order.members):
-            outcome = EpisodeOutcome(member=member, attempt=1, status=status, reason=reason)
-            group.outcomes.setdefault(member, outcome)
+        _cancel_others(group)
 
     def _abandon(self, episode: Episode) -> None:
         """Take an episode that counts no more off its engines; it gives its place up."""
@@ -333,9 +330,14 @@ class Playing:
             self.hands.places.leave()
 
     def _tell(self, group: Group, episodes: tuple[EpisodeOutcome, ...], part: bool = False) -> None:
-        command = group.command
+        command, draw = group.command, group.order.draw
         versions = {name: pin.version for name, pin in command.pins.items()}
-        fact = facts.settled(
-            group.no, command, group.order.draw, group.began, self._clock.now, episodes, versions, part
-        )
+        fact = facts.settled(group.no, command, draw, group.began, self._clock.now, episodes, versions, part)
         self.hands.settle(self._told, fact)
+
+
+def _cancel_others(group: Group) -> None:
+    """Note that the members of a group that have not ended are cancelled."""
+    reason, status = f"rollout: {group.order.enough} members of its group had finished", EpisodeStatus.CANCELLED
+    for member in range(group.order.members):
+        group.outcomes.setdefault(member, EpisodeOutcome(member=member, attempt=1, status=status, reason=reason))

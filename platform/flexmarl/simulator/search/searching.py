@@ -1,50 +1,43 @@
 """A search over the mechanism space: the least time per step of one workload, at equal devices, tasks and groups.
 
 Candidates are settings that a user could give: a preset, and changes of mechanism slots, of their numbers, and of how a
-fixed number of devices is split. First come all presets, each with the devices split as its work is; then candidates by
-chance; then, for most of the trials, steps away from the best one of either of two presets, at last from the best one
-alone, at first wide steps: settings that were never gone along, then those that gained most wherever they were gone
-last, and beside them several at once, all that gained or two by chance. Nobody leads by one lucky seed: whoever would
-is played under more of them first. The best ones are played longer. Nothing is learned but which candidate was faster.
+fixed number of devices is split. First come all presets, each with the devices split as its work is; then all wide
+steps away from the best one, which tells what each setting gains alone; then candidates by chance; then steps from the
+best one there is, those never gone first, and beside them several at once: all that gained, each two of these, or two
+by chance. Nobody leads by one lucky seed, and no step seems to lose because its leader was lucky: a leader is played
+under several of them, and gains are over their mean. The best ones are played longer.
 
 Invariants: equal budgets and seeds find equal settings; what rules refuse, what exceeds the lag bound, what holds more
 or fewer devices, and what trains shorter replies than it makes is no candidate, and neither is what trains less per
 step than the preset that is searched against; two candidates with the same specification are one.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass, field, replace
-from itertools import count, islice
-from math import ceil, inf
+from collections.abc import Callable, Iterator, Set
+from dataclasses import replace
+from itertools import combinations, count, islice
+from math import inf
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from flexmarl.contracts.problems import SpecProblems
-from flexmarl.contracts.reads import READ, missing
-from flexmarl.contracts.resolve import layered
 from flexmarl.simulator.reporting.report import Report
 from flexmarl.simulator.scenarios import chance
-from flexmarl.simulator.scenarios.library import compose
 from flexmarl.simulator.scenarios.scenario import Scenario
-from flexmarl.simulator.search.axes import LAYOUT, NARROW, WIDE, Axis, axes, balanced, devices, laid
-from flexmarl.simulator.search.bounds import Asks, asks
+from flexmarl.simulator.search.axes import LAYOUT, NARROW, WIDE
+from flexmarl.simulator.search.candidates import Candidate, Found, Space, Step, is_read
 
 LEAST_RATIO = 0.98
 """Least mean length of trained rows over that of generated ones, and least share of the tokens per step of the preset
 that is searched against."""
 DRAWN = 0.15
 """Part of the trials that are drawn by chance."""
-AT_ONCE, SINGLE = 6, 4
+AT_ONCE, SINGLE = 6, 3
 """Candidates that are tried before the next ones are chosen, and how many of these are a single step away."""
-STARTS = 2
-"""Presets whose best candidates are gone on from at first; one in the end."""
 LEADING = 3
 """Seeds under which a candidate was played before others are steps away from it."""
 
 Play = Callable[[list[Scenario]], list[Report | None]]
 """Simulates scenarios, in any order and at the same time; None for one that came to no end."""
-Tell = Callable[[int, "Found"], None]
+Tell = Callable[[int, Found], None]
 """Told of every trial, by its number."""
 
 
@@ -63,141 +56,11 @@ UNSEEN = range(100, 103)
 """No search plays these."""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    preset: str
-    chosen: Mapping[str, Any] = field(default_factory=dict)
-    """Path of an axis -> value."""
-
-    @property
-    def changes(self) -> dict[str, Any]:
-        """Return what is laid over the workload and the preset."""
-        return layered(*(laid(path, value) for path, value in self.chosen.items()))
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    candidate: Candidate
-    scenario: Scenario
-    """Of its first seed."""
-    reports: tuple[Report, ...]
-    """One for each seed."""
-
-    @property
-    def step_s(self) -> float:
-        """Return the mean time per step over its seeds."""
-        return fmean(report.step_s for report in self.reports)
-
-    @property
-    def first_s(self) -> float:
-        """Return the time per step under the first seed, which every candidate is played under."""
-        return self.reports[0].step_s
-
-    @property
-    def name(self) -> str:
-        """Return what no other candidate is called."""
-        return self.scenario.spec.model_dump_json()
-
-
 class Pair(NamedTuple):
     """What is searched against and what was found, under the same seeds."""
 
     over: Found
     own: Found
-
-
-class Step(NamedTuple):
-    """A candidate that is one step away from another."""
-
-    path: str
-    called: str
-    value: Any
-    candidate: Candidate
-    ordered: bool
-
-    @property
-    def name(self) -> tuple[str, str]:
-        """Return what it is called wherever it is taken."""
-        return self.path, self.called
-
-    @property
-    def alike(self) -> tuple[str, str]:
-        """Return what all steps are called that make no difference if it makes none."""
-        return (self.path, "") if self.ordered else self.name
-
-
-@dataclass(frozen=True, slots=True)
-class Space:
-    """What may be chosen. `scenario` is a document as workloads have it, `bound` the highest lag bound, `over` the
-    preset that is searched against."""
-
-    scenario: Mapping[str, Any]
-    over: str
-    presets: tuple[str, ...]
-    bound: int
-    axes: tuple[Axis, ...]
-    work: Asks
-    devices: int
-
-    def made(self, candidate: Candidate, steps: int | None = None, seed: int = 0) -> Scenario | None:
-        """Return the scenario of a candidate, None where it is none.
-
-        The steps that begin before the first weights are too old for the next rows warm it up; a trial is as many more.
-        """
-        length = {"steps": steps or 1 + self.bound, "warm_up": 1 + self.bound, "seed": seed}
-        try:
-            made = compose(self.scenario, candidate.preset, layered(candidate.changes, length))
-        except SpecProblems:
-            return None
-        rules = [made.spec.lag_policy_of(name) for name in made.spec.trainable_policies()]
-        bounded = all(own.bound <= self.bound and own.at_cut != "train" for own in rules)
-        return made if bounded and devices(made.spec) == self.devices else None
-
-    def first(self) -> Iterator[Candidate]:
-        """List the presets with devices split as their work is, and the one that is searched against as it is."""
-        yield Candidate(self.over)
-        for name in self.presets:
-            plain = self._plain(name)
-            if plain is not None:
-                yield Candidate(name, {LAYOUT: self._balanced(plain)})
-
-    def drawn(self, key: int) -> Candidate:
-        """Return the candidate that belongs to a key: a preset and a few choices, or many."""
-        preset = self.presets[chance.mixed(key, 0) % len(self.presets)]
-        share, picked = chance.uniform(key, 1), chance.mixed(key, 3)
-        chosen = {
-            axis.path: axis.values[chance.mixed(picked, n) % len(axis.values)]
-            for n, axis in enumerate(self.axes)
-            if chance.uniform(chance.mixed(key, 4), n) < share or axis.path == LAYOUT
-        }
-        return Candidate(preset, chosen)
-
-    def near(self, found: Found, stride: float = NARROW) -> Iterator[Step]:
-        """List what is one step away from a candidate."""
-        own = found.candidate
-        for axis in self.axes:
-            if not _is_read(found.scenario, axis.path):
-                continue
-            for called, value in axis.near(found.scenario.spec, stride).items():
-                one = Candidate(own.preset, {**own.chosen, axis.path: value})
-                yield Step(axis.path, called, value, one, axis.ordered)
-
-    def _plain(self, preset: str) -> Scenario | None:
-        try:
-            return compose(self.scenario, preset)
-        except SpecProblems:
-            return None
-
-    def _balanced(self, plain: Scenario) -> dict[str, Any]:
-        return balanced(plain.spec, self.devices, self.work.trained, self.work.engines)
-
-
-def space(document: Mapping[str, Any], over: str, presets: Iterable[str], bound: int) -> Space:
-    """Return what is searched: all slots, their numbers, and every split of the devices that the document states."""
-    before = compose(document, over)
-    work, many = asks(before), devices(before.spec)
-    own = axes(before.spec, many, work.trained, bound)
-    return Space(document, over, tuple(presets), bound, tuple(own), work, many)
 
 
 def search(within: Space, trials: int, seed: int, play: Play, tell: Tell = lambda number, found: None) -> list[Found]:
@@ -234,25 +97,34 @@ class _Hunt:
         """Steps that made no difference: these and those like them are not gone again."""
 
     def open(self) -> None:
-        """Try the presets, and some candidates by chance."""
+        """Try the presets, then every wide step from the best one, as long as half of the trials, then some by chance.
+
+        What each step gains leads to all others. The split waits: it follows the work already, and a device more or
+        less gains no more than chance does.
+        """
         self._try(list(self._within.first()))
-        wanted, number = round(DRAWN * self._all), 0
+        leader, half = self._leader(set()), self._left // 2
+        near = [step for step in self._within.near(leader, WIDE) if step.path != LAYOUT] if leader else []
+        while leader and self._left > half and (steps := self._single(near, min(AT_ONCE, self._left - half))):
+            self._go(leader, steps, [])
+        self._draw(min(round(DRAWN * self._all), self._left // 2))
+
+    def _draw(self, wanted: int) -> None:
+        """Try candidates by chance."""
+        number = 0
         while wanted > 0 and self._left > 0 and number < 100 * self._all:
             keys = [chance.mixed(self._key, number + n) for n in range(wanted)]
             wanted -= len(self._try([self._within.drawn(key) for key in keys]))
             number += len(keys)
 
     def climb(self) -> None:
-        """Go on from the best candidates to what is a step or more away and better; when nothing is, from the next."""
-        all_left, done, gone = self._left, set[str](), Counter[str]()
-        while self._left > 0 and (leaders := self._leaders(ceil(STARTS * self._left / all_left), done)):
-            leader = min(leaders, key=lambda one: gone[one.candidate.preset])
-            gone[leader.candidate.preset] += 1
-            stride = WIDE if 2 * self._left > all_left else NARROW
+        """Go on from the best candidate to what is a step or more away and better; when nothing is, from the next."""
+        all_left, done = self._left, set[str]()
+        while self._left > 0 and (leader := self._leader(done)):
+            stride = WIDE if 3 * self._left > all_left else NARROW
             near = [step for step in self._within.near(leader, stride) if step.alike not in self._idle]
-            steps = self._single(near)
-            wanted = min(AT_ONCE, self._left) - len(steps)
-            several = [*self._gaining(leader, near), *self._pairs(leader, near, wanted)][:wanted]
+            steps = self._single(near, min(SINGLE, self._left))
+            several = self._together(leader, near, min(AT_ONCE, self._left) - len(steps))
             if not steps and not several:
                 done.add(leader.name)
             self._go(leader, steps, several)
@@ -261,23 +133,19 @@ class _Hunt:
         """Try single steps, and several at once, and note what each single one gained."""
         times = {id(one.candidate): one.first_s for one in self._try([one.candidate for one in steps] + several)}
         for step in steps:
-            gain = self._gains[step.name] = 1.0 - times.get(id(step.candidate), inf) / leader.first_s
-            if not gain:
+            seconds = times.get(id(step.candidate), inf)
+            self._gains[step.name] = 1.0 - seconds / leader.step_s  # had it luck, nothing else would seem to gain
+            if seconds == leader.first_s:
                 self._idle.add(step.alike)
 
-    def _leaders(self, many: int, done: Set[str]) -> list[Found]:
-        """Return the best candidates of as many presets, the best first: they are best under as many seeds as lead."""
-        while True:
-            best: dict[str, Found] = {}
-            for one in self.found:
-                if one.name not in done:
-                    best.setdefault(one.candidate.preset, one)
-            leaders = list(best.values())[:many]
-            unsure = next((one for one in leaders if len(one.reports) < LEADING), None)
-            if unsure is None:
-                return leaders
-            sure, others = self._sure(unsure), [one for one in self.found if one is not unsure]
+    def _leader(self, done: Set[str]) -> Found | None:
+        """Return the best candidate that is not done, the best under as many seeds as a leader is played under."""
+        while leader := next((one for one in self.found if one.name not in done), None):
+            if len(leader.reports) >= LEADING:
+                return leader
+            sure, others = self._sure(leader), [one for one in self.found if one is not leader]
             self.found = sorted([*others, *([sure] if sure else [])], key=lambda one: one.step_s)
+        return None
 
     def _sure(self, found: Found) -> Found | None:
         """Play a candidate under the seeds that are missing for it to lead; None if one has no end."""
@@ -286,41 +154,59 @@ class _Hunt:
         reports = found.reports + tuple(report for report in self._play(made) if report is not None)
         return replace(found, reports=reports) if len(reports) == LEADING else None
 
-    def _single(self, near: list[Step]) -> list[Step]:
+    def _single(self, near: list[Step], many: int) -> list[Step]:
         """Return the next steps: those that were never gone, then those that gained most when they were gone last."""
         order = {id(step): chance.mixed(self._key, len(self._tried) * 1000 + n) for n, step in enumerate(near)}
         near = sorted(near, key=lambda step: (-self._gains.get(step.name, inf), order[id(step)]))
         kept, paths = list[Step](), list[str]()
         for step in near:
-            if len(kept) == min(SINGLE, self._left):
+            if len(kept) == many:
                 break
-            if paths.count(step.name[0]) < SINGLE // 2 and self._is_new(step.candidate):  # never all along one path
+            if paths.count(step.name[0]) < max(1, many // 2) and self._is_new(
+                step.candidate
+            ):  # never all along one path
                 kept.append(step)
-                paths.append(step.name[0])
+                paths.append(step.path)
         return kept
 
-    def _gaining(self, leader: Found, near: list[Step]) -> list[Candidate]:
-        """Return candidates that are several steps away, of each setting the one that gained most: all, then fewer."""
-        gained = [step for step in near if self._gains.get(step.name, 0.0) > 0.0]
-        best: dict[str, Step] = {}
-        for step in sorted(gained, key=lambda step: -self._gains[step.name]):
-            best.setdefault(step.path, step)
-        chosen = [{path: step.value for path, step in islice(best.items(), many)} for many in range(len(best), 1, -1)]
-        own = leader.candidate
-        several = (Candidate(own.preset, {**own.chosen, **values}) for values in chosen)
-        return [one for one in several if self._is_new(one)]
-
-    def _pairs(self, leader: Found, near: list[Step], wanted: int) -> list[Candidate]:
-        """Return candidates that are two steps away, by chance: what only gains together is not found step by step."""
-        kept, key = list[Candidate](), chance.mixed(self._key, len(self._tried))
-        for number in range(4 * wanted if near else 0):
+    def _together(self, leader: Found, near: list[Step], wanted: int) -> list[Candidate]:
+        """List what is several steps away: all that gained alone, then two of these; then two by chance."""
+        gained = sorted((s for s in near if self._gains.get(s.name, 0.0) > 0.0), key=lambda s: -self._gains[s.name])
+        kept: dict[str, Candidate] = {}
+        for steps in ([*self._agreeing(leader, gained)], *self._best_two(gained), *self._two(near, wanted)):
             if len(kept) == wanted:
                 break
-            first, second = (near[chance.mixed(key, 2 * number + n) % len(near)] for n in (0, 1))
-            both = Candidate(leader.candidate.preset, {**first.candidate.chosen, second.path: second.value})
-            if first.path != second.path and self._is_new(both):
-                kept.append(both)
+            one = leader.candidate.beside(steps)
+            made = self._read_together(leader, steps)
+            if made is not None and len(steps) > 1 and self._is_new(one):
+                kept.setdefault(made.spec.model_dump_json(), one)
+        return list(kept.values())
+
+    def _read_together(self, leader: Found, steps: list[Step]) -> Scenario | None:
+        """Return what steps lead to, None if one of them or what the leader has makes no difference then."""
+        made = self._within.made(leader.candidate.beside(steps))
+        apart = len({step.path for step in steps}) == len(steps)
+        had = (path for path in leader.candidate.chosen if is_read(leader.scenario, path))
+        read = made is not None and all(is_read(made, path) for path in (*(step.path for step in steps), *had))
+        return made if apart and read else None
+
+    def _agreeing(self, leader: Found, gained: list[Step]) -> list[Step]:
+        """Return steps that all make a difference beside each other, those that gained most before others."""
+        kept: list[Step] = []
+        for step in gained:
+            if self._read_together(leader, [*kept, step]) is not None:
+                kept.append(step)
         return kept
+
+    def _best_two(self, gained: list[Step]) -> list[list[Step]]:
+        """Return all twos, those first whose steps gained most alone: a gain is a sign even where it is not the sum."""
+        return sorted(map(list, combinations(gained, 2)), key=lambda two: -sum(self._gains[step.name] for step in two))
+
+    def _two(self, near: list[Step], wanted: int) -> Iterator[list[Step]]:
+        """Yield two steps by chance: what only gains together is not found step by step."""
+        key = chance.mixed(self._key, len(self._tried))
+        for number in range(4 * wanted if near else 0):
+            yield [near[chance.mixed(key, 2 * number + n) % len(near)] for n in (0, 1)]
 
     def _is_new(self, candidate: Candidate) -> bool:
         made = self._within.made(candidate)
@@ -349,12 +235,6 @@ class _Hunt:
         by_time = {one.first_s: one for one in reversed([*self.found, *tried])}  # who takes as long does the same
         self.found = sorted(by_time.values(), key=lambda one: one.step_s)
         return tried
-
-
-def _is_read(scenario: Scenario, path: str) -> bool:
-    """Tell whether a setting makes a difference under the other ones, as far as the specification says."""
-    pointer = "/" + path.replace(".", "/")
-    return pointer not in READ or missing(scenario.spec, pointer) is None
 
 
 def _longer(within: Space, found: list[Found], length: Length, play: Play) -> list[Found]:
