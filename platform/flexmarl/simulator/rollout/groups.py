@@ -11,6 +11,7 @@ from flexmarl.contracts import commands as c
 from flexmarl.contracts.spec.mechanisms import Parallel
 from flexmarl.contracts.wire import EpisodeOutcome, SampleRef
 from flexmarl.simulator.devices.turns import Turn
+from flexmarl.simulator.rollout import facts
 from flexmarl.simulator.rollout.together import Together
 from flexmarl.simulator.scenarios import chance
 from flexmarl.simulator.scenarios.draws import Script, Sheet
@@ -190,3 +191,13 @@ def idle_places(groups: Iterable[Group], limits: Parallel) -> int:
         left = 0 if group.over else group.order.members - len(group.outcomes.keys() | begun)
         could += left if limits.members is None else min(left, max(0, limits.members - len(begun)))
     return could if limits.episodes is None else max(0, min(could, limits.episodes - held))
+
+
+def outcome_of(episode: Episode, why: str, policies: Iterable[str], now: float) -> EpisodeOutcome:
+    """Tell how an episode ended; one that failed, for `why`, has no rows and scores nothing."""
+    finished = not why
+    score = episode.script.score if finished else 0.0
+    return facts.outcome(
+        episode.member, episode.attempt, why, episode.twin and finished, score, dict.fromkeys(policies, score),
+        tuple(episode.rows) if finished else (), now - episode.began,
+    )  # fmt: skip

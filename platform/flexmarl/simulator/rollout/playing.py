@@ -20,7 +20,7 @@ from flexmarl.simulator.devices.fleet import Fleet
 from flexmarl.simulator.devices.foresight import Foresight
 from flexmarl.simulator.devices.turns import Turn
 from flexmarl.simulator.rollout import facts
-from flexmarl.simulator.rollout.groups import Episode, EpisodeTurn, Group, Places, Team
+from flexmarl.simulator.rollout.groups import Episode, EpisodeTurn, Group, Places, Team, outcome_of
 from flexmarl.simulator.rollout.hands import Hands
 from flexmarl.simulator.rollout.holding import Held, Starved
 from flexmarl.simulator.rollout.scoring import Scoring
@@ -273,12 +273,7 @@ class Playing:
         if group.order.spares:  # another one may play beside it
             for other in [one for one in group.playing if one.member == episode.member]:
                 self._abandon(other)
-        score = episode.script.score if finished else 0.0
-        outcome = facts.outcome(
-            episode.member, episode.attempt, why, episode.twin and finished, score,
-            dict.fromkeys(self._team.policies, score), tuple(episode.rows) if finished else (),
-            self._clock.now - episode.began,
-        )  # fmt: skip
+        outcome = outcome_of(episode, why, self._team.policies, self._clock.now)
         self._remember(group.order.draw, outcome)
         group.outcomes[episode.member] = outcome
         group.finished += finished
