@@ -9,6 +9,8 @@ busy machine decides less; without, the tiny models run as fast as they can.
 
 With `--rounds 2` everything is planned and run again, so that each setting was run before: its figures end in `again`.
 How far two runs of one setting are apart, which no plan can know, is told beside (`apart`).
+
+What the model itself is off is told as `own`: each run played by it again with the figures that its own rows tell.
 """
 
 import argparse
@@ -19,8 +21,15 @@ from pathlib import Path
 from typing import Any
 
 import overlap
+import psycopg
 from harness import Report, start
 
+from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.simulator.prediction.calibrating import CONTENTION, calibrated
+from flexmarl.simulator.prediction.fitting import pace_of, profile_of
+from flexmarl.simulator.prediction.predicting import simulated
+from flexmarl.simulator.prediction.profile import Ends
+from flexmarl.store import paces
 from tests.support.system import Api, System
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -28,11 +37,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 TEAMS = ("reference_game", "arithmetic", "hot_cold")
 COMPARED = ("step_s", "utilisation.engine", "utilisation.trainer")
-AGAIN = "_again"
+AGAIN, OWN = "_again", "own_"
 ALLOWED = 0.15
 """What a likely figure may be off."""
 TIMEOUT_S = 900.0
 PREDICT_TRIES = 5
+SIMULATED = 12
+"""Steps of the model with a run's own figures."""
 
 
 def spec(team: str, setting: str, steps: int, paced: bool) -> dict[str, Any]:
@@ -62,8 +73,36 @@ def planned(api: Api, body: dict[str, Any]) -> dict[str, Any]:
     raise AssertionError("unreachable")
 
 
-def measure(api: Api, team: str, setting: str, steps: int, paced: bool) -> list[dict[str, Any]]:
-    """Plan, run and compare."""
+class Again:
+    """The model, with the figures of one run at a time."""
+
+    def __init__(self, database_url: str) -> None:
+        self._url = database_url
+        self._told: list[float] = []
+        """How much slower work was beside other work, of the runs that could tell."""
+
+    def ratios(self, no: int, compared: list[dict[str, Any]]) -> dict[str, float]:
+        """Return what the model makes of a run over what it took, by the names of `COMPARED`."""
+        with psycopg.connect(self._url, autocommit=True) as conn:
+            found = conn.execute("SELECT spec FROM store.run_state WHERE run_id = %s", [no]).fetchone()
+            assert found is not None
+            spec = ExperimentSpec.model_validate(found[0])
+            rows, kinds = paces.read(conn, no), paces.device_kinds(conn, no)
+        known = statistics.median(self._told) if self._told else None
+        pace = calibrated(spec, pace_of(spec, rows, kinds, known), rows, known)
+        if CONTENTION in pace.platform:
+            self._told.append(pace.platform[CONTENTION])
+        elif known is not None:
+            pace = pace.model_copy(update={"platform": pace.platform | {CONTENTION: known}})
+        made = [simulated(spec, profile_of(spec, pace), Ends(), SIMULATED, seed) for seed in range(3)]
+        told = {"step_s": statistics.fmean(one.step_s for one in made)} | {
+            f"utilisation.{use}": statistics.fmean(one.busy[use] for one in made) for use in ("engine", "trainer")
+        }
+        return {row["name"]: told[row["name"]] / row["actual"] for row in compared if row["name"] in told}
+
+
+def measure(api: Api, team: str, setting: str, steps: int, paced: bool) -> tuple[int, list[dict[str, Any]]]:
+    """Plan, run and compare; returns the run's number and what was compared."""
     template = "arithmetic" if paced else team
     body = {"template": template, "name": f"{team} {setting}", "spec": spec(team, setting, steps, paced)}
     token = planned(api, body)["plan_token"]
@@ -71,7 +110,7 @@ def measure(api: Api, team: str, setting: str, steps: int, paced: bool) -> list[
     done = api.finish(run["id"], TIMEOUT_S)
     if done["status"] != "completed":
         raise RuntimeError(f"{team} {setting} {done['status']}: {done['reason_text']}")
-    return list(api.get(f"/runs/{run['id']}/prediction")["compared"])
+    return run["no"], list(api.get(f"/runs/{run['id']}/prediction")["compared"])
 
 
 def profile(api: Api, team: str) -> None:
@@ -85,9 +124,18 @@ def profile(api: Api, team: str) -> None:
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--teams", nargs="*", choices=TEAMS, default=["reference_game"])
     parser.add_argument("--settings", nargs="*", choices=tuple(SETTINGS), default=list(SETTINGS))
-    parser.add_argument("--steps", type=int, default=16, help="train steps of a run; the first does not count")
+    parser.add_argument("--steps", type=int, default=32, help="train steps of a run; the first does not count")
     parser.add_argument("--rounds", type=int, choices=(1, 2), default=1)
     parser.add_argument("--paced", action="store_true", help="declare waits of episodes and times of trainers")
+
+
+def _report_own(report: Report, own: dict[str, dict[str, float]]) -> None:
+    for name in COMPARED:
+        if errors := [abs(ratios[name] - 1.0) for ratios in own.values()]:
+            report.figures |= {
+                f"{OWN}{name}_median_error": statistics.median(errors), f"{OWN}{name}_largest_error": max(errors),
+                f"{OWN}{name}_within_15_percent": sum(error <= ALLOWED for error in errors),
+            }  # fmt: skip
 
 
 def _report(report: Report, rows: dict[str, list[dict[str, Any]]]) -> None:
@@ -99,9 +147,9 @@ def _report(report: Report, rows: dict[str, list[dict[str, Any]]]) -> None:
                     f"{short}_likely": row["likely"], f"{short}_actual": row["actual"], f"{short}_ratio": row["ratio"],
                 }  # fmt: skip
     for ending in ("", AGAIN):
-        own = [compared for key, compared in rows.items() if key.endswith(AGAIN) == bool(ending)]
+        ran = [compared for key, compared in rows.items() if key.endswith(AGAIN) == bool(ending)]
         for name in COMPARED:
-            told = [row for compared in own for row in compared if row["name"] == name and row["ratio"]]
+            told = [row for compared in ran for row in compared if row["name"] == name and row["ratio"]]
             if errors := [abs(row["ratio"] - 1.0) for row in told]:
                 report.figures |= {
                     f"{name}_median_error{ending}": statistics.median(errors),
@@ -123,15 +171,20 @@ def main() -> None:
         teams, settings, steps = teams[:1], settings[:1], 4
     teams = ["paced"] if paced else teams
     rows: dict[str, list[dict[str, Any]]] = {}
+    own: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory(prefix="flexmarl-bench-") as folder, System(Path(folder) / "home") as system:
         Path(folder).chmod(0o711)
-        api = system.api()
+        api, again = system.api(), Again(system.database_url)
         for team in teams:
             profile(api, "arithmetic" if paced else team)
             for ending, setting in product(("", AGAIN)[:rounds], settings):
-                found = rows[f"{team}_{setting}{ending}"] = measure(api, team, setting, steps, paced)
-                print(team, setting, [(r["name"], r["likely"], r["actual"], r["ratio"]) for r in found], flush=True)
+                no, found = measure(api, team, setting, steps, paced)
+                key = f"{team}_{setting}{ending}"
+                rows[key], own[key] = found, again.ratios(no, found)
+                told = [(row["name"], row["likely"], row["actual"], row["ratio"]) for row in found]
+                print(team, setting, told, {name: round(ratio, 3) for name, ratio in own[key].items()}, flush=True)
     _report(report, rows)
+    _report_own(report, own)
     report.settings |= {
         "teams": teams,
         "settings": {name: SETTINGS[name] for name in settings},
