@@ -36,14 +36,3 @@ def test_the_first_turns_of_a_command_go_off_before_another_one_is_begun_with() 
     while clock.step():
         pass
     assert sent == [("a", 2.0), ("b", 2.0), ("c", 3.0), ("reply", 5.0), ("reply too", 5.0)]
-
-
-def test_episodes_that_are_over_are_told_of_one_after_the_other_and_keep_turns_waiting() -> None:
-    clock, told = Clock(), []
-    hands = Hands(clock, Delays(turn=1.0), Places(None))
-    for name in ("over", "over too"):
-        hands.end(0, lambda name=name: told.append((name, clock.now)))
-    hands.take(0, 1, lambda: told.append(("turn", clock.now)))
-    while clock.step():
-        pass
-    assert told == [("over", 1.0), ("over too", 2.0), ("turn", 3.0)]

@@ -222,11 +222,7 @@ class Playing:
             return
         if episode.group.together is not None:
             episode.group.together.leave(episode)
-        self.hands.end(episode.script.key, partial(self._over, episode))
-
-    def _over(self, episode: Episode) -> None:
-        if not episode.over:
-            self._played(episode, self._clock.now)
+        self._played(episode, self._clock.now)
 
     def _next_stage(self, episode: Episode) -> None:
         """Ask the next stage now, or when the other episodes have come as far."""
