@@ -124,7 +124,7 @@ def profile(api: Api, team: str) -> None:
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--teams", nargs="*", choices=TEAMS, default=["reference_game"])
     parser.add_argument("--settings", nargs="*", choices=tuple(SETTINGS), default=list(SETTINGS))
-    parser.add_argument("--steps", type=int, default=32, help="train steps of a run; the first does not count")
+    parser.add_argument("--steps", type=int, default=24, help="train steps of a run; the first does not count")
     parser.add_argument("--rounds", type=int, choices=(1, 2), default=1)
     parser.add_argument("--paced", action="store_true", help="declare waits of episodes and times of trainers")
 

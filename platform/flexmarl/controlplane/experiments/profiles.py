@@ -1,13 +1,15 @@
 """The profile of an experiment: what ended runs tell of its models, its episodes and the platform.
 
 A run is read once, when a plan first asks; what it told is kept. Of models the newest runs count that had the same
-model on the same kind of device under the same engine; of episodes those of the same environment; of the platform
+model on the same kind of device under the same engine, those in the same environment before others: how long texts are
+and what may be said decide on what a token takes; of episodes those of the same environment; of the platform
 those whose steps were about as large, or else any. Runs that were made to be measured count where no other tells.
 What no run tells is declared by the specification or has a default.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
+from typing import TypeVar
 
 from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.controlplane.common.store import store_connection
@@ -18,6 +20,10 @@ from flexmarl.simulator.prediction.estimates import Gradients, line
 from flexmarl.simulator.prediction.fitting import RunPace
 from flexmarl.simulator.prediction.profile import OF_A_MODEL, OF_A_ROLE, OF_THE_PLATFORM, Figure, Profile, complete
 from flexmarl.store import paces
+
+T = TypeVar("T")
+Told = Sequence[tuple[RunPace, T]]
+"""What runs told of one figure, newest first."""
 
 LOOKED_AT = 40
 """Newest ended runs that are looked at."""
@@ -67,16 +73,20 @@ def contention(runs: Sequence[RunPace]) -> float | None:
 def _merged(spec: ExperimentSpec, engine: str, trainer: str, runs: Sequence[RunPace]) -> Profile:
     figures: dict[str, Figure] = {}
     parameters: dict[str, int] = {}
+    played = [r for r in runs if r.environment == fitting.environment_key(spec)]
     for policy in spec.policies:
         for name in OF_A_MODEL:
             key = (fitting.making_key if name == "trainer.create" else fitting.model_key)(spec, policy)
-            on = [r for r in runs if (r.engine == engine if name.startswith("engine.") else r.trainer == trainer)]
-            _put(figures, f"{name} {policy}", [(r, r.models.get(key, {}).get(name)) for r in on])
+            _first(_put, figures, f"{name} {policy}", [
+                [(r, r.models.get(key, {}).get(name)) for r in some if _same(r, name, engine, trainer)]
+                for some in (played, runs)
+            ])  # fmt: skip
         key = fitting.model_key(spec, policy)
-        _put_gradients(figures, policy, [(r, r.gradients.get(key, [])) for r in runs if r.trainer == trainer])
+        _first(_put_gradients, figures, policy, [
+            [(r, r.gradients.get(key, [])) for r in some if r.trainer == trainer] for some in (played, runs)
+        ])  # fmt: skip
         if sized := [r.parameters[key] for r in runs if key in r.parameters]:
             parameters[policy] = sized[0]
-    played = [r for r in runs if r.environment == fitting.environment_key(spec)]
     for role in spec.agents:
         for name in OF_A_ROLE:
             _put(figures, f"{name} {role}", [(r, r.roles.get(role, {}).get(name)) for r in played])
@@ -84,26 +94,38 @@ def _merged(spec: ExperimentSpec, engine: str, trainer: str, runs: Sequence[RunP
     alike = [r for r in runs if size / ALIKE <= r.episodes <= size * ALIKE and r.engine == engine]
     same = [r for r in alike if r in played]
     for name in OF_THE_PLATFORM:
-        for some in (same, alike, runs):
-            if _put(figures, name, [(r, r.platform.get(name)) for r in some]):
-                break
+        _first(_put, figures, name, [[(r, r.platform.get(name)) for r in some] for some in (same, alike, runs)])
     lasts = next((r.lasts for r in played if r.lasts), None)
     return Profile(figures=complete(spec, figures), lasts=lasts, parameters=parameters)
 
 
-def _put_gradients(
-    figures: dict[str, Figure], policy: str, told: Iterable[tuple[RunPace, Sequence[Gradients]]]
+def _same(run: RunPace, name: str, engine: str, trainer: str) -> bool:
+    """Tell whether a run had the device that a figure of a model is about."""
+    return run.engine == engine if name.startswith("engine.") else run.trainer == trainer
+
+
+def _first(
+    put: Callable[[dict[str, Figure], str, Told[T]], bool],
+    figures: dict[str, Figure],
+    name: str,
+    told: Sequence[Told[T]],
 ) -> None:
+    """Make figures of the first runs that tell any."""
+    any(put(figures, name, some) for some in told)
+
+
+def _put_gradients(figures: dict[str, Figure], policy: str, told: Told[Sequence[Gradients]]) -> bool:
     """Make the figures of gradients: one line through those of all runs, and how far single runs are off it.
 
     The newest that was made to be measured counts among them: it cuts small and large ones, runs often one size alone.
+    Return False when none told anything.
     """
     every = [(run, own) for run, own in told if own]
     measured = [one for one in every if one[0].source == "profile"]
     found = [one for one in every if one[0].source == "runs"][:COUNTED] + measured[:1]
     fitted = line([one for _, own in found for one in own])
     if not fitted:
-        return
+        return False
     fixed, token = fitted["trainer.micro_batch"], fitted["trainer.token"]
     off = [
         sum(one.count * one.seconds for one in own) / sum(one.count * (fixed + token * one.tokens) for one in own)
@@ -111,9 +133,10 @@ def _put_gradients(
     ]
     for name, value in fitted.items():
         _put(figures, f"{name} {policy}", [(run, value * times) for (run, _), times in zip(found, off, strict=True)])
+    return True
 
 
-def _put(figures: dict[str, Figure], name: str, told: Iterable[tuple[RunPace, float | None]]) -> bool:
+def _put(figures: dict[str, Figure], name: str, told: Told[float | None]) -> bool:
     """Make a figure of what runs told, newest first. Return False when none told anything."""
     every = [(run, value) for run, value in told if value is not None]
     found = ([one for one in every if one[0].source == "runs"] or every)[:COUNTED]
