@@ -9,7 +9,7 @@ from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.simulator import SimulationError
 from flexmarl.simulator.prediction import calibrating
-from flexmarl.simulator.prediction.calibrating import STEPS, TURN, calibrated
+from flexmarl.simulator.prediction.calibrating import CONTENTION, STEPS, TURN, calibrated
 from flexmarl.simulator.prediction.fitting import RunPace, profile_of
 from flexmarl.simulator.prediction.predicting import simulated
 from flexmarl.simulator.prediction.profile import Ends
@@ -17,6 +17,8 @@ from flexmarl.simulator.prediction.profile import Ends
 TURNS = 240
 """Of a cohort: 8 episodes of some 30."""
 BATCH = {"tasks_per_step": 4, "episodes_per_task": 2, "micro_batch_groups": 2, "rollout_groups": 2}
+
+DELAYED = {"publication": {"type": "delayed"}, "lag_policy": {"bound": 1}}
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +45,19 @@ def test_workers_take_what_lets_cohorts_last_as_long_in_the_model(spec: Experime
     again = simulated(spec, profile_of(spec, found), Ends(), STEPS, 0)
     assert found.platform[TURN] == pytest.approx(0.02, rel=0.1)
     assert fmean(again.rollouts) == pytest.approx(fmean(true.rollouts), rel=0.1)
+
+
+def test_a_run_that_cannot_tell_how_slow_trainers_made_it_was_as_slow_as_others(spec: ExperimentSpec) -> None:
+    overlapping = resolve(
+        {"batch": BATCH, "mechanisms": DELAYED, "budget": spec.budget.model_dump()},
+        template="hot_cold",
+    ).spec
+    true = simulated(overlapping, profile_of(overlapping, pace(turn=0.02, contention=3.0)), Ends(), STEPS, 0)
+    told = rows(fmean(true.rollouts), TURNS)
+    found = calibrated(overlapping, pace(turn=0.02), told, 3.0)
+    assert found.platform[TURN] == pytest.approx(0.02, rel=0.02)
+    assert CONTENTION not in found.platform
+    assert calibrated(overlapping, pace(turn=0.02), told).platform[TURN] > 1.05 * found.platform[TURN]
 
 
 def test_workers_take_no_less_than_nothing(spec: ExperimentSpec) -> None:

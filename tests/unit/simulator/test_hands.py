@@ -2,6 +2,7 @@
 
 import pytest
 
+from flexmarl.contracts.events import TimerFired
 from flexmarl.simulator.devices.clock import Clock
 from flexmarl.simulator.rollout.groups import Places
 from flexmarl.simulator.rollout.hands import Hands
@@ -36,3 +37,15 @@ def test_the_first_turns_of_a_command_go_off_before_another_one_is_begun_with() 
     while clock.step():
         pass
     assert sent == [("a", 2.0), ("b", 2.0), ("c", 3.0), ("reply", 5.0), ("reply too", 5.0)]
+
+
+def test_the_rows_of_a_group_are_written_slower_beside_trainers() -> None:
+    clock, told = Clock(), []
+    hands = Hands(clock, Delays(settle=0.5), Places(None))
+    fact = TimerFired()
+    hands.settle(lambda _: told.append(clock.now), fact)
+    hands.pace = lambda: 3.0
+    hands.settle(lambda _: told.append(clock.now), fact)
+    while clock.step():
+        pass
+    assert told == [0.5, 1.5]

@@ -4,9 +4,13 @@ import pytest
 
 from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.simulator.devices.stepping import SteppedEngine
 from flexmarl.simulator.prediction import memory
-from flexmarl.simulator.prediction.predicting import Prediction, predict
-from flexmarl.simulator.prediction.profile import Figure, Profile, complete
+from flexmarl.simulator.prediction.fitting import machine
+from flexmarl.simulator.prediction.predicting import Prediction, predict, workload
+from flexmarl.simulator.prediction.profile import Ends, Figure, Profile, complete
+from flexmarl.simulator.runs import alone
+from flexmarl.simulator.scenarios.scenario import Scenario
 
 SMALL = {"tasks_per_step": 4, "episodes_per_task": 2, "micro_batch_groups": 2, "rollout_groups": 2}
 
@@ -74,6 +78,17 @@ def test_episodes_that_end_early_are_shorter() -> None:
     whole = profile(own)
     early = whole.model_copy(update={"lasts": (3.0, 0.5, 0.0)})
     assert once(own, early).step_s.likely < once(own, whole).step_s.likely
+    assert workload(own, whole.model_copy(update={"lasts": (3.0, 0.5, 0.4)}), Ends()).lasts_alike == 0.4
+
+
+def test_engines_of_a_measured_machine_make_whole_steps() -> None:
+    own = spec()
+    made = machine(own, profile(own), Ends())
+    assert made.engine.stepped
+    cluster = alone(Scenario(spec=own, workload=workload(own, profile(own), Ends()), machine=made))
+    while not list(cluster.playing.engines.values()):
+        assert cluster.clock.step()
+    assert {type(engine) for engine in cluster.playing.engines.values()} == {SteppedEngine}
 
 
 def test_every_device_has_its_policies_and_what_lies_there() -> None:
@@ -127,3 +142,16 @@ def test_a_faster_split_of_the_same_devices_is_found_simulated_and_told_with_wha
     assert good.split.better is None
     assert good.split.looked_at >= 1
     assert once(bad, profile(bad, **lengths)).split.looked_at == 0  # there was no time
+
+
+def test_commands_take_longer_on_their_way_beside_trainers() -> None:
+    own = spec()
+    slow = machine(own, profile(own), Ends()).model_copy(update={"contention": 2.0})
+    cluster = alone(Scenario(spec=own, workload=workload(own, profile(own), Ends()), machine=slow))
+    reached: list[float] = []
+    cluster._after(50.0, lambda: reached.append(cluster.clock.now))
+    cluster.training.shared.at_work = 1
+    cluster._after(50.0, lambda: reached.append(cluster.clock.now))
+    while len(reached) < 2 and cluster.clock.step():
+        pass
+    assert reached == [50.0, 100.0]

@@ -66,6 +66,27 @@ def test_each_set_of_weights_makes_a_step_of_its_own_as_long_as_its_policy_takes
     assert table.play() == pytest.approx({"x": 0.04, "y": 0.04})
 
 
+def test_policies_that_take_as_long_make_steps_of_their_own_too() -> None:
+    table = Table()
+    table.ask(0.0, table.turn("x", 1), table.turn("y", 1, policy="b"))
+    assert table.play() == pytest.approx({"x": 0.02, "y": 0.02})  # together they would take 11 ms
+
+
+def test_a_reply_that_was_begun_elsewhere_makes_what_is_left_behind_what_it_had() -> None:
+    table = Table()
+    begun = table.turn("x", 5, prompt=2)
+    begun.made, begun.version = 3.0, 1
+    table.ask(0.0, begun)
+    assert table.play() == pytest.approx({"x": 0.01 + 0.005 + 0.01})  # its prompt and its three tokens are computed
+
+
+def test_a_slow_engine_computes_prompts_slowly() -> None:
+    table = Table()
+    table.engine.slow(3.0)
+    table.ask(0.0, table.turn("x", 1, prompt=5))
+    assert table.play() == pytest.approx({"x": 3.0 * (0.01 + 0.005)})
+
+
 def test_who_has_no_slot_begins_with_the_step_behind_the_first_that_ends() -> None:
     table = Table()
     table.ask(0.0, *[table.turn(name, 1 if name == "0" else 2) for name in "01234"])

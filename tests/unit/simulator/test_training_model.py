@@ -47,6 +47,19 @@ def test_steps_checkpoints_and_what_a_node_does_around_them():
     assert (own._around(ACCUMULATE, True), own._around(STEP, True)) == (1.25, 0.75)
 
 
+def test_a_node_reads_ahead_while_its_trainer_works():
+    own, done = training(), []
+    own._told = lambda fact: done.append(own._clock.now)
+    own.cut(MicroBatchRef(policy="a", no=2), rows=3, tokens=100)
+    own.host(1, "life")
+    for no in (1, 2):
+        order = {"lease_id": 1, "policy": "a", "micro_batch": no, "accumulator": "0:life"}
+        own.take(no, c.Accumulate.model_construct(kind="accumulate", **order))
+    while own._clock.step():
+        pass
+    assert done == pytest.approx([1.25 + 4.5, 1.25 + 4.5 + 0.25 + 4.5])
+
+
 def test_a_trainer_takes_of_its_host_from_when_its_node_carries_a_command_to_it():
     own = training()
     own.host(1, "life")
