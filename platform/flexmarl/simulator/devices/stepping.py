@@ -3,7 +3,7 @@
 Requests that have come begin together with the next step, and what there is to compute of them is a part of it. Each
 set of weights that is asked for makes a step of its own, one after the other, and with all of them each reply has one
 token more. What comes meanwhile waits. The plain model of an engine lets all that flow, which is alike for long replies
-in large batches, and makes too little work of short ones.
+of one policy in large batches, and makes too little work of short ones and of several policies.
 
 Invariants as of the plain model; a reply has whole tokens.
 """
