@@ -111,7 +111,9 @@ def _first(
     told: Sequence[Told[T]],
 ) -> None:
     """Make figures of the first runs that tell any."""
-    any(put(figures, name, some) for some in told)
+    for some in told:
+        if put(figures, name, some):
+            return
 
 
 def _put_gradients(figures: dict[str, Figure], policy: str, told: Told[Sequence[Gradients]]) -> bool:

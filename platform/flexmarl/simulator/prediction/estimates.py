@@ -117,7 +117,7 @@ def alone(rows: RunRows, known: float | None = None) -> tuple[RunRows, float | N
         return [Taken(row.created, row.seconds / slow(row.created, row.created + row.seconds)) for row in own]
 
     decoded = [replace(row, seconds=row.seconds / slow(row.began, row.began + row.seconds)) for row in rows.decoded]
-    alone_ = replace(
+    told = replace(
         rows,
         commanded=[replace(row, slow=1.0 + more * share) for row, share in zip(rows.commanded, shares, strict=True)],
         decoded=decoded,
@@ -126,7 +126,7 @@ def alone(rows: RunRows, known: float | None = None) -> tuple[RunRows, float | N
         hops=taken(rows.hops),
         picked_up=taken(rows.picked_up),
     )
-    return alone_, contention
+    return told, contention
 
 
 def _carried_out(commanded: Sequence[Commanded]) -> Iterator[tuple[float, float]]:

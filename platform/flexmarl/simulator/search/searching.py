@@ -162,9 +162,8 @@ class _Hunt:
         for step in near:
             if len(kept) == many:
                 break
-            if paths.count(step.name[0]) < max(1, many // 2) and self._is_new(
-                step.candidate
-            ):  # never all along one path
+            along_one = paths.count(step.path) >= max(1, many // 2)  # never all of them
+            if not along_one and self._is_new(step.candidate):
                 kept.append(step)
                 paths.append(step.path)
         return kept
