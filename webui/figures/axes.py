@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from webui.figures.base import Figure, Points, Table, mark
+from webui.figures.base import Figure, Points, Table, mark, whole_ticks
 
 AXES = (("step", "Step"), ("time", "Time"), ("samples", "Samples"), ("version", "Version"))
 SMOOTHING = (("0", "Off"), ("1", "Normal"), ("2", "Strong"))
@@ -72,14 +72,21 @@ def moved(figure: Figure, axis: Axis) -> Figure:
     rows = [[row[0], round(axis.place(float(row[0])), 4), *row[1:]] for row in figure.table.rows]
     columns = [figure.table.columns[0], axis.word, *figure.table.columns[1:]]
     layout = dict(figure.layout)
-    xaxis = dict(layout.get("xaxis", {}))
-    if "range" in xaxis:
-        xaxis["range"] = [axis.place(x) for x in xaxis["range"]]
-    layout["xaxis"] = xaxis
+    layout["xaxis"] = _moved_axis(layout.get("xaxis", {}), axis)
     layout["shapes"] = [_moved(shape, axis, ("x0", "x1")) for shape in layout.get("shapes", [])]
     layout["annotations"] = [_moved(note, axis, ("x",)) for note in layout.get("annotations", [])]
     data = [{**trace, "x": [axis.place(float(x)) for x in trace["x"]]} for trace in figure.data]
     return replace(figure, data=data, layout=layout, table=Table(columns, rows))
+
+
+def _moved_axis(known: Mapping[str, Any], axis: Axis) -> dict[str, Any]:
+    """Put an axis elsewhere. Samples are counted as steps are, time is not; one step alone says nothing of a width."""
+    moved = {key: value for key, value in known.items() if key not in ("range", "tick0", "dtick")}
+    if len(axis.steps) > 1 and "range" in known:
+        moved["range"] = [axis.place(x) for x in known["range"]]
+    if axis.name == "samples" and "dtick" in known:
+        moved |= whole_ticks(*moved.get("range", (axis.places[0], axis.places[-1])))
+    return moved
 
 
 def _moved(part: Mapping[str, Any], axis: Axis, names: Sequence[str]) -> dict[str, Any]:

@@ -7,9 +7,13 @@ the same facts.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from itertools import count
 from typing import Any
 
 Points = tuple[list[float], list[float]]
+TICKS = 6
+LEAST_BARS = 5
+"""A chart of bars has room for this many, so that the first one is no wall."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +133,7 @@ def layout(**changes: Any) -> dict[str, Any]:
             "tickcolor": "$bd2",
             "ticks": "outside",
             "ticklen": 4,
-            "nticks": 6,
+            "nticks": TICKS,
             "rangemode": "tozero",
         },
         "yaxis": {**axis, "gridcolor": "$grid", "linewidth": 0, "nticks": 5},
@@ -172,9 +176,36 @@ def mark(x: float, text: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def room(xs: Sequence[float], share: float = 0.08) -> list[float]:
-    """Range of a step axis with free space at the right for the end labels."""
+    """Range of a step axis with free space at the right for the end labels; a lone point stands off the edge."""
     first, last = (min(xs), max(xs)) if xs else (0.0, 1.0)
-    return [first, last + max(1.0, (last - first) * share)]
+    return [first - (0.5 if first == last else 0.0), last + max(1.0, (last - first) * share)]
+
+
+def step_axis(xs: Sequence[float], share: float = 0.08) -> dict[str, Any]:
+    """Axis of lines over steps: whole steps have ticks, parts of one have none."""
+    low, high = room(xs, share)
+    return {"range": [low, high], "rangemode": "normal", **whole_ticks(low, high)}
+
+
+def bar_axis(xs: Sequence[float]) -> dict[str, Any]:
+    """Axis of bars over steps: as `step_axis`, with room for some bars more while a run is young."""
+    first, last = xs[0], max(xs[-1], xs[0] + LEAST_BARS - 1)
+    young = {"range": [first - 0.6, last + 0.6]} if last > xs[-1] else {}
+    return {"rangemode": "normal", **young, **whole_ticks(first - 0.5, last + 0.5)}
+
+
+def whole_ticks(low: float, high: float) -> dict[str, Any]:
+    """Ticks of an axis that counts: 1, 2 or 5 times a power of ten apart, about as many as other axes have."""
+    sizes = (size * 10**power for power in count() for size in (1, 2, 5))
+    return {"tick0": 0, "dtick": next(size for size in sizes if size * TICKS >= high - low)}
+
+
+def line(xs: Sequence[float], ys: Sequence[float], look: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """Draw a line through points; one point alone, which no line shows, gets a mark."""
+    drawn = {"x": list(xs), "y": ys, "mode": "lines", "line": dict(look), **more}
+    if len(xs) == 1:
+        drawn |= {"mode": "lines+markers", "marker": {"size": 6, "color": look["color"]}}
+    return drawn
 
 
 def dash(hue_index: int, agents: int) -> str:

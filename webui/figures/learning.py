@@ -2,7 +2,18 @@
 
 from typing import Any
 
-from webui.figures.base import Figure, Points, SeriesSet, Table, end_label, layout, mark, room
+from webui.figures.base import (
+    Figure,
+    Points,
+    SeriesSet,
+    Table,
+    bar_axis,
+    end_label,
+    layout,
+    line,
+    mark,
+    step_axis,
+)
 from webui.formats import DASH, number, percent, plural
 
 REWARD_SERIES = ("reward/team", "eval/team_score")
@@ -45,7 +56,7 @@ def team_reward(series: SeriesSet, warmup_steps: int = 0, optimum: float | None 
         ],
         layout(
             margin={"l": 36, "r": 20, "t": 8, "b": 28},
-            xaxis={"range": room(xs, 0.09), "rangemode": "normal"},
+            xaxis=step_axis(xs, 0.09),
             yaxis={"range": [min(0.0, *ys, *low), top * 1.08 or 1.0]},
             shapes=shapes,
             annotations=notes,
@@ -68,28 +79,10 @@ def _band(xs: list[float], low: list[float], high: list[float]) -> list[dict[str
 
 def _mean_lines(series: SeriesSet, xs: list[float], ys: list[float]) -> list[dict[str, Any]]:
     """The raw line, faint, under the smoothed one; hovering says the raw value."""
-    raw = {
-        "x": xs,
-        "y": ys,
-        "mode": "lines",
-        "line": {"width": 1, "color": "$q6"},
-        "opacity": 0.28,
-        "hoverinfo": "skip",
-    }
-    line = {"width": 2, "color": "$q6"}
     template = "%{customdata:.3f}<extra>mean</extra>"
-    soft = series.soft(ys)
     return [
-        raw,
-        {
-            "x": xs,
-            "y": soft,
-            "customdata": ys,
-            "mode": "lines",
-            "name": "mean",
-            "line": line,
-            "hovertemplate": template,
-        },
+        line(xs, ys, {"width": 1, "color": "$q6"}, opacity=0.28, hoverinfo="skip"),
+        line(xs, series.soft(ys), {"width": 2, "color": "$q6"}, name="mean", customdata=ys, hovertemplate=template),
     ]
 
 
@@ -175,7 +168,7 @@ def group_signal(series: SeriesSet) -> Figure:
             bargap=0.22,
             margin={"l": 44, "r": 10, "t": 8, "b": 28},
             yaxis={"range": [0, 100], "ticksuffix": " %"},
-            xaxis={"rangemode": "normal"},
+            xaxis=bar_axis(bars[0]),
         ),
         [{"label": name, "swatch": f"k{i}"} for i, name in enumerate(("useful", "easy", "hard"), start=1)],
     )

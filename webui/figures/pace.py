@@ -3,7 +3,18 @@
 from collections import Counter
 from typing import Any
 
-from webui.figures.base import Agent, Figure, SeriesSet, Table, dash, end_label, layout, room
+from webui.figures.base import (
+    Agent,
+    Figure,
+    SeriesSet,
+    Table,
+    bar_axis,
+    dash,
+    end_label,
+    layout,
+    line,
+    step_axis,
+)
 from webui.formats import duration, number, plural, si
 
 TIME_SERIES = ("time/step", "time/rollout", "time/train_tail", "time/publish", "time/wait_samples")
@@ -48,7 +59,7 @@ def step_time(series: SeriesSet) -> Figure:
         layout(
             barmode="stack",
             margin={"l": 34, "r": 10, "t": 8, "b": 28},
-            xaxis={"rangemode": "normal"},
+            xaxis=bar_axis(shown),
             yaxis={"rangemode": "tozero", "nticks": 4},
         ),
         [{"label": label, "swatch": f"k{i}"} for i, label in enumerate(("rollout", "training", "weights"), start=1)],
@@ -83,7 +94,7 @@ def staleness(series: SeriesSet, agents: list[Agent], bound: int) -> Figure:
         for name, agent in policies.items()
     ]
     at = bound + 0.5
-    line = {"color": "$t2", "width": 1.2, "dash": "dash"}
+    edge = {"color": "$t2", "width": 1.2, "dash": "dash"}
     words = f"bound {bound}: " + ("none beyond" if not beyond else plural(beyond, "step") + " beyond")
     note = {"x": at, "y": 1, "yref": "paper", "yanchor": "top", "xanchor": "left", "xshift": 5, "showarrow": False}
     return Figure(
@@ -105,7 +116,7 @@ def staleness(series: SeriesSet, agents: list[Agent], bound: int) -> Figure:
                 "title": {"text": "versions behind", "font": {"size": 10.5, "color": "$t3"}, "standoff": 2},
             },
             yaxis={"nticks": 4, "rangemode": "tozero"},
-            shapes=[{"type": "line", "x0": at, "x1": at, "y0": 0, "y1": 1, "yref": "paper", "line": line}],
+            shapes=[{"type": "line", "x0": at, "x1": at, "y0": 0, "y1": 1, "yref": "paper", "line": edge}],
             annotations=[{**note, "text": words, "font": {"size": 10.5, "color": "$t2"}}],
         ),
     )
@@ -136,17 +147,9 @@ def throughput(series: SeriesSet, agents: list[Agent], figure: str = "tokens") -
     for agent, monogram, colour, pattern, label in lines:
         x, y = series.get(name, agent)
         soft = series.soft(y, 0.7)
-        data.append(
-            {
-                "x": x,
-                "y": soft,
-                "customdata": y,
-                "mode": "lines",
-                "name": label,
-                "line": {"width": 1.8, "color": colour, "dash": pattern},
-                "hovertemplate": "%{customdata:,.4~g}<extra>" + label + "</extra>",
-            }
-        )
+        look = {"width": 1.8, "color": colour, "dash": pattern}
+        template = "%{customdata:,.4~g}<extra>" + label + "</extra>"
+        data.append(line(x, soft, look, name=label, customdata=y, hovertemplate=template))
         notes.append(end_label(x[-1], soft[-1], f"{monogram} {si(soft[-1])}".strip(), strong=True))
     return Figure(
         figure,
@@ -156,7 +159,7 @@ def throughput(series: SeriesSet, agents: list[Agent], figure: str = "tokens") -
         data,
         layout(
             margin={"l": 38, "r": 54, "t": 8, "b": 28},
-            xaxis={"range": room(xs, 0.0), "rangemode": "normal"},
+            xaxis=step_axis(xs, 0.0),
             yaxis={"rangemode": "tozero", "nticks": 4, "tickformat": "~s"},
             annotations=apart(notes, data),
         ),

@@ -83,9 +83,9 @@ class Spark:
 
 
 def spark(values: Sequence[float], width: int = 88, height: int = 24, keep: int = 60) -> Spark | None:
-    """Draw the last values of a series as a small line. None when there are fewer than two."""
+    """Draw the last values of a series as a small line that ends in a dot; one value is the dot. None without any."""
     if len(values) < 2:
-        return None
+        return Spark(width, height, "", "", width - 4, height / 2) if values else None
     size = -(-len(values) // keep)
     if size > 1:
         values = [sum(values[i : i + size]) / len(values[i : i + size]) for i in range(0, len(values), size)]

@@ -54,6 +54,16 @@ def test_a_figure_moves_with_its_range_marks_and_table():
     assert axes.moved(plain, axes.Axis()) == plain
 
 
+def test_samples_are_whole_too_and_time_is_not():
+    one = learning.team_reward(SeriesSet([row("reward/team", [0.1])]))
+    many = learning.team_reward(SeriesSet([row("reward/team", [0.1] * 11)]))
+    steps, samples = [float(n) for n in range(1, 12)], [64.0 * n for n in range(1, 12)]
+    assert axes.moved(many, axes.Axis("samples", "samples", steps, samples)).layout["xaxis"]["dtick"] == 200
+    assert "dtick" not in axes.moved(many, axes.Axis("time", "time since the start, s", steps, samples)).layout["xaxis"]
+    alone = axes.moved(one, axes.Axis("samples", "samples", [1.0], [64.0])).layout["xaxis"]
+    assert (alone["dtick"], "range" in alone) == (1, False)
+
+
 def test_staleness_has_no_steps_to_move():
     figure = pace.staleness(SeriesSet([row("staleness/own_max", [0.0], "solver", "max")]), AGENTS, 0)
     axis = axes.axis_of("samples", BY_STEP, ([8.0 * i for i in range(1, 11)], []), None)

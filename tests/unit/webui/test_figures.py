@@ -56,6 +56,37 @@ def test_smoothing_leaves_short_curves_and_calms_long_ones() -> None:
     assert max(smooth(jagged)[100:]) - min(smooth(jagged)[100:]) < 0.1
 
 
+YOUNG = {
+    "reward__team": [0.2],
+    "throughput__tokens_at_speaker": [80.0], "time__step": [1.5], "groups__useful_at__as_share": [0.5],
+}  # fmt: skip
+
+
+def test_a_lone_point_has_a_mark_and_a_line_has_none() -> None:
+    young, older = series(**YOUNG), series(**{name: values * 2 for name, values in YOUNG.items()})
+    for figure in (learning.team_reward(young), pace.throughput(young, AGENTS)):
+        means = [trace for trace in figure.data if trace.get("name")]
+        assert [(trace["mode"], trace["marker"]["size"]) for trace in means] == [("lines+markers", 6)], figure.name
+        low, high = figure.layout["xaxis"]["range"]
+        assert low < means[0]["x"][0] < high, "the mark is not cut by the edge"
+    for figure in (learning.team_reward(older), pace.throughput(older, AGENTS)):
+        assert {trace["mode"] for trace in figure.data} == {"lines"}, figure.name
+
+
+@pytest.mark.parametrize(("steps_done", "apart"), [(1, 1), (2, 1), (5, 1), (8, 2), (25, 5), (400, 100)])
+def test_ticks_of_steps_are_whole(steps_done: int, apart: int) -> None:
+    points = series(**{name: values * steps_done for name, values in YOUNG.items()})
+    for figure in (learning.team_reward(points), pace.throughput(points, AGENTS)):
+        assert (figure.layout["xaxis"]["tick0"], figure.layout["xaxis"]["dtick"]) == (0, apart), figure.name
+    for figure in (learning.group_signal(points), pace.step_time(points)):
+        assert isinstance(figure.layout["xaxis"]["dtick"], int), figure.name
+
+
+def test_the_first_bars_leave_room_for_more() -> None:
+    assert pace.step_time(series(time__step=[1.5])).layout["xaxis"]["range"] == [-0.6, 4.6]
+    assert "range" not in pace.step_time(series(time__step=[1.5] * 5)).layout["xaxis"]
+
+
 def test_warm_up_is_marked() -> None:
     figure = learning.team_reward(series(reward__team=[0.2, 0.4]), warmup_steps=20)
     assert figure.layout["shapes"][0]["x0"] == 0.0
@@ -145,7 +176,9 @@ def test_sparklines_stay_in_their_box() -> None:
     xs, ys = zip(*(map(float, point.split(",")) for point in drawn.line.split()), strict=True)
     assert len(xs) <= 60
     assert min(xs) >= 0 and max(xs) <= 88 and min(ys) >= 0 and max(ys) <= 24  # noqa: PT018 - one box
-    assert steps.spark([1.0]) is None
+    alone = steps.spark([1.0], width=88, height=24)
+    assert alone == steps.Spark(88, 24, "", "", 84, 12), "one value is a dot"
+    assert steps.spark([]) is None
 
 
 def test_micro_batches_show_what_is_accumulated_cut_and_awaited() -> None:

@@ -1,6 +1,7 @@
 // Charts drawn by Plotly from what the server made. Every chart has a caption, its facts as a table and as CSV, and a
 // cursor for the arrow keys. Colours are names of design tokens until the moment of drawing.
 import { $, el, icon, load, token, number } from "./dom.js";
+import { wholeGap } from "./plotting.js";
 
 const CONFIG = { displayModeBar: false, responsive: true, doubleClick: "reset", showTips: false };
 const shown = new Map(); // figure name -> {box, figure, zoomed}
@@ -47,7 +48,15 @@ export async function draw(box, figure) {
   layout.width = undefined;
   await window.Plotly.react(plot, coloured(figure.data), layout, CONFIG);
   if (!plot.dataset.wired) wire(plot, figure.name);
+  tickWholly(plot, figure);
   table(box, figure);
+}
+
+/** Keep the ticks of an axis that counts on whole numbers, and as many as can be read, in whatever part of it is shown. */
+function tickWholly(plot, figure) {
+  if (!figure.layout.xaxis?.dtick || !plot.layout.xaxis?.range) return;
+  const gap = wholeGap(...plot.layout.xaxis.range);
+  if (gap !== plot.layout.xaxis.dtick) window.Plotly.relayout(plot, { "xaxis.dtick": gap });
 }
 
 export function fail(box, error, retry) {
@@ -126,6 +135,7 @@ export function csv(figure) {
 function wire(plot, name) {
   plot.dataset.wired = "1";
   let at = -1;
+  plot.on("plotly_relayout", () => tickWholly(plot, shown.get(name).figure));
   plot.on("plotly_click", (event) => {
     const { box, figure } = shown.get(name);
     const x = event.points[0]?.x;

@@ -2,6 +2,7 @@
 // metric share one chart.
 import { $, $$, el, icon, load, monogram, token, number } from "./dom.js";
 import { asTable, csv, explain } from "./figures.js";
+import { ALONE, xAxis } from "./plotting.js";
 
 const plots = new Map(); // key -> uPlot
 const drawn = new Map(); // element -> {matrix, warmup}
@@ -110,15 +111,15 @@ function make(holder, matrix, row, cells, data, warmup, group) {
   const axis = { stroke: token("axis"), font: "11px Inter", ticks: { show: false } };
   const all = cells.length > 1 || phone.matches;
   const hue = (role) => { const at = matrix.columns.findIndex((agent) => agent.role === role); return { colour: token(`a${matrix.columns[at].hue}`), dash: matrix.columns.length > 3 ? DASHES[at % 8] : [] }; };
-  const line = (role, extra) => { const { colour, dash } = hue(role); return { stroke: colour, dash, points: { show: false }, spanGaps: true, ...extra }; };
-  const series = all ? cells.map((one) => line(one.role, { width: 1.8 })) : [line(cells[0].role, { width: 1, alpha: 0.28, dash: [] }), line(cells[0].role, { width: 1.8 })];
+  const line = (role, extra) => { const { colour, dash } = hue(role); return { stroke: colour, dash, points: ALONE, spanGaps: true, ...extra }; };
+  const series = all ? cells.map((one) => line(one.role, { width: 1.8 })) : [line(cells[0].role, { width: 1, alpha: 0.28, dash: [], points: { show: false } }), line(cells[0].role, { width: 1.8 })];
   const plot = new window.uPlot({
     width: Math.max(120, holder.clientWidth), height: phone.matches ? 104 : 92, padding: [all ? 6 : 18, 8, 0, 0],
     legend: { show: false },
     cursor: { sync: { key: group }, drag: { x: true, y: false }, points: { show: false }, y: false },
     scales: { x: { time: false }, y: { range: (u) => u.flexmarlRange || row.range } },
     axes: [
-      { ...axis, size: 20, gap: 4, space: 70, grid: { show: false }, ...(matrix.axis === "step" ? { incrs: [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1000, 2000, 5000, 10000] } : {}), values: (u, ticks) => ticks.map((v) => number(v, Number.isInteger(v) ? 0 : 1)) },
+      xAxis(matrix.axis, axis),
       { ...axis, size: 42, gap: 4, space: 24, grid: { stroke: token("grid"), width: 1 }, values: (u, ticks) => ticks.map((v) => tick(v, ticks)) },
     ],
     series: [{}, ...series],

@@ -2,6 +2,7 @@
 // table and as CSV, a cursor for the arrow keys, and its last values at the line ends. A zoom that somebody set stays.
 import { $, announce, el, icon, load, number, token } from "./dom.js";
 import { asTable, csv } from "./figures.js";
+import { ALONE, xAxis } from "./plotting.js";
 
 const charts = new Map(); // figure element -> {plot, spec, zoomed, at, table}
 const RUN_LOOK = [["q6", []], ["q4", []], ["q3", []], ["q6", [6, 3]], ["q4", [6, 3]], ["q3", [6, 3]], ["q6", [2, 3]], ["q4", [2, 3]]];
@@ -121,14 +122,14 @@ function make(box, kept) {
   const { spec, lines, data } = kept;
   const axis = { stroke: token("axis"), font: "11px Inter", ticks: { show: false } };
   const raw = lines.length === 1 && spec.strength ? [{ ...look(spec, 0), width: 1, alpha: 0.28, points: { show: false }, spanGaps: true }] : [];
-  const series = lines.map((line, i) => ({ ...look(spec, i), width: 1.8, points: { show: data[i + 1].filter((v) => v !== null).length === 1, size: 6 }, spanGaps: true }));
+  const series = lines.map((line, i) => ({ ...look(spec, i), width: 1.8, points: ALONE, spanGaps: true }));
   kept.faint = raw.length;
   const plot = new window.uPlot({
     width: Math.max(120, host.clientWidth), height: HEIGHT, padding: [10, 58, 0, 0], legend: { show: false },
     cursor: { drag: { x: true, y: false }, points: { show: false }, y: false },
     scales: { x: { time: false } },
     axes: [
-      { ...axis, size: 20, gap: 4, space: 70, grid: { show: false }, values: (u, ticks) => ticks.map((v) => number(v, Number.isInteger(v) ? 0 : 1)) },
+      xAxis(spec.word, axis),
       { ...axis, size: 46, gap: 4, space: 28, grid: { stroke: token("grid"), width: 1 }, values: (u, ticks) => ticks.map((v) => tick(v, ticks)) },
     ],
     series: [{}, ...series, ...raw],

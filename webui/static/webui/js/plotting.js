@@ -1,0 +1,19 @@
+// What charts of both kinds share: ticks that lie on whole numbers where x counts something, and a mark for a point that
+// stands alone, which no line shows.
+import { number } from "./dom.js";
+
+const COUNTED = ["step", "samples", "version"];
+const SIZES = [1, 2, 5].flatMap((size) => Array.from({ length: 12 }, (_, power) => size * 10 ** power)).sort((a, b) => a - b);
+const TICKS = 6;
+
+/** Say how far apart the ticks of an axis that counts from `low` to `high` are. */
+export const wholeGap = (low, high) => SIZES.find((size) => size * TICKS >= high - low);
+
+/** Make the x axis of a uPlot chart; `word` is what x is. */
+export function xAxis(word, look) {
+  const whole = COUNTED.includes(word.split(" ")[0]) ? { incrs: SIZES } : {};
+  return { ...look, size: 20, gap: 4, space: 70, grid: { show: false }, ...whole, values: (u, ticks) => ticks.map((v) => number(v, Number.isInteger(v) ? 0 : 1)) };
+}
+
+/** Marks of a uPlot line: none, unless it is a single point. */
+export const ALONE = { show: (u, i) => u.data[i].filter((value) => value !== null && value !== undefined).length === 1, size: 6 };
