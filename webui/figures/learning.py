@@ -56,7 +56,7 @@ def team_reward(series: SeriesSet, warmup_steps: int = 0, optimum: float | None 
         ],
         layout(
             margin={"l": 36, "r": 20, "t": 8, "b": 28},
-            xaxis=step_axis(xs, 0.09),
+            xaxis=step_axis([*xs, *ex], 0.09),
             yaxis={"range": [min(0.0, *ys, *low), top * 1.08 or 1.0]},
             shapes=shapes,
             annotations=notes,
@@ -95,6 +95,7 @@ def _evaluations(xs: list[float], ys: list[float]) -> list[dict[str, Any]]:
             "name": "evaluation",
             "line": {"width": 1.2, "dash": "dot", "color": "$q4"},
             "marker": {"size": 5.5, "color": "$s", "line": {"width": 1.5, "color": "$q4"}},
+            "cliponaxis": False,
             "hovertemplate": "%{y:.3f}<extra>evaluation</extra>",
         }
     ]
@@ -123,6 +124,8 @@ def rising(ys: list[float], xs: list[float]) -> str:
     """Say in words where a score went: fact, size, basis."""
     if not ys:
         return ""
+    if len(ys) == 1:
+        return f"Reward was {number(ys[0], 3)} in the first step"
     tail = ys[-20:]
     now, first = sum(tail) / len(tail), ys[0]
     change = now - first

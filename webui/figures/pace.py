@@ -14,6 +14,7 @@ from webui.figures.base import (
     layout,
     line,
     step_axis,
+    whole_ticks,
 )
 from webui.formats import duration, number, plural, si
 
@@ -115,7 +116,10 @@ def staleness(series: SeriesSet, agents: list[Agent], bound: int) -> Figure:
                 "range": [-0.5, highest + 0.5],
                 "title": {"text": "versions behind", "font": {"size": 10.5, "color": "$t3"}, "standoff": 2},
             },
-            yaxis={"nticks": 4, "rangemode": "tozero"},
+            yaxis={
+                "rangemode": "tozero",
+                **whole_ticks(0, max(max(count.values(), default=0) for count in counts.values())),
+            },
             shapes=[{"type": "line", "x0": at, "x1": at, "y0": 0, "y1": 1, "yref": "paper", "line": edge}],
             annotations=[{**note, "text": words, "font": {"size": 10.5, "color": "$t2"}}],
         ),

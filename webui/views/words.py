@@ -99,7 +99,7 @@ def reward_basis(progress: Mapping[str, Any], recent: list[float]) -> str:
     now, first = progress["reward"], progress["reward_first"]
     if now is None:
         return "no step trained yet"
-    parts = [signed(now - first)] if first is not None else []
+    parts = [signed(now - first)] if first is not None and len(recent) > 1 else []
     if len(recent) > 20:
         parts.append(f"{signed(recent[-1] - recent[-21])} in 20")
     return ", ".join(parts) or "first step"

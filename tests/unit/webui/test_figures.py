@@ -69,6 +69,7 @@ def test_a_lone_point_has_a_mark_and_a_line_has_none() -> None:
         assert [(trace["mode"], trace["marker"]["size"]) for trace in means] == [("lines+markers", 6)], figure.name
         low, high = figure.layout["xaxis"]["range"]
         assert low < means[0]["x"][0] < high, "the mark is not cut by the edge"
+    assert learning.team_reward(young).summary == "Reward was 0.200 in the first step"
     for figure in (learning.team_reward(older), pace.throughput(older, AGENTS)):
         assert {trace["mode"] for trace in figure.data} == {"lines"}, figure.name
 
@@ -80,6 +81,12 @@ def test_ticks_of_steps_are_whole(steps_done: int, apart: int) -> None:
         assert (figure.layout["xaxis"]["tick0"], figure.layout["xaxis"]["dtick"]) == (0, apart), figure.name
     for figure in (learning.group_signal(points), pace.step_time(points)):
         assert isinstance(figure.layout["xaxis"]["dtick"], int), figure.name
+
+
+def test_an_evaluation_before_the_first_step_is_on_the_chart() -> None:
+    rows = [{"name": "reward/team", "agent": "", "stat": "mean", "x": [1.0], "y": [0.2]}]
+    rows += [{"name": "eval/team_score", "agent": "", "stat": "mean", "x": [0.0, 1.0], "y": [0.1, 0.3]}]
+    assert learning.team_reward(SeriesSet(rows)).layout["xaxis"]["range"][0] == 0
 
 
 def test_the_first_bars_leave_room_for_more() -> None:
@@ -142,6 +149,11 @@ def test_staleness_counts_steps_beyond_the_bound() -> None:
     )
     assert figure.summary == "1 step had samples beyond the bound"
     assert figure.data[0]["y"][:2] == [2, 1]
+
+
+def test_steps_are_counted_in_whole_numbers() -> None:
+    counted = series(staleness__own_max_at_speaker_as_max=[0.0])
+    assert pace.staleness(counted, AGENTS, bound=0).layout["yaxis"]["dtick"] == 1
 
 
 def test_matrix_uses_one_range_per_row_and_policy_names_where_a_policy_is_measured() -> None:

@@ -16,4 +16,4 @@ export function xAxis(word, look) {
 }
 
 /** Marks of a uPlot line: none, unless it is a single point. */
-export const ALONE = { show: (u, i) => u.data[i].filter((value) => value !== null && value !== undefined).length === 1, size: 6 };
+export const ALONE = { show: (u, i) => u.data[i].filter((value) => value !== null && value !== undefined).length === 1, size: 6, width: 0, fill: (u, i) => u.series[i].stroke(u, i) };
