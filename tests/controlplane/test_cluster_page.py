@@ -25,6 +25,12 @@ def machines(count: int, devices: int = 8) -> None:
         nodes.register_node(store_connection(), NodeFacts(name, "127.0.0.1:1", "i1", "0.1"), facts)
 
 
+def test_a_pool_that_is_not_there_is_no_form_for_a_new_one(browser) -> None:
+    machines(1)
+    assert "There is no pool nosuch." in browser.get("/cluster?edit=nosuch").content.decode()
+    assert "New pool" in browser.get("/cluster?edit=new").content.decode()
+
+
 @pytest.mark.parametrize(
     ("path", "most"),
     [

@@ -1,5 +1,7 @@
 """Pages of people: who sees which, what they show, and what they say to those who may not."""
 
+import re
+
 import pytest
 from django.test import Client
 
@@ -61,6 +63,18 @@ def test_a_refusal_names_the_roles_and_who_gives_them(team) -> None:
     text = signed_in(team[1]).get("/audit").content.decode()
     for word in ("Project admin", "Auditor", "Can give it in alpha", "boss", "ada"):
         assert word in text, word
+
+
+def test_who_is_in_no_project_is_told_so_and_led_only_to_what_opens(person) -> None:
+    browser = signed_in(person("member", "nora"))
+    answer = browser.get("/")
+    text = answer.content.decode()
+    assert answer.status_code == 403
+    assert "You are in no project yet" in text
+    main = text.split("<main", 1)[1].split("</main", 1)[0]
+    doors = re.findall(r'class="btn[^"]*" href="([^"]+)"', main)
+    assert doors == ["/queue", "/cluster"]
+    assert [browser.get(door).status_code for door in doors] == [200, 200]
 
 
 def test_service_accounts_are_for_project_admins(team) -> None:

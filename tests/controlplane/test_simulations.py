@@ -16,6 +16,7 @@ from flexmarl.controlplane.simulations.models import Simulation
 from flexmarl.simulator import simulate
 from flexmarl.simulator.scenarios.library import compose
 from tests.controlplane.recorded import recorded_run
+from tests.support.controlplane import set_state
 
 pytestmark = pytest.mark.django_db
 URL = "/api/v1/simulations"
@@ -77,7 +78,7 @@ def test_a_key_that_is_sent_again_makes_nothing_new(api: Any) -> None:
         ({"changes": ["spec.batch.tasks_per_step=many"]}, "/spec/batch/tasks_per_step", "flexmarl: "),
         ({"changes": ["spec.mechanisms.ordered=true"], "presets": ["bounded_async"]},
          "/spec/mechanisms/lag_policy/bound", "bounded_async: "),
-        ({"steps": 0}, "/steps", "greater than or equal to 1"),
+        ({"steps": 0}, "/steps", "steps must be at least 1."),
     ],
 )  # fmt: skip
 def test_what_cannot_be_simulated_is_refused_by_name(api: Any, body: dict[str, Any], pointer: str, words: str) -> None:
@@ -116,7 +117,7 @@ def test_filters_are_strict_and_narrow(api: Any) -> None:
     assert first["state"] == "queued"
 
 
-def test_cancelling_ends_it_in_the_midst(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancelling_ends_it_in_the_midst(api: Any, browser: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made = asked(api).json()
     row = take()
     assert row is not None
@@ -125,6 +126,8 @@ def test_cancelling_ends_it_in_the_midst(api: Any, monkeypatch: pytest.MonkeyPat
     play(row, Asked())
     told = api.get(made["url"]).json()
     assert (told["state"], told["result"]) == ("cancelled", None)
+    page = browser.get(told["web_url"]).content.decode()
+    assert "What it had found was let go. “Again, changed” opens the form" in page
     assert told["allowed_actions"] == ["delete"]
     again = api.post(f"{made['url']}/actions/cancel", HTTP_IDEMPOTENCY_KEY="x")
     assert (again.status_code, again.json()["code"]) == (409, "invalid_state")
@@ -323,6 +326,10 @@ def test_a_run_that_recorded_too_little_is_refused_by_name(api: Any, browser: An
     assert (answer.status_code, answer.json()["code"]) == (409, "too_little_recorded")
     assert "8 finished episodes of 2 train steps" in answer.json()["detail"]
     assert "Too little is recorded yet" in browser.get(f"/runs/{run.key}/what-if").content.decode()
+    set_state(run, status="completed", finished_at=timezone.now())
+    ended = browser.get(f"/runs/{run.key}/what-if").content.decode()
+    assert "those of 2 are stored. The run has ended: ask of one with more steps." in ended
+    assert f"/runs/new?from={run.key}" in ended
 
 
 def test_an_alternative_that_does_not_exist_is_refused_with_those_that_do(api, make_run, editor) -> None:
@@ -332,5 +339,13 @@ def test_an_alternative_that_does_not_exist_is_refused_with_those_that_do(api, m
     error = answer.json()["errors"][0]
     assert (answer.status_code, error["pointer"]) == (400, "/alternatives/1")
     assert "lag bound 1" in error["hint"]
-    none = api.post(f"/api/v1/runs/{run.key}/what-if", {"alternatives": []}, format="json", HTTP_IDEMPOTENCY_KEY="n")
-    assert (none.status_code, none.json()["errors"][0]["pointer"]) == (400, "/alternatives"), "none is not all of them"
+    body = {"alternatives": [], "steps": 400, "seeds": 0}
+    none = api.post(f"/api/v1/runs/{run.key}/what-if", body, format="json", HTTP_IDEMPOTENCY_KEY="n")
+    assert (none.status_code, {one["pointer"]: one["detail"] for one in none.json()["errors"]}) == (
+        400,
+        {
+            "/alternatives": "alternatives needs 1 or more elements.",
+            "/steps": "steps must be at most 200.",
+            "/seeds": "seeds must be at least 1.",
+        },
+    ), "none is not all of them"

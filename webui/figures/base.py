@@ -195,8 +195,8 @@ def bar_axis(xs: Sequence[float]) -> dict[str, Any]:
 
 
 def whole_ticks(low: float, high: float) -> dict[str, Any]:
-    """Ticks of an axis that counts: 1, 2 or 5 times a power of ten apart, about as many as other axes have."""
-    sizes = (size * 10**power for power in count() for size in (1, 2, 5))
+    """Ticks of an axis that counts: 1, 2, 2.5 or 5 times a power of ten apart, about as many as other axes have."""
+    sizes = (size * 10**power // 10 for power in count() for size in (10, 20, 25, 50) if size * 10**power % 10 == 0)
     return {"tick0": 0, "dtick": next(size for size in sizes if size * TICKS >= high - low)}
 
 

@@ -12,6 +12,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from flexmarl.controlplane.accounts.queries import actor_of, project_names
+from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.api.parsers import is_safe
 from flexmarl.controlplane.common.middleware import request_id_of
 from flexmarl.controlplane.common.problems import NotFound, ProblemError
@@ -38,8 +39,8 @@ NAV: tuple[tuple[str, tuple[NavItem, ...]], ...] = (
     (
         "",
         (
-            NavItem("home", "home", "Home", "webui:home", phone=True),
-            NavItem("runs", "list-details", "Runs", "webui:runs", phone=True),
+            NavItem("home", "home", "Home", "webui:home", Scope.RUNS_READ, True),
+            NavItem("runs", "list-details", "Runs", "webui:runs", Scope.RUNS_READ, True),
             NavItem("simulations", "chart-dots", "Simulations", "webui:simulations", Scope.RUNS_READ),
         ),
     ),
@@ -112,9 +113,8 @@ def show(request: HttpRequest, template: str, context: dict[str, Any] | None = N
 def frame(request: HttpRequest) -> dict[str, Any]:
     """What the frame around every page shows."""
     actor = actor_of(request)
-    nav = [(head, [item for item in items if item.scope is None or actor.may(item.scope)]) for head, items in NAV]
     return {
-        "nav_groups": [(head, items) for head, items in nav if items],
+        "nav_groups": nav_groups(actor),
         "project": chosen_project(request),
         "projects": projects_of(request),
         "switch_url": _switch_url(request),
@@ -123,6 +123,12 @@ def frame(request: HttpRequest) -> dict[str, Any]:
         "request_id": request_id_of(request),
         **navigation.around(request),
     }
+
+
+def nav_groups(actor: Actor) -> list[tuple[str, list[NavItem]]]:
+    """The side bar of an actor: pages that answer, by their groups."""
+    nav = [(head, [item for item in items if item.scope is None or actor.may(item.scope)]) for head, items in NAV]
+    return [(head, items) for head, items in nav if items]
 
 
 def projects_of(request: HttpRequest) -> list[str]:
@@ -165,8 +171,18 @@ def _switch_url(request: HttpRequest) -> str:
     return request.path if at in listed else reverse("webui:runs")
 
 
+NO_PROJECT = -1
+"""In place of a status: 403 for who has no part in any project, and so lacks what everybody in one may."""
+DOORS = 2
+"""Pages that an error leads to: the first ones of the side bar."""
+
 _WORDS = {
     403: ("You may not see this", "lock", "Your role does not allow it."),
+    NO_PROJECT: (
+        "You are in no project yet",
+        "folders",
+        "Runs, simulations and checkpoints belong to projects. With a role in one you see what is in it.",
+    ),
     404: ("There is no such page", "map-off", "The address may be mistyped, or what was here is gone."),
     500: (
         "Something failed here",
@@ -189,11 +205,13 @@ def error_page(
     request: HttpRequest, status: int, detail: str = "", missing: dict[str, Any] | None = None
 ) -> HttpResponse:
     """Show what failed, what to do, and the request id."""
-    title, icon, help_text = _WORDS.get(status, _WORDS[500])
+    outside = status == 403 and bool(missing) and not projects_of(request)
+    title, icon, help_text = _WORDS.get(NO_PROJECT if outside else status, _WORDS[500])
     context = {
         "title": title,
         "icon": icon,
-        "detail": detail,
+        "detail": "" if outside else detail,
+        "doors": [item for _, items in nav_groups(actor_of(request)) for item in items][:DOORS],
         "help_text": help_text,
         "status": status,
         "missing": missing,

@@ -20,6 +20,8 @@ from webui.figures.pools import device_marks, heat_rows
 from webui.views.base import is_part, page, show
 
 VIEWS = (("nodes", "Nodes"), ("devices", "Devices"))
+NEW_POOL = "new"
+"""In the address: not the name of a pool, but the form for a new one."""
 LOG_LINES = 6
 
 
@@ -110,7 +112,7 @@ def _rail(request: HttpRequest, actor: Actor, read: Read) -> dict[str, Any]:
         }
     if asked.get("edit"):
         name = asked["edit"]
-        found = next((pool for pool in read.pools if pool["name"] == name), None)
+        found = None if name == NEW_POOL else inventory.one([p for p in read.pools if p["name"] == name], "pool", name)
         return {"rail": "pool", "editing": found, "projects_known": project_names(actor), "close_url": _closed(request)}
     if asked.get("add") == "node":
         return {"rail": "add", "close_url": _closed(request)}

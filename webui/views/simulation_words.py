@@ -40,6 +40,7 @@ REASONS = {
     "too_little_recorded": "Too little is recorded",
     "fault": "A fault of the simulator",
 }
+FAULT = "fault"
 HEAD_MEANS = {
     "step_s": MEANS["step_s"],
     "tokens_s": MEANS["tokens_s"],
@@ -55,6 +56,15 @@ AGAIN = ("workload", "run", "presets", "steps", "warm_up", "seeds")
 FAR_OFF = 0.25
 """A replay whose time per step is further off than this share explains its run badly."""
 KINDS = {"comparison": "comparison", "what_if": "what-if"}
+
+
+def next_step(simulation: Mapping[str, Any]) -> str:
+    """What to do about a simulation that failed or was cancelled."""
+    if simulation["reason"] == FAULT:
+        return f"What was asked is not to blame. Report it with the id {simulation['id']}."
+    if simulation["kind"] == "what_if":
+        return "Ask again on the page What-if of its run."
+    return "“Again, changed” opens the form as it was filled in."
 
 
 def row(simulation: Mapping[str, Any]) -> dict[str, Any]:

@@ -165,6 +165,7 @@ def detail(request: HttpRequest, simulation_id: UUID) -> HttpResponse:
         "of": _chosen(request, found),
         "lines": [{"name": name, "url": _address(request, of=name)} for name in _lines(request, found)],
         "again_url": f"/simulations/new?{urlencode({'from': row['id']})}",
+        "next_step": words.next_step(row),
         "told": words.told(row["result"]),
         "record": words.record(result["record"]) if "record" in result else None,
         "meanings": words.MEANINGS,

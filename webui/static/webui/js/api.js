@@ -1,8 +1,14 @@
 // Calls of the REST API and of our own parts. A refusal becomes a Refused with the problem's members and its request id.
 
+/** What a problem says in one line: of wrong values alone, the values. */
+function said({ detail, title, errors = [] }) {
+  const values = errors.slice(0, 3).map((one) => [one.detail, one.hint].filter(Boolean).join(" ")).join(" ");
+  return detail && detail !== title ? detail : values || title;
+}
+
 export class Refused extends Error {
   constructor(status, problem, requestId) {
-    super(problem.detail || problem.title || `The server answered ${status}`);
+    super(said(problem) || `The server answered ${status}`);
     this.status = status;
     this.problem = problem;
     this.requestId = problem.request_id || requestId || "";

@@ -31,8 +31,11 @@ function clear() {
 
 function tell(error) {
   const left = [];
+  const path = (pointer) => pointer.slice(1).replaceAll("/", ".");
+  const written = form.elements.changes.value;
+  const changed = (one) => one.pointer.includes("/", 1) && written.includes(path(one.pointer));
   for (const one of error.errors) {
-    const place = $$("[data-error]", form).find((node) => one.pointer.startsWith(node.dataset.error));
+    const place = !changed(one) && $$("[data-error]", form).find((node) => one.pointer.startsWith(node.dataset.error));
     if (!place) { left.push(one); continue; }
     place.textContent = [one.detail, one.hint].filter(Boolean).join(" ");
     place.hidden = false;
@@ -40,9 +43,7 @@ function tell(error) {
     field?.setAttribute?.("aria-invalid", "true");
   }
   if (left.length || !error.errors.length) {
-    const path = (pointer) => pointer.slice(1).replaceAll("/", ".");
-    const written = form.elements.changes.value;
-    if (left.some((one) => one.pointer && written.includes(path(one.pointer)))) form.elements.changes.setAttribute("aria-invalid", "true");
+    if (left.some(changed)) form.elements.changes.setAttribute("aria-invalid", "true");
     const lines = left.map((one) => el("li", {}, el("code", { class: "anywhere", text: path(one.pointer) }), " ", el("span", { text: one.detail }), " ", el("span", { class: "muted", text: one.hint })));
     refused.replaceChildren(el("div", { class: "fit anywhere" }, el("b", { text: left.length ? "Refused" : error.message }), el("ul", { class: "vs g4 s12" }, ...lines)));
     refused.hidden = false;

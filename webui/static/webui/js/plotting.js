@@ -3,7 +3,7 @@
 import { number } from "./dom.js";
 
 const COUNTED = ["step", "samples", "version"];
-const SIZES = [1, 2, 5].flatMap((size) => Array.from({ length: 12 }, (_, power) => size * 10 ** power)).sort((a, b) => a - b);
+const SIZES = Array.from({ length: 12 }, (_, power) => [1, 2, 2.5, 5].map((size) => size * 10 ** power)).flat().filter(Number.isInteger);
 const TICKS = 6;
 
 /** Say how far apart the ticks of an axis that counts from `low` to `high` are. */

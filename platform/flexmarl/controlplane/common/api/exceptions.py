@@ -1,5 +1,6 @@
 """Turns every exception of an API view into an RFC 9457 problem. Also used for paths that no view serves."""
 
+import re
 from typing import Any
 
 import psycopg
@@ -18,6 +19,26 @@ from flexmarl.controlplane.common.problems import FieldError, ProblemError
 
 log = structlog.get_logger(__name__)
 CONTENT_TYPE = "application/problem+json"
+_RULES = (
+    (r"Ensure this value is less than or equal to (.+)\.", r"{name} must be at most \1."),
+    (r"Ensure this value is greater than or equal to (.+)\.", r"{name} must be at least \1."),
+    (
+        r"Ensure this field has no more than (\d+) (characters|elements)\.",
+        r"{name} takes at most \1 \2.",
+    ),
+    (
+        r"Ensure this field has at least (\d+) (characters|elements)\.",
+        r"{name} needs \1 or more \2.",
+    ),
+    (r"This field is required\.", r"{name} is missing."),
+    (r"This field may not be (blank|null)\.", r"{name} must not be \1."),
+    (r"This list may not be empty\.", r"{name} needs one element or more."),
+    (r"A valid integer is required\.", r"{name} must be a whole number, such as 1."),
+    (r"A valid number is required\.", r"{name} must be a number, such as 1.5."),
+    (r"Must be a valid boolean\.", r"{name} must be true or false."),
+    (r"Not a valid string\.", r"{name} must be text."),
+)
+"""What REST framework says of a wrong value, and the rule in our words, with the field in it."""
 
 
 class InternalError(ProblemError):
@@ -87,10 +108,19 @@ def _other(error: exceptions.APIException) -> ProblemError:
     return problem
 
 
+def _ruled(pointer: str, said: str) -> str:
+    """Say a rule with the name of its field; what is no rule of REST framework stays as it is."""
+    parts = [part for part in pointer.split("/") if part and not part.isdecimal()]
+    for known, ours in _RULES:
+        if parts and re.fullmatch(known, said):
+            return re.sub(known, ours.format(name=parts[-1]), said)
+    return said
+
+
 def _field_errors(details: Any, pointer: str) -> list[FieldError]:
     """Flatten a serializer's nested errors to entries with JSON pointers."""
     if isinstance(details, dict) and "message" in details and "code" in details:
-        return [FieldError(pointer, str(details["code"]), str(details["message"]))]
+        return [FieldError(pointer, str(details["code"]), _ruled(pointer, str(details["message"])))]
     if isinstance(details, dict):
         parts = ((("" if key == "non_field_errors" else f"/{key}"), value) for key, value in details.items())
         return [entry for part, value in parts for entry in _field_errors(value, pointer + part)]
