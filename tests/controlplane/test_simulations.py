@@ -328,7 +328,7 @@ def test_a_run_that_recorded_too_little_is_refused_by_name(api: Any, browser: An
     assert "Too little is recorded yet" in browser.get(f"/runs/{run.key}/what-if").content.decode()
     set_state(run, status="completed", finished_at=timezone.now())
     ended = browser.get(f"/runs/{run.key}/what-if").content.decode()
-    assert "those of 2 are stored. The run has ended: ask of one with more steps." in ended
+    assert "this run has those of 2. The run has ended: ask of one with more steps." in ended
     assert f"/runs/new?from={run.key}" in ended
 
 

@@ -177,7 +177,14 @@ def _upright(rows: Rows, unit: str = "", tall: float = 1.0, **more: Any) -> dict
         hovermode="closest",
         bargap=0.34,
         xaxis={"rangemode": "tozero", "gridcolor": "$grid", "ticksuffix": unit, "nticks": 6, "zeroline": False},
-        yaxis={"autorange": "reversed", "type": "category", "nticks": 0, "dtick": 1, "gridcolor": "rgba(0,0,0,0)"},
+        yaxis={
+            "autorange": "reversed",
+            "type": "category",
+            "nticks": 0,
+            "dtick": 1,
+            "gridcolor": "rgba(0,0,0,0)",
+            "ticklabelstandoff": 4,
+        },
         **more,
     )
 
@@ -217,7 +224,8 @@ def devices(line: Mapping[str, Any], hues: Mapping[str, int]) -> dict[str, Any]:
             margin={"l": 78, "r": 16, "t": 4, "b": 30},
             xaxis={"rangemode": "tozero", "gridcolor": "$grid", "ticksuffix": " s", "range": [0, whole]},
             yaxis={"autorange": "reversed", "type": "category", "categoryorder": "array", "dtick": 1,
-                   "categoryarray": list(names.values()), "nticks": 0, "gridcolor": "rgba(0,0,0,0)"},
+                   "categoryarray": list(names.values()), "nticks": 0, "gridcolor": "rgba(0,0,0,0)",
+                   "ticklabelstandoff": 4},
         ),
         _legend(by, hues),
     )  # fmt: skip

@@ -84,16 +84,24 @@ const HANDLERS = {
   },
 };
 
+/** Mark the fields that a refusal speaks of, and lead to the first. */
+function point(form, errors) {
+  const wrong = $$("[data-field]", form).filter((field) => errors.some((one) => one.pointer === field.dataset.field));
+  for (const field of wrong) field.setAttribute("aria-invalid", "true");
+  wrong[0]?.focus();
+}
+
 /** Run a change; a refusal is said beside the form, or at the foot of the page. */
 async function tried(button, change, form = null) {
   button.setAttribute("aria-busy", "true");
+  for (const field of form ? $$("[aria-invalid]", form) : []) field.removeAttribute("aria-invalid");
   try {
     await change();
   } catch (error) {
     if (!(error instanceof Refused)) throw error;
     const place = form && $(".fe", form);
     const text = error.status === 412 ? "Somebody changed it meanwhile. Load the page again to see how it is now." : error.message;
-    if (place) { place.textContent = text; place.hidden = false; } else toast(text, { tone: "bad", detail: error.requestId });
+    if (place) { place.textContent = text; place.hidden = false; point(form, error.errors); } else toast(text, { tone: "bad", detail: error.requestId });
     refresh(true);
   } finally {
     button.removeAttribute("aria-busy");

@@ -144,5 +144,12 @@ export function waiting(error, retry) {
   return el("div", { class: "ahead p16" }, el("div", { class: "hs top-al" }, el("span", { class: "wn" }, icon("alert-triangle", "sm")), el("span", { class: "soft", text: error.message }), el("button", { type: "button", class: "btn sm push", text: "Retry", on: { click: retry } })));
 }
 
+/** Say that nothing is being simulated any more: an error came before the answer. */
+export function abandoned() {
+  const place = $("#plan-body .ahead[aria-busy]");
+  place?.removeAttribute("aria-busy");
+  place?.replaceChildren(el("span", { class: "muted s12", text: "Simulated once the errors are mended" }));
+}
+
 /** Say that what is shown is of the settings before. */
 export const stale = () => { $("#plan-body .ahead")?.classList.add("dim"); };

@@ -116,7 +116,13 @@ function settle(found, errors) {
   start.setAttribute("aria-disabled", String(!state.valid));
   start.textContent = found && state.valid && !found.devices?.fits_now ? "Queue run" : "Start run";
   $("#keep").setAttribute("aria-disabled", String(!state.valid));
-  start.title = $("#keep").title = state.valid ? "" : "Something in the specification is not right yet.";
+  start.title = $("#keep").title = state.valid ? "" : notYet(errors);
+}
+
+/** Say why a run cannot start: the first error, and how many more there are. */
+function notYet([first, ...others]) {
+  if (!first) return "Something in the specification is not right yet.";
+  return `${first.detail}${others.length ? ` ${others.length} more ${others.length === 1 ? "value is" : "values are"} not right yet.` : ""}`;
 }
 
 const WRONG = { pairs: "Write name: value, with commas between.", list: "Write whole numbers with commas between, for example 0, 1." };

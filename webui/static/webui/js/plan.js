@@ -1,6 +1,6 @@
 // The plan beside the form: what the specification would become, per agent, and whether it fits now.
 import { $, chip, el, icon, number } from "./dom.js";
-import { forecast, waiting } from "./forecast.js";
+import { abandoned, forecast, waiting } from "./forecast.js";
 
 const range = ([low, high]) => (low === high ? number(low) : `${number(low)}–\u200b${number(high)}`);
 
@@ -10,8 +10,9 @@ export function show(plan, { agents, stale, ahead = {} }) {
   section.setAttribute("aria-busy", "false");
   state(plan, stale);
   const body = $("#plan-body");
-  if (stale) { body.classList.add("dim"); return; }
-  body.classList.remove("dim");
+  body.classList.toggle("dim", stale);
+  body.setAttribute("aria-disabled", String(stale));
+  if (stale) { abandoned(); return; }
   const sums = plan.arithmetic;
   const told = plan.prediction ? forecast(plan.prediction, agents, ahead) : plan.warnings.some((one) => one.code === "prediction_failed") ? el("span") : waiting(ahead.error, ahead.retry);
   body.replaceChildren(

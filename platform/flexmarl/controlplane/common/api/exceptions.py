@@ -20,8 +20,8 @@ from flexmarl.controlplane.common.problems import FieldError, ProblemError
 log = structlog.get_logger(__name__)
 CONTENT_TYPE = "application/problem+json"
 _RULES = (
-    (r"Ensure this value is less than or equal to (.+)\.", r"{name} must be at most \1."),
-    (r"Ensure this value is greater than or equal to (.+)\.", r"{name} must be at least \1."),
+    (r"Ensure this value is less than or equal to (.+?)(?:\.0)?\.", r"{name} must be at most \1."),
+    (r"Ensure this value is greater than or equal to (.+?)(?:\.0)?\.", r"{name} must be at least \1."),
     (
         r"Ensure this field has no more than (\d+) (characters|elements)\.",
         r"{name} takes at most \1 \2.",
