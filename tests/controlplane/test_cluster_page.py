@@ -32,6 +32,22 @@ def test_a_pool_that_is_not_there_is_no_form_for_a_new_one(browser) -> None:
 
 
 @pytest.mark.parametrize(
+    ("count", "query", "words"),
+    [
+        (0, "view=devices", "No device has registered"),
+        (0, "", "No node has registered"),
+        (1, "view=devices&pool=spare", "No device is in spare"),
+        (1, "pool=spare", "No node has a device in spare"),
+    ],
+)
+def test_an_empty_cluster_says_whether_all_of_it_or_a_pool_is_empty(browser, count, query, words) -> None:
+    machines(count)
+    text = browser.get(f"/cluster?{query}").content.decode()
+    assert words in text
+    assert "add=node" in text
+
+
+@pytest.mark.parametrize(
     ("path", "most"),
     [
         ("/cluster", 19),
