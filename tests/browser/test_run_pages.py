@@ -10,6 +10,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from webui.figures.base import whole_ticks
+
 pytestmark = [pytest.mark.browser, pytest.mark.services, pytest.mark.slow]
 
 FINISHED, RUNNING = 0, 1
@@ -91,9 +93,17 @@ def test_a_zoom_outlives_live_updates_and_the_axis_switches_in_place(seeded: Any
     page.mouse.up()
     page.wait_for_function(f"() => ({shown})()[1] < 80")
     zoomed = page.evaluate(shown)
+    apart = f"({shown.replace('range', 'dtick')})()"
+    page.wait_for_function(f"() => {apart} === {whole_ticks(*zoomed)['dtick']}")
     page.evaluate("() => document.dispatchEvent(new CustomEvent('theme'))")  # draws everything anew, as an update does
     page.wait_for_timeout(500)
     assert page.evaluate(shown) == zoomed
+    page.wait_for_function(f"() => {apart} === {whole_ticks(*zoomed)['dtick']}")
+    told = page.evaluate(
+        "() => import('/static/webui/js/plotting.js').then(({ wholeGap, ALONE }) => [[[0, 1], [0, 8], [0, 75], "
+        "[1, 400]].map((ends) => wholeGap(...ends)), [[1], [1, 2]].map((ys) => ALONE.show({ data: [ys, ys] }, 1))])"
+    )
+    assert told == [[whole_ticks(*ends)["dtick"] for ends in ((0, 1), (0, 8), (0, 75), (1, 400))], [True, False]]
     page.locator("[data-choice=x] [data-value=samples]").click()
     page.wait_for_url("**x=samples**")
     page.wait_for_function(f"() => ({shown})()[1] > 1000")
