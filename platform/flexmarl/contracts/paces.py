@@ -60,7 +60,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Worked:
-    """A stretch in which an engine decoded, or a trainer made gradients or stepped."""
+    """A stretch in which an engine decoded, or a trainer made gradients."""
 
     began: float
     ended: float

@@ -254,7 +254,7 @@ def _worked(conn: Connection, run_id: int, since: float) -> list[Worked]:
     rows = conn.execute(
         """
         SELECT i.t0, i.t1, i.cpu FROM store.interval i JOIN store.device d ON d.id = i.device_id
-        WHERE i.run_id = %s AND i.phase IN ('rollout', 'train', 'step') AND d.kind = 'cpu' AND i.t0 >= %s
+        WHERE i.run_id = %s AND i.phase IN ('rollout', 'train') AND d.kind = 'cpu' AND i.t0 >= %s
         ORDER BY i.t1 DESC LIMIT %s
         """,
         [run_id, since, 2 * MOST],

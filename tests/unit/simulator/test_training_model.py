@@ -62,20 +62,26 @@ def test_a_node_reads_ahead_while_its_trainer_works():
     assert done == pytest.approx([1.25 + 4.5, 1.25 + 4.5 + 0.25 + 4.5])
 
 
-def test_a_trainer_wants_a_core_while_it_works_and_none_while_its_node_carries():
-    """Two trainers on one core, each 0.75 s of carrying and a step of 2 s: they begin together, at half the pace."""
+def test_a_trainer_wants_a_core_for_gradients_and_none_for_what_waits_for_its_node_or_the_disk():
+    """Two trainers on one core, each 0.25 s of carrying and a gradient of 4.5 s; then 0.75 s and a step of 2 s."""
     clock, done = Clock(), []
     cores = Cores(clock, Host(cores=1), lambda: False)
     machine = Machine(trainer=TRAINER, delays=Delays(carry=0.25, commit=0.5))
     made = Training(clock, cores, Trace(), machine, set(), lambda fact: done.append((fact.kind, clock.now)))
     for lease, policy in ((1, "a"), (2, "b")):
+        made.cut(MicroBatchRef(policy=policy, no=1), rows=3, tokens=100)
         made.host(lease, f"life {lease}")
-        order = {"kind": "optimizer_step", "lease_id": lease, "policy": policy, "next_version": 1}
-        told = {"accumulator": "0:life", "learning_rate": 0.1, "micro_batches": ()}
-        made.take(lease, c.OptimizerStep.model_construct(**order, **told))
+        order = {"lease_id": lease, "policy": policy, "accumulator": "0:life"}
+        made.take(lease, c.Accumulate.model_construct(kind="accumulate", micro_batch=1, **order))
+        told = {"next_version": 1, "learning_rate": 0.1, "micro_batches": (1,)}
+        made.take(lease + 2, c.OptimizerStep.model_construct(kind="optimizer_step", **order, **told))
     while clock.step():
         pass
-    assert done == [("step_committed", pytest.approx(0.75 + 4.0))] * 2
+    trained, stepped = 0.25 + 2 * 4.5, 0.25 + 2 * 4.5 + 0.75 + 2.0
+    assert (
+        done
+        == [("micro_batch_accumulated", pytest.approx(trained))] * 2 + [("step_committed", pytest.approx(stepped))] * 2
+    )
 
 
 def test_a_gradient_that_is_computed_again_is_a_loss_of_tokens_and_time():

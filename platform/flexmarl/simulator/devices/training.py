@@ -172,7 +172,7 @@ class Training:
             return  # it broke off
         running.began = self._clock.now
         running.intervals += [self._trace.begin(lease, kind, running.began, policy) for lease in shown]
-        goes_on = self._host.work if kind in ("train", "step") else self._host.after
+        goes_on = self._host.work if kind == "train" else self._host.after
         goes_on(self.shared.takes(running.ranks, seconds), self._done, lane, running)
 
     def _done(self, lane: Lane, running: Running) -> None:
