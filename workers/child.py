@@ -119,6 +119,8 @@ class Interval(msgspec.Struct):
     """Decode steps of an engine: how fast it is depends on tokens per step."""
     prompts: int = 0
     """Prompt tokens that an engine was handed before one of these steps."""
+    cpu: float = 0.0
+    """Processor seconds of the child in it, where it worked by itself all the while; 0: not told."""
 
 
 class IntervalsRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -147,7 +149,7 @@ class IntervalLog:
 
     def add(
         self, phase: str, policy: str, t0: float, t1: float, tokens: int = 0, bytes: int = 0, steps: int = 0,
-        prompts: int = 0,
+        prompts: int = 0, cpu: float = 0.0,
     ) -> None:  # fmt: skip
         """Record one busy stretch, `t0 <= t1` in seconds since the epoch."""
         self.progress.beat()
@@ -161,9 +163,9 @@ class IntervalLog:
                 and last.t1 - last.t0 < self.MERGE_UP_TO_S
             ):
                 last.t1, last.tokens, last.bytes = t1, last.tokens + tokens, last.bytes + bytes
-                last.steps, last.prompts = last.steps + steps, last.prompts + prompts
+                last.steps, last.prompts, last.cpu = last.steps + steps, last.prompts + prompts, last.cpu + cpu
                 return
-            self._closed.append(Interval(self._next, phase, policy, t0, t1, tokens, bytes, steps, prompts))
+            self._closed.append(Interval(self._next, phase, policy, t0, t1, tokens, bytes, steps, prompts, cpu))
             self._next += 1
             del self._closed[: -self.LIMIT]
 

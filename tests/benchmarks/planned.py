@@ -25,7 +25,7 @@ import psycopg
 from harness import Report, start
 
 from flexmarl.contracts.spec import ExperimentSpec
-from flexmarl.simulator.prediction.calibrating import CONTENTION, calibrated
+from flexmarl.simulator.prediction.calibrating import calibrated
 from flexmarl.simulator.prediction.fitting import pace_of, profile_of
 from flexmarl.simulator.prediction.predicting import simulated
 from flexmarl.simulator.prediction.profile import Ends
@@ -78,8 +78,6 @@ class Again:
 
     def __init__(self, database_url: str) -> None:
         self._url = database_url
-        self._told: list[float] = []
-        """How much slower work was beside other work, of the runs that could tell."""
 
     def ratios(self, no: int, compared: list[dict[str, Any]]) -> dict[str, float]:
         """Return what the model makes of a run over what it took, by the names of `COMPARED`."""
@@ -88,12 +86,7 @@ class Again:
             assert found is not None
             spec = ExperimentSpec.model_validate(found[0])
             rows, kinds = paces.read(conn, no), paces.device_kinds(conn, no)
-        known = statistics.median(self._told) if self._told else None
-        pace = calibrated(spec, pace_of(spec, rows, kinds, known), rows, known)
-        if CONTENTION in pace.platform:
-            self._told.append(pace.platform[CONTENTION])
-        elif known is not None:
-            pace = pace.model_copy(update={"platform": pace.platform | {CONTENTION: known}})
+        pace = calibrated(spec, pace_of(spec, rows, kinds), rows)
         made = [simulated(spec, profile_of(spec, pace), Ends(), SIMULATED, seed) for seed in range(3)]
         told = {"step_s": statistics.fmean(one.step_s for one in made)} | {
             f"utilisation.{use}": statistics.fmean(one.busy[use] for one in made) for use in ("engine", "trainer")

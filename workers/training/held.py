@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from flexmarl.contracts.spec.resources import Pace
 from workers.training.learner import Learner
 from workers.training.shelf import Stored
 from workers.training.wire import BindReply, StepReply
@@ -47,6 +48,11 @@ def rest_of(held: Held, behind: Mapping[int, str]) -> dict[str, object]:
         "state": held.stored.state,
         "behind": {str(version): state for version, state in behind.items()},
     }
+
+
+def cpu_of(pace: Pace, ranks: int, since: float) -> float:
+    """Return the processor seconds since a mark; 0 of work that waits for a pace or for other ranks, not for cores."""
+    return 0.0 if ranks > 1 or pace.micro_batch_s or pace.row_s else time.process_time() - since
 
 
 def keep_pace(began: float, seconds: float) -> None:

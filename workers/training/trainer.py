@@ -29,7 +29,7 @@ from workers.training.checks import check_tokenizer
 from workers.training.errors import RefusalCode, TrainerRefusal
 from workers.training.folders import root_of
 from workers.training.gangs.membership import Gangs
-from workers.training.held import Held, keep_pace, reply_of, rest_of
+from workers.training.held import Held, cpu_of, keep_pace, reply_of, rest_of
 from workers.training.learner import Learner
 from workers.training.making import Making, kind_of
 from workers.training.reference import References
@@ -112,17 +112,17 @@ class Trainer:
     def accumulate(self, asked: AccumulateRequest) -> AccumulateReply:
         """Add a micro-batch's gradient to the policy's accumulator."""
         learner, version = self._learner(asked.policy), self._holding(asked.policy).version
-        began, is_in = time.time(), asked.micro_batch in learner.accumulator.micro_batches
+        began, worked, is_in = time.time(), time.process_time(), asked.micro_batch in learner.accumulator.micro_batches
         stats = learner.accumulate(
             asked.accumulator, asked.micro_batch, content_of(asked.rows), asked.rows, asked.entropy_coef, version,
             self._references.get(asked.policy), asked.proximal,
         )  # fmt: skip
-        pace = self._spec.resources.pace
+        pace, ranks = self._spec.resources.pace, self.gangs.size(asked.policy)
         if is_in:  # for a gang of another size, maybe: how long it took then would mislead whoever reckons by it
             return AccumulateReply({**stats.model_dump(), "seconds": 0.0})
-        keep_pace(began, pace.micro_batch_s + pace.row_s * -(-len(asked.rows) // self.gangs.size(asked.policy)))
-        ended = time.time()
-        self._intervals.add("train", asked.policy, began, ended, stats.tokens)
+        keep_pace(began, pace.micro_batch_s + pace.row_s * -(-len(asked.rows) // ranks))
+        ended, cpu = time.time(), cpu_of(pace, ranks, worked)
+        self._intervals.add("train", asked.policy, began, ended, stats.tokens, cpu=cpu)
         return AccumulateReply({**stats.model_dump(), "seconds": ended - began})
 
     def step(self, asked: StepRequest) -> StepReply:

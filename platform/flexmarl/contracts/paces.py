@@ -17,6 +17,8 @@ class Decoded:
     prompts: int
     seconds: float
     began: float = 0.0
+    cpu: float = 0.0
+    """Of the processor; 0: not told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,16 @@ class Taken:
 
     created: float
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Worked:
+    """A stretch in which an engine decoded, or a trainer made gradients or stepped."""
+
+    began: float
+    ended: float
+    cpu: float
+    """Processor seconds that it took; 0: not told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +116,7 @@ class RunRows:
     """From a command to an engine until its node took it."""
     starts: list[float]
     """From a lease until its child was ready."""
+    worked: list[Worked]
+    """Stretches of all engines and trainers, in order of their ends."""
+    cores: int
+    """Of the one host that all its devices belong to; 0: several hosts, or not told."""

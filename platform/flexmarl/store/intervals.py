@@ -25,6 +25,8 @@ class BusyInterval:
     """Decode steps of an engine."""
     prompts: int = 0
     """Prompt tokens that an engine was handed before one of these steps."""
+    cpu: float = 0.0
+    """Processor seconds of the child in it; 0: not told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +60,18 @@ def put(
     conn.execute(
         """
         INSERT INTO store.interval (lease_id, incarnation, ord, run_id, device_id, phase, policy, t0, t1, tokens,
-          bytes, steps, prompts)
-        SELECT %s, %s, i.ord, %s, %s, i.phase, i.policy, i.t0, i.t1, i.tokens, i.bytes, i.steps, i.prompts
+          bytes, steps, prompts, cpu)
+        SELECT %s, %s, i.ord, %s, %s, i.phase, i.policy, i.t0, i.t1, i.tokens, i.bytes, i.steps, i.prompts,
+          i.cpu
         FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::float8[], %s::float8[], %s::bigint[], %s::bigint[],
-            %s::int[], %s::bigint[])
-          AS i(ord, phase, policy, t0, t1, tokens, bytes, steps, prompts)
+            %s::int[], %s::bigint[], %s::float8[])
+          AS i(ord, phase, policy, t0, t1, tokens, bytes, steps, prompts, cpu)
         ON CONFLICT DO NOTHING
         """,
         [
             lease_id, incarnation, run_id, device_id, [r.ord for r in rows], [r.phase for r in rows],
             [r.policy for r in rows], [r.t0 for r in rows], [r.t1 for r in rows], [r.tokens for r in rows],
-            [r.bytes for r in rows], [r.steps for r in rows], [r.prompts for r in rows],
+            [r.bytes for r in rows], [r.steps for r in rows], [r.prompts for r in rows], [r.cpu for r in rows],
         ],
     )  # fmt: skip
 

@@ -6,7 +6,7 @@ look costs about the same however long a run was.
 
 from psycopg import Connection
 
-from flexmarl.contracts.paces import Commanded, Decoded, Played, Role, RunRows, Settled, Taken
+from flexmarl.contracts.paces import Commanded, Decoded, Played, Role, RunRows, Settled, Taken, Worked
 from flexmarl.store import activity
 
 MOST = 4000
@@ -54,14 +54,17 @@ def read(conn: Connection, run_id: int) -> RunRows:
         picked_up=_taken_after(conn, run_id, since, "play_groups"),
         hops=_taken_after(conn, run_id, since, "load_weights"),
         starts=_starts(conn, run_id),
+        worked=_worked(conn, run_id, since),
+        cores=_cores(conn, run_id),
     )
 
 
 def _decoded(conn: Connection, run_id: int, since: float) -> list[Decoded]:
     rows = conn.execute(
         """
-        SELECT policy, steps, tokens, prompts, t1 - t0, t0 FROM store.interval
-        WHERE run_id = %s AND phase = 'rollout' AND steps > 0 AND t0 >= %s ORDER BY t1 DESC LIMIT %s
+        SELECT i.policy, i.steps, i.tokens, i.prompts, i.t1 - i.t0, i.t0, CASE d.kind WHEN 'cpu' THEN i.cpu ELSE 0 END
+        FROM store.interval i JOIN store.device d ON d.id = i.device_id
+        WHERE i.run_id = %s AND i.phase = 'rollout' AND i.steps > 0 AND i.t0 >= %s ORDER BY i.t1 DESC LIMIT %s
         """,
         [run_id, since, MOST],
     ).fetchall()
@@ -244,3 +247,28 @@ def _starts(conn: Connection, run_id: int) -> list[float]:
         [run_id],
     ).fetchall()
     return [float(row[0]) for row in rows]
+
+
+def _worked(conn: Connection, run_id: int, since: float) -> list[Worked]:
+    """Read what work on processors took of them; a device of another kind tells nothing of its host's cores."""
+    rows = conn.execute(
+        """
+        SELECT i.t0, i.t1, i.cpu FROM store.interval i JOIN store.device d ON d.id = i.device_id
+        WHERE i.run_id = %s AND i.phase IN ('rollout', 'train', 'step') AND d.kind = 'cpu' AND i.t0 >= %s
+        ORDER BY i.t1 DESC LIMIT %s
+        """,
+        [run_id, since, 2 * MOST],
+    ).fetchall()
+    return [Worked(*row) for row in reversed(rows)]
+
+
+def _cores(conn: Connection, run_id: int) -> int:
+    """Return the cores of a run's host, 0 where it had several."""
+    rows = conn.execute(
+        """
+        SELECT DISTINCT n.name, coalesce((n.facts->>'cpus')::int, 0) FROM store.lease l
+        JOIN store.device d ON d.id = l.device_id JOIN store.node n ON n.name = d.node WHERE l.run_id = %s
+        """,
+        [run_id],
+    ).fetchall()
+    return int(rows[0][1]) if len(rows) == 1 else 0

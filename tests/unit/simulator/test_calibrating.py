@@ -9,7 +9,7 @@ from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.simulator import SimulationError
 from flexmarl.simulator.prediction import calibrating
-from flexmarl.simulator.prediction.calibrating import CONTENTION, STEPS, TURN, calibrated
+from flexmarl.simulator.prediction.calibrating import STEPS, TURN, calibrated
 from flexmarl.simulator.prediction.fitting import RunPace, profile_of
 from flexmarl.simulator.prediction.predicting import simulated
 from flexmarl.simulator.prediction.profile import Ends
@@ -26,17 +26,17 @@ def spec() -> ExperimentSpec:
     return resolve({"batch": BATCH, "budget": {"train_steps": 3, "target": None}}, template="hot_cold").spec
 
 
-def pace(**platform: float) -> RunPace:
+def pace(cores: int = 0, **platform: float) -> RunPace:
     own = {f"platform.{name}": seconds for name, seconds in platform.items()}
     return RunPace.model_construct(
-        source="runs", platform=own, models={}, gradients={}, roles={}, lasts=None, parameters={}
+        source="runs", platform=own, models={}, gradients={}, roles={}, lasts=None, parameters={}, cores=cores
     )
 
 
 def rows(seconds: float, turns: int) -> RunRows:
     played = [Played(began=1.0, ended=1.0 + seconds, turns=turns, asked=1.0, decided=1.0 + seconds)] * 3
     unread = [Played(began=1.0, ended=500.0, turns=turns)]
-    return RunRows([], [], [], {}, {}, [], (0.0, 0.0, 0.0), played + unread, [], [], [], [], [])
+    return RunRows([], [], [], {}, {}, [], (0.0, 0.0, 0.0), played + unread, [], [], [], [], [], [], 0)
 
 
 def test_workers_take_what_lets_cohorts_last_as_long_in_the_model(spec: ExperimentSpec) -> None:
@@ -47,17 +47,17 @@ def test_workers_take_what_lets_cohorts_last_as_long_in_the_model(spec: Experime
     assert fmean(again.rollouts) == pytest.approx(fmean(true.rollouts), rel=0.1)
 
 
-def test_a_run_that_cannot_tell_how_slow_trainers_made_it_was_as_slow_as_others(spec: ExperimentSpec) -> None:
+def test_workers_that_wait_for_cores_are_not_taken_for_slow_ones(spec: ExperimentSpec) -> None:
     overlapping = resolve(
         {"batch": BATCH, "mechanisms": DELAYED, "budget": spec.budget.model_dump()},
         template="hot_cold",
     ).spec
-    true = simulated(overlapping, profile_of(overlapping, pace(turn=0.02, contention=3.0)), Ends(), STEPS, 0)
+    shared = {"cores": 2, "playing": 8.0, "training": 2.0}
+    true = simulated(overlapping, profile_of(overlapping, pace(turn=0.02, **shared)), Ends(), STEPS, 0)
     told = rows(fmean(true.rollouts), TURNS)
-    found = calibrated(overlapping, pace(turn=0.02), told, 3.0)
-    assert found.platform[TURN] == pytest.approx(0.02, rel=0.02)
-    assert CONTENTION not in found.platform
-    assert calibrated(overlapping, pace(turn=0.02), told).platform[TURN] > 1.05 * found.platform[TURN]
+    found = calibrated(overlapping, pace(turn=0.01, **shared), told)
+    assert found.platform[TURN] == pytest.approx(0.02, rel=0.05)
+    assert calibrated(overlapping, pace(turn=0.01), told).platform[TURN] > 1.1 * found.platform[TURN]
 
 
 def test_workers_take_no_less_than_nothing(spec: ExperimentSpec) -> None:

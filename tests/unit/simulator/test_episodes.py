@@ -225,8 +225,8 @@ def test_what_turns_go_through_one_by_one_is_refused():
     slow = Scenario.model_validate(told("flexmarl").model_dump() | {"faults": {"slow": [{"device": 7, "factor": 2}]}})
     with pytest.raises(SimulationError, match=r"faults\.slow: .* from 8, or set granularity: turn"):
         simulate(whole(slow))
-    with pytest.raises(ValueError, match=r"machine\.contention .* set turn"):
-        Scenario.model_validate(whole(told("flexmarl")).model_dump() | {"machine": {"contention": 1.5}})
+    with pytest.raises(ValueError, match=r"machine\.host .* set turn"):
+        Scenario.model_validate(whole(told("flexmarl")).model_dump() | {"machine": {"host": {"cores": 2}}})
     given = told("flexmarl").model_copy(update={"machine": Machine(engine=EngineModel(cache="grown"))})
     with pytest.raises(SimulationError, match="or cache: reserved"):
         simulate(whole(given))

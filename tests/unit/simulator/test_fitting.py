@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flexmarl.contracts.paces import Commanded, Decoded, Played, RunRows, Settled, Taken
+from flexmarl.contracts.paces import Commanded, Decoded, Played, RunRows, Settled, Taken, Worked
 from flexmarl.simulator.prediction import estimates
 from flexmarl.simulator.prediction.estimates import Gradients
 
@@ -75,10 +75,10 @@ def test_what_is_written_beside_trainers_takes_no_longer_by_itself() -> None:
     rows = beside_each_other()
     beside = [Settled(n + 0.3, n + 0.3 + 1.5 * 0.01) for n in range(40)]
     hops = [Taken(n + 0.3, 1.5 * 0.004) for n in range(40)]
-    told, _ = estimates.alone(replace(rows, settled=beside, hops=hops, picked_up=[Taken(0.1, 0.002)]))
+    told = estimates.alone(replace(rows, settled=beside, hops=hops, picked_up=[Taken(0.9, 0.002)]))
     assert estimates.driver(told.settled) == pytest.approx({"platform.report": 0.01}, rel=0.02)
     assert [row.seconds for row in told.hops] == pytest.approx([0.004] * 40, rel=0.02)
-    assert told.picked_up == [Taken(0.1, 0.002)]
+    assert told.picked_up == [Taken(0.9, 0.002)]
 
 
 def test_where_no_fact_waits_only_the_way_is_told() -> None:
@@ -94,26 +94,29 @@ def test_workers_take_what_of_a_rollout_no_engine_took() -> None:
 
 
 def beside_each_other() -> RunRows:
-    """Gradients of two sizes and decode steps; whatever meets the other side takes 1.5 times as long.
+    """Gradients of two sizes and decode steps on two cores; while episodes are played two others want a core as well.
 
-    Rollout workers play for the first half of each second, and trainers work in the middle half of it.
+    Rollout workers play for the first half of each second; what works then takes 1.5 times as long, all by itself.
     """
     nothing: dict[str, Any] = {field.name: [] for field in fields(RunRows)}
-    trained, decoded = [], []
+    trained, decoded, worked = [], [], []
     for second in range(40):
-        for place, played in ((0.3, True), (0.6, False)):
+        for place, slow in ((0.3, 1.5), (0.6, 1.0)):
             tokens = 100 if second % 2 else 400
-            seconds = (0.01 + 1e-4 * tokens) * (1.5 if played else 1.0)
+            alone = 0.01 + 1e-4 * tokens
             began = second + place
-            trained.append(Commanded(1, "accumulate", "solver", began, began + seconds, seconds, 8, tokens))
-        free = [Decoded("solver", 2, 2 * b, 0, 2 * (0.002 + 1e-5 * b), second + 0.02 * b / 10) for b in (10, 40)]
-        beside = Decoded("solver", 1, 20, 0, 1.5 * (0.002 + 1e-5 * 20), second + 0.305)
-        decoded += [*free, beside]
-    open_ = [(float(second), second + 0.5) for second in range(40)]
+            trained.append(Commanded(1, "accumulate", "solver", began, began + slow * alone, slow * alone, 8, tokens))
+            worked.append(Worked(began, began + slow * alone, alone))
+        for place, size in ((0.0, 10), (0.1, 40)):
+            alone = 2 * (0.002 + 1e-5 * size)
+            decoded.append(Decoded("solver", 2, 2 * size, 0, 1.5 * alone, second + place, alone))
+            worked.append(Worked(second + place, second + place + 1.5 * alone, alone))
     told = {
         "commanded": trained,
         "decoded": decoded,
-        "open": open_,
+        "worked": worked,
+        "cores": 2,
+        "open": [(float(second), second + 0.5) for second in range(40)],
         "lasted": {},
         "parameters": {},
         "turns": (0.0, 0.0, 0.0),
@@ -122,8 +125,7 @@ def beside_each_other() -> RunRows:
 
 
 def test_what_others_on_the_host_slow_down_is_told_apart_from_what_it_takes_alone() -> None:
-    rows, contention = estimates.alone(beside_each_other())
-    assert contention == pytest.approx(1.5, rel=0.01)
+    rows = estimates.alone(beside_each_other())
     assert estimates.line(estimates.sizes(rows.commanded)) == pytest.approx(
         {"trainer.micro_batch": 0.01, "trainer.token": 1e-4}, rel=0.02
     )
@@ -134,10 +136,26 @@ def test_what_others_on_the_host_slow_down_is_told_apart_from_what_it_takes_alon
     )
 
 
-def test_too_few_gradients_beside_the_playing_tell_nothing_of_it() -> None:
+def test_others_are_as_many_as_leave_work_the_part_of_a_core_that_it_had() -> None:
     rows = beside_each_other()
-    first = replace(rows, commanded=rows.commanded[:10])
-    assert estimates.alone(first)[1] is None
+    assert estimates.others(rows) == pytest.approx({"platform.playing": 2.0}), "what trains by itself hardly waits"
+    slower = [replace(one, cpu=one.cpu / 1.25) if one.began % 1.0 > 0.5 else one for one in rows.worked]
+    told = {"platform.playing": 2.0, "platform.training": 1.5}
+    assert estimates.others(replace(rows, worked=slower)) == pytest.approx(told)
+
+
+def test_work_that_is_told_of_is_none_of_the_others() -> None:
+    """Steps of a second trainer throughout, of which nobody knows what they took of the processor."""
+    rows = beside_each_other()
+    beside = [*rows.worked, *(Worked(float(n), n + 1.0, 0.0) for n in range(40))]
+    assert estimates.others(replace(rows, worked=beside)) == pytest.approx({"platform.playing": 1.0})
+
+
+def test_a_run_that_tells_no_cores_or_too_little_work_tells_nothing_of_others() -> None:
+    rows = beside_each_other()
+    assert estimates.others(replace(rows, cores=0)) == {}
+    assert estimates.others(replace(rows, worked=rows.worked[:7])) == {}
+    assert estimates.others(replace(rows, worked=[replace(one, cpu=0.0) for one in rows.worked])) == {}
 
 
 def test_few_small_gradients_say_what_is_fixed_beside_many_large_ones() -> None:
@@ -147,28 +165,6 @@ def test_few_small_gradients_say_what_is_fixed_beside_many_large_ones() -> None:
     found = estimates.line([*large, small])
     assert found["trainer.micro_batch"] + 16 * found["trainer.token"] == pytest.approx(0.006, rel=0.2)
     assert found["trainer.micro_batch"] + 175 * found["trainer.token"] == pytest.approx(6e-5 * 175, rel=0.1)
-
-
-def test_a_run_that_trains_beside_the_playing_throughout_takes_what_others_told() -> None:
-    """Its few gradients at the edges of the playing are no measure of those alone."""
-    rows = beside_each_other()
-    free = [row for row in rows.commanded if row.created % 1.0 > 0.5]
-    beside = [row for row in rows.commanded if row.created % 1.0 < 0.5]
-    seldom = replace(rows, commanded=[*free[:8], *beside, *(replace(row, done=row.done + 100.0) for row in beside[:8])])
-    crowded = replace(seldom, open=[*rows.open, *((began + 100.0, ended + 100.0) for began, ended in rows.open)])
-    rows, contention = estimates.alone(crowded, 1.5)
-    assert contention is None
-    told = estimates.line(estimates.sizes(rows.commanded))
-    assert told == pytest.approx({"trainer.micro_batch": 0.01, "trainer.token": 1e-4}, rel=0.02)
-
-
-def test_what_a_node_carries_to_a_trainer_slows_down_the_playing_as_well() -> None:
-    rows = beside_each_other()
-    trained = [Commanded(1, "accumulate", "solver", n, n + 0.3, 0.1, 8, 100) for n in map(float, range(20))]
-    free = [Decoded("solver", 2, 2 * b, 0, 2 * (0.002 + 1e-5 * b), n + 0.5) for n in range(20) for b in (10, 40)]
-    carried = [Decoded("solver", 2, 40, 0, 1.5 * 2 * (0.002 + 1e-5 * 20), n + 0.1) for n in range(20)]
-    told, _ = estimates.alone(replace(rows, commanded=trained, decoded=[*free, *carried], open=[]), 1.5)
-    assert estimates.decoding(told.decoded)["engine.token"] == pytest.approx(0.00201, rel=0.01)
 
 
 def test_runs_that_cut_differently_tell_together_what_a_token_takes() -> None:

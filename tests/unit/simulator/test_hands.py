@@ -4,9 +4,10 @@ import pytest
 
 from flexmarl.contracts.events import TimerFired
 from flexmarl.simulator.devices.clock import Clock
+from flexmarl.simulator.devices.cores import Cores
 from flexmarl.simulator.rollout.groups import Places
 from flexmarl.simulator.rollout.hands import Hands
-from flexmarl.simulator.scenarios.scenario import Delays
+from flexmarl.simulator.scenarios.scenario import Delays, Host
 
 
 def test_a_worker_does_all_that_has_come_and_then_sends_it_off() -> None:
@@ -39,13 +40,13 @@ def test_the_first_turns_of_a_command_go_off_before_another_one_is_begun_with() 
     assert sent == [("a", 2.0), ("b", 2.0), ("c", 3.0), ("reply", 5.0), ("reply too", 5.0)]
 
 
-def test_the_rows_of_a_group_are_written_slower_beside_trainers() -> None:
+def test_the_rows_of_a_group_are_written_slower_while_cores_are_wanting() -> None:
     clock, told = Clock(), []
-    hands = Hands(clock, Delays(settle=0.5), Places(None))
-    fact = TimerFired()
-    hands.settle(lambda _: told.append(clock.now), fact)
-    hands.pace = lambda: 3.0
-    hands.settle(lambda _: told.append(clock.now), fact)
+    cores = Cores(clock, Host(cores=1, playing=2.0), lambda: True)
+    hands = Hands(cores, Delays(settle=0.5), Places(None))
+    hands.settle(lambda _: told.append(clock.now), TimerFired())
+    clock.at(1.0, cores.begin)
+    clock.at(1.0, hands.settle, lambda _: told.append(clock.now), TimerFired())
     while clock.step():
         pass
-    assert told == [0.5, 1.5]
+    assert told == [0.5, pytest.approx(2.5)]

@@ -8,7 +8,7 @@ from flexmarl.simulator.devices.stepping import SteppedEngine
 from flexmarl.simulator.prediction import memory
 from flexmarl.simulator.prediction.fitting import machine
 from flexmarl.simulator.prediction.predicting import Prediction, predict, workload
-from flexmarl.simulator.prediction.profile import Ends, Figure, Profile, complete
+from flexmarl.simulator.prediction.profile import Ends, Figure, Profile, complete, declared
 from flexmarl.simulator.runs import alone
 from flexmarl.simulator.scenarios.scenario import Scenario
 
@@ -144,14 +144,19 @@ def test_a_faster_split_of_the_same_devices_is_found_simulated_and_told_with_wha
     assert once(bad, profile(bad, **lengths)).split.looked_at == 0  # there was no time
 
 
-def test_commands_take_longer_on_their_way_beside_trainers() -> None:
+def test_commands_take_longer_on_their_way_while_cores_are_wanting() -> None:
+    """One engine at work and three others on two cores: each has half a core."""
     own = spec()
-    slow = machine(own, profile(own), Ends()).model_copy(update={"contention": 2.0})
+    known = profile(own)
+    crowded = known.model_copy(
+        update={"cores": 2, "figures": known.figures | {"platform.playing": declared(3.0, "here")}}
+    )
+    slow = machine(own, crowded, Ends())
     cluster = alone(Scenario(spec=own, workload=workload(own, profile(own), Ends()), machine=slow))
+    cluster.playing.groups[1] = []
     reached: list[float] = []
-    cluster._after(50.0, lambda: reached.append(cluster.clock.now))
-    cluster.training.shared.at_work = 1
-    cluster._after(50.0, lambda: reached.append(cluster.clock.now))
-    while len(reached) < 2 and cluster.clock.step():
+    cluster.host.after(50.0, lambda: reached.append(cluster.clock.now))
+    cluster.clock.at(10.0, cluster.host.begin)
+    while not reached and cluster.clock.step():
         pass
-    assert reached == [50.0, 100.0]
+    assert reached == [pytest.approx(10.0 + 80.0, rel=0.05)], "engines and a trainer start meanwhile"

@@ -8,7 +8,7 @@ import pytest
 from flexmarl.contracts.paces import Commanded, Decoded, RunRows
 from flexmarl.contracts.resolve import resolve
 from flexmarl.simulator import Scenario, simulate
-from flexmarl.simulator.prediction.fitting import fit
+from flexmarl.simulator.prediction.calibrating import fit
 from flexmarl.simulator.scenarios.recorded import (
     RecordedDraws,
     RecordedEpisode,
@@ -63,7 +63,7 @@ def test_draws_beyond_the_record_play_it_again() -> None:
 def told(**rows: object) -> RunRows:
     """Rows of a run that tells nothing beside what is given."""
     nothing: dict[str, Any] = {field.name: [] for field in fields(RunRows)}
-    return RunRows(**(nothing | {"lasted": {}, "parameters": {}, "turns": (0.0, 0.0, 0.0)} | rows))
+    return RunRows(**(nothing | {"lasted": {}, "parameters": {}, "turns": (0.0, 0.0, 0.0), "cores": 0} | rows))
 
 
 def test_constants_are_read_off_a_record() -> None:

@@ -13,7 +13,7 @@ from flexmarl.simulator.devices.engines import Engine
 from flexmarl.simulator.rollout.groups import Group
 from flexmarl.simulator.rollout.playing import Playing
 from flexmarl.simulator.runs import alone, examine
-from flexmarl.simulator.scenarios.scenario import Scenario, scenario
+from flexmarl.simulator.scenarios.scenario import Host, Scenario, scenario
 
 BATCH = {"tasks_per_step": 8, "episodes_per_task": 4, "micro_batch_groups": 2, "rollout_groups": 2}
 
@@ -89,10 +89,10 @@ def test_a_trainer_that_shares_a_host_takes_longer_while_episodes_are_played():
     """An episode of 10 s ends long before one of 100 s: its gradient falls beside the other, the last one alone."""
     batch = {"tasks_per_step": 2, "episodes_per_task": 2, "micro_batch_groups": 1, "rollout_groups": 1}
     uneven = {"environment": {"mean": 1.0, "slow_share": 0.5, "slow": 100.0}, "each": {"prompt": 0, "reply": 100}}
-    once = told("flexmarl", spec={"batch": batch}, **uneven)
+    once, host = told("flexmarl", spec={"batch": batch}, **uneven), Host(cores=2, playing=5.0, training=1.0)
     alone, beside = (
         simulate(one)
-        for one in (once, once.model_copy(update={"machine": once.machine.model_copy(update={"contention": 3.0})}))
+        for one in (once, once.model_copy(update={"machine": once.machine.model_copy(update={"host": host})}))
     )
 
     def gradients(report: Report) -> set[float]:

@@ -6,17 +6,19 @@ from flexmarl.contracts import commands as c
 from flexmarl.contracts.events import DeviceUse
 from flexmarl.contracts.wire import MicroBatchRef
 from flexmarl.simulator.devices.clock import Clock
+from flexmarl.simulator.devices.cores import Cores
 from flexmarl.simulator.devices.losses import Loss, Losses
 from flexmarl.simulator.devices.trace import Trace
 from flexmarl.simulator.devices.training import Training
-from flexmarl.simulator.scenarios.scenario import Delays, Machine, TrainerModel
+from flexmarl.simulator.scenarios.scenario import Delays, Host, Machine, TrainerModel
 
 TRAINER = TrainerModel(token=0.01, row=1.0, micro_batch=0.5, step=2.0, swap=3.0, create=5.0, form=7.0, checkpoint=11.0)
 
 
 def training(**machine: float) -> Training:
     delays = Delays(carry=0.25, commit=0.5, fetch=1.0)
-    made = Training(Clock(), Trace(), Machine(trainer=TRAINER, delays=delays, **machine), set(), lambda fact: None)
+    clock = Clock()
+    made = Training(clock, clock, Trace(), Machine(trainer=TRAINER, delays=delays, **machine), set(), lambda fact: None)
     made.cut(MicroBatchRef(policy="a", no=1), rows=3, tokens=100)
     return made
 
@@ -60,14 +62,20 @@ def test_a_node_reads_ahead_while_its_trainer_works():
     assert done == pytest.approx([1.25 + 4.5, 1.25 + 4.5 + 0.25 + 4.5])
 
 
-def test_a_trainer_takes_of_its_host_from_when_its_node_carries_a_command_to_it():
-    own = training()
-    own.host(1, "life")
-    own.take(7, STEP)
-    assert own._clock.now == 0.0
-    assert own.shared.at_work == 1, "carried, not begun"
-    own.release(1)
-    assert own.shared.at_work == 0, "it broke off"
+def test_a_trainer_wants_a_core_while_it_works_and_none_while_its_node_carries():
+    """Two trainers on one core, each 0.75 s of carrying and a step of 2 s: they begin together, at half the pace."""
+    clock, done = Clock(), []
+    cores = Cores(clock, Host(cores=1), lambda: False)
+    machine = Machine(trainer=TRAINER, delays=Delays(carry=0.25, commit=0.5))
+    made = Training(clock, cores, Trace(), machine, set(), lambda fact: done.append((fact.kind, clock.now)))
+    for lease, policy in ((1, "a"), (2, "b")):
+        made.host(lease, f"life {lease}")
+        order = {"kind": "optimizer_step", "lease_id": lease, "policy": policy, "next_version": 1}
+        told = {"accumulator": "0:life", "learning_rate": 0.1, "micro_batches": ()}
+        made.take(lease, c.OptimizerStep.model_construct(**order, **told))
+    while clock.step():
+        pass
+    assert done == [("step_committed", pytest.approx(0.75 + 4.0))] * 2
 
 
 def test_a_gradient_that_is_computed_again_is_a_loss_of_tokens_and_time():

@@ -39,7 +39,15 @@ def test_a_gain_is_the_time_per_token_that_is_saved():
 def test_what_the_replay_does_not_explain_is_shortened_by_nothing():
     found = told([report(100.0)], [report(125.0)], actual=20.0)
     assert (found["gain_least"], found["gain"], found["gain_most"]) == pytest.approx((0.1, 0.15, 0.2))
-    assert told([report(100.0)], [report(125.0)], actual=5.0)["gain_least"] == pytest.approx(0.2)
+
+
+def test_what_the_replay_takes_too_long_may_be_all_that_seems_to_be_saved():
+    """Two of ten seconds are saved in a replay; the run took nine, or five."""
+    found = told([report(100.0)], [report(125.0)], actual=9.0)
+    assert (found["gain_least"], found["gain_most"]) == pytest.approx((1.0 / 9.0, 0.2), abs=1e-4)
+    none = told([report(100.0)], [report(125.0)], actual=5.0)
+    assert (none["gain_least"], none["gain_most"], none["worth"]) == (0.0, pytest.approx(0.2), False)
+    assert told([report(100.0)], [report(80.0)], actual=5.0)["gain_most"] == pytest.approx(-0.25)
 
 
 def test_worth_a_try_is_what_gains_at_its_lower_end():

@@ -5,10 +5,13 @@ from statistics import fmean, stdev, variance
 import psycopg
 import pytest
 
+from flexmarl.contracts.paces import Worked
 from flexmarl.contracts.status import RunStatus
 from flexmarl.contracts.wire import EpisodeStatus, Origin
-from flexmarl.store import paces, runs
+from flexmarl.store import intervals, paces, runs
 from flexmarl.store.groups import EpisodeRow, _insert_episodes
+from flexmarl.store.intervals import BusyInterval
+from flexmarl.store.nodes import DeviceFacts, NodeFacts, register_node
 
 pytestmark = pytest.mark.services
 
@@ -42,3 +45,40 @@ def test_nothing_is_alike_where_groups_do_not_differ_or_have_one_member(
     store_conn: psycopg.Connection, groups: list[list[int]], alike: float
 ) -> None:
     assert play(store_conn, 1, groups)[2] == alike
+
+
+def work(conn: psycopg.Connection, run: int, node: str, *devices: DeviceFacts) -> None:
+    """Let each device of a host of two cores decode, train and step once."""
+    register_node(conn, NodeFacts(node, "127.0.0.1:1", node, "1", {"cpus": 2}), devices)
+    for device in devices:
+        row = conn.execute(
+            "INSERT INTO store.lease (device_id, run_id, use) VALUES (%s, %s, 'engine') RETURNING id", [device.id, run]
+        ).fetchone()
+        assert row is not None
+        rows = [
+            BusyInterval(0, "rollout", "a", 10.0, 11.0, 8, steps=4, prompts=3, cpu=0.5),
+            BusyInterval(1, "train", "a", 11.0, 12.0, cpu=0.8),
+            BusyInterval(2, "step", "a", 12.0, 13.0),
+            BusyInterval(3, "bind", "a", 13.0, 14.0),
+        ]
+        intervals.put(conn, run, row[0], device.id, incarnation="i", rows=rows)
+
+
+def test_work_is_told_with_what_it_took_of_the_processors_of_one_host(store_conn: psycopg.Connection) -> None:
+    runs.create_run(store_conn, 1, {}, RunStatus.RUNNING)
+    work(store_conn, 1, "box", DeviceFacts("box.cpu0", "cpu", 0))
+    told = paces.read(store_conn, 1)
+    assert told.worked == [Worked(10.0, 11.0, 0.5), Worked(11.0, 12.0, 0.8), Worked(12.0, 13.0, 0.0)]
+    assert [(row.seconds, row.cpu) for row in told.decoded] == [(1.0, 0.5)]
+    assert told.cores == 2
+
+
+def test_what_other_kinds_of_devices_and_several_hosts_do_tells_nothing_of_cores(
+    store_conn: psycopg.Connection,
+) -> None:
+    runs.create_run(store_conn, 1, {}, RunStatus.RUNNING)
+    work(store_conn, 1, "box", DeviceFacts("box.cpu0", "cpu", 0), DeviceFacts("box.gpu0", "cuda", 0))
+    told = paces.read(store_conn, 1)
+    assert (len(told.worked), sorted(row.cpu for row in told.decoded), told.cores) == (3, [0.0, 0.5], 2)
+    work(store_conn, 1, "other", DeviceFacts("other.cpu0", "cpu", 0))
+    assert paces.read(store_conn, 1).cores == 0

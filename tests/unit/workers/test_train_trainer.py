@@ -377,16 +377,3 @@ def test_weights_of_a_restorable_version_stay_whatever_the_limit(tmp_path: Path,
     tier = LocalTier(tmp_path, "reader")
     assert [bool(tier.locate(reply.digest)) for reply in replies] == [False] * 3 + [True] * 3
     make_trainer(tmp_path, "b").bind(BindRequest("speaker", 3, replies[3].digest, replies[3].state))
-
-
-def test_busy_time_is_reported_by_phase(tmp_path: Path):
-    intervals = IntervalLog()
-    trainer = Trainer(make_spec(), 1, "a", str(tmp_path), "cpu", intervals)
-    create(trainer)
-    told = accumulate(trainer, 1, make_rows(1))
-    step(trainer, [1])
-    made = intervals.flush()
-    phases = [(interval.phase, interval.policy, interval.tokens) for interval in made]
-    assert phases == [("bind", "speaker", 0), ("train", "speaker", 32), ("step", "speaker", 0)]
-    assert all(interval.t0 <= interval.t1 for interval in made)
-    assert told.seconds == pytest.approx(made[1].t1 - made[1].t0), "plans reckon with what the device was at work"

@@ -15,6 +15,7 @@ STRETCH_S = 0.25
 @dataclass(slots=True)
 class _Share:
     seconds: float = 0.0
+    cpu: float = 0.0
     tokens: int = 0
     steps: int = 0
     prompts: int = 0
@@ -30,10 +31,11 @@ class BusyTime:
         self._prompts = 0
         self._shares: dict[str, _Share] = {}
 
-    def add(self, policy: str, t0: float, t1: float, tokens: int, prompts: int = 0) -> None:
+    def add(self, policy: str, t0: float, t1: float, tokens: int, prompts: int = 0, cpu: float = 0.0) -> None:
         """Count one decode step, `t0 <= t1` in seconds since the epoch.
 
-        `prompts` are the prompt tokens handed in so far; those since the step before count for this one.
+        `prompts` are the prompt tokens handed in so far; those since the step before count for this one. `cpu` is what
+        the step took of the processor, in seconds.
         """
         self._log.progress.beat()
         if self._shares and (t0 - self._end > IntervalLog.MERGE_GAP_S or t1 - self._start > STRETCH_S):
@@ -42,6 +44,7 @@ class BusyTime:
             self._start = t0
         share = self._shares.setdefault(policy, _Share())
         share.seconds += t1 - t0
+        share.cpu += cpu
         share.tokens += tokens
         share.steps += 1
         share.prompts += prompts - self._prompts
@@ -53,7 +56,8 @@ class BusyTime:
         start = self._start
         for policy, share in self._shares.items():
             self._log.add(
-                "rollout", policy, start, start + share.seconds, share.tokens, steps=share.steps, prompts=share.prompts
-            )
+                "rollout", policy, start, start + share.seconds, share.tokens, steps=share.steps,
+                prompts=share.prompts, cpu=share.cpu,
+            )  # fmt: skip
             start += share.seconds
         self._shares.clear()

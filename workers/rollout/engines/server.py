@@ -100,7 +100,7 @@ class EngineServer:
             self._busy_time.close()
 
     def _step(self, policy: str) -> None:
-        started = time.time()
+        started, worked = time.time(), time.process_time()
         try:
             finished, made = self._engine.step_policy(policy)
         except Exception as error:  # memory runs out under many names; whatever else it is ends this life
@@ -110,7 +110,8 @@ class EngineServer:
             log.warning(
                 "memory ran out", policy=policy, handed_back=len(finished), now_at_once=self._engine.rows_of(policy)
             )
-        self._busy_time.add(policy, started, time.time(), made, self._engine.prompt_tokens)
+        cpu = time.process_time() - worked
+        self._busy_time.add(policy, started, time.time(), made, self._engine.prompt_tokens, cpu)
         self._calls.settle(finished)
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:

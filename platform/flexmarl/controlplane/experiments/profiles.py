@@ -55,19 +55,11 @@ def measured() -> list[RunPace]:
     rows = MeasuredRun.objects.filter(run_no__in=[no for no, _ in ended], pace__version=fitting.VERSION)
     known = {row.run_no: RunPace.model_validate(row.pace) for row in rows}
     unread = [run for run in ended if run[0] not in known][:READ_AT_ONCE]
-    for no, document in reversed(unread):  # what a later one cannot tell by itself, an earlier one may
+    for no, document in unread:
         spec, told = ExperimentSpec.model_validate(document), paces.read(conn, no)
-        others = contention([known[before] for before, _ in ended if before in known])
-        pace = fitting.pace_of(spec, told, paces.device_kinds(conn, no), others)
-        known[no] = calibrated(spec, pace, told, others)
+        known[no] = calibrated(spec, fitting.pace_of(spec, told, paces.device_kinds(conn, no)), told)
         MeasuredRun.objects.update_or_create(run_no=no, defaults={"pace": known[no].model_dump(mode="json")})
     return [known[no] for no, _ in ended if no in known]
-
-
-def contention(runs: Sequence[RunPace]) -> float | None:
-    """Return how much slower work is beside other work on its host, as the newest runs told that could."""
-    told = [run.platform["platform.contention"] for run in runs if "platform.contention" in run.platform]
-    return median(told[:COUNTED]) if told else None
 
 
 def _merged(spec: ExperimentSpec, engine: str, trainer: str, runs: Sequence[RunPace]) -> Profile:
@@ -96,7 +88,8 @@ def _merged(spec: ExperimentSpec, engine: str, trainer: str, runs: Sequence[RunP
     for name in OF_THE_PLATFORM:
         _first(_put, figures, name, [[(r, r.platform.get(name)) for r in some] for some in (same, alike, runs)])
     lasts = next((r.lasts for r in played if r.lasts), None)
-    return Profile(figures=complete(spec, figures), lasts=lasts, parameters=parameters)
+    cores = next((r.cores for r in runs if r.engine == engine and r.trainer == trainer), 0)
+    return Profile(figures=complete(spec, figures), lasts=lasts, parameters=parameters, cores=cores)
 
 
 def _same(run: RunPace, name: str, engine: str, trainer: str) -> bool:

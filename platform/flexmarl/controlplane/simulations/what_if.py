@@ -25,8 +25,7 @@ from flexmarl.controlplane.simulations.models import Simulation
 from flexmarl.controlplane.simulations.requests import MOST_SEEDS, MOST_STEPS
 from flexmarl.controlplane.simulations.results import gathered, seed_row, timeline
 from flexmarl.simulator import Report, Scenario, SimulationError
-from flexmarl.simulator.prediction import fitting
-from flexmarl.simulator.prediction.fitting import Fit
+from flexmarl.simulator.prediction.calibrating import Fit, fit
 from flexmarl.simulator.prediction.whatif import AS_IT_WAS, Alternative, advice, alternatives, changed, ranked
 from flexmarl.simulator.scenarios.recorded import (
     RecordedEpisode,
@@ -157,14 +156,14 @@ def read_record(run: Run) -> Recorded:
     episodes = [_episode(row) for row in rows.episodes if (row[0], row[1]) in stored]
     if len({one.step for one in episodes}) < LEAST_STEPS:
         raise too_little(run, len(episodes), len({one.step for one in episodes}))
-    fit = fitting.fit(spec, paces.read(conn, run.no))
+    own = fit(spec, paces.read(conn, run.no))
     together = [frozenset(stage) for stage in workload_of(spec).stages if len(stage) > 1]
-    waits = None if fit.workers else Waits(fit.beside_engine_s(turns), starts=_at_once(spec))
+    waits = None if own.workers else Waits(own.beside_engine_s(turns), starts=_at_once(spec))
     record = record_of(episodes, turns, together, rows.failed_share, waits)
     first = min(one.step for one in episodes)
     seconds = recorded.step_seconds(conn, run.no, max(2, first + 2))
     steps = len({one.step for one in episodes})
-    return Recorded(workload_of_record(record), fit, fmean(seconds) if seconds else 0.0, len(episodes), steps)
+    return Recorded(workload_of_record(record), own, fmean(seconds) if seconds else 0.0, len(episodes), steps)
 
 
 def _at_once(spec: ExperimentSpec) -> bool:

@@ -4,7 +4,6 @@ Invariants: the core alone decides; every command that it gives is carried out o
 other, after the delays of a real driver. What a child was asked for that is gone is answered by nobody: its loss is.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from flexmarl.contracts import commands as c
@@ -17,12 +16,13 @@ from flexmarl.simulator.cluster.driver import Driver
 from flexmarl.simulator.cluster.hosting import Hosting
 from flexmarl.simulator.cluster.pool import Pool, Tenancy
 from flexmarl.simulator.devices.clock import Clock
+from flexmarl.simulator.devices.cores import Cores
 from flexmarl.simulator.devices.trace import Held, Kind, Trace
 from flexmarl.simulator.devices.training import ORDERS, Training
 from flexmarl.simulator.rollout import facts
 from flexmarl.simulator.rollout.episodes import EpisodePlaying
 from flexmarl.simulator.rollout.playing import Playing
-from flexmarl.simulator.scenarios.scenario import Scenario
+from flexmarl.simulator.scenarios.scenario import Machine, Scenario
 
 REPORT_S = 1.0
 """How often rollout workers report what they ask for, where engines cannot hold all policies."""
@@ -66,20 +66,26 @@ class Cluster:
 
     def __init__(self, scenario: Scenario, clock: Clock, pool: Pool, name: Tenancy) -> None:
         self.clock, self.pool, self.trace, self.log, self.name = clock, pool, Trace(), Log(), name
-        self.scenario, self._machine = scenario, scenario.machine
+        self.scenario = scenario
         opening = frozenset(scenario.spec.policy_of(role) for role in scenario.workload.stages[0])
         core = Orchestrator(scenario.spec, opening=opening)
-        self.driver = Driver(self.clock, self._machine.delays, core, self._carry_out)
+        self.host = Cores(clock, self._machine.host, self._plays) if self._machine.host.cores else clock
+        self.driver = Driver(clock, self.host, self._machine.delays, core, self._carry_out)
         self._void: set[int] = set()
         tell = self.driver.tell
         play = EpisodePlaying if scenario.granularity == "episode" else Playing
-        self.playing = play(self.clock, scenario, tell)
-        self.training = Training(self.clock, self.trace, self._machine, self._void, tell)
-        self.hosting = Hosting(clock, self.trace, scenario, pool, self.playing, self.training, tell)
+        self.playing = play(clock, self.host, scenario, tell)
+        self.training = Training(clock, self.host, self.trace, self._machine, self._void, tell)
+        self.hosting = Hosting(clock, self.host, self.trace, scenario, pool, self.playing, self.training, tell)
         shared = self.training.shared
         shared.takes, shared.works = self.hosting.takes, self.hosting.works
-        if self._machine.contention != 1.0:
-            shared.changes, self.playing.hands.pace = self.hosting.pace, self.hosting.beside_trainers
+
+    @property
+    def _machine(self) -> Machine:
+        return self.scenario.machine
+
+    def _plays(self) -> bool:
+        return self.playing.plays
 
     def start(self) -> None:
         """Ask for the run to start."""
@@ -120,16 +126,12 @@ class Cluster:
         for numbered in decision.commands:
             no, command = numbered.no, numbered.command
             if command.kind in ORDERS:
-                self._after(self._machine.delays.hop, self.training.take, no, command)
+                self.host.after(self._machine.delays.hop, self.training.take, no, command)
             else:
                 self._route(no, command)
         if decision.status in TERMINAL:  # those included that the core never heard of
             for lease_id in list(self.hosting.children):
-                self._after(self._machine.delays.hop, self.hosting.release, lease_id)
-
-    def _after(self, seconds: float, action: Callable[..., None], *arguments: object) -> None:
-        """Do what the platform takes so long for, and longer beside trainers."""
-        self.clock.after(seconds * self.hosting.beside_trainers(), action, *arguments)
+                self.host.after(self._machine.delays.hop, self.hosting.release, lease_id)
 
     def _route(self, no: int, command: c.Command) -> None:
         delays = self._machine.delays
@@ -137,23 +139,23 @@ class Cluster:
             case c.RequestDevices():
                 self.pool.ask(self, no, command)
             case c.ReleaseLease():
-                self._after(delays.hop, self.hosting.release, command.lease_id)
+                self.host.after(delays.hop, self.hosting.release, command.lease_id)
             case c.CutMicroBatch():
                 known = self.playing.tokens
                 tokens = sum(known.pop((r.draw, r.member, r.attempt, r.role, r.turn)) for r in command.samples)
                 self.training.cut(command.ref, len(command.samples), tokens)
             case c.HostLease():
-                self._after(delays.pick_up, self.hosting.host, command)
+                self.host.after(delays.pick_up, self.hosting.host, command)
             case c.PlayGroups():
-                self._after(delays.pick_up, self.play, no, command)
+                self.host.after(delays.pick_up, self.play, no, command)
             case c.HoldGroups():
                 self.clock.after(delays.hold, self.playing.held.take, command)
             case c.LoadWeights():
-                self._after(delays.hop, self._load, no, command)
+                self.host.after(delays.hop, self._load, no, command)
             case c.UnloadPolicy():
-                self._after(delays.hop, self._unload, no, command)
+                self.host.after(delays.hop, self._unload, no, command)
             case c.SleepEngine() | c.WakeEngine():
-                self._after(delays.hop, self._turn, no, command)
+                self.host.after(delays.hop, self._turn, no, command)
 
     def _load(self, no: int, command: c.LoadWeights) -> None:
         lease, life = command.lease_id, self.hosting.life(command.lease_id)
@@ -162,7 +164,7 @@ class Cluster:
         seconds = self._machine.engine.load * self._machine.times(command.policy)
         seconds = self.hosting.takes((lease,), seconds)
         number = self.trace.begin(lease, "load", self.clock.now, command.policy)
-        self.clock.after(seconds, self._loaded, no, command, life, seconds, number)
+        self.host.after(seconds, self._loaded, no, command, life, seconds, number)
 
     def _loaded(self, no: int, command: c.LoadWeights, life: str, seconds: float, number: int) -> None:
         self.trace.end(number, self.clock.now)
@@ -178,7 +180,7 @@ class Cluster:
                 version=command.version, digest=command.digest, keeps=command.keeps, command_no=no,
             )
         )  # fmt: skip
-        self._after(self._machine.delays.pick_up, self.playing.weights, command.policy)
+        self.host.after(self._machine.delays.pick_up, self.playing.weights, command.policy)
 
     def _unload(self, no: int, command: c.UnloadPolicy) -> None:
         """Hand a policy's turns back and forget it; without `hand_over`, only what has not begun goes elsewhere."""
@@ -187,7 +189,7 @@ class Cluster:
             return
         turns = engine.asked_of(command.policy)
         if any(turn.phase != "queued" for turn in turns) and not command.hand_over:
-            self._after(self._machine.delays.hop, self._unload, no, command)
+            self.host.after(self._machine.delays.hop, self._unload, no, command)
             return
         for turn in turns:
             engine.drop(turn)
@@ -206,7 +208,7 @@ class Cluster:
         if engine is None or no in self._void:
             return
         if engine.running or engine.waiting:
-            self._after(self._machine.delays.hop, self._turn, no, command)
+            self.host.after(self._machine.delays.hop, self._turn, no, command)
             return
         kind: Kind = "sleep" if isinstance(command, c.SleepEngine) else "wake"
         if kind == "sleep":

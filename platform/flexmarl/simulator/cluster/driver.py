@@ -15,7 +15,9 @@ from flexmarl.simulator.scenarios.scenario import Delays
 
 
 class Driver:
-    def __init__(self, clock: Clock, delays: Delays, core: Orchestrator, carry_out: Callable[[Decision], None]) -> None:
+    def __init__(
+        self, clock: Clock, host: Clock, delays: Delays, core: Orchestrator, carry_out: Callable[[Decision], None]
+    ) -> None:
         self.core = core
         self.handled = 0
         """Facts that the core decided on."""
@@ -23,14 +25,14 @@ class Driver:
         """Why the run is over; empty while it goes on."""
         self.heard: Callable[[float, e.Event, Decision], None] | None = None
         """Told of every fact with what was decided on it."""
-        self._clock, self._delays, self._carry_out = clock, delays, carry_out
+        self._clock, self._host, self._delays, self._carry_out = clock, host, delays, carry_out
         self._facts: deque[e.Event] = deque()
         self._deciding = False
         self._watch = 0
 
     def tell(self, fact: e.Event) -> None:
         """Let a fact be read by the driver."""
-        self._clock.after(self._delays.report, self._arrived, fact)
+        self._host.after(self._delays.report, self._arrived, fact)
 
     def _arrived(self, fact: e.Event) -> None:
         self._facts.append(fact)
@@ -40,7 +42,7 @@ class Driver:
         """Hand the core its next fact, unless it is at work on one."""
         if not self._deciding and self._facts:
             self._deciding = True
-            self._clock.after(self._delays.decide, self._decided, self._facts.popleft())
+            self._host.after(self._delays.decide, self._decided, self._facts.popleft())
 
     def _decided(self, fact: e.Event) -> None:
         self._deciding = False

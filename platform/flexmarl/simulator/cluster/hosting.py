@@ -47,6 +47,7 @@ class Hosting:
     def __init__(
         self,
         clock: Clock,
+        host: Clock,
         trace: Trace,
         scenario: Scenario,
         pool: Pool,
@@ -59,7 +60,7 @@ class Hosting:
         self.losses = training.losses
         self.gone_made = 0.0
         """Tokens made by engines that are no more."""
-        self._clock, self._trace, self._pool = clock, trace, pool
+        self._clock, self._host, self._trace, self._pool = clock, host, trace, pool
         self._machine, self._faults = scenario.machine, scenario.faults
         self._playing, self._training, self._tell = playing, training, tell
 
@@ -81,8 +82,6 @@ class Hosting:
 
     def takes(self, leases: tuple[int, ...], seconds: float) -> float:
         """Return how long a trainer's work takes that begins now on these devices."""
-        if self._machine.contention != 1.0 and self._playing.plays:
-            seconds *= self._machine.contention
         if not self._machine.kinds and not self._faults.slow:
             return seconds
         numbers = frozenset(self.children[lease].device.number for lease in leases if lease in self.children)
@@ -140,12 +139,8 @@ class Hosting:
         for lease_id, engine in self._playing.engines.items():
             engine.slow(self._pace_of(self.children[lease_id]))
 
-    def beside_trainers(self) -> float:
-        """Return how many times as long playing takes beside what trainers do now."""
-        return self._machine.contention if self._training.shared.at_work else 1.0
-
     def _pace_of(self, child: Child) -> float:
-        return self._faults.pace(child.device.number, self._clock.now) * self.beside_trainers()
+        return self._faults.pace(child.device.number, self._clock.now)
 
     def _note(self, child: Child, cause: str) -> None:
         if not child.ends:
@@ -159,7 +154,7 @@ class Hosting:
         child.starts = f"{child.use}{child.lease_id}.{child.lives}"
         number = self._trace.begin(child.lease_id, "start", self._clock.now)
         seconds = self.takes((child.lease_id,), self._machine.delays.start)
-        self._clock.after(seconds, self._ready, child, child.starts, number)
+        self._host.after(seconds, self._ready, child, child.starts, number)
 
     def _ready(self, child: Child, life: str, number: int) -> None:
         self._trace.end(number, self._clock.now)
@@ -172,7 +167,7 @@ class Hosting:
         else:
             kind = self._machine.kind(child.device.number)
             made = SteppedEngine if kind.engine.stepped else Engine
-            engine = made(self._clock, self._trace, kind.engine, lease, kind.hardware)
+            engine = made(self._host, self._trace, kind.engine, lease, kind.hardware)
             self._playing.engines.add(engine)
             engine.slow(self._pace_of(child))
         self._tell(e.ChildReady(lease_id=lease, use=child.use, incarnation=life))

@@ -20,6 +20,11 @@ class Clock:
         self._halted = False
 
     @property
+    def real(self) -> float:
+        """Return the time, whatever this is a clock of."""
+        return self.now
+
+    @property
     def events(self) -> int:
         """Count the actions carried out: those that were asked for and are not still to come."""
         return self._asked - len(self._due)
@@ -33,6 +38,16 @@ class Clock:
         """Call `action(*arguments)` so much later."""
         self._asked += 1
         heappush(self._due, (self.now + seconds if seconds > 0.0 else self.now, self._asked, action, arguments))
+
+    def work(self, seconds: float, action: Action, *arguments: Any) -> None:
+        """Call `action(*arguments)` once so much work is done, which begins now."""
+        self.after(seconds, action, *arguments)
+
+    def begin(self) -> None:
+        """Note that someone works from now on; by this clock everybody has a core."""
+
+    def end(self) -> None:
+        """Note that someone stops to work."""
 
     def step(self) -> bool:
         """Go on to what is next and do it. Return False when nothing is left to do."""

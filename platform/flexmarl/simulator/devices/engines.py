@@ -29,14 +29,17 @@ class Busy:
         self._open = 0
         self._tokens = 0.0
 
-    def turn(self, now: float, tokens: float) -> None:
+    def turn(self, clock: Clock, tokens: float) -> None:
         """Begin or end an interval."""
         self.generates = not self.generates
+        now = clock.real
         if self.generates:
+            clock.begin()
             names = self._held.newest
             policy = next(iter(names)) if len(names) == 1 else ""  # of several, nobody could say whose it is
             self._open, self._tokens = self._trace.begin(self._lease_id, "rollout", now, policy), tokens
         else:
+            clock.end()
             self._trace.end(self._open, now, tokens - self._tokens)
 
 
@@ -189,7 +192,7 @@ class Engine:
     def flow(self, generates: bool, tokens: float, running: int) -> None:
         """Note what was made here since the last time, where turns are not asked one by one."""
         if self._busy.generates != generates:
-            self._busy.turn(self._clock.now, self._batch.tokens)
+            self._busy.turn(self._clock, self._batch.tokens)
         self._batch.tokens += tokens
         self.load.running = running
 
@@ -279,7 +282,7 @@ class Engine:
         batch, busy = self._batch, self._busy
         end = batch.end
         if busy.generates != (end < inf):  # nothing ends where nothing is made
-            busy.turn(self._clock.now, batch.tokens)
+            busy.turn(self._clock, batch.tokens)
         if end < batch.called:
             batch.called = end
             self._clock.at(end, self._called, end)

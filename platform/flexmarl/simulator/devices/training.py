@@ -71,17 +71,20 @@ class Shared:
     """How long work takes on these devices."""
     works: Callable[[int], None] = lambda lease: None
     """Told of whatever a trainer has done."""
-    changes: Callable[[], None] = lambda: None
-    """Called when the first trainer begins to work, and when the last one stops."""
-    at_work: int = 0
-    """Trainers that have a command: that their node carries to them, or that they work on."""
 
 
 class Training:
     def __init__(
-        self, clock: Clock, trace: Trace, machine: Machine, void: set[int], told: Callable[[e.Event], None]
+        self,
+        clock: Clock,
+        host: Clock,
+        trace: Trace,
+        machine: Machine,
+        void: set[int],
+        told: Callable[[e.Event], None],
     ) -> None:
-        self._clock, self._trace, self._machine, self._void, self._told = clock, trace, machine, void, told
+        self._clock, self._host, self._trace, self._machine, self._void = clock, host, trace, machine, void
+        self._told = told
         self.trained = 0
         """Tokens of all committed steps."""
         self.losses = Losses()
@@ -141,10 +144,9 @@ class Training:
             )
             shown = ranks if kind in ("train", "step") else (lane.lease_id,)
             lane.running = Running(no, order, now, ranks, [])
-            self._count(1)
             begin = partial(self._begin, lane, lane.running, seconds, kind, policy, shown)
             if around := self._around(order, idle):
-                self._clock.after(self.shared.takes((lane.lease_id,), around), begin)
+                self._host.after(self.shared.takes((lane.lease_id,), around), begin)
             else:
                 begin()
 
@@ -158,17 +160,9 @@ class Training:
                 return delays.carry + delays.fetch
         return delays.carry
 
-    def _count(self, more: int) -> None:
-        """Count a trainer that begins to work or stops."""
-        before, self.shared.at_work = self.shared.at_work, self.shared.at_work + more
-        if not before or not self.shared.at_work:
-            self.shared.changes()
-
     def _break_off(self, lane: Lane) -> None:
         """Let a trainer be at nothing any more."""
-        running, lane.running = lane.running, None
-        if running is not None:
-            self._count(-1)
+        lane.running = None
 
     def _begin(
         self, lane: Lane, running: Running, seconds: float, kind: Kind, policy: str, shown: tuple[int, ...]
@@ -178,13 +172,13 @@ class Training:
             return  # it broke off
         running.began = self._clock.now
         running.intervals += [self._trace.begin(lease, kind, running.began, policy) for lease in shown]
-        self._clock.after(self.shared.takes(running.ranks, seconds), self._done, lane, running)
+        goes_on = self._host.work if kind in ("train", "step") else self._host.after
+        goes_on(self.shared.takes(running.ranks, seconds), self._done, lane, running)
 
     def _done(self, lane: Lane, running: Running) -> None:
         if lane.running is not running:
             return  # it broke off
         lane.running = None
-        self._count(-1)
         order, seconds = running.order, self._clock.now - running.began
         for number in running.intervals:
             self._trace.end(number, self._clock.now)

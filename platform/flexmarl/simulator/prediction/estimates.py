@@ -1,26 +1,26 @@
 """What raw times of a run tell about one thing each: least squares, queues, medians; nothing is declared.
 
-Trainers slow down what is played beside them and the other way round, where they share a host. How much is read off
-gradients, alone and beside the playing; all other estimates are of what things take alone.
+What shares a host's cores slows each other down. How much, and when, is read off the processor's time of engines and
+trainers; all estimates are of what things take that have a core for themselves.
 """
 
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import combinations
 from statistics import fmean, median
+from typing import NamedTuple
 
 import numpy as np
 
 from flexmarl.contracts.base import Strict
 from flexmarl.contracts.paces import Commanded, Decoded, Played, RunRows, Settled, Taken
 
-ALONE, BESIDE = 0.1, 0.9
-"""Share of a gradient's time in which episodes were played: at most, to count as alone; at least, as beside them."""
+MOSTLY = 0.5
+"""Share of a stretch in which episodes were played, from which on it counts as beside them."""
+WAITED = 1.05
+"""How many times as long as its work something took at least, to say that cores were wanting."""
 FEW = 8
-"""Gradients of each kind that tell how much slower one is beside the playing."""
-RARE = 0.2
-"""Where so few are alone for each one beside the playing, those do not count as alone: they are its edges."""
+"""Gradients of about one size, from which on more of them count no more."""
 ALIKE = 0.1
 """Gradients whose tokens differ by no more than this share tell nothing of what a token takes."""
 SIZES = 8
@@ -99,58 +99,74 @@ def tell_tokens(told: Sequence[Gradients]) -> bool:
     return float(np.average((np.array(tokens) - mean) ** 2, weights=counts)) ** 0.5 >= ALIKE * mean
 
 
-def alone(rows: RunRows, known: float | None = None) -> tuple[RunRows, float | None]:
-    """Return rows that say how much slower each thing was for what went on beside it, and how much that is at most.
+def others(rows: RunRows) -> dict[str, float]:
+    """Return how many wanted a core beside engines and trainers at work: while episodes were played, and while not.
 
-    The second is None where too little was done beside the playing, or too little alone, to tell; then what other runs
-    of the machine told is taken, which is `known`.
+    In the mean, so many as explain what part of a core those at work had; none where these hardly had to wait.
     """
-    played, trained = _union(rows.open), _union(_carried_out(rows.commanded))
-    shares = [_share(row.done - row.seconds, row.done, played) for row in rows.commanded]
-    contention = slower(list(zip(rows.commanded, shares, strict=True)))
-    more = (contention or known or 1.0) - 1.0
+    played = _spans([(began, ended, 1.0) for began, ended in rows.open])
+    at_work = _spans([(one.began, one.ended, 1.0) for one in rows.worked], together=True)
+    found = {}
+    for name, inside in (("platform.playing", True), ("platform.training", False)):
+        own = [o for o in rows.worked if o.cpu and (played.mean(o.began, o.ended) >= MOSTLY) == inside]
+        took, cpu = sum(o.ended - o.began for o in own), sum(o.cpu for o in own)
+        if rows.cores and len(own) >= FEW and took >= WAITED * cpu:
+            beside = sum(at_work.mean(o.began, o.ended) * (o.ended - o.began) for o in own) / took
+            found[name] = max(0.0, rows.cores * took / cpu - beside)
+    return found
+
+
+def alone(rows: RunRows) -> RunRows:
+    """Return rows that say how much slower each thing was for what went on beside it on its host.
+
+    That is what engines and trainers tell that were at work at the time: how much longer they took than their work
+    took of the processor. Where none was at work, nothing was slower.
+    """
+    told = [one for one in rows.worked if one.cpu]
+    waited = _spans([(o.began, o.ended, max(0.0, (o.ended - o.began) / o.cpu - 1.0)) for o in told])
 
     def slow(began: float, ended: float) -> float:
-        return 1.0 + more * _share(began, ended, trained)
+        return 1.0 + waited.mean(began, ended)
 
     def taken(own: Sequence[Taken]) -> list[Taken]:
         return [Taken(row.created, row.seconds / slow(row.created, row.created + row.seconds)) for row in own]
 
-    decoded = [replace(row, seconds=row.seconds / slow(row.began, row.began + row.seconds)) for row in rows.decoded]
-    told = replace(
+    return replace(
         rows,
-        commanded=[replace(row, slow=1.0 + more * share) for row, share in zip(rows.commanded, shares, strict=True)],
-        decoded=decoded,
+        commanded=[replace(row, slow=slow(row.done - row.seconds, row.done)) for row in rows.commanded],
+        decoded=[replace(row, seconds=row.cpu or row.seconds) for row in rows.decoded],
         played=[replace(one, slow=slow(one.began, one.ended)) for one in rows.played],
         settled=[replace(one, slow=slow(one.finished, one.handled)) for one in rows.settled],
         hops=taken(rows.hops),
         picked_up=taken(rows.picked_up),
     )
-    return told, contention
 
 
-def _carried_out(commanded: Sequence[Commanded]) -> Iterator[tuple[float, float]]:
-    """List when each command was on its way or worked on, by its node or its trainer: both take of the host."""
-    before: dict[int, float] = {}
-    for row in sorted(commanded, key=lambda row: row.done):
-        yield max(row.created, before.get(row.lease_id, 0.0)), row.done
-        before[row.lease_id] = row.done
+class Spans(NamedTuple):
+    """A number over time."""
+
+    edges: np.ndarray
+    sums: np.ndarray
+    """Its sum over the time until each edge."""
+
+    def mean(self, began: float, ended: float) -> float:
+        """Return its mean over a time."""
+        if ended <= began or not len(self.edges):
+            return 0.0
+        first, last = np.interp([began, ended], self.edges, self.sums)
+        return float(last - first) / (ended - began)
 
 
-def slower(commanded: Sequence[tuple[Commanded, float]]) -> float | None:
-    """Return how many times as long gradients take while episodes are played, each beside its like."""
-    took, would, count = 0.0, 0.0, 0
-    for policy in {row.policy for row, _ in commanded}:
-        own = [(row, share) for row, share in commanded if row.policy == policy and row.kind == "accumulate"]
-        free = [row for row, share in own if share <= ALONE]
-        beside = [row for row, share in own if share >= BESIDE]
-        if len(free) < max(FEW, RARE * len(beside)) or not beside:
-            continue
-        told = line(sizes(free))
-        took += sum(row.seconds for row in beside)
-        would += sum(told["trainer.micro_batch"] + told["trainer.token"] * row.tokens for row in beside)
-        count += len(beside)
-    return max(1.0, took / would) if count >= FEW and would > 0.0 else None
+def _spans(stretches: Sequence[tuple[float, float, float]], *, together: bool = False) -> Spans:
+    """Return the mean, or the sum, of the numbers of stretches that lie beside each other; 0 where there is none."""
+    edges = np.array(sorted({edge for began, ended, _ in stretches for edge in (began, ended)}))
+    total, count = np.zeros(len(edges)), np.zeros(len(edges))
+    for began, ended, number in stretches:
+        inside = slice(np.searchsorted(edges, began), np.searchsorted(edges, ended))
+        total[inside] += number
+        count[inside] += 1
+    between = (total if together else total / np.maximum(1.0, count))[:-1]
+    return Spans(edges, np.concatenate([[0.0], np.cumsum(between * np.diff(edges))]) if len(edges) else edges)
 
 
 def driver(settled: Sequence[Settled], report: float | None = None) -> dict[str, float]:
@@ -224,27 +240,6 @@ def turns(played: Sequence[Played], generated: Sequence[tuple[float, float]]) ->
         if cohort.turns:
             found.append(max(0.0, cohort.ended - cohort.began - inside) / cohort.turns / cohort.slow)
     return median(found) if found else None
-
-
-def _union(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Put spans together that touch, in order."""
-    found: list[tuple[float, float]] = []
-    for began, ended in sorted(spans):
-        if found and began <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], ended))
-        else:
-            found.append((began, ended))
-    return found
-
-
-def _share(began: float, ended: float, spans: Sequence[tuple[float, float]]) -> float:
-    """Return the share of a time in which spans lie that are in order and apart."""
-    inside, at = 0.0, max(0, bisect_left(spans, (began, began)) - 1)
-    for since, until in spans[at:]:
-        if since >= ended:
-            break
-        inside += max(0.0, min(ended, until) - max(began, since))
-    return inside / (ended - began) if ended > began else 0.0
 
 
 def _trimmed(values: Iterable[float]) -> list[float]:

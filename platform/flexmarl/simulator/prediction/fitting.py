@@ -9,7 +9,7 @@ where episodes waited for a declared time. First tries warm up and are left out.
 
 from collections.abc import Sequence
 from statistics import fmean, median
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from flexmarl.contracts.base import Strict
 from flexmarl.contracts.paces import Commanded, RunRows
@@ -17,12 +17,13 @@ from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.contracts.spec.team import FactoryModel, Lora
 from flexmarl.simulator.prediction import estimates
 from flexmarl.simulator.prediction.profile import OF_THE_PLATFORM, Ends, Figure, Profile, complete
-from flexmarl.simulator.scenarios.recorded import RecordedTurn
-from flexmarl.simulator.scenarios.scenario import Delays, EngineModel, Machine, Scale, TrainerModel
+from flexmarl.simulator.scenarios.scenario import Delays, EngineModel, Host, Machine, Scale, TrainerModel
 from flexmarl.simulator.scenarios.teams import paced
 
-VERSION = 4
+VERSION = 5
 """Of what is read off a run; what was read otherwise is read anew."""
+OTHERS = ("playing", "training")
+"""Figures of the platform that are no delays, but how many want a core."""
 PROFILE_NAME = "Profile of "
 """How the name of a run begins that is made to be measured."""
 
@@ -50,6 +51,8 @@ class RunPace(Strict):
     platform: dict[str, float] = {}
     roles: dict[str, dict[str, float]] = {}
     lasts: tuple[float, float, float] | None = None
+    cores: int = 0
+    """Of the host that all its processes shared; 0: they had several."""
 
 
 def model_key(spec: ExperimentSpec, policy: str) -> str:
@@ -78,11 +81,11 @@ def device_key(what: str) -> str:
     return "cpu" if what.startswith("cpu") else what
 
 
-def pace_of(spec: ExperimentSpec, rows: RunRows, devices: dict[str, str], contention: float | None = None) -> RunPace:
-    """Say how fast everything of a run was; `contention` is what other runs told, if it does not tell its own."""
+def pace_of(spec: ExperimentSpec, rows: RunRows, devices: dict[str, str]) -> RunPace:
+    """Say how fast everything of a run was, each thing as if it had a core for itself."""
     keys = {policy: model_key(spec, policy) for policy in spec.policies}
-    rows, contention = estimates.alone(rows, contention)
     on = {use: device_key(what) for use, what in devices.items()}
+    rows = estimates.alone(rows)
     return RunPace(
         version=VERSION,
         source="profile" if spec.name.startswith(PROFILE_NAME) else "runs",
@@ -99,40 +102,10 @@ def pace_of(spec: ExperimentSpec, rows: RunRows, devices: dict[str, str], conten
             for key in dict.fromkeys(keys.values())
         },
         parameters={keys[policy]: count for policy, count in rows.parameters.items() if policy in keys},
-        platform=_platform(spec, rows) | ({} if contention is None else {"platform.contention": contention}),
+        platform=_platform(spec, rows),
+        cores=rows.cores,
         roles={role.role: {"role.prompt": role.prompt, "role.reply": role.reply} for role in rows.roles},
         lasts=rows.turns if rows.turns[0] else None,
-    )
-
-
-class Fit(NamedTuple):
-    """How fast one run was."""
-
-    machine: Machine
-    at_once: float
-    """Tokens of a decode step."""
-    tokens_s: float
-    """Reply tokens a second of an engine that generates."""
-    workers: bool
-    """The rollout workers' own time is told, so that an episode takes nothing beside it and its engines."""
-
-    def beside_engine_s(self, turns: Sequence[RecordedTurn]) -> float:
-        """Return what a turn took beside its engine's work, in the mean."""
-        engine = self.machine.engine
-        step = engine.token * (1.0 + (max(1.0, self.at_once) - 1.0) / engine.batch)
-        return max(0.0, fmean(turn.latency_s for turn in turns) - step * fmean(turn.reply for turn in turns))
-
-
-def fit(spec: ExperimentSpec, rows: RunRows) -> Fit:
-    """Return how fast one run was by its own rows, without ranges; what they do not tell has a default."""
-    pace = pace_of(spec, rows, {})
-    made = [(row.steps, row.tokens, row.seconds) for row in rows.decoded]
-    steps, tokens, seconds = (sum(column) for column in zip((0, 0, 0.0), *made, strict=True))
-    return Fit(
-        machine=machine(spec, profile_of(spec, pace), Ends()),
-        at_once=tokens / steps if steps else 1.0,
-        tokens_s=tokens / seconds if seconds else 0.0,
-        workers="platform.turn" in pace.platform,
     )
 
 
@@ -145,7 +118,7 @@ def profile_of(spec: ExperimentSpec, pace: RunPace) -> Profile:
         told |= {f"{name} {policy}": value for name, value in own.items()}
     told |= {f"{name} {role}": value for role, own in pace.roles.items() for name, value in own.items()}
     figures = {n: Figure(low=s, likely=s, high=s, source=pace.source, of="1 run") for n, s in told.items()}
-    return Profile(figures=complete(spec, figures), lasts=pace.lasts, parameters=pace.parameters)
+    return Profile(figures=complete(spec, figures), lasts=pace.lasts, parameters=pace.parameters, cores=pace.cores)
 
 
 def machine(spec: ExperimentSpec, profile: Profile, ends: Ends) -> Machine:
@@ -172,8 +145,8 @@ def machine(spec: ExperimentSpec, profile: Profile, ends: Ends) -> Machine:
             create=of("trainer.create"),
             swap=of("trainer.swap"),
         ),
-        delays=Delays.model_validate({n: value for n, value in platform.items() if n != "contention"}),
-        contention=max(1.0, platform["contention"]),
+        delays=Delays.model_validate({n: value for n, value in platform.items() if n not in OTHERS}),
+        host=Host(cores=profile.cores, playing=platform["playing"], training=platform["training"]),
         scale={other: _scale(profile, ends, other, first) for other in others},
     )
     pace = spec.resources.pace
@@ -212,7 +185,7 @@ def _gradients(spec: ExperimentSpec, rows: RunRows) -> list[Commanded]:
 
 
 def _platform(spec: ExperimentSpec, rows: RunRows) -> dict[str, float]:
-    found: dict[str, float] = {}
+    found = estimates.others(rows)
     if rows.hops:
         found["platform.hop"] = median(row.seconds for row in rows.hops)
         found |= estimates.carrying(rows.commanded, found["platform.hop"])

@@ -55,7 +55,8 @@ OF_THE_PLATFORM: dict[str, Known] = {
     "platform.fetch": Known("s", "Reading a micro-batch for which a trainer stands idle", 0.015, 0.015),
     "platform.commit": Known("s", "What it takes beside that around an optimizer step", 0.015, 0.015),
     "platform.settle": Known("s", "From a group's end until its rows are written", 0.02, 0.02),
-    "platform.contention": Known("times", "A trainer's work beside the playing", 1.0, 1.0, 1.5),
+    "platform.playing": Known("processes", "Others that want a core while episodes are played", 0.0, 0.0),
+    "platform.training": Known("processes", "Others that want a core while none are", 0.0, 0.0),
     "platform.turn": Known("s", "The rollout workers' work on one turn", 0.0002, 0.0002),
     "platform.start": Known("s", "Starting an engine or a trainer", 3.0, 20.0),
 }
@@ -92,6 +93,8 @@ class Profile(Strict):
     between groups."""
     parameters: dict[str, int] = {}
     """Policy -> parameters of its model, where they are known."""
+    cores: int = 0
+    """Of the one host that everything runs on; 0: what runs beside each other does not slow each other down."""
 
     def at(self, name: str, ends: Ends, of: str = "") -> float:
         """Return one end of a figure."""

@@ -1,8 +1,8 @@
 """What one changed setting would have done for a run: its record played again as it was, and with the change.
 
 A gain is time per trained token: episodes of a step differ from change to change, tokens do not. Its lower end takes
-the part of the actual time that the replay does not explain as what no change shortens; its upper end trusts the
-replay.
+what the replay does not explain of the actual time as what no change shortens, and what it takes beyond the actual time
+as a part of what the change seems to save; its upper end trusts the replay.
 Nothing is learned here: what older rows or other rows do to rewards is named as a cost and not predicted.
 """
 
@@ -126,10 +126,9 @@ def advice(
     """Compare a change with the replay, seed by seed."""
     gains, careful = [], []
     for was, now in zip(base, other, strict=True):
-        unexplained = max(0.0, actual_step_s - was.step_s) / was.step_s if actual_step_s else 0.0
         gain = 1.0 - was.tokens_s / now.tokens_s
         gains.append(gain)
-        careful.append(gain / (1.0 + unexplained))
+        careful.append(_careful(gain * was.step_s, was.step_s, actual_step_s or was.step_s))
     least, most = min(*gains, *careful), max(*gains, *careful)
     return {
         "name": alternative.name,
@@ -141,6 +140,13 @@ def advice(
         "why": _why(base, other),
         "costs": _costs(alternative, base, other),
     }
+
+
+def _careful(saved: float, replay: float, actual: float) -> float:
+    """Return what share of the actual time is saved at least, of so many seconds of the replay."""
+    if saved <= 0.0:
+        return saved / max(actual, replay)
+    return max(0.0, saved - max(0.0, replay - actual)) / actual
 
 
 def _why(base: Sequence[Report], other: Sequence[Report]) -> str:

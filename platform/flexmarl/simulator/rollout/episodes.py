@@ -20,8 +20,8 @@ from flexmarl.simulator.scenarios.scenario import Scenario, Workload
 
 
 class EpisodePlaying(Playing):
-    def __init__(self, clock: Clock, scenario: Scenario, told: Told) -> None:
-        super().__init__(clock, scenario, told)
+    def __init__(self, clock: Clock, host: Clock, scenario: Scenario, told: Told) -> None:
+        super().__init__(clock, host, scenario, told)
         stages, model = scenario.workload.stages, scenario.machine.wide_engine
         self._roles = list(dict.fromkeys(role for stage in stages for role in stage))
         self._names = list(dict.fromkeys(scenario.spec.policy_of(role) for role in self._roles))

@@ -26,8 +26,8 @@ class Asked(NamedTuple):
 
 
 class Worker:
-    def __init__(self, clock: Clock, turn: float, hands: "Hands") -> None:
-        self._clock, self._turn, self._hands = clock, turn, hands
+    def __init__(self, host: Clock, turn: float) -> None:
+        self._host, self._turn = host, turn
         self._asked: list[Asked] = []
         self._busy = False
 
@@ -36,7 +36,7 @@ class Worker:
         self._asked.append(asked)
         if not self._busy:
             self._busy = True
-            self._clock.after(0.0, self._begin)
+            self._host.after(0.0, self._begin)
 
     def _begin(self) -> None:
         """Do all that has come by now, up to where another command begins."""
@@ -44,7 +44,7 @@ class Worker:
         del self._asked[: len(own)]
         self._busy = bool(own)
         if own:
-            self._clock.after(self._turn * self._hands.pace() * sum(one.turns for one in own), self._send, own)
+            self._host.after(self._turn * sum(one.turns for one in own), self._send, own)
 
     def _send(self, done: list[Asked]) -> None:
         for one in done:
@@ -53,15 +53,13 @@ class Worker:
 
 
 class Hands:
-    def __init__(self, clock: Clock, delays: Delays, places: Places) -> None:
+    def __init__(self, host: Clock, delays: Delays, places: Places) -> None:
         self.busy = delays.turn > 0.0
         """Whether turns are any work at all."""
         self.places = places
         """How many episodes play at once."""
-        self.pace: Callable[[], float] = lambda: 1.0
-        """How many times as long work takes that begins now."""
-        self._clock, self._settle_s = clock, delays.settle
-        self._workers = [Worker(clock, delays.turn, self) for _ in range(delays.workers)]
+        self._host, self._settle_s = host, delays.settle
+        self._workers = [Worker(host, delays.turn) for _ in range(delays.workers)]
 
     def take(self, key: int, turns: int, then: Then, command: int = 0) -> None:
         """Do what so many turns of the episode of a key need, then go on; the first ones name their command."""
@@ -70,6 +68,6 @@ class Hands:
     def settle(self, told: Callable[[e.Event], None], fact: e.Event) -> None:
         """Tell that a group is over, once its rows are written."""
         if self._settle_s:
-            self._clock.after(self._settle_s * self.pace(), told, fact)
+            self._host.after(self._settle_s, told, fact)
         else:
             told(fact)

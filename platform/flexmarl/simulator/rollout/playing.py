@@ -40,7 +40,7 @@ def _turns_asked(waiting: int, in_flight: int) -> e.TurnsAsked:
 
 
 class Playing:
-    def __init__(self, clock: Clock, scenario: Scenario, told: Told) -> None:
+    def __init__(self, clock: Clock, host: Clock, scenario: Scenario, told: Told) -> None:
         spec, workload = scenario.spec, scenario.workload
         name = spec.mechanisms.router
         foresight = Foresight(workload, name == "skew_aware") if name in READS_LENGTHS else None
@@ -58,7 +58,7 @@ class Playing:
         self._starved = Starved()
         self.held = Held(self._route, self.groups)
         self._scoring = Scoring(clock, workload)
-        self.hands = Hands(clock, scenario.machine.delays, Places(spec.mechanisms.parallel.episodes))
+        self.hands = Hands(host, scenario.machine.delays, Places(spec.mechanisms.parallel.episodes))
 
     def play(self, no: int, command: c.PlayGroups) -> None:
         """Begin with the groups of a command."""

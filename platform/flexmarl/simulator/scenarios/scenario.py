@@ -250,6 +250,24 @@ def _of_all(value: object) -> object:
 _ONCE = Scale()
 
 
+class Host(Strict):
+    """The one host that everything runs on, where what runs beside each other shares its cores evenly.
+
+    What work takes is said as if it had a core for itself.
+    """
+
+    cores: int = Field(default=0, ge=0)
+    """0: everything has a core for itself."""
+    playing: float = Field(default=0.0, ge=0.0)
+    """Others that want a core beside engines and trainers at work while episodes are played, in the mean."""
+    training: float = Field(default=0.0, ge=0.0)
+    """The same while none are."""
+
+    def rate(self, working: int, plays: bool) -> float:
+        """Return what part of a core each of so many has that work."""
+        return min(1.0, self.cores / (working + (self.playing if plays else self.training)))
+
+
 class Machine(Strict):
     engine: EngineModel = EngineModel()
     trainer: TrainerModel = TrainerModel()
@@ -258,10 +276,7 @@ class Machine(Strict):
     """Kinds of devices, each of the next ones in their order; those that are left over are as `engine` says."""
     scale: dict[Name, Annotated[Scale, BeforeValidator(_of_all)]] = {}
     """Policy -> how many times as long everything of it takes, one number for all, or apart. Absent: once."""
-    contention: float = Field(default=1.0, ge=1.0)
-    """How many times as long a trainer's work takes while episodes are played, and engines and rollout workers take
-    while a trainer, or its node for it, is at a command: they share cores, or the way to memory. Once where devices
-    have a host of their own."""
+    host: Host = Host()
     width: float = Field(default=1.0, gt=0.0)
     """Devices that one device of the run is made of: an engine takes as many times the requests at the same pace, a
     trainer takes as many times the tokens. Clusters that are cut into devices of other sizes stay comparable."""
@@ -356,8 +371,8 @@ class Scenario(Strict):
         if self.workload.lasts is not None or self.machine.delays.turn:
             rule = "workload.lasts and machine.delays.turn are of turns: set turn, or leave them"
             raise broken_at(("granularity",), rule)
-        if self.machine.contention != 1.0:
-            raise broken_at(("granularity",), "machine.contention is of single events: set turn, or leave it")
+        if self.machine.host.cores:
+            raise broken_at(("granularity",), "machine.host is shared by single events: set turn, or leave it")
         return self
 
 

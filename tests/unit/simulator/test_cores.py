@@ -1,0 +1,77 @@
+"""The cores of a host, shared evenly by all who want one: worked out by hand."""
+
+import pytest
+
+from flexmarl.simulator.devices.clock import Clock
+from flexmarl.simulator.devices.cores import Cores
+from flexmarl.simulator.scenarios.scenario import Host
+
+
+class Hosted:
+    def __init__(self, cores: int, playing: float = 0.0, training: float = 0.0) -> None:
+        self.clock, self.plays = Clock(), False
+        self.cores = Cores(self.clock, Host(cores=cores, playing=playing, training=training), lambda: self.plays)
+        self.done: dict[str, float] = {}
+
+    def note(self, name: str) -> None:
+        self.done[name] = round(self.clock.now, 9)
+
+    def run(self) -> dict[str, float]:
+        while self.clock.step():
+            pass
+        return self.done
+
+
+def test_work_that_finds_a_core_takes_its_time() -> None:
+    host = Hosted(2)
+    host.cores.work(1.0, host.note, "a")
+    host.cores.work(3.0, host.note, "b")
+    assert host.run() == {"a": 1.0, "b": 3.0}
+
+
+def test_who_works_beside_each_other_has_an_even_part() -> None:
+    """On one core: until 1 the first alone, then both by halves until the second is done, then the first again."""
+    host = Hosted(1)
+    host.cores.work(2.0, host.note, "first")
+    host.clock.at(1.0, host.cores.work, 0.5, host.note, "second")
+    assert host.run() == {"second": 2.0, "first": 2.5}
+
+
+def test_others_take_their_part_and_are_more_while_episodes_are_played() -> None:
+    host = Hosted(2, playing=3.0, training=1.5)
+    host.cores.work(2.0, host.note, "trained")
+    host.clock.at(2.5, setattr, host, "plays", True)
+    host.clock.at(2.5, host.cores.work, 1.0, host.note, "played")
+    assert host.run() == {"trained": 2.5, "played": 2.5 + 2.0}
+
+
+def test_others_slow_down_nothing_where_there_are_cores_for_all() -> None:
+    host = Hosted(8, playing=3.0)
+    host.plays = True
+    host.cores.work(2.0, host.note, "a")
+    assert host.run() == {"a": 2.0}
+
+
+def test_a_way_is_slowed_beside_work_and_slows_down_none() -> None:
+    host = Hosted(1, training=1.0)
+    host.cores.after(3.0, host.note, "way")
+    host.clock.at(1.0, host.cores.work, 1.0, host.note, "work")
+    assert host.run() == {"work": 3.0, "way": 4.0}
+
+
+def test_what_is_asked_for_later_and_due_earlier_comes_first() -> None:
+    host = Hosted(1)
+    host.cores.begin()
+    host.cores.begin()
+    host.cores.after(4.0, host.note, "late")
+    host.clock.at(2.0, host.cores.after, 1.0, host.note, "soon")
+    host.clock.at(3.0, host.cores.end)
+    assert host.run() == {"soon": pytest.approx(3.5), "late": pytest.approx(5.5)}
+
+
+def test_work_is_told_by_its_own_clock_and_time_by_the_real_one() -> None:
+    host, seen = Hosted(1), []
+    host.cores.work(1.0, lambda: seen.append((host.cores.now, host.cores.real)))
+    host.cores.work(1.0, lambda: seen.append((host.cores.now, host.cores.real)))
+    host.run()
+    assert seen == [(1.0, 2.0), (1.0, 2.0)]
