@@ -215,7 +215,7 @@ class Delays(Strict):
     """From a decision to the child that carries it out."""
     pick_up: float = Field(default=0.01, ge=0.0)
     """From a decision to a rollout worker that begins with it."""
-    hold: float = Field(default=0.1, ge=0.0)
+    hold: float = Field(default=0.006, ge=0.0)
     """From a decision until rollout workers learn that what they play stands still, or goes on."""
     start: float = Field(default=5.0, ge=0.0)
     """To start a child."""
