@@ -8,7 +8,7 @@ it lives. An idle worker sleeps until a sender names its queue on the wake chann
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import redis
 import structlog
@@ -34,18 +34,18 @@ COMPLAIN_S = 5.0
 
 
 class Hints(threading.Thread):
-    """Listens on the wake channel and wakes the consumer of the named queue."""
+    """Listens on the wake channel and wakes whoever waits for what is named there, as the consumer of a queue."""
 
     def __init__(self, client: redis.Redis) -> None:
         super().__init__(name="broker-hints", daemon=True)
         self._client = client
-        self._events: dict[str, threading.Event] = {}
+        self._wakes: dict[str, Callable[[], object]] = {}
         self._stopping = threading.Event()
         self._heard = True
 
-    def event(self, queue_name: str) -> threading.Event:
-        """Return the event that a hint for the queue sets."""
-        return self._events.setdefault(queue_name, threading.Event())
+    def when(self, name: str, wake: Callable[[], object]) -> None:
+        """Call `wake`, in this thread, at each hint of the name, and when hints may have been missed."""
+        self._wakes[name] = wake
 
     def run(self) -> None:
         """Listen until stopped; while the connection is down, consumers poll."""
@@ -66,13 +66,13 @@ class Hints(threading.Thread):
         with self._client.pubsub(ignore_subscribe_messages=True) as channel:  # type: ignore[no-untyped-call]
             channel.subscribe(WAKE_CHANNEL)
             self._heard = True
-            for event in list(self._events.values()):
-                event.set()  # something may have come while nobody listened
+            for wake in list(self._wakes.values()):
+                wake()  # something may have come while nobody listened
             while not self._stopping.is_set():
                 message = channel.get_message(timeout=1.0)
-                named = None if message is None else self._events.get(message["data"].decode())
+                named = None if message is None else self._wakes.get(message["data"].decode())
                 if named is not None:
-                    named.set()
+                    named()
 
 
 class HintedConsumer(Consumer):
@@ -138,7 +138,9 @@ class PromptBroker(RedisBroker):
     def consume(self, queue_name: str, prefetch: int = 1, timeout: int = POLL_MS) -> Consumer:
         """Return a consumer of the queue; the inner one never sleeps."""
         inner = super().consume(queue_name, prefetch, timeout=0)
-        return HintedConsumer(inner, self.hints.event(queue_name), timeout)
+        hint = threading.Event()
+        self.hints.when(queue_name, hint.set)
+        return HintedConsumer(inner, hint, timeout)
 
     def push(self, queue_name: str, actor: str, run_id: int, no: int) -> None:
         """Tell a queue's workers, this one among them, to look at a command. The driver says it too, later."""

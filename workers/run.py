@@ -17,6 +17,7 @@ import structlog
 from dramatiq.asyncio import get_event_loop_thread
 from dramatiq.worker import Worker
 
+from flexmarl.contracts.commands import HELD_HINT
 from flexmarl.store import commands, leases, rewards
 from flexmarl.store.errors import SchemaMismatch
 from flexmarl.store.segments import SegmentFolder
@@ -86,6 +87,7 @@ def run_rollout(config: Settings, pool: Pool, stopping: threading.Event) -> None
     broker = PromptBroker(config.redis_url)
     player = Player(pool, folder, config.holder("rollout"), access, broker.push)
     actors.register_playing(broker, player)
+    broker.hints.when(HELD_HINT, player.look)
     limit = config.rollout_commands
     worker = _start(broker, [f"rollout.{config.rollout_pool}"], threads=limit, prefetch=limit)
     _take_over(broker, pool, config.holder("rollout"))

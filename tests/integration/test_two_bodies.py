@@ -268,6 +268,7 @@ def test_both_bodies_decide_the_same_upon_the_same(bench: Bench, monkeypatch: py
     assert expected <= shown(virtual)
     handled = real(bench, played, told_in(virtual), monkeypatch)
     assert lines(decided(handled)) == lines(decided(virtual))
+    assert (bench.pushed.held > 0) is ("hold_groups" in expected), "rollout workers are told what is held"
     assert len(decided(virtual)) > 40
     log = [(at, event) for at, event, _ in handled]
     assert decided(replay(played.spec, log)) == decided(handled)

@@ -7,34 +7,32 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
-import torch
 from safetensors.torch import save_file
 
-from flexmarl.contracts.spec.experiment import ExperimentSpec
-from flexmarl.contracts.spec.team import FactoryModel, Lora
-from tests.support.engines import WORDS, RunningEngine, needs_vllm, running_engine
-from tests.support.packed import last_logits
+from flexmarl.algorithms.routing import ROUTERS
+from flexmarl.contracts.spec.team import FactoryModel
+from flexmarl.contracts.wire import PolicyPin
+from flexmarl.store.engines import EngineRoute
+from tests.support.engines import SECRET, WORDS, RunningEngine, needs_vllm, running_engine
+from tests.support.trained import ADAPTED, PROMPTS, asked, differences, put_adapter, trained_logprobs
 from workers.children import Ended, Failed
-from workers.models.adapter import description, initial_adapter
-from workers.models.architecture import architecture_of
 from workers.models.weights import initial_weights
-from workers.rollout.engines.wire import Choice
-from workers.training.adapted import LowRank
-from workers.training.decoder import Decoder, parameter_order
-from workers.training.parameters import FlatParameters
+from workers.rollout.engine_client import EngineClient
+from workers.rollout.holding import Hold
+from workers.rollout.turns import TurnReply, TurnRequest
 
 pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.timeout(900)]
 
-PROMPTS = [[1, *range(3, 3 + n)] for n in (2, 5, 9, 33)]
 MEAN_DIFFERENCE, MAX_DIFFERENCE = 1e-5, 1e-4
 """Of log-probabilities in fp32 between engine and trainer: kernels add in another order."""
-ADAPTED = {"left": Lora(rank=4), "right": Lora(rank=10, alpha=10.0, targets=("k_proj", "up_proj", "o_proj"))}
-"""Policies that train adapters over one base."""
 LONG, MIDDLE = 3000, 800
 """Tokens of replies that are still running when something is done to them."""
 
@@ -61,63 +59,6 @@ def giant_model(folder: Path) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def digests(engine: RunningEngine) -> list[str]:
     return [engine.put(seed) for seed in range(10)]
-
-
-def adapter(policy: str, seed: int) -> dict[str, torch.Tensor]:
-    """Return an adapter of which nothing is zero, as training leaves it."""
-    begun = initial_adapter(initial_weights(FactoryModel(size="M"), WORDS, 0), ADAPTED[policy], seed)
-    generator = torch.Generator().manual_seed(seed)
-    return {name: tensor + torch.randn(tensor.shape, generator=generator) * 0.1 for name, tensor in begun.items()}
-
-
-def put_adapter(engine: RunningEngine, policy: str, seed: int, base: int = 0) -> str:
-    """Publish an adapter as a trainer does; returns its digest."""
-    return engine.plane.put(adapter(policy, seed), description(engine.put(base), ADAPTED[policy])).digest
-
-
-def trained_logprobs(
-    seed: int,
-    prompt: Sequence[int],
-    reply: Sequence[int],
-    temperature: float = 1.0,
-    allowed: Sequence[int] = (),
-    adapted: str = "",
-) -> list[float]:
-    """Return what the trainer's forward pass makes of a reply; of an adapter over the first weights if one is named."""
-    policy = ExperimentSpec.model_validate(
-        {"agents": {"speaker": {}, "listener": {}}, "policies": {"speaker": {"model": {"size": "M"}}},
-         "environment": {"type": "reference_game"}}
-    ).policies["speaker"]  # fmt: skip
-    weights = initial_weights(policy.model, WORDS, 0 if adapted else seed)
-    parameters = FlatParameters(weights, parameter_order(weights.keys()), "fp32", "cpu")
-    over = LowRank(parameters, adapter(adapted, seed), ADAPTED[adapted], "fp32", "cpu") if adapted else None
-    decoder = Decoder(parameters, architecture_of(policy.model), over)
-    with torch.no_grad():
-        (logits,) = last_logits(decoder, [[*prompt, *reply[:-1]]], len(reply))
-        if allowed:
-            mask = torch.full((WORDS,), float("-inf"))
-            mask[list(allowed)] = 0.0
-            logits = logits + mask
-        chances = torch.log_softmax(logits / temperature, -1)
-    return chances.gather(1, torch.tensor(reply)[:, None])[:, 0].tolist()
-
-
-def differences(
-    seed: int, choices: Sequence[Choice], prompts: Sequence[Sequence[int]] = PROMPTS, **how: object
-) -> list[float]:
-    return [
-        abs(ours - theirs)
-        for choice in choices
-        for ours, theirs in zip(
-            choice.logprobs, trained_logprobs(seed, prompts[choice.index], choice.token_ids, **how), strict=True
-        )
-    ]
-
-
-def asked(version: int, digest: str, **more: object) -> dict[str, object]:
-    """Return a body about one version, with a seed per prompt."""
-    body = {"model": "speaker", "prompt": PROMPTS, "max_tokens": 24, "version": version, "digest": digest, **more}
-    return {"seeds": list(range(len(body["prompt"]))), **body}
 
 
 async def running(engine: RunningEngine, count: int) -> None:
@@ -185,6 +126,56 @@ async def test_an_aborted_reply_goes_on_by_its_tokens(engine, digests):
     assert whole.token_ids[:made] == part.token_ids
     assert (len(whole.token_ids), whole.segments) == (made + 20, [4, made + 20])
     assert max(differences(4, [whole])) < MAX_DIFFERENCE, "the keys of what was done are computed anew"
+
+
+async def test_a_turn_that_is_held_goes_on_with_what_it_has_under_the_weights_that_are_served_then(engine, digests):
+    """Greedy replies, so what comes after a hold is what would have come without one."""
+    tokens = 200
+    held_by = {"speaker": PolicyPin(version=5, digest=digests[5])}
+
+    async def routes() -> list[EngineRoute]:
+        return [EngineRoute(1, engine.url, SECRET, "life-1", held_by)]
+
+    async def ask(hold: Hold) -> list[TurnReply]:
+        first = TurnRequest("speaker", held_by["speaker"], (), 1, tokens, 0.0, (), (), follow="resume", hold=hold)
+        turns = [client.turn(replace(first, prompt=tuple(one)), time.monotonic() + 300.0) for one in PROMPTS]
+        return await asyncio.gather(*turns)
+
+    async def stopped(hold: Hold) -> asyncio.Task[list[TurnReply]]:
+        """Ask, and hold what was asked when some of each reply is there."""
+        before = (await engine.stats()).generated_tokens
+        asking = asyncio.create_task(ask(hold))
+        await running(engine, len(PROMPTS))
+        hold.set(True)
+        await running(engine, 0)
+        made = (await engine.stats()).generated_tokens - before
+        assert 0 < made < tokens * len(PROMPTS)
+        assert not asking.done()
+        return asking
+
+    await engine.load("speaker", 5, digests[5])
+    client, hold = EngineClient(routes, ROUTERS.get("least_loaded")()), Hold()
+    try:
+        whole = await ask(Hold())
+        asking = await stopped(hold)
+        hold.set(False)
+        for reply, expected in zip(await asking, whole, strict=True):
+            assert reply.choice.token_ids == expected.choice.token_ids
+            assert max(map(abs, np.subtract(reply.choice.logprobs, expected.choice.logprobs))) < MAX_DIFFERENCE
+            assert (reply.choice.segments, reply.moves) == ([5, tokens], 0)
+        asking = await stopped(hold)
+        await engine.load("speaker", 6, digests[6])
+        hold.set(False)
+        for prompt, reply, before in zip(PROMPTS, await asking, whole, strict=True):
+            own = reply.choice
+            version, first, newer, rest = own.segments
+            assert (version, newer, first + rest, reply.moves) == (5, 6, tokens, 0)
+            assert own.token_ids[:first] == before.choice.token_ids[:first]
+            chances = trained_logprobs(5, prompt, own.token_ids[:first])
+            chances += trained_logprobs(6, [*prompt, *own.token_ids[:first]], own.token_ids[first:])
+            assert max(map(abs, np.subtract(own.logprobs, chances))) < MAX_DIFFERENCE
+    finally:
+        await client.close()
 
 
 async def test_a_load_ends_what_runs_on_the_weights_it_replaces_and_moves_what_follows(engine, digests):

@@ -36,6 +36,8 @@ class Pushed:
         self.nodes: queue.Queue[NodePush] = queue.Queue()
         self.lost = False
         self.count = 0
+        self.held = 0
+        """How often rollout workers were told to look at what is held."""
 
     def to_broker(self, push: BrokerPush) -> None:
         self.count += 1
@@ -46,6 +48,9 @@ class Pushed:
         self.count += 1
         if not self.lost:
             self.nodes.put(push)
+
+    def to_players(self) -> None:
+        self.held += 1
 
     def flush_all(self) -> None:
         """Lose whatever waits, as FLUSHALL does."""

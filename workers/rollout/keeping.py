@@ -1,5 +1,5 @@
 """Keeps the commands of a rollout worker: all that it plays are extended together, once a second, and those that may be
-held are looked at more often.
+held are looked at more often, and when somebody says that they are.
 
 Invariant: the work on a command that the store says is not ours any more is cancelled, and what is played of one that
 is held stands still until the store says otherwise; a store that does not answer changes nothing, since the writes of
@@ -8,6 +8,7 @@ whoever lost a command are refused anyway.
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from uuid import UUID
 
@@ -23,8 +24,8 @@ log = structlog.get_logger(__name__)
 TTL_S = 5.0
 """A command whose worker says nothing for this long may be taken by another one."""
 EXTEND_EVERY_S = 1.0
-LOOKS = 5
-"""How often it is seen in that time whether commands are held that may be."""
+LOOK_EVERY_S = 0.5
+"""Nobody having said so, it is seen this often whether commands are held that may be."""
 
 Extend = Callable[[Sequence[Taken]], Awaitable[Sequence[Standing]]]
 """Says of each command what becomes of it."""
@@ -37,12 +38,21 @@ class Keeper:
         self._extend, self._look = extend, look
         self._held: dict[UUID, tuple[Taken, asyncio.Task[None], Hold]] = {}
         self._extending: asyncio.Task[None] | None = None
+        self._told = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def look(self) -> None:
+        """Look now at what may be held. From any thread."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
+                self._loop.call_soon_threadsafe(self._told.set)
 
     @contextlib.contextmanager
     def keeping(self, taken: Taken, work: "asyncio.Task[None]", hold: Hold) -> Iterator[None]:
         """Extend a command while inside, hold what it plays when it is held, cancel its work once it is not ours."""
         self._held[taken.token] = taken, work, hold
         if self._extending is None:
+            self._loop = asyncio.get_running_loop()
             self._extending = asyncio.create_task(self._extend_all())
         try:
             yield
@@ -54,9 +64,7 @@ class Keeper:
 
     async def _extend_all(self) -> None:
         while True:
-            for _ in range(LOOKS):
-                await asyncio.sleep(EXTEND_EVERY_S / LOOKS)
-                await self._look_at([one for one in self._held.values() if _pauses(one[0])])
+            await self._look_for(EXTEND_EVERY_S)
             held = list(self._held.values())
             try:
                 standings = await self._extend([taken for taken, _, _ in held])
@@ -68,6 +76,16 @@ class Keeper:
                     work.cancel()
                 else:
                     hold.set(standing is Standing.HELD)
+
+    async def _look_for(self, seconds: float) -> None:
+        """Look for so long at what may be held, now and then and whenever told to."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0.0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(left, LOOK_EVERY_S)):
+                    await self._told.wait()
+            self._told.clear()
+            await self._look_at([one for one in self._held.values() if _pauses(one[0])])
 
     async def _look_at(self, pausing: "Sequence[tuple[Taken, asyncio.Task[None], Hold]]") -> None:
         if not pausing:

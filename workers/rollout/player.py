@@ -114,6 +114,10 @@ class Player:
                 log.warning("could not give back", run_id=taken.run_id, command=taken.no, error=str(error))
                 await asyncio.sleep(GIVE_BACK_AGAIN_S)
 
+    def look(self) -> None:
+        """Look now which of the commands that are played are held. From any thread."""
+        self._keeper.look()
+
     async def close(self) -> None:
         """Drop every connection."""
         for context in self._contexts.values():

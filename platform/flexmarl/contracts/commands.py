@@ -19,6 +19,8 @@ COMMAND_SCHEMA_VERSION = 1
 
 WAKE_CHANNEL = "flexmarl:wake"
 """Redis channel on which a sender names the queue it just put a message into, so that an idle worker looks at once."""
+HELD_HINT = "held"
+"""Said there in place of a queue, none of which is called so: other rollout commands are held than before."""
 
 
 class CommandStatus(StrEnum):
@@ -104,7 +106,7 @@ class PlayGroups(Record):
 
 class HoldGroups(Record):
     """Let what rollout commands play stand still, or go on. Rows, not work: the driver writes it in the decision's
-    transaction, and whoever plays a command soon sees it there.
+    transaction and tells rollout workers to look, and whoever plays a command sees it there.
 
     What stands still asks nobody for a turn; replies that engines are at are taken back with the tokens they have. A
     command that nobody has taken yet begins so. The time is none of its episodes'.

@@ -9,8 +9,8 @@ from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.spec import ExperimentSpec
 from flexmarl.simulator import SimulationError
 from flexmarl.simulator.prediction import calibrating
-from flexmarl.simulator.prediction.calibrating import STEPS, TURN, calibrated
-from flexmarl.simulator.prediction.fitting import RunPace, profile_of
+from flexmarl.simulator.prediction.calibrating import STEPS, TURN, calibrated, fit
+from flexmarl.simulator.prediction.fitting import RunPace, pace_of, profile_of
 from flexmarl.simulator.prediction.predicting import simulated
 from flexmarl.simulator.prediction.profile import Ends
 
@@ -58,6 +58,12 @@ def test_workers_that_wait_for_cores_are_not_taken_for_slow_ones(spec: Experimen
     found = calibrated(overlapping, pace(turn=0.01, **shared), told)
     assert found.platform[TURN] == pytest.approx(0.02, rel=0.05)
     assert calibrated(overlapping, pace(turn=0.01), told).platform[TURN] > 1.1 * found.platform[TURN]
+
+
+def test_a_run_that_is_played_again_has_workers_as_slow_as_its_rollouts_say(spec: ExperimentSpec) -> None:
+    """Of a short one a part is the way of facts and commands, which its rows do not tell from turns."""
+    told = rows(0.2, TURNS)
+    assert fit(spec, told).machine.delays.turn < 0.8 * pace_of(spec, told, {}).platform[TURN]
 
 
 def test_workers_take_no_less_than_nothing(spec: ExperimentSpec) -> None:

@@ -2,9 +2,15 @@
 
 import pytest
 
+from flexmarl.contracts.resolve import resolve
+from flexmarl.simulator import Machine
 from flexmarl.simulator.devices.clock import Clock
 from flexmarl.simulator.devices.cores import Cores
-from flexmarl.simulator.scenarios.scenario import Host
+from flexmarl.simulator.devices.engines import Engine
+from flexmarl.simulator.devices.trace import Held, Trace
+from flexmarl.simulator.devices.turns import Turn
+from flexmarl.simulator.runs import alone
+from flexmarl.simulator.scenarios.scenario import Delays, EngineModel, Host, TrainerModel, scenario
 
 
 class Hosted:
@@ -75,3 +81,41 @@ def test_work_is_told_by_its_own_clock_and_time_by_the_real_one() -> None:
     host.cores.work(1.0, lambda: seen.append((host.cores.now, host.cores.real)))
     host.run()
     assert seen == [(1.0, 2.0), (1.0, 2.0)]
+
+
+def test_what_an_engine_did_is_told_in_real_time() -> None:
+    """Ten tokens of 0.1 s, at half the pace from the middle on."""
+    host, trace = Hosted(1, training=1.0), Trace()
+    trace.held[1] = Held(1, "engine", 0.0)
+    engine = Engine(host.cores, trace, EngineModel(token=0.1, prefill=1e9), 1)
+    engine.serve("a", 1, ())
+    host.clock.at(4.0, engine.ask, Turn("a", 1, "", 0.0, 10, lambda _: host.note("answered")))
+    assert host.run() == {"answered": 6.0}
+    assert [(one.began, one.ended) for one in trace.until(10.0)] == [pytest.approx((4.0, 6.0))]
+
+
+def test_all_that_the_platform_takes_is_slowed_where_cores_are_wanting() -> None:
+    """Engines and trainers take next to nothing; somebody works throughout at half a core: all takes twice as long."""
+    delays = Delays(
+        report=0.1, decide=0.01, hop=0.2, pick_up=0.3, start=2.0, turn=0.02, carry=0.05, fetch=0.1, commit=0.2,
+        settle=0.4,
+    )  # fmt: skip
+    nothing = {"engine": EngineModel(token=1e-9, prefill=1e12, load=0.5), "trainer": TrainerModel(**NOTHING, step=0.3)}
+    batch = {"tasks_per_step": 4, "episodes_per_task": 2, "micro_batch_groups": 2, "rollout_groups": 2}
+    spec = resolve({"batch": batch}, preset="flexmarl", template="hot_cold")
+    plain = scenario({"spec": spec.document, "workload": {"environment": 0.0}, "steps": 3, "seed": 1})
+
+    def stepped(host: Host) -> list[float]:
+        own = plain.model_copy(update={"machine": Machine(delays=delays, host=host, **nothing)})
+        cluster = alone(own)
+        cluster.host.begin()
+        while len(cluster.log.stepped) < 3 and cluster.clock.step():
+            pass
+        return cluster.log.stepped
+
+    once, slow = stepped(Host()), stepped(Host(cores=4, playing=7.0, training=7.0))
+    assert len(once) == 3
+    assert slow == pytest.approx([2.0 * moment for moment in once], rel=1e-3)
+
+
+NOTHING = dict.fromkeys(("micro_batch", "token", "row", "swap", "create"), 0.0)

@@ -136,6 +136,15 @@ def test_what_others_on_the_host_slow_down_is_told_apart_from_what_it_takes_alon
     )
 
 
+def test_two_that_work_beside_each_other_tell_one_slowness_together() -> None:
+    """A gradient that took 2 times as long as its work and decode steps that took 1.5 times, at the same time."""
+    rows = beside_each_other()
+    worked = [Worked(0.0, 1.0, 0.5), Worked(0.0, 0.9, 0.6)]
+    hops = [Taken(0.1, 0.35), Taken(5.0, 0.35)]
+    told = estimates.alone(replace(rows, worked=worked, hops=hops))
+    assert [row.seconds for row in told.hops] == pytest.approx([0.2, 0.35])
+
+
 def test_others_are_as_many_as_leave_work_the_part_of_a_core_that_it_had() -> None:
     rows = beside_each_other()
     assert estimates.others(rows) == pytest.approx({"platform.playing": 2.0}), "what trains by itself hardly waits"

@@ -58,6 +58,7 @@ def test_what_nobody_measured_is_a_default_with_a_wide_range() -> None:
 def test_a_declared_pace_is_what_trainers_take() -> None:
     pace = {"micro_batch_s": 0.5, "row_s": 0.0, "step_s": 1.0}
     slow, fast = spec(resources={"pace": pace}), spec()
+    assert [machine(own, profile(own), Ends()).trainer.declared for own in (slow, fast)] == [True, False]
     told = once(slow, profile(slow))
     assert told.step_s.likely - once(fast, profile(fast)).step_s.likely == pytest.approx(
         2 * 2 * 0.5 + 2 * 1.0, rel=0.15

@@ -7,8 +7,8 @@ import pytest
 from flexmarl.contracts.resolve import load_presets
 from flexmarl.simulator import SimulationError, simulate
 from flexmarl.simulator.search.axes import LAYOUT, balanced, by_work, devices
-from flexmarl.simulator.search.candidates import Candidate, space
-from flexmarl.simulator.search.searching import SEEDS, against, search
+from flexmarl.simulator.search.candidates import Candidate, Found, space
+from flexmarl.simulator.search.searching import SEEDS, _Hunt, against, search
 
 DOCUMENT = {
     "spec": {
@@ -150,6 +150,45 @@ def test_steps_that_gained_alone_are_gone_together():
     told = []
     search(within, 60, 0, summed, lambda number, one: told.append(one.step_s))
     assert told.index(30.0) < 40
+
+
+WORDS = {
+    "mechanisms.publication.type": "wavefront",
+    "mechanisms.trainer_protocol": "per_group",
+    "mechanisms.router": "version_aware",
+    "mechanisms.mover.type": "static",
+}
+"""Four steps that make a difference beside each other."""
+
+
+def hunting(own):
+    """Return a search in which every step takes 20 s, its leader, and four steps from it."""
+    within = space(DOCUMENT, "flexmarl", ["flexmarl"], 0)
+    hunt = _Hunt(within, 60, 0, lambda made: [timed(20.0) for _ in made], lambda number, one: None)
+    leader = Found(Candidate("flexmarl"), within.made(Candidate("flexmarl")), own)
+    near = {step.path: step for step in within.near(leader) if WORDS.get(step.path) == step.value}
+    return hunt, leader, [near[path] for path in WORDS]
+
+
+def timed(seconds: float) -> SimpleNamespace:
+    return SimpleNamespace(step_s=seconds, tokens=1, length_ratio=1.0)
+
+
+def test_a_gain_is_over_the_mean_of_a_leader_that_was_lucky_once():
+    hunt, leader, steps = hunting((timed(10.0), timed(30.0), timed(35.0)))
+    hunt._go(leader, steps, [])
+    assert hunt._gains == {step.name: pytest.approx(1.0 - 20.0 / 25.0) for step in steps}
+
+
+def test_of_steps_in_twos_those_come_first_whose_gains_are_largest_together():
+    hunt, leader, steps = hunting((timed(20.0),) * 3)
+    hunt._gains = {step.name: gain for step, gain in zip(steps, (0.1, 0.4, 0.5, 0.45), strict=True)}
+    wave, group, version, still = ({step.path: step.value} for step in steps)
+    several = [one.chosen for one in hunt._together(leader, steps, 7)]
+    assert several == [
+        wave | group | version | still,
+        version | still, version | group, still | group, version | wave, still | wave, group | wave,
+    ]  # fmt: skip
 
 
 def test_every_trial_is_told_of_and_none_is_tried_twice():

@@ -62,11 +62,11 @@ def test_a_node_reads_ahead_while_its_trainer_works():
     assert done == pytest.approx([1.25 + 4.5, 1.25 + 4.5 + 0.25 + 4.5])
 
 
-def test_a_trainer_wants_a_core_for_gradients_and_none_for_what_waits_for_its_node_or_the_disk():
-    """Two trainers on one core, each 0.25 s of carrying and a gradient of 4.5 s; then 0.75 s and a step of 2 s."""
+def on_one_core(trainer: TrainerModel) -> list[tuple[str, float]]:
+    """Let two trainers on one core make a gradient and a step each; return what they told, and when."""
     clock, done = Clock(), []
     cores = Cores(clock, Host(cores=1), lambda: False)
-    machine = Machine(trainer=TRAINER, delays=Delays(carry=0.25, commit=0.5))
+    machine = Machine(trainer=trainer, delays=Delays(carry=0.25, commit=0.5))
     made = Training(clock, cores, Trace(), machine, set(), lambda fact: done.append((fact.kind, clock.now)))
     for lease, policy in ((1, "a"), (2, "b")):
         made.cut(MicroBatchRef(policy=policy, no=1), rows=3, tokens=100)
@@ -77,11 +77,19 @@ def test_a_trainer_wants_a_core_for_gradients_and_none_for_what_waits_for_its_no
         made.take(lease + 2, c.OptimizerStep.model_construct(kind="optimizer_step", **order, **told))
     while clock.step():
         pass
-    trained, stepped = 0.25 + 2 * 4.5, 0.25 + 2 * 4.5 + 0.75 + 2.0
-    assert (
-        done
-        == [("micro_batch_accumulated", pytest.approx(trained))] * 2 + [("step_committed", pytest.approx(stepped))] * 2
-    )
+    return done
+
+
+@pytest.mark.parametrize(("declared", "gradient"), [(False, 2 * 4.5), (True, 4.5)])
+def test_gradients_want_a_core_unless_they_keep_a_pace(declared: bool, gradient: float):
+    """0.25 s of carrying and a gradient of 4.5 s; then 0.75 s around a step of 2 s, which waits for the disk."""
+    trained, stepped = 0.25 + gradient, 0.25 + gradient + 0.75 + 2.0
+    assert on_one_core(TRAINER.model_copy(update={"declared": declared})) == [
+        ("micro_batch_accumulated", pytest.approx(trained)),
+        ("micro_batch_accumulated", pytest.approx(trained)),
+        ("step_committed", pytest.approx(stepped)),
+        ("step_committed", pytest.approx(stepped)),
+    ]
 
 
 def test_a_gradient_that_is_computed_again_is_a_loss_of_tokens_and_time():

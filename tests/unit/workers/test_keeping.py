@@ -47,7 +47,8 @@ class Store:
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setattr(keeping, "EXTEND_EVERY_S", 0.001)
+    monkeypatch.setattr(keeping, "EXTEND_EVERY_S", 0.004)
+    monkeypatch.setattr(keeping, "LOOK_EVERY_S", 0.001)
     return Store()
 
 
@@ -110,11 +111,28 @@ async def test_what_the_store_holds_stands_still_until_it_says_otherwise(store: 
     assert (len(store.looked) > len(store.asked)) is pauses
 
 
+async def test_who_is_told_that_something_is_held_looks_at_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("EXTEND_EVERY_S", "LOOK_EVERY_S"):
+        monkeypatch.setattr(keeping, name, 600.0)
+    keeper, hold = Keeper(store.extend, store.look), Hold()
+    keeper.look()  # nobody plays yet
+    async with asyncio.timeout(60):
+        play = asyncio.create_task(kept(keeper, taken(6, True), hold))
+        await asyncio.sleep(0)
+        for held in (True, False):
+            store.held = {6} if held else set()
+            await asyncio.to_thread(keeper.look)
+            while hold.held is not held:
+                await asyncio.sleep(0.001)
+        play.cancel()
+        await asyncio.gather(play, return_exceptions=True)
+    assert store.asked == []
+
+
 async def test_what_may_be_held_is_looked_at_between_two_extensions(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keeping, "EXTEND_EVERY_S", 600.0)
-    monkeypatch.setattr(keeping, "LOOKS", 600_000)
     keeper, hold, store.held = Keeper(store.extend, store.look), Hold(), {4}
     async with asyncio.timeout(60):
         plays = [

@@ -172,8 +172,13 @@ class Training:
             return  # it broke off
         running.began = self._clock.now
         running.intervals += [self._trace.begin(lease, kind, running.began, policy) for lease in shown]
-        goes_on = self._host.work if kind == "train" else self._host.after
-        goes_on(self.shared.takes(running.ranks, seconds), self._done, lane, running)
+        self._going_on(kind)(self.shared.takes(running.ranks, seconds), self._done, lane, running)
+
+    def _going_on(self, kind: Kind) -> Callable[..., None]:
+        """Return what lets so much of a kind of work be done: gradients want a core, unless they keep a pace."""
+        if self._machine.trainer.declared and kind in ("train", "step"):
+            return self._clock.after
+        return self._host.work if kind == "train" else self._host.after
 
     def _done(self, lane: Lane, running: Running) -> None:
         if lane.running is not running:

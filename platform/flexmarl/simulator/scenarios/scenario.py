@@ -195,6 +195,8 @@ class TrainerModel(Strict):
     """How many times as long gradients, steps and swaps take: of a critic that is trained beside each policy, say."""
     step: float = Field(default=1.0, ge=0.0)
     """Optimizer step and commit."""
+    declared: bool = False
+    """Gradients and steps take no other time than this, whoever else wants the host's cores: trainers keep a pace."""
     swap: float = Field(default=5.0, ge=0.0)
     """To suspend a policy, and to bring it back."""
     form: float = Field(default=0.5, ge=0.0)
@@ -215,7 +217,7 @@ class Delays(Strict):
     """From a decision to the child that carries it out."""
     pick_up: float = Field(default=0.01, ge=0.0)
     """From a decision to a rollout worker that begins with it."""
-    hold: float = Field(default=0.1, ge=0.0)
+    hold: float = Field(default=0.006, ge=0.0)
     """From a decision until rollout workers learn that what they play stands still, or goes on."""
     start: float = Field(default=5.0, ge=0.0)
     """To start a child."""

@@ -33,7 +33,7 @@ def workload_of(spec: ExperimentSpec) -> Workload:
 def paced(spec: ExperimentSpec, machine: Machine) -> Machine:
     """Return machines whose trainers take the times that the specification declares."""
     pace = spec.resources.pace
-    times = {"token": 0.0, "row": pace.row_s, "micro_batch": pace.micro_batch_s, "step": pace.step_s}
+    times = {"token": 0.0, "row": pace.row_s, "micro_batch": pace.micro_batch_s, "step": pace.step_s, "declared": True}
     return machine.model_copy(update={"trainer": machine.trainer.model_copy(update=times)})
 
 

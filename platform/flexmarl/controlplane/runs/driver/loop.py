@@ -202,6 +202,8 @@ class Driver:
         assert held.session is not None
         if turn.issued:
             held.push_at = 0.0
+        if turn.held:
+            self._pushes.to_players()
         if wants_devices(held.session):
             self._schedule.arbitrate = 0.0
         self._announcer.changed(held.lease.run_id, turn.seq, moved=turn.moved)

@@ -17,7 +17,7 @@ import structlog
 from dramatiq import Message
 from dramatiq.brokers.redis import RedisBroker
 
-from flexmarl.contracts.commands import WAKE_CHANNEL
+from flexmarl.contracts.commands import HELD_HINT, WAKE_CHANNEL
 
 log = structlog.get_logger(__name__)
 
@@ -53,6 +53,9 @@ class Pushes(Protocol):
     def to_node(self, push: NodePush) -> None:
         """Tell a node to look at a command of one of its children."""
 
+    def to_players(self) -> None:
+        """Tell rollout workers to look which of the commands that they play are held."""
+
 
 class BrokerThread(threading.Thread):
     """Enqueues Dramatiq messages by actor name, without importing any actor."""
@@ -60,11 +63,11 @@ class BrokerThread(threading.Thread):
     def __init__(self, url: str) -> None:
         super().__init__(name="push-broker", daemon=True)
         self._broker = RedisBroker(url=url, middleware=[])  # type: ignore[no-untyped-call]
-        self._waiting: queue.Queue[BrokerPush | None] = queue.Queue(WAITING)
+        self._waiting: queue.Queue[BrokerPush | str | None] = queue.Queue(WAITING)
         self._quiet_until = 0.0
 
-    def send(self, push: BrokerPush) -> None:
-        """Hand a push over; dropped when too many wait."""
+    def send(self, push: BrokerPush | str) -> None:
+        """Hand a push over, or a hint alone; dropped when too many wait."""
         try:
             self._waiting.put_nowait(push)
         except queue.Full:
@@ -73,12 +76,10 @@ class BrokerThread(threading.Thread):
     def run(self) -> None:
         """Send until stopped."""
         while (push := self._waiting.get()) is not None:
-            message: Message[None] = Message(
-                queue_name=push.queue, actor_name=push.actor, args=(push.run_id, push.no), kwargs={}, options={}
-            )
             try:
-                self._broker.enqueue(message)
-                self._broker.client.publish(WAKE_CHANNEL, push.queue)
+                if isinstance(push, BrokerPush):
+                    self._enqueue(push)
+                self._broker.client.publish(WAKE_CHANNEL, push.queue if isinstance(push, BrokerPush) else push)
             except redis.RedisError as error:
                 self._complain(str(error))
 
@@ -89,6 +90,12 @@ class BrokerThread(threading.Thread):
         except queue.Full:
             return
         self.join(0.5)
+
+    def _enqueue(self, push: BrokerPush) -> None:
+        message: Message[None] = Message(
+            queue_name=push.queue, actor_name=push.actor, args=(push.run_id, push.no), kwargs={}, options={}
+        )
+        self._broker.enqueue(message)
 
     def _complain(self, error: str) -> None:
         now = time.monotonic()
@@ -176,3 +183,7 @@ class Pusher:
     def to_node(self, push: NodePush) -> None:
         """Tell a node to look at a command of one of its children."""
         self._nodes.send(push)
+
+    def to_players(self) -> None:
+        """Tell rollout workers to look which of the commands that they play are held."""
+        self._broker.send(HELD_HINT)

@@ -60,6 +60,8 @@ class Turn:
     status: RunStatus
     moved: bool
     """The status is another than before."""
+    held: bool
+    """Rollout commands stand still or go on from now on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,8 @@ class RunSession:
             progress, self._shown_at = self.core.progress(), now
         stored = self._stored(entries, decided, now, progress)
         self._go_on(stored, now)
-        turn = Turn(len(entries), self.seq, len(stored.commands), stored.status, stored.status is not before)
+        moved, held = stored.status is not before, any(c.command.kind == "hold_groups" for c in stored.commands)
+        turn = Turn(len(entries), self.seq, len(stored.commands), stored.status, moved, held)
         return Decided(stored, turn, replaced)
 
     def rest_s(self) -> float | None:
