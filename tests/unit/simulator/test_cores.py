@@ -14,9 +14,10 @@ from flexmarl.simulator.scenarios.scenario import Delays, EngineModel, Host, Tra
 
 
 class Hosted:
-    def __init__(self, cores: int, playing: float = 0.0, training: float = 0.0) -> None:
-        self.clock, self.plays = Clock(), False
-        self.cores = Cores(self.clock, Host(cores=cores, playing=playing, training=training), lambda: self.plays)
+    def __init__(self, cores: int, playing: float = 0.0, training: float = 0.0, both: float = 0.0) -> None:
+        self.clock, self.plays, self.trains = Clock(), False, True
+        host = Host(cores=cores, playing=playing, training=training, both=both)
+        self.cores = Cores(self.clock, host, lambda: (self.plays, self.trains))
         self.done: dict[str, float] = {}
 
     def note(self, name: str) -> None:
@@ -43,17 +44,26 @@ def test_who_works_beside_each_other_has_an_even_part() -> None:
     assert host.run() == {"second": 2.0, "first": 2.5}
 
 
-def test_others_take_their_part_and_are_more_while_episodes_are_played() -> None:
-    host = Hosted(2, playing=3.0, training=1.5)
+def test_others_take_their_part_and_are_as_many_as_go_with_what_goes_on() -> None:
+    host = Hosted(2, playing=3.0, training=1.5, both=4.0)
     host.cores.work(2.0, host.note, "trained")
     host.clock.at(2.5, setattr, host, "plays", True)
-    host.clock.at(2.5, host.cores.work, 1.0, host.note, "played")
-    assert host.run() == {"trained": 2.5, "played": 2.5 + 2.0}
+    host.clock.at(2.5, host.cores.work, 1.0, host.note, "both")
+    host.clock.at(5.0, setattr, host, "trains", False)
+    host.clock.at(5.0, host.cores.work, 1.0, host.note, "played")
+    assert host.run() == {"trained": 2.5, "both": 5.0, "played": 7.0}
+
+
+def test_while_both_sides_go_on_others_are_no_fewer_than_beside_one() -> None:
+    host = Hosted(2, playing=3.0, training=1.5)
+    host.plays = True
+    host.cores.work(1.0, host.note, "a")
+    assert host.run() == {"a": 2.0}
 
 
 def test_others_slow_down_nothing_where_there_are_cores_for_all() -> None:
     host = Hosted(8, playing=3.0)
-    host.plays = True
+    host.plays, host.trains = True, False
     host.cores.work(2.0, host.note, "a")
     assert host.run() == {"a": 2.0}
 

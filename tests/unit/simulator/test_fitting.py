@@ -147,9 +147,14 @@ def test_two_that_work_beside_each_other_tell_one_slowness_together() -> None:
 
 def test_others_are_as_many_as_leave_work_the_part_of_a_core_that_it_had() -> None:
     rows = beside_each_other()
-    assert estimates.others(rows) == pytest.approx({"platform.playing": 2.0}), "what trains by itself hardly waits"
-    slower = [replace(one, cpu=one.cpu / 1.25) if one.began % 1.0 > 0.5 else one for one in rows.worked]
-    told = {"platform.playing": 2.0, "platform.training": 1.5}
+    told = {"platform.playing": 2.0, "platform.both": 2.0}
+    assert estimates.others(rows) == pytest.approx(told), "what trains by itself hardly waits"
+
+    def slow(one: Worked) -> float:
+        return 1.25 if one.began % 1.0 > 0.5 else 4.0 / 3.0 if one.began % 1.0 > 0.2 else 1.0
+
+    slower = [replace(one, cpu=one.cpu / slow(one)) for one in rows.worked]
+    told = {"platform.playing": 2.0, "platform.training": 1.5, "platform.both": 3.0}
     assert estimates.others(replace(rows, worked=slower)) == pytest.approx(told)
 
 
@@ -157,7 +162,8 @@ def test_work_that_is_told_of_is_none_of_the_others() -> None:
     """Steps of a second trainer throughout, of which nobody knows what they took of the processor."""
     rows = beside_each_other()
     beside = [*rows.worked, *(Worked(float(n), n + 1.0, 0.0) for n in range(40))]
-    assert estimates.others(replace(rows, worked=beside)) == pytest.approx({"platform.playing": 1.0})
+    told = {"platform.playing": 1.0, "platform.both": 1.0}
+    assert estimates.others(replace(rows, worked=beside)) == pytest.approx(told)
 
 
 def test_a_run_that_tells_no_cores_or_too_little_work_tells_nothing_of_others() -> None:

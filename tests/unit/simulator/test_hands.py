@@ -42,7 +42,7 @@ def test_the_first_turns_of_a_command_go_off_before_another_one_is_begun_with() 
 
 def test_the_rows_of_a_group_are_written_slower_while_cores_are_wanting() -> None:
     clock, told = Clock(), []
-    cores = Cores(clock, Host(cores=1, playing=2.0), lambda: True)
+    cores = Cores(clock, Host(cores=1, playing=2.0), lambda: (True, False))
     hands = Hands(cores, Delays(settle=0.5), Places(None))
     hands.settle(lambda _: told.append(clock.now), TimerFired())
     clock.at(1.0, cores.begin)

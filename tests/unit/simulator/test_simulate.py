@@ -89,7 +89,7 @@ def test_a_trainer_that_shares_a_host_takes_longer_while_episodes_are_played():
     """An episode of 10 s ends long before one of 100 s: its gradient falls beside the other, the last one alone."""
     batch = {"tasks_per_step": 2, "episodes_per_task": 2, "micro_batch_groups": 1, "rollout_groups": 1}
     uneven = {"environment": {"mean": 1.0, "slow_share": 0.5, "slow": 100.0}, "each": {"prompt": 0, "reply": 100}}
-    once, host = told("flexmarl", spec={"batch": batch}, **uneven), Host(cores=2, playing=5.0, training=1.0)
+    once, host = told("flexmarl", spec={"batch": batch}, **uneven), Host(cores=2, playing=2.0, training=1.0, both=5.0)
     alone, beside = (
         simulate(one)
         for one in (once, once.model_copy(update={"machine": once.machine.model_copy(update={"host": host})}))

@@ -65,7 +65,7 @@ def test_a_node_reads_ahead_while_its_trainer_works():
 def on_one_core(trainer: TrainerModel) -> list[tuple[str, float]]:
     """Let two trainers on one core make a gradient and a step each; return what they told, and when."""
     clock, done = Clock(), []
-    cores = Cores(clock, Host(cores=1), lambda: False)
+    cores = Cores(clock, Host(cores=1), lambda: (False, True))
     machine = Machine(trainer=trainer, delays=Delays(carry=0.25, commit=0.5))
     made = Training(clock, cores, Trace(), machine, set(), lambda fact: done.append((fact.kind, clock.now)))
     for lease, policy in ((1, "a"), (2, "b")):

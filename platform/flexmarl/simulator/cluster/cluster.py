@@ -69,7 +69,7 @@ class Cluster:
         self.scenario = scenario
         opening = frozenset(scenario.spec.policy_of(role) for role in scenario.workload.stages[0])
         core = Orchestrator(scenario.spec, opening=opening)
-        self.host = Cores(clock, self._machine.host, self._plays) if self._machine.host.cores else clock
+        self.host = Cores(clock, self._machine.host, self._goes_on) if self._machine.host.cores else clock
         self.driver = Driver(clock, self.host, self._machine.delays, core, self._carry_out)
         self._void: set[int] = set()
         tell = self.driver.tell
@@ -84,8 +84,8 @@ class Cluster:
     def _machine(self) -> Machine:
         return self.scenario.machine
 
-    def _plays(self) -> bool:
-        return self.playing.plays
+    def _goes_on(self) -> tuple[bool, bool]:
+        return self.playing.plays, self.training.works
 
     def start(self) -> None:
         """Ask for the run to start."""

@@ -3,8 +3,8 @@
 One second of it is a second of work that has a core for itself. Where more want a core than there are, each has its
 even part of all cores, and the clock goes that much slower; it never goes faster than time. Beside those whose work is
 told of there are others (drivers, nodes, rollout workers, the database), of which is known how many they are in the
-mean; they slow work down, and are slowed down beside work. Whether episodes are played, on which their number
-depends, is looked at when someone begins or stops to work.
+mean; they slow work down, and are slowed down beside work. Whether episodes are played and trainers have commands, on
+which their number depends, is looked at when someone begins or stops to work.
 
 Invariants: work that began earlier and needs no more is never done later; whoever began to work stops once.
 """
@@ -18,8 +18,10 @@ from flexmarl.simulator.scenarios.scenario import Host
 
 
 class Cores(Clock):
-    def __init__(self, clock: Clock, host: Host, plays: Callable[[], bool]) -> None:
-        self._clock, self._host, self._plays = clock, host, plays
+    """`goes_on` tells whether episodes are played, and whether trainers have commands."""
+
+    def __init__(self, clock: Clock, host: Host, goes_on: Callable[[], tuple[bool, bool]]) -> None:
+        self._clock, self._host, self._goes_on = clock, host, goes_on
         self._working = 0
         self._rate = 1.0
         self._worked, self._at = 0.0, clock.now
@@ -68,7 +70,7 @@ class Cores(Clock):
 
     def _turn(self, more: int) -> None:
         self._working += more
-        rate = self._host.rate(self._working, self._plays()) if self._working else 1.0
+        rate = self._host.rate(self._working, *self._goes_on()) if self._working else 1.0
         if rate != self._rate:
             self.now = self.now
             self._rate = rate

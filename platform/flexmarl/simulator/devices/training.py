@@ -93,6 +93,11 @@ class Training:
         self._lanes: dict[int, Lane] = {}
         self._gangs: dict[str, tuple[int, ...]] = {}
 
+    @property
+    def works(self) -> bool:
+        """Tell whether any trainer has a command: that its node carries to it, or that it works on."""
+        return any(lane.running is not None for lane in self._lanes.values())
+
     def cut(self, ref: MicroBatchRef, rows: int, tokens: int) -> None:
         """Note what a micro-batch has to learn."""
         self._cut[ref.policy, ref.no] = Cut(rows, tokens)

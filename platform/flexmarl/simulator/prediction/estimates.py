@@ -4,7 +4,7 @@ What shares a host's cores slows each other down. How much, and when, is read of
 trainers; all estimates are of what things take that have a core for themselves.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
 from statistics import fmean, median
@@ -15,8 +15,10 @@ import numpy as np
 from flexmarl.contracts.base import Strict
 from flexmarl.contracts.paces import Commanded, Decoded, Played, RunRows, Settled, Taken
 
+SIDES = {"platform.playing": (True, False), "platform.training": (False, True), "platform.both": (True, True)}
+"""Figure -> whether episodes were played, and whether trainers had commands."""
 MOSTLY = 0.5
-"""Share of a stretch in which episodes were played, from which on it counts as beside them."""
+"""Share of a stretch in which either went on, from which on it counts as beside it."""
 WAITED = 1.05
 """How many times as long as its work something took at least, to say that cores were wanting."""
 FEW = 8
@@ -100,20 +102,33 @@ def tell_tokens(told: Sequence[Gradients]) -> bool:
 
 
 def others(rows: RunRows) -> dict[str, float]:
-    """Return how many wanted a core beside engines and trainers at work: while episodes were played, and while not.
+    """Return how many wanted a core beside engines and trainers at work: where one side of the run went on, and both.
 
     In the mean, so many as explain what part of a core those at work had; none where these hardly had to wait.
     """
-    played = _spans([(began, ended, 1.0) for began, ended in rows.open])
+    sides = [
+        _spans([(began, ended, 1.0) for began, ended in side]) for side in (rows.open, _carried_out(rows.commanded))
+    ]
     at_work = _spans([(one.began, one.ended, 1.0) for one in rows.worked], together=True)
     found = {}
-    for name, inside in (("platform.playing", True), ("platform.training", False)):
-        own = [o for o in rows.worked if o.cpu and (played.mean(o.began, o.ended) >= MOSTLY) == inside]
+    for name, going_on in SIDES.items():
+        own = [
+            o for o in rows.worked
+            if o.cpu and tuple(side.mean(o.began, o.ended) >= MOSTLY for side in sides) == going_on
+        ]  # fmt: skip
         took, cpu = sum(o.ended - o.began for o in own), sum(o.cpu for o in own)
         if rows.cores and len(own) >= FEW and took >= WAITED * cpu:
             beside = sum(at_work.mean(o.began, o.ended) * (o.ended - o.began) for o in own) / took
             found[name] = max(0.0, rows.cores * took / cpu - beside)
     return found
+
+
+def _carried_out(commanded: Sequence[Commanded]) -> Iterator[tuple[float, float]]:
+    """List when each command was on its way or worked on, by its node or its trainer: both take of the host."""
+    before: dict[int, float] = {}
+    for row in sorted(commanded, key=lambda row: row.done):
+        yield max(row.created, before.get(row.lease_id, 0.0)), row.done
+        before[row.lease_id] = row.done
 
 
 def alone(rows: RunRows) -> RunRows:

@@ -22,7 +22,7 @@ from flexmarl.simulator.scenarios.teams import paced
 
 VERSION = 5
 """Of what is read off a run; what was read otherwise is read anew."""
-OTHERS = ("playing", "training")
+OTHERS = ("playing", "training", "both")
 """Figures of the platform that are no delays, but how many want a core."""
 PROFILE_NAME = "Profile of "
 """How the name of a run begins that is made to be measured."""
@@ -146,7 +146,7 @@ def machine(spec: ExperimentSpec, profile: Profile, ends: Ends) -> Machine:
             swap=of("trainer.swap"),
         ),
         delays=Delays.model_validate({n: value for n, value in platform.items() if n not in OTHERS}),
-        host=Host(cores=profile.cores, playing=platform["playing"], training=platform["training"]),
+        host=Host(cores=profile.cores, **{name: platform[name] for name in OTHERS}),
         scale={other: _scale(profile, ends, other, first) for other in others},
     )
     pace = spec.resources.pace

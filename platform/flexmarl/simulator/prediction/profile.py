@@ -57,6 +57,7 @@ OF_THE_PLATFORM: dict[str, Known] = {
     "platform.settle": Known("s", "From a group's end until its rows are written", 0.02, 0.02),
     "platform.playing": Known("processes", "Others that want a core while episodes are played", 0.0, 0.0),
     "platform.training": Known("processes", "Others that want a core while none are", 0.0, 0.0),
+    "platform.both": Known("processes", "Others that want a core while episodes are played and trained", 0.0, 0.0),
     "platform.turn": Known("s", "The rollout workers' work on one turn", 0.0002, 0.0002),
     "platform.start": Known("s", "Starting an engine or a trainer", 3.0, 20.0),
 }

@@ -264,10 +264,14 @@ class Host(Strict):
     """Others that want a core beside engines and trainers at work while episodes are played, in the mean."""
     training: float = Field(default=0.0, ge=0.0)
     """The same while none are."""
+    both: float = Field(default=0.0, ge=0.0)
+    """While episodes are played and trainers have commands, as many as of either alone at least."""
 
-    def rate(self, working: int, plays: bool) -> float:
+    def rate(self, working: int, plays: bool, trains: bool) -> float:
         """Return what part of a core each of so many has that work."""
-        return min(1.0, self.cores / (working + (self.playing if plays else self.training)))
+        alone = self.playing if plays else self.training
+        others = max(self.both, self.playing, self.training) if plays and trains else alone
+        return min(1.0, self.cores / (working + others))
 
 
 class Machine(Strict):
