@@ -15,6 +15,7 @@ from flexmarl.contracts.spec.team import FactoryModel
 
 Source = Literal["runs", "profile", "declared", "default"]
 End = Literal["low", "likely", "high"]
+Unit = Literal["s", "tokens", "processes"]
 
 
 class Ends(NamedTuple):
@@ -27,7 +28,7 @@ class Ends(NamedTuple):
 class Known(NamedTuple):
     """What a figure is, and what is taken for it where nothing is known: for a model of the factory, for others."""
 
-    unit: str
+    unit: Unit
     meaning: str
     small: float
     large: float

@@ -1,12 +1,13 @@
 """Shapes of experiments, templates, presets and plans."""
 
-from typing import Any
+from typing import Any, get_args
 
 from rest_framework import serializers
 
 from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
 from flexmarl.controlplane.common.api.serializers import FieldErrorSerializer, StrictSerializer
 from flexmarl.controlplane.experiments.plans import Draft
+from flexmarl.simulator.prediction.profile import Unit
 from flexmarl.simulator.reporting.report import CAUSES
 
 
@@ -141,7 +142,7 @@ class PredictedDeviceSerializer(serializers.Serializer):
 class FigureSerializer(SpanSerializer):
     name = serializers.CharField()
     of = serializers.CharField(allow_blank=True, help_text="The policy or role.")
-    unit = serializers.ChoiceField(["s", "tokens", "times"])
+    unit = serializers.ChoiceField(get_args(Unit))
     meaning = serializers.CharField()
     source = serializers.ChoiceField(["runs", "profile", "declared", "default"])
     source_text = serializers.CharField(allow_blank=True)
