@@ -60,3 +60,10 @@ def test_another_kind_of_device_tells_nothing() -> None:
     assert {
         found.figures[f"{name} {next(iter(own.policies))}"].source for name in ("engine.token", "trainer.token")
     } == {"default"}
+
+
+def test_cores_are_those_of_the_newest_run_on_such_devices() -> None:
+    own = spec("arithmetic")
+    elsewhere = pace(own, own, 0.002, engine="torch on gpu", cores=64)
+    assert merged(own, elsewhere, pace(own, own, 0.002, cores=2), pace(own, own, 0.002, cores=8)).cores == 2
+    assert merged(own, elsewhere).cores == 0

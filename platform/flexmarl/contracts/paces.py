@@ -37,7 +37,7 @@ class Commanded:
     handled: float = 0.0
     """When the driver decided on what came of it; 0: not read."""
     slow: float = 1.0
-    """How many times as long it took as it would have while nobody played."""
+    """How many times as long it took as with a core for itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Settled:
     finished: float
     handled: float
     slow: float = 1.0
-    """How many times as long that took as it would have without trainers beside it."""
+    """How many times as long that took as with a core for itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Played:
     decided: float = 0.0
     """When the driver had decided on its last group; 0: not read."""
     slow: float = 1.0
-    """How many times as long it took as it would have without trainers beside it."""
+    """How many times as long it took as with a core for itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from flexmarl.simulator.prediction.fitting import machine
 from flexmarl.simulator.prediction.predicting import Prediction, predict, workload
 from flexmarl.simulator.prediction.profile import Ends, Figure, Profile, complete, declared
 from flexmarl.simulator.runs import alone
-from flexmarl.simulator.scenarios.scenario import Scenario
+from flexmarl.simulator.scenarios.scenario import Host, Scenario
 
 SMALL = {"tasks_per_step": 4, "episodes_per_task": 2, "micro_batch_groups": 2, "rollout_groups": 2}
 
@@ -143,6 +143,17 @@ def test_a_faster_split_of_the_same_devices_is_found_simulated_and_told_with_wha
     assert good.split.better is None
     assert good.split.looked_at >= 1
     assert once(bad, profile(bad, **lengths)).split.looked_at == 0  # there was no time
+
+
+def test_a_machine_has_the_cores_and_the_others_of_its_profile() -> None:
+    own = spec()
+    known = profile(own)
+    told = {
+        f"platform.{name}": declared(count, "here")
+        for name, count in (("playing", 1.0), ("training", 2.0), ("both", 3.0))
+    }
+    crowded = known.model_copy(update={"cores": 4, "figures": known.figures | told})
+    assert machine(own, crowded, Ends()).host == Host(cores=4, playing=1.0, training=2.0, both=3.0)
 
 
 def test_commands_take_longer_on_their_way_while_cores_are_wanting() -> None:

@@ -17,7 +17,7 @@ from flexmarl.simulator.scenarios.recorded import (
     record_of,
     workload_of_record,
 )
-from flexmarl.simulator.scenarios.scenario import Delays, EngineModel, Machine, TrainerModel
+from flexmarl.simulator.scenarios.scenario import Delays, EngineModel, Host, Machine, TrainerModel
 
 TEAM = {
     "agents": {"speaker": {}, "listener": {}},
@@ -72,7 +72,8 @@ def test_constants_are_read_off_a_record() -> None:
     trained = [Commanded(1, "accumulate", "speaker", 0.0, 1.0, 0.02 * n + 1.0, 1, n) for n in (100, 200) * 4]
     trained += [Commanded(1, "optimizer_step", "speaker", 0.0, 1.0, 0.5, 0, 0)] * 4
     spec = resolve(TEAM, preset="sync").spec
-    found = fit(spec, told(decoded=decoded, commanded=trained, lasted={("load", "speaker"): [0.25]}))
+    found = fit(spec, told(decoded=decoded, commanded=trained, lasted={("load", "speaker"): [0.25]}, cores=2))
+    assert found.machine.host == Host(cores=2), "of others nothing is told"
     engine, trainer = found.machine.engine, found.machine.trainer
     assert (engine.token, engine.batch) == (pytest.approx(0.1), pytest.approx(10.0))
     assert (found.at_once, found.tokens_s) == (pytest.approx(4.5), pytest.approx(90 / 2.7))
