@@ -13,6 +13,9 @@ NEED_DATABASE = {
 }  # fmt: skip
 """Commands that make no sense without one; told before a connection times out."""
 
+LONG_RUNNING = {"drive", "prepare", "serve", "simulations"}
+"""Commands that go on when their output cannot be written."""
+
 
 def join_running_installation() -> None:
     """Give the command the addresses of what `up` runs here, unless it was told others."""
@@ -36,9 +39,17 @@ def main() -> None:
         sys.exit(cli.main(sys.argv[2:], ROOT))
     join_running_installation()
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flexmarl.controlplane.settings.development")
+    from django.core.exceptions import ImproperlyConfigured
     from django.core.management import execute_from_command_line
 
-    execute_from_command_line(sys.argv)
+    from flexmarl.host import exits, output
+
+    if sys.argv[1:2] and sys.argv[1] in LONG_RUNNING:
+        output.protect()
+    try:
+        execute_from_command_line(sys.argv)
+    except ImproperlyConfigured as error:
+        exits.refuse(str(error))
 
 
 if __name__ == "__main__":

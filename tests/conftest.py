@@ -13,6 +13,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -22,16 +23,14 @@ import pytest
 from psycopg import sql
 from xdist.scheduler import LoadScopeScheduling
 
+from flexmarl.launcher.errors import LaunchError
 from flexmarl.launcher.home import Home
 from flexmarl.launcher.postgres import EmbeddedPostgres
 from flexmarl.launcher.processes import free_port
 from flexmarl.launcher.valkey import EmbeddedValkey
+from tests.support.infrastructure import REMARKS, DatabaseNotSetUpError, PortTakenError, brought_up, summary
 
 ROOT = Path(__file__).resolve().parents[1]
-REAL = ("services", "browser", "external", "slow")
-"""Tests of real processes, and long ones. A shared machine may stand still for seconds, so one of these that fails is
-run once more, and the report lists it as a rerun. A pure test gets one try; of those that kill processes only one that
-ran out of time gets a second, for a promise that is broken now and then is broken."""
 WITH_DJANGO = ("tests/controlplane", "tests/browser", "tests/integration/controlplane")
 """Folders whose tests may import a Django model; running others does not load Django."""
 
@@ -55,9 +54,7 @@ class Services:
         with self._lock:
             for service in (self.postgres, self.valkey):
                 if service is not None and not service.alive():
-                    announced = service.port
-                    service.start()
-                    assert service.port == announced, "the announced port was taken by another program; run again"
+                    brought_up(partial(_start_announced, service, service.port), PortTakenError, DatabaseNotSetUpError)
 
     def stop(self) -> None:
         """End the embedded servers."""
@@ -81,6 +78,20 @@ class Services:
         """Drop a database, also when connections are open."""
         with psycopg.connect(self.database_url, autocommit=True) as connection:
             connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def _start_announced(service: EmbeddedPostgres | EmbeddedValkey, port: int) -> None:
+    """Start a server at the address that is known already. Raises PortTakenError or DatabaseNotSetUpError."""
+    service.port = port
+    try:
+        service.start()
+    except LaunchError as error:
+        if "could not be set up" in str(error):
+            raise DatabaseNotSetUpError(str(error)) from error
+        raise
+    if service.port != port:
+        service.stop()
+        raise PortTakenError(f"another program took port {port} of {service.name}")
 
 
 def _make_services(home: Home) -> Services:
@@ -147,13 +158,24 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> WholeFiles:
     return WholeFiles(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give tests of real processes two tries."""
-    for item in items:
-        if any(item.get_closest_marker(mark) for mark in REAL):
-            chaos = item.path.is_relative_to(ROOT / "tests/chaos")
-            only = {"only_rerun": ["TimeoutError"]} if chaos else {}
-            item.add_marker(pytest.mark.flaky(reruns=1, **only))
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """With `-n`, hand what the summary must say to the process that writes it."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["remarks"] = REMARKS
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over what one of several workers has to say."""
+    REMARKS.extend((heading, text) for heading, text in getattr(node, "workeroutput", {}).get("remarks", ()))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what was started again and which bounds grew: a result is read with both in mind."""
+    if lines := summary(REMARKS):
+        terminalreporter.section("what bears on this result")
+        for line in lines:
+            terminalreporter.write_line(line)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

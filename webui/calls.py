@@ -30,7 +30,7 @@ class Call:
 PAGE_ONLY = frozenset(
     {"columns", "format", "project", "add", "cursor", "view", "after", "before", "with", "open", "tab", "density"}
 )
-SIMULATION = Call("What was asked, how far it is, figures per preset and seed", "/simulations/{simulation_id}")
+SIMULATION = Call("The request, its progress, figures per preset and seed", "/simulations/{simulation_id}")
 """Parameters of addresses that only pages know."""
 RUN = Call("The run: state, step, progress, specification", "/runs/{key}")
 REWARDS = (("names", "reward/team,reward/agent"), ("x", "step"))
@@ -54,11 +54,13 @@ CALLS: dict[str, tuple[Call, ...]] = {
         Call("Runs that wait for devices", "/runs", fixed=(("status", "queued"),)),
         Call("Devices and who holds them", "/devices"),
     ),
+    "storage": (Call("Space by run and project, limits, and next deletions", "/storage"),),
     "runs": (Call("The runs of this list", "/runs", all_but=PAGE_ONLY),),
     "new_run": (
         Call("Templates to start from", "/templates"),
         Call("Presets", "/presets"),
         Call("JSON Schema of a specification", "/config-schema"),
+        Call("Plug-ins and their options", "/plugins"),
     ),
     "run": (RUN, SERIES),
     "trajectories": (
@@ -72,16 +74,16 @@ CALLS: dict[str, tuple[Call, ...]] = {
     ),
     "trajectory_compare": (Call("The members of this group", "/runs/{key}/trajectories", query=(("draw", "draw"),)),),
     "checkpoints": (
-        Call("Checkpoints and their folders", "/runs/{key}/checkpoints"),
+        Call("Checkpoints", "/runs/{key}/checkpoints"),
         Call("The newest version of each policy", "/runs/{key}/versions"),
-        Call("The promises, checked on the rows", "/runs/{key}/consistency"),
+        Call("The last consistency check, with its time", "/runs/{key}/consistency"),
     ),
     "metrics": (Call("Every series with its unit", "/runs/{key}/series"), SERIES),
     "agents": (RUN, SERIES),
     "agent": (RUN, SERIES),
     "pipeline": (
-        Call("What passed through the pipeline", "/runs/{key}/pipeline", query=(("step", "step"),)),
-        Call("Cohorts: how far each is, what it waits for", "/runs/{key}/cohorts"),
+        Call("Data flow through the pipeline", "/runs/{key}/pipeline", query=(("step", "step"),)),
+        Call("Cohorts: progress and what each waits for", "/runs/{key}/cohorts"),
         Call("Lag of every trained policy", "/runs/{key}/lag"),
         Call("Rows of the store by place", "/runs/{key}/store"),
         Call("Idle device time by cause", "/runs/{key}/bubble"),
@@ -90,7 +92,11 @@ CALLS: dict[str, tuple[Call, ...]] = {
     "load": (
         Call("Demand against engines, queues, open turns", "/runs/{key}/load", query=(("window", "window_s"),)),
         Call("Engines with their states", "/runs/{key}/engines", query=(("policy", "policy"),)),
-        Call("Places given and moved, with their cost", "/runs/{key}/engine-moves", query=(("policy", "policy"),)),
+        Call(
+            "Engine slots assigned and moved, with their cost",
+            "/runs/{key}/engine-moves",
+            query=(("policy", "policy"),),
+        ),
         Call("Policies on trainer devices, with their cost", "/runs/{key}/swaps", query=(("policy", "policy"),)),
     ),
     "attempts": (Call("Attempts, each with the reason it ended", "/runs/{key}/attempts"),),
@@ -104,11 +110,11 @@ CALLS: dict[str, tuple[Call, ...]] = {
         Call("Leases and devices", "/devices"),
     ),
     "events": (
-        Call("The log in order; go on behind next_after", "/runs/{key}/events", fixed=(("limit", "100"),)),
+        Call("Events in order; continue after next_after", "/runs/{key}/events", fixed=(("limit", "100"),)),
         Call("Decisions with their reasons, newest first", "/runs/{key}/decisions", query=DECISION_FILTERS),
         Call("What moved each policy's data, newest first", "/runs/{key}/transitions", query=MOVED_FILTERS),
-        Call("Log lines in order; go on behind next_after", "/runs/{key}/logs", query=LOG_FILTERS),
-        Call("The promises, checked on the rows", "/runs/{key}/consistency"),
+        Call("Log lines in order; continue after next_after", "/runs/{key}/logs", query=LOG_FILTERS),
+        Call("The last consistency check, with its time", "/runs/{key}/consistency"),
     ),
     "config": (RUN,),
     "simulations": (Call("The simulations of this list", "/simulations", all_but=PAGE_ONLY),),
@@ -118,8 +124,8 @@ CALLS: dict[str, tuple[Call, ...]] = {
         Call("What every device did under a preset", "/simulations/{simulation_id}/timeline", query=(("of", "name"),)),
     ),
     "what_if": (
-        Call("Changes that may be asked for, and what is recorded", "/runs/{key}/what-if"),
-        Call("What was asked so far", "/simulations", fixed=(("kind", "what_if"),)),
+        Call("Available changes, and what is recorded", "/runs/{key}/what-if"),
+        Call("Simulations requested so far", "/simulations", fixed=(("kind", "what_if"),)),
     ),
     "cluster": (
         Call("Nodes", "/nodes"),
@@ -127,7 +133,7 @@ CALLS: dict[str, tuple[Call, ...]] = {
         Call("Pools with bindings and quotas", "/pools"),
         Call("What administrators changed", "/changes"),
     ),
-    "queue": (Call("What waits, and for what", "/queue"), Call("Quotas", "/quotas")),
+    "queue": (Call("Waiting runs, and what each waits for", "/queue"), Call("Quotas", "/quotas")),
     "pool": (Call("Pools", "/pools"), Call("Quotas", "/quotas")),
     "changes": (Call("Changes of pools, nodes and devices", "/changes"),),
     "cluster_timeline": (
@@ -152,9 +158,10 @@ CALLS: dict[str, tuple[Call, ...]] = {
             query=tuple((name, name) for name in ("actor", "action", "target_kind", "target_id", "request_id")),
         ),
     ),
-    "profile": (Call("Who calls, and what they may do", "/me"),),
+    "profile": (Call("The caller and their permissions", "/me"),),
     "help": (Call("The OpenAPI document", "/openapi.json"),),
     "components": (Call("The OpenAPI document", "/openapi.json"),),
+    "plugins": (Call("Plug-ins and their options", "/plugins"),),
 }
 """Route name of a page -> its calls."""
 

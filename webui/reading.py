@@ -7,8 +7,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from flexmarl.contracts.environments import environment_facts
-from flexmarl.contracts.spec.environment import EnvironmentSpec
+from flexmarl.contracts.specification.environment import EnvironmentSpec
 from flexmarl.contracts.wire import EpisodeStatus
 from flexmarl.controlplane.agents import queries as agents
 from flexmarl.controlplane.telemetry import queries as telemetry
@@ -17,6 +16,8 @@ from webui.figures.base import SeriesSet
 Axis = Literal["step", "time", "samples", "version"]
 POINTS = 400
 """Points per series that a chart gets: more than it has pixels for a mark."""
+DENSE = 8192
+"""Points up to which a series is read whole."""
 STEP_EPISODES = 200
 """Episodes of a step among which the best and the worst are looked for."""
 
@@ -24,6 +25,17 @@ STEP_EPISODES = 200
 def series(run: Any, names: Iterable[str], x: Axis = "step", strength: float = 1.0) -> SeriesSet:
     """Read the points of some series of a run."""
     return SeriesSet(telemetry.data(run, list(names), x=x, max_points=POINTS)["series"], strength)
+
+
+def exact(run: Any, names: Iterable[str], first: int, last: int) -> SeriesSet:
+    """Read every point of some series from one step to another: for figures that speak of single steps."""
+    most = max(4, last - first + 1)
+    return SeriesSet(telemetry.data(run, list(names), start=first, end=last, max_points=most)["series"])
+
+
+def dense(run: Any, names: Iterable[str]) -> SeriesSet:
+    """Read some series point by point as far as the store does: what is averaged or ranked must not be thinned."""
+    return SeriesSet(telemetry.data(run, list(names), max_points=DENSE)["series"])
 
 
 def episodes_of_step(run: Any, step: int) -> list[dict[str, Any]]:
@@ -39,7 +51,7 @@ def best_score(run: Any) -> float:
 
 @cache
 def _optimum(environment: str) -> float:
-    return environment_facts(TypeAdapter(EnvironmentSpec).validate_json(environment)).optimum
+    return TypeAdapter(EnvironmentSpec).validate_json(environment).facts().optimum
 
 
 def role_marks(roles: Sequence[str], project: str = "default") -> list[dict[str, Any]]:

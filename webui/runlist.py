@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from django.http import QueryDict
 
-from flexmarl.contracts.status import RunStatus
+from flexmarl.contracts.status import SHOWN_STATUSES
 
 OWN = ("cursor", "columns", "format", "project", "ordering")
 """Parameters of the page that narrow nothing."""
@@ -52,19 +52,19 @@ FILTERS = (
     Filter("preset", "Preset is", "Preset", "choice", True),
     Filter("environment", "Environment is", "Environment", "choice", True),
     Filter("experiment", "Experiment is", "Experiment"),
-    Filter("name__ic", "Name has", "Name"),
-    Filter("created_at__gte", "Made since", "Made since", "time"),
-    Filter("started_at__gte", "Started since", "Started since", "time"),
-    Filter("finished_at__gte", "Ended since", "Ended since", "time"),
-    Filter("created_at__lte", "Made until", "Made until", "time"),
+    Filter("name__ic", "Name contains", "Name"),
+    Filter("created_at__gte", "Created after", "Created after", "time"),
+    Filter("started_at__gte", "Started after", "Started after", "time"),
+    Filter("finished_at__gte", "Ended after", "Ended after", "time"),
+    Filter("created_at__lte", "Created before", "Created before", "time"),
     Filter("archived", "Archived is", "Archived", "choice"),
     Filter("config", "", "Configuration", "config"),
     Filter("metric", "", "Newest value", "metric"),
 )
 OTHER = {
-    "q": "Name, key, notes or tag has", "name": "Name is", "key": "Key is", "external_id": "External id is",
-    "parent": "Copy of", "created_at__lt": "Made before", "started_at__lte": "Started until",
-    "finished_at__lte": "Ended until",
+    "q": "Name, key, notes or tag contains", "name": "Name is", "key": "Key is", "external_id": "External id is",
+    "parent": "Cloned from", "created_at__lt": "Created before", "started_at__lte": "Started before",
+    "finished_at__lte": "Ended before",
 }  # fmt: skip
 SIGNS = {"": "is", "__n": "is not", "__gte": "≥", "__lte": "≤"}
 
@@ -95,7 +95,7 @@ COLUMNS = (
     Column("preset", "Preset", shown=False),
     Column("tags", "Tags", shown=False),
     Column("owner", "Owner"),
-    Column("created", "Made", "created_at", shown=False),
+    Column("created", "Created", "created_at", shown=False),
 )
 
 
@@ -235,8 +235,8 @@ def heads(path: str, query: QueryDict, shown: Iterable[Column]) -> list[dict[str
 
 
 ORDER_WORDS = {
-    "-created_at": "newest first", "created_at": "oldest first", "name": "by name", "-name": "by name, backwards",
-    "-status_since": "latest change of state first", "-step": "most steps first", "step": "fewest steps first",
+    "-created_at": "newest first", "created_at": "oldest first", "name": "by name", "-name": "by name, descending",
+    "-status_since": "latest state change first", "-step": "most steps first", "step": "fewest steps first",
     "-reward": "best reward first", "reward": "lowest reward first", "status": "by state", "-status": "by state",
     "-updated_at": "latest edit first", "updated_at": "earliest edit first",
 }  # fmt: skip
@@ -258,7 +258,7 @@ def added(query: QueryDict, now: datetime) -> tuple[QueryDict, str]:
     if one.kind == "time":
         at = _time(value, now)
         if at is None:
-            return base, f"{value} is no time. Write 2026-01-31, or 14d for the last fourteen days."
+            return base, f"{value} is not a time. Write 2026-01-31, or 14d for the last fourteen days."
         value = at.isoformat(timespec="seconds")
     name = one.name
     if one.kind == "config":
@@ -286,7 +286,7 @@ def _time(text: str, now: datetime) -> datetime | None:
 def choices(templates: Iterable[str], presets: Iterable[str], environments: Iterable[str]) -> dict[str, list[str]]:
     """Values that the filters of kind choice offer."""
     return {
-        "status": [status.value for status in RunStatus],
+        "status": list(SHOWN_STATUSES),
         "template": list(templates),
         "preset": list(presets),
         "environment": sorted(set(environments)),

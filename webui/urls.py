@@ -1,12 +1,14 @@
 """Addresses of the pages. `parts` answer fragments of a page, `figures` answers chart data."""
 
 from django.urls import path
+from django.views.generic import RedirectView
 
 from webui.views import (
     account,
     attempts,
     auditing,
     checkpoints,
+    checks,
     cluster,
     comparison,
     feed,
@@ -27,22 +29,37 @@ from webui.views import (
     run_metrics,
     runs,
     simulations,
+    storage,
     timeline,
     trajectories,
     what_if,
 )
 
 app_name = "webui"
+MOVED = {
+    "agents": "metrics/agents",
+    "agents/<str:role>": "metrics/agents/%(role)s",
+    "pipeline": "performance",
+    "load": "performance/load",
+    "timeline": "performance/timeline",
+    "what-if": "performance/what-if",
+    "events": "logs",
+    "attempts": "config/attempts",
+    "playground": "trajectories/playground",
+}
+"""Former address of a page of a run -> where it is now; what people saved leads on, with its query."""
 urlpatterns = [
     path("", home.home, name="home"),
     path("sign-in", account.SignIn.as_view(), name="sign_in"),
     path("sign-out", account.SignOut.as_view(), name="sign_out"),
     # glossary, keys, components
     path("help", helping.help_page, name="help"),
+    path("help/plugins", helping.plugins, name="plugins"),
     path("help/components", helping.components, name="components"),
     # hardware
     path("cluster", cluster.cluster, name="cluster"),
     path("queue", queue.queue_page, name="queue"),
+    path("storage", storage.storage, name="storage"),
     # the orchestrator on a virtual cluster
     path("simulations", simulations.listing, name="simulations"),
     path("simulations/new", simulations.new, name="new_simulation"),
@@ -64,8 +81,8 @@ urlpatterns = [
     path("runs/<str:key>/figures", overview.figures, name="figures"),
     # one run's figures: metrics, agents, configuration
     path("runs/<str:key>/metrics", run_metrics.metrics, name="metrics"),
-    path("runs/<str:key>/agents", run_agents.agents, name="agents"),
-    path("runs/<str:key>/agents/<str:role>", run_agents.agent, name="agent"),
+    path("runs/<str:key>/metrics/agents", run_agents.agents, name="agents"),
+    path("runs/<str:key>/metrics/agents/<str:role>", run_agents.agent, name="agent"),
     path("runs/<str:key>/parts/agents", run_agents.agents_part, name="agents_part"),
     path("runs/<str:key>/parts/agents/<str:role>", run_agents.agent_part, name="agent_part"),
     path("runs/<str:key>/config", run_config.config, name="config"),
@@ -74,26 +91,31 @@ urlpatterns = [
     path("runs/<str:key>/parts/summary", overview.summary_part, name="summary_part"),
     path("runs/<str:key>/parts/planned", overview.planned_part, name="planned_part"),
     path("runs/<str:key>/parts/timeline", timeline.timeline_part, name="timeline_part"),
+    path("runs/<str:key>/parts/checks", checks.checks_part, name="checks_part"),
     path("runs/<str:key>/parts/events", feed.events_part, name="events_part"),
     path("runs/<str:key>/parts/trajectories", trajectories.rows_part, name="trajectory_rows"),
     path("runs/<str:key>/parts/trajectories/<str:tid>", trajectories.viewer_part, name="trajectory_part"),
     path("runs/<str:key>/trajectories", trajectories.listing, name="trajectories"),
     path("runs/<str:key>/trajectories/compare", comparison.compare, name="trajectory_compare"),
+    path("runs/<str:key>/trajectories/playground", playground.talk, name="playground"),
     path("runs/<str:key>/trajectories/<str:tid>", trajectories.detail, name="trajectory"),
     path("runs/<str:key>/checkpoints", checkpoints.checkpoints, name="checkpoints"),
     # pipeline, timelines, feed
     path("cluster/timeline", timeline.cluster_timeline, name="cluster_timeline"),
-    path("runs/<str:key>/pipeline", pipeline.pipeline, name="pipeline"),
+    path("runs/<str:key>/performance", pipeline.pipeline, name="pipeline"),
     path("runs/<str:key>/parts/pipeline", pipeline.pipeline_part, name="pipeline_part"),
     path("runs/<str:key>/parts/joint", joint.joint_part, name="joint_part"),
     path("runs/<str:key>/parts/store", joint.store_part, name="store_part"),
     path("runs/<str:key>/parts/decisions", joint.decisions_part, name="decisions_part"),
     path("runs/<str:key>/parts/transitions", moved.transitions_part, name="transitions_part"),
-    path("runs/<str:key>/load", load.load, name="load"),
+    path("runs/<str:key>/performance/load", load.load, name="load"),
     path("runs/<str:key>/parts/load", load.load_part, name="load_part"),
-    path("runs/<str:key>/timeline", timeline.timeline, name="timeline"),
-    path("runs/<str:key>/events", feed.events, name="events"),
-    path("runs/<str:key>/attempts", attempts.attempts, name="attempts"),
-    path("runs/<str:key>/what-if", what_if.panel, name="what_if"),
-    path("runs/<str:key>/playground", playground.talk, name="playground"),
+    path("runs/<str:key>/performance/timeline", timeline.timeline, name="timeline"),
+    path("runs/<str:key>/logs", feed.events, name="events"),
+    path("runs/<str:key>/config/attempts", attempts.attempts, name="attempts"),
+    path("runs/<str:key>/performance/what-if", what_if.panel, name="what_if"),
+]
+urlpatterns += [
+    path(f"runs/<str:key>/{old}", RedirectView.as_view(url=f"/runs/%(key)s/{new}", permanent=True, query_string=True))
+    for old, new in MOVED.items()
 ]

@@ -11,12 +11,15 @@ import runpy
 import signal
 import sys
 
+from flexmarl.host.output import protect
+
 PARENT = "FLEXMARL_PARENT_PID"
 _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Tie this process to its parent, then become the module."""
+    """Tie this process to its parent and make its output unfailing, then become the module."""
+    protect()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.environ.pop(PARENT, str(os.getppid())) != str(os.getppid()):

@@ -2,8 +2,9 @@
 
 Invariants. A message only says "look at command n of run r"; losing or repeating one changes nothing. No retries (the
 driver sends again), no time limits (work is cooperative), no result store. A worker that dies by SIGKILL is noticed
-within `HEARTBEAT_MS`: polls trigger maintenance. A worker at full capacity fetches nothing, so `Heartbeat` shows that
-it lives. An idle worker sleeps until a sender names its queue on the wake channel; a lost hint costs `POLL_MS`.
+within `HEARTBEAT_MS`: polls trigger maintenance. A worker at full capacity fetches nothing, so `BrokerHeartbeat` shows
+that it lives. An idle worker sleeps until a sender names its queue on the wake channel; a lost hint costs `POLL_MS`. A
+broker that hangs is treated like one that is away: every call has a time limit and none is tried again.
 """
 
 import threading
@@ -16,8 +17,10 @@ from dramatiq import Consumer, Message, MessageProxy
 from dramatiq.brokers.redis import RedisBroker
 from dramatiq.errors import BrokerConnectionError
 from dramatiq.middleware import AsyncIO
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
-from flexmarl.contracts.commands import WAKE_CHANNEL
+from flexmarl.contracts.commands import BROKER_TIMEOUT_S, WAKE_CHANNEL
 
 log = structlog.get_logger(__name__)
 
@@ -31,6 +34,8 @@ SUBSCRIBE_AGAIN_S = 0.5
 AWAY_S = 0.2
 """Pause before a broker that was away is asked again; dramatiq itself would wait for seconds."""
 COMPLAIN_S = 5.0
+AWAY = (BrokerConnectionError, redis.RedisError)
+"""What a broker that is away, or hangs, raises."""
 
 
 class Hints(threading.Thread):
@@ -75,19 +80,33 @@ class Hints(threading.Thread):
                     named()
 
 
+def brief_client(url: str) -> redis.Redis:
+    """Return a client whose calls end within `BROKER_TIMEOUT_S`, whatever the server does."""
+    return redis.Redis.from_url(
+        url,
+        socket_timeout=BROKER_TIMEOUT_S,
+        socket_connect_timeout=BROKER_TIMEOUT_S,
+        retry=Retry(NoBackoff(), 0),
+    )
+
+
 class HintedConsumer(Consumer):
     """A consumer that waits for a hint instead of sleeping between polls."""
 
-    def __init__(self, inner: Consumer, hint: threading.Event, timeout_ms: int) -> None:
+    def __init__(
+        self, inner: Consumer, hint: threading.Event, timeout_ms: int, turned: Callable[[], None] = lambda: None
+    ) -> None:
         self._inner, self._hint, self._timeout_s = inner, hint, timeout_ms / 1000
         self._quiet_until = 0.0
+        self._turned = turned
 
     def __next__(self) -> MessageProxy | None:
+        self._turned()
         self._hint.clear()  # before the look: a hint that comes during it is kept
         message: MessageProxy | None = None
         try:
             message = next(self._inner)
-        except BrokerConnectionError as error:
+        except AWAY as error:
             self._away(error)
             time.sleep(AWAY_S)
             return None
@@ -98,22 +117,28 @@ class HintedConsumer(Consumer):
     def ack(self, message: MessageProxy) -> None:
         try:
             self._inner.ack(message)
-        except BrokerConnectionError as error:
+        except AWAY as error:
             self._away(error)  # the message may come again: its command is done, so that changes nothing
         self._hint.set()  # there is room for another one
 
-    def _away(self, error: BrokerConnectionError) -> None:
+    def _away(self, error: Exception) -> None:
         now = time.monotonic()
         if now >= self._quiet_until:
             self._quiet_until = now + COMPLAIN_S
             log.warning("broker is away", error=str(error))
 
     def nack(self, message: MessageProxy) -> None:
-        self._inner.nack(message)
+        try:
+            self._inner.nack(message)
+        except AWAY as error:
+            self._away(error)  # as with ack: nobody works on what the command's row says is done
         self._hint.set()
 
     def requeue(self, messages: Iterable[MessageProxy]) -> None:
-        self._inner.requeue(messages)
+        try:
+            self._inner.requeue(messages)
+        except AWAY as error:
+            self._away(error)  # the broker gives them back by itself once this worker is silent
 
     def close(self) -> None:
         self._inner.close()
@@ -126,21 +151,29 @@ class PromptBroker(RedisBroker):
     the threads of the first, brings no loop of its own.
     """
 
-    def __init__(self, url: str, *, own_loop: bool = True) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        own_loop: bool = True,
+        watch: Callable[[str], Callable[[], None]] = lambda queue: lambda: None,
+    ) -> None:
         super().__init__(  # type: ignore[no-untyped-call]
-            url=url,
+            client=brief_client(url),
             middleware=[AsyncIO()] if own_loop else [],
             maintenance_chance=MAINTENANCE_CHANCE,
             heartbeat_timeout=HEARTBEAT_MS,
         )
         self.hints = Hints(self.client)
+        self._watch = watch
+        """Queue -> what its consumer calls each time it turns."""
 
     def consume(self, queue_name: str, prefetch: int = 1, timeout: int = POLL_MS) -> Consumer:
         """Return a consumer of the queue; the inner one never sleeps."""
         inner = super().consume(queue_name, prefetch, timeout=0)
         hint = threading.Event()
         self.hints.when(queue_name, hint.set)
-        return HintedConsumer(inner, hint, timeout)
+        return HintedConsumer(inner, hint, timeout, self._watch(queue_name))
 
     def push(self, queue_name: str, actor: str, run_id: int, no: int) -> None:
         """Tell a queue's workers, this one among them, to look at a command. The driver says it too, later."""
@@ -150,7 +183,7 @@ class PromptBroker(RedisBroker):
         try:
             self.enqueue(message)
             self.client.publish(WAKE_CHANNEL, queue_name)
-        except (redis.RedisError, BrokerConnectionError) as error:
+        except AWAY as error:
             log.warning("broker does not answer", error=str(error))
 
     def declare_queue(self, queue_name: str) -> None:
@@ -161,7 +194,7 @@ class PromptBroker(RedisBroker):
             self.emit_after("declare_queue", queue_name)
 
 
-class Heartbeat(threading.Thread):
+class BrokerHeartbeat(threading.Thread):
     """Touches each queue several times per heartbeat time-out, also when the worker fetches nothing."""
 
     def __init__(self, broker: PromptBroker) -> None:

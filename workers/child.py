@@ -32,6 +32,8 @@ class ChildConfig(msgspec.Struct, forbid_unknown_fields=True):
     """FLEXMARL_HOME: state plane, checkpoints and logs live below it."""
     spec: dict[str, object]
     """Resolved ExperimentSpec of the run."""
+    model_roots: tuple[str, ...] = ()
+    """Folders below which it may read models and adapters."""
 
     @property
     def ordered(self) -> bool:

@@ -26,24 +26,35 @@ except ImportError:  # not on every platform, and only faster
     from asyncio import new_event_loop  # type: ignore[assignment]
 
 from flexmarl.contracts.plane_tokens import Plane, PlaneRefusalCode, PlaneRefused, check
+from flexmarl.store.model_roots import ModelRoots
 from workers.child import ChildConfig, ChildFailed, ChildHealth, ChildReady, IntervalLog, IntervalsRequest
+from workers.models.opening import allow
 
 MAX_BODY_BYTES = 256 * 2**20
 OPEN_TO = {Plane.ROLLOUT: frozenset({"/health", "/stats", "/abort", "/v1/completions"})}
 """Paths that a token of a plane opens; the secret opens all."""
+NICENESS = 5
+"""Of engines and trainers that compute on a host's cores: who asks the control plane something is answered first."""
 SHUTDOWN_S = 0.3
 """How long open requests may take to end once the child was told to stop."""
 
 
 def read_config() -> ChildConfig:
-    """Read the configuration line from standard input, leaving the rest of the stream untouched."""
+    """Read the configuration line from standard input, leaving the rest of the stream untouched.
+
+    From then on this process reads models below the configuration's roots, and never below the home.
+    """
     line = bytearray()
     while not line.endswith(b"\n"):
         byte = os.read(0, 1)
         if not byte:
             break
         line += byte
-    return msgspec.json.decode(bytes(line), type=ChildConfig)
+    config = msgspec.json.decode(bytes(line), type=ChildConfig)
+    allow(ModelRoots(config.model_roots, (config.home,)))
+    if config.device == "cpu":
+        os.nice(NICENESS)
+    return config
 
 
 def run_loop(main: Coroutine[object, object, None]) -> None:

@@ -20,6 +20,7 @@ import msgspec
 import psutil
 import structlog
 
+from flexmarl.host.output import open_log
 from workers.adopted import PARENT
 from workers.child import ChildConfig, ChildFailed, ChildReady
 from workers.errors import HostingError
@@ -69,12 +70,13 @@ class Child:
     ) -> None:
         self.incarnation = config.incarnation
         self.log_file = log_file
-        self._log_file = open(log_file, "ab") if log_file else None  # noqa: SIM115 - closed when the child ended
+        self._log = open_log(log_file) if log_file else None
+        """Closed when the child ended."""
         self._process = subprocess.Popen(
             [python, "-m", "workers.adopted", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._log_file,
+            stderr=self._log,
             env=child_environment(environment),
             start_new_session=True,
         )
@@ -126,8 +128,8 @@ class Child:
             pass
         code = self._process.wait()
         self._signal(signal.SIGKILL)
-        if self._log_file is not None:
-            self._log_file.close()
+        if self._log is not None:
+            os.close(self._log)
         report(Ended(code))
 
     def _stdin(self) -> IO[bytes]:

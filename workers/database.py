@@ -4,6 +4,7 @@ import psycopg
 from psycopg_pool import ConnectionPool
 
 from flexmarl.store import schema
+from flexmarl.store.connection import STATEMENT_S
 
 Pool = ConnectionPool[psycopg.Connection]
 
@@ -13,7 +14,7 @@ IDLE_IN_TRANSACTION_S = 10
 
 def open_pool(url: str, name: str, size: int) -> Pool:
     """Open a pool of autocommit connections and check the schema. Raises SchemaMismatch or psycopg's errors."""
-    options = f"-c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_S}s"
+    options = f"-c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_S}s -c statement_timeout={STATEMENT_S:g}s"
     with psycopg.connect(url, autocommit=True, application_name=name, connect_timeout=10) as conn:
         schema.check(conn)
     return ConnectionPool(

@@ -197,7 +197,7 @@ class Host:
             life = self._start()
         except HostingError as error:
             self._log.error("cannot start the child", error=str(error))
-            self._end(f"the child cannot start: {error}")
+            self._end(f"the child cannot start: {error}", cannot_start=True)
             return False
         try:
             code = self._keep(life)
@@ -211,13 +211,15 @@ class Host:
         lack = reason.startswith(memory.OUT_OF_MEMORY)
         advice = f"; {MEMORY_NEXT}" if lack else ""
         often = self._lost.lost(now, hung=bool(life.hung), ready_s=life.ready_s(now), memory=lack)
-        if life.published:
+        if life.published or not life.failed:
             then = f"; {HUNG_NEXT}" if life.hung and not often else ""
             self._store(
-                lambda conn: leases.child_lost(conn, self._hosting, life.child.incarnation, reason + then + advice)
+                lambda conn: leases.child_lost(
+                    conn, self._hosting, life.child.incarnation, reason + then + advice, life.published
+                )
             )
         if often or life.failed:
-            self._end(f"{reason}, {often}{advice}" if often else reason)
+            self._end(f"{reason}, {often}{advice}" if often else reason, cannot_start=bool(life.failed))
             return False
         return self._pause(self._lost.pause_s(now))
 
@@ -237,6 +239,7 @@ class Host:
             secret=secrets.token_urlsafe(24),
             home=str(self._settings.home),
             spec=self._spec,
+            model_roots=self._settings.model_roots,
         )
         log_dir = self._settings.log_dir
         log_file = log_dir / f"{use.value}-{lease_id}.log" if log_dir else None
@@ -346,8 +349,8 @@ class Host:
         self._store(lambda conn: leases.let_go(conn, self._hosting))
         self._log.info("hosting left to a successor")
 
-    def _end(self, reason: str) -> None:
-        self._store(lambda conn: leases.end(conn, self._taken, self._hosting, reason))
+    def _end(self, reason: str, cannot_start: bool = False) -> None:
+        self._store(lambda conn: leases.end(conn, self._taken, self._hosting, reason, cannot_start))
         self._log.info("lease ended", reason=reason)
 
     def _pause(self, seconds: float) -> bool:

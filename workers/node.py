@@ -10,7 +10,10 @@ from importlib import metadata
 
 import structlog
 
+from flexmarl.host.exits import refuse
+from flexmarl.host.output import protect
 from flexmarl.store.errors import SchemaMismatch
+from flexmarl.store.heartbeat import Heartbeat
 from workers import reporting, settings
 from workers.database import Pool, open_pool
 from workers.errors import SettingsError
@@ -19,6 +22,8 @@ from workers.nodes.inventory import discover, node_facts
 from workers.settings import Settings
 
 log = structlog.get_logger(__name__)
+STUCK_S = 60.0
+"""An event loop that has not turned for so long is stuck: what takes long runs in threads."""
 
 
 def main() -> None:
@@ -26,22 +31,29 @@ def main() -> None:
     reporting.configure("node")
     try:
         config = settings.load()
+        heartbeat = Heartbeat("node", node=config.node, place=config.place, descriptor=config.heartbeat_descriptor)
+        heartbeat.start()
         pool = open_pool(config.database_url, "flexmarl node", size=2)
-    except (SettingsError, SchemaMismatch) as error:
+    except SettingsError as error:
+        refuse(f"node: {error}")
+    except SchemaMismatch as error:
         sys.exit(f"node: {error}")
+    heartbeat.report(config.database_url)
     shipper = reporting.ship(config.database_url, "node", config.node)
     with pool:
-        problem = asyncio.run(_serve(config, pool))
+        problem = asyncio.run(_serve(config, pool, heartbeat))
     shipper.stop()
+    heartbeat.stop()
     if problem:
         sys.exit(f"node: {problem}")
 
 
-async def _serve(config: Settings, pool: Pool) -> str:
+async def _serve(config: Settings, pool: Pool, heartbeat: Heartbeat) -> str:
     """Run the agent; returns why it had to end, empty when it was asked to."""
     devices = discover(config.node, config.device_classes, config.cpu_shares)
     agent = NodeAgent(config, pool, devices, uuid.uuid4().hex)
-    running = asyncio.create_task(agent.run(node_facts(), _version()))
+    running = asyncio.create_task(agent.run(node_facts(config.vllm_python), _version()))
+    following = asyncio.create_task(heartbeat.follow("event loop", STUCK_S))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, running.cancel)
@@ -59,6 +71,8 @@ async def _serve(config: Settings, pool: Pool) -> str:
         if superseded is None:
             raise
         return str(superseded.exceptions[0])
+    finally:
+        following.cancel()
     return ""
 
 
@@ -70,4 +84,5 @@ def _version() -> str:
 
 
 if __name__ == "__main__":
+    protect()
     main()

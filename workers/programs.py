@@ -71,8 +71,8 @@ def vllm_program(python: str) -> Program:
         )
     if not os.access(python, os.X_OK):
         raise HostingError(
-            f"FLEXMARL_VLLM_PYTHON is {python}, which cannot be run; set it to the interpreter of an environment with "
-            "vLLM, or choose resources.engine: torch"
+            "what FLEXMARL_VLLM_PYTHON names on this node cannot be run; set it to the interpreter of an environment "
+            "with vLLM, or choose resources.engine: torch"
         )
     paths = os.pathsep.join(map(str, dict.fromkeys(_ROOTS)))
     return Program(VLLM_MODULE, python, {**VLLM_ENVIRONMENT, "PYTHONPATH": paths})

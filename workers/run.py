@@ -12,17 +12,22 @@ import contextlib
 import signal
 import sys
 import threading
+from concurrent.futures import Future
+from dataclasses import dataclass
 
 import structlog
 from dramatiq.asyncio import get_event_loop_thread
 from dramatiq.worker import Worker
 
 from flexmarl.contracts.commands import HELD_HINT
+from flexmarl.host.exits import refuse
+from flexmarl.host.output import protect
 from flexmarl.store import commands, leases, rewards
 from flexmarl.store.errors import SchemaMismatch
+from flexmarl.store.heartbeat import Heartbeat
 from flexmarl.store.segments import SegmentFolder
 from workers import actors, reporting, settings
-from workers.broker import POLL_MS, Heartbeat, PromptBroker
+from workers.broker import POLL_MS, BrokerHeartbeat, PromptBroker
 from workers.database import Pool, open_pool
 from workers.errors import SettingsError
 from workers.external_access import ExternalAccess
@@ -42,6 +47,37 @@ SHARERS = 2
 """Leases that a device may have at a time: an engine's, and that of a trainer which shares it."""
 
 
+STUCK_S = 60.0
+"""A consumer asks its queue twice a second, with time limits: one that has not for so long is stuck."""
+EVENTS_STUCK_S = 120.0
+"""The event loop also runs environments and rewards that people wrote; one of their calls may hold it for a while."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """What every role of this process shares."""
+
+    config: Settings
+    pool: Pool
+    stopping: threading.Event
+    heartbeat: Heartbeat
+
+    def broker(self, *, own_loop: bool = True) -> PromptBroker:
+        """Return a broker whose consumers show that they move."""
+        return PromptBroker(
+            self.config.redis_url,
+            own_loop=own_loop,
+            watch=lambda queue: self.heartbeat.watch(f"consumer of {queue}", STUCK_S),
+        )
+
+    def follow_events(self) -> Future[None]:
+        """Show that the event loop of async actors turns, until what is returned is cancelled."""
+        thread = get_event_loop_thread()
+        assert thread is not None
+        following = self.heartbeat.follow("event loop", EVENTS_STUCK_S)
+        return asyncio.run_coroutine_threadsafe(following, thread.loop)
+
+
 def main() -> None:
     """Run the role until a signal ends it."""
     parser = argparse.ArgumentParser(prog="python -m workers.run", description=__doc__)
@@ -53,61 +89,74 @@ def main() -> None:
         signal.signal(number, lambda *_: stopping.set())
     try:
         config = settings.load()
+        heartbeat = Heartbeat(role, node=config.node, place=config.place, descriptor=config.heartbeat_descriptor)
+        heartbeat.start()
         if role == "reward" and not config.reward_tasks:
             raise SettingsError("FLEXMARL_REWARD_TASKS is '0'; a reward worker computes 1 at a time or more")
         pool = open_pool(config.database_url, f"flexmarl {role} worker", size=2)
-    except (SettingsError, SchemaMismatch) as error:
+    except SettingsError as error:
+        refuse(f"{role} worker: {error}")
+    except SchemaMismatch as error:
         sys.exit(f"{role} worker: {error}")
+    heartbeat.report(config.database_url)
     shipper = reporting.ship(config.database_url, role, config.node)
     with pool:
-        ROLES[role](config, pool, stopping)
+        ROLES[role](Process(config, pool, stopping, heartbeat))
     shipper.stop()
+    heartbeat.stop()
 
 
-def run_device(config: Settings, pool: Pool, stopping: threading.Event) -> None:
+def run_device(process: Process) -> None:
     """Host leases of this node's devices."""
-    devices = _await_devices(config, pool, stopping)
+    config, pool = process.config, process.pool
+    devices = _await_devices(config, pool, process.stopping)
     if not devices:
         return
-    broker, shutdown = PromptBroker(config.redis_url), Shutdown()
+    broker, shutdown = process.broker(), Shutdown()
     actors.register_hosting(broker, config, pool, shutdown)
     queues = [f"device.{device}" for device in devices]
     worker = _start(broker, queues, threads=SHARERS * len(devices), prefetch=SHARERS)
     _take_over(broker, pool, config.holder("device"))
-    stopping.wait()
+    process.stopping.wait()
     shutdown.request()
     worker.stop(timeout=int(HOSTING_STOP_S * 1000))
     log.info("stopped")
 
 
-def run_rollout(config: Settings, pool: Pool, stopping: threading.Event) -> None:
+def run_rollout(process: Process) -> None:
     """Play episode groups of a pool."""
+    config, pool = process.config, process.pool
     folder = SegmentFolder(config.payloads, config.payload_by_value_bytes)
     access = ExternalAccess(config.external_hosts, config.secrets)
-    broker = PromptBroker(config.redis_url)
+    broker = process.broker()
     player = Player(pool, folder, config.holder("rollout"), access, broker.push)
     actors.register_playing(broker, player)
     broker.hints.when(HELD_HINT, player.look)
     limit = config.rollout_commands
     worker = _start(broker, [f"rollout.{config.rollout_pool}"], threads=limit, prefetch=limit)
     _take_over(broker, pool, config.holder("rollout"))
-    scoring = _start_scoring(config, pool, own_loop=False) if config.reward_tasks else None
-    stopping.wait()
+    scoring = _start_scoring(process, own_loop=False) if config.reward_tasks else None
+    following = process.follow_events()
+    process.stopping.wait()
+    following.cancel()
     _drop([worker] if scoring is None else [scoring, worker])
     log.info("stopped")
 
 
-def run_reward(config: Settings, pool: Pool, stopping: threading.Event) -> None:
+def run_reward(process: Process) -> None:
     """Compute rewards of a pool."""
-    worker = _start_scoring(config, pool)
-    stopping.wait()
+    worker = _start_scoring(process)
+    following = process.follow_events()
+    process.stopping.wait()
+    following.cancel()
     _drop([worker])
     log.info("stopped")
 
 
-def _start_scoring(config: Settings, pool: Pool, *, own_loop: bool = True) -> Worker:
+def _start_scoring(process: Process, *, own_loop: bool = True) -> Worker:
     """Consume the queue of rewards, for which plays wait with every thread of their own worker."""
-    broker = PromptBroker(config.redis_url, own_loop=own_loop)
+    config, pool = process.config, process.pool
+    broker = process.broker(own_loop=own_loop)
     access = ExternalAccess(config.external_hosts, config.secrets)
     holder = config.holder("reward")
     actors.register_scoring(broker, Scorer(pool, access, holder))
@@ -142,7 +191,7 @@ def _start(broker: PromptBroker, queues: list[str], threads: int, prefetch: int)
     for name in queues:
         broker.declare_queue(name)
     broker.hints.start()
-    Heartbeat(broker).start()
+    BrokerHeartbeat(broker).start()
     log.info("consuming", queues=queues)
     return worker
 
@@ -182,5 +231,6 @@ def _drop_work(loop: asyncio.AbstractEventLoop) -> None:
 ROLES = {"device": run_device, "rollout": run_rollout, "reward": run_reward}
 
 if __name__ == "__main__":
+    protect()
     with contextlib.suppress(KeyboardInterrupt):
         main()

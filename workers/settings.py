@@ -1,17 +1,24 @@
 """The environment of worker processes, read in this one place."""
 
 import os
+import shutil
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
+from flexmarl.contracts.folder_rules import SETTING
 from flexmarl.contracts.hardware import Hardware, read_classes
+from flexmarl.host.exits import refuse
+from flexmarl.store.model_roots import read_roots
 from flexmarl.store.segments import BY_VALUE_BYTES
 from workers.errors import SettingsError
 from workers.transfer.objects import check_url
 
 _SECRET = "FLEXMARL_EXTERNAL_SECRET_"
+_DATABASE_SCHEMES = frozenset({"postgresql", "postgres"})
+_BROKER_SCHEMES = frozenset({"redis", "rediss", "unix"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +59,14 @@ class Settings:
     """Interpreter of an environment with vLLM, for runs that choose that engine; empty: this node hosts none."""
     device_classes: Mapping[str, Hardware] = field(default_factory=dict)
     """Part of a device's name -> what such a device is good at."""
+    model_roots: tuple[str, ...] = ()
+    """Folders below which models and adapters are read; none: no folder is."""
     object_store: str = ""
     """Where nodes copy what runs can be restored from, and bring it from, as fsspec reads it; empty: nowhere."""
     place: str = ""
     """Name of this machine's one process of each role, empty when there may be several."""
+    heartbeat_descriptor: int = -1
+    """The pipe to the supervisor that started this process; -1 without one."""
 
     def holder(self, role: str) -> str:
         """Return the place that takes commands for a role; a successor in it takes over what was held."""
@@ -67,17 +78,25 @@ class Settings:
         return self.home / "payloads"
 
 
+def main() -> None:
+    """Read the settings and say what is wrong with them: `python -m workers.settings`."""
+    try:
+        load()
+    except SettingsError as error:
+        refuse(str(error))
+
+
 def load(environment: Mapping[str, str] | None = None) -> Settings:
     """Read the settings. Raises SettingsError that names the variable."""
     env = os.environ if environment is None else environment
     child_host = env.get("FLEXMARL_CHILD_HOST", "127.0.0.1")
     return Settings(
-        database_url=_required(env, "DATABASE_URL", "postgresql://user:password@host:5432/database"),
-        redis_url=_required(env, "REDIS_URL", "redis://:password@host:6379/0"),
+        database_url=_url(env, "DATABASE_URL", "postgresql://user:password@host:5432/database", _DATABASE_SCHEMES),
+        redis_url=_url(env, "REDIS_URL", "redis://:password@host:6379/0", _BROKER_SCHEMES),
         home=Path(_required(env, "FLEXMARL_HOME", "a folder that all processes of this machine share")).resolve(),
         node=env.get("FLEXMARL_NODE") or socket.gethostname(),
         cluster_key=_required(env, "FLEXMARL_CLUSTER_KEY", "the same long random text on every node and driver"),
-        node_bind=env.get("FLEXMARL_NODE_BIND", "127.0.0.1:0"),
+        node_bind=_address(env, "FLEXMARL_NODE_BIND", "127.0.0.1:0"),
         advertise_host=env.get("FLEXMARL_ADVERTISE_HOST", child_host),
         child_host=child_host,
         child_threads=_positive(env, "FLEXMARL_CHILD_THREADS", 1),
@@ -90,10 +109,12 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
         log_dir=Path(env["FLEXMARL_LOG_DIR"]) if env.get("FLEXMARL_LOG_DIR") else None,
         external_hosts=frozenset(env.get("FLEXMARL_EXTERNAL_HOSTS", "").replace(",", " ").split()),
         secrets={name.removeprefix(_SECRET): value for name, value in env.items() if name.startswith(_SECRET)},
-        vllm_python=env.get("FLEXMARL_VLLM_PYTHON", ""),
+        vllm_python=_program(env, "FLEXMARL_VLLM_PYTHON"),
         device_classes=_classes(env),
+        model_roots=_model_roots(env),
         object_store=_object_store(env),
         place=env.get("FLEXMARL_PLACE", ""),
+        heartbeat_descriptor=_count(env, "FLEXMARL_HEARTBEAT_FD", 0) if env.get("FLEXMARL_HEARTBEAT_FD") else -1,
     )
 
 
@@ -104,11 +125,45 @@ def _required(env: Mapping[str, str], name: str, hint: str) -> str:
     return value
 
 
+def _url(env: Mapping[str, str], name: str, example: str, schemes: frozenset[str]) -> str:
+    value = _required(env, name, example)
+    try:
+        url = urlsplit(value)
+        legal = url.scheme in schemes and url.port != 0
+    except ValueError:  # a port that is no number, or a bracket that is not closed
+        legal = False
+    if not legal:
+        raise SettingsError(f"{name} is not a legal address; it must look like {example}")
+    return value
+
+
+def _address(env: Mapping[str, str], name: str, default: str) -> str:
+    value = env.get(name) or default
+    host, _, port = value.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise SettingsError(f"{name} is {value!r}; it must be host:port, such as {default}")
+    return value
+
+
+def _program(env: Mapping[str, str], name: str) -> str:
+    value = env.get(name, "")
+    if value and shutil.which(value) is None:
+        raise SettingsError(f"{name} is {value!r}; it must name an interpreter that can be run, or be left out")
+    return value
+
+
 def _classes(env: Mapping[str, str]) -> dict[str, Hardware]:
     try:
         return read_classes(env.get("FLEXMARL_DEVICE_CLASSES", ""))
     except ValueError as error:
         raise SettingsError(f"FLEXMARL_DEVICE_CLASSES: {error}") from None
+
+
+def _model_roots(env: Mapping[str, str]) -> tuple[str, ...]:
+    try:
+        return read_roots(env.get(SETTING, ""))
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
 
 
 def _object_store(env: Mapping[str, str]) -> str:
@@ -129,3 +184,7 @@ def _count(env: Mapping[str, str], name: str, default: int, least: int = 0) -> i
     if not text.isdecimal() or int(text) < least:
         raise SettingsError(f"{name} is {text!r}; it must be a whole number from {least}")
     return int(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -29,7 +29,7 @@ class Migration(migrations.Migration):
                 ('name', models.CharField(max_length=64)),
                 ('workload', models.CharField(blank=True, max_length=64)),
                 ('request', models.JSONField()),
-                ('state', models.CharField(choices=[('queued', 'queued'), ('running', 'running'), ('done', 'done'), ('failed', 'failed'), ('cancelled', 'cancelled')], default=flexmarl.controlplane.simulations.choices.SimulationState['QUEUED'], max_length=10)),
+                ('state', models.CharField(choices=[('queued', 'queued'), ('running', 'running'), ('done', 'done'), ('failed', 'failed'), ('cancelled', 'cancelled')], default='queued', max_length=10)),
                 ('reason', models.CharField(blank=True, max_length=24)),
                 ('reason_text', models.TextField(blank=True)),
                 ('done', models.PositiveIntegerField(default=0)),

@@ -35,7 +35,7 @@ def drawn_rows() -> list:
 
 def stored(home: Path, size: str, tuning: dict[str, object]) -> tuple[int, int]:
     """Return the bytes of a version and of its training state after one step."""
-    from flexmarl.contracts.spec.experiment import ExperimentSpec
+    from flexmarl.contracts.specification.experiment import ExperimentSpec
     from workers.child import IntervalLog
     from workers.training.trainer import CREATE, Trainer
     from workers.training.wire import AccumulateRequest, BindRequest, StepRequest
@@ -56,8 +56,8 @@ def stored(home: Path, size: str, tuning: dict[str, object]) -> tuple[int, int]:
 
 
 def gradients(size: str, lora: object) -> dict[str, Callable[[], float]]:
-    from flexmarl.contracts.spec.algorithm import Loss
-    from flexmarl.contracts.spec.team import AdamW, FactoryModel
+    from flexmarl.contracts.specification.algorithm import Loss
+    from flexmarl.contracts.specification.team import AdamW, FactoryModel
     from workers.models import architecture_of
     from workers.models.adapter import initial_adapter
     from workers.models.weights import initial_weights
@@ -85,7 +85,7 @@ def engines(report: harness.Report, size: str, lora: object) -> dict[str, Callab
     """Return decoding without and with an adapter; note what a further agent costs in memory."""
     import torch
 
-    from flexmarl.contracts.spec.team import FactoryModel
+    from flexmarl.contracts.specification.team import FactoryModel
     from workers.models import architecture_of
     from workers.models.adapter import initial_adapter
     from workers.models.weights import initial_weights
@@ -138,7 +138,7 @@ def main() -> None:
     harness.pin(report.settings["core"])
     import torch
 
-    from flexmarl.contracts.spec.team import Lora
+    from flexmarl.contracts.specification.team import Lora
 
     torch.set_num_threads(1)
     repeats = 2 if report.quick else report.settings["repeats"]

@@ -41,7 +41,7 @@ from allocation_losses import lost
 from allocation_virtual import Durations, VirtualCluster, played
 from harness import Report, interleave, paired_ratios, start
 
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 from tests.support.system import System
 
 ROLES = [f"cook_{i + 1}" for i in range(5)]

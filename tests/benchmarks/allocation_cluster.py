@@ -20,7 +20,7 @@ from harness import ROOT
 
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef, TrainStats
 from flexmarl.orchestrator import Orchestrator
 from flexmarl.store.leases import ChildEndpoint

@@ -21,7 +21,7 @@ POLICY = "speaker"
 
 
 def spec(size: str) -> dict[str, Any]:
-    from flexmarl.contracts.spec import ExperimentSpec
+    from flexmarl.contracts.specification import ExperimentSpec
 
     policy = {"model": {"type": "factory", "size": size}, "warmup": None}
     own = {

@@ -10,7 +10,7 @@ from allocation_losses import WORK, Trace
 
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.wire import TrainStats
 from flexmarl.store.leases import ChildEndpoint
 from workers.nodes.child_client import ChildClient

@@ -31,6 +31,7 @@ from harness import ROOT, Report, interleave, paired_ratios, start
 from flexmarl.algorithms.routing import ROUTERS
 from flexmarl.contracts import commands as c
 from flexmarl.contracts.events import DemandReported
+from flexmarl.contracts.specification.routers import ROUTER
 from flexmarl.contracts.wire import PolicyPin
 from flexmarl.store.engines import EngineRoute
 from tests.support.placed_core import DIGEST, PlacedCore, placed_spec
@@ -164,7 +165,7 @@ class Run:
         for route in fleet.routes.values():
             route.holds.clear()
         self._orders = {lease: asyncio.Queue() for lease in fleet.routes}
-        client = EngineClient(self._registry, ROUTERS.get("least_loaded")())
+        client = EngineClient(self._registry, ROUTERS.make(ROUTER.options("least_loaded")))
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as session:
             lanes = [asyncio.create_task(self._lane(session, lease)) for lease in fleet.routes]
             reporter = Reporter("bench", client.counters.demand, client.at_engines, self._report)

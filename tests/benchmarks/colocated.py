@@ -151,7 +151,8 @@ def main() -> None:
         home, model = Path(folder) / "home", Path(folder) / "model"
         model.mkdir()
         make_model(model, str(size))
-        with System(home, environment={"FLEXMARL_CPU_SHARES": "2", "FLEXMARL_CHILD_THREADS": "1"}) as system:
+        environment = {"FLEXMARL_CPU_SHARES": "2", "FLEXMARL_CHILD_THREADS": "1", "FLEXMARL_MODEL_ROOTS": folder}
+        with System(home, environment=environment) as system:
             measure(report, system, model, int(str(steps)), int(str(repeats)))
     report.finish()
 

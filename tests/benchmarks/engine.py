@@ -127,7 +127,7 @@ class HttpEngine:
         self._loop = asyncio.new_event_loop()
         self._measured, self._others = {core}, other_cores
         model.save_pretrained(self._home / "model")
-        self._digest = LocalTier(self._home).put(model.state_dict()).digest
+        self._digest = LocalTier(self._home / "home").put(model.state_dict()).digest
         self._process = subprocess.Popen(
             [sys.executable, "-m", "workers.rollout.engines.serve", "--rows", str(SLOTS)],
             stdin=subprocess.PIPE,
@@ -148,7 +148,8 @@ class HttpEngine:
         return {
             **fixed,
             **dict.fromkeys(names, 1),
-            "home": str(self._home),
+            "home": str(self._home / "home"),
+            "model_roots": [str(self._home)],
             "spec": {**spec, "policies": {"speaker": source}},
         }
 

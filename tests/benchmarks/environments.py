@@ -29,7 +29,8 @@ from flexmarl.algorithms.routing import ROUTERS
 from flexmarl.algorithms.seeds import derive
 from flexmarl.contracts.commands import GroupOrder, PlayGroups
 from flexmarl.contracts.resolve import resolve
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
+from flexmarl.contracts.specification.routers import ROUTER
 from flexmarl.contracts.wire import EpisodeStatus, Origin, PolicyPin
 from flexmarl.store.commands import Taken
 from flexmarl.store.engines import EngineRoute
@@ -151,7 +152,7 @@ class InStep:
 async def play(setting: Setting, engines: Engines, kind: str, seed: int) -> float:
     """Play all episodes; returns the seconds it took."""
     spec, order = setting.spec(), setting.order(seed)
-    client = EngineClient(engines.registry, ROUTERS.get("least_loaded")())
+    client = EngineClient(engines.registry, ROUTERS.make(ROUTER.options("least_loaded")))
     asking = InStep(client, COOKS * setting.episodes) if kind == "lock_step" else client
     context = RunContext(
         run_id=1,

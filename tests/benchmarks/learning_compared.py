@@ -85,7 +85,7 @@ STUDIES: dict[str, tuple[str, dict[str, Arm]]] = {
         "grpo",
         {
             "grpo": Arm(),
-            "dynamic_sampling": Arm(spec={"sampling": {"group_filter": "dynamic_sampling", "draw_limit": 4}}),
+            "dynamic_sampling": Arm(spec={"sampling": {"group_filter": {"type": "dynamic_sampling", "draw_limit": 4}}}),
             "critic": Arm(
                 spec={
                     "algorithm": {

@@ -16,7 +16,7 @@ import harness
 
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.status import RunStatus
 from flexmarl.orchestrator import Decision, Orchestrator
 from tests.benchmarks.orchestrator_load import Cluster, Size, team

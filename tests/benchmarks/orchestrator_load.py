@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, Origin, SampleRef, TrainStats
 from flexmarl.orchestrator import Decision
 

@@ -21,7 +21,7 @@ import numpy as np
 import psycopg
 from harness import Report, interleave, paired_ratios, start
 
-from flexmarl.contracts.spec.team import FactoryModel
+from flexmarl.contracts.specification.team import FactoryModel
 from tests.support.system import Api, System
 from workers.models import architecture_of, build_model
 from workers.rollout.engines.requests import Request

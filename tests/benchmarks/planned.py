@@ -24,7 +24,7 @@ import overlap
 import psycopg
 from harness import Report, start
 
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.simulator.prediction.calibrating import calibrated
 from flexmarl.simulator.prediction.fitting import pace_of, profile_of
 from flexmarl.simulator.prediction.predicting import simulated

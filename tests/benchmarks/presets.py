@@ -3,8 +3,8 @@
 Each preset makes a few steps of the template with episodes of unequal length; afterwards the rows are asked whether the
 run kept what every run promises (`tests/support/promised.py`): it completed, the store's promises hold, every step
 trained the episodes that were asked for, no row is older than its bound, every proposed episode ended, engines that are
-to serve one version at a time did, and its log leads to exactly what is stored. It is no comparison: `NAME_step_s` is
-told to find what stands still.
+to serve one version at a time did, and the replay of its log equals the stored rows exactly. It is no comparison:
+`NAME_step_s` is told to find what stands still.
 A preset that is refused by the rules of real runs is told with the refusals, and counts as such.
 """
 
@@ -24,7 +24,7 @@ from tests.support.system import Api, ApiError, System
 TIMEOUT_S = 300.0
 QUICK = ("rollpacker", "verl_async", "rlinf_hybrid")
 DEVICES = {"FLEXMARL_CPU_SHARES": "4"}
-REPLAYED = "leads to exactly what is stored"
+REPLAYED = "equals the stored rows exactly"
 
 
 def spec(steps: int) -> dict[str, Any]:

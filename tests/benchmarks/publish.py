@@ -36,10 +36,12 @@ import psycopg
 import torch
 from publish_model import SIZES, make_model, team, weights, words
 
-from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.specification.experiment import ExperimentSpec
+from flexmarl.store.model_roots import ModelRoots
 from tests.support.engines import RunningEngine
 from tests.support.system import Api, System
 from workers.child import IntervalLog
+from workers.models.opening import allow
 from workers.training.trainer import CREATE, Trainer
 from workers.training.wire import AccumulateRequest, BindRequest, StepRequest, TrainRow
 from workers.transfer import LocalTier
@@ -178,7 +180,8 @@ def report_publication(report: harness.Report, folder: Path, sizes: list[str], r
     ours: list[list[tuple[int, float]]] = []
     raw: dict[str, list[list[tuple[int, float]]]] = {"reuse": [], "fresh": []}
     parts: dict[str, list[Published]] = {size: [] for size in sizes}
-    with System(folder / "home", environment={"FLEXMARL_CPU_SHARES": str(ENGINES + 2)}) as system:
+    environment = {"FLEXMARL_CPU_SHARES": str(ENGINES + 2), "FLEXMARL_MODEL_ROOTS": str(folder)}
+    with System(folder / "home", environment=environment) as system:
         api = system.api()
         models = {size: make_model(folder / size, size) for size in sizes}
         with psycopg.connect(system.database_url, autocommit=True) as conn:
@@ -272,6 +275,7 @@ def stepped(home: Path, model: Path, precision: str, rate: float) -> tuple[str, 
     """Bind a policy and take two optimizer steps; return the digests of the last two versions."""
     policy = {"model": {"type": "folder", "path": str(model)}, "warmup": None, "precision": precision}
     spec = ExperimentSpec.model_validate({**team(), "policies": {"speaker": policy}})
+    allow(ModelRoots((str(model.parent),)))
     trainer = Trainer(spec, 1, "a", str(home), "cpu", IntervalLog())
     digests = [trainer.bind(BindRequest("speaker", CREATE)).digest]
     for version in range(2):

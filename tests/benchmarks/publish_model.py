@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.specification.experiment import ExperimentSpec
 from workers.models.tokenizer import tokenizer_json, write_tokenizer
 from workers.rollout.environments.registry import family_of
 

@@ -32,6 +32,7 @@ from harness import Report, start
 
 from flexmarl.algorithms.routing import ROUTERS, ReplyLengths, RouteRequest
 from flexmarl.contracts.hardware import Hardware
+from flexmarl.contracts.specification.routers import ROUTER
 from flexmarl.contracts.wire import PolicyPin
 from flexmarl.store.engines import EngineRoute
 from workers.rollout.counters import ClientCounters
@@ -67,7 +68,7 @@ class Load:
 
     def __init__(self, name: str) -> None:
         self.rng = random.Random(7)
-        self.router = ROUTERS.get(name)()
+        self.router = ROUTERS.make(ROUTER.options(name))
         self.engines = make_engines(self.rng)
         self.lengths = ReplyLengths()
         self.counters = ClientCounters()
@@ -110,7 +111,7 @@ class Load:
         loads = [engine.load(one, self.lengths.usual) for engine in self.engines]
         view = RouteRequest(len(one.prompt), 40.0, self.lengths.usual, one.prefixes)
         began = time.process_time()
-        self.router(view, loads)
+        self.router.choose(view, loads)
         return time.process_time() - began
 
 

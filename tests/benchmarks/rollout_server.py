@@ -23,7 +23,7 @@ from harness import Report
 from rollout_played import EPISODES, GROUPS, LANES, MEMBERS, PROMPT, TURNS, Meter, Platform, Spent
 from rollout_share import compare, stage
 
-from flexmarl.contracts.spec.team import FactoryModel
+from flexmarl.contracts.specification.team import FactoryModel
 from tests.support.engines import VLLM_PYTHON, WORDS
 from workers.programs import VLLM_ENVIRONMENT, confined
 from workers.rollout.engines.serve_vllm import ROWS

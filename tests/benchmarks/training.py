@@ -162,8 +162,8 @@ def make_rows(rng: np.random.Generator, count: int, prompt: int, response: int) 
 def forward_backward(report: harness.Report, size: str, shape: str) -> None:
     import torch
 
-    from flexmarl.contracts.spec.algorithm import Loss
-    from flexmarl.contracts.spec.team import AdamW, FactoryModel
+    from flexmarl.contracts.specification.algorithm import Loss
+    from flexmarl.contracts.specification.team import AdamW, FactoryModel
     from workers.models import architecture_of, build_model
     from workers.training.learner import Learner, Objective
 
@@ -200,7 +200,7 @@ def forward_backward(report: harness.Report, size: str, shape: str) -> None:
 
 def recorded_game(phase: str) -> dict[str, list]:
     """Return both agents' rows of one cohort of the reference game."""
-    from flexmarl.contracts.spec.environment import ReferenceGame
+    from flexmarl.contracts.specification.environment import ReferenceGame
     from workers.models import tokenizer_of
     from workers.rollout.environments.base import Reply
     from workers.rollout.environments.registry import family_of
@@ -234,7 +234,7 @@ def recorded_game(phase: str) -> dict[str, list]:
 
 def update(home: Path, size: str, phase: str, repeats: int) -> list[float]:
     """Return the milliseconds of updates of both policies."""
-    from flexmarl.contracts.spec.experiment import ExperimentSpec
+    from flexmarl.contracts.specification.experiment import ExperimentSpec
     from workers.child import IntervalLog
     from workers.training.trainer import CREATE, Trainer
     from workers.training.wire import AccumulateRequest, BindRequest, StepRequest
@@ -263,7 +263,7 @@ def update(home: Path, size: str, phase: str, repeats: int) -> list[float]:
 
 
 def state_plane(report: harness.Report, home: Path, repeats: int) -> None:
-    from flexmarl.contracts.spec.team import FactoryModel
+    from flexmarl.contracts.specification.team import FactoryModel
     from workers.models.weights import initial_weights
     from workers.transfer import LocalTier
 

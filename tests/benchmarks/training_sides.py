@@ -108,7 +108,7 @@ class Packed:
 
     def gradient(self) -> "dict[str, torch.Tensor]":
         """Return the mean gradient by name."""
-        from flexmarl.contracts.spec.algorithm import Loss
+        from flexmarl.contracts.specification.algorithm import Loss
         from workers.training.objective import Objective
 
         total, stats = self.learner.gradient(self.rows, 0.0, Objective.of(Loss(type="ppo_clip")))
@@ -116,8 +116,8 @@ class Packed:
 
 
 def learner_of(model: Any, precision: str, recompute: bool) -> "Learner":
-    from flexmarl.contracts.spec.algorithm import Loss
-    from flexmarl.contracts.spec.team import AdamW
+    from flexmarl.contracts.specification.algorithm import Loss
+    from flexmarl.contracts.specification.team import AdamW
     from workers.models.architecture import parse_architecture
     from workers.training.learner import Learner
     from workers.training.objective import Objective

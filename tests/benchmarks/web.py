@@ -175,7 +175,7 @@ def _interact(page: Any) -> float:
     for press in ("Control+k", "Escape", "?", "Escape"):
         page.keyboard.press(press)
         page.wait_for_timeout(250)
-    page.get_by_role("button", name="More verbs").click()
+    page.get_by_role("button", name="More actions").click()
     page.wait_for_timeout(250)
     page.keyboard.press("Escape")
     page.wait_for_timeout(400)

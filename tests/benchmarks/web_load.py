@@ -33,6 +33,8 @@ class Load:
         topics = orders["topics"]
         self.sockets = [Socket([topics[i % len(topics)], "cluster"]) for i in range(orders["sockets"])]
         self.paths, self.rate = orders["paths"], orders["rate"]
+        self.distinct = orders.get("distinct", False)
+        """Whether no two reads are alike, so that none can share the answer of another."""
         self.answers: list[tuple[float, int]] = []
         self.late = 0
         self.ending = False
@@ -103,14 +105,15 @@ class Load:
             due = began + sent / self.rate
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             self.late += time.monotonic() - due > 0.5
-            task = asyncio.create_task(self._read(self.paths[sent % len(self.paths)]))
+            name = f"load/{sent}" if self.distinct else "load"
+            task = asyncio.create_task(self._read(self.paths[sent % len(self.paths)], name))
             pending.add(task)
             task.add_done_callback(pending.discard)
             sent += 1
 
-    async def _read(self, path: str) -> None:
+    async def _read(self, path: str, name: str) -> None:
         began = time.monotonic()
-        headers = {"Authorization": f"Bearer {self.token}", "Accept-Encoding": "gzip"}
+        headers = {"Authorization": f"Bearer {self.token}", "Accept-Encoding": "gzip", "User-Agent": name}
         try:
             async with self.session.get(self.url + path, headers=headers) as answer:
                 await answer.read()

@@ -11,16 +11,20 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flexmarl.launcher.processes import free_port, wait_until
+from flexmarl.launcher.processes import free_port, port_is_free, wait_until
 from tests.browser.visitor import Site, Visitor
+from tests.support.infrastructure import BrowserDiedError, PortTakenError, brought_up
 
 ROOT = Path(__file__).resolve().parents[2]
 PASSWORD = "correct-horse-battery"
+DIED = ("Target page, context or browser has been closed", "Browser closed", "crashed")
+"""What Playwright says of a browser that ended while it started."""
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +39,23 @@ def chromium() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"], timeout=60_000
-        )
+        browser = brought_up(partial(_launched, playwright, path), BrowserDiedError)
         yield browser
         browser.close()
+
+
+def _launched(playwright: Any, path: str) -> Any:
+    """Start Chromium. Raises BrowserDiedError where it ended before it answered."""
+    from playwright.sync_api import Error
+
+    try:
+        return playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"], timeout=60_000
+        )
+    except Error as error:
+        if any(words in error.message for words in DIED):
+            raise BrowserDiedError(error.message.splitlines()[0]) from error
+        raise
 
 
 @pytest.fixture(scope="session")
@@ -61,20 +77,29 @@ def seeded(services: Any, seeded_database: tuple[str, list[str]], request: pytes
     """
     template, keys = seeded_database
     name = f"browser_{request.module.__name__.rpartition('.')[2]}"
-    port = free_port()
     environment = _environment(services, services.create_database(name, template))
-    serve = ["-m", "uvicorn", "--lifespan", "off", "--port", str(port), "--log-level", "warning"]
-    web = subprocess.Popen(
-        [sys.executable, *serve, "flexmarl.controlplane.asgi:application"], env=environment, cwd=ROOT
-    )
+    web, url = brought_up(partial(_serving, environment), PortTakenError)
     try:
-        url = f"http://127.0.0.1:{port}"
         assert wait_until(lambda: _answers(url), 60), "the web process did not answer"
         yield Site(url, "ada", PASSWORD, keys, environment)
     finally:
         web.terminate()
         web.wait(60)
         services.drop_database(name)
+
+
+def _serving(environment: dict[str, str]) -> "tuple[subprocess.Popen[bytes], str]":
+    """Start the web process and return its address. Raises PortTakenError where it ended for want of its port."""
+    port = free_port()
+    serve = ["-m", "uvicorn", "--lifespan", "off", "--port", str(port), "--log-level", "warning"]
+    web = subprocess.Popen(
+        [sys.executable, *serve, "flexmarl.controlplane.asgi:application"], env=environment, cwd=ROOT
+    )
+    url = f"http://127.0.0.1:{port}"
+    wait_until(lambda: web.poll() is not None or _answers(url), 60)
+    if web.poll() is not None and not port_is_free("127.0.0.1", port):
+        raise PortTakenError(f"another program took port {port} of the web process")
+    return web, url
 
 
 def _environment(services: Any, database_url: str) -> dict[str, str]:

@@ -18,7 +18,7 @@ from flexmarl.controlplane.accounts.queries import actor_of_user
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.experiments.plans import Draft
 from flexmarl.controlplane.runs import actions
-from flexmarl.store import decisions, nodes, runs
+from flexmarl.store import decisions, nodes, partitions, runs
 from flexmarl.store.decisions import LogEntry, MetricPoint, NoteLine, StoredDecision
 from flexmarl.store.runs import RunLease
 from tests.browser.seeded_decisions import decisions as decided
@@ -108,6 +108,7 @@ def _tell(owner: Any, story: Story, index: int) -> Any:
     )
     decisions.append(conn, lease, begun)
     if story.steps:
+        partitions.ensure(conn, run.no)  # one that started has its tables
         curves = _curves(story, roles, start)
         episodes(conn, run.no, lease, story, roles, start)
         devices(conn, run.no, story, roles, index, start, end)

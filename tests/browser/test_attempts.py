@@ -36,14 +36,14 @@ def guest(seeded: Any, visit: Callable[..., Any]) -> Any:
 def test_ways_to_pause_say_what_they_cost_and_work_by_keyboard(guest: Any, seeded: Any) -> None:
     page = guest.page
     guest.goto(f"/runs/{seeded.keys[1]}")
-    opener = page.get_by_role("button", name="Ways to pause")
+    opener = page.get_by_role("button", name="Pause options")
     page.wait_for_load_state()  # a press before the page's scripts are there does nothing
     opener.focus()
     page.keyboard.press("Enter")
     ways = page.locator("#menu-pause [role=menuitem]")
     ways.first.wait_for()
     assert ways.count() == 3
-    assert "played again on resume" in ways.nth(1).inner_text()
+    assert "replayed on resume" in ways.nth(1).inner_text()
     assert guest.violations() == []
     page.keyboard.press("ArrowDown")
     with page.expect_request(lambda request: request.url.endswith("/actions/pause")) as asked:
@@ -57,7 +57,7 @@ def test_a_failed_run_offers_its_retry_first(guest: Any, seeded: Any) -> None:
     guest.goto(f"/runs/{seeded.keys[4]}")
     retry = guest.page.get_by_role("button", name="Retry", exact=True)
     assert "new attempt" in retry.get_attribute("title")
-    assert guest.page.get_by_role("button", name="Ways to pause").count() == 0
+    assert guest.page.get_by_role("button", name="Pause options").count() == 0
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -69,7 +69,7 @@ def test_attempts_fit_every_width_in_both_themes(guest: Any, seeded: Any, theme:
     page = guest.page
     page.emulate_media(color_scheme=theme)
     page.set_viewport_size({"width": width, "height": 900})
-    guest.goto(f"/runs/{key}/attempts")
+    guest.goto(f"/runs/{key}/config/attempts")
     assert page.locator("#attempt-2").inner_text().count("margarethe-von-hohenstein-schwarzburg") == 1
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
     assert guest.violations() == []

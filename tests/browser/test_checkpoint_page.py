@@ -64,7 +64,7 @@ def test_a_pin_is_set_and_taken_back_and_a_fork_is_sent_with_what_it_begins_with
     page.wait_for_url("**/runs/new?**")
     assert f"after step {step}" in page.locator("#fork").inner_text()
     page.locator("#fork-take").select_option("training_state")
-    page.wait_for_function("document.querySelector('.plan').getAttribute('aria-busy') === 'false'")
+    page.wait_for_function("() => document.querySelector('.plan').getAttribute('aria-busy') === 'false'")
     with page.expect_response(lambda answer: answer.url.endswith("/actions/fork")) as asked:
         page.get_by_role("button", name="Save as draft").click()
     assert asked.value.status == 201, asked.value.text()

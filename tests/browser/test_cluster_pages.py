@@ -66,7 +66,7 @@ def test_members_read_and_do_not_rule(seeded: Any, visit: Callable[..., Any]) ->
     guest.sign_in("newcomer")
     guest.goto("/cluster")
     assert guest.page.locator("[data-rule]").count() == 0
-    assert "not cordon or drain" in guest.page.locator("#read-only").inner_text()
+    assert "cordoning and draining need the Cluster admin role" in guest.page.locator("#read-only").inner_text()
     guest.goto("/cluster?drain=atlas")
     assert "You can read this node, not drain it." in guest.page.locator("#rail").inner_text()
     assert guest.page.locator("#rail .btn.pri").count() == 0

@@ -9,10 +9,10 @@ pytestmark = [pytest.mark.browser, pytest.mark.services, pytest.mark.slow]
 
 RUNNING, QUEUED = 1, 5
 PAGES = (
-    "/runs/{running}/pipeline",
-    "/runs/{running}/events?view=decisions",
-    "/runs/{running}/events?view=transitions",
-    "/runs/{queued}/pipeline",
+    "/runs/{running}/performance",
+    "/runs/{running}/logs?view=decisions",
+    "/runs/{running}/logs?view=transitions",
+    "/runs/{queued}/performance",
 )
 
 
@@ -71,20 +71,20 @@ def test_the_form_offers_every_mechanism_and_refuses_beside_the_field(seeded: An
     assert guest.violations(within="#spec-form") == [], "the plan beside it is that of the last valid text, and dimmed"
     choose("trainer_protocol", "batch")
     told("lag_policy/bound").wait_for(state="hidden")
-    page.wait_for_function("document.querySelector('#start').getAttribute('aria-disabled') === 'false'")
+    page.wait_for_function("() => document.querySelector('#start').getAttribute('aria-disabled') === 'false'")
 
 
 def test_from_a_cohort_to_its_decisions_and_their_events(seeded: Any, visit: Callable[..., Any]) -> None:
     guest = visit(seeded)
     guest.sign_in()
-    guest.goto(address(seeded, "/runs/{running}/pipeline"))
-    guest.page.get_by_role("link", name="Count the rows now").click()
+    guest.goto(address(seeded, "/runs/{running}/performance"))
+    guest.page.get_by_role("link", name="Count rows").click()
     guest.page.wait_for_url("**count=1*")
     store = guest.page.locator("#store")
     text = store.inner_text()
-    assert "Every row is in one place" in text, text
-    assert "No sample is trained twice" in store.inner_text()
-    assert "too old" in guest.page.locator("#lag").inner_text()
+    assert "Every row is counted once" in text, text
+    assert "not checked yet" in text, "checks are made on demand"
+    assert "stale" in guest.page.locator("#lag").inner_text()
     guest.page.locator("#cohorts tbody a.link").last.click()
     guest.page.wait_for_url("**view=decisions&step=*")
     rows = guest.page.locator("#decisions tbody tr")

@@ -21,8 +21,8 @@ VIEWS = {
     "summary": ("/runs/{key}", "#run-top"),
     "runs": ("/runs", "#run-list"),
     "home": ("/", ".homeg"),
-    "events": ("/runs/{key}/events", "main [data-live]"),
-    "pipeline": ("/runs/{key}/pipeline", "main .pg [data-live]"),
+    "events": ("/runs/{key}/logs", "main [data-live]"),
+    "pipeline": ("/runs/{key}/performance", "main .pg [data-live]"),
     "cluster": ("/cluster", "main"),
     "queue": ("/queue", "main"),
 }
@@ -119,7 +119,7 @@ def test_an_open_menu_and_the_focus_outlive_a_change(seeded: Site, visit: Any, c
     guest.sign_in()
     guest.goto(f"/runs/{seeded.keys[RUNNING]}")
     guest.page.locator("[data-live-mark][data-state=live]").first.wait_for()
-    guest.page.get_by_role("button", name="More verbs").click()
+    guest.page.get_by_role("button", name="More actions").click()
     step = guest.page.locator("#run-line2 b").first.inner_text()
     change(13)
     guest.page.wait_for_function("step => document.querySelector('#run-line2 b').innerText !== step", arg=step)

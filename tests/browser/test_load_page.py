@@ -37,7 +37,7 @@ def test_the_page_reads_engines_every_four_seconds_without_any_event(guest: Visi
     page.on("request", lambda request: reads.append(request) if "/parts/load" in request.url else None)
     page.on("requestfinished", lambda request: read.append(request) if "/parts/load" in request.url else None)
     page.clock.install()
-    guest.goto(f"/runs/{seeded.keys[RUNNING]}/load")
+    guest.goto(f"/runs/{seeded.keys[RUNNING]}/performance/load")
     page.clock.pause_at(datetime.now(UTC) + timedelta(hours=1))
     assert "solver waits most: 7 turns" in page.locator("#load-now h2").inner_text()
     asked(seeded, 4321)
@@ -52,7 +52,7 @@ def test_the_page_reads_engines_every_four_seconds_without_any_event(guest: Visi
 
 
 def test_lists_are_narrowed_by_keyboard(guest: Visitor, seeded: Site) -> None:
-    guest.goto(f"/runs/{seeded.keys[RUNNING]}/load")
+    guest.goto(f"/runs/{seeded.keys[RUNNING]}/performance/load")
     page = guest.page
     page.locator("#l-state").focus()
     page.keyboard.type("Gone")

@@ -81,7 +81,7 @@ def test_a_verb_shows_the_request_not_the_wished_state(seeded: Any, visit: Calla
     guest.page.get_by_role("button", name="Stop", exact=True).click()
     dialog = guest.page.locator("#confirm")
     assert dialog.get_by_role("heading").inner_text().startswith("Stop ")
-    dialog.get_by_role("button", name="Keep as it is").click()
+    dialog.get_by_role("button", name="Cancel").click()
 
 
 def test_a_token_is_shown_once_and_can_be_revoked(seeded: Any, visit: Callable[..., Any]) -> None:

@@ -73,7 +73,7 @@ def test_a_member_is_added_changed_and_removed(seeded: Any, visit: Callable[...,
     guest.goto("/members?project=math-team")
     page.locator("#m-name").fill("nobody-such")
     page.get_by_role("button", name="Add member").click()
-    page.locator("[data-error='/username']", has_text="There is no person named nobody-such").wait_for()
+    page.locator("[data-error='/username']", has_text="User nobody-such does not exist").wait_for()
     page.locator("#m-name").fill("newcomer")
     with page.expect_navigation():
         page.get_by_role("button", name="Add member").click()

@@ -22,7 +22,7 @@ def guest(seeded: Any, visit: Callable[..., Any]) -> Any:
 
 
 def test_a_step_shows_its_micro_batches_from_episodes_to_weights(guest: Any, seeded: Any) -> None:
-    guest.goto(address(seeded, "/runs/{running}/pipeline?step=137"))
+    guest.goto(address(seeded, "/runs/{running}/performance?step=137"))
     lanes = guest.page.locator("#lanes svg.lanes")
     assert lanes.locator(".tb-done").count() == 12, "four micro-batches of each of three policies"
     assert lanes.locator(".tb-step").count() == 3
@@ -33,15 +33,15 @@ def test_a_step_shows_its_micro_batches_from_episodes_to_weights(guest: Any, see
 
 
 def test_steps_are_walked_by_link(guest: Any, seeded: Any) -> None:
-    guest.goto(address(seeded, "/runs/{running}/pipeline?step=137"))
-    guest.page.get_by_label("Step before").click()
+    guest.goto(address(seeded, "/runs/{running}/performance?step=137"))
+    guest.page.get_by_label("Previous step").click()
     guest.page.wait_for_url("**?step=136")
     guest.page.get_by_role("link", name="1 min", exact=True).click()
     guest.page.wait_for_url("**?window=60")
 
 
 def test_a_gap_is_explained_by_keyboard(guest: Any, seeded: Any) -> None:
-    guest.goto(address(seeded, "/runs/{running}/timeline?window=60"))
+    guest.goto(address(seeded, "/runs/{running}/performance/timeline?window=60"))
     gap = guest.page.locator(".gap-hit").first
     gap.focus()
     guest.page.keyboard.press("Enter")
@@ -52,7 +52,7 @@ def test_a_gap_is_explained_by_keyboard(guest: Any, seeded: Any) -> None:
 
 
 def test_the_window_moves_by_keys_and_by_drag_and_stands_in_the_address(guest: Any, seeded: Any) -> None:
-    guest.goto(address(seeded, "/runs/{running}/timeline?window=60"))
+    guest.goto(address(seeded, "/runs/{running}/performance/timeline?window=60"))
     frame = guest.page.locator("[data-timeline]")
     frame.focus()
     guest.page.keyboard.press("ArrowLeft")
@@ -73,7 +73,7 @@ def test_the_window_moves_by_keys_and_by_drag_and_stands_in_the_address(guest: A
 
 def test_the_feed_filters_in_the_address_and_shows_hostile_text_as_text(guest: Any, seeded: Any) -> None:
     guest.page.on("dialog", lambda dialog: pytest.fail("a script of a log line ran"))
-    guest.goto(address(seeded, "/runs/{running}/events"))
+    guest.goto(address(seeded, "/runs/{running}/logs"))
     assert "<img src=x onerror=alert(1)>" in guest.page.locator("#feed").inner_text()
     assert guest.page.locator("#feed img").count() == 0
     guest.page.get_by_label("Component").select_option("rollout")
@@ -88,7 +88,7 @@ def test_the_feed_filters_in_the_address_and_shows_hostile_text_as_text(guest: A
 
 def test_following_stops_when_somebody_scrolls_away(guest: Any, seeded: Any) -> None:
     guest.page.set_viewport_size({"width": 1440, "height": 200})
-    guest.goto(address(seeded, "/runs/{running}/events"))
+    guest.goto(address(seeded, "/runs/{running}/logs"))
     button = guest.page.locator("#follow")
     assert button.get_attribute("aria-pressed") == "true"
     guest.page.evaluate("document.querySelector('#feed').scrollTop = 0")
@@ -101,8 +101,8 @@ def test_following_stops_when_somebody_scrolls_away(guest: Any, seeded: Any) -> 
 
 
 def test_a_run_that_does_not_work_has_no_verdict(guest: Any, seeded: Any) -> None:
-    guest.goto(address(seeded, "/runs/{paused}/pipeline"))
+    guest.goto(address(seeded, "/runs/{paused}/performance"))
     assert guest.page.locator("#run-verdict").count() == 0
-    assert "looks at runs that work" in guest.page.locator("#advisories").inner_text()
-    guest.goto(address(seeded, "/runs/{running}/pipeline"))
+    assert "The advisor checks active runs" in guest.page.locator("#advisories").inner_text()
+    guest.goto(address(seeded, "/runs/{running}/performance"))
     assert guest.page.locator("#advisories li").count() > 0

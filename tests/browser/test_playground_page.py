@@ -43,7 +43,7 @@ def test_a_talk(seeded: Any, visit: Callable[..., Any], theme: str, width: int) 
     guest = visit(seeded, theme=theme, width=width)
     guest.sign_in()
     engine = Engine(guest.page)
-    guest.goto(f"/runs/{seeded.keys[FINISHED]}/playground")
+    guest.goto(f"/runs/{seeded.keys[FINISHED]}/trajectories/playground")
     page = guest.page
     page.locator("[data-observation]").nth(1).click()
     field = page.locator("#observation")

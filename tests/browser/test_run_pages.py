@@ -125,19 +125,19 @@ def test_the_header_says_what_a_run_used_and_where(seeded: Any, visit: Callable[
     assert "default, 2 devices" in line.inner_text()
     basis = line.get_by_text("ETA").locator("..").get_attribute("title") or ""
     assert basis.startswith("263 steps left, at the median of the last 20 steps")
-    guest.page.get_by_role("button", name="Step before").click()
+    guest.page.get_by_role("button", name="Previous step").click()
     assert guest.page.evaluate("() => document.activeElement.querySelector('title').textContent").startswith("step 136")
 
 
 def test_a_refused_what_if_says_why_beside_its_field(seeded: Any, visit: Callable[..., Any]) -> None:
     guest = visit(seeded)
     guest.sign_in()
-    guest.goto(f"/runs/{seeded.keys[FINISHED]}/what-if")
+    guest.goto(f"/runs/{seeded.keys[FINISHED]}/performance/what-if")
     page = guest.page
     boxes = page.locator("input[name=alternatives]:enabled")
     assert boxes.count() > 1
     boxes.evaluate_all("all => all.forEach((box) => { box.checked = false; })")
-    ask = page.get_by_role("button", name="Play it again")
+    ask = page.get_by_role("button", name="Run what-if")
     ask.click()
     page.locator("[data-error='/alternatives']").get_by_text("1").wait_for()
     assert ask.is_enabled(), "it can be asked again"

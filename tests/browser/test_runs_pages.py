@@ -76,7 +76,7 @@ def test_tags_are_put_on_all_that_match(seeded: Any, visit: Callable[..., Any]) 
     rows(guest).first.locator(".ck").click()
     page.locator("[data-select-all]").click()
     page.locator("#bulk [data-bulk=tag]").click()
-    page.get_by_label("Tags, with commas between").fill("warm, second look")
+    page.get_by_label("Comma-separated tags").fill("warm, second look")
     page.keyboard.press("Enter")
     page.get_by_text("Tag: 2 of 2").wait_for()
     guest.goto("/runs?tag=warm&tag=second+look")
@@ -97,7 +97,7 @@ def test_a_stop_of_many_says_who_is_left_alone(seeded: Any, visit: Callable[...,
     dialog = guest.page.locator("#confirm")
     dialog.get_by_role("heading", name="Stop 1 run?").wait_for()
     assert "1 of 2 will be left alone" in dialog.inner_text()
-    dialog.get_by_role("button", name="Keep as it is").click()
+    dialog.get_by_role("button", name="Cancel").click()
 
 
 def test_filters_are_built_in_the_dialog(seeded: Any, visit: Callable[..., Any]) -> None:
@@ -134,8 +134,8 @@ def test_a_view_is_saved_and_forgotten(seeded: Any, visit: Callable[..., Any]) -
     guest.goto("/runs")
     link.click()
     page.wait_for_url("**/runs?status=failed**")
-    page.get_by_role("button", name="Forget the view Broken").click()
-    page.locator("#confirm").get_by_role("button", name="Forget view").click()
+    page.get_by_role("button", name="Delete the view Broken").click()
+    page.locator("#confirm").get_by_role("button", name="Delete view").click()
     link.wait_for(state="detached")
 
 
@@ -165,6 +165,8 @@ def test_a_draft_of_new_run_survives_the_page(seeded: Any, visit: Callable[..., 
     assert page.get_by_label("Tasks per step").input_value() == "48"
     assert page.get_by_label("Tags").input_value() == "trial"
     page.get_by_role("button", name="Discard changes").click()
+    page.locator("#confirm[open]").get_by_role("button", name="Discard changes").click()
+    page.get_by_text("Changes discarded").wait_for()
     page.reload()
     page.locator("#plan-body .tile").first.wait_for()
     assert page.get_by_label("Tasks per step").input_value() == "96"
@@ -187,33 +189,33 @@ def test_a_reward_is_chosen_with_its_fields_and_its_errors_stand_at_them(
 
     form, queued = page.locator("#pane-form"), ["timeout_s", "max_tries", "wait_s"]
     assert shown() == ["type"]
-    kind = page.get_by_label("Reward", exact=True)
+    kind = page.get_by_label("Reward source", exact=True)
     kind.select_option("service")
     assert shown() == ["type", "url", "secret", *queued]
     form.get_by_text("url is required. Write it like https://").wait_for()
-    page.get_by_label("Service address").fill("judge")
+    page.get_by_label("Service URL").fill("judge")
     form.get_by_text("url cannot be 'judge'. Write it like https://").wait_for()
-    page.get_by_label("Reward limit, s").fill("soon")
+    page.get_by_label("Reward timeout, s").fill("soon")
     form.get_by_text("Write a number.").wait_for()
     kind.select_option("function")
     assert shown() == ["type", "name", "settings", *queued]
-    assert page.get_by_label("Reward limit, s").input_value() == "60", "what was no number is not kept"
-    page.get_by_label("Function", exact=True).fill("politeness")
+    assert page.get_by_label("Reward timeout, s").input_value() == "60", "what was no number is not kept"
+    page.get_by_label("Reward function", exact=True).fill("politeness")
     form.get_by_text("No entry point of flexmarl.rewards is called politeness").wait_for()
-    page.get_by_label("Its settings").fill("weight 0.1")
-    form.get_by_text("Write name: value, with commas between.").wait_for()
-    page.get_by_label("Its settings").fill('weight: 0.1, tone: "warm, mild", strict: true, Odd: 1')
+    page.get_by_label("Reward settings").fill("weight 0.1")
+    form.get_by_text("Enter name: value pairs separated by commas.").wait_for()
+    page.get_by_label("Reward settings").fill('weight: 0.1, tone: "warm, mild", strict: true, Odd: 1')
     form.get_by_text("Odd cannot be 'Odd'. Lower-case letters").wait_for()
-    page.get_by_label("Its settings").fill('weight: 0.1, tone: "warm, mild", strict: true')
+    page.get_by_label("Reward settings").fill('weight: 0.1, tone: "warm, mild", strict: true')
     guest.keep("new-run-reward")
     page.get_by_role("tab", name="YAML").click()
     page.wait_for_function("() => document.querySelector('#yaml').value.includes('tone: warm, mild')")
     page.get_by_role("tab", name="Form").click()
-    assert page.get_by_label("Its settings").input_value() == 'weight: 0.1, tone: "warm, mild", strict: true'
+    assert page.get_by_label("Reward settings").input_value() == 'weight: 0.1, tone: "warm, mild", strict: true'
     kind.select_option("brevity")
     assert shown() == ["type", "cost_per_token", *queued]
     page.locator("#start[aria-disabled=false]").wait_for()
-    assert "1 change" not in page.locator("#change-count").inner_text()
+    assert page.locator("#change-count").inner_text() == "1 change from the template"
     kind.select_option("environment")
     page.get_by_text("No changes from the template").wait_for()
     page.locator("#start[aria-disabled=false]").wait_for()
@@ -260,13 +262,13 @@ def test_notes_and_tags_are_written_on_the_run(seeded: Any, visit: Callable[...,
     page = guest.page
     page.locator("#rail-note").get_by_role("button", name="Edit").click()
     dialog = page.locator("#edit-run")
-    dialog.get_by_label("Notes, in Markdown").fill("Reached **0.96**.\n\n<img src=x onerror=alert(1)>")
-    dialog.get_by_label("Tags, with commas between").fill("<b>")
-    dialog.get_by_role("button", name="Keep notes").click()
+    dialog.get_by_label("Notes (Markdown)").fill("Reached **0.96**.\n\n<img src=x onerror=alert(1)>")
+    dialog.get_by_label("Comma-separated tags").fill("<b>")
+    dialog.get_by_role("button", name="Save notes").click()
     dialog.locator("[data-error='/tags']").wait_for()
-    dialog.get_by_label("Tags, with commas between").fill("keep, best")
+    dialog.get_by_label("Comma-separated tags").fill("keep, best")
     assert guest.violations() == []
-    dialog.get_by_role("button", name="Keep notes").click()
+    dialog.get_by_role("button", name="Save notes").click()
     page.locator("#rail-note strong", has_text="0.96").wait_for()
     assert page.locator("#rail-note img").count() == 0
     assert page.locator("#rail-note .tag").all_inner_texts() == ["best", "keep"]

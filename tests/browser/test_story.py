@@ -58,7 +58,7 @@ def test_a_run_from_the_form_to_its_end(system: System, site: Site, visit: Calla
     guest.goto(f"/runs/new?template={TEMPLATE}")
     page.locator("#start[aria-disabled=false]").wait_for()
     page.get_by_label("Train steps").fill("2000")
-    page.get_by_label("Stop at evaluation").fill("")
+    page.get_by_label("Target value").fill("")
     page.locator("#run-name").fill("Story in the browser")
     page.wait_for_function("() => document.querySelector('#change-count').textContent.match(/^[12] change/)")
     page.locator("#start[aria-disabled=false]").wait_for()
@@ -83,7 +83,8 @@ def test_a_run_from_the_form_to_its_end(system: System, site: Site, visit: Calla
     page.locator("#conversation .tok .k").first.wait_for()
     guest.keep("story-4-trajectory", full=False)
 
-    page.locator(".tabs").get_by_role("link", name="Timeline", exact=True).click()
+    page.locator(".tabs").get_by_role("link", name="Performance", exact=True).click()
+    page.locator(".views").get_by_role("link", name="Timeline", exact=True).click()
     page.locator(".gantt .seg-b").first.wait_for(state="attached")
     guest.keep("story-5-timeline")
 
@@ -101,10 +102,12 @@ def test_a_run_from_the_form_to_its_end(system: System, site: Site, visit: Calla
 
     page.get_by_role("button", name="Stop", exact=True).click()
     page.locator("#confirm").get_by_role("button", name="Stop after step").click()
-    page.locator("#run-head .pill", has_text="Completed").first.wait_for(timeout=120_000)
+    page.locator("#run-head .pill", has_text="Stopped").first.wait_for(timeout=120_000)
     guest.goto(address.removeprefix(site.url))
     guest.settle()
     guest.keep("story-6-finished")
-    page.get_by_role("link", name="Events", exact=True).click()
-    assert page.locator("aside .bad").count() == 0, page.locator("aside").inner_text()
+    page.locator(".tabs").get_by_role("link", name="Logs", exact=True).click()
+    page.locator("#checks").get_by_role("button", name="Run checks").click()
+    page.locator("#checks-rows").wait_for(timeout=60_000)
+    assert page.locator("#checks .bad").count() == 0, page.locator("#checks").inner_text()
     assert guest.complaints == []

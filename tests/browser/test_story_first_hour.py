@@ -78,7 +78,7 @@ def test_the_first_hour(system: System, visit: Any) -> None:
     guest.goto(f"/runs/{key}")
     page.get_by_role("button", name="Stop", exact=True).click()
     page.locator("#confirm").get_by_role("button", name="Stop after step").click()
-    page.locator("#run-head .pill", has_text="Completed").first.wait_for(timeout=90_000)
+    page.locator("#run-head .pill", has_text="Stopped").first.wait_for(timeout=90_000)
     guest.keep("first-hour-stopped")
 
     guest.goto(f"/runs/{second}/config?against={key}")
@@ -127,7 +127,7 @@ def test_the_same_without_a_mouse(system: System, visit: Any) -> None:
     page.locator("#confirm[open]").wait_for()
     to(page, "#confirm [data-yes]")
     keys.press("Enter")
-    page.locator("#run-head .pill", has_text="Completed").first.wait_for(timeout=120_000)
+    page.locator("#run-head .pill", has_text="Stopped").first.wait_for(timeout=120_000)
     assert [text for text in guest.complaints if "404" not in text] == []
 
 

@@ -41,7 +41,7 @@ MOMENT_S = 3.0
 
 @dataclass
 class Standing:
-    """A run whose trainer, node and device worker have been stopped in the middle of a step."""
+    """A run whose trainer, node, device worker and supervisor have been stopped in the middle of a step."""
 
     system: System
     conn: psycopg.Connection
@@ -64,6 +64,8 @@ def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standing]:
         trainer, life = store.children()["trainer"]
         processes = system.processes()
         said = (system.home / "logs" / "node.log").stat().st_size
+        # The supervisor stands with its host: it would replace processes that hang while it works.
+        all_.enter_context(stopped([system.pid]))
         all_.enter_context(stopped([processes["device-worker"]]))
         with halted(conn, "taken:optimizer_step"):
             all_.enter_context(stopped([trainer]))
@@ -71,7 +73,7 @@ def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standing]:
         all_.enter_context(stopped([processes["node"]]))
         before = versions(store)
         assert before[order.policy] == order.next_version - 1
-        hosts = [processes["node"], processes["device-worker"]]
+        hosts = [processes["node"], processes["device-worker"], system.pid]
         yield Standing(
             system, conn, store, run, life, trainer, hosts, held, order, before, said, time.monotonic()
         )  # fmt: skip

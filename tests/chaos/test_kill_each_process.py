@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from flexmarl.launcher.processes import wait_until
+from tests.support.counting import assert_accounted
 from tests.support.promised import broken, read
 from tests.support.system import Api, System
 
@@ -68,24 +69,20 @@ def test_a_killed_process_costs_time_and_nothing_else(system: System, api: Api, 
 
 
 def assert_counts_add_up(system: System, api: Api, run: dict) -> None:
-    report = api.get(f"/runs/{run['id']}/consistency")
+    report = api.consistency(run["id"])
     failed = [check for check in report["checks"] if not check["ok"]]
     assert not failed, failed
     progress = run["progress"]
     ended = progress["episodes_finished"] + progress["episodes_failed"] + progress["episodes_cancelled"]
     assert progress["episodes_proposed"] == ended
     with psycopg.connect(system.database_url) as conn:
-        trained = conn.execute(
-            "SELECT count(*), count(DISTINCT key) FROM store.micro_batch m, jsonb_array_elements(m.keys) AS key "
-            "WHERE m.run_id = %s AND m.status = 'applied'",
-            [run["no"]],
-        ).fetchone()
+        counted = assert_accounted(conn, run["no"])
         versions = conn.execute(
             "SELECT policy, max(version), count(*) FROM store.policy_version WHERE run_id = %s GROUP BY policy",
             [run["no"]],
         ).fetchall()
-    assert trained is not None
-    assert trained[0] == trained[1] > 0, "no sample is trained twice"
+    assert counted.in_training + counted.in_training_again == progress["episodes_proposed"], "the API counts as rows do"
+    assert counted.in_training_again == progress["episodes_cancelled"], "what was given up was played again"
     assert {(top, rows) for _, top, rows in versions} == {(STEPS, STEPS + 1)}, "every step is one version, once"
 
 

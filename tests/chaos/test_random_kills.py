@@ -21,6 +21,8 @@ import psycopg
 import pytest
 
 from tests.support.chaos import Chaos, Kind, Store, Strike, patient, percentile, schedule
+from tests.support.counting import assert_accounted
+from tests.support.machine import grown
 from tests.support.system import ROOT, Api, System
 
 KILLS = int(os.environ.get("FLEXMARL_CHAOS_KILLS", "12"))
@@ -85,7 +87,7 @@ def test_random_kills_lose_nothing_and_repeat_nothing(system: System) -> None:
     undisturbed.append(in_peace(Store(system, number)))
     patient(lambda: api.act(run_id, "stop"))
     run = patient(lambda: api.finish(run_id, 600))
-    assert run["status"] == "completed", run["reason_text"]
+    assert run["status"] == "stopped", run["reason_text"]
     assert run["step"] >= strikes[-1].back_step
     assert_nothing_lost_or_repeated(system, api, run)
     report(strikes, window, undisturbed, rests_between(strikes), [*slow, slowness()])
@@ -131,39 +133,21 @@ def strike_run(
 
 def assert_nothing_lost_or_repeated(system: System, api: Api, run: dict) -> None:
     """Check the run's own report, then the log and the rows by statements that share nothing with it."""
-    found = patient(lambda: api.get(f"/runs/{run['id']}/consistency"))
+    found = patient(lambda: api.consistency(run["id"]))
     assert found["ok"], [check for check in found["checks"] if not check["ok"]]
     progress = run["progress"]
     ended = progress["episodes_finished"] + progress["episodes_failed"] + progress["episodes_cancelled"]
     assert progress["episodes_proposed"] == ended
     assert (progress["episodes_failed"], progress["episodes_cancelled"]) == (0, 0), "no kill costs an episode"
     with psycopg.connect(system.database_url) as conn:
-
-        def rows(statement: str) -> list[tuple]:
-            return conn.execute(statement.encode(), {"run": run["no"]}).fetchall()
-
-        numbers = rows("SELECT count(*), count(DISTINCT seq), min(seq), max(seq) FROM store.event WHERE run_id=%(run)s")
-        count = numbers[0][0]
-        assert numbers == [(count, count, 1, count)], "every fact has one number, without gaps"
-        groups = rows("SELECT count(*), count(DISTINCT body->>'draw') FROM store.event "
-                      "WHERE run_id=%(run)s AND kind='group_settled'")  # fmt: skip
-        assert groups[0][0] == groups[0][1] > 0, "every group settles once"
-        steps = rows("SELECT body->>'policy', count(*), count(DISTINCT body->>'version') FROM store.event "
-                     "WHERE run_id=%(run)s AND kind='step_committed' GROUP BY 1")  # fmt: skip
+        counted = assert_accounted(conn, run["no"])
+        assert counted.in_training == progress["episodes_proposed"], "the API counts as the rows do"
+        steps = conn.execute(
+            "SELECT body->>'policy', count(*), count(DISTINCT body->>'version') FROM store.event "
+            "WHERE run_id = %s AND kind = 'step_committed' GROUP BY 1",
+            [run["no"]],
+        ).fetchall()
         assert {(n, distinct) for _, n, distinct in steps} == {(run["step"], run["step"])}, "every step once"
-        settled = rows(_SETTLED)
-        applied = rows(_APPLIED)
-        assert len(applied) == len(set(applied)), "no sample is applied twice"
-        assert set(applied) == set(settled), "every sample of a training episode is applied"
-
-
-_SETTLED = """
-  SELECT s.policy, s.draw, s.member, s.attempt, s.role, s.turn FROM store.sample s
-  JOIN store.episode e USING (run_id, draw, member, attempt)
-  WHERE s.run_id = %(run)s AND e.origin = 'train' AND e.status = 'finished'"""
-_APPLIED = """
-  SELECT m.policy, (k->>0)::int, (k->>1)::int, (k->>2)::int, k->>3, (k->>4)::int
-  FROM store.micro_batch m, jsonb_array_elements(m.keys) AS k WHERE m.run_id = %(run)s AND m.status = 'applied'"""
 
 
 def slowness() -> float:
@@ -176,7 +160,7 @@ def slowness() -> float:
 def allowance(starts: list[float]) -> float:
     """Return by how much bounds grow: not at all unless others hold the cores most of the time."""
     usual = statistics.median(starts)
-    return min(usual, MOST_SLOW) if usual > BUSY else 1.0
+    return grown(usual, MOST_SLOW) if usual > BUSY else 1.0
 
 
 def rests_between(strikes: list[Strike]) -> list[Window]:
@@ -203,10 +187,8 @@ def report(
     kinds = {kind.value: figures(values, P95_S[kind] * slow) for kind, values in alone.items() if values}
     if bursts:
         kinds["burst"] = figures(bursts, BURST_P95_S * slow)
-    # On a busy machine the time between strikes says more than the minutes before and after them.
-    rate = pooled(undisturbed)
-    if slow > 1.0:
-        rate = min(rate, pooled(rests))
+    # Other tests may begin beside this one and end again: the time between strikes was played under the same load.
+    rate = min(pooled(undisturbed), pooled(rests))
     steps, seconds = window.steps, window.seconds
     share = steps / (rate * seconds)
     body = {
@@ -227,7 +209,7 @@ def report(
     assert not unseen or body["kills"] < 2 * len(Kind), f"never struck alone: {unseen}"
     late = {name: row for name, row in kinds.items() if row["p95"] > row["bound"]}
     if late or share < LEAST_SHARE:
-        raise TimeoutError(f"too late: {late}; {share:.0%} of the undisturbed steps, {LEAST_SHARE:.0%} are meant")
+        pytest.fail(f"too late: {late}; {share:.0%} of the undisturbed steps, {LEAST_SHARE:.0%} are meant")
 
 
 def figures(values: list[float], bound: float) -> dict[str, float]:

@@ -2,11 +2,14 @@
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import psutil
+import psycopg
 import pytest
 
 from flexmarl.launcher.processes import wait_until
+from tests.support.counting import assert_accounted
 from tests.support.ended import ended
 from tests.support.system import Api, ApiError, System
 
@@ -38,14 +41,16 @@ def alive(processes: dict[str, int]) -> list[str]:
     return [name for name, pid in processes.items() if not ended(pid)]
 
 
-def assert_finished(api: Api, run_id: str) -> None:
+def assert_finished(system: System, api: Api, run_id: str) -> None:
     run = finished(api, run_id)
     assert (run["status"], run["step"]) == ("completed", STEPS), run["reason_text"]
-    report = api.get(f"/runs/{run_id}/consistency")
+    report = api.consistency(run_id)
     assert report["ok"], report
+    with psycopg.connect(system.database_url) as conn:
+        assert_accounted(conn, run["no"])
 
 
-def finished(api: Api, run_id: str) -> dict[str, object]:
+def finished(api: Api, run_id: str) -> dict[str, Any]:
     """Wait for the end; the web process may be away for a while."""
     deadline = time.monotonic() + 180
     while True:
@@ -65,7 +70,7 @@ def test_a_killed_server_costs_time_and_nothing_else(system: System, server: str
     victims = [p for p in psutil.Process(system.process.pid).children() if p.name().startswith(server)]
     assert len(victims) == 1
     victims[0].kill()
-    assert_finished(api, run_id)
+    assert_finished(system, api, run_id)
 
 
 def test_a_run_survives_sigkill_of_the_supervisor(system: System) -> None:
@@ -76,4 +81,4 @@ def test_a_run_survives_sigkill_of_the_supervisor(system: System) -> None:
     system.process.wait()
     assert wait_until(lambda: not alive(workers), 60), alive(workers)
     system.start()
-    assert_finished(Api(system.url, api.token), run_id)
+    assert_finished(system, Api(system.url, api.token), run_id)

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from flexmarl.contracts.commands import GroupOrder, PlayGroups
 from flexmarl.contracts.resolve import resolve
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.wire import Origin, PolicyPin
 from flexmarl.store.commands import Taken
 from flexmarl.store.groups import SettledGroup

@@ -5,7 +5,7 @@ import json
 import random
 from collections.abc import Callable
 
-from flexmarl.contracts.environments import EnvironmentFacts
+from flexmarl.contracts.specification.environment_base import EnvironmentFacts
 from workers.rollout.environments.base import Ask, Environment, Family, Outcome, Reply, RewardsTurns
 
 Answer = Callable[[Ask, random.Random], str]

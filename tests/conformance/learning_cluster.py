@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
+from flexmarl.algorithms.losses import Rows
 from flexmarl.contracts import commands as c
 from flexmarl.contracts.events import Verb
 from flexmarl.contracts.status import RunStatus
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, Origin, SampleRef
 from tests.unit.orchestrator.fake_cluster import FakeCluster
-from workers.training.losses import Rows
 from workers.training.objective import Objective, total
 
 OBJECTS = 4

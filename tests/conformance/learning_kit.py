@@ -10,19 +10,19 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
-from flexmarl.algorithms.advantages import AdvantageEstimator, BatchNormaliser
+from flexmarl.algorithms.advantages import ADVANTAGES, Advantage
 from flexmarl.algorithms.filters import GroupFilter, Signal
 from flexmarl.algorithms.group_keys import GroupKey
+from flexmarl.algorithms.losses import Rows
 from flexmarl.algorithms.rewards import row_rewards
 from flexmarl.algorithms.shaping import Shaper
-from flexmarl.contracts.readiness import Readiness
-from flexmarl.contracts.spec.algorithm import Advantage
-from flexmarl.contracts.spec.shaping import Shaping
+from flexmarl.contracts.plugins import Readiness
+from flexmarl.contracts.specification.advantages import ADVANTAGE
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
-from workers.training.losses import Rows
 from workers.training.objective import Objective, Sums, total
 
 RELATIVE = 1e-12
@@ -208,37 +208,39 @@ def episode(rng: random.Random, member: int, roles: Sequence[str]) -> EpisodeOut
     )
 
 
-SPECS = tuple(
-    Advantage(team_share=share, per_turn=turns, divide_by_std=std, baseline_over=over)
-    for share in (1.0, 0.0)
-    for turns in (False, True)
-    for std in (False, True)
-    for over in ("episodes", "rows")
-)
+def settings_of(name: str) -> list[Advantage[Any]]:
+    """Make an advantage with all mixtures of those of these settings that it has."""
+    choices = {
+        "team_share": (1.0, 0.0),
+        "per_turn": (False, True),
+        "divide_by_std": (False, True),
+        "baseline_over": ("episodes", "rows"),
+    }
+    own = {key: values for key, values in choices.items() if key in ADVANTAGE.variants()[name].model_fields}
+    mixtures = (dict(zip(own, values, strict=True)) for values in itertools.product(*own.values()))
+    return [ADVANTAGES.make(ADVANTAGE.options(name, **mixture)) for mixture in mixtures]
 
 
-def estimate(
-    estimator: AdvantageEstimator, spec: Advantage, key: GroupKey, episodes: Sequence[EpisodeOutcome]
-) -> list[list[float]]:
-    return estimator(spec, key, episodes, [row_rewards(spec, one) for one in episodes])
+def estimate(advantage: Advantage[Any], key: GroupKey, episodes: Sequence[EpisodeOutcome]) -> list[list[float]]:
+    return advantage.estimate(key, episodes, [row_rewards(advantage.options, one) for one in episodes])
 
 
-def check_estimator(estimator: AdvantageEstimator, key: GroupKey, need: Readiness, apart: bool) -> None:
+def check_estimator(name: str, key: GroupKey, need: Readiness, apart: bool) -> None:
     """Run all checks of an advantage under a group key; `apart`: that key never compares two roles."""
-    for spec in SPECS:
+    for advantage in settings_of(name):
         episodes = group(4)
-        values = estimate(estimator, spec, key, episodes)
-        assert values == estimate(estimator, spec, key, episodes)
+        values = estimate(advantage, key, episodes)
+        assert values == estimate(advantage, key, episodes)
         assert [len(own) for own in values] == [len(one.samples) for one in episodes]
         order = random.Random(5).sample(range(len(episodes)), len(episodes))
-        assert estimate(estimator, spec, key, [episodes[n] for n in order]) == [values[n] for n in order]
-        check_degenerate_groups(estimator, spec, key, need)
+        assert estimate(advantage, key, [episodes[n] for n in order]) == [values[n] for n in order]
+        check_degenerate_groups(advantage, key, need)
         if apart:
-            check_roles_apart(estimator, spec, key)
+            check_roles_apart(advantage, key)
 
 
-def check_degenerate_groups(estimator: AdvantageEstimator, spec: Advantage, key: GroupKey, need: Readiness) -> None:
-    assert estimate(estimator, spec, key, []) == []
+def check_degenerate_groups(advantage: Advantage[Any], key: GroupKey, need: Readiness) -> None:
+    assert estimate(advantage, key, []) == []
     single = [SampleRef(role="a", turn=0, tokens=3, reward=0.1)]
     alike = [
         EpisodeOutcome(
@@ -249,7 +251,7 @@ def check_degenerate_groups(estimator: AdvantageEstimator, spec: Advantage, key:
     compared = need is Readiness.GROUP
     for equal in (alike, alike[:1]):
         expected = 0.0 if compared else 0.1
-        assert estimate(estimator, spec, key, equal) == [[expected]] * len(equal)
+        assert estimate(advantage, key, equal) == [[expected]] * len(equal)
     for wrong in (math.nan, math.inf):
         broken = alike[0].model_copy(
             update={
@@ -258,7 +260,7 @@ def check_degenerate_groups(estimator: AdvantageEstimator, spec: Advantage, key:
                 "samples": (single[0].model_copy(update={"reward": wrong}),),
             }
         )
-        assert raises(lambda broken=broken: estimate(estimator, spec, key, [broken, *alike[1:]]))
+        assert raises(lambda broken=broken: estimate(advantage, key, [broken, *alike[1:]]))
 
 
 def raises(call: Callable[[], object]) -> bool:
@@ -269,7 +271,7 @@ def raises(call: Callable[[], object]) -> bool:
     return False
 
 
-def check_roles_apart(estimator: AdvantageEstimator, spec: Advantage, key: GroupKey) -> None:
+def check_roles_apart(advantage: Advantage[Any], key: GroupKey) -> None:
     """What one role earned, and whether it spoke at all, changes nothing of another's, unless the team's score does."""
     episodes = group(6)
     louder = [
@@ -284,30 +286,30 @@ def check_roles_apart(estimator: AdvantageEstimator, spec: Advantage, key: Group
         )
         for one in episodes
     ]
-    before, after = (estimate(estimator, spec, key, each) for each in (episodes, louder))
+    before, after = (estimate(advantage, key, each) for each in (episodes, louder))
     for one, old, new in zip(episodes, before, after, strict=True):
         assert [v for s, v in zip(one.samples, old, strict=True) if s.role == "a"] == [
             v for s, v in zip(one.samples, new, strict=True) if s.role == "a"
         ]
 
 
-def check_shaper(shaper: Shaper, settings: Shaping) -> None:
+def check_shaper(shaper: Shaper[Any]) -> None:
     """Run all checks of a reward shaping: of one episode alone, aligned, in any order, raw rewards untouched."""
     limits = {"a": 8, "b": 6}
     for one in group(7):
         rewards = [sample.reward for sample in one.samples]
-        found = shaper(settings, limits, one, rewards)
-        assert found == shaper(settings, limits, one, rewards)
+        found = shaper.shape(limits, one, rewards)
+        assert found == shaper.shape(limits, one, rewards)
         assert len(found) == len(one.samples)
         assert all(map(math.isfinite, found))
         order = random.Random(8).sample(range(len(rewards)), len(rewards))
         turned = one.model_copy(update={"samples": tuple(one.samples[n] for n in order)})
-        again = shaper(settings, limits, turned, [rewards[n] for n in order])
+        again = shaper.shape(limits, turned, [rewards[n] for n in order])
         assert again == [found[n] for n in order]
         assert rewards == [sample.reward for sample in one.samples]
 
 
-def check_normaliser(normaliser: BatchNormaliser) -> None:
+def check_normaliser(normaliser: Callable[[Sequence[float]], list[float]]) -> None:
     """Run all checks of what is done once a batch is known."""
     rng = random.Random(9)
     values = [rng.gauss(0.0, 3.0) for _ in range(40)]
@@ -320,7 +322,7 @@ def check_normaliser(normaliser: BatchNormaliser) -> None:
         assert all(map(math.isfinite, normaliser(equal)))
 
 
-def check_filter(chosen: GroupFilter) -> None:
+def check_filter(chosen: GroupFilter[Any]) -> None:
     """A filter keeps what teaches something, decides alike each time, and draws again only if it refuses something."""
     assert chosen.keeps(Signal.USEFUL)
     assert [chosen.keeps(signal) for signal in Signal] == [chosen.keeps(signal) for signal in Signal]

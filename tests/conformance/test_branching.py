@@ -12,7 +12,7 @@ from flexmarl.algorithms.advantages import ADVANTAGES
 from flexmarl.algorithms.group_keys import GROUP_KEYS
 from flexmarl.algorithms.rewards import answer_rewards
 from flexmarl.contracts.problems import SpecProblems
-from flexmarl.contracts.spec.algorithm import Advantage
+from flexmarl.contracts.specification.advantages import ADVANTAGE
 from flexmarl.contracts.wire import EpisodeStatus, Origin
 from flexmarl.store.groups import SampleRow, SettledGroup
 from tests.conformance.branching_team import Table, Team, branching_spec, play_groups, playing_of, settled
@@ -154,8 +154,8 @@ async def test_crossed_answers_are_rid_of_what_their_partners_said(joint: str):
     for draw in range(6):
         group = await settled(playing, draw)
         episodes = group.event.episodes
-        rewards = [answer_rewards(Advantage(), one) for one in episodes]
-        values = ADVANTAGES.get("grpo")(Advantage(), GROUP_KEYS.get("agent_turn"), episodes, rewards)
+        rewards = [answer_rewards(one) for one in episodes]
+        values = ADVANTAGES.make(ADVANTAGE.options()).estimate(GROUP_KEYS["agent_turn"], episodes, rewards)
         codec = playing.seats["cook_1"].codec
         said = {(row.member, row.role): codec.decode(row.response) for row in group.samples}
         for role in family.roles:
@@ -235,8 +235,8 @@ def gradients(tables: Enumerated, playing: Any, groups: list[SettledGroup]) -> d
     said = {"speaker": list(tables.symbols), "listener": list(tables.meant)}
     for number, group in enumerate(groups):
         episodes = group.event.episodes
-        rewards = [answer_rewards(Advantage(), one) for one in episodes]
-        values = ADVANTAGES.get("rloo")(Advantage(type="rloo"), GROUP_KEYS.get("agent_turn"), episodes, rewards)
+        rewards = [answer_rewards(one) for one in episodes]
+        values = ADVANTAGES.make(ADVANTAGE.options("rloo")).estimate(GROUP_KEYS["agent_turn"], episodes, rewards)
         rows = {(row.member, row.role): row for row in group.samples}
         for one, advantages in zip(episodes, values, strict=True):
             for sample, advantage in zip(one.samples, advantages, strict=True):

@@ -9,12 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from flexmarl.contracts.environments import environment_facts
 from flexmarl.contracts.games import GAMES
-from flexmarl.contracts.spec.environment import (
+from flexmarl.contracts.specification.environment import (
     Arithmetic,
     EnvironmentSpec,
-    ForeignGame,
+    GameOptions,
     HotCold,
     Kitchen,
     PettingZoo,
@@ -40,7 +39,7 @@ KNOBS: list[EnvironmentSpec] = [
     Kitchen(cooks=4, turns=16, actions_per_turn=1, dishes=1, recipes=1),
 ]
 
-GAMES_OF_PACKAGES: list[ForeignGame] = [
+GAMES_OF_PACKAGES: list[GameOptions] = [
     PettingZoo(game="tictactoe"),
     PettingZoo(game="tictactoe", opponent="random"),
     PettingZoo(game="connect_four"),
@@ -52,7 +51,7 @@ GAMES_OF_PACKAGES: list[ForeignGame] = [
     TextArena(game="tic_tac_toe"),
     TextArena(game="guess_the_number"),
 ]
-MEASURED: list[ForeignGame] = [
+MEASURED: list[GameOptions] = [
     PettingZoo(game="tictactoe", opponent="random"),
     PettingZoo(game="pursuit"),
     TextArena(game="nim", opponent="random"),
@@ -64,14 +63,14 @@ MEASURED: list[ForeignGame] = [
 
 @pytest.mark.parametrize("spec", [*DEFAULTS, *KNOBS], ids=str)
 def test_family_keeps_the_contract(spec: EnvironmentSpec) -> None:
-    check_family(family_of(spec), environment_facts(spec), episodes=40)
+    check_family(family_of(spec), spec.facts(), episodes=40)
 
 
 @pytest.mark.parametrize("spec", DEFAULTS, ids=str)
 def test_random_legal_play_earns_the_declared_score(spec: EnvironmentSpec) -> None:
     family, rng, episodes = family_of(spec), random.Random(11), 6000
     scores = [play(family.make(rng.getrandbits(62), False, rng), rng)[1].team_score for _ in range(episodes)]
-    declared = environment_facts(spec).random_score
+    declared = spec.facts().random_score
     mean = sum(scores) / episodes
     spread = (sum((score - mean) ** 2 for score in scores) / episodes) ** 0.5
     assert declared is not None
@@ -80,9 +79,9 @@ def test_random_legal_play_earns_the_declared_score(spec: EnvironmentSpec) -> No
 
 
 @pytest.mark.parametrize("spec", GAMES_OF_PACKAGES, ids=lambda spec: f"{spec.type}-{spec.game}-{spec.opponent}")
-def test_a_game_of_a_package_keeps_the_contract(spec: ForeignGame) -> None:
+def test_a_game_of_a_package_keeps_the_contract(spec: GameOptions) -> None:
     pytest.importorskip(spec.type)
-    check_family(family_of(spec), environment_facts(spec), episodes=4)
+    check_family(family_of(spec), spec.facts(), episodes=4)
 
 
 def test_every_game_of_a_package_is_tested() -> None:
@@ -90,11 +89,11 @@ def test_every_game_of_a_package_is_tested() -> None:
 
 
 @pytest.mark.parametrize("spec", MEASURED, ids=lambda spec: f"{spec.type}-{spec.game}")
-def test_random_play_of_a_game_of_a_package_earns_the_declared_score(spec: ForeignGame) -> None:
+def test_random_play_of_a_game_of_a_package_earns_the_declared_score(spec: GameOptions) -> None:
     pytest.importorskip(spec.type)
     family, rng, episodes = family_of(spec), random.Random(11), 200
     scores = [play(family.make(rng.getrandbits(62), False, rng), rng)[1].team_score for _ in range(episodes)]
-    mean, declared = sum(scores) / episodes, environment_facts(spec).random_score
+    mean, declared = sum(scores) / episodes, spec.facts().random_score
     spread = (sum((score - mean) ** 2 for score in scores) / episodes) ** 0.5
     assert declared is not None
     assert abs(mean - declared) <= 4 * spread / episodes**0.5 + 0.005
@@ -107,7 +106,7 @@ def elsewhere() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 @pytest.mark.parametrize("spec", [PettingZoo(game="pursuit"), TextArena(game="guess_the_number")], ids=lambda s: s.type)
-def test_a_game_plays_the_same_in_a_process_of_its_own(spec: ForeignGame, elsewhere: asyncio.AbstractEventLoop) -> None:
+def test_a_game_plays_the_same_in_a_process_of_its_own(spec: GameOptions, elsewhere: asyncio.AbstractEventLoop) -> None:
     """Also when others play beside it: the package of one of them seeds the whole process."""
     pytest.importorskip(spec.type)
     here, troupe = family_of(spec), Troupe(spec)

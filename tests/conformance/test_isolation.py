@@ -17,13 +17,13 @@ from flexmarl.algorithms.aggregation import AGGREGATIONS
 from flexmarl.algorithms.filters import GROUP_FILTERS
 from flexmarl.algorithms.group_keys import GROUP_KEYS
 from flexmarl.algorithms.shaping import SHAPERS
-from flexmarl.contracts.readiness import ADVANTAGE_NEEDS, Readiness
-from flexmarl.contracts.spec.algorithm import PAIRED, WEIGHTING
+from flexmarl.contracts.plugins import Readiness
+from flexmarl.contracts.specification.advantages import ADVANTAGE
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 from tests.unit.orchestrator.test_cohorts import quiet, settle
 from tests.unit.workers.test_train_trainer import accumulate, create, make_trainer, step
 from workers.training.blocks import blocks_of
-from workers.training.losses import CORRECTIONS, KL_ESTIMATORS, REGISTRY
+from workers.training.losses import CORRECTIONS, KL_ESTIMATORS, LOSSES
 from workers.training.objective import token_scores
 from workers.training.packing import pack
 from workers.training.trainer import Trainer
@@ -33,25 +33,27 @@ MINE, OTHER = "listener", "speaker"
 
 
 def beside(loss: str, **algorithm: Any) -> dict[str, Any]:
-    advantage = {"type": "best_worst"} if loss in PAIRED else {}
+    advantage = {"type": "best_worst"} if LOSSES.get(loss).Options.paired else {}
     return {"loss": {"type": loss}, "advantage": advantage, **algorithm}
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
-    **{f"loss-{name}": {"algorithm": beside(name)} for name in REGISTRY.names()},
+    **{f"loss-{name}": {"algorithm": beside(name)} for name in LOSSES.names()},
     **{
         f"correction-{name}": {
-            "algorithm": beside("policy_gradient" if name in WEIGHTING else "ppo_clip", correction=name)
+            "algorithm": beside(
+                "policy_gradient" if CORRECTIONS.get(name).Options.weighs else "ppo_clip", correction=name
+            )
         }
         for name in CORRECTIONS.names()
     },
     **{
         f"average-{name}": {"algorithm": {"loss": {"type": "ppo_clip", "aggregation": name}}}
-        for name in AGGREGATIONS.names()
+        for name in sorted(AGGREGATIONS)
     },
     **{
         f"penalty-{name}": {"algorithm": beside("ppo_clip", kl={"coefficient": 0.3, "estimator": name})}
-        for name in KL_ESTIMATORS.names()
+        for name in sorted(KL_ESTIMATORS)
     },
     "adapters-online_dpo": {
         "algorithm": beside("online_dpo"),
@@ -165,7 +167,7 @@ def outcome(member: int, scale: float) -> EpisodeOutcome:
 
 @pytest.mark.parametrize("group_filter", GROUP_FILTERS.names())
 @pytest.mark.parametrize("shaper", SHAPERS.names())
-@pytest.mark.parametrize("key", [name for name in GROUP_KEYS.names() if name != "team"])
+@pytest.mark.parametrize("key", [name for name in sorted(GROUP_KEYS) if name != "team"])
 @pytest.mark.parametrize("name", ADVANTAGES.names())
 def test_what_one_policy_earns_changes_no_advantage_of_another(name: str, key: str, shaper: str, group_filter: str):
     """`team` is left out on purpose: there the roles are compared with each other."""
@@ -177,7 +179,9 @@ def test_what_one_policy_earns_changes_no_advantage_of_another(name: str, key: s
             algorithm__group_key=key,
             algorithm__shaping={"type": shaper, **({"history": "role"} if shaper == "marti" else {})},
             sampling__group_filter=group_filter,
-            mechanisms__trainer_protocol="batch" if ADVANTAGE_NEEDS[name] is Readiness.BATCH else "micro_batch",
+            mechanisms__trainer_protocol="batch"
+            if ADVANTAGE.variants()[name].needs is Readiness.BATCH
+            else "micro_batch",
         )
         for draw in range(6):
             settle(

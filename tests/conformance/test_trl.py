@@ -8,7 +8,9 @@ import importlib.util
 import pytest
 import torch
 
-from flexmarl.contracts.spec.algorithm import AlgorithmSpec, Loss
+from flexmarl.algorithms.losses import Rows
+from flexmarl.contracts.specification.algorithm import AlgorithmSpec
+from flexmarl.contracts.specification.losses import LOSS
 from tests.conformance.trl_reference import (
     CASES,
     PAIR_BETAS,
@@ -19,7 +21,6 @@ from tests.conformance.trl_reference import (
     recorded,
     tables,
 )
-from workers.training.losses import Rows
 from workers.training.objective import Objective, total
 from workers.training.pairs import weigh
 from workers.training.wire import TrainRow
@@ -30,7 +31,7 @@ TRL_LOSSES = {"grpo", "bnpo", "dapo", "dr_grpo", "cispo", "luspo", "sapo", "vesp
 
 def own(case: Case, given: Tables) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the mean loss and its gradient, the way a trainer closes a step: sums, divided once by Z."""
-    loss = Loss(**case.loss)
+    loss = LOSS.options(**case.loss)
     objective = Objective.of(loss, AlgorithmSpec(loss=loss, **case.algorithm))
     lengths = [int(n) for n in given["present"].sum(1)]
     shares = [objective.aggregate(n) for n in lengths]
@@ -47,7 +48,7 @@ def own(case: Case, given: Tables) -> tuple[torch.Tensor, torch.Tensor]:
 
 def own_pairs(beta: float, given: Tables) -> tuple[torch.Tensor, torch.Tensor]:
     """The same of preferences: row i and row i + 4 are of one group, and the better of them is marked."""
-    loss = Loss(type="online_dpo", beta=beta)
+    loss = LOSS.options(type="online_dpo", beta=beta)
     half = len(given["advantages"]) // 2
     first = [bool(a >= b) for a, b in zip(given["advantages"][:half], given["advantages"][half:], strict=True)]
     signs = [1.0 if won else -1.0 for won in (*first, *(not won for won in first))]
@@ -118,7 +119,7 @@ def test_every_clip_of_a_case_bites(figures: dict):
     """A comparison in which nothing is cut off would compare the policy gradient with itself."""
     given = {name: torch.tensor(table) for name, table in figures["tables"].items()}
     for case in CASES:
-        loss = Loss(**case.loss)
+        loss = LOSS.options(**case.loss)
         objective = Objective.of(loss, AlgorithmSpec(loss=loss, **case.algorithm))
         none = torch.zeros_like(given["logprobs"])
         rows = Rows.masked(given["logprobs"], given["behaviour"], given["present"], given["advantages"][:, None], none)

@@ -10,12 +10,15 @@ import itertools
 import pytest
 import torch
 
-from flexmarl.algorithms.advantages import ADVANTAGES, NORMALISERS
+from flexmarl.algorithms.advantages import ADVANTAGES
 from flexmarl.algorithms.group_keys import GROUP_KEYS
+from flexmarl.algorithms.losses import Rows
 from flexmarl.algorithms.rewards import row_rewards
-from flexmarl.contracts.spec.algorithm import Advantage, AlgorithmSpec, Loss
+from flexmarl.contracts.specification.advantages import ADVANTAGE
+from flexmarl.contracts.specification.algorithm import AlgorithmSpec
+from flexmarl.contracts.specification.losses import LOSS
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
-from workers.training.losses import REGISTRY, Rows
+from workers.training.losses import LOSSES
 from workers.training.objective import Objective, total
 
 WORDS, MEMBERS, GROUPS = 3, 4, 3000
@@ -49,9 +52,9 @@ def said(logits: torch.Tensor, count: int, seed: int) -> torch.Tensor:
     return torch.stack([torch.multinomial(p, count, replacement=True, generator=made) for p in logits.softmax(-1)], 1)
 
 
-def advantages_of(name: str, spec: Advantage, key: str, scores: torch.Tensor, roles: int = 1) -> torch.Tensor:
+def advantages_of(name: str, key: str, scores: torch.Tensor, roles: int = 1) -> torch.Tensor:
     """Advantages [episodes, roles] of groups of MEMBERS, by the plug-ins themselves."""
-    estimator, row_key, found = ADVANTAGES.get(name), GROUP_KEYS.get(key), []
+    advantage, row_key, found = ADVANTAGES.make(ADVANTAGE.options(name)), GROUP_KEYS[key], []
     for group in scores.split(MEMBERS):
         episodes = [
             EpisodeOutcome(
@@ -63,7 +66,7 @@ def advantages_of(name: str, spec: Advantage, key: str, scores: torch.Tensor, ro
             )
             for member, score in enumerate(group.tolist())
         ]
-        found += estimator(spec, row_key, episodes, [row_rewards(spec, one) for one in episodes])
+        found += advantage.estimate(row_key, episodes, [row_rewards(advantage.options, one) for one in episodes])
     return torch.tensor(found, dtype=torch.float64)
 
 
@@ -98,18 +101,18 @@ def test_a_bandits_gradient(name: str, scale: float, words: int):
     """The mean of all, the row itself among them, is a baseline that takes its share of the gradient away."""
     logits, rewards = logits_of(words, 1), reward_table(words)
     replies = said(logits, GROUPS * MEMBERS, 2)
-    advantages = advantages_of(name, Advantage(), "episode_group", rewards[tuple(replies.T)])
-    gradients = group_gradients(Objective.of(Loss(**SUM)), logits, replies, advantages, logits)
+    advantages = advantages_of(name, "episode_group", rewards[tuple(replies.T)])
+    gradients = group_gradients(Objective.of(LOSS.options(**SUM)), logits, replies, advantages, logits)
     assert_unbiased(gradients, enumerated(logits, rewards), scale)
 
 
 @pytest.mark.parametrize(
     ("loss", "algorithm"),
     [
-        ({"type": "policy_gradient"}, {"correction": "truncated_importance", "importance_limit": 1000.0}),
+        ({"type": "policy_gradient"}, {"correction": {"type": "truncated_importance", "limit": 1000.0}}),
         (
             {"type": "policy_gradient"},
-            {"correction": "masked_importance", "importance_limit": 1000.0, "importance_floor": 0.0},
+            {"correction": {"type": "masked_importance", "limit": 1000.0, "floor": 0.0}},
         ),
         ({"type": "ppo_clip", "clip_low": 1.0, "clip_high": 10.0}, {}),
         ({"type": "cispo", "clip_low": 1.0, "clip_high": 10.0}, {}),
@@ -119,12 +122,12 @@ def test_a_bandits_gradient(name: str, scale: float, words: int):
 def test_weights_of_other_samplers_are_made_up_for(loss: dict, algorithm: dict):
     logits, rewards, sampler = logits_of(1, 1), reward_table(1), logits_of(1, 5)
     replies = said(sampler, GROUPS * MEMBERS, 3)
-    advantages = advantages_of("reinforce", Advantage(), "episode_group", rewards[tuple(replies.T)])
-    settings = Loss(**loss, **SUM)
+    advantages = advantages_of("reinforce", "episode_group", rewards[tuple(replies.T)])
+    settings = LOSS.options(**loss, **SUM)
     objective = Objective.of(settings, AlgorithmSpec(loss=settings, **algorithm))
     truth = enumerated(logits, rewards)
     assert_unbiased(group_gradients(objective, logits, replies, advantages, sampler), truth)
-    uncorrected = group_gradients(Objective.of(Loss(**SUM)), logits, replies, advantages, sampler)
+    uncorrected = group_gradients(Objective.of(LOSS.options(**SUM)), logits, replies, advantages, sampler)
     error = uncorrected.std(0) / GROUPS**0.5
     assert ((uncorrected.mean(0) - truth.flatten()).abs() / error).max() > 3.0
 
@@ -132,9 +135,9 @@ def test_weights_of_other_samplers_are_made_up_for(loss: dict, algorithm: dict):
 def test_whole_replies_of_other_samplers_are_made_up_for():
     logits, rewards, sampler = logits_of(2, 1), reward_table(2), logits_of(2, 5)
     replies = said(sampler, GROUPS * MEMBERS, 4)
-    advantages = advantages_of("reinforce", Advantage(), "episode_group", rewards[tuple(replies.T)])
-    settings, truth = Loss(**SUM), enumerated(logits, rewards)
-    made_up = {"correction": "truncated_importance", "importance_limit": 1000.0, "importance_level": "sequence"}
+    advantages = advantages_of("reinforce", "episode_group", rewards[tuple(replies.T)])
+    settings, truth = LOSS.options(**SUM), enumerated(logits, rewards)
+    made_up = {"correction": {"type": "truncated_importance", "limit": 1000.0, "level": "sequence"}}
     objective = Objective.of(settings, AlgorithmSpec(loss=settings, **made_up))
     assert_unbiased(group_gradients(objective, logits, replies, advantages, sampler), truth)
 
@@ -152,11 +155,11 @@ def test_both_agents_of_a_matrix_game(name: str, key: str, scale: float):
     """Each agent's gradient of the common reward, its partner being part of the chance it meets."""
     both, rewards = logits_of(2, 6), reward_table(2, 7)
     replies = said(both, GROUPS * MEMBERS, 8)
-    advantages = advantages_of(name, Advantage(), key, rewards[tuple(replies.T)], roles=2)
+    advantages = advantages_of(name, key, rewards[tuple(replies.T)], roles=2)
     truth = enumerated(both, rewards)
     for agent in (0, 1):
         own, words = both[agent : agent + 1], replies[:, agent : agent + 1]
-        found = group_gradients(Objective.of(Loss(**SUM)), own, words, advantages[:, agent : agent + 1], own)
+        found = group_gradients(Objective.of(LOSS.options(**SUM)), own, words, advantages[:, agent : agent + 1], own)
         assert_unbiased(found, truth[agent : agent + 1], scale)
 
 
@@ -174,7 +177,7 @@ def test_the_gradient_of_a_divergence_is_that_of_k2(estimator: str, unbiased: bo
         for table in (leaf, near)
     )
     nothing, ones = torch.zeros(len(replies), 1, dtype=torch.float64), torch.ones(len(replies), 1, dtype=torch.float64)
-    objective = Objective.of(Loss(), AlgorithmSpec(kl={"coefficient": 1.0, "estimator": estimator}))
+    objective = Objective.of(LOSS.options(), AlgorithmSpec(kl={"coefficient": 1.0, "estimator": estimator}))
     rows = Rows.masked(logprobs, logprobs.detach(), ones, nothing, nothing, reference)
     value, sums = total(rows, nothing, ones, objective, 0.0)
     value.backward()
@@ -187,15 +190,15 @@ def test_the_gradient_of_a_divergence_is_that_of_k2(estimator: str, unbiased: bo
         assert sums.kl_reference / len(replies) == pytest.approx(divergence.item(), rel=0.05)
 
 
-@pytest.mark.parametrize("loss", REGISTRY.names())
+@pytest.mark.parametrize("loss", LOSSES.names())
 @pytest.mark.parametrize("name", ADVANTAGES.names())
 def test_every_loss_learns_with_every_advantage(name: str, loss: str):
     rewards, logits = torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64), torch.zeros(1, WORDS, dtype=torch.float64)
-    objective = Objective.of(Loss(type=loss))
+    objective = Objective.of(LOSS.options(type=loss))
     for step in range(60):
         replies = said(logits, 4 * MEMBERS, step)
-        advantages = advantages_of(name, Advantage(), "episode_group", rewards[replies[:, 0]])
-        whole = NORMALISERS.get(name)(advantages.flatten().tolist())
+        advantages = advantages_of(name, "episode_group", rewards[replies[:, 0]])
+        whole = ADVANTAGES.make(ADVANTAGE.options(name)).normalise(advantages.flatten().tolist())
         advantages = torch.tensor(whole, dtype=torch.float64).view(-1, 1)
         logits = logits + group_gradients(objective, logits, replies, advantages, logits).mean(0).view(1, -1)
     assert float((logits.softmax(-1) * rewards).sum()) > 0.8

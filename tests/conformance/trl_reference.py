@@ -69,7 +69,7 @@ CASES = (
         "off_policy_mask",
         {"loss_type": "dapo", "off_policy_mask_threshold": 0.05},
         {"type": "ppo_clip"},
-        {"correction": "off_policy_filter", "importance_floor": 0.951229424500714},  # e^-0.05
+        {"correction": {"type": "off_policy_filter", "floor": 0.951229424500714}},  # e^-0.05
     ),
     *(
         Case(
@@ -78,10 +78,9 @@ CASES = (
             {"loss_type": "cispo", "epsilon_high": 2.0, "clip_min": floor if mode == "mask" else None, "clip_max": 1.3},
             {"type": "policy_gradient"},
             {
-                "correction": f"{'masked' if mode == 'mask' else 'truncated'}_importance",
-                "importance_level": level,
-                "importance_limit": 1.3,
-                "importance_floor": floor,
+                "correction": {"type": "masked_importance", "level": level, "limit": 1.3, "floor": floor}
+                if mode == "mask"
+                else {"type": "truncated_importance", "level": level, "limit": 1.3}
             },
             sampled=f"{level}_{mode}",
         )

@@ -76,12 +76,15 @@ def admin_api(person: Callable[..., Any], client_of: Callable[..., Any]) -> Any:
 def make_run() -> Callable[..., Any]:
     """Return a function that makes a person's run, in a state if one is named."""
     from flexmarl.controlplane.accounts.queries import actor_of_user
+    from flexmarl.controlplane.common.store import store_connection
     from flexmarl.controlplane.experiments.plans import Draft
     from flexmarl.controlplane.runs import actions, queries
+    from flexmarl.store import partitions
     from tests.support.controlplane import SPEC, set_state
 
     def make(owner: Any, status: str | None = None, pending: str = "", **spec: Any) -> Any:
         run = actions.create_run(actor_of_user(owner), Draft(spec={**SPEC, **spec}))
+        partitions.ensure(store_connection(), run.no)  # whatever state it is put into, it has its tables
         if status is not None or pending:
             set_state(run, status=status or "draft", pending_verb=pending)
         return queries.find_run(actor_of_user(owner), run.id)

@@ -10,7 +10,7 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from flexmarl.contracts.status import RunStatus
-from flexmarl.controlplane.accounts import actions, backend, tokens
+from flexmarl.controlplane.accounts import actions, brake, tokens
 from flexmarl.controlplane.accounts.choices import PROJECT_SCOPES_OF, SCOPES_OF, ProjectRole, Role
 from flexmarl.controlplane.accounts.models import ApiToken, Membership, Project, User
 from flexmarl.controlplane.accounts.queries import actor_of_user
@@ -252,7 +252,7 @@ def sign_in(client: Client, username: str, password: str, address: str = "10.0.0
 def test_guessing_passwords_is_braked_per_name_and_address(person, client) -> None:
     person(ProjectRole.EDITOR, "edith"), person(ProjectRole.EDITOR, "otto")
     assert sign_in(client, "edith", PASSWORD)
-    for _ in range(backend.TRIES):
+    for _ in range(brake.PAIR.most):
         assert not sign_in(Client(), "edith", "wrong")
     assert not sign_in(Client(), "edith", PASSWORD), "the brake is on, even for the right one"
     assert sign_in(Client(), "edith", PASSWORD, address="10.0.0.2")
@@ -264,7 +264,7 @@ def test_people_sign_in_while_the_cache_is_away(person, monkeypatch) -> None:
         raise ConnectionError("away")
 
     person(ProjectRole.EDITOR, "edith")
-    monkeypatch.setattr(cache, "get", fail)
+    monkeypatch.setattr(cache, "add", fail)
     assert sign_in(Client(), "edith", PASSWORD)
 
 

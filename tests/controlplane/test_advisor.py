@@ -71,7 +71,7 @@ def test_the_first_step_stalls_after_ten_minutes_and_silence_counts() -> None:
     assert verdict_of(found(work=[work("play_groups", 601)])) is Verdict.STALLED
     [silent] = found(series=STEPS, last_event=NOW - 81)
     assert silent.severity is Severity.ALARM
-    assert "Nothing has been asked of anybody" in silent.text
+    assert "No command has been issued" in silent.text
 
 
 def test_a_run_that_does_not_work_gets_no_advice() -> None:
@@ -132,6 +132,23 @@ def test_a_team_that_learns_or_has_learned_may_be_sure_of_itself() -> None:
     assert sure([1.0] * 20 + [1.041] * 10) == set(), "still rising"
     assert sure([1.0] * 20 + [1.039] * 10) == fires
     assert sure([1.81] * 30, optimum=0.0) == fires, "nobody knows what solved means"
+
+
+def test_a_team_that_solves_its_evaluations_has_converged_whatever_it_tries_in_training() -> None:
+    def sure(evaluated, optimum=1.0):
+        series = ends("train/entropy", [2.0] * 25 + [0.1] * 5, "listener") | ends("reward/team", [0.8] * 30)
+        return rules(found(series=series | ends("eval/solved", evaluated), optimum=optimum))
+
+    fires = {("entropy_collapse", Severity.WATCH)}
+    assert sure([0.2, 0.9]) == set(), "solved"
+    assert sure([0.2, 0.9], optimum=0.0) == set(), "solved needs no known optimum"
+    assert sure([0.89] * 6) == fires, "the same and not solved: nobody tries anything else any more"
+    assert sure([0.91, 0.91, 0.91, 0.4, 0.4, 0.4]) == fires, "it had solved them once"
+    assert sure([0.3, 0.5, 0.5, 0.521]) == set(), "still learning"
+    assert sure([0.3, 0.5, 0.5, 0.519]) == fires
+    assert sure([0.3, 0.5, 0.5, 0.53, 0.53]) == set()
+    assert sure([0.3, 0.5, 0.5, 0.53, 0.53, 0.53]) == fires, "it had its time"
+    assert sure([]) == fires
 
 
 def test_dead_groups() -> None:
@@ -241,4 +258,4 @@ def test_the_page_about_the_advisor_says_what_the_code_does() -> None:
     for rule, limits in THRESHOLDS.items():
         numbers = {float(number) for number in re.findall(r"\d+(?:\.\d+)?", rows[rule])}
         assert set(limits.values()) <= numbers, rule
-    assert f"less than {LITTLE:g} of held" in text
+    assert f"less than {LITTLE:g} of leased" in text

@@ -30,7 +30,7 @@ def visitor(editor) -> Client:
 
 
 def page(client, run) -> str:
-    answer = client.get(f"/runs/{run.key}/attempts")
+    answer = client.get(f"/runs/{run.key}/config/attempts")
     assert answer.status_code == 200
     return answer.content.decode()
 
@@ -48,7 +48,7 @@ def two_attempts(run) -> None:
 def test_a_draft_has_no_attempt_and_says_when_the_first_begins(visitor, editor, make_run) -> None:
     text = page(visitor, make_run(editor))
     assert "No attempt yet" in text
-    assert "Nothing was asked yet" in text
+    assert "No actions yet" in text
 
 
 def test_each_attempt_says_its_steps_why_it_ended_and_who(visitor, editor, make_run) -> None:
@@ -56,10 +56,10 @@ def test_each_attempt_says_its_steps_why_it_ended_and_who(visitor, editor, make_
     two_attempts(run)
     text = page(visitor, run)
     first = re.search(r'<tr id="attempt-1">.*?</tr>', text, re.DOTALL).group(0)
-    for words in ("1–5", "wrong seed", "ended by otto", "speaker v5", "On request", 'width="1.25"'):
+    for words in ("1–5", "wrong seed", "ended by otto", "speaker v5", "Stopped by user", 'width="1.25"'):
         assert words in first, words
     second = re.search(r'<tr id="attempt-2">.*?</tr>', text, re.DOTALL).group(0)
-    for words in ("6–7", "retried", "still on", "not ended", 'x="1.25"'):
+    for words in ("6–7", "retried", "running", "not ended", 'x="1.25"'):
         assert words in second, words
     assert text.index('id="attempt-2"') < text.index('id="attempt-1"'), "newest first"
     assert 'attempts">attempt 2</a>' in text
@@ -91,27 +91,27 @@ def test_each_way_to_pause_says_what_it_costs(visitor, editor, make_run) -> None
     bodies = [json.loads(body.replace("&quot;", '"')) for body in re.findall(r'data-body="([^"]*)"', menu)]
     assert bodies == [{"mode": "freeze"}, {"mode": "freeze", "hold_s": 0}]
     assert "Pause after step 1" in menu
-    assert "abandoned and played again on resume" in menu
-    assert "Devices stay held for 1 m." in menu
+    assert "abandoned and replayed on resume" in menu
+    assert "Devices stay leased for 1 m." in menu
 
 
 @pytest.mark.parametrize("status", RunStatus)
 def test_every_verb_is_there_and_one_that_is_not_possible_says_why(editor, make_run, status) -> None:
     row = queries.run_detail(make_run(editor, status))
-    for verb in verbs.verbs(row, may_act=True):
+    for verb in verbs.verbs(row, may_act=True, may_edit=False):
         assert verb["enabled"] == (verb["verb"] in row["allowed_actions"])
         assert bool(verb["why"]) != verb["enabled"]
         assert "{" not in verb["text"]
-    assert {verb["verb"] for verb in verbs.verbs(row, may_act=True)} == set(Verb)
-    assert not any(verb["enabled"] for verb in verbs.verbs(row, may_act=False))
+    assert {verb["verb"] for verb in verbs.verbs(row, may_act=True, may_edit=False)} == set(Verb)
+    assert verbs.verbs(row, may_act=False, may_edit=False) == [], "what nobody will ever let them do is not offered"
 
 
-def test_a_viewer_is_told_who_may(visitor, editor, person, make_run) -> None:
+def test_a_viewer_sees_no_action_of_others(visitor, editor, person, make_run) -> None:
     run = make_run(editor, RunStatus.RUNNING)
     other = Client()
     other.force_login(person(ProjectRole.VIEWER))
     text = page(other, run)
-    assert "Only its owner and operators may do this." in text
+    assert "data-verb" not in text
     assert "menu-pause" not in text
 
 
@@ -123,11 +123,11 @@ def test_a_resting_run_says_what_it_keeps_and_until_when(editor, make_run) -> No
         set_state(run, reason=reason, progress=json.dumps(progress))
         return verbs.resting(queries.run_detail(queries.find_run(actor_of_user(editor), run.id)), now)["text"]
 
-    assert said() == "Its devices stay held until it is resumed or stopped."
-    assert said(release_at=1060.0) == "Its devices go back in 1 m unless it is resumed."
+    assert said() == "Its devices stay leased until it is resumed or stopped."
+    assert said(release_at=1060.0) == "Its devices are released in 1 m unless it is resumed."
     frozen = said("devices_given_back", frozen=True, cohort_groups=32, cohort_groups_settled=12)
     assert frozen.startswith("Frozen in step 1 with 12 of 32 groups settled")
-    assert frozen.endswith("Its devices were given back; resume asks for others.")
+    assert frozen.endswith("Its devices were released; resume requests new ones.")
 
 
 def test_a_pending_verb_shows_the_request_and_never_the_wished_state(editor, make_run) -> None:

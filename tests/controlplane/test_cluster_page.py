@@ -1,11 +1,14 @@
 """Pools and nodes, and the queue, as pages: few queries however many devices, and what each person may press."""
 
+import time
+
 import pytest
 
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.common.store import store_connection
-from flexmarl.store import nodes
+from flexmarl.store import nodes, process_heartbeats
 from flexmarl.store.nodes import DeviceFacts, NodeFacts
+from flexmarl.store.process_heartbeats import ProcessFacts
 from tests.controlplane.test_queue import ask, hold
 from tests.support.statements import at_most
 
@@ -50,9 +53,9 @@ def test_an_empty_cluster_says_whether_all_of_it_or_a_pool_is_empty(browser, cou
 @pytest.mark.parametrize(
     ("path", "most"),
     [
-        ("/cluster", 19),
-        ("/cluster?view=devices", 19),
-        ("/cluster?drain=n0&mode=move", 24),
+        ("/cluster", 20),
+        ("/cluster?view=devices", 20),
+        ("/cluster?drain=n0&mode=move", 25),
         ("/queue", 9),
         ("/cluster/timeline", 14),
     ],
@@ -122,3 +125,16 @@ def test_members_see_no_verb_and_no_name_of_other_projects(client, person, edito
 
 def test_an_unknown_node_in_the_address_is_a_page_that_says_so(browser) -> None:
     assert browser.get("/cluster?drain=none").status_code == 404
+
+
+def test_a_process_that_stopped_reporting_is_named_with_what_to_do(browser) -> None:
+    conn = store_connection()
+    for kind in ("driver", "rollout"):
+        process_heartbeats.put(conn, ProcessFacts(kind, "box", "", 4711, time.time()), "", 0.0)
+    assert "no heartbeat" not in browser.get("/cluster").content.decode()
+    conn.execute("UPDATE store.process_heartbeat SET heard_at = heard_at - interval '45 s' WHERE kind = 'driver'")
+    text = browser.get("/cluster").content.decode()
+    assert "Driver on box: no heartbeat for 45 s." in text
+    assert "no run moves and no action is carried out" in text
+    assert "kill process 4711 and run <code>manage.py drive</code>" in text
+    assert [process["state"] for process in browser.get("/cluster").context["processes"]] == ["silent", "running"]

@@ -1,15 +1,20 @@
 """Each check of the doctor sees what it is for, and says what to do."""
 
 import json
+import re
 import sys
+import time
 from io import StringIO
 from pathlib import Path
 
 import pytest
 from django.core.management import call_command
 
+from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.inventory import doctor
 from flexmarl.controlplane.inventory.doctor import Finding, Level
+from flexmarl.store import process_heartbeats
+from flexmarl.store.process_heartbeats import ProcessFacts
 from tests.conftest import Services
 
 pytestmark = pytest.mark.django_db
@@ -48,6 +53,29 @@ def test_the_environment_of_the_vllm_engine_is_named_or_its_lack_told(tmp_path: 
 def test_a_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "NO_DISK_BYTES", 2**60)
     assert worst(list(doctor.disk(tmp_path / "not" / "made"))).level is Level.ERROR
+    (tmp_path / "payloads").mkdir()
+    (tmp_path / "payloads" / "a").write_bytes(b"x" * 100_000)
+    found = worst(list(doctor.disk(tmp_path)))
+    assert re.search(r"free for .*, which holds sample payloads \d+ KiB", found.text)
+    assert "retire samples" in found.advice
+
+
+def test_a_disk_that_takes_no_file_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(folder: Path) -> float:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(doctor, "_sync_seconds", full)
+    found = worst(list(doctor.disk(tmp_path)))
+    assert (found.level, found.text) == (Level.ERROR, f"{tmp_path} takes no file: No space left on device")
+
+
+def test_a_process_with_a_wrong_setting_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "up.json").write_text(json.dumps({"refused": {"node": "FLEXMARL_CPU_SHARES is 'many'"}}))
+    (found,) = doctor.refused_processes(tmp_path)
+    assert (found.level, found.text) == (Level.ERROR, "The process node does not run")
+    assert "FLEXMARL_CPU_SHARES is 'many'. Correct the setting" in found.advice
+    (tmp_path / "up.json").write_bytes(bytes(20))
+    assert not list(doctor.refused_processes(tmp_path))
 
 
 def test_a_slow_disk_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,12 +129,38 @@ def test_no_node_is_an_error() -> None:
     assert (found.level, found.advice) == (Level.ERROR, "start one: python -m workers.node")
 
 
+def test_a_process_that_stopped_reporting_is_an_error() -> None:
+    conn = store_connection()
+    process_heartbeats.put(conn, ProcessFacts("driver", "box", "", 4711, time.time()), "", 0.0)
+    assert worst(list(doctor.processes())).level is Level.OK
+    conn.execute("UPDATE store.process_heartbeat SET heard_at = heard_at - interval '45 s'")
+    found = worst(list(doctor.processes()))
+    assert found.level is Level.ERROR
+    assert found.text == "driver on box (pid 4711): no heartbeat for 45 s"
+    assert found.advice == "kill it and start it again there: manage.py drive"
+
+
+def test_no_driver_at_all_is_a_warning() -> None:
+    assert [(found.level, found.text) for found in doctor.processes()] == [
+        (Level.WARNING, "no driver reports, so no run moves")
+    ]
+
+
 def test_the_report_is_json_and_fails_on_an_error() -> None:
     output = StringIO()
     with pytest.raises(SystemExit):
         call_command("doctor", json=True, stdout=output)
     report = json.loads(output.getvalue())
     assert report["ok"] is False
-    assert {"python", "packages", "vllm", "disk", "broker", "database", "migrations", "clock", "devices"} == {
-        entry["check"] for entry in report["checks"]
-    }
+    assert {
+        "python",
+        "packages",
+        "vllm",
+        "disk",
+        "broker",
+        "database",
+        "migrations",
+        "processes",
+        "clock",
+        "devices",
+    } == {entry["check"] for entry in report["checks"]}

@@ -6,6 +6,8 @@ from flexmarl.controlplane.common.problems import ValidationProblem
 from flexmarl.controlplane.experiments import plans, queries
 from flexmarl.controlplane.experiments.plans import Draft
 
+pytestmark = pytest.mark.django_db
+
 
 def test_a_game_whose_package_is_missing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans, "find_spec", lambda module: None)

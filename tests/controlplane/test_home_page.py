@@ -33,7 +33,9 @@ def test_the_first_visit_offers_the_demo_to_those_who_may_create(browser, person
     assert "Train a team of agents" in page
     assert 'data-start-template="reference_game" data-project="default"' in page
     client.force_login(person("viewer"))
-    assert 'aria-disabled="true"' in client.get("/").content.decode()
+    seen = client.get("/").content.decode()
+    assert "You may not create runs in any project" in seen
+    assert "data-start-template" not in seen
 
 
 def test_cards_average_the_last_twenty_steps(browser, editor, make_run) -> None:
@@ -92,4 +94,4 @@ def test_new_run_offers_only_projects_that_one_may_write_in(browser, editor, mak
 
 def test_every_field_says_its_legal_range(browser) -> None:
     page = browser.get("/runs/new?template=reference_game").content.decode()
-    assert re.search(r"Highest allowed own lag in versions; [^\"<]* From 0 to 64\.", page)
+    assert re.search(r"Maximum own lag in versions; [^\"<]* From 0 to 64\.", page)

@@ -208,7 +208,7 @@ def test_a_cohort_is_in_one_state(found, own, ruled, ended, expected, waits) -> 
 
 
 def test_a_cohort_with_redundancy_waits_for_enough_groups_and_not_for_all() -> None:
-    said = "{} more of 10 episode groups, 8 are enough"
+    said = "{} more of 10 episode groups, 8 are needed"
     assert waits_for(groups(0, 10), [], {}, 8) == said.format(8)
     assert waits_for(groups(7, 10), [], {"group_refused": 2}, 8) == said.format(3)
     assert waits_for(groups(8, 10), [], {}, 8) == said.format(1), "what settled is not handled yet"

@@ -9,7 +9,7 @@ from flexmarl.controlplane.telemetry.cohorts import CohortState
 from flexmarl.store.decisions import RulingLine, _write_rulings
 from flexmarl.store.transitions import KINDS
 from tests.support.controlplane import SEATS, read
-from tests.support.played import play
+from tests.support.played import play, remember_check
 from tests.support.statements import at_most
 from webui.views import joint, moved
 from webui.views.joint_words import COHORT_STATES, DECISIONS, TRANSITIONS
@@ -24,10 +24,10 @@ def run(editor, make_run):
 
 
 def test_a_run_without_rows_says_when_the_cards_fill(browser, run) -> None:
-    text = read(browser, run, "pipeline")
+    text = read(browser, run, "performance")
     for words in ("No cohort yet", "No row yet", "Rows are written with the first episode group that settles."):
         assert words in text
-    assert "Nothing is decided yet" in read(browser, run, "events?view=decisions")
+    assert "No decisions yet" in read(browser, run, "logs?view=decisions")
 
 
 def test_cohorts_tell_state_vector_and_what_they_wait_for(browser, run) -> None:
@@ -45,56 +45,59 @@ def test_cohorts_tell_state_vector_and_what_they_wait_for(browser, run) -> None:
 def test_the_store_card_counts_rows_by_place_and_names_broken_promises(browser, run) -> None:
     play(run)
     text = read(browser, run, "parts/store")
-    assert "promises hold" in text
-    assert "Every row is in one place." in text
+    assert "not checked yet" in text
+    assert "Every row is counted once." in text
     conn = store_connection()
+    remember_check(run)
+    assert "checks passed" in read(browser, run, "parts/store")
     conn.execute("DELETE FROM store.sample WHERE run_id = %s AND draw = 0", [run.no])
+    remember_check(run)
     text = read(browser, run, "parts/store")
-    assert "promises broken" in text
-    assert "More rows were trained than are written" in text
+    assert "checks failed" in text
+    assert "More rows were trained than stored" in text
 
 
 def test_a_large_run_is_counted_when_somebody_asks(browser, run, monkeypatch) -> None:
     play(run)
     monkeypatch.setattr(joint, "COUNTED_AT_ONCE", -1)
-    assert "Count the rows now" in read(browser, run, "pipeline")
-    assert "Every row is in one place." in read(browser, run, "pipeline?count=1")
+    assert "Count rows" in read(browser, run, "performance")
+    assert "Every row is counted once." in read(browser, run, "performance?count=1")
 
 
 def test_decisions_are_filtered_and_walked_by_address(browser, run, monkeypatch) -> None:
     play(run)
     conn = store_connection()
     _write_rulings(conn, run.no, [RulingLine(1, "group_refused", HOSTILE, 1.0, "", 0, "draw:9", 2)])
-    text = read(browser, run, "events?view=decisions")
+    text = read(browser, run, "logs?view=decisions")
     assert "Cut a micro-batch" in text
     assert HOSTILE not in text
     assert "2 rows out" in text
-    text = read(browser, run, "events?view=decisions&kind=optimizer_step&policy=solver")
+    text = read(browser, run, "logs?view=decisions&kind=optimizer_step&policy=solver")
     assert ("Step</td>" in text, "Cut a micro-batch</td>" in text) == (True, False)
-    assert "No decision matches" in read(browser, run, "events?view=decisions&step=77")
-    assert "This page cannot be read" in read(browser, run, "events?view=decisions&cursor=abc")
+    assert "No decision matches" in read(browser, run, "logs?view=decisions&step=77")
+    assert "This page cannot be read" in read(browser, run, "logs?view=decisions&cursor=abc")
     monkeypatch.setattr(joint, "LINES", 2)
-    first = read(browser, run, "events?view=decisions")
+    first = read(browser, run, "logs?view=decisions")
     older = first.split('rel="next"')[0].rpartition('href="?')[2].split('"')[0].replace("&amp;", "&")
-    assert "an older page" in read(browser, run, f"events?{older}")
+    assert "an older page" in read(browser, run, f"logs?{older}")
 
 
 def test_transitions_are_filtered_and_walked_by_address(browser, run, monkeypatch) -> None:
-    assert "Nothing has moved yet" in read(browser, run, "events?view=transitions")
+    assert "No transitions yet" in read(browser, run, "logs?view=transitions")
     play(run)
-    text = read(browser, run, "events?view=transitions")
+    text = read(browser, run, "logs?view=transitions")
     assert all(word in text for word, _ in TRANSITIONS.values() if word != "Served")
     assert "<code>driver</code>" in text
     assert "<code>t1.1.1</code>" in text
     text = read(browser, run, "parts/transitions?moved=step&policy=solver")
-    assert (">Step</td>" in text, "Gradient taken</td>" in text, ">v1</td>" in text) == (True, False, True)
-    assert "Gradient taken</td>" in read(browser, run, "events?view=transitions&step=1")
-    assert "No transition matches" in read(browser, run, "events?view=transitions&step=77")
-    assert "This page cannot be read" in read(browser, run, "events?view=transitions&cursor=abc")
+    assert (">Step</td>" in text, "Gradient accumulated</td>" in text, ">v1</td>" in text) == (True, False, True)
+    assert "Gradient accumulated</td>" in read(browser, run, "logs?view=transitions&step=1")
+    assert "No transition matches" in read(browser, run, "logs?view=transitions&step=77")
+    assert "This page cannot be read" in read(browser, run, "logs?view=transitions&cursor=abc")
     monkeypatch.setattr(moved, "LINES", 2)
-    first = read(browser, run, "events?view=transitions")
+    first = read(browser, run, "logs?view=transitions")
     older = first.split('rel="next"')[0].rpartition('href="?')[2].split('"')[0].replace("&amp;", "&")
-    assert "an older page" in read(browser, run, f"events?{older}")
+    assert "an older page" in read(browser, run, f"logs?{older}")
 
 
 def test_every_state_and_kind_has_its_word() -> None:
@@ -105,7 +108,7 @@ def test_every_state_and_kind_has_its_word() -> None:
 
 @pytest.mark.parametrize(
     ("path", "most"),
-    [("parts/joint", 14), ("parts/store", 24), ("parts/decisions", 9), ("parts/transitions", 9), ("pipeline", 57)],
+    [("parts/joint", 14), ("parts/store", 24), ("parts/decisions", 9), ("parts/transitions", 9), ("performance", 57)],
 )
 def test_the_number_of_statements_of_a_page_is_bounded(browser, run, path, most) -> None:
     play(run)

@@ -14,6 +14,8 @@ from flexmarl.controlplane.accounts.models import User
 from flexmarl.controlplane.accounts.queries import actor_of_user
 from flexmarl.controlplane.common import live
 from flexmarl.controlplane.common.actor import Actor
+from flexmarl.controlplane.common.brief_redis import Breaker
+from flexmarl.controlplane.common.preconditions import any_version
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.inventory import actions as inventory_actions
 from flexmarl.controlplane.runs import actions, queries
@@ -157,9 +159,7 @@ async def test_the_cluster_topic_tells_cordons_and_moved_runs(person, make_run) 
     await database_sync_to_async(register_box)()
     async with socket(admin) as communicator:
         await subscribe(communicator, live.CLUSTER)
-        await database_sync_to_async(inventory_actions.cordon)(
-            actor_of_user(admin), "device", "box.cpu0", inventory_actions.any_version
-        )
+        await database_sync_to_async(inventory_actions.cordon)(actor_of_user(admin), "device", "box.cpu0", any_version)
         assert (await communicator.receive_json_from())["topic"] == live.CLUSTER
         await database_sync_to_async(actions.act)(actor_of_user(admin), run, Verb.START)
         await database_sync_to_async(drive)(run, status=RunStatus.QUEUED)
@@ -184,6 +184,7 @@ async def test_a_channel_layer_that_is_away_stops_no_action(editor, make_run, mo
         raise ConnectionError("away")
 
     run = await database_sync_to_async(make_run)(editor)
+    monkeypatch.setattr(live, "SERVER", Breaker())
     monkeypatch.setattr(live, "async_to_sync", lambda call: lambda *args: away())
     await database_sync_to_async(actions.act)(actor_of_user(editor), run, Verb.START)
     assert (await database_sync_to_async(fetch)(run.id))["pending_verb"] == "start"

@@ -18,14 +18,14 @@ def run(editor, make_run):
 
 
 def test_a_run_without_engines_says_what_it_waits_for(browser, run) -> None:
-    text = read(browser, run, "load")
+    text = read(browser, run, "performance/load")
     for words in (
         "No engine yet: turns wait until the run has devices.",
-        "Fills when engines tell their figures",
+        "Appears when engines report",
         "Engines appear when the run gets its devices.",
         "No turn is open",
-        "Nothing was moved",
-        "Every reply stayed",
+        "No moves",
+        "No replies moved",
     ):
         assert words in text
     assert "resources.engine_policies" in text, "why nothing moves here"
@@ -33,13 +33,13 @@ def test_a_run_without_engines_says_what_it_waits_for(browser, run) -> None:
 
 def test_what_was_told_is_on_the_page_and_what_was_not_is_named(browser, run) -> None:
     lease_id = served(run)
-    text = read(browser, run, "load")
+    text = read(browser, run, "performance/load")
     assert "solver waits most: 4 turns for 1 engine, where 8 replies are being made." in text
     assert "The oldest turn, of speaker, has waited" in text
     for words in (
         "Active",
         "v3",
-        "not told",
+        "not reported",
         f"e{lease_id}.1.1",
         "solver has 9 turns",
         "had the longer queue",
@@ -48,7 +48,7 @@ def test_what_was_told_is_on_the_page_and_what_was_not_is_named(browser, run) ->
         assert words in text
     assert "trajectories?draw=7" in text
     assert "7 / 1" in text
-    assert "Nothing was moved" not in text
+    assert "No moves" not in text
 
 
 def test_turns_of_an_evaluation_count_apart(browser, run) -> None:
@@ -69,7 +69,7 @@ def test_a_doubted_engine_says_so_in_place_of_its_state(browser, run) -> None:
     assert "Suspect" in text
     assert "its node has missed its heartbeats; last known active" in text
     assert "1 engine is suspect: box.cpu0." in text
-    assert "Suspect" in read(browser, run, "load?state=suspect")
+    assert "Suspect" in read(browser, run, "performance/load?state=suspect")
 
 
 def test_an_engine_that_was_lost_says_why(browser, run) -> None:
@@ -90,11 +90,11 @@ def test_lists_are_narrowed_by_the_address(browser, run) -> None:
     assert "No engine matches" in text
     assert "7 / 1" not in text
     assert "box.cpu0" in read(browser, run, "parts/load?state=active&policy=solver")
-    text = read(browser, run, "load?view=table&window=60")
+    text = read(browser, run, "performance/load?view=table&window=60")
     assert "Table of demand and queues" in text
     assert "window=60" in text
     assert 'id="load-charts"' not in text
-    assert read(browser, run, "load?window=9&state=asleep"), "what is no choice is as good as none"
+    assert read(browser, run, "performance/load?window=9&state=asleep"), "what is no choice is as good as none"
 
 
 def test_an_ended_run_asks_for_nothing(browser, run) -> None:
@@ -102,8 +102,8 @@ def test_an_ended_run_asks_for_nothing(browser, run) -> None:
     store_connection().execute(
         "UPDATE store.run_state SET status = 'completed', finished_at = clock_timestamp() WHERE run_id = %s", [run.no]
     )
-    text = read(browser, run, "load")
-    assert "The run has ended: nothing is asked of any engine." in text
+    text = read(browser, run, "performance/load")
+    assert "The run has ended: engines receive no requests." in text
     assert "The run has ended; finished ones are among its trajectories." in text
 
 
@@ -113,14 +113,14 @@ def test_what_workers_told_is_text(browser, run) -> None:
     conn.execute("UPDATE store.moved_turns SET cause = %s", [HOSTILE])
     conn.execute("UPDATE store.ruling SET reason = %s", [HOSTILE])
     conn.execute("UPDATE store.lease SET device_id = device_id, reason = %s", [HOSTILE])
-    text = read(browser, run, "load")
+    text = read(browser, run, "performance/load")
     assert HOSTILE not in text
     assert "&lt;img src=x" in text
 
 
 def test_pages_take_few_statements_whatever_they_show(browser, run) -> None:
     served(run)
-    for path, most in (("load", 26), ("parts/load", 20)):
+    for path, most in (("performance/load", 26), ("parts/load", 20)):
         read(browser, run, path)
         with at_most(most, path):
             read(browser, run, path)

@@ -10,6 +10,7 @@ from django.urls import URLPattern
 from flexmarl.contracts.live import MicroBatchProgress, Progress
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.api import urlpatterns
+from flexmarl.controlplane.playground.api import urls as openai
 from flexmarl.controlplane.runs.api import serializers as run_shapes
 from tests.support.controlplane import SPEC, key
 from tests.support.played import play
@@ -40,14 +41,15 @@ def test_every_operation_is_named_described_and_can_be_refused(document) -> None
     not_stored = {re.sub(r"<(\w+:)?(\w+)>", r"{\2}", path) for path, view in views.items() if not keeps_answers(view)}
     names = []
     for path, methods in document["paths"].items():
-        assert path.startswith("/api/v1/")
+        assert path.startswith(("/api/v1/", "/v1/"))
+        refusal = "application/problem+json" if path.startswith("/api/") else "application/json"
         for method, operation in methods.items():
             names.append(operation["operationId"])
             assert operation["description"], path
-            assert "application/problem+json" in operation["responses"]["default"]["content"], path
+            assert list(operation["responses"]["default"]["content"]) == [refusal], path
             for security in operation["security"]:
                 assert set(security) <= {"token", "session"}, path
-            if method == "post" and path not in not_stored:
+            if method == "post" and path not in not_stored and path.startswith("/api/"):
                 header = [p for p in operation["parameters"] if p["name"] == "Idempotency-Key"]
                 assert header, path
                 assert header[0].get("required", False) == (operation["operationId"] == "runs_create")
@@ -56,7 +58,11 @@ def test_every_operation_is_named_described_and_can_be_refused(document) -> None
 
 def test_every_route_is_in_the_document(document) -> None:
     routes = sum(isinstance(pattern, URLPattern) for pattern in urlpatterns)
-    assert len(document["paths"]) == routes - 2, "all but the document and its viewer"
+    dialect = openai.urlpatterns[:-1]
+    assert len(document["paths"]) == routes - 2 + len(dialect), "all but the document and its viewer"
+    assert {path for path in document["paths"] if path.startswith("/v1/")} == {
+        "/v1/models", "/v1/models/{name}", "/v1/chat/completions", "/v1/completions",
+    }  # fmt: skip
 
 
 def test_progress_is_documented_member_by_member() -> None:

@@ -61,7 +61,7 @@ def test_only_project_admins_get_the_controls(team) -> None:
 
 def test_a_refusal_names_the_roles_and_who_gives_them(team) -> None:
     text = signed_in(team[1]).get("/audit").content.decode()
-    for word in ("Project admin", "Auditor", "Can give it in alpha", "boss", "ada"):
+    for word in ("Project admin", "Auditor", "Granted by admins of alpha", "boss", "ada"):
         assert word in text, word
 
 
@@ -70,7 +70,7 @@ def test_who_is_in_no_project_is_told_so_and_led_only_to_what_opens(person) -> N
     answer = browser.get("/")
     text = answer.content.decode()
     assert answer.status_code == 403
-    assert "You are in no project yet" in text
+    assert "You are not a member of a project yet" in text
     main = text.split("<main", 1)[1].split("</main", 1)[0]
     doors = re.findall(r'class="btn[^"]*" href="([^"]+)"', main)
     assert doors == ["/queue", "/cluster"]

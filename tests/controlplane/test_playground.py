@@ -1,4 +1,4 @@
-"""The agents of runs in OpenAI's dialect, asked by OpenAI's own client: replies, streams, refusals, who may ask."""
+"""The agents of runs in OpenAI's dialect, called by OpenAI's own client: replies, streams, refusals, who may ask."""
 
 import json
 from collections.abc import Callable, Iterator

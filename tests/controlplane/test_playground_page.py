@@ -26,7 +26,7 @@ def run(editor, make_run):
 
 
 def text_of(browser: Client, run: Run, query: str = "") -> str:
-    answer = browser.get(f"/runs/{run.key}/playground{query}")
+    answer = browser.get(f"/runs/{run.key}/trajectories/playground{query}")
     assert answer.status_code == 200
     return answer.content.decode()
 

@@ -155,7 +155,7 @@ def test_a_run_stands_beside_what_was_predicted_of_it(api, here, browser) -> Non
     steps = told["compared"][0]
     assert (steps["name"], steps["actual"], steps["within"]) == ("step_s", pytest.approx(5.0), False)
     page = browser.get(f"/runs/{run.key}").content.decode()
-    assert "Predicted beside actual" in page
+    assert "Predicted and actual" in page
     assert "over its last 2 steps" in page
     part = browser.get(f"/runs/{run.key}/parts/planned").content.decode()
     assert "over its last 2 steps" in part

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from flexmarl.contracts.resolve import resolve
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.controlplane.experiments import profiles
 from flexmarl.simulator.prediction.estimates import Gradients
 from flexmarl.simulator.prediction.fitting import RunPace, environment_key, model_key

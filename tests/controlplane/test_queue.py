@@ -50,14 +50,16 @@ def if_match(client, url):
     return {"If-Match": client.get(url)["ETag"]}
 
 
-def test_the_queue_says_who_waits_in_which_place_and_for_what(api, admin_api, editor, make_run, person) -> None:
+def test_the_queue_says_who_waits_in_which_place_and_for_what(api, editor, make_run, person, client_of) -> None:
     first, second = make_run(editor, RunStatus.QUEUED), make_run(editor, RunStatus.QUEUED)
-    hold(make_run(editor, RunStatus.RUNNING), "box.cpu0", "box.cpu1")
+    hold(holder := make_run(editor, RunStatus.RUNNING), "box.cpu0", "box.cpu1")
     ask(first, engines=2)
     ask(second)
     one, two = waiting(api)
     assert (one["run"]["key"], one["position"], one["code"]) == (first.key, 1, "not_free")
-    assert one["text"] == "Needs 3 devices in default, 2 of 4 are free"
+    assert one["text"] == f"Needs 3 devices in default, 2 of 4 are free; held by {holder.key} (2)"
+    hidden = waiting(client_of(person("editor", project="other")))[0]["text"]
+    assert holder.key not in hidden
     assert one["pools"] == [{"pool": "default", "devices": 3, "position": 1}]
     assert (two["code"], two["behind"]) == ("behind", first.key)
     assert two["text"] == f"Behind {first.key}, which waits longer for default"
@@ -89,11 +91,11 @@ def test_a_quota_holds_a_project_and_is_changed_under_if_match(api, admin_api, e
     assert admin_api.put(url, {"devices": 9}, headers={"If-Match": 'W/"0"'}).status_code == 412
     assert api.put(url, {"devices": 9}, headers=if_match(admin_api, url)).status_code == 403
     run = make_run(editor, RunStatus.QUEUED)
-    hold(make_run(editor, RunStatus.RUNNING), "box.cpu0", "box.cpu1")
+    hold(holder := make_run(editor, RunStatus.RUNNING), "box.cpu0", "box.cpu1")
     ask(run)
     [row] = waiting(api)
     assert (row["code"], row["there"], row["limit"]) == ("quota_reached", 2, 2)
-    assert row["text"] == "Project default holds 2 of its 2 devices in default"
+    assert row["text"] == f"Project default holds 2 of its 2 devices in default; held by {holder.key} (2)"
     [quota] = api.get("/api/v1/quotas").json()["results"]
     assert quota["held"] == 2
     assert admin_api.delete(url, headers=if_match(admin_api, url)).status_code == 204

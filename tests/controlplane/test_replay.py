@@ -38,7 +38,7 @@ def test_equality_is_said_in_one_line(run, found, capsys):
     assert asked == [run.no, run.no]
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == lines[1]
-    told = "12 events, 34 commands, the state after event 10: the log leads to exactly what is stored"
+    told = "12 events, 34 commands, the state after event 10: the replay equals the stored rows exactly"
     assert lines[0] == f"run {run.no} (running): {told}"
 
 
@@ -48,7 +48,7 @@ def test_a_difference_is_named_and_the_exit_code_says_so(run, found, capsys):
         call_command("replay", run.key)
     assert exit_.value.code == 1
     assert capsys.readouterr().out.splitlines() == [
-        f"run {run.no} (running): 12 events, 34 commands: what is stored differs",
+        f"run {run.no} (running): 12 events, 34 commands: the replay differs from the stored rows",
         "  step is 9, the log leads to 2",
         "  command 5 differs",
     ]

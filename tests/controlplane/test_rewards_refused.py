@@ -5,6 +5,8 @@ import pytest
 from flexmarl.contracts.problems import SpecProblems
 from flexmarl.controlplane.experiments.plans import Draft, plan, resolve_draft
 
+pytestmark = pytest.mark.django_db
+
 
 def draft(reward: dict) -> Draft:
     return Draft(

@@ -230,7 +230,7 @@ def test_a_repeated_bulk_request_acts_once(api, editor, make_run) -> None:
     assert Operation.objects.count() == 1
 
 
-@pytest.mark.parametrize("body", [{}, {"ids": [], "filter": {}}, {"ids": ["x"] * 501}, {"action": "delete", "ids": []}])
+@pytest.mark.parametrize("body", [{}, {"ids": [], "filter": {}}, {"ids": ["x"] * 501}, {"action": "burn", "ids": []}])
 def test_wrong_bulk_bodies_are_refused(api, body) -> None:
     assert post(api, "runs/bulk", **{"action": "stop", **body}).status_code == 400
 
@@ -241,10 +241,14 @@ def test_wrong_bulk_bodies_are_refused(api, body) -> None:
 def test_a_scheduler_creates_its_run_once(api) -> None:
     path = "/api/v1/runs/by-external-id/job-77"
     made = api.put(path, {"spec": SPEC, "tags": ["nightly"]})
-    again = api.put(path, {"spec": SPEC})
+    again = api.put(path, {"tags": ["nightly"], "spec": SPEC})
     assert (made.status_code, again.status_code) == (201, 200)
     assert again.json()["id"] == made.json()["id"]
     assert (made.json()["external_id"], again.json()["tags"]) == ("job-77", ["nightly"])
+    for other in ({"spec": SPEC}, {"spec": {**SPEC, "seed": 7}, "tags": ["nightly"]}):
+        refused = api.put(path, other)
+        assert (refused.status_code, refused.json()["code"]) == (409, "conflict")
+        assert refused.json()["existing"] == made.json()["id"]
     assert api.put("/api/v1/runs/by-external-id/job-78", {"spec": SPEC}).status_code == 201
     assert Run.objects.count() == 2
     assert listed(api, external_id="job-77") == [SPEC["name"]]

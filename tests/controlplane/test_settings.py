@@ -67,3 +67,13 @@ def test_production_refuses_to_guess_and_accepts_a_complete_environment(python) 
     assert complete.returncode == 0, complete.stderr
     for warning in ("security.W012", "security.W016", "security.W018", "security.W020"):
         assert warning not in complete.stderr, "cookies, debug, hosts"
+
+
+def test_networks_are_addresses_and_ranges(monkeypatch) -> None:
+    monkeypatch.setenv("X", "10.0.0.5, 2001:db8::/32")
+    assert [str(network) for network in env.networks("X")] == ["10.0.0.5/32", "2001:db8::/32"]
+    monkeypatch.setenv("X", "localhost")
+    with pytest.raises(ImproperlyConfigured, match="X"):
+        env.networks("X")
+    monkeypatch.delenv("X")
+    assert env.networks("X") == ()

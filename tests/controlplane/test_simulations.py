@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from flexmarl.controlplane.common.leased_work import MOST_TAKES
 from flexmarl.controlplane.simulations import executing
 from flexmarl.controlplane.simulations.executing import Asked, play, take
 from flexmarl.controlplane.simulations.models import Simulation
@@ -73,7 +74,7 @@ def test_a_key_that_is_sent_again_makes_nothing_new(api: Any) -> None:
     [
         ({"workload": "hubb"}, "/workload", "hubb does not exist"),
         ({"presets": ["sync", "nobody"]}, "/presets/1", "nobody does not exist"),
-        ({"changes": ["steps"]}, "/changes/0", "no PATH=VALUE"),
+        ({"changes": ["steps"]}, "/changes/0", "form PATH=VALUE"),
         ({"changes": ["seed=4"]}, "/changes/0", "seed is nothing that may be changed"),
         ({"changes": ["spec.batch.tasks_per_step=many"]}, "/spec/batch/tasks_per_step", "flexmarl: "),
         ({"changes": ["spec.mechanisms.ordered=true"], "presets": ["bounded_async"]},
@@ -127,7 +128,7 @@ def test_cancelling_ends_it_in_the_midst(api: Any, browser: Any, monkeypatch: py
     told = api.get(made["url"]).json()
     assert (told["state"], told["result"]) == ("cancelled", None)
     page = browser.get(told["web_url"]).content.decode()
-    assert "What it had found was let go. “Again, changed” opens the form" in page
+    assert "Partial results were discarded. “Edit and rerun” opens the form" in page
     assert told["allowed_actions"] == ["delete"]
     again = api.post(f"{made['url']}/actions/cancel", HTTP_IDEMPOTENCY_KEY="x")
     assert (again.status_code, again.json()["code"]) == (409, "invalid_state")
@@ -183,7 +184,7 @@ def test_a_process_that_died_is_followed_and_writes_no_more(api: Any) -> None:
 
 def test_what_ends_its_process_every_time_is_given_up(api: Any) -> None:
     made = asked(api).json()
-    for _ in range(executing.MOST_TAKES):
+    for _ in range(MOST_TAKES):
         assert take() is not None
         Simulation.objects.update(lease_until=timezone.now() - timedelta(seconds=1))
     assert take() is None
@@ -269,15 +270,15 @@ def test_the_pages_show_what_it_came_to(api: Any, browser: Any) -> None:
 
 def test_the_list_is_narrowed_by_its_address_and_tells_what_is_not_legal(api: Any, browser: Any) -> None:
     empty = browser.get("/simulations").content.decode()
-    assert "Nothing has been simulated yet" in empty
+    assert "No simulations yet" in empty
     asked(api, name="first one")
     asked(api, name="the hub", workload="hub", presets=["sync"])
     text = browser.get("/simulations?workload=hub&state=").content.decode()
     assert "the hub" in text
     assert "first one" not in text
-    assert "Lift the filter Workload hub" in text
-    assert "This filter is not legal" in browser.get("/simulations?state=asleep").content.decode()
-    assert "No simulation fits these filters" in browser.get("/simulations?q=nothing").content.decode()
+    assert "Remove the filter Workload hub" in text
+    assert "Invalid filter" in browser.get("/simulations?state=asleep").content.decode()
+    assert "No simulations match these filters" in browser.get("/simulations?q=nothing").content.decode()
 
 
 def test_the_form_is_filled_by_the_address_or_by_another_simulation(api: Any, browser: Any) -> None:
@@ -314,7 +315,7 @@ def test_a_run_is_played_again_as_it_was_and_with_changes(api: Any, browser: Any
     assert any("no longer strictly on-policy" in cost for cost in older["costs"])
     assert any("lag grows" in cost for cost in older["costs"])
     assert "engines:" in older["why"] or "trainers:" in older["why"]
-    for path in (f"/runs/{run.key}/what-if", told["web_url"]):
+    for path in (f"/runs/{run.key}/performance/what-if", told["web_url"]):
         text = browser.get(path).content.decode()
         assert "the model is off by" in text
         assert "lag bound 1" in text
@@ -325,10 +326,10 @@ def test_a_run_that_recorded_too_little_is_refused_by_name(api: Any, browser: An
     answer = api.post(f"/api/v1/runs/{run.key}/what-if", HTTP_IDEMPOTENCY_KEY="w")
     assert (answer.status_code, answer.json()["code"]) == (409, "too_little_recorded")
     assert "8 finished episodes of 2 train steps" in answer.json()["detail"]
-    assert "Too little is recorded yet" in browser.get(f"/runs/{run.key}/what-if").content.decode()
+    assert "Not enough recorded yet" in browser.get(f"/runs/{run.key}/performance/what-if").content.decode()
     set_state(run, status="completed", finished_at=timezone.now())
-    ended = browser.get(f"/runs/{run.key}/what-if").content.decode()
-    assert "this run has those of 2. The run has ended: ask of one with more steps." in ended
+    ended = browser.get(f"/runs/{run.key}/performance/what-if").content.decode()
+    assert "this run has those of 2. The run has ended: choose one with more steps." in ended
     assert f"/runs/new?from={run.key}" in ended
 
 

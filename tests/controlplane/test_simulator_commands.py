@@ -10,7 +10,7 @@ import pytest
 import yaml
 from django.core.management import CommandError, call_command
 
-from flexmarl.contracts.spec.mechanisms import Mechanisms
+from flexmarl.contracts.specification.mechanisms import Mechanisms
 from flexmarl.simulator.published import Cell, Outcome, Table, load_tables
 from flexmarl.simulator.scenarios.library import compose
 from webui.management.commands import reproduce, search
@@ -60,14 +60,14 @@ def refusal(line: str, *more: str) -> str:
         ("simulate sync --steps many", ("--steps", "invalid int")),
         ("simulate sync --steps 0", ("--steps and --seeds are whole numbers from 1",)),
         ("simulate sync --seeds -1", ("--steps and --seeds are whole numbers from 1",)),
-        ("simulate sync --set steps", ("--set steps is no PATH=VALUE", "spec.batch.tasks_per_step=32")),
-        ("simulate sync --set =3", ("--set =3 is no PATH=VALUE",)),
-        ("simulate sync --set spec..batch=3", ("--set spec..batch=3 is no PATH=VALUE",)),
-        ("simulate sync --set spec.batch=[1", ("--set spec.batch: [1 is no YAML value", "[1, 2]")),
+        ("simulate sync --set steps", ("--set steps is not of the form PATH=VALUE", "spec.batch.tasks_per_step=32")),
+        ("simulate sync --set =3", ("--set =3 is not of the form PATH=VALUE",)),
+        ("simulate sync --set spec..batch=3", ("--set spec..batch=3 is not of the form PATH=VALUE",)),
+        ("simulate sync --set spec.batch=[1", ("--set spec.batch: [1 is not a YAML value", "[1, 2]")),
         ("simulate sync --set spec=3", ("/spec: spec: ", "dictionary")),
         ("simulate sync --set workload=3", ("/workload: workload: ", "Its fields: stages")),
         ("simulate sync --set spec.batch.tasks=3", ("/spec/batch/tasks: tasks is not a field", "tasks_per_step")),
-        ("simulate sync --set seed=4", ("--set seed is --seeds: --seeds 3 plays",)),
+        ("simulate sync --set seed=4", ("Use --seeds instead of --set seed: --seeds 3 uses",)),
         ("simulate sync --set steps=0", ("/steps: steps must be at least 1; it is 0. Set 1.",)),
         ("simulate sync --set granularity=weeks", ("/granularity: ", "Legal values: 'turn' or 'episode'")),
         ("simulate sync --set workload.stages=[[nobody]]", ("/workload/stages: nobody is not in the team; there are",)),
@@ -76,7 +76,7 @@ def refusal(line: str, *more: str) -> str:
         ("simulate sync --set granularity=episode --set machine.delays.turn=1", ("/granularity: workload.lasts and",)),
         ("simulate sync --set machine.engine.token=0", ("/machine/engine/token: ", "greater than 0.0")),
         ("simulate sync --set faults.nodes=[{at:1}]", ("/faults/nodes/0",)),
-        ("simulate sync --json none/a.json", ("--json none/a.json cannot be written", "a folder that is there")),
+        ("simulate sync --json none/a.json", ("--json none/a.json cannot be written", "an existing folder")),
         ("simulate sync --timeline folder.yaml", ("--timeline folder.yaml cannot be written",)),
         ("simulate --pool none.yaml", ("--pool none.yaml cannot be read", "No such file")),
         ("simulate --pool no_yaml.yaml", ("--pool no_yaml.yaml cannot be read as YAML",)),
@@ -87,25 +87,25 @@ def refusal(line: str, *more: str) -> str:
         ("simulate --pool pool_changes.yaml", ("/runs/0/changes: 3 is no mapping", "{steps: 4")),
         ("simulate --pool pool_runs.yaml", ("/runs: It is a list of mappings with name",)),
         ("simulate --pool pool_empty.yaml", ("/runs: runs: ", "at least 1 item")),
-        ("simulate sync --pool pool_empty.yaml", ("leave presets, --workload and --set out",)),
-        ("simulate --pool pool_empty.yaml --set steps=3", ("leave presets, --workload and --set out",)),
-        ("reproduce nothing", ("nothing: no such table. Known: april",)),
+        ("simulate sync --pool pool_empty.yaml", ("remove presets, --workload and --set",)),
+        ("simulate --pool pool_empty.yaml --set steps=3", ("remove presets, --workload and --set",)),
+        ("reproduce nothing", ("nothing: unknown table. Known: april",)),
         ("reproduce lag --rounds 0", ("--rounds is a whole number from 1; it is 0",)),
         ("reproduce lag --rounds few", ("--rounds", "invalid int")),
         ("reproduce lag --json none/a.json", ("--json none/a.json cannot be written",)),
         ("reproduce --fit", ("Name a table, or all: april",)),
-        ("search nothing", ("nothing is no workload or table. Known: hub",)),
+        ("search nothing", ("nothing is not a workload or table. Known: hub",)),
         ("search hub --over nobody", ("/preset: nobody does not exist",)),
         ("search hub --bound 99", ("--bound one from 0 to 64",)),
         ("search hub --trials 0", ("--trials and --processes are whole numbers from 1",)),
         ("search hub --seed -1", ("--seed one from 0",)),
         ("search hub --json folder.yaml", ("--json folder.yaml cannot be written",)),
         ("place few", ("devices", "invalid int")),
-        ("place 0", ("0 devices", "on 1 device or more")),
+        ("place 0", ("0 devices", "at least 1 device")),
         ("place 4 --preset nobody", ("/preset: nobody does not exist",)),
         ("place 4 --workload nowhere", ("/workload: nowhere does not exist. Known: hub",)),
         ("place 4 --workload bytes.yaml", ("--workload bytes.yaml cannot be read",)),
-        ("place 4 --set a", ("--set a is no PATH=VALUE",)),
+        ("place 4 --set a", ("--set a is not of the form PATH=VALUE",)),
         ("place 4 --json none/a.json", ("--json none/a.json cannot be written",)),
     ],
 )
@@ -121,13 +121,13 @@ def test_a_fault_of_a_device_that_is_not_there_is_refused_by_its_field():
 
 def test_presets_that_all_come_to_no_end_are_an_error():
     whole = ("--set", "granularity=episode", "--set", "machine.engine.mixed=2")
-    assert refusal("simulate sync", *whole) == "No preset came to an end; each line above says why."
+    assert refusal("simulate sync", *whole) == "No preset finished; see the reason in each line above."
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("run", ["nobody", "0", "²", "9" * 30])
 def test_a_run_that_is_not_there_is_refused_with_how_runs_are_named(run: str):
-    assert refusal("replay", run).startswith(f"there is no run {run}: name a key")
+    assert refusal("replay", run).startswith(f"there is no run {run}: give a key")
 
 
 def test_a_row_that_is_missed_is_shown_with_its_sign_and_ends_in_an_error(monkeypatch: pytest.MonkeyPatch):
@@ -168,7 +168,7 @@ def test_a_fit_is_what_rows_are_played_with_and_each_row_is_left_out_of_its_own(
     assert plays == [{"reply": 6.0 + n} for n in range(1 + len(left_out))]
     assert "  reply = 6, fitted on flexmarl, no_balancing, no_async, distrl: median reply" in out.getvalue()
     assert f"  fitted without {table.rows['distrl'].title}: 143, +10.0%" in out.getvalue()
-    assert "6 figures, 5 of them free to come out wrong." in out.getvalue()
+    assert "6 figures, 5 of them not determined by the fit." in out.getvalue()
     written = json.loads(file.read_text())["flexmarl_ca"]
     assert written["parameters"]["reply"]["fitted_on"] == ["flexmarl", "no_balancing", "no_async", "distrl"]
     assert written["leave_one_out"] == pytest.approx(dict.fromkeys(left_out, 0.1))

@@ -167,16 +167,6 @@ def test_the_log_is_read_behind_a_sequence(api, run, played) -> None:
     assert queries.notes(run)[0]["text"] == "Step 1 is done."
 
 
-def test_promises_are_checked_on_the_rows(api, run, played) -> None:
-    found = get(api, run, "consistency")
-    checks = {check["name"]: check for check in found["checks"]}
-    assert checks["none_trained_twice"]["ok"]
-    assert checks["sample_rows_match_log"]["found"] == 4
-    assert found["counts"]["samples_trained"] == 4
-    store_connection().execute("DELETE FROM store.sample WHERE run_id = %s AND draw = 0", [run.no])
-    assert get(api, run, "consistency")["ok"] is False
-
-
 def test_a_run_tells_progress_eta_and_agents(api, run, played) -> None:
     row = api.get(f"/api/v1/runs/{run.id}").json()
     assert (row["step"], row["max_steps"], row["progress"]["reward"]) == (STEPS, 400, 0.3)

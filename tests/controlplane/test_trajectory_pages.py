@@ -8,9 +8,11 @@ from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.telemetry.decoding import token_texts
 from flexmarl.controlplane.telemetry.episode_groups import MAX_WORDS, Said, aligned, difference
-from tests.support.played import play
+from flexmarl.store.report import consistency_report
+from tests.support.played import play, remember_check
 from tests.support.statements import at_most
-from webui.views.checkpoints import TITLES, listed
+from webui.views.checkpoints import listed
+from webui.views.checks import TITLES
 from webui.views.comparison import picked
 
 pytestmark = pytest.mark.django_db
@@ -47,10 +49,10 @@ def read(browser, run, path, status=200):
         ("trajectories/compare?draw=1", 17),
         ("parts/trajectories?step=1", 8),
         ("checkpoints", 28),
-        ("pipeline", 57),
-        ("timeline", 16),
-        ("events", 29),
-        ("attempts", 11),
+        ("performance", 57),
+        ("performance/timeline", 16),
+        ("logs", 29),
+        ("config/attempts", 11),
     ],
 )
 def test_the_number_of_statements_of_a_page_is_bounded(browser, run, path, most) -> None:
@@ -110,16 +112,19 @@ def test_a_viewer_gets_no_label_button(person, run) -> None:
     assert "data-compare-open" in html
 
 
-def test_checkpoints_say_what_is_on_disk_and_which_promises_hold(browser, run) -> None:
+def test_checkpoints_say_what_is_on_disk_and_which_checks_passed(browser, run) -> None:
+    remember_check(run)
     html = read(browser, run, "checkpoints")
-    assert "runs/1/best" in html
+    assert f"{{type: checkpoint, run: {run.key}, step: " in html
+    assert "runs/1/best" not in html, "where it lies on its node is nobody's business"
     assert "from_pretrained" in html
     for title in ("The log has no gap", "No sample is trained twice"):
         assert title in html
 
 
 def test_events_name_the_promises_as_checkpoints_do(browser, run) -> None:
-    html = read(browser, run, "events")
+    remember_check(run)
+    html = read(browser, run, "logs")
     assert "The log has no gap" in html
     assert "log gapless" not in html
 
@@ -141,9 +146,7 @@ def test_a_run_that_ended_tells_of_no_step_behind_its_last(browser, run) -> None
 
 
 def test_every_check_of_the_report_has_a_title(run) -> None:
-    from flexmarl.controlplane.telemetry import queries
-
-    assert {row["name"] for row in queries.consistency(run)["checks"]} == set(TITLES)
+    assert {check.name for check in consistency_report(store_connection(), run.no)} == set(TITLES)
 
 
 def test_what_was_let_go_is_not_offered_and_why_the_rest_stays_is_said() -> None:

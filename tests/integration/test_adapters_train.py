@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from flexmarl.store.report import consistency_report
+from tests.support.counting import assert_accounted
 from tests.support.system import System
 from workers.transfer import LocalTier
 
@@ -40,6 +41,7 @@ def test_two_adapters_over_one_base_learn_on_one_engine(system: System) -> None:
     with psycopg.connect(system.database_url, autocommit=True) as conn:
         wrong = [check for check in consistency_report(conn, run["no"]) if not check.ok]
         assert not wrong
+        assert_accounted(conn, run["no"])
         engines = conn.execute("SELECT count(*) FROM store.lease WHERE run_id = %s AND use = 'engine'", [run["no"]])
         assert engines.fetchone() == (1,)
         newest = dict(

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from flexmarl.store.report import consistency_report
+from tests.support.counting import assert_accounted
 from tests.support.ended import ended
 from tests.support.system import System
 
@@ -49,12 +50,13 @@ def asked(system: System, query: str, run_no: int) -> list[tuple[Any, ...]]:
 def kept_its_promises(system: System, run_no: int, steps: int) -> None:
     with psycopg.connect(system.database_url, autocommit=True) as conn:
         wrong = [check for check in consistency_report(conn, run_no) if not check.ok]
+        assert_accounted(conn, run_no)
     assert not wrong
     versions = asked(
         system, "SELECT policy, max(version) FROM store.policy_version WHERE run_id = %(run)s GROUP BY policy", run_no
     )
     assert dict(versions) == dict.fromkeys(ROLES, steps)
-    assert "leads to exactly what is stored" in system.manage("replay", str(run_no))
+    assert "equals the stored rows exactly" in system.manage("replay", str(run_no))
 
 
 SWAPS = "SELECT phase, count(*), min(bytes), sum(t1 - t0) FROM store.interval WHERE run_id = %(run)s AND phase IN \

@@ -12,7 +12,7 @@ from dramatiq.errors import ConnectionClosed
 from dramatiq.worker import Worker
 
 from flexmarl.contracts.commands import WAKE_CHANNEL
-from workers.broker import HEARTBEAT_MS, POLL_MS, Heartbeat, HintedConsumer, PromptBroker
+from workers.broker import HEARTBEAT_MS, POLL_MS, BrokerHeartbeat, HintedConsumer, PromptBroker
 
 pytestmark = pytest.mark.services
 
@@ -36,7 +36,7 @@ class Bench:
         self.worker.start()
         self.broker.declare_queue(QUEUE)
         self.broker.hints.start()
-        self.heartbeat = Heartbeat(self.broker)
+        self.heartbeat = BrokerHeartbeat(self.broker)
         self.heartbeat.start()
 
     def send(self, no: int, hint: bool) -> float:

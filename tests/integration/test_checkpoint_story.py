@@ -4,7 +4,9 @@ The trainer is killed while it writes one and while a fork binds its first versi
 """
 
 import io
+import json
 import os
+import re
 import signal
 import tarfile
 import time
@@ -20,6 +22,7 @@ import torch
 from flexmarl.launcher.processes import wait_until
 from flexmarl.store.report import consistency_report
 from tests.chaos.test_kill_points import TRIGGERS, halted
+from tests.support.counting import assert_accounted
 from tests.support.machine import wait_for
 from tests.support.system import Api, ApiError, System
 from workers.training.folders import Inspector
@@ -27,6 +30,8 @@ from workers.transfer import LocalTier
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(1500)]
 
+PATHS = re.compile(r"(?<![\w.:])/(?:home|root|tmp|usr|var|opt|etc|work)/[\w.-]+")
+"""Absolute paths of a server's file system, as they would stand in an answer."""
 ROLES = ("guesser", "hinter")
 STEPS = 8
 SPEC: dict[str, Any] = {
@@ -41,7 +46,8 @@ SPEC: dict[str, Any] = {
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     folder: Path = tmp_path_factory.mktemp("checkpoints")
     folder.chmod(0o711)
-    with System(folder / "home") as running:
+    roots = {"FLEXMARL_MODEL_ROOTS": str(tmp_path_factory.getbasetemp())}
+    with System(folder / "home", environment=roots) as running:
         yield running
 
 
@@ -163,6 +169,7 @@ def test_a_fork_begins_with_the_same_content_and_goes_on_with_the_optimizer(
     with psycopg.connect(system.database_url, autocommit=True) as conn:
         for run in ends:
             assert not [check for check in consistency_report(conn, run["no"]) if not check.ok]
+            assert_accounted(conn, run["no"])
 
 
 def test_other_words_are_refused_when_the_fork_is_bound(system: System, parent: dict[str, Any]) -> None:
@@ -174,10 +181,10 @@ def test_other_words_are_refused_when_the_fork_is_bound(system: System, parent: 
 
 
 def test_a_wrong_adapter_folder_ends_the_run_with_the_field_and_a_legal_value(
-    system: System, parent: dict[str, Any]
+    system: System, parent: dict[str, Any], tmp_path: Path
 ) -> None:
     api = system.api()
-    folder = system.home / "checkpoints" / f"run-{parent['no']}" / "step-4"
+    folder = download(api, parent["id"], 4, "form=adapter", tmp_path / "adapter")
     policies = {
         "guesser": {
             "model": {"type": "folder", "path": str(folder / "base-0")},
@@ -188,10 +195,44 @@ def test_a_wrong_adapter_folder_ends_the_run_with_the_field_and_a_legal_value(
     ended = api.finish(run["id"], 300)
     assert ended["status"] == "failed"
     rank = parent["spec"]["policies"]["guesser"]["tuning"]["rank"]
-    assert (
-        f"policies.guesser.tuning: rank: is 3, the adapter in {folder / 'guesser'} has {rank}; set {rank}"
-        in (ended["reason_text"])
-    )
+    assert f"policies.guesser.tuning: rank: is 3, the adapter has {rank}; set {rank}" in ended["reason_text"]
+    assert str(tmp_path) not in ended["reason_text"]
+
+
+def test_the_home_s_own_checkpoints_are_no_folder_and_a_source_of_their_own(
+    system: System, parent: dict[str, Any]
+) -> None:
+    api = system.api()
+    folder = system.home / "checkpoints" / f"run-{parent['no']}" / "step-4"
+    with pytest.raises(ApiError) as refused:
+        api.create_run(
+            name="taken", template="hot_cold_adapters",
+            spec={"policies": {"guesser": {"model": {"type": "folder", "path": str(folder / "base-0")}}}},
+        )  # fmt: skip
+    assert refused.value.problem["errors"][0]["code"] == "folder_not_allowed"
+    model = {"type": "checkpoint", "run": parent["key"], "step": 4}
+    policies = {role: {**parent["spec"]["policies"][role], "model": model} for role in ROLES}
+    spec = {**SPEC, "budget": {"train_steps": 1, "target": None}, "policies": policies}
+    run = api.finish(api.create_run(name="taken", template="hot_cold_adapters", spec=spec)["id"], 300)
+    assert run["status"] == "completed", run["reason_text"]
+    was, now = versions(system, parent["no"], 4), versions(system, run["no"], 0)
+    assert {role: weights for role, (weights, _) in now.items()} == {
+        role: weights for role, (weights, _) in was.items()
+    }
+    told = api.get(f"/runs/{run['id']}/lineage")["origins"]
+    assert {(one["policy"], one["run"]["key"], one["step"]) for one in told} == {(r, parent["key"], 4) for r in ROLES}
+
+
+def test_no_answer_about_the_run_names_a_folder_of_the_server(system: System, parent: dict[str, Any]) -> None:
+    api = system.api()
+    run = f"/runs/{parent['id']}"
+    for path in (
+        run, f"{run}/checkpoints", f"{run}/checkpoints/4", f"{run}/lineage", f"{run}/logs?limit=1000",
+        f"{run}/events?limit=1000&expand=body", f"{run}/attempts", f"{run}/operations",
+    ):  # fmt: skip
+        text = json.dumps(api.get(path))
+        assert str(system.home) not in text, path
+        assert PATHS.search(text) is None, (path, PATHS.search(text))
 
 
 def trainer(conn: psycopg.Connection, run_no: int, former: int = 0) -> int:
@@ -252,6 +293,7 @@ def test_a_trainer_killed_while_it_writes_leaves_nothing_half(system: System) ->
         run = api.finish(made["id"], 600)
         assert run["status"] == "completed", run["reason_text"]
         assert not [check for check in consistency_report(conn, made["no"]) if not check.ok]
+        assert_accounted(conn, made["no"])
     assert wait_until(
         lambda: {s for s, state in states(api, made["id"]).items() if state == "whole"} >= {38, 39, 40}, 60
     )

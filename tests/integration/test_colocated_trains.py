@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from flexmarl.store.report import consistency_report
+from tests.support.counting import assert_accounted
 from tests.support.ended import ended
 from tests.support.system import System
 
@@ -57,8 +58,9 @@ def asked(system: System, query: str, run_no: int) -> list[tuple[Any, ...]]:
 def kept_its_promises(system: System, run_no: int) -> None:
     with psycopg.connect(system.database_url, autocommit=True) as conn:
         wrong = [check for check in consistency_report(conn, run_no) if not check.ok]
+        assert_accounted(conn, run_no)
     assert not wrong
-    assert "leads to exactly what is stored" in system.manage("replay", str(run_no))
+    assert "equals the stored rows exactly" in system.manage("replay", str(run_no))
 
 
 def held(spans: list[tuple[Any, ...]], use: str) -> list[tuple[float, float]]:

@@ -134,8 +134,8 @@ def test_a_node_is_drained_under_a_running_run(api: Api) -> None:
 
     assert rule(api, "node", "north", "enable")["state"] == "ready"
     api.act(run["id"], "stop")
-    assert api.finish(run["id"], WITHIN_S)["status"] == "completed"
-    report = api.get(f"/runs/{run['id']}/consistency")
+    assert api.finish(run["id"], WITHIN_S)["status"] == "stopped"
+    report = api.consistency(run["id"])
     assert report["ok"], [check for check in report["checks"] if not check["ok"]]
     log = api.get("/changes?kind=node&name=north&ordering=at")["results"]
     assert [(entry["action"], entry["after"]["state"]) for entry in log] == [

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from flexmarl.contracts.events import DeviceUse, RunVerb, Verb, event_adapter
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.controlplane.runs.driver import loop, tail
 from flexmarl.controlplane.runs.driver.announcing import Silence

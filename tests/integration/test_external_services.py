@@ -87,6 +87,7 @@ def api(services: DebianServices, environment: dict[str, str]) -> Iterator[Api]:
     commands = [
         [*entry, "serve", "--port", str(port)],
         [*entry, "drive"],
+        [*entry, "simulations"],
         [*module, "workers.node"],
         [*module, "workers.run", "--role", "device"],
         [*module, "workers.run", "--role", "rollout"],
@@ -125,7 +126,7 @@ def test_a_team_trains(api: Api, services: DebianServices) -> None:
     run = api.create_run(name="external", spec=SPEC)
     done = api.finish(run["id"], 120)
     assert (done["status"], done["step"]) == ("completed", STEPS), log_of(services)
-    report = api.get(f"/runs/{run['id']}/consistency")
+    report = api.consistency(run["id"])
     assert report["ok"], report
 
 

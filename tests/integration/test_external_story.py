@@ -8,6 +8,7 @@ import pytest
 
 from flexmarl.store.report import consistency_report
 from tests.support.chat_endpoint import ChatEndpoint, allowed_words
+from tests.support.counting import assert_accounted
 from tests.support.system import System
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -45,6 +46,7 @@ def play(home: Path, allowed: dict[str, str], endpoint: ChatEndpoint) -> None:
         assert KEY not in str(run["spec"])
         with psycopg.connect(system.database_url, autocommit=True) as conn:
             assert [check for check in consistency_report(conn, run["no"]) if not check.ok] == []
+            assert_accounted(conn, run["no"], complete=False)
             made = conn.execute(
                 "SELECT DISTINCT role, engine LIKE 'external:%%' FROM store.sample WHERE run_id = %s", [run["no"]]
             ).fetchall()

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from flexmarl.store.report import consistency_report
+from tests.support.counting import assert_accounted
 from tests.support.system import System
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -56,6 +57,7 @@ def test_a_game_of_each_package_trains(system: System) -> None:
         assert done["status"] == "completed", f"{template}: {done['reason_text']}"
         with psycopg.connect(system.database_url, autocommit=True) as conn:
             assert not [check for check in consistency_report(conn, done["no"]) if not check.ok]
+            assert_accounted(conn, done["no"], complete=False)
             played = dict(
                 conn.execute(
                     "SELECT status, count(*) FROM store.episode WHERE run_id = %s GROUP BY 1", (done["no"],)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.specification.experiment import ExperimentSpec
 from tests.support.machine import slowness
 from tests.support.trainer_child import Refused, TrainerChild, start_trainer
 from tests.support.training_rows import rows_of

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from flexmarl.store.report import consistency_report
+from tests.support.counting import assert_accounted
 from tests.support.ended import ended
 from tests.support.system import System
 
@@ -42,6 +43,7 @@ def spec(steps: int) -> dict[str, Any]:
 def kept_its_promises(system: System, run: dict[str, Any], steps: int) -> None:
     with psycopg.connect(system.database_url, autocommit=True) as conn:
         assert not [check for check in consistency_report(conn, run["no"]) if not check.ok]
+        assert_accounted(conn, run["no"])
         versions = conn.execute(
             "SELECT policy, max(version) FROM store.policy_version WHERE run_id = %s GROUP BY policy", [run["no"]]
         ).fetchall()
@@ -52,7 +54,7 @@ def kept_its_promises(system: System, run: dict[str, Any], steps: int) -> None:
         ).fetchall()
     assert dict(versions) == dict.fromkeys(ROLES, steps)
     assert all(count >= 2 for _, count in ranks)
-    assert "leads to exactly what is stored" in system.manage("replay", str(run["no"]))
+    assert "equals the stored rows exactly" in system.manage("replay", str(run["no"]))
 
 
 def test_two_policies_take_turns_on_the_same_two_ranks(system: System) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from aiohttp import web
 
-from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.specification.experiment import ExperimentSpec
 from tests.support.trainer_child import Refused, TrainerChild, bind, start_trainer
 from tests.support.training_rows import rows_of
 from tests.support.two_hosts import Host, missing, two_hosts

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.specification.experiment import ExperimentSpec
 from tests.support.machine import slowness
 from tests.support.trainer_child import Refused, TrainerChild, bind, start_trainer
 from tests.support.training_rows import rows_of

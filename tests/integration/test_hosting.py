@@ -222,6 +222,7 @@ def test_a_child_that_dies_again_and_again_ends_the_lease_with_a_reason(workers,
     wait_for(lambda: workers.lease()[0] == "ended", 60)
     kinds = workers.story.kinds()
     assert kinds[-1] == "lease_ended"
+    assert not workers.story.handled[-1].cannot_start, "another host may do better"
     assert "code 7, saying: no space left, 5 times" in workers.story.handled[-1].reason
 
 
@@ -232,6 +233,7 @@ def test_a_child_that_says_it_cannot_work_ends_the_lease_at_once_with_its_words(
     workers.push()
     wait_for(lambda: workers.lease()[0] == "ended", 30)
     assert workers.story.kinds()[-1] == "lease_ended"
+    assert workers.story.handled[-1].cannot_start
     assert workers.story.handled[-1].reason == (
         "the child cannot work: engine_failed: no room for the model; free memory"
     )
@@ -283,6 +285,22 @@ def test_an_engine_that_this_node_has_no_environment_for_ends_the_lease_with_the
     wait_for(lambda: workers.lease()[0] == "ended", 30)
     workers.story.decide()
     assert "FLEXMARL_VLLM_PYTHON is not set on this node" in workers.story.handled[-1].reason
+    assert workers.story.handled[-1].cannot_start
+
+
+def test_a_child_that_dies_before_it_is_ready_is_told_to_the_run_the_first_time(workers, tmp_path):
+    interpreter = tmp_path / "python"
+    interpreter.write_text("#!/bin/sh\necho no module named vllm >&2\nexit 3\n")
+    interpreter.chmod(0o755)
+    workers.environment |= {"FLEXMARL_VLLM_PYTHON": str(interpreter), "FLEXMARL_LOG_DIR": str(tmp_path)}
+    workers.story.conn.execute("""UPDATE store.run_state SET spec = '{"resources": {"engine": "vllm"}}'""")
+    workers.start()
+    workers.host()
+    workers.push()
+    wait_for(lambda: "child_lost" in workers.story.kinds(), 30)
+    [first, *_] = [fact for fact in workers.story.handled if fact.kind == "child_lost"]
+    assert not first.ready
+    assert first.reason == "the child ended with code 3, saying: no module named vllm"
 
 
 def test_children_get_no_credentials(workers):

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from flexmarl.store.report import consistency_report
+from tests.support.counting import assert_accounted
 from tests.support.system import System
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -62,6 +63,7 @@ def test_each_lag_preset_trains_within_its_bound_and_learns(system: System) -> N
             assert run["status"] == "completed", f"{name}: {run['reason_text']}"
             wrong = [check for check in consistency_report(conn, run["no"]) if not check.ok]
             assert not wrong, f"{name}: {wrong}"
+            assert_accounted(conn, run["no"], complete=False)
             check_lags(conn, run["no"], run["spec"]["mechanisms"]["lag_policy"]["bound"])
             if name == "active_partial":
                 assert sum(points(conn, run["no"], "groups/handed_on", "sum")) > 0
@@ -84,6 +86,7 @@ def test_every_other_option_runs_and_its_counts_add_up(system: System) -> None:
             assert run["status"] == "completed", f"{name}: {run['reason_text']}"
             wrong = [check for check in consistency_report(conn, run["no"]) if not check.ok]
             assert not wrong, f"{name}: {wrong}"
+            assert_accounted(conn, run["no"], complete=False)
             found = api.run(run_id)["progress"]
             fates = [found[f"episodes_{fate}"] for fate in ("finished", "failed", "cancelled")]
             assert found["episodes_proposed"] == sum(fates), name

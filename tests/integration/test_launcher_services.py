@@ -1,7 +1,7 @@
 """Embedded PostgreSQL and Valkey: what a person may do to them, and that they come back."""
 
+import json
 import os
-import signal
 import stat
 import subprocess
 import sys
@@ -17,7 +17,7 @@ from flexmarl.launcher import binaries
 from flexmarl.launcher.errors import LaunchError
 from flexmarl.launcher.home import Home
 from flexmarl.launcher.postgres import EmbeddedPostgres, left_over
-from flexmarl.launcher.processes import Account, refuse_nameless, refuse_windows, wait_until
+from flexmarl.launcher.processes import Account, refuse_nameless, refuse_windows
 from flexmarl.launcher.valkey import EmbeddedValkey
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,6 +57,10 @@ def start_then(home: Home, last_act: str) -> None:
     """
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "platform")}
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], env=environment, check=False, timeout=60)
+
+
+def home_password(secrets: str) -> str:
+    return str(json.loads(secrets)["postgres_password"])
 
 
 def test_data_survives_a_clean_second_start(home: Home) -> None:
@@ -182,7 +186,12 @@ def test_lost_secrets_are_named(home: Home) -> None:
     try:
         postgres.start()
         postgres.stop()
+        kept = (home.root / "secrets.json").read_text()
         (home.root / "secrets.json").unlink()
+        with pytest.raises(LaunchError, match="does not hold postgres_password; nothing was changed"):
+            postgres.start()
+        assert not (home.root / "secrets.json").exists(), "new ones would lock the database"
+        (home.root / "secrets.json").write_text(kept.replace(home_password(kept), "another"))
         with pytest.raises(LaunchError, match="does not fit the data"):
             postgres.start()
     finally:
@@ -226,18 +235,35 @@ def test_as_root_under_a_closed_folder_nothing_is_opened_up(short_tmp: Path, mon
     assert stat.S_IMODE(closed.stat().st_mode) == 0o700
 
 
-def test_valkey_keeps_acknowledged_keys_over_sigkill(home: Home) -> None:
+def test_valkey_starts_over_what_a_power_loss_left_and_leaves_nothing_itself(home: Home) -> None:
+    """An append-only file of an earlier release that ends in zeros, as a file system without its journal has it."""
+    folder = home.root / "valkey" / "appendonlydir"
+    folder.mkdir(parents=True)
+    (folder / "appendonly.aof.manifest").write_text("file appendonly.aof.1.incr.aof seq 1 type i\n")
+    (folder / "appendonly.aof.1.incr.aof").write_bytes(b"*2\r\n$6\r\nSELECT\r\n$1\r\n0\r\n" + b"\0" * 4096)
+    for path in folder.iterdir():
+        path.chmod(0o644)
+    (home.root / "run").mkdir()
+    (home.root / "run" / "valkey.pid").write_bytes(b"\0" * 20)
     valkey = EmbeddedValkey(home)
     try:
         with redis.Redis.from_url(valkey.start()) as client:
-            client.set("kept", "1")
-            assert wait_until(lambda: client.info("persistence")["aof_pending_bio_fsync"] == 0, 60)
-        os.kill(valkey.process.pid, signal.SIGKILL)
-        valkey.process.wait(60)
-        with redis.Redis.from_url(valkey.start()) as client:
-            assert client.get("kept") == b"1"
+            client.set("a", "1")
+            assert client.config_get("appendonly") == {"appendonly": "no"}
     finally:
         valkey.stop()
+    assert list((home.root / "valkey").iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 200, b'{"postgres_pass', b"[]", b"{}", b'{"postgres_password": ""}'])
+def test_secrets_that_a_power_loss_cut_are_refused_and_left_as_they_are(home: Home, content: bytes) -> None:
+    home.prepare()
+    home.secrets()
+    path = home.root / "secrets.json"
+    path.write_bytes(content)
+    with pytest.raises(LaunchError, match="nothing was changed"):
+        home.secrets()
+    assert path.read_bytes() == content
 
 
 def test_a_nameless_account_is_refused_in_one_line() -> None:

@@ -7,29 +7,25 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
-from flexmarl.launcher.children import FIRST_WAIT_S, LOG_LIMIT_BYTES, Child, ProcessSpec, State
-from flexmarl.launcher.errors import AlreadyRunning
+from flexmarl.launcher.children import FIRST_WAIT_S, Child, ProcessSpec, State
+from flexmarl.launcher.heartbeats import SILENT_S, WATCHED_S, Beat, Look, Watch, parse
 from flexmarl.launcher.home import Home
 from flexmarl.launcher.processes import wait_until
+from flexmarl.launcher.publishing import Publisher, supervisor_log
+from flexmarl.launcher.rotation import rotate
 from flexmarl.launcher.state import (
     LAUNCH_VARIABLE,
-    HomeLock,
-    Record,
-    adopt,
-    end_left_overs,
     marked,
-    publish_environment,
-    record_of,
-    write_state,
 )
 from flexmarl.launcher.supervisor import ROUND_S, Signals, StopAsked, Supervisor
-from flexmarl.launcher.up import supervisor_log
 from tests.support.ended import ended
+from tests.support.system import ROOT
 
 LAUNCH = f"test-{os.getpid()}"
 SLEEP = "import time; time.sleep(60)"
@@ -41,8 +37,8 @@ WITH_DETACHED = (
 )
 
 
-def spec(name: str, code: str, stage: int = 0, stop_s: float = 2.0, health_url: str = "") -> ProcessSpec:
-    return ProcessSpec(name, (sys.executable, "-c", code), stage, stop_s, health_url)
+def spec(name: str, code: str, stage: int = 0, stop_s: float = 2.0) -> ProcessSpec:
+    return ProcessSpec(name, (sys.executable, "-c", code), stage, stop_s)
 
 
 @pytest.fixture
@@ -135,45 +131,122 @@ def test_stop_finds_processes_that_left_their_group(make: object) -> None:
     assert wait_until(lambda: ended(detached), 2)
 
 
-def test_a_process_that_stops_answering_is_replaced(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = iter([True, False, False, False, False])
-    monkeypatch.setattr("flexmarl.launcher.children.answers", lambda url: next(answer))
-    child = Child(spec("a", SLEEP, health_url="http://127.0.0.1:1/healthz"), home)
+def beats_on(loop: str) -> str:
+    """Code of a process that beats, and whose loop does what `loop` says."""
+    return f"""
+import os, sys, threading, time
+sys.path[:0] = {[str(ROOT / "platform")]!r}
+from flexmarl.store.heartbeat import Heartbeat
+heartbeat = Heartbeat("test", descriptor=int(os.environ["FLEXMARL_HEARTBEAT_FD"]))
+heartbeat.start()
+turned = heartbeat.watch("loop", 3.0)
+turned()
+print("up", flush=True)
+{loop}
+"""
+
+
+STEADY = "while True: turned(); time.sleep(0.1)"
+GREEDY = "time.sleep(1.5)\nwhile True: turned(); sum(range(1_000_000_000)); time.sleep(0.7)"
+"""Beats, then holds the interpreter for many seconds at a time: no other thread of the process runs in between."""
+STUCK = "threading.Event().wait()"
+
+
+def beating(name: str, code: str) -> ProcessSpec:
+    return ProcessSpec(name, (sys.executable, "-c", code), 0, 2.0, beats=True)
+
+
+def hung(home: Home) -> list[str]:
+    lines = [json.loads(line) for line in (home.logs / "supervisor.log").read_text().splitlines()]
+    return [f"{line['process']}: {line['reason']}" for line in lines if line["event"] == "hung"]
+
+
+def test_a_stopped_process_is_replaced_within_its_bound(make: object, home: Home) -> None:
+    supervisor = make(beating("a", beats_on(STEADY)))
+    assert wait_until(lambda: "up" in (home.logs / "a.log").read_text(), 20)
+    assert not wait_until(supervisor.round, 2.0)
+    first = supervisor.children[0].record
+    os.kill(first.pid, signal.SIGSTOP)
+    began = time.monotonic()
+    assert wait_until(lambda: supervisor.round() and supervisor.children[0].record != first, 3 * SILENT_S)
+    assert SILENT_S - 1 < time.monotonic() - began < SILENT_S + 6
+    assert [text.partition(" for")[0] for text in hung(home)] == ["a: no heartbeat and no processor time"]
+
+
+def test_a_process_whose_loop_stands_still_is_replaced(make: object, home: Home) -> None:
+    supervisor = make(beating("a", beats_on(STUCK)))
+    first = supervisor.children[0].record
+    assert wait_until(lambda: supervisor.round() and supervisor.children[0].record != first, 25)
+    assert [text.partition(" for")[0] for text in hung(home)] == ["a: its loop has not moved"]
+
+
+@pytest.mark.parametrize("niceness", [0, 19])
+def test_a_slow_process_is_left_alone(make: object, home: Home, niceness: int) -> None:
+    supervisor = make(beating("a", f"import os; os.nice({niceness})" + beats_on(GREEDY)))
+    first = supervisor.children[0].record
+    wait_until(lambda: supervisor.round() and False, 3 * SILENT_S)
+    assert supervisor.children[0].record == first
+    assert hung(home) == []
+
+
+def test_a_supervisor_that_stood_still_blames_nobody(home: Home) -> None:
+    watch = Watch()
+    idle = Look(0.0, None, busy=False)
+    assert watch.judge(replace(idle, beat=Beat(0.0, 60.0, "loop"))) == ""
+    assert watch.judge(replace(idle, at=3600.0)) == ""
+    assert watch.judge(replace(idle, at=3600.0 + WATCHED_S)) == ""
+    assert watch.judge(replace(idle, at=3600.0 + 2 * WATCHED_S)) != ""
+
+
+def test_before_the_first_heartbeat_there_is_more_time(home: Home) -> None:
+    watch = Watch()
+    verdicts = [watch.judge(Look(float(at), None, busy=False)) for at in range(62)]
+    assert [bool(verdict) for verdict in verdicts[:60]] == [False] * 60
+    assert verdicts[61]
+
+
+def test_one_that_computes_and_never_beats_hangs_at_last() -> None:
+    watch = Watch()
+    watch.judge(Look(0.0, Beat(0.0, 60.0, "loop"), busy=True))
+    verdicts = [watch.judge(Look(float(at), None, busy=True)) for at in range(1, 602)]
+    assert [bool(verdict) for verdict in verdicts[:599]] == [False] * 599
+    assert verdicts[-1]
+
+
+def test_a_process_that_sends_no_heartbeat_is_only_watched_for_its_end(make: object, home: Home) -> None:
+    supervisor = make(spec("a", SLEEP))
+    assert all(supervisor.children[0].hangs(float(at)) == "" for at in range(1000))
+
+
+@pytest.mark.parametrize(("said", "beat"), [
+    (b"", None), (b"no numbers here\n", None), (b"1.5 60.0 event loop\n2.0 60.0 eve", Beat(1.5, 60.0, "event loop")),
+    (b"oop\n2.5 60.0 event loop\n", Beat(2.5, 60.0, "event loop")),
+])  # fmt: skip
+def test_the_newest_whole_line_counts(said: bytes, beat: Beat | None) -> None:
+    assert parse(said) == beat
+
+
+def test_a_log_stays_below_its_size_while_its_writer_goes_on(home: Home) -> None:
+    child = Child(spec("a", "import time\nfor n in range(10**6): print(n, flush=True); time.sleep(0.001)"), home)
     child.start(os.environ, 0.0)
+    log, former = home.logs / "a.log", home.logs / "a.log.1"
     try:
-        verdicts = [child.check_health(now) for now in (5.0, 10.0, 20.0, 30.0, 40.0, 50.0)]
+        assert wait_until(lambda: log.exists() and log.stat().st_size > 400, 20)
+        assert rotate(home.logs, 300) == ["a.log"]
+        assert wait_until(lambda: log.stat().st_size > 0, 20), "its writer goes on"
+        assert rotate(home.logs, 10**6) == [], "it is short enough"
     finally:
         child.kill()
         child.reap()
-    assert verdicts == [True, True, True, True, True, False]
-
-
-def test_a_process_that_never_answered_is_given_time(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flexmarl.launcher.children.answers", lambda url: False)
-    child = Child(spec("a", SLEEP, health_url="http://127.0.0.1:1/healthz"), home)
-    child.start(os.environ, 0.0)
-    try:
-        assert all(child.check_health(now * 10.0) for now in range(1, 10))
-    finally:
-        child.kill()
-        child.reap()
-
-
-def test_a_large_log_is_put_aside_at_the_next_start(home: Home) -> None:
-    with (home.logs / "a.log").open("wb") as file:
-        file.truncate(LOG_LIMIT_BYTES + 1)
-    child = Child(spec("a", "print('hello')"), home)
-    child.start(os.environ, 0.0)
-    child.process.wait()
-    assert (home.logs / "a.log").read_text() == "hello\n"
-    assert (home.logs / "a.log.1").exists()
+    lines = [*former.read_text().splitlines(), *log.read_text().splitlines()]
+    assert lines[0] == "0"
+    assert "\x00" not in log.read_text(), "it goes on at the beginning"
 
 
 def test_children_die_with_a_killed_supervisor(home: Home) -> None:
     script = f"""
 import os, signal
 from pathlib import Path
-from flexmarl.launcher.home import Home
 from flexmarl.launcher.processes import spawn
 import sys
 child = spawn([sys.executable, "-c", {SLEEP!r}], cwd=Path("/"), env=dict(os.environ), output=2)
@@ -191,64 +264,18 @@ def with_path() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2] / "platform")}
 
 
-def test_the_next_start_ends_what_survived_the_supervisor(home: Home) -> None:
-    environment = {**os.environ, LAUNCH_VARIABLE: LAUNCH}
-    survivors = [
-        subprocess.Popen([sys.executable, "-c", code], env=environment, start_new_session=True)
-        for code in (SLEEP, WITH_DETACHED)
-    ]
-    write_state(home, launch=LAUNCH, url="", ready=True, records=[record_of("a", survivors[0].pid)])
-    assert wait_until(lambda: len(list(marked(LAUNCH))) == 3, 5)
-    try:
-        assert end_left_overs(home) == ["a"]
-        assert not list(marked(LAUNCH))
-    finally:
-        for process in survivors:
-            process.kill()
-            process.wait()
-
-
-def test_a_reused_pid_is_left_alone(home: Home) -> None:
-    stranger = subprocess.Popen([sys.executable, "-c", SLEEP], start_new_session=True)
-    try:
-        record = Record("a", stranger.pid, psutil.Process(stranger.pid).create_time() - 100)
-        write_state(home, launch="", url="", ready=True, records=[record])
-        assert end_left_overs(home) == []
-        assert stranger.poll() is None
-    finally:
-        stranger.kill()
-        stranger.wait()
-
-
-def test_a_second_supervisor_is_told_where_the_first_is(home: Home) -> None:
-    with HomeLock(home):
-        write_state(home, launch="x", url="http://127.0.0.1:1234", ready=True, records=[])
-        with (
-            pytest.raises(AlreadyRunning, match=f"already running at http://127.0.0.1:1234, pid {os.getpid()}"),
-            HomeLock(home),
-        ):
-            pass
-    with HomeLock(home):
-        pass
-
-
-def test_other_commands_join_a_running_installation(home: Home) -> None:
-    publish_environment(home, {"DATABASE_URL": "postgresql://here/x"})
-    write_state(home, launch="x", url="", ready=True, records=[])
-    environment: dict[str, str] = {}
-    assert adopt(home, environment)
-    assert environment == {"DATABASE_URL": "postgresql://here/x"}
-    given = {"DATABASE_URL": "postgresql://mine/y"}
-    assert not adopt(home, given)
-    assert given == {"DATABASE_URL": "postgresql://mine/y"}
-
-
-def test_nobody_joins_a_dead_installation(home: Home) -> None:
-    publish_environment(home, {"DATABASE_URL": "postgresql://here/x"})
-    (home.root / "up.json").write_text(json.dumps({"pid": 99999999, "started": 1.0}))
-    environment: dict[str, str] = {}
-    assert not adopt(home, environment)
-    assert environment == {}
+def test_a_process_that_ends_for_a_setting_is_not_started_again_and_says_why(make, home: Home) -> None:
+    supervisor = make(spec("a", "import sys; print('A_SETTING is wrong; use 1', flush=True); sys.exit(78)"))
+    assert wait_until(lambda: supervisor.round() or bool(supervisor.refused()), 10)
+    pid = supervisor.children[0].record.pid
+    for _ in range(5):
+        supervisor.round()
+        time.sleep(0.2)
+    assert supervisor.children[0].record.pid == pid
+    assert supervisor.refused() == {"a": "A_SETTING is wrong; use 1"}
+    publisher = Publisher(home, LAUNCH, supervisor.log)
+    publisher.publish("", supervisor.records(), supervisor.refused())
+    assert json.loads((home.root / "up.json").read_text())["refused"] == supervisor.refused()
 
 
 @pytest.mark.parametrize("ignored", [True, False])
@@ -261,6 +288,28 @@ def test_hang_up_stops_unless_it_was_told_to_be_ignored(ignored: bool) -> None:
             assert signals.stop is not ignored
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_a_stop_signal_that_comes_where_python_swallows_it_interrupts_all_the_same() -> None:
+    script = """
+import signal, time
+from flexmarl.launcher.supervisor import Signals, StopAsked
+class Hook:
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+with Signals() as signals:
+    signals.interrupting = True
+    began = time.monotonic()
+    try:
+        Hook()
+        time.sleep(20)
+    except StopAsked:
+        signals.interrupting = False
+        print("interrupted", time.monotonic() - began < 10)
+    time.sleep(0.3)
+"""
+    done = subprocess.run([sys.executable, "-c", script], env=with_path(), capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "interrupted True"
 
 
 def test_a_stop_signal_interrupts_the_start_once() -> None:

@@ -85,4 +85,4 @@ def test_what_presets_combine_keeps_every_promise(system: System) -> None:
     assert kept["rlinf_hybrid"].turns >= 2 * STEPS
     assert gangs is not None
     assert gangs[0] >= STEPS, "both ranks were there in every step"
-    assert "leads to exactly what is stored" in system.manage("replay", str(no))
+    assert "equals the stored rows exactly" in system.manage("replay", str(no))

@@ -224,6 +224,19 @@ def test_a_killed_agent_leaves_its_command_to_the_next_one(node):
     assert takes == 2
 
 
+def test_health_names_children_to_who_has_the_cluster_key_alone(node):
+    def health(**headers: str) -> dict:
+        request = urllib.request.Request(f"http://{node.address}/health", headers=headers)
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return json.loads(answer.read())
+
+    node.ended(node.tell(node.bind()))
+    assert health() == health(Authorization="Bearer wrong") == {"status": "ok"}
+    about = health(Authorization="Bearer key")
+    assert (about["status"], about["node"]) == ("ok", "box")
+    assert node.incarnation(node.trainer) in about["children"]
+
+
 def test_the_endpoint_asks_for_the_cluster_key(node):
     assert node.post({"run_id": 1, "no": 1}, key="wrong") == 401
     assert node.post({"run_id": "x"}) == 422

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from flexmarl.store.report import consistency_report
+from tests.support.counting import assert_accounted
 from tests.support.system import System
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -61,6 +62,7 @@ def test_more_policies_than_places_are_played_and_trained(system: System) -> Non
     with psycopg.connect(system.database_url, autocommit=True) as conn:
         wrong = [check for check in consistency_report(conn, run["no"]) if not check.ok]
         assert not wrong
+        assert_accounted(conn, run["no"])
         moved = conn.execute(
             "SELECT cause, reason FROM store.ruling WHERE run_id = %s AND kind = 'engine_moved'", [run["no"]]
         ).fetchall()
@@ -83,4 +85,4 @@ def test_more_policies_than_places_are_played_and_trained(system: System) -> Non
             [run["no"]],
         ).fetchone()
         assert unfinished == (0,)
-    assert "leads to exactly what is stored" in system.manage("replay", str(run["no"]))
+    assert "equals the stored rows exactly" in system.manage("replay", str(run["no"]))

@@ -14,6 +14,7 @@ import pytest
 
 from flexmarl.store import transitions
 from flexmarl.store.report import consistency_report
+from tests.support.counting import assert_accounted
 from tests.support.system import System
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -72,6 +73,7 @@ def test_each_protocol_and_publication_trains(system: System) -> None:
             assert run["status"] == "completed", f"{option}: {run['reason_text']}"
             wrong = [check for check in consistency_report(conn, run["no"]) if not check.ok]
             assert not wrong, f"{option}: {wrong}"
+            assert_accounted(conn, run["no"], complete=False)
             check_events(conn, run["no"], option)
 
 

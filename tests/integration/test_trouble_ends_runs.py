@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from flexmarl.contracts.resolve import resolve
-from flexmarl.contracts.spec.team import FactoryModel
+from flexmarl.contracts.specification.team import FactoryModel
 from flexmarl.store.report import consistency_report
 from tests.support.system import System
 from workers.models import tokenizer_json
@@ -31,7 +31,7 @@ State = dict[str, torch.Tensor]
 @pytest.fixture(scope="module")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     folder: Path = tmp_path_factory.mktemp("trouble")
-    with System(folder / "home") as running:
+    with System(folder / "home", environment={"FLEXMARL_MODEL_ROOTS": str(folder)}) as running:
         yield running
 
 

@@ -19,7 +19,7 @@ from psycopg_pool import ConnectionPool
 
 from flexmarl.contracts.commands import GroupOrder, PlayGroups
 from flexmarl.contracts.resolve import resolve
-from flexmarl.contracts.spec.team import FactoryModel
+from flexmarl.contracts.specification.team import FactoryModel
 from flexmarl.contracts.status import RunStatus
 from flexmarl.contracts.wire import Origin, PolicyPin
 from flexmarl.store import runs, trajectories

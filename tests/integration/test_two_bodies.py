@@ -11,7 +11,7 @@ import pytest
 
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.status import RunStatus
 from flexmarl.controlplane.runs.driver.session import RunSession
 from flexmarl.orchestrator import Decision, Orchestrator

@@ -18,7 +18,8 @@ import pytest
 from safetensors.torch import save_file
 
 from flexmarl.algorithms.routing import ROUTERS
-from flexmarl.contracts.spec.team import FactoryModel
+from flexmarl.contracts.specification.routers import ROUTER
+from flexmarl.contracts.specification.team import FactoryModel
 from flexmarl.contracts.wire import PolicyPin
 from flexmarl.store.engines import EngineRoute
 from tests.support.engines import SECRET, WORDS, RunningEngine, needs_vllm, running_engine
@@ -41,7 +42,9 @@ LONG, MIDDLE = 3000, 800
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
     home = tmp_path_factory.mktemp("vllm")
     adapted = {name: {"model": {"size": "M"}, "tuning": lora.model_dump()} for name, lora in ADAPTED.items()}
-    with running_engine("vllm", home, more={"giant": {"model": giant_model(home / "giant")}, **adapted}) as running:
+    with running_engine(
+        "vllm", home, more={"giant": {"model": giant_model(tmp_path_factory.mktemp("giant") / "model")}, **adapted}
+    ) as running:
         yield running
 
 
@@ -154,7 +157,7 @@ async def test_a_turn_that_is_held_goes_on_with_what_it_has_under_the_weights_th
         return asking
 
     await engine.load("speaker", 5, digests[5])
-    client, hold = EngineClient(routes, ROUTERS.get("least_loaded")()), Hold()
+    client, hold = EngineClient(routes, ROUTERS.make(ROUTER.options("least_loaded"))), Hold()
     try:
         whole = await ask(Hold())
         asking = await stopped(hold)

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from flexmarl.store.report import consistency_report
+from tests.support.counting import assert_accounted
 from tests.support.engines import VLLM_PYTHON, needs_vllm
 from tests.support.system import ApiError, System
 
@@ -48,6 +49,7 @@ def test_hot_cold_trains_with_vllm_and_survives_its_engine(tmp_path: Path) -> No
             assert run["step"] == STEPS
             wrong = [check for check in consistency_report(conn, run["no"]) if not check.ok]
             assert not wrong, wrong
+            assert_accounted(conn, run["no"])
         lagging = api.create_run(
             name="two versions", template="hot_cold",
             spec=spec(lag_policy={"bound": 1, "in_flight": "resume"}) | {"budget": {"train_steps": 4, "target": None}},

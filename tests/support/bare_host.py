@@ -1,5 +1,7 @@
 """A host of isolated environments whose game is in a package that nobody has installed."""
 
+from flexmarl.algorithms.registry import Registry
+from flexmarl.contracts.specification.environment import ENVIRONMENT
 from tests.support.misbehaving_host import Misbehaving
 from workers.rollout.environments import registry
 from workers.rollout.isolation import host
@@ -10,5 +12,5 @@ class Missing(Misbehaving):
 
 
 if __name__ == "__main__":
-    registry.BUILT_IN["pettingzoo"] = Missing
+    registry.FAMILIES = Registry(ENVIRONMENT, [Missing])
     host.main()

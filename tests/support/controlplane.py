@@ -7,7 +7,9 @@ from django.db import connection
 
 from flexmarl.controlplane.accounts.choices import ProjectRole, Role
 from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT, Membership, Project, User
+from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.models import Run
+from flexmarl.store import partitions
 
 SPEC: dict[str, Any] = {
     "name": "code words",
@@ -40,6 +42,7 @@ def read(browser: Any, run: Run, path: str) -> str:
 
 def set_state(run: Run, **columns: Any) -> None:
     """Put a run's live state where the driver would have brought it."""
+    partitions.ensure(store_connection(), run.no)  # one that started has its tables
     names = ", ".join(f"{name} = %s" for name in columns)
     with connection.cursor() as cursor:
         cursor.execute(

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from flexmarl.contracts.events import DeviceUse
-from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.specification.experiment import ExperimentSpec
 from workers.child import ChildConfig
 from workers.children import Child, Ended, Failed, Ready
 from workers.models.weights import initial_weights
@@ -60,6 +60,7 @@ class RunningEngine:
         self.plane = LocalTier(home)
         self.told: queue.SimpleQueue[Ready | Failed | Ended] = queue.SimpleQueue()
         config = ChildConfig("engine", 1, 2, 3, life, "cpu", threads, "127.0.0.1", SECRET, str(home), self.spec)
+        config.model_roots = (str(home.parent),)
         program = vllm_program(VLLM_PYTHON) if engine == "vllm" else Program(MODULES[DeviceUse.ENGINE])
         environment = {**confined(threads), **program.environment}
         self.child = Child(program.module, config, environment, home / "engine.log", program.python)

@@ -6,6 +6,8 @@ import signal
 import time
 from collections.abc import Mapping
 
+from flexmarl.algorithms.registry import Registry
+from flexmarl.contracts.specification.environment import ENVIRONMENT, PettingZoo
 from workers.rollout.environments import registry
 from workers.rollout.environments.games import GameFamily
 from workers.rollout.isolation import host
@@ -14,7 +16,9 @@ WELL, HANGS_AT_SET_UP, HANGS, HANGS_DEAF, RAISES, DIES, DRAWS = range(7)
 MOVES = 3
 
 
-class Misbehaving(GameFamily):
+class Misbehaving(GameFamily[PettingZoo]):
+    Options = PettingZoo
+
     def begin(self, task_seed: int) -> "Game":
         if task_seed == HANGS_AT_SET_UP:
             time.sleep(3600)
@@ -48,5 +52,5 @@ class Game:
 
 
 if __name__ == "__main__":
-    registry.BUILT_IN["pettingzoo"] = Misbehaving
+    registry.FAMILIES = Registry(ENVIRONMENT, [Misbehaving])
     host.main()

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from flexmarl.algorithms.aggregation import aggregation_of
-from flexmarl.contracts.spec.algorithm import Loss
+from flexmarl.contracts.specification.losses import LOSS
 from workers.training.blocks import blocks_of
 from workers.training.decoder import Decoder
 from workers.training.packing import pack
@@ -16,7 +16,7 @@ from workers.training.wire import TrainRow
 def last_logits(decoder: Decoder, inputs: Sequence[Sequence[int]], last: int) -> list[torch.Tensor]:
     """Return the logits at the last positions of each input, all computed in one pack; lengths must differ."""
     rows = [_row(list(ids), last) for ids in inputs]
-    (batch,) = pack(blocks_of(rows, aggregation_of(Loss()), decoder.vocabulary), decoder.vocabulary, 2**30)
+    (batch,) = pack(blocks_of(rows, aggregation_of(LOSS.options()), decoder.vocabulary), decoder.vocabulary, 2**30)
     found = decoder.logits(batch).split(last)
     order = sorted(range(len(inputs)), key=lambda number: len(inputs[number]))
     return [found[order.index(number)] for number in range(len(inputs))]

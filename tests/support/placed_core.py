@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.status import RunStatus
 from flexmarl.orchestrator import Decision, Orchestrator
 from flexmarl.orchestrator.invariants import check_invariants

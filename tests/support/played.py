@@ -3,15 +3,18 @@
 import time
 from dataclasses import dataclass
 
+from django.utils import timezone
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from flexmarl.contracts.events import DeviceUse
 from flexmarl.contracts.live import AgentProgress, Progress
 from flexmarl.contracts.status import RunReason
 from flexmarl.controlplane.common.store import store_connection
-from flexmarl.controlplane.runs.models import Run
+from flexmarl.controlplane.runs.models import ConsistencyCheck, Run
+from flexmarl.controlplane.telemetry import checking
 from flexmarl.store import decisions, intervals, leases, runs
 from flexmarl.store.decisions import MetricPoint, NoteLine, StoredDecision
+from flexmarl.store.report import full_report
 from tests.support.store_story import Story
 
 STEPS = 3
@@ -93,3 +96,12 @@ def _write_intervals(run: Run, held: dict[DeviceUse, int]) -> float:
         device = conn.execute("SELECT device_id FROM store.lease WHERE id = %s", [held[use]]).fetchone()
         intervals.put(conn, run.no, held[use], device[0], incarnation="i", rows=rows)
     return 20.0
+
+
+def remember_check(run: Run) -> None:
+    """Check the rows as they are in this transaction, and remember what was found as a check does."""
+    found = full_report(store_connection(), run.no)
+    ConsistencyCheck.objects.create(
+        run=run, state="done", ok=all(one.ok for one in found.checks), finished_at=timezone.now(),
+        result=checking._result(found),
+    )  # fmt: skip

@@ -13,6 +13,7 @@ from psycopg import Connection
 from flexmarl.contracts.events import Event, PolicyUnloaded, WeightsServed
 from flexmarl.store.report import consistency_report
 from flexmarl.store.runs import events_after
+from tests.support.counting import faults, tally
 
 _TRAINED = """
 SELECT m.cohort, count(DISTINCT (k.key ->> 0)), count(DISTINCT ((k.key ->> 0), (k.key ->> 1)))
@@ -51,7 +52,7 @@ class Kept:
     held: int
     """Most versions of one policy that an engine held without having been told to forget one."""
     wrong: tuple[str, ...]
-    """Promises of the store that do not hold."""
+    """Promises of the store that do not hold: by its own report, and by counts that share nothing with it."""
 
 
 def read(conn: Connection, run_no: int) -> Kept:
@@ -65,7 +66,10 @@ def read(conn: Connection, run_no: int) -> Kept:
         surplus={str(name): float(value) for name, value in conn.execute(_SURPLUS, [run_no]).fetchall()},
         turns=int(turned[0]) if turned is not None else 0,
         held=_held([told.event for told in events_after(conn, run_no, 0)]),
-        wrong=tuple(f"{c.name}: {c.expected} against {c.found}" for c in consistency_report(conn, run_no) if not c.ok),
+        wrong=(
+            *(f"{c.name}: {c.expected} against {c.found}" for c in consistency_report(conn, run_no) if not c.ok),
+            *faults(tally(conn, run_no), complete=False),
+        ),
     )
 
 
@@ -85,7 +89,7 @@ def _held(facts: Iterable[Event]) -> int:
 
 def broken(run: dict[str, Any], kept: Kept) -> list[str]:
     """Name what does not hold of a run, as the API tells it, and its rows."""
-    if run["status"] != "completed":
+    if run["status"] not in ("completed", "stopped"):
         return [f"{run['status']}: {run['reason_text']}"]
     return [*kept.wrong, *_steps(run, kept), *_lags(run, kept), *_told(run, kept), *_versions(run, kept)]
 

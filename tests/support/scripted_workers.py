@@ -15,7 +15,7 @@ import psycopg
 
 from flexmarl.contracts import commands as c
 from flexmarl.contracts.events import DeviceUse, GroupSettled
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef, TrainStats
 from flexmarl.controlplane.runs.driver.pushing import BrokerPush, NodePush
 from flexmarl.store import checkpoints, commands, engines, groups, leases, micro_batches, steps

@@ -5,6 +5,7 @@ For tests and benchmarks that must go through browser, broker, database and HTTP
 
 import json
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -14,12 +15,13 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Callable
+from http.cookiejar import CookieJar
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 OF_THE_SESSION = {"DATABASE_URL", "REDIS_URL", "DJANGO_SETTINGS_MODULE"}
-TERMINAL = {"completed", "failed", "cancelled", "killed"}
+TERMINAL = {"completed", "stopped", "failed", "cancelled", "killed"}
 
 
 class ApiError(RuntimeError):
@@ -67,6 +69,20 @@ class Api:
     def post(self, path: str, body: object = None) -> Any:
         return self.call("POST", path, body if body is not None else {}, Idempotency_Key=str(uuid.uuid4()))
 
+    def consistency(self, run_id: str, timeout_s: float = 120.0) -> dict[str, Any]:
+        """Have the run's rows checked, and return what was found."""
+        check = self.post(f"/runs/{run_id}/consistency")
+        deadline = time.monotonic() + timeout_s
+        while check["state"] in {"queued", "running"}:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the check of {run_id} is {check}")
+            time.sleep(0.2)
+            check = self.get(f"/runs/{run_id}/consistency/{check['id']}")
+        if check["state"] != "done":
+            raise RuntimeError(f"the check of {run_id} ended: {check}")
+        found: dict[str, Any] = self.get(f"/runs/{run_id}/consistency")
+        return found
+
     def create_run(self, *, start: bool = True, **body: object) -> dict[str, Any]:
         return self.post("/runs", {"start": start, **body})
 
@@ -107,9 +123,16 @@ class System:
     """`manage.py up` as a child process. Use as a context manager."""
 
     def __init__(
-        self, home: Path, *, port: int = 0, environment: dict[str, str] | None = None, options: tuple[str, ...] = ()
+        self,
+        home: Path,
+        *,
+        port: int = 0,
+        environment: dict[str, str] | None = None,
+        options: tuple[str, ...] = (),
+        python: str = sys.executable,
     ) -> None:
         self.home = home
+        self.python = python
         self.options = ("--port", str(port), *options)
         self.password = secrets.token_urlsafe(12)
         # Its own embedded services and real settings, whatever the test session uses, unless the caller names others.
@@ -138,17 +161,8 @@ class System:
 
     def start(self, timeout_s: float = 240.0) -> None:
         """Start and wait until the page answers."""
-        self.home.mkdir(parents=True, exist_ok=True)
         started = time.monotonic()
-        with self.log.open("ab") as out:
-            self.process = subprocess.Popen(
-                [sys.executable, str(ROOT / "manage.py"), "up", *self.options],
-                cwd=ROOT,
-                env=self.environment,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-            )
+        self.process = self.spawn()
         state = self.home / "up.json"
         while time.monotonic() - started < timeout_s:
             if self.process.poll() is not None:
@@ -162,6 +176,19 @@ class System:
             time.sleep(0.05)
         raise TimeoutError(f"up was not ready within {timeout_s} s:\n{self.tail()}")
 
+    def spawn(self) -> "subprocess.Popen[bytes]":
+        """Begin to start, without waiting for anything."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as out:
+            return subprocess.Popen(
+                [self.python, str(ROOT / "manage.py"), "up", *self.options],
+                cwd=ROOT,
+                env=self.environment,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+            )
+
     def stop(self, timeout_s: float = 20.0) -> None:
         if self.process is None or self.process.poll() is not None:
             return
@@ -174,6 +201,12 @@ class System:
 
     def tail(self, lines: int = 30) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:]) if self.log.exists() else ""
+
+    @property
+    def pid(self) -> int:
+        """Process of the supervisor."""
+        assert self.process is not None
+        return self.process.pid
 
     def processes(self) -> dict[str, int]:
         """Name -> pid of every process the supervisor runs now."""
@@ -199,7 +232,7 @@ class System:
     def manage(self, *arguments: str) -> str:
         """Run another management command against the same home."""
         return subprocess.run(
-            [sys.executable, str(ROOT / "manage.py"), *arguments],
+            [self.python, str(ROOT / "manage.py"), *arguments],
             cwd=ROOT,
             env=self.environment,
             check=True,
@@ -213,3 +246,12 @@ class System:
             said = self.manage("create_token", "--user", "admin", "--name", f"script-{uuid.uuid4().hex[:6]}")
             self.token = said.strip().splitlines()[-1]
         return Api(self.url, self.token)
+
+    def signed_in(self) -> urllib.request.OpenerDirector:
+        """Return a browser that has signed in as the first admin."""
+        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
+        page = browser.open(f"{self.url}/sign-in").read().decode()
+        token = re.findall(r'name="csrfmiddlewaretoken" value="([^"]+)"', page)[0]
+        form = f"csrfmiddlewaretoken={token}&username=admin&password={self.password}&next=/"
+        browser.open(f"{self.url}/sign-in", data=form.encode())
+        return browser

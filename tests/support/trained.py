@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
-from flexmarl.contracts.spec.experiment import ExperimentSpec
-from flexmarl.contracts.spec.team import FactoryModel, Lora
+from flexmarl.contracts.specification.experiment import ExperimentSpec
+from flexmarl.contracts.specification.team import FactoryModel, Lora
 from tests.support.engines import WORDS, RunningEngine
 from tests.support.packed import last_logits
 from workers.models.adapter import description, initial_adapter

@@ -116,7 +116,7 @@ def smooth(values: Sequence[float], most: float = 0.88, per: float = 25) -> list
 
 def layout(**changes: Any) -> dict[str, Any]:
     """The chart template: transparent, hairline grid, no legend, no title, no mode bar."""
-    axis = {"tickfont": {"size": 10.5, "color": "$axis"}, "zeroline": False, "automargin": False}
+    axis = {"tickfont": {"size": 10.5, "color": "$axis"}, "zeroline": False, "automargin": True}
     base: dict[str, Any] = {
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
@@ -208,7 +208,23 @@ def line(xs: Sequence[float], ys: Sequence[float], look: Mapping[str, Any], **mo
     return drawn
 
 
-def dash(hue_index: int, agents: int) -> str:
-    """Line pattern of the n-th agent: hue alone is enough for three agents, from the fourth on lines differ in dash."""
+def dash(hue_index: int, agents: int, *, alike: bool = False) -> str:
+    """Line pattern of the n-th agent: hue alone is enough for three agents, from the fourth on lines differ in dash.
+
+    Where lines lie on each other (`alike`) all but the first are dashed, so that the one below shows in the gaps.
+    """
+    if alike:
+        return ("solid", "6px 6px", "2px 6px", "10px 6px 2px 6px")[hue_index % 4]
     patterns = ("solid", "solid", "solid", "6px 3px", "2px 3px", "8px 3px 2px 3px", "4px 2px", "1px 3px")
     return patterns[hue_index % 8] if agents > 3 else "solid"
+
+
+def lie_together(curves: Sequence[Sequence[float]]) -> bool:
+    """Say whether two of some curves cannot be told apart: mostly closer than a hundredth of the scale."""
+    scale = max((max(map(abs, curve), default=0.0) for curve in curves), default=0.0) or 1.0
+    return any(
+        len(one) == len(other) > 0
+        and sum(abs(a - b) < 0.01 * scale for a, b in zip(one, other, strict=True)) > 0.8 * len(one)
+        for i, one in enumerate(curves)
+        for other in curves[:i]
+    )

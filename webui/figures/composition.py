@@ -1,4 +1,4 @@
-"""Many devices in one drawing: what share of held device time each phase took, and how unequal the devices were.
+"""Many devices in one drawing: what share of leased device time each phase took, and how unequal the devices were.
 
 Pure: rows in, pixels out. Above `LANES` rows a timeline is no picture any more.
 """
@@ -87,7 +87,7 @@ def _drawn(spent: list[dict[str, float]], shares: list[list[float]], devices: in
     words = ", ".join(f"{word} {100 * whole[name] / held:.0f} %" for name, word, _ in PARTS)
     return Composition(
         WIDTH, top + BAND + 28, bars, " ".join(upper + lower), middle, top, top + BAND,
-        f"{devices} devices: {words} of held device time",
+        f"{devices} devices: {words} of leased device time",
     )  # fmt: skip
 
 

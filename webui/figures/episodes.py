@@ -100,7 +100,7 @@ def why(
         mean,
         round(100.0 - 100.0 * (mean - low) / (high - low), 2),
         advantages[0] if advantages and not others else None,
-        _mixed_words(sums, others) if others else _plain_words(sums, divide_by_std=rule["divide_by_std"]),
+        _mixed_words(sums, others) if others else _plain_words(sums, divide_by_std=rule.get("divide_by_std", False)),
     )
 
 
@@ -118,7 +118,7 @@ def _plain_words(sums: _Sums, *, divide_by_std: bool) -> str:
         text += f", divided by group deviation {number(sums.deviation, 2)}"
     episodes = plural(sums.count, "episode")
     if sums.deviation < 1e-6:
-        return f"{text} is 0. All {episodes} of this task scored the same, so the group teaches nothing."
+        return f"{text} is 0. All {episodes} of this task scored the same, so the group gives no gradient."
     scale = sums.deviation + 1e-6 if divide_by_std else 1.0
     result = signed((sums.own - sums.mean) / scale, 2)
     return f"{text} is {result}. The {episodes} of this task differ, so the group is useful."

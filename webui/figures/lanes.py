@@ -175,7 +175,7 @@ def _rollout(lane: Lane, row: Mapping[str, Any], scale: Scale, until: float, *, 
         right = scale.x(max(until, (begun or until) + usual) + i * 0.02 * (scale.end - until))
         if right > scale.x(until) + 2:
             now_x = scale.x(until)
-            lane.bars.append(Bar(now_x, y, round(right - now_x, 2), False, True, "expected from the median"))
+            lane.bars.append(Bar(now_x, y, round(right - now_x, 2), False, True, "estimated from the median"))
 
 
 def _gathered(blocks: Sequence[Mapping[str, Any]]) -> list[tuple[float, float, Mapping[str, Any]]]:

@@ -20,12 +20,21 @@ REWARD_SERIES = ("reward/team", "eval/team_score")
 GROUP_SERIES = ("groups/useful", "groups/easy", "groups/hard")
 NEAR = 0.12
 """Two end labels closer than this share of the scale would touch."""
+LEAST_SPREAD = 10
+"""Values of which quantiles are taken at least."""
+BAND_PLACES = 120
+"""Places of a band: more than its outline has corners to see."""
 MAX_BARS = 24
 """More bars than this are merged to their means: a bar stays wide enough to read."""
 
 
-def team_reward(series: SeriesSet, warmup_steps: int = 0, optimum: float | None = None) -> Figure:
-    """Mean team score per step, worst to best episode as a band, held-out evaluations as hollow marks."""
+def team_reward(
+    series: SeriesSet, warmup_steps: int = 0, optimum: float | None = None, dense: SeriesSet | None = None
+) -> Figure:
+    """Mean team score per step, its spread over neighbouring steps as a band, held-out evaluations as hollow marks.
+
+    `dense` has every point, as far as that is known: the spread of thinned points would be that of extremes.
+    """
     xs, ys = series.get("reward/team")
     low = _same_steps(series.get("reward/team", stat="min"), xs)
     high = _same_steps(series.get("reward/team", stat="max"), xs)
@@ -37,33 +46,33 @@ def team_reward(series: SeriesSet, warmup_steps: int = 0, optimum: float | None 
     )
     if not xs:
         return Figure("team_reward", "Team reward", "", table, empty="It appears when the first step is trained.")
-    banded = bool(low and high) and _says_something(low, high)
+    band = quantile_band(*(dense or series).get("reward/team"))
     shapes, notes = [], _end_labels(series, xs, ys, ey)
     if warmup_steps:
         shape, note = mark(xs[0], f"after {plural(warmup_steps, 'warm-up step')}")
         shapes.append(shape)
         notes.append(note)
-    top = max([*ys, *ey, *high, optimum or 0.0])
+    top = max([*ys, *ey, optimum or 0.0])
     return Figure(
         "team_reward",
         "Team reward",
         rising(ys, xs),
         table,
         [
-            *(_band(xs, low, high) if banded else []),
+            *(_band(*band) if band else []),
             *_mean_lines(series, xs, ys),
             *(_evaluations(ex, ey) if ex else []),
         ],
         layout(
             margin={"l": 36, "r": 20, "t": 8, "b": 28},
             xaxis=step_axis([*xs, *ex], 0.09),
-            yaxis={"range": [min(0.0, *ys, *low), top * 1.08 or 1.0]},
+            yaxis={"range": [min(0.0, *ys), top * 1.08 or 1.0]},
             shapes=shapes,
             annotations=notes,
         ),
         [
             {"label": "mean", "swatch": "q6"},
-            *([{"label": "worst to best", "swatch": "q1"}] if banded else []),
+            *([{"label": "10 to 90 % of steps", "swatch": "q1"}] if band else []),
             *([{"label": "evaluation", "swatch": "q4"}] if ex else []),
         ],
     )
@@ -114,10 +123,16 @@ def _end_labels(series: SeriesSet, xs: list[float], ys: list[float], ey: list[fl
     ]
 
 
-def _says_something(low: list[float], high: list[float]) -> bool:
-    """Say whether a band from worst to best is ever narrower than the whole scale; else it is only a grey box."""
-    scale = max(high) - min(low)
-    return sum(h - lo < 0.98 * scale for lo, h in zip(low, high, strict=True)) >= len(low) / 4
+def quantile_band(xs: list[float], ys: list[float]) -> tuple[list[float], list[float], list[float]] | None:
+    """Return places with the 10 % and 90 % quantile of the values around each; None for too short a curve."""
+    if len(ys) < LEAST_SPREAD:
+        return None
+    half = max(LEAST_SPREAD // 2, len(ys) // 50)
+    at = sorted({round(i * (len(ys) - 1) / (BAND_PLACES - 1)) for i in range(BAND_PLACES)})
+    near = [sorted(ys[max(0, i - half) : i + half + 1]) for i in at]
+    low = [values[round(0.1 * (len(values) - 1))] for values in near]
+    high = [values[round(0.9 * (len(values) - 1))] for values in near]
+    return [xs[i] for i in at], low, high
 
 
 def rising(ys: list[float], xs: list[float]) -> str:
@@ -126,7 +141,7 @@ def rising(ys: list[float], xs: list[float]) -> str:
         return ""
     if len(ys) == 1:
         return f"Reward was {number(ys[0], 3)} in the first step"
-    tail = ys[-20:]
+    tail = ys[-max(1, min(20, len(ys) // 5)) :]
     now, first = sum(tail) / len(tail), ys[0]
     change = now - first
     word = "flat" if abs(change) < 0.02 else "rose" if change > 0 else "fell"
@@ -184,12 +199,16 @@ def binned(xs: list[float], columns: list[list[float]], bars: int = MAX_BARS) ->
     return [[_mean(column[chunk]) for chunk in chunks] for column in ([*xs], *columns)]
 
 
-def eval_text(progress: dict[str, float | int | None]) -> str:
-    """Basis of the evaluation tile."""
+def eval_text(progress: dict[str, float | int | None], evaluated: Points = ([], [])) -> str:
+    """Basis of the evaluation tile: the best one, and after which step it was. `evaluated` keeps its extremes."""
     if progress.get("eval_solved") is None:
         return "no evaluation yet"
-    best = progress.get("eval_best")
-    return f"best {percent(best)}, at {progress.get('eval_step') or 0}" if best is not None else DASH
+    steps, values = evaluated
+    if not values:
+        best = progress.get("eval_best")
+        return f"best {percent(best)}" if best is not None else DASH
+    best = max(values)
+    return f"best {percent(best)}, step {number(steps[values.index(best)])}"
 
 
 def _same_steps(points: Points, xs: list[float]) -> list[float]:

@@ -123,7 +123,7 @@ def _one(top: float) -> list[tuple[float, str]]:
 
 def _said(points: Points, digits: int) -> str:
     values = [value for _, value in points if value is not None]
-    return f"last {number(values[-1], digits)}, at most {number(max(values), digits)}" if values else "not told"
+    return f"last {number(values[-1], digits)}, max {number(max(values), digits)}" if values else "not reported"
 
 
 def _pieces(

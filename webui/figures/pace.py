@@ -12,6 +12,7 @@ from webui.figures.base import (
     dash,
     end_label,
     layout,
+    lie_together,
     line,
     step_axis,
     whole_ticks,
@@ -137,7 +138,8 @@ def throughput(series: SeriesSet, agents: list[Agent], figure: str = "tokens") -
     """What is generated per second, per agent where it is known, else of the team."""
     name, title, words = RATES[figure]
     known = [a for a in agents if series.get(name, a.role)[0]]
-    lines = [(a.role, a.monogram, f"$a{a.hue}", dash(i, len(known)), a.role) for i, a in enumerate(known)]
+    alike = lie_together([series.get(name, a.role)[1] for a in known])
+    lines = [(a.role, a.monogram, f"$a{a.hue}", dash(i, len(known), alike=alike), a.role) for i, a in enumerate(known)]
     if not lines:
         lines = [("", "", "$q6", "solid", "team")]
     xs = series.get(name, lines[0][0])[0]
@@ -167,6 +169,7 @@ def throughput(series: SeriesSet, agents: list[Agent], figure: str = "tokens") -
             yaxis={"rangemode": "tozero", "nticks": 4, "tickformat": "~s"},
             annotations=apart(notes, data),
         ),
+        [{"label": f"{a.role}{', dashed' if alike and i else ''}", "hue": a.hue} for i, a in enumerate(known)],
     )
 
 

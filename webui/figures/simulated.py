@@ -15,12 +15,12 @@ SHADES = {"weights": "$q6", "swap": "$q5", "tail": "$q4", "training": "$q3", "ro
 """Cause -> shade; an engine never waits for rollout, a trainer never for training."""
 SWATCHES = {cause: shade.removeprefix("$") for cause, shade in SHADES.items()}
 WORDS = {
-    "weights": "takes weights in",
+    "weights": "loads weights",
     "swap": "starts, binds, suspends",
-    "tail": "others of its kind work",
-    "training": "trainers work",
-    "rollout": "engines work",
-    "other": "nobody works",
+    "tail": "others of its kind are busy",
+    "training": "trainers are busy",
+    "rollout": "engines are busy",
+    "other": "all idle",
 }
 
 
@@ -30,14 +30,14 @@ def word_of(cause: str, use: str) -> str:
 
 
 MEANS = {
-    "step_s": "Simulated seconds per train step: the window of the steps that count over their number. Less is better.",
-    "tokens_s": "Reply tokens that were trained, per simulated second; others do not count.",
-    "busy": "Share of held device time that was work: replies on engines; gradients and optimizer steps on trainers.",
-    "engine": "Why engines stood still, as shares of held time; with their work it is all of it.",
-    "trainer": "Why trainers stood still, as shares of held time; with their work it is all of it.",
-    "lag": "Mean versions between the weights that began a row and those trained on it. 0 is on-policy.",
-    "wasted": "Share of generated reply tokens never trained: dropped, cancelled, or on their way at the end.",
-    "devices": "What every device did over the steps that count, under the first seed. Empty is idle.",
+    "step_s": "Simulated seconds per train step, averaged over the measured steps. Lower is better.",
+    "tokens_s": "Reply tokens used for training, per simulated second.",
+    "busy": "Share of leased device time spent working: replies on engines; gradients and optimizer steps on trainers.",
+    "engine": "Why engines were idle, as shares of leased time; with busy time they add up to 100 %.",
+    "trainer": "Why trainers were idle, as shares of leased time; with busy time they add up to 100 %.",
+    "lag": "Mean number of versions between the weights that generated a row and those trained on it. 0 is on-policy.",
+    "wasted": "Share of generated reply tokens never used for training: dropped, cancelled, or in flight at the end.",
+    "devices": "Activity of every device over the measured steps, first seed. Empty is idle.",
 }
 Rows = Sequence[tuple[str, Mapping[str, Any]]]
 """(name, what `results.gathered` says of it), in the order shown."""
@@ -50,8 +50,8 @@ def charts(rows: Rows) -> dict[str, dict[str, Any]]:
         _bars("step_s", "Time per step, s", rows, "step_s", digits=_step_digits(rows), told=" s"),
         _bars("tokens_s", "Trained tokens/s", rows, "tokens_s", digits=0, told=" tokens/s"),
         _utilisation(rows),
-        _idle("engine", "Why engines stood still", rows),
-        _idle("trainer", "Why trainers stood still", rows),
+        _idle("engine", "Why engines were idle", rows),
+        _idle("trainer", "Why trainers were idle", rows),
         _bars("lag", "Versions behind", rows, "lag", digits=2),
         _bars("wasted", "Generated and not trained", rows, "wasted_share", share=True),
     )
@@ -164,7 +164,7 @@ def _idle(use: str, title: str, rows: Rows) -> Figure:
     ]
     sums = {cause: sum(one["idle"][use][cause] for _, one in rows) for cause in causes}
     most = max(sums, key=lambda cause: sums[cause], default=None)
-    words = f"Most of it: {EXPLAINED[most]}" if most else "They never stood still"
+    words = f"Most of it: {EXPLAINED[most]}" if most else "They were never idle"
     legend = [{"label": word_of(cause, use), "swatch": SWATCHES[cause]} for cause in causes]
     return Figure(use, title, words, table, data, _upright(rows, " %", barmode="stack"), legend)
 
@@ -217,7 +217,7 @@ def devices(line: Mapping[str, Any], hues: Mapping[str, int]) -> dict[str, Any]:
     left = f"; the shortest {number(line['left_out'])} intervals are left out" if line["left_out"] else ""
     more = f"; {len(line['devices']) - TALLEST} more devices are not drawn" if len(line["devices"]) > TALLEST else ""
     figure = Figure(
-        "devices", f"What devices did: {line['name']}",
+        "devices", f"Device activity: {line['name']}",
         f"{plural(len(shown), 'device')} over {number(whole)} s{left}{more}", Table(["device", "busy, %"], rows), data,
         layout(
             height=AROUND + 18 * max(2, len(shown)), barmode="overlay", bargap=0.2, hovermode="closest",

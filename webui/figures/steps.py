@@ -14,12 +14,15 @@ LEVELS = 6
 @dataclass(frozen=True, slots=True)
 class Cell:
     step: int
+    """The step of the cell, or the first of those that it stands for."""
     level: int
     """Place in the ink ramp, 1 (lowest) to 6; 0 when the step has no value."""
     x: float
     """Left edge in percent of the bar."""
     width: float
     value: str
+    last: int
+    """The last of its steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,26 +38,54 @@ class StepBar:
     """(x in percent, words) of checkpoints."""
     begun: list[tuple[float, str]]
     """(x in percent, words) of attempts after the first."""
+    per_cell: int
+    """Steps that a cell stands for; 1 where each step has its own."""
 
 
 def step_bar(
     series: SeriesSet, name: str = "reward/team", cells: int = CELLS, marks: Mapping[str, Any] | None = None
 ) -> StepBar | None:
-    """Lay the last steps out as cells coloured by a metric. None before the first step."""
+    """Lay the steps of a series out as cells coloured by it; where there are more, they share cells evenly."""
     xs, ys = series.get(name)
-    xs, ys = xs[-cells:], ys[-cells:]
     if not xs:
         return None
-    low, high = min(ys), max(ys)
-    width = 100.0 / len(xs)
+    per = -(-(int(xs[-1]) - int(xs[0]) + 1) // cells)
+    found = _shared(xs, ys, per)
+    low, high = min(mean for *_, mean, _ in found), max(mean for *_, mean, _ in found)
+    width = 100.0 / len(found)
     out = [
-        Cell(int(x), _level(y, low, high), round(i * width, 3), round(width * 0.88, 3), number(y, 3))
-        for i, (x, y) in enumerate(zip(xs, ys, strict=True))
+        Cell(first, _level(mean, low, high), round(i * width, 3), round(width * 0.88, 3), words, last)
+        for i, (first, last, mean, words) in enumerate(found)
     ]
-    every = next((n for n in (1, 2, 5, 10, 20, 25, 50) if len(xs) / n <= 8), 100)
-    ticks = [(round(c.x + c.width / 2, 3), c.step) for c in out[:-1] if c.step % every == 0 and c.x < 92]
-    place = {c.step: c for c in out}
-    known = marks or {"checkpoints": [], "attempts": []}
+    kept, begun = _events(out, marks or {"checkpoints": [], "attempts": []})
+    return StepBar(out[0].step, out[-1].last, number(low, 3), number(high, 3), out, _ticks(out), kept, begun, per)
+
+
+def _shared(xs: Sequence[float], ys: Sequence[float], per: int) -> list[tuple[int, int, float, str]]:
+    """Return (first step, last step, mean, words) of each cell of `per` steps; cells without a value are left out."""
+    groups: dict[int, list[tuple[int, float]]] = {}
+    for x, y in zip(xs, ys, strict=True):
+        groups.setdefault((int(x) - int(xs[0])) // per, []).append((int(x), y))
+    found = []
+    for group in groups.values():
+        values = [y for _, y in group]
+        mean = sum(values) / len(values)
+        words = number(mean, 3)
+        if len(group) > 1:
+            words = f"mean {words}, {number(min(values), 3)} to {number(max(values), 3)}"
+        found.append((group[0][0], group[-1][0], mean, words))
+    return found
+
+
+def _ticks(cells: list[Cell]) -> list[tuple[float, int]]:
+    every = next((n for n in (1, 2, 5, 10, 20, 25, 50) if len(cells) / n <= 8), 100)
+    named = [c for i, c in enumerate(cells) if (c.step if c.step == c.last else i) % every == 0]
+    return [(round(c.x + c.width / 2, 3), c.step) for c in named if c.x < 92 and c is not cells[-1]]
+
+
+def _events(cells: list[Cell], known: Mapping[str, Any]) -> tuple[list[tuple[float, str]], list[tuple[float, str]]]:
+    """Place checkpoints in the middle of their cells and later attempts at the left edge of their first one."""
+    place = {step: cell for cell in cells for step in range(cell.step, cell.last + 1)}
     kept = [
         (round(place[one["step"]].x + place[one["step"]].width / 2, 3), f"checkpoint {', '.join(one['labels'])}")
         for one in known["checkpoints"]
@@ -63,7 +94,27 @@ def step_bar(
     begun = [
         (place[one["step"] + 1].x, f"attempt {one['no']}") for one in known["attempts"] if one["step"] + 1 in place
     ]
-    return StepBar(int(xs[0]), int(xs[-1]), number(low, 3), number(high, 3), out, ticks, kept, begun)
+    return kept, begun
+
+
+def zoom(asked: str, last: int, cells: int = CELLS) -> dict[str, Any]:
+    """Which steps the bar shows: all of them (`asked` is `all`), or a hundred from the one that is asked for.
+
+    Returns the range and where the neighbouring ranges begin; every step lies in one of them.
+    """
+    newest = max(1, last - cells + 1)
+    if asked == "all" and last > cells:
+        return {"all": True, "first": 1, "last": last, "earlier": "", "later": "", "more": True, "newest": True}
+    first = min(newest, max(1, int(asked))) if asked.isdigit() else newest
+    return {
+        "all": False,
+        "first": first,
+        "last": min(last, first + cells - 1),
+        "earlier": max(1, first - cells) if first > 1 else "",
+        "later": min(newest, first + cells) if first < newest else "",
+        "more": last > cells,
+        "newest": first == newest,
+    }
 
 
 def _level(value: float, low: float, high: float) -> int:

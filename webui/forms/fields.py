@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flexmarl.contracts.schema_nodes import Schema, deref, variant
+from flexmarl.contracts.specification.kinds import KINDS
 from webui.formats import number
 from webui.forms.labels import LABELS, LABELS_AT
 from webui.forms.schema import node_at, types, value_at, without_null
@@ -36,6 +37,11 @@ class Field:
     """The policy it is a setting of, where each has its own."""
 
     @property
+    def name(self) -> str:
+        """What the field is called in its object."""
+        return self.pointer.rpartition("/")[2]
+
+    @property
     def broad(self) -> bool:
         """Whether what is written here is long."""
         return self.kind == "pairs" or self.pointer.endswith(("/url", "/adapter"))
@@ -56,11 +62,12 @@ class Field:
 OPTIONAL = {"/budget/target": "/budget/target/value"}
 """An object that may be absent -> the one field that stands for it."""
 _CHOSEN = {
-    "/reward": "What an episode earns: its environment's own scores, or what a reward function makes of it.",
-    "/algorithm/shaping": "What a row's reward counts as before it is compared: as it is, or seen beside more.",
-    "/algorithm/kl/reference": "Which of its earlier versions a policy is kept near to.",
+    "/reward": "Where an episode's reward comes from: the environment's own scores, or a reward function.",
+    "/algorithm/kl/reference": "The earlier version of the policy that the KL penalty refers to.",
+    # The environment comes with the template: another one has other roles.
+    **{kind.pointer: kind.base.summary() for kind in KINDS if kind.pointer != "/environment"},
 }
-_TUNING = "What is trained: every weight, or a low-rank adapter beside the model, which stays as it is."
+_TUNING = "What is trained: all weights, or a low-rank adapter on a frozen model."
 
 
 def chosen_types(document: Schema) -> dict[str, str]:
@@ -81,6 +88,9 @@ def unions(document: Schema, schema: Schema) -> dict[str, dict[str, dict[str, An
 
 def one_field(document: Schema, schema: Schema, pointer: str) -> Field | None:
     """Describe the field at a pointer; None when the document has none there."""
+    root = pointer.removesuffix("/type")
+    if root != pointer and root in chosen_types(document):
+        return next(_union(document, schema, root))
     value = value_at(document, pointer)
     node = node_at(schema, document, pointer)
     if node is None or isinstance(value, Mapping):
@@ -112,7 +122,7 @@ def described(pointer: str, value: Any, node: Schema, schema: Schema) -> Field |
     """Describe a field from its schema; None when it leaves no choice, or is of no kind that an input can take."""
     base, optional = without_null(deref(node, schema), schema)
     leaf = pointer.rpartition("/")[2]
-    label = LABELS_AT.get(pointer) or LABELS.get(leaf) or leaf.replace("_", " ").capitalize()
+    label = LABELS_AT.get(pointer) or LABELS.get(leaf) or _plain_label(leaf)
     text = " ".join(str(node.get("description") or base.get("description") or "").partition("\n\n")[0].split())
     options = tuple(str(option) for option in base.get("enum", ()))
     plain = node.get("default")
@@ -127,6 +137,10 @@ def described(pointer: str, value: Any, node: Schema, schema: Schema) -> Field |
     if kind is None or (low is not None and low == high):
         return None
     return Field(pointer, label, kind, value, (), low, high, optional, text, plain)
+
+
+def _plain_label(name: str) -> str:
+    return name.replace("_", " ").capitalize()
 
 
 def _ordered(value: Schema, node: Schema | None, schema: Schema) -> list[str]:
@@ -147,24 +161,22 @@ def _optional_object(document: Schema, schema: Schema, pointer: str) -> Iterator
 
 
 def _union(document: Schema, schema: Schema, root: str) -> Iterator[Field]:
-    """The choice of a type, then each field of any of them once: those of one type before those of several."""
+    """The choice of a type, then each field of any of them once: those of few types before those of several."""
     own_types = types(schema, document, root)
     label = LABELS_AT.get(f"{root}/type") or root.rpartition("/")[2].capitalize()
     plain = (node_at(schema, document, root) or {}).get("default") or {}
-    yield Field(
-        f"{root}/type",
-        label,
-        "variant",
-        value_at(document, f"{root}/type"),
-        tuple(own_types),
-        help=chosen_types(document)[root],
-        plain=plain.get("type"),
-    )
+    chosen = value_at(document, f"{root}/type")
+    if len(own_types) > 1:
+        words = chosen_types(document)[root]
+        yield Field(f"{root}/type", label, "variant", chosen, tuple(own_types), help=words, plain=plain.get("type"))
+    foreign = {name for kind in KINDS if kind.pointer == root for name in kind.installed()}
     nodes = {name: node for own in own_types.values() for name, node in own.items() if name != "type"}
     when = {name: tuple(tag for tag, own in own_types.items() if name in own) for name in nodes}
-    for name in sorted(nodes, key=lambda name: len(when[name]) > 1):
+    for name in sorted(nodes, key=lambda name: len(when[name])):
         pointer = f"{root}/{name}"
         value = value_at(document, pointer)
         made = described(pointer, nodes[name].get("default") if value is None else value, nodes[name], schema)
         if made is not None:
-            yield replace(made, when=when[name])
+            # A setting that only plug-ins of others have is called by its own name, whatever is called alike elsewhere.
+            label = _plain_label(name) if foreign.issuperset(when[name]) else made.label
+            yield replace(made, when=when[name], label=label)

@@ -62,7 +62,7 @@ _SECTIONS = (
     ("policies", "Policies", ()),
     ("pipeline", "Pipeline", ("/mechanisms",)),
     ("resources", "Resources", ("/resources",)),
-    ("budget", "Budget", ("/budget", "/evaluation", "/checkpoints", "/seed")),
+    ("budget", "Budget", ("/budget", "/evaluation", "/checkpoints", "/trajectories", "/seed")),
 )
 _WITHOUT = frozenset({"/environment/type", "/environment/latency", "/budget/target", *ESSENTIALS})
 _OF_POLICIES = (
@@ -110,26 +110,30 @@ def sections(document: Schema, schema: Schema) -> list[Section]:
 
 def _optional(field: Field) -> Field:
     """An object that may be absent has one field, which may be empty."""
-    return replace(field, optional=True, help="Empty: never.") if field.pointer == "/budget/target/value" else field
+    return (
+        replace(field, optional=True, help="Leave empty to run all steps.")
+        if field.pointer == "/budget/target/value"
+        else field
+    )
 
 
 def _of_policy(document: Schema, schema: Schema, policy: str) -> Part:
     """How a policy is computed and where it is trained."""
     at = f"/policies/{policy}"
     fields = [field for name in _OF_POLICIES for field in fields_at(document, schema, f"{at}/{name}", frozenset())]
-    labels = {f"{at}/devices/least": "Devices, least", f"{at}/devices/most": "Devices, most"}
+    labels = {f"{at}/devices/least": "Min devices", f"{at}/devices/most": "Max devices"}
     named = [replace(field, of=policy, label=labels.get(field.pointer, field.label)) for field in fields]
     homes = value_at(document, f"{_HOMES}/{policy}") or ()
     named.append(
         Field(
             f"{_HOMES}/{policy}",
-            "Trained on",
+            "Trainer devices",
             "list",
             tuple(homes),
             optional=True,
             of=policy,
-            help="Numbers of the run's trainer devices, counted from 0, with commas between: as many as its least. "
-            "Empty: the devices with the fewest policies.",
+            help="Comma-separated indices of the run's trainer devices, from 0; as many as the minimum. "
+            "Leave empty for the devices with the fewest policies.",
         )
     )
     roles = tuple(role for role, agent in document["agents"].items() if (agent.get("policy") or role) == policy)
@@ -141,10 +145,11 @@ def reads(fields: Iterable[Field]) -> dict[str, dict[str, Any]]:
     brings and takes it (`own`), and whether its default is to be absent."""
     found = {}
     for field in fields:
-        ways = _typed(field) if field.when else _ways(field.pointer)
-        if ways:
-            told = [[_plain(choice) for choice in way] for way in ways]
-            found[field.pointer] = {"ways": told, "own": bool(field.when), "absent": field.kind == "list"}
+        ways = _ways(field.pointer)
+        typed = (_typed(field),) if field.when else ()
+        if ways or typed:
+            told = [[_plain(choice) for choice in (*typed, *way)] for way in ways or ((),)]
+            found[field.pointer] = {"ways": told, "own": bool(typed) and not ways, "absent": field.kind == "list"}
     return found
 
 
@@ -153,8 +158,8 @@ def plain(fields: Iterable[Field]) -> dict[str, Any]:
     return {field.pointer: field.plain for field in fields}
 
 
-def _typed(field: Field) -> Ways:
-    return ((Choice(f"{field.pointer.rpartition('/')[0]}/type", field.when),),)
+def _typed(field: Field) -> Choice:
+    return Choice(f"{field.pointer.rpartition('/')[0]}/type", field.when)
 
 
 def _ways(pointer: str) -> Ways:

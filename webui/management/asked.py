@@ -23,11 +23,11 @@ def change(text: str) -> dict[str, Any]:
     """Read PATH=VALUE as a document to lay over a scenario. Raises CommandError for anything else."""
     path, _, value = text.partition("=")
     if not value or not all(path.split(".")):
-        raise CommandError(f"--set {text} is no PATH=VALUE, e.g. spec.batch.tasks_per_step=32")
+        raise CommandError(f"--set {text} is not of the form PATH=VALUE, e.g. spec.batch.tasks_per_step=32")
     try:
         changed: Any = yaml.safe_load(value)
     except yaml.YAMLError as error:
-        raise CommandError(f"--set {path}: {value} is no YAML value; write e.g. 32, [1, 2] or '{{a: 1}}'") from error
+        raise CommandError(f"--set {path}: {value} is not a YAML value; write e.g. 32, [1, 2] or '{{a: 1}}'") from error
     for name in reversed(path.split(".")):
         changed = {name: changed}
     return dict(changed)
@@ -46,4 +46,4 @@ def check_writable(options: Mapping[str, Any], *names: str) -> None:
     for name in names:
         path: Path | None = options[name]
         if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
-            raise CommandError(f"--{name} {path} cannot be written: name a file in a folder that is there.")
+            raise CommandError(f"--{name} {path} cannot be written: name a file in an existing folder.")

@@ -10,7 +10,7 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
-from flexmarl.contracts.status import TERMINAL
+from flexmarl.contracts.status import SHOWN_TERMINAL, STOPPED
 from webui import formats
 from webui.figures.steps import Spark
 
@@ -30,6 +30,7 @@ PILLS = {
     "stopping": ("", "player-stop", "Stopping"),
     "done": ("", "circle-check", "Done"),
     "completed": ("", "circle-check", "Completed"),
+    STOPPED: ("", "player-stop", "Stopped"),
     "failed": ("bad", "circle-x", "Failed"),
     "cancelled": ("", "ban", "Cancelled"),
     "killed": ("", "ban", "Killed"),
@@ -70,7 +71,7 @@ def pill(run: Mapping[str, Any], now: datetime | None = None) -> SafeString:
     mark = icon(shape) if shape else PULSE
     lasted = ""
     if now:
-        ended = run["status"] in TERMINAL
+        ended = run["status"] in SHOWN_TERMINAL
         lasted = f" {formats.ago(run['status_since'], now) if ended else formats.since(run['status_since'], now)}"
     title = run.get("reason_text") or word
     return format_html('<span class="pill {}" title="{}">{}{}{}</span>', tone, title, mark, word, lasted)
@@ -301,12 +302,6 @@ def change_word(action: str) -> str:
 def quota_for(quotas: list[Mapping[str, Any]], project: str) -> Mapping[str, Any] | None:
     """Find a project's quota among those of a pool."""
     return next((quota for quota in quotas if quota["project"] == project), None)
-
-
-@register.filter
-def host_only(address: str) -> str:
-    """Drop the port of an address."""
-    return address.rpartition(":")[0] if ":" in address and not address.endswith("]") else address
 
 
 @register.filter

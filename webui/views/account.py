@@ -7,6 +7,7 @@ from django.contrib.auth import views as auth
 from django.http import HttpRequest, HttpResponse
 
 from flexmarl.controlplane.accounts import queries as accounts
+from flexmarl.controlplane.accounts.backend import remember_device, wait_of
 from flexmarl.controlplane.common.scopes import Scope
 from webui.views.base import frame, page, projects_of, show
 from webui.views.people import scope_rows
@@ -19,6 +20,19 @@ class SignIn(auth.LoginView):
 
     template_name = "webui/sign_in.html"
     redirect_authenticated_user = True
+
+    def form_valid(self, form: Any) -> HttpResponse:
+        """Sign in, and know the browser again."""
+        response = super().form_valid(form)
+        remember_device(response, form.get_user().get_username())
+        return response
+
+    def form_invalid(self, form: Any) -> HttpResponse:
+        """Say what is wrong, or with 429 when to come back."""
+        wait_s = wait_of(self.request)
+        context = self.get_context_data(form=form, wait_s=wait_s)
+        headers = {"Retry-After": str(wait_s)} if wait_s else None
+        return self.render_to_response(context, status=429 if wait_s else 200, headers=headers)
 
     def get_context_data(self, **kwargs: object) -> dict[str, object]:
         """Add what the frame shows."""

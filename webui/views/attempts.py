@@ -10,17 +10,18 @@ from webui.views.run import run_frame
 
 BEGAN = {"start": "started", "resume": "resumed", "retry": "retried", "stop": "finishing after a stop"}
 ENDED = {
-    "devices_given_back": "Devices given back",
-    "user_request": "On request",
+    "devices_given_back": "Devices released",
+    "user_request": "Stopped by user",
     "budget_steps": "All steps done",
-    "budget_time": "Time over",
+    "budget_time": "Time limit reached",
     "target_reached": "Target reached",
     "episodes_failed": "Episodes failed",
     "command_failed": "A command failed",
     "children_lost": "Children lost",
+    "cannot_start": "Cannot start",
     "out_of_memory": "Out of memory",
     "orchestrator_error": "Orchestrator error",
-    "store_differs": "Store differs",
+    "store_differs": "Store inconsistent",
 }
 
 

@@ -97,8 +97,9 @@ def _row(entry: Any) -> dict[str, Any]:
         for change in audit.differences(entry)
     ]
     detail = [(name, _text(value)) for name, value in entry.detail.items() if value not in (None, "", [], {})]
-    url = f"/runs/{entry.target_name}" if entry.target_kind == RUN and entry.target_name else ""
     noun, _, verb = entry.action.partition(".")
+    shown = entry.target_kind == RUN and entry.target_name and verb != "delete"
+    url = f"/runs/{entry.target_name}" if shown else ""
     return {
         **row,
         "changes": changes,

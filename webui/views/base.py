@@ -1,22 +1,36 @@
-"""What every page needs: who is asking, the frame's context, and refusals as pages."""
+"""What every page needs: who is asking, the frame's context, and refusals as pages.
 
+A page and its live part may share an address: the part is asked for with `X-Part`. `page` is the one place that keeps
+browsers from showing one for the other: a part is never stored, and a stored page is only used for a page.
+"""
+
+import contextlib
+import sys
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, NamedTuple
 from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
+import psycopg
+from django.core.exceptions import DisallowedHost
+from django.db import OperationalError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.shortcuts import render
+from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.cache import patch_cache_control, patch_vary_headers
 
 from flexmarl.controlplane.accounts.queries import actor_of, project_names
+from flexmarl.controlplane.common import database
 from flexmarl.controlplane.common.actor import Actor
+from flexmarl.controlplane.common.api.exceptions import InternalError, plain_problem, speaks_problems
 from flexmarl.controlplane.common.api.parsers import is_safe
 from flexmarl.controlplane.common.middleware import request_id_of
-from flexmarl.controlplane.common.problems import NotFound, ProblemError
+from flexmarl.controlplane.common.problems import BadHost, NotFound, PermissionDenied, ProblemError, QueryTimeout
 from flexmarl.controlplane.common.scopes import Scope
+from flexmarl.controlplane.inventory import machine
 from webui import grants, navigation
 
 View = Callable[..., HttpResponse]
@@ -59,6 +73,7 @@ NAV: tuple[tuple[str, tuple[NavItem, ...]], ...] = (
             NavItem("members", "users", "Members", "webui:members", Scope.CLUSTER_READ),
             NavItem("projects", "folders", "Projects", "webui:projects", Scope.USERS_ADMIN),
             NavItem("users", "user-cog", "Users", "webui:users", Scope.USERS_ADMIN),
+            NavItem("storage", "database", "Storage", "webui:storage", Scope.CLUSTER_ADMIN),
             NavItem("audit", "history", "Audit", "webui:audit", Scope.AUDIT_READ),
         ),
     ),
@@ -76,17 +91,25 @@ def page(scope: Scope | None = Scope.RUNS_READ) -> Callable[[View], View]:
     def decorate(view: View) -> View:
         @wraps(view)
         def inner(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+            return _kept_apart(request, answer(request, *args, **kwargs))
+
+        def answer(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
             if not request.user.is_authenticated:
                 return _sign_in_first(request)
             with timezone.override(ZoneInfo(request.user.time_zone)):
                 try:
                     if not all(is_safe(value) for value in kwargs.values() if isinstance(value, str)):
-                        raise NotFound("A part of the address is not legal text.")
+                        raise NotFound("The address contains invalid characters.")
                     if scope is not None:
                         actor_of(request).require(scope)
                     return view(request, *args, **kwargs)
                 except ProblemError as problem:
                     return refused(request, problem)
+                except (OperationalError, psycopg.OperationalError) as error:
+                    timed_out = database.problem_of(error)
+                    if not isinstance(timed_out, QueryTimeout):
+                        raise  # no page can be read from a database that does not answer
+                    return refused(request, timed_out)
 
         inner.scope = scope  # type: ignore[attr-defined] # the permission matrix is checked against it
         return inner
@@ -97,6 +120,15 @@ def page(scope: Scope | None = Scope.RUNS_READ) -> Callable[[View], View]:
 def is_part(request: HttpRequest) -> bool:
     """Say whether a script asks for a part of a page or for data, not a person for a page."""
     return bool(request.headers.get("X-Part") == "1")
+
+
+def _kept_apart(request: HttpRequest, response: HttpResponse) -> HttpResponse:
+    """Keep a part out of every cache; without it Back and Forward show the part in place of its page."""
+    patch_vary_headers(response, ["X-Part"])
+    patch_cache_control(response, private=True)
+    if is_part(request):
+        patch_cache_control(response, no_store=True)
+    return response
 
 
 def _sign_in_first(request: HttpRequest) -> HttpResponse:
@@ -117,10 +149,12 @@ def frame(request: HttpRequest) -> dict[str, Any]:
         "nav_groups": nav_groups(actor),
         "project": chosen_project(request),
         "projects": projects_of(request),
+        "may_create": actor.may(Scope.RUNS_WRITE),
         "switch_url": _switch_url(request),
         "now": timezone.localtime(),
         "theme": getattr(request.user, "theme", "system"),
         "request_id": request_id_of(request),
+        "notices": machine.notices(),
         **navigation.around(request),
     }
 
@@ -177,17 +211,17 @@ DOORS = 2
 """Pages that an error leads to: the first ones of the side bar."""
 
 _WORDS = {
-    403: ("You may not see this", "lock", "Your role does not allow it."),
+    403: ("Access denied", "lock", "Your role does not allow it."),
     NO_PROJECT: (
-        "You are in no project yet",
+        "You are not a member of a project yet",
         "folders",
-        "Runs, simulations and checkpoints belong to projects. With a role in one you see what is in it.",
+        "Runs, simulations and checkpoints belong to projects. Ask an admin for a role in one to see what is in it.",
     ),
-    404: ("There is no such page", "map-off", "The address may be mistyped, or what was here is gone."),
+    404: ("Page not found", "map-off", "The address may be mistyped, or the page was removed."),
     500: (
-        "Something failed here",
+        "Internal error",
         "alert-circle",
-        "Your runs are not affected. Try again; if it stays, report the request id.",
+        "Your runs are not affected. Try again; if the error persists, report the request id.",
     ),
 }
 
@@ -225,9 +259,33 @@ def whole_number(request: HttpRequest, name: str, default: int | None = None) ->
     return int(text) if text.lstrip("-").isdigit() else default
 
 
+_BAD_REQUEST = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta name="color-scheme" content="light dark">
+<meta name="viewport" content="width=device-width"><title>Bad request – FlexMARL</title>
+<main><h1>This request cannot be answered</h1>
+<p>Open FlexMARL under one of its own addresses. An administrator sets them with FLEXMARL_ALLOWED_HOSTS.</p></main>
+</html>
+"""
+
+
+def bad_request_error(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
+    """Handle a request that is refused before anybody knows who sends it, such as one with a wrong Host."""
+    if speaks_problems(request):
+        hint = "Send the Host of this installation; an administrator sets it with FLEXMARL_ALLOWED_HOSTS."
+        return plain_problem(request, BadHost(hint) if isinstance(exception, DisallowedHost) else ProblemError())
+    return HttpResponse(_BAD_REQUEST, status=400)
+
+
+def csrf_error(request: HttpRequest, reason: str = "") -> HttpResponse:
+    """Handle an unsafe request of a browser without the form's token."""
+    if speaks_problems(request):
+        return plain_problem(request, PermissionDenied(f"The CSRF token is missing or wrong: {reason}"))
+    return error_page(request, 403, "The form is too old, or was not sent from here. Load the page again.")
+
+
 def not_found_error(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
     """Handle an address without a page."""
-    return refused(request, NotFound(f"Nothing answers at {request.path}."))
+    return refused(request, NotFound(f"There is no page at {request.path}."))
 
 
 def forbidden_error(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
@@ -236,5 +294,11 @@ def forbidden_error(request: HttpRequest, exception: Exception | None = None) ->
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    """Handle a failure of a page."""
-    return error_page(request, 500)
+    """Handle a failure outside of the API's views; one of the database is said without it."""
+    if speaks_problems(request):
+        return plain_problem(request, InternalError("Something went wrong here. The request id names the log lines."))
+    if not isinstance(sys.exc_info()[1], OperationalError):
+        with contextlib.suppress(OperationalError):
+            return error_page(request, 500)
+    context = {"notices": machine.notices(), "request_id": request_id_of(request)}
+    return HttpResponse(render_to_string("webui/unavailable.html", context), status=503, headers={"Retry-After": "5"})

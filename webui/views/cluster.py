@@ -14,6 +14,8 @@ from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.inventory import changes
 from flexmarl.controlplane.inventory import queries as inventory
+from flexmarl.controlplane.inventory.joining import joining
+from flexmarl.controlplane.inventory.processes import processes
 from flexmarl.controlplane.runs import drains, queue
 from flexmarl.controlplane.telemetry import queries as telemetry
 from webui.figures.pools import device_marks, heat_rows
@@ -57,8 +59,9 @@ def cluster(request: HttpRequest) -> HttpResponse:
         "out": sum(device["out"] for device in devices),
         "admin": actor.may(Scope.CLUSTER_ADMIN),
         "log": changes.latest(LOG_LINES),
+        "processes": processes(),
         "here": request.get_full_path(),
-        "address": request.get_host(),
+        "joining": joining(),
         **_rail(request, actor, Read(every, devices, pools, seen)),
     }
     return show(request, "webui/parts/cluster.html" if is_part(request) else "webui/cluster.html", context)
@@ -149,7 +152,7 @@ def _moment(mode: drains.DrainMode, runs: list[dict[str, Any]]) -> str:
         return "Drain by the deadline"
     if len(runs) == 1 and known and known[0]["status"] == "running":
         return f"Drain after step {known[0]['step'] + 1}"
-    return "Drain after the open steps"
+    return "Drain after the current steps"
 
 
 def _closed(request: HttpRequest) -> str:

@@ -12,7 +12,7 @@ from flexmarl.controlplane.common.problems import ValidationProblem
 from flexmarl.controlplane.runs import queries as runs
 from flexmarl.controlplane.telemetry import queries as telemetry
 from webui.views.base import page, show
-from webui.views.checkpoints import titled
+from webui.views.checks import checked
 from webui.views.joint import decided
 from webui.views.moved import moved
 from webui.views.run import run_frame
@@ -37,9 +37,8 @@ def events(request: HttpRequest, key: str) -> HttpResponse:
         return show(request, "webui/run_decisions.html", {**context, **decided(request, found, context["run"])})
     if context["view"] == "transitions":
         return show(request, "webui/run_transitions.html", {**context, **moved(request, found, context["run"])})
-    context["report"] = telemetry.consistency(found)
-    context["checks"] = titled(context["report"])
-    return show(request, "webui/run_events.html", {**context, **_controls(request, found), **_read(request, found)})
+    shown = {**context, **checked(request, found), **_controls(request, found), **_read(request, found)}
+    return show(request, "webui/run_events.html", shown)
 
 
 @page()

@@ -1,17 +1,30 @@
 """Glossary and help, and the page of components. Both are for everybody who is signed in."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
 from flexmarl.controlplane.common.times import rfc3339
+from flexmarl.controlplane.experiments import queries as experiments
 from webui import glossary, keyboard
 from webui.figures import steps
+from webui.forms.fields import Field, described
 from webui.templatetags.ui import PILLS
 from webui.views.base import page, show
 
 ROLES = ("planner", "solver", "verifier", "speaker", "listener", "guesser", "hinter", "judge")
+KIND_TITLES = {
+    "environment": "Environments",
+    "loss": "Losses",
+    "advantage": "Advantages",
+    "correction": "Off-policy corrections",
+    "shaping": "Reward shaping",
+    "group_filter": "Group filters",
+    "task_sampler": "Task samplers",
+    "router": "Routers",
+}
 VERDICTS = ("healthy", "watch", "degraded", "stalled")
 
 
@@ -20,6 +33,39 @@ def help_page(request: HttpRequest) -> HttpResponse:
     """Show the words of the product and the keys of its pages."""
     context = {"nav": "help", "glossary": glossary.words(), "keys": keyboard.everything()}
     return show(request, "webui/help.html", context)
+
+
+@page(None)
+def plugins(request: HttpRequest) -> HttpResponse:
+    """Show every plug-in by kind with its settings; `q` narrows them to what has a word in name, text or settings."""
+    wanted = request.GET.get("q", "").strip().lower()
+    rows = [{**row, "settings": plugin_settings(row)} for row in experiments.plugins()]
+    shown = [row for row in rows if wanted in _text_of(row)]
+    kinds = [
+        {"name": name, "title": KIND_TITLES.get(name, name), "pointer": found[0]["pointer"], "rows": found}
+        for name, found in ((name, [row for row in shown if row["kind"] == name]) for name in kinds_of(rows))
+        if found
+    ]
+    context = {"nav": "help", "kinds": kinds, "count": len(shown), "of": len(rows), "q": request.GET.get("q", "")}
+    return show(request, "webui/plugins.html", context)
+
+
+def kinds_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the kinds of some rows, each once, in their order."""
+    return list(dict.fromkeys(row["kind"] for row in rows))
+
+
+def plugin_settings(row: Mapping[str, Any]) -> list[Field]:
+    """Describe the settings of a plug-in the way the form of a run does."""
+    schema = row["options"] or {}
+    named = ((name, node) for name, node in schema.get("properties", {}).items() if name != "type")
+    found = (described(f"{row['pointer']}/{name}", node.get("default"), node, schema) for name, node in named)
+    return [field for field in found if field is not None]
+
+
+def _text_of(row: Mapping[str, Any]) -> str:
+    words = (row["kind"], row["name"], row["summary"], row["distribution"], *(one.pointer for one in row["settings"]))
+    return " ".join(words).lower()
 
 
 @page(None)

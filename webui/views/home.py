@@ -61,7 +61,7 @@ def home(request: HttpRequest) -> HttpResponse:
 
 def summary(needs: int, active: int) -> str:
     """Say in one line how many things need somebody and how many runs train."""
-    first = f"{plural(needs, 'thing')} need{'s' if needs == 1 else ''} you" if needs else "Nothing needs you"
+    first = f"{plural(needs, 'thing')} need{'s' if needs == 1 else ''} you" if needs else "Nothing needs attention"
     return f"{first}, {plural(active, 'run')} {'is' if active == 1 else 'are'} training"
 
 
@@ -152,7 +152,7 @@ def needs_me(rows: list[dict[str, Any]], now: datetime) -> list[dict[str, Any]]:
         at = moment(row["status_since"])
         if row["status"] == "failed" and at is not None and now - at < LOOK_BACK:
             title = f"{row['key']} failed at step {row['step']}"
-            found.append(_need("circle-x", "bad", title, row, "Open events", f"{row['web_url']}/events"))
+            found.append(_need("circle-x", "bad", title, row, "Open logs", f"{row['web_url']}/logs"))
         elif row["status"] == "paused":
             title = f"{row['key']} is paused at step {row['step']}"
             need = _need("player-pause", "wn", title, row, "Open run", row["web_url"])

@@ -12,12 +12,12 @@ from flexmarl.controlplane.runs import queries as runs
 from flexmarl.controlplane.telemetry import queries as telemetry
 from webui.figures.steps import spark
 from webui.views.base import page, show, whole_number
-from webui.views.checkpoints import TITLES
+from webui.views.checks import titled
 from webui.views.joint_words import COHORT_STATES, DECISIONS, DROP_CAUSES
 
 SHOWN = {
     "": ("All", None),
-    "under_way": ("Under way", sorted(telemetry.UNDER_WAY)),
+    "under_way": ("In progress", sorted(telemetry.UNDER_WAY)),
     "applied": ("Applied", ["applied"]),
     "abandoned": ("Abandoned", ["abandoned"]),
 }
@@ -114,7 +114,8 @@ def store(request: HttpRequest, found: Any, row: dict[str, Any]) -> dict[str, An
             {**one, "agent": agents.get(one["policy"]), "recorded_as": _recorded_as(one)}
             for one in sorted(state["policies"], key=lambda own: place(own["policy"]))
         ],
-        "checks": [{**check, "title": TITLES.get(check["name"], check["name"])} for check in report["checks"]],
+        "report": report,
+        "checks": titled(report),
         "broken": sum(not check["ok"] for check in report["checks"]),
         "store_query": "count=1" if not small else "",
     }
@@ -165,9 +166,9 @@ def _recorded_as(place: dict[str, Any]) -> str:
     """Say why rows are kept and never trained."""
     parts = {
         "of evaluation": place["evaluation"],
-        "of seats that are not trained": place["untrained"],
-        "ruled out or surplus": place["ruled_out"],
-        "left when the run ended": place["left"],
+        "of agents that are not trained": place["untrained"],
+        "rejected or surplus": place["ruled_out"],
+        "unused when the run ended": place["left"],
     }
     return ", ".join(f"{count} {word}" for word, count in parts.items() if count) or "None"
 

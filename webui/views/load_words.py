@@ -6,11 +6,11 @@ from typing import Any
 from webui.formats import duration, number, plural
 
 ENGINE_STATES = {
-    "registered": ("", "clock", "Registered", "Its device is leased; nothing of it was started yet"),
+    "registered": ("", "clock", "Registered", "Its device is leased; its process has not been started yet"),
     "warming": ("", "progress", "Warming", "Its process was started and does not answer yet"),
-    "syncing": ("", "refresh", "Syncing", "It answers, and lacks weights that its next requests will name"),
-    "active": ("ok", "circle-check", "Active", "It wholly holds what it is to serve"),
-    "draining": ("wn", "player-stop", "Draining", "Its device is given back"),
+    "syncing": ("", "refresh", "Syncing", "It responds, and is loading the weights that its next requests need"),
+    "active": ("ok", "circle-check", "Active", "It holds all the weights it serves"),
+    "draining": ("wn", "player-stop", "Draining", "Its device is being released"),
     "gone": ("", "ban", "Gone", "Its lease has ended"),
 }
 """State -> (tone, icon, word, meaning), in the order of a life."""
@@ -18,32 +18,35 @@ ENGINE_STATES = {
 DOUBTS = {
     "host_silent": "its device worker has not renewed the lease in time",
     "node_silent": "its node has missed its heartbeats",
-    "engine_silent": "it tells its node nothing any more",
+    "engine_silent": "it no longer reports to its node",
 }
 """Why an engine is suspect -> words."""
 
 MOVE_CAUSES = {
-    "waiting": "waited without an engine",
+    "waiting": "waited with no engine",
     "disparity": "had the longer queue",
-    "": "the place was free",
+    "": "the slot was free",
 }
 """Why a place was given -> words."""
 
 SWAPS = {
-    "bind": ("bound to", "Made, or restored from its committed version"),
-    "suspend": ("suspended from", "Taken off with all that it had gathered"),
-    "resume": ("brought back to", "It goes on with what it had gathered"),
-    "sleep": ("fell asleep on", "Its weights and attention caches went: trainers have the device now"),
-    "wake": ("woke on", "Trainers gave the device up: it loads what was published"),
+    "bind": ("bound to", "Created, or restored from its committed version"),
+    "suspend": ("suspended from", "Suspended with its accumulated gradients"),
+    "resume": ("resumed on", "Resumed with its accumulated gradients"),
+    "sleep": ("fell asleep on", "Its weights and KV caches were released: trainers have the device now"),
+    "wake": ("woke on", "Trainers released the device: it loads the published weights"),
 }
 """What became of a policy on a trainer device, or of an engine whose device trainers share -> (words, meaning)."""
 
 LEFT_CAUSES = {
-    "aborted": ("handed back", "The engine ended it: a policy left, weights came, or the engine stopped"),
-    "silent": ("silence", "The engine said nothing for about five seconds while another one could answer"),
+    "aborted": (
+        "handed back",
+        "The engine ended it: a policy was unloaded, weights were updated, or the engine stopped",
+    ),
+    "silent": ("silence", "The engine was silent for about five seconds while another one could answer"),
     "engine_unreachable": ("connection lost", "The engine died, or the connection to it broke"),
-    "cut_off": ("cut off", "The answer ended before the reply did"),
-    "not_aligned": ("not aligned", "Tokens and log-probabilities did not fit, and were thrown away"),
+    "cut_off": ("cut off", "The response ended before the reply was complete"),
+    "not_aligned": ("misaligned", "Tokens and log-probabilities did not match, and were discarded"),
 }
 """Why a reply left an engine -> (words, meaning)."""
 
@@ -74,7 +77,7 @@ def _versions(served: Mapping[str, Any]) -> str:
 def sentence(load: Mapping[str, Any]) -> str:
     """Say what the load comes to now."""
     if not load["live"]:
-        return "The run has ended: nothing is asked of any engine."
+        return "The run has ended: engines receive no requests."
     alive = [row for row in load["engines"] if row["state"] not in ("gone", "draining")]
     if not alive:
         return "No engine yet: turns wait until the run has devices." if not load["engines"] else "No engine is left."
@@ -85,7 +88,7 @@ def sentence(load: Mapping[str, Any]) -> str:
         return (
             f"Every turn is at an engine: {plural(flying, 'turn')} on {plural(len(alive), 'engine')}."
             if flying
-            else (f"Nothing is asked of {plural(len(alive), 'engine')} now.")
+            else (f"{plural(len(alive), 'engine')}, no requests now.")
         )
     if not hungry["engines"]:
         return f"{hungry['policy']} waits: {plural(hungry['waiting'], 'turn')}, and no engine serves it."

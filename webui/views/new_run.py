@@ -6,10 +6,9 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.http import require_POST
 
-from flexmarl.contracts.environments import environment_facts
 from flexmarl.contracts.problems import SpecProblems
 from flexmarl.contracts.resolve import parse_yaml
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.common.problems import ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
@@ -44,7 +43,7 @@ def new_run(request: HttpRequest) -> HttpResponse:
     fork = _fork(request, cloned) if cloned and "checkpoint" in request.GET else None
     if fork:
         base["title"] = f"Fork of {cloned}"
-    facts = environment_facts(ExperimentSpec.model_validate(base["spec"]).environment)
+    facts = ExperimentSpec.model_validate(base["spec"]).environment.facts()
     seats = {role.name: base["spec"]["agents"][role.name] for role in facts.roles}
     document = {**base["spec"], "agents": seats}
     marks = {mark["role"]: mark for mark in reading.role_marks(list(document["agents"]))}
@@ -94,7 +93,7 @@ def _preset_groups() -> list[tuple[str, list[dict[str, Any]]]]:
     rows = sorted(experiments.presets(), key=lambda row: row["title"].lower())
     return [
         ("Published systems and methods", [row for row in rows if row["paper"]]),
-        ("Combinations of our own", [row for row in rows if not row["paper"]]),
+        ("FlexMARL combinations", [row for row in rows if not row["paper"]]),
     ]
 
 

@@ -4,14 +4,14 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
-from flexmarl.contracts.environments import environment_facts
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.controlplane.accounts.queries import actor_of
+from flexmarl.controlplane.runs import checkpoints
 from flexmarl.controlplane.runs import queries as runs
 from flexmarl.controlplane.telemetry import queries as telemetry
 from webui import reading
 from webui.figures import axes, episodes, learning, matrix, pace, steps
-from webui.figures.base import Agent, SeriesSet
+from webui.figures.base import Agent, Points, SeriesSet
 from webui.formats import moment
 from webui.packing import packed
 from webui.views import words
@@ -22,12 +22,11 @@ WINDOW_S = 300
 TEAM_SERIES = (
     *learning.REWARD_SERIES,
     *learning.GROUP_SERIES,
-    *pace.TIME_SERIES,
     *pace.STALENESS_SERIES,
     *pace.THROUGHPUT_SERIES,
 )
 AGENT_SERIES = (*matrix.names(matrix.LEARNING), *matrix.names(matrix.STABILITY))
-SUMMARY_SERIES = ("reward/team", "reward/agent", *pace.TIME_SERIES, *pace.STALENESS_SERIES, "throughput/tokens")
+SUMMARY_SERIES = ("reward/team", "reward/agent", "throughput/tokens", *pace.TIME_SERIES, *pace.STALENESS_SERIES)
 DEFINED = {
     "team_reward": "reward/team",
     "group_signal": "groups/useful",
@@ -48,8 +47,9 @@ def overview(request: HttpRequest, key: str) -> HttpResponse:
         "webui/run_overview.html",
         {
             **context,
-            **summary(context["found"], context["run"], context["leases"]),
+            **summary(context["found"], context["run"], context["leases"], _bar_asked(request)),
             **switches(request),
+            "bar_asked": _bar_asked(request),
             "planned": words.planned(telemetry.planned(context["found"])),
         },
     )
@@ -60,8 +60,14 @@ def summary_part(request: HttpRequest, key: str) -> HttpResponse:
     """Tiles, step bar, micro-batches, devices and the rail alone."""
     found = runs.find_run(actor_of(request), key)
     row = runs.run_detail(found)
-    context = {"run": row, "may_edit": runs.may_edit(actor_of(request), found)}
-    return show(request, "webui/parts/run_summary.html", {**context, **summary(found, row, telemetry.leases(found))})
+    actor = actor_of(request)
+    context = {
+        "run": row,
+        "may_edit": runs.may_edit(actor, found),
+        "forked": checkpoints.forked_from(actor, found) if found.parent_id else None,
+    }
+    drawn = summary(found, row, telemetry.leases(found), _bar_asked(request))
+    return show(request, "webui/parts/run_summary.html", {**context, **drawn})
 
 
 @page()
@@ -69,6 +75,12 @@ def planned_part(request: HttpRequest, key: str) -> HttpResponse:
     """What the plan predicted beside what the run takes so far."""
     found = runs.find_run(actor_of(request), key)
     return show(request, "webui/parts/planned.html", {"planned": words.planned(telemetry.planned(found))})
+
+
+def _bar_asked(request: HttpRequest) -> str:
+    """What of the run the step bar shall show, "" for its newest steps."""
+    asked = request.GET.get("bar", "")
+    return asked if asked == "all" or (asked.isascii() and asked.isdigit() and len(asked) < 10) else ""
 
 
 def switches(request: HttpRequest) -> dict[str, Any]:
@@ -82,9 +94,11 @@ def switches(request: HttpRequest) -> dict[str, Any]:
     }
 
 
-def summary(found: Any, row: dict[str, Any], leases: Any) -> dict[str, Any]:
-    """Everything of the overview that is text or small drawings."""
-    series = reading.series(found, SUMMARY_SERIES)
+def summary(found: Any, row: dict[str, Any], leases: Any, bar: str = "") -> dict[str, Any]:
+    """Everything of the overview that is text or small drawings; `bar` says which steps the step bar shows."""
+    first = max(0, row["step"] - words.STEPS + 1)
+    series = reading.exact(found, SUMMARY_SERIES, first, row["step"])
+    zoom = steps.zoom(bar, row["step"])
     agents = [Agent.of(agent) for agent in row["agents"]]
     devices = telemetry.utilisation(found, leases, WINDOW_S)
     progress = row["progress"]
@@ -92,7 +106,7 @@ def summary(found: Any, row: dict[str, Any], leases: Any) -> dict[str, Any]:
     last_step = max(0, row["step"] - 1)
     rows = reading.episodes_of_step(found, last_step) if row["step"] else []
     return {
-        "tiles": words.tiles(row, series, devices),
+        "tiles": words.tiles(row, series, devices, _evaluated(found, progress)),
         "sparks": [
             {
                 "agent": agent,
@@ -103,7 +117,8 @@ def summary(found: Any, row: dict[str, Any], leases: Any) -> dict[str, Any]:
             for agent, mark in zip(agents, row["agents"], strict=True)
         ],
         "reward_basis": words.reward_basis(progress, rewards),
-        "bar": steps.step_bar(series, marks=telemetry.marks(found, row["attempts"])),
+        "zoom": zoom,
+        "bar": steps.step_bar(_bar_series(found, series, zoom), marks=telemetry.marks(found, row["attempts"])),
         "micro_batches": [] if row["finished_at"] else steps.micro_batches(progress, agents),
         "devices": devices["devices"],
         "picked": episodes.pick(rows, seed=last_step),
@@ -111,6 +126,19 @@ def summary(found: Any, row: dict[str, Any], leases: Any) -> dict[str, Any]:
         "changed": words.changed(row),
         "wait_words": pace.wait_words(series),
     }
+
+
+def _evaluated(found: Any, progress: dict[str, Any]) -> Points:
+    """All evaluations: the best one is looked for among them."""
+    known = progress["eval_solved"] is not None
+    return reading.dense(found, ("eval/solved",)).get("eval/solved") if known else ([], [])
+
+
+def _bar_series(found: Any, newest: SeriesSet, zoom: dict[str, Any]) -> SeriesSet:
+    """What the step bar shows: all steps, or each of a hundred; the newest ones were read already."""
+    if zoom["all"]:
+        return reading.dense(found, ("reward/team",))
+    return newest if zoom["newest"] else reading.exact(found, ("reward/team",), zoom["first"], zoom["last"])
 
 
 @page()
@@ -135,7 +163,8 @@ def overview_figures(
     if x == "time":
         own = _elapsed(own, axis, start.timestamp() if start else None)
     marks = telemetry.marks(found, row["attempts"])
-    drawn = _team_figures(row, by_step, agents)
+    newest = reading.exact(found, pace.TIME_SERIES, max(0, row["step"] - words.STEPS + 1), row["step"])
+    drawn = _team_figures(row, by_step, newest, reading.dense(found, ("reward/team",)), agents)
     made = {figure.name: axes.moved(axes.marked(figure, marks), axis).as_dict() for figure in drawn}
     for name, figure in made.items():
         figure["meaning"] = telemetry.define(DEFINED[name]).meaning
@@ -165,12 +194,15 @@ def _elapsed(series: SeriesSet, axis: axes.Axis, started_at: float | None) -> Se
     return series.on(lambda at: round((at - since) / scale, 5))
 
 
-def _team_figures(row: dict[str, Any], series: SeriesSet, agents: list[Agent]) -> tuple[Any, ...]:
+def _team_figures(
+    row: dict[str, Any], series: SeriesSet, newest: SeriesSet, dense: SeriesSet, agents: list[Agent]
+) -> tuple[Any, ...]:
+    """The charts of the team; `newest` has each of the newest steps, `dense` as many as are known."""
     spec = ExperimentSpec.model_validate(row["spec"])
     return (
-        learning.team_reward(series, _warmup(row), environment_facts(spec.environment).optimum),
+        learning.team_reward(series, _warmup(row), spec.environment.facts().optimum, dense),
         learning.group_signal(series),
-        pace.step_time(series),
+        pace.step_time(newest),
         pace.staleness(series, agents, spec.mechanisms.lag_policy.bound),
         pace.throughput(series, agents, "tokens"),
         pace.throughput(series, agents, "samples"),

@@ -13,16 +13,16 @@ from webui.views.base import page, project_of, show
 MOST_ROWS = 500
 ROLE_WORDS = {
     str(ProjectRole.VIEWER): "Reads runs and trajectories",
-    str(ProjectRole.EDITOR): "Creates runs and acts on their own",
-    str(ProjectRole.OPERATOR): "Acts on everybody's runs",
-    str(ProjectRole.ADMIN): "Keeps members and service accounts, reads the audit trail",
+    str(ProjectRole.EDITOR): "Creates runs and controls their own",
+    str(ProjectRole.OPERATOR): "Controls all runs",
+    str(ProjectRole.ADMIN): "Manages members and service accounts, reads the audit log",
 }
 PROJECT_ROLES = [(role, word, ROLE_WORDS[role]) for role, word in ProjectRole.choices]
 SERVICE_CHOICES = [row for row in PROJECT_ROLES if row[0] in SERVICE_ROLES]
 USER_WORDS = {
-    str(Role.MEMBER): "Their projects say what they may do with runs",
-    str(Role.AUDITOR): "Reads the audit trail, nothing else",
-    str(Role.CLUSTER_ADMIN): "Everything, in every project",
+    str(Role.MEMBER): "Permissions on runs come from project roles",
+    str(Role.AUDITOR): "Reads the audit log only",
+    str(Role.CLUSTER_ADMIN): "Full access to every project",
 }
 USER_ROLES = [(role, word, USER_WORDS[role]) for role, word in Role.choices]
 

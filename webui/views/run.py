@@ -1,36 +1,76 @@
-"""What all tabs of a run share: the header, one part on all of them."""
+"""What all pages of a run share: the header, one part on all of them, the tabs and the views of each tab."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
+from flexmarl.contracts.status import RunReason, RunStatus
 from flexmarl.controlplane.accounts.queries import actor_of
+from flexmarl.controlplane.common.actor import Actor
+from flexmarl.controlplane.common.scopes import Scope
+from flexmarl.controlplane.runs import checkpoints, queue
 from flexmarl.controlplane.runs import queries as runs
+from flexmarl.controlplane.runs.choices import archivable
 from flexmarl.controlplane.telemetry import queries as telemetry
 from webui.views import verbs, words
 from webui.views.base import page, show
 
+
+class View(NamedTuple):
+    """A page of a run. `key` is what its view calls itself."""
+
+    key: str
+    word: str
+    route: str
+
+
+class Tab(NamedTuple):
+    """A tab of a run; one with several views shows them below, and opens with the first."""
+
+    word: str
+    views: tuple[View, ...]
+
+
 TABS = (
-    ("overview", "Overview", "webui:run"),
-    ("metrics", "Metrics", "webui:metrics"),
-    ("agents", "Agents", "webui:agents"),
-    ("trajectories", "Trajectories", "webui:trajectories"),
-    ("pipeline", "Pipeline", "webui:pipeline"),
-    ("load", "Load", "webui:load"),
-    ("timeline", "Timeline", "webui:timeline"),
-    ("events", "Events", "webui:events"),
-    ("config", "Config", "webui:config"),
-    ("checkpoints", "Checkpoints", "webui:checkpoints"),
-    ("attempts", "Attempts", "webui:attempts"),
-    ("playground", "Playground", "webui:playground"),
-    ("what_if", "What-if", "webui:what_if"),
+    Tab("Overview", (View("overview", "Overview", "webui:run"),)),
+    Tab("Metrics", (View("metrics", "Series", "webui:metrics"), View("agents", "Agents", "webui:agents"))),
+    Tab(
+        "Trajectories",
+        (View("trajectories", "Recorded", "webui:trajectories"), View("playground", "Playground", "webui:playground")),
+    ),
+    Tab(
+        "Performance",
+        (
+            View("pipeline", "Pipeline", "webui:pipeline"),
+            View("load", "Load", "webui:load"),
+            View("timeline", "Timeline", "webui:timeline"),
+            View("what_if", "What-if", "webui:what_if"),
+        ),
+    ),
+    Tab("Logs", (View("events", "Logs", "webui:events"),)),
+    Tab("Config", (View("config", "Settings", "webui:config"), View("attempts", "Attempts", "webui:attempts"))),
+    Tab("Checkpoints", (View("checkpoints", "Checkpoints", "webui:checkpoints"),)),
 )
+
+
+def tabs(view: str) -> list[dict[str, Any]]:
+    """The tabs of a run as the page shows them: where each leads, and which one holds a view."""
+    return [
+        {"word": tab.word, "route": tab.views[0].route, "on": any(one.key == view for one in tab.views)} for tab in TABS
+    ]
+
+
+def views_beside(view: str) -> tuple[View, ...]:
+    """The views of the tab that holds a view, none when it is alone in it."""
+    beside = next((tab.views for tab in TABS if any(one.key == view for one in tab.views)), ())
+    return beside if len(beside) > 1 else ()
 
 
 def run_frame(request: HttpRequest, key: str, tab: str, *, advised: bool = False) -> dict[str, Any]:
     """What the header of every tab shows; `advised`: with the advisories, which hold the verdict already."""
-    found = runs.find_run(actor_of(request), key)
+    actor = actor_of(request)
+    found = runs.find_run(actor, key)
     row = runs.run_detail(found)
     leases = telemetry.leases(found)
     advice = telemetry.advisories(found) if advised else None
@@ -38,18 +78,28 @@ def run_frame(request: HttpRequest, key: str, tab: str, *, advised: bool = False
         "nav": "runs",
         "found": found,
         "tab": tab,
-        "tabs": TABS,
+        "tabs": tabs(tab),
+        "views_beside": views_beside(tab),
         "run": row,
-        "may_edit": runs.may_edit(actor_of(request), found),
-        "verbs": verbs.verbs(row, may_act=runs.may_act(actor_of(request), found)),
+        "may_edit": runs.may_edit(actor, found),
+        "deletable": archivable(RunStatus(found.state.status), row["pending_verb"]),
+        "may_create": actor.may(Scope.RUNS_WRITE, found.project_id),
+        "verbs": verbs.verbs(row, may_act=runs.may_act(actor, found), may_edit=runs.may_edit(actor, found)),
+        "forked": checkpoints.forked_from(actor, found) if found.parent_id else None,
         "pending": verbs.pending(row),
-        "notice": verbs.resting(row, timezone.now()) or words.notice(row),
+        "notice": verbs.resting(row, timezone.now()) or words.notice(_awaited(actor, found, row)),
         "verdict": telemetry.verdict(found) if advice is None else advice["verdict"],
         "advice": advice,
         "held": telemetry.held(leases),
         "leases": leases,
         "eta_basis": words.eta_basis(row["progress"]),
     }
+
+
+def _awaited(actor: Actor, found: Any, row: dict[str, Any]) -> dict[str, Any]:
+    """A run that waits for devices, with what it lacks and who holds that as the queue says it."""
+    place = queue.queue_of(actor, found) if row["reason"] == RunReason.WAITING_FOR_DEVICES else None
+    return row if place is None else {**row, "reason_text": place["text"]}
 
 
 @page()

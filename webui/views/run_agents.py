@@ -113,6 +113,8 @@ def model_text(model: dict[str, Any] | None, tuning: object = None) -> str:
         return DASH
     parts = [str(model[name]) for name in ("name", "path", "size") if model.get(name)]
     kind = str(model.get("type", ""))
+    if kind == "checkpoint":
+        parts = [str(model["run"]), "after step", str(model["step"])]
     text = " ".join([kind, *parts]).strip() or DASH
     if isinstance(tuning, dict) and tuning.get("type") == "lora":
         return f"{text}, adapter of rank {tuning['rank']}"

@@ -84,7 +84,7 @@ def matching(rows: list[dict[str, Any]], query: QueryDict) -> tuple[list[dict[st
     hits = telemetry.matching(list(haystack.values()), text)
     if hits is None:
         plain = [row for row in kept if text.lower() in haystack[key_of(row)].lower()]
-        return plain, "This is no regular expression; it was searched as text."
+        return plain, "Not a valid regular expression; searched as plain text."
     return [row for row in kept if haystack[key_of(row)] in hits], ""
 
 

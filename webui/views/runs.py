@@ -140,7 +140,7 @@ def drawn(found: list[Any]) -> list[dict[str, Any]]:
             "tokens": rates.get(row["no"]) if row["status"] in ACTIVE else None,
             "verdict": verdicts.get(row["no"]),
             "live": row["status"] in ACTIVE,
-            "archivable": archivable(RunStatus(row["status"]), row["pending_verb"]),
+            "archivable": archivable(RunStatus(run.state.status), row["pending_verb"]),
         }
         for run, row in zip(found, runs.run_rows(found), strict=True)
     ]

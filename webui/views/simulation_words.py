@@ -20,25 +20,25 @@ COLUMNS = (
 """(figure, head, more is better)."""
 MEANINGS = (
     ("Step", MEANS["step_s"]),
-    ("Against best", "How many times as long a step takes as under the fastest preset of the table."),
+    ("Relative to best", "Step time divided by that of the fastest preset in the table."),
     ("Tokens/s", MEANS["tokens_s"]),
     ("Engines busy, trainers busy", MEANS["busy"]),
     ("Wasted", MEANS["wasted"]),
     ("Lag, versions", MEANS["lag"]),
     (
         "Swaps, moves",
-        "Policies that trainers suspended, and places that engines gave to another policy, in the window.",
+        "Policies that trainers suspended, and engine slots reassigned to another policy, in the window.",
     ),
-    ("±", "Standard deviation over seeds. Every preset plays the same replies and environments under a seed."),
+    ("±", "Standard deviation over seeds. For one seed, every preset gets the same replies and environments."),
 )
 CAUSE_WORDS = tuple((WORDS[cause], EXPLAINED[cause]) for cause in CAUSES)
 REASONS = {
-    "time_limit": "Over its time",
-    "gave_up": "Given up",
-    "no_end": "No preset made its steps",
+    "time_limit": "Timed out",
+    "gave_up": "Abandoned",
+    "no_end": "No preset completed its steps",
     "refused": "Refused",
     "too_little_recorded": "Too little is recorded",
-    "fault": "A fault of the simulator",
+    "fault": "Simulator error",
 }
 FAULT = "fault"
 HEAD_MEANS = {
@@ -61,10 +61,10 @@ KINDS = {"comparison": "comparison", "what_if": "what-if"}
 def next_step(simulation: Mapping[str, Any]) -> str:
     """What to do about a simulation that failed or was cancelled."""
     if simulation["reason"] == FAULT:
-        return f"What was asked is not to blame. Report it with the id {simulation['id']}."
+        return f"The request is not the cause. Report the id {simulation['id']}."
     if simulation["kind"] == "what_if":
-        return "Ask again on the page What-if of its run."
-    return "“Again, changed” opens the form as it was filled in."
+        return "Start it again on the What-if page of its run."
+    return "“Edit and rerun” opens the form with these values."
 
 
 def row(simulation: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,15 +183,15 @@ def _plain(value: Any) -> str:
 
 
 FITTED = (
-    ("engine_tokens_s", "An engine that generates, tokens/s", 0),
-    ("replies_at_once", "Replies at once on an engine", 1),
-    ("engine_token_s", "A token of a lone reply, s", 4),
-    ("engine_load_s", "New weights on an engine, s", 3),
-    ("turn_wait_s", "A turn beside its engine, s", 3),
-    ("trainer_token_s", "A trained token, s", 6),
-    ("trainer_micro_batch_s", "A micro-batch beside its tokens, s", 3),
-    ("trainer_step_s", "An optimizer step, s", 3),
-    ("trainer_swap_s", "A swap of policies, s", 3),
+    ("engine_tokens_s", "Engine throughput while generating, tokens/s", 0),
+    ("replies_at_once", "Concurrent replies on an engine", 1),
+    ("engine_token_s", "Time per token, single reply, s", 4),
+    ("engine_load_s", "Weight load on an engine, s", 3),
+    ("turn_wait_s", "Turn overhead outside the engine, s", 3),
+    ("trainer_token_s", "Training time per token, s", 6),
+    ("trainer_micro_batch_s", "Fixed time per micro-batch, s", 3),
+    ("trainer_step_s", "Optimizer step, s", 3),
+    ("trainer_swap_s", "Policy swap, s", 3),
 )
 
 
@@ -232,6 +232,6 @@ def record(found: Mapping[str, Any]) -> dict[str, Any]:
         "actual": duration(found["actual_step_s"]),
         "error_text": "" if error is None else f"{signed(100 * error, 0)} %",
         "far_off": error is not None and abs(error) > FAR_OFF,
-        "basis": f"{plural(found['episodes'], 'episode')} of {plural(found['steps'], 'train step')} were played again.",
+        "basis": f"{plural(found['episodes'], 'episode')} of {plural(found['steps'], 'train step')} were replayed.",
         "fitted": [(word, number(found["fitted"][name], digits)) for name, word, digits in FITTED],
     }

@@ -14,8 +14,7 @@ from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.experiments import queries as experiments
 from flexmarl.controlplane.simulations import queries as simulations
 from flexmarl.controlplane.simulations import recorded_load
-from flexmarl.controlplane.simulations.choices import SimulationState
-from flexmarl.controlplane.simulations.filters import FILTERS
+from flexmarl.controlplane.simulations.filters import FILTERS, STATES
 from flexmarl.controlplane.simulations.requests import MOST_SEEDS, MOST_STEPS
 from flexmarl.controlplane.simulations.what_if import LEAST_STEPS
 from webui.calls import PAGE_ONLY
@@ -32,7 +31,7 @@ CHIPS = {
     "state": "State",
     "workload": "Workload",
     "run": "Run",
-    "owner": "Asked by",
+    "owner": "Requested by",
     "preset": "Preset",
 }
 
@@ -41,7 +40,7 @@ CHIPS = {
 def listing(request: HttpRequest) -> HttpResponse:
     """Show simulations, newest first, narrowed by the address in the words of the API."""
     context = {"nav": "simulations", "chips": _chips(request.GET), "q": request.GET.get("q", "")}
-    context["states"] = [state.value for state in SimulationState]
+    context["states"] = STATES
     context |= {"presets": [row["name"] for row in experiments.presets()], "workloads": simulations.workloads()}
     context |= {"asked": {name: request.GET.get(name, "") for name in CHIPS}, **_rows(request)}
     context["may_ask"] = actor_of(request).may(Scope.RUNS_WRITE)
@@ -223,4 +222,4 @@ def _find(request: HttpRequest, reference: object) -> Any:
     try:
         return simulations.find_simulation(actor_of(request), UUID(str(reference)))
     except ValueError:
-        raise NotFound("There is no such simulation.") from None
+        raise NotFound("Simulation not found.") from None

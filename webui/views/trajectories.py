@@ -76,7 +76,7 @@ READERS: dict[str, Callable[[str], Any]] = {
 }
 WORDS = {
     "step": "Step", "draw": "Group", "status": "Status", "solved": "Solved", "reward": "Team score", "turns": "Turns",
-    "tokens": "Tokens", "duration_s": "Seconds", "version": "Version", "search": "Title has", "label": "Label",
+    "tokens": "Tokens", "duration_s": "Seconds", "version": "Version", "search": "Title contains", "label": "Label",
 }  # fmt: skip
 RANGES = ("reward", "turns", "tokens", "duration_s")
 ORDERS = (

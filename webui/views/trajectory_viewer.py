@@ -69,8 +69,8 @@ def _policies(row: dict[str, Any]) -> list[str]:
 
 
 _STATES = {
-    "cut": "cut, waits for its trainer",
-    "accumulated": "accumulated, its step is not done",
+    "cut": "cut, waiting for its trainer",
+    "accumulated": "accumulated, waiting for the optimizer step",
     "applied": "applied",
     "void": "void, trained again elsewhere",
 }

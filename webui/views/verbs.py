@@ -6,23 +6,24 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from flexmarl.contracts.status import SHOWN_TERMINAL
 from webui.formats import duration, plural
 
 BEGUN = {
-    "start": "It queues for its devices and starts when they are free.",
-    "resume": "It goes on with step {step}.",
-    "resume_elsewhere": "It asks for devices again, loads its committed weights and goes on with step {step}.",
-    "retry": "A new attempt from the committed versions; step {step} is played anew.",
-    "retry_over": "A new attempt from the beginning: no version was committed yet.",
-    "stop": "It ends after step {step} with a checkpoint. It cannot be resumed.",
-    "kill": "It ends at once. What step {step} has played so far is dropped; committed steps stay.",
+    "start": "The run is queued and starts when its devices are free.",
+    "resume": "The run continues with step {step}.",
+    "resume_elsewhere": "The run requests devices again, loads its committed weights and continues with step {step}.",
+    "retry": "A new attempt starts from the committed versions; step {step} is played again.",
+    "retry_over": "A new attempt starts from the beginning: no version was committed yet.",
+    "stop": "The run ends after step {step} with a checkpoint. It cannot be resumed.",
+    "kill": "The run ends immediately. Episodes of step {step} are discarded; committed steps are kept.",
 }
-DRAIN = "It finishes step {step} first, so nothing is thrown away. {held}"
+DRAIN = "The run finishes step {step} first, so no work is lost. {held}"
 FREEZE = (
-    "It stops at once. Running episodes are abandoned and played again on resume; "
-    "groups that settled and gradients stay. {held}"
+    "The run pauses immediately. Running episodes are abandoned and replayed on resume; "
+    "settled groups and gradients are kept. {held}"
 )
-FREE = "It stops at once and gives its devices back; resume asks for others."
+FREE = "The run pauses immediately and releases its devices; resume requests new ones."
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Choice:
 
 
 PENDING = {
-    "start": "Starting: the request is with the driver",
+    "start": "Starting: waiting for the driver",
     "pause": "Pausing at the end of step {step}",
     "resume": "Resuming at step {step}",
     "stop": "Stopping at the end of step {step}",
@@ -47,7 +48,12 @@ PENDING = {
     "retry": "Starting attempt {attempt}",
 }
 _STATUS_WORDS = {"pausing": "pause", "resuming": "resume", "stopping": "stop"}
-FREEZING = "Freezing: the trainer finishes what it was given"
+FREEZING = "Freezing: the trainer finishes its current work"
+
+
+FILED = ("archive", "restore")
+WHY_NOT = {"archive": "Only ended runs and drafts can be archived."}
+"""Verb -> why it is not possible, where the state alone does not say it."""
 
 
 def choices(run: Mapping[str, Any]) -> list[Choice]:
@@ -72,21 +78,31 @@ def choices(run: Mapping[str, Any]) -> list[Choice]:
     ]
 
 
+def _filing(run: Mapping[str, Any]) -> list[Choice]:
+    """Taking a run out of the lists, or putting it back."""
+    if run["archived_at"]:
+        return [Choice("restore", "Restore", "archive-off", "It returns to the lists.")]
+    return [Choice("archive", "Archive", "archive", "It leaves the lists. Restoring brings it back.", confirm=True)]
+
+
+def _may_be_filed(run: Mapping[str, Any]) -> bool:
+    ended = run["status"] in SHOWN_TERMINAL or run["status"] == "draft"
+    return bool(run["archived_at"]) or (ended and not run["pending_verb"])
+
+
 def _held(run: Mapping[str, Any]) -> str:
     seconds = run["spec"]["resources"].get("hold_s", 900.0)
     if seconds is None:
-        return "Devices stay held."
-    return f"Devices stay held for {duration(seconds)}." if seconds else "Devices go back at once."
+        return "Devices stay leased."
+    return f"Devices stay leased for {duration(seconds)}." if seconds else "Devices are released immediately."
 
 
-def verbs(run: Mapping[str, Any], *, may_act: bool) -> list[dict[str, Any]]:
-    """Every choice with its consequence in words; one that is not possible stays, with the reason."""
+def verbs(run: Mapping[str, Any], *, may_act: bool, may_edit: bool) -> list[dict[str, Any]]:
+    """Every choice that the reader may ever make, with its consequence; one that is not possible now says why."""
     found = []
-    for choice in choices(run):
-        legal = choice.verb in run["allowed_actions"]
-        why = "" if legal else f"Not possible while {run['status']}."
-        if not may_act:
-            why = "Only its owner and operators may do this."
+    for choice in [*(choices(run) if may_act else ()), *(_filing(run) if may_edit else ())]:
+        legal = choice.verb in run["allowed_actions"] or (choice.verb in FILED and _may_be_filed(run))
+        why = "" if legal else WHY_NOT.get(choice.verb, f"Not possible while {run['status']}.")
         found.append(
             {
                 "verb": choice.verb,
@@ -95,11 +111,11 @@ def verbs(run: Mapping[str, Any], *, may_act: bool) -> list[dict[str, Any]]:
                 "text": choice.text,
                 "primary": choice.primary or choice.label,
                 "body": json.dumps(choice.body) if choice.body else "",
-                "enabled": legal and may_act,
+                "enabled": legal,
                 "why": why,
                 "confirm": choice.confirm,
                 "title": f"{choice.label} {run['key']}?",
-                "leads": choice.verb in ("start", "resume", "retry") and legal and may_act,
+                "leads": choice.verb in ("start", "resume", "retry") and legal,
             }
         )
     return found
@@ -121,12 +137,12 @@ def resting(run: Mapping[str, Any], now: datetime) -> dict[str, str] | None:
     progress = run["progress"]
     if progress["frozen"]:
         settled = f"{progress['cohort_groups_settled']} of {plural(progress['cohort_groups'], 'group')}"
-        parts.append(f"Frozen in step {run['step'] + 1} with {settled} settled; the others are played again on resume.")
+        parts.append(f"Frozen in step {run['step'] + 1} with {settled} settled; the others are replayed on resume.")
     if run["reason"] == "devices_given_back":
-        parts.append("Its devices were given back; resume asks for others.")
+        parts.append("Its devices were released; resume requests new ones.")
     elif progress["release_at"] is not None:
         left = max(0.0, progress["release_at"] - now.timestamp())
-        parts.append(f"Its devices go back in {duration(left)} unless it is resumed.")
+        parts.append(f"Its devices are released in {duration(left)} unless it is resumed.")
     else:
-        parts.append("Its devices stay held until it is resumed or stopped.")
+        parts.append("Its devices stay leased until it is resumed or stopped.")
     return {"tone": "wn", "icon": "player-pause", "word": "Paused", "text": " ".join(parts)}

@@ -4,12 +4,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from flexmarl.contracts.resolve import leaves
-from flexmarl.contracts.spec import ExperimentSpec
-from webui.figures.base import SeriesSet
+from flexmarl.contracts.specification import ExperimentSpec
+from webui.figures.base import Points, SeriesSet
 from webui.figures.devices import BUSY, Timeline, shares
 from webui.figures.learning import eval_text
 from webui.figures.pace import recent_median
 from webui.formats import DASH, duration, number, plural, si, signed
+
+STEPS = 100
+"""Newest steps that tiles speak of."""
 
 
 def notice(run: Mapping[str, Any]) -> dict[str, str] | None:
@@ -19,8 +22,10 @@ def notice(run: Mapping[str, Any]) -> dict[str, str] | None:
         return {"tone": "bad", "icon": "circle-x", "word": "Failed", "text": text or run["reason"]}
     if status == "queued":
         return {"tone": "wn", "icon": "clock", "word": "Waiting", "text": text or "Waits for free devices."}
+    if run["reason"] == "waiting_for_space":
+        return {"tone": "bad", "icon": "alert-circle", "word": "Waiting for disk space", "text": f"{text}."}
     if run["reason"].startswith("recovering"):
-        next_ = "Nothing is lost and nothing is to be done; Events say why it went."
+        next_ = "Nothing is lost and no action is needed; see Logs for the reason."
         return {"tone": "wn", "icon": "refresh", "word": "Recovering", "text": f"{text}. {next_}"}
     if status in ("running", "starting", "resuming") and text:
         return {"tone": "", "icon": "info-circle", "word": "Now", "text": text}
@@ -38,7 +43,9 @@ def eta_basis(progress: Mapping[str, Any]) -> str:
     )
 
 
-def tiles(run: Mapping[str, Any], series: SeriesSet, timeline: Mapping[str, Any]) -> list[dict[str, str]]:
+def tiles(
+    run: Mapping[str, Any], series: SeriesSet, timeline: Mapping[str, Any], evaluated: Points = ([], [])
+) -> list[dict[str, str]]:
     """The stat tiles after the two reward tiles: label, value, unit, basis."""
     progress, device = run["progress"], shares(timeline)
     rate = recent_median(series, "throughput/tokens")
@@ -51,14 +58,14 @@ def tiles(run: Mapping[str, Any], series: SeriesSet, timeline: Mapping[str, Any]
     attempts = progress["episodes_finished"] + progress["episodes_failed"]
     window = duration(timeline["window"][1] - timeline["window"][0])
     return [
-        _tile("Evaluation solved", percent_value(progress["eval_solved"]), "%", eval_text(progress)),
+        _tile("Evaluation solved", percent_value(progress["eval_solved"]), "%", eval_text(progress, evaluated)),
         _tile("Bubble", percent_value(device["bubble"]), "%", f"of device time, {window}"),
         _tile("Tokens/s", value, unit, f"{si(progress['tokens_generated'])} generated"),
         _tile(
             "Staleness max",
             number(max(lags)) if lags else DASH,
             "",
-            f"bound {_bound(run)}, {plural(run['step'], 'step')}",
+            f"bound {_bound(run)}, {plural(min(run['step'], STEPS), 'step')}",
         ),
         _tile(
             "Failed episodes",
@@ -179,8 +186,8 @@ def planned(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
         return None
     titles = {
         "step_s": ("Time per step", duration),
-        "utilisation.engine": ("Engines at work", _share),
-        "utilisation.trainer": ("Trainers at work", _share),
+        "utilisation.engine": ("Engines busy", _share),
+        "utilisation.trainer": ("Trainers busy", _share),
         "hours": ("Whole run", lambda hours: duration(3600.0 * hours)),
     }
     rows = [
@@ -195,8 +202,8 @@ def planned(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
         for title, write in [titles[row["name"]]]
     ]
     actual = found["actual"]
-    over = f"over its last {plural(actual['steps'], 'step')}; the first ones begin cold" if actual else ""
-    basis = over or "They stand here after the second step."
+    over = f"over its last {plural(actual['steps'], 'step')}; the first steps include start-up" if actual else ""
+    basis = over or "Available after the second step."
     return {"rows": rows, "basis": basis, "why": found["predicted"]["why"]}
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flexmarl.contracts.spec.team import Lora
+from flexmarl.contracts.specification.team import Lora
 
 if TYPE_CHECKING:
     import torch

@@ -4,12 +4,14 @@ Sizes that the weights show (vocabulary, hidden, layers, MLP) are not repeated h
 them from the tensors.
 """
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 
 from flexmarl.contracts.model_sizes import FACTORY_SIZES
-from flexmarl.contracts.spec.team import FactoryModel, FolderModel
+from flexmarl.contracts.specification.team import FactoryModel, FolderModel
+from workers.models.errors import UnsupportedModel
+from workers.models.opening import ModelFolder
+
+__all__ = ["Architecture", "UnsupportedModel", "architecture_of", "parse_architecture", "read_architecture"]
 
 MAX_POSITIONS = 4096
 """Longest context of a factory model; its positions are rotary, so a longer limit costs nothing but was never tried."""
@@ -19,10 +21,6 @@ PAD, BOS, EOS = 0, 1, 2
 
 SERVED_TYPES = ("qwen2", "llama")
 """`model_type`s whose decoder the torch engine knows."""
-
-
-class UnsupportedModel(ValueError):
-    """The model is of a kind this project's own decoder does not compute; the text says which and what is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +37,22 @@ class Architecture:
 def architecture_of(source: FactoryModel | FolderModel) -> Architecture:
     """Return the architecture of a model source; raise `UnsupportedModel` when our decoder does not know it."""
     if isinstance(source, FolderModel):
-        return read_architecture(Path(source.path))
+        return read_architecture(source.path)
     size = FACTORY_SIZES[source.size]
     return Architecture("qwen2", size.heads, size.heads, size.hidden // size.heads, 10_000.0, 1e-6, MAX_POSITIONS)
 
 
-def read_architecture(folder: Path) -> Architecture:
+def read_architecture(path: str) -> Architecture:
     """Read `config.json` of a Hugging Face folder."""
+    with ModelFolder(path) as folder:
+        config = folder.json("config.json")
     try:
-        return parse_architecture(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+        return parse_architecture(config)
     except UnsupportedModel:
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, AssertionError, ZeroDivisionError) as error:
         said = f"{type(error).__name__}: {error}"
-        raise UnsupportedModel(f"{folder} is no folder of a model that this host can read: {said}") from error
+        raise UnsupportedModel(f"config.json does not describe a model: {said}") from error
 
 
 def parse_architecture(config: dict[str, object]) -> Architecture:

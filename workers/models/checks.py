@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from flexmarl.contracts.spec.team import FactoryModel, FolderModel
+from flexmarl.contracts.specification.team import FactoryModel, FolderModel
 from workers.models.architecture import UnsupportedModel
 from workers.models.weights import weight_shapes
 

@@ -1,8 +1,8 @@
 """The Hugging Face model of a policy, for whoever wants more than its weights: exports, comparisons, other tools."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from flexmarl.contracts.spec.team import FactoryModel, FolderModel
+from flexmarl.contracts.specification.team import FactoryModel, FolderModel
 from workers.models.weights import initial_weights, model_config
 
 if TYPE_CHECKING:
@@ -12,10 +12,15 @@ if TYPE_CHECKING:
 def build_model(source: FactoryModel | FolderModel, vocabulary: tuple[str, ...], seed: int) -> "PreTrainedModel":
     """Return the model of a policy in fp32 on the CPU. A folder model ignores vocabulary and seed."""
     import torch
-    from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
     if isinstance(source, FolderModel):
-        return AutoModelForCausalLM.from_pretrained(source.path, local_files_only=True, dtype=torch.float32)
+        shape: Any = model_config(source, 0)
+        own: Any = AutoModelForCausalLM
+        found: PreTrainedModel = own.from_config(AutoConfig.for_model(**shape), dtype=torch.float32)
+        found.load_state_dict(initial_weights(source, 0, seed), strict=not shape.get("tie_word_embeddings"))
+        found.train(False)
+        return found
     with torch.random.fork_rng(devices=[]):  # the constructor draws weights that are replaced at once
         config = Qwen2Config.from_dict(model_config(source, len(vocabulary)))
         model: PreTrainedModel = Qwen2ForCausalLM(config)  # type: ignore[no-untyped-call]

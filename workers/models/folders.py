@@ -5,14 +5,15 @@ alpha, targets, every name and every shape; its values are taken as they stand. 
 not (biases, other scalings, ranks of their own per layer) is refused by name, never dropped.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flexmarl.contracts.spec.team import ADAPTER_TARGETS, Lora
+from flexmarl.contracts.specification.team import ADAPTER_TARGETS, Lora
 from workers.models.adapter import WrongAdapterError, check_adapter, parts_of
-from workers.models.architecture import UnsupportedModel
+from workers.models.errors import UnsupportedModel
+from workers.models.opening import TOKENIZER_BYTES, ModelFolder
+from workers.models.weights import read_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -29,61 +30,52 @@ _UNKNOWN = (
 
 def read_adapter(path: str, base: "Weights", lora: Lora) -> "dict[str, torch.Tensor]":
     """Read the adapter of a PEFT folder. Raises WrongAdapterError naming the setting and the value that fits."""
-    from safetensors.torch import load_file
-
-    folder = Path(path)
-    check_config(folder, peft_config_of(folder), lora)
     try:
-        adapter = load_file(folder / WEIGHTS)
-    except Exception as error:  # safetensors raises a type of its own, without a place among Python's
-        raise WrongAdapterError(f"adapter: {folder / WEIGHTS} cannot be read: {error}") from error
-    import torch
-
-    adapter = {name: tensor.to(torch.float32) for name, tensor in adapter.items()}
+        with ModelFolder(path) as folder:
+            check_config(folder.json(CONFIG), lora)
+            adapter = read_tensors(folder, WEIGHTS)
+    except UnsupportedModel as error:
+        raise WrongAdapterError(f"adapter: {error}; name a folder with {CONFIG} and {WEIGHTS}") from error
     check_adapter(adapter, {name: tuple(tensor.shape) for name, tensor in base.items()}, lora)
     return adapter
 
 
-def check_folder(folder: Path) -> None:
+def check_folder(path: str) -> None:
     """Raise UnsupportedModel unless a folder has the files of a whole model with its tokenizer."""
-    if not folder.is_dir():
-        raise UnsupportedModel(f"{folder} is no folder that this host can read; name one that every node can read")
-    if (folder / CONFIG).exists() and not (folder / "config.json").exists():
-        text = f"{folder} is an adapter; name it as tuning.adapter and the model it is laid over here, or a merged one"
-        raise UnsupportedModel(text)
-    for name in ("config.json", "tokenizer.json"):
-        if not (folder / name).exists():
-            raise UnsupportedModel(
-                f"{folder} has no {name}; name a folder with config.json, tokenizer.json, *.safetensors"
-            )
+    with ModelFolder(path) as folder:
+        if folder.has(CONFIG) and not folder.has("config.json"):
+            text = "the folder is an adapter; name it as tuning.adapter and the model it is laid over here, or a merged"
+            raise UnsupportedModel(f"{text} one")
+        for name in ("config.json", "tokenizer.json"):
+            if not folder.has(name):
+                text = f"the folder has no {name}; name a folder with config.json, tokenizer.json, *.safetensors"
+                raise UnsupportedModel(text)
 
 
-def peft_config_of(folder: Path) -> dict[str, object]:
-    """Read `adapter_config.json`. Raises WrongAdapterError when the folder is none of an adapter."""
-    try:
-        found = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        text = f"adapter: {folder} is no folder of an adapter ({type(error).__name__}: {error}); name one with {CONFIG}"
-        raise WrongAdapterError(text) from error
-    return found if isinstance(found, dict) else {}
+def copy_files(path: str, target: Path, *names: str) -> None:
+    """Copy files of a model's folder into another one, as far as they are there."""
+    with ModelFolder(path) as folder:
+        for name in names:
+            if folder.has(name):
+                (target / name).write_bytes(folder.read(name, TOKENIZER_BYTES))
 
 
-def check_config(folder: Path, config: Mapping[str, object], lora: Lora) -> None:
+def check_config(config: Mapping[str, object], lora: Lora) -> None:
     """Raise WrongAdapterError unless PEFT's settings are those of a policy's tuning."""
     if config.get("peft_type") != "LORA":
-        raise WrongAdapterError(f"adapter: {folder} is of type {config.get('peft_type')}; only LORA can be trained on")
+        raise WrongAdapterError(f"adapter: it is of type {config.get('peft_type')}; only LORA can be trained on")
     if config.get("bias", "none") != "none":
-        raise WrongAdapterError(f"adapter: {folder} has bias: {config['bias']}; only bias: none can be trained on")
+        raise WrongAdapterError(f"adapter: it has bias: {config['bias']}; only bias: none can be trained on")
     for name in _UNKNOWN:
         if config.get(name):
-            raise WrongAdapterError(f"adapter: {folder} sets {name}; an adapter without it can be trained on")
+            raise WrongAdapterError(f"adapter: it sets {name}; an adapter without it can be trained on")
     targets = config.get("target_modules")
     named = ADAPTER_TARGETS if targets == "all-linear" else targets if isinstance(targets, list) else ()
     told = {"rank": config.get("r"), "alpha": config.get("lora_alpha"), "targets": sorted(map(str, named))}
     wanted = {"rank": lora.rank, "alpha": lora.alpha, "targets": sorted(lora.targets)}
     for field, value in told.items():
         if value != wanted[field]:
-            raise WrongAdapterError(f"{field}: is {wanted[field]}, the adapter in {folder} has {value}; set {value}")
+            raise WrongAdapterError(f"{field}: is {wanted[field]}, the adapter has {value}; set {value}")
 
 
 def merged(base: "Weights", adapter: "Weights", lora: Lora) -> "dict[str, torch.Tensor]":

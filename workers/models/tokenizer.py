@@ -8,7 +8,8 @@ tokenizer of a qwen2 folder as its own byte-pair class and keeps of ours only th
 import json
 from pathlib import Path
 
-from flexmarl.contracts.spec.team import FactoryModel, FolderModel
+from flexmarl.contracts.specification.team import FactoryModel, FolderModel
+from workers.models.opening import TOKENIZER_BYTES, ModelFolder
 
 SPECIAL_WORDS = ("<pad>", "<bos>", "<eos>")
 
@@ -32,7 +33,8 @@ def tokenizer_json(vocabulary: tuple[str, ...]) -> bytes:
 def tokenizer_of(source: FactoryModel | FolderModel, vocabulary: tuple[str, ...]) -> bytes:
     """Return `tokenizer.json` of a policy's model source."""
     if isinstance(source, FolderModel):
-        return (Path(source.path) / "tokenizer.json").read_bytes()
+        with ModelFolder(source.path) as folder:
+            return folder.read("tokenizer.json", TOKENIZER_BYTES)
     return tokenizer_json(vocabulary)
 
 

@@ -4,13 +4,14 @@ A trainer needs nothing else of a model, and importing transformers would cost i
 `build_model` makes Hugging Face models of the same weights.
 """
 
-import json
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from flexmarl.contracts.model_sizes import FACTORY_SIZES
-from flexmarl.contracts.spec.team import FactoryModel, FolderModel
+from flexmarl.contracts.specification.team import FactoryModel, FolderModel
 from workers.models.architecture import BOS, EOS, MAX_POSITIONS, PAD, UnsupportedModel
+from workers.models.opening import ModelFolder, place_of
 
 if TYPE_CHECKING:
     import torch
@@ -22,7 +23,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_ma
 def initial_weights(source: FactoryModel | FolderModel, words: int, seed: int) -> "dict[str, torch.Tensor]":
     """Return a policy's first weights under their Hugging Face names, in fp32 on the CPU. Tied ones appear once."""
     if isinstance(source, FolderModel):
-        return _folder_weights(Path(source.path))
+        return _folder_weights(source.path)
     return _factory_weights(source, words, seed)
 
 
@@ -30,22 +31,21 @@ def weight_shapes(source: FactoryModel | FolderModel, words: int) -> dict[str, t
     """Return the shape of each weight of a policy, without reading any; a folder's vocabulary is its own."""
     if isinstance(source, FactoryModel):
         return _factory_shapes(source, words)
-    from safetensors import safe_open
-
     shapes: dict[str, tuple[int, ...]] = {}
-    for path in sorted(Path(source.path).glob("*.safetensors")):
-        with safe_open(path, "pt") as file:
-            shapes.update({name: tuple(file.get_slice(name).get_shape()) for name in file.keys()})  # noqa: SIM118
-    if model_config(source, words).get("tie_word_embeddings"):
-        shapes.pop("lm_head.weight", None)
+    with ModelFolder(source.path) as folder:
+        for name in tensor_files(folder):
+            with _tensors(folder, name) as file:
+                shapes.update({key: tuple(file.get_slice(key).get_shape()) for key in file.keys()})  # noqa: SIM118
+        if folder.json("config.json").get("tie_word_embeddings"):
+            shapes.pop("lm_head.weight", None)
     return shapes
 
 
 def model_config(source: FactoryModel | FolderModel, words: int) -> dict[str, object]:
     """Return `config.json` of a model source as plain transformers reads it."""
     if isinstance(source, FolderModel):
-        config: dict[str, object] = json.loads((Path(source.path) / "config.json").read_text(encoding="utf-8"))
-        return config
+        with ModelFolder(source.path) as folder:
+            return folder.json("config.json")
     size = FACTORY_SIZES[source.size]
     return {
         "architectures": ["Qwen2ForCausalLM"],
@@ -108,20 +108,43 @@ def _factory_shapes(source: FactoryModel, words: int) -> dict[str, tuple[int, ..
     return shapes
 
 
-def _folder_weights(folder: Path) -> "dict[str, torch.Tensor]":
-    import torch
-    from safetensors.torch import load_file
-
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise FileNotFoundError(f"{folder} holds no .safetensors file")
+def _folder_weights(path: str) -> "dict[str, torch.Tensor]":
     weights: dict[str, torch.Tensor] = {}
-    for file in files:
-        try:
-            weights.update({name: tensor.to(torch.float32) for name, tensor in load_file(file).items()})
-        except Exception as error:  # safetensors raises a type of its own, without a place among Python's
-            raise UnsupportedModel(f"{file} cannot be read: {error}") from error
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    if config.get("tie_word_embeddings"):
-        weights.pop("lm_head.weight", None)
+    with ModelFolder(path) as folder:
+        for name in tensor_files(folder):
+            weights.update(read_tensors(folder, name))
+        if not weights:
+            raise UnsupportedModel("the folder has no *.safetensors; put the weights in it")
+        if folder.json("config.json").get("tie_word_embeddings"):
+            weights.pop("lm_head.weight", None)
     return weights
+
+
+def tensor_files(folder: ModelFolder) -> list[str]:
+    """Return the names of a folder's files of weights, in order."""
+    return [name for name in folder.names() if name.endswith(".safetensors")]
+
+
+def read_tensors(folder: ModelFolder, name: str, as_is: bool = False) -> "dict[str, torch.Tensor]":
+    """Read a file of weights, in fp32 or as they are. Raises UnsupportedModel for one that is damaged."""
+    import torch
+
+    tensors = {}
+    with _tensors(folder, name) as file:
+        for key in file.keys():  # noqa: SIM118 - a reader of safetensors is no mapping
+            found = file.get_tensor(key)
+            tensors[key] = found if as_is else found.to(torch.float32)
+            folder.in_time()
+    return tensors
+
+
+@contextmanager
+def _tensors(folder: ModelFolder, name: str) -> Iterator[Any]:
+    from safetensors import SafetensorError, safe_open
+
+    with folder.file(name) as descriptor:
+        try:
+            with safe_open(place_of(descriptor), "pt") as file:
+                yield file
+        except (SafetensorError, OSError) as error:
+            raise UnsupportedModel(f"{name} cannot be read: {error}") from error

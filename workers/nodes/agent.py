@@ -33,6 +33,8 @@ from workers.errors import ChildUnreachable, HostingError, WorkerError
 from workers.nodes.archives import Archives
 from workers.nodes.bringing import Bringing
 from workers.nodes.child_client import ChildClient
+from workers.nodes.clearing import TEND_S as CLEARING_S
+from workers.nodes.clearing import Clearing
 from workers.nodes.copies import LOOK_S, Copies
 from workers.nodes.engine_loads import loads_of
 from workers.nodes.keeping import TEND_S as KEEPING_S
@@ -105,6 +107,8 @@ class NodeAgent:
                     tasks.create_task(self._forever(self._playground.tend, TEND_S))
                     tasks.create_task(self._forever(self._keeping.tend, KEEPING_S))
                     tasks.create_task(self._forever(Copies(self._settings, self._store).tend, LOOK_S))
+                    clearing = Clearing(self._settings.home, self._settings.node, self._store)
+                    tasks.create_task(self._forever(clearing.tend, CLEARING_S))
             finally:
                 await self._playground.close()
                 await asyncio.gather(*(lane.stop() for lane in self._lanes.values()))
@@ -228,7 +232,7 @@ class NodeAgent:
         app.add_routes([web.get("/v1/state/{digest}", partial(self._to_peer, state.manifest))])
         app.add_routes([web.get("/v1/state/{digest}/delta", partial(self._to_peer, state.delta))])
         app.add_routes([web.get("/v1/state/chunks/{name}", partial(self._to_peer, state.chunk))])
-        archive = Archives(self._settings.home).answer
+        archive = Archives(self._settings.home, self._settings.model_roots).answer
         app.add_routes([web.get("/v1/checkpoints/{run}/{step}/archive", partial(self._to_peer, archive))])
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
@@ -271,9 +275,13 @@ class NodeAgent:
         refusal = {"code": "unauthorized", "detail": "the cluster key is missing or wrong"}
         return web.json_response(refusal, status=401)
 
-    async def _on_health(self, _: web.Request) -> web.Response:
+    async def _on_health(self, request: web.Request) -> web.Response:
+        """Say that the node answers; with the cluster key also who it is and what it hosts."""
+        if self._stranger(request) is not None:
+            return web.json_response({"status": "ok"})
         children = [lane.child.incarnation for lane in self._lanes.values()]
-        return web.json_response({"node": self._settings.node, "incarnation": self._incarnation, "children": children})
+        about = {"node": self._settings.node, "incarnation": self._incarnation, "children": children}
+        return web.json_response({"status": "ok", **about})
 
     async def _store(self, call: Callable[[psycopg.Connection], T]) -> T:
         def work() -> T:

@@ -9,13 +9,14 @@ import asyncio
 import json
 import sys
 import tarfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 from aiohttp import web
 
+from flexmarl.store.server_paths import without_paths
 from workers.training.folders import Inspector, files_of, listed, root_of
 from workers.training.merging import merged_folder
 
@@ -60,8 +61,9 @@ class Entry:
 class Archives:
     """What a node serves of its checkpoints. Who may ask is checked by whoever mounts the route."""
 
-    def __init__(self, home: str | Path) -> None:
+    def __init__(self, home: str | Path, model_roots: Sequence[str] = ()) -> None:
         self._home = home
+        self._model_roots = tuple(model_roots)
         self._inspector = Inspector()
         self._merging = asyncio.Lock()
 
@@ -112,7 +114,9 @@ class Archives:
         async with self._merging:
             if merged_folder(folder, policy).is_dir():
                 return
-            command = [sys.executable, "-m", "workers.training.merging", str(folder), policy]
+            roots = [f"--model-root={root}" for root in self._model_roots]
+            command = [sys.executable, "-m", "workers.training.merging", str(folder), policy, *roots]
+            command.append(f"--closed={self._home}")
             process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
             try:
                 _, said = await asyncio.wait_for(process.communicate(), MERGE_S)
@@ -121,7 +125,7 @@ class Archives:
                 await process.wait()
                 raise
         if process.returncode:
-            last = said.decode(errors="replace").strip().rpartition("\n")[2]
+            last = without_paths(said.decode(errors="replace").strip().rpartition("\n")[2])
             log.warning("not merged", folder=str(folder), policy=policy, error=last)
             raise NotServed("not_merged", f"{policy} could not be merged: {last}; download the adapter instead")
 

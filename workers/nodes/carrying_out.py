@@ -28,7 +28,7 @@ from flexmarl.contracts.commands import (
     WriteCheckpoint,
 )
 from flexmarl.contracts.events import PolicySuspended
-from flexmarl.contracts.spec.algorithm import AlgorithmSpec
+from flexmarl.contracts.specification.algorithm import AlgorithmSpec
 from flexmarl.contracts.wire import TrainStats
 from flexmarl.store import checkpoints, engines, leases, lineage, micro_batches, runs, steps, tokenizers
 from flexmarl.store.commands import Taken
@@ -143,9 +143,9 @@ async def perform(client: ChildClient, prepared: Prepared) -> Commit:
 
 
 def _first_bind(conn: psycopg.Connection, run_id: int, order: BindPolicy) -> BindRequest:
-    """Read what version 0 is made of: the policy's model source, or another run's version."""
+    """Read what version 0 is made of: the policy's model source, or another run's version that may be read now."""
     request = BindRequest(order.policy, gang=list(order.gang), meeting=order.meeting)
-    origin = lineage.origins(conn, run_id).get(order.policy)
+    origin = lineage.readable(conn, run_id, order.policy)
     if origin is None:
         return request
     spoken = tokenizers.digest(conn, origin.from_run, origin.from_policy)

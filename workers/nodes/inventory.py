@@ -40,9 +40,10 @@ def classed(device: DeviceFacts, classes: Mapping[str, Hardware]) -> DeviceFacts
     return device if found is Hardware.ANY else replace(device, facts={**device.facts, "class": found.value})
 
 
-def node_facts() -> dict[str, object]:
-    """Return what people want to know of this machine."""
+def node_facts(vllm_python: str = "") -> dict[str, object]:
+    """Return what people want to know of this machine, and which engines it can start."""
     return {
+        "engines": ["torch", *(["vllm"] if os.access(vllm_python, os.X_OK) else [])],
         "cpus": _cores(),
         "memory_bytes": psutil.virtual_memory().total,
         "os": f"{platform.system()} {platform.release()}",

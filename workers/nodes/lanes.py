@@ -40,11 +40,13 @@ RETRYABLE = frozenset(
         "not_bound",
         "other_accumulator",
         "state",
+        "state_full",
         "out_of_memory",
         "asleep",
         "gang_incomplete",
         "rank_lost",
         "checkpoint_leaving",
+        "origin_unchecked",
     }
 )
 """Refusals that another state of the child mends; the core decides what follows."""

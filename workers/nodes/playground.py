@@ -25,6 +25,7 @@ from flexmarl.contracts.play import PlayEngine, PlayRefusal, PlayRequest
 from flexmarl.store import runs, steps
 from flexmarl.store.errors import Refused, UnknownRun
 from flexmarl.store.leases import ChildEndpoint
+from flexmarl.store.server_paths import without_paths
 from workers.child import ChildConfig
 from workers.children import Child, Ended, Failed, Ready, Report
 from workers.errors import ChildRefused, ChildUnreachable
@@ -114,7 +115,7 @@ class Playground:
             async with asyncio.timeout(LOAD_S), life.loading:
                 await ChildClient(session, at).load(LoadRequest(version.policy, version.version, version.digest))
         except ChildRefused as refused:
-            return PlayRefusal(code=refused.code, detail=refused.detail)
+            return PlayRefusal(code=refused.code, detail=without_paths(refused.detail))
         except (ChildUnreachable, TimeoutError) as error:
             return PlayRefusal(code="engine_failed", detail=f"the engine did not answer: {error or 'no time left'}")
         token = sign(life.config.secret, life.config.run_id, Plane.ROLLOUT, time.time())
@@ -148,6 +149,7 @@ class Playground:
             secret=secrets.token_urlsafe(24),
             home=str(self._settings.home),
             spec=spec,
+            model_roots=self._settings.model_roots,
         )
 
     def _told(self, life: Life, report: Ready | Failed | Ended) -> None:
@@ -158,7 +160,9 @@ class Playground:
             return  # its end follows
         life.port, life.used = None, time.monotonic()
         where = self._log_file(life.config.run_id)
-        life.failed = f"the engine ended with code {report.code}" + (f"; see {where}" if where else "")
+        life.failed = f"the engine ended with code {report.code}" + (
+            f"; its node's {where.name} says why" if where else ""
+        )
         if self._lives.get(life.config.run_id) is life:
             log.warning("playground engine lost", incarnation=life.config.incarnation, code=report.code)
 

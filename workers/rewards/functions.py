@@ -2,7 +2,13 @@
 
 import math
 
-from flexmarl.contracts.spec.reward import Brevity, EnvironmentReward, FunctionReward, RewardSpec, ScoringService
+from flexmarl.contracts.specification.reward import (
+    Brevity,
+    EnvironmentReward,
+    FunctionReward,
+    RewardSpec,
+    ScoringService,
+)
 from workers.external_access import ExternalAccess
 from workers.rewards.base import Earned, Played, RewardFailed, RewardFunction
 from workers.rewards.isolated import IsolatedReward

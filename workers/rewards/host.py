@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from typing import IO, Any
 
-from flexmarl.contracts.spec.reward import FUNCTIONS
+from flexmarl.contracts.specification.reward import FUNCTIONS
 
 Function = Callable[[dict[str, Any], dict[str, Any]], Mapping[str, Any]]
 

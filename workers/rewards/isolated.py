@@ -13,7 +13,7 @@ from asyncio.subprocess import DEVNULL, PIPE, Process
 
 import msgspec
 
-from flexmarl.contracts.spec.reward import FunctionReward
+from flexmarl.contracts.specification.reward import FunctionReward
 from workers.children import child_environment
 from workers.rewards.base import Earned, Played, RewardFailed
 

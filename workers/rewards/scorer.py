@@ -17,8 +17,8 @@ import psycopg
 import structlog
 from psycopg_pool import ConnectionPool
 
-from flexmarl.contracts.spec import ExperimentSpec
-from flexmarl.contracts.spec.reward import QueuedReward
+from flexmarl.contracts.specification import ExperimentSpec
+from flexmarl.contracts.specification.reward import QueuedReward
 from flexmarl.store import rewards, runs
 from flexmarl.store.errors import StoreError
 from flexmarl.store.rewards import TakenReward

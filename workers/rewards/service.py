@@ -8,7 +8,7 @@ this installation's choice, as for external agents.
 import aiohttp
 import msgspec
 
-from flexmarl.contracts.spec.reward import ScoringService
+from flexmarl.contracts.specification.reward import ScoringService
 from workers.external_access import MAY_PASS, ExternalAccess, ExternalError, ExternalFailure, post, quoted
 from workers.rewards.base import Earned, Played, RewardFailed
 

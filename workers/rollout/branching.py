@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 
 from flexmarl.algorithms.rewards import mixed
 from flexmarl.algorithms.seeds import derive, episode_seed
-from flexmarl.contracts.spec.algorithm import Advantage, SamplingFamily
+from flexmarl.contracts.specification.advantages import AdvantageOptions
+from flexmarl.contracts.specification.algorithm import SamplingFamily
 from flexmarl.contracts.wire import EpisodeStatus
 from workers.rollout.engine_client import EngineClient
 from workers.rollout.environments.base import Ask, Outcome, Reply
@@ -47,7 +48,7 @@ class Branching:
     """Of the members, alike but for their numbers."""
     seats: dict[str, Seat]
     sampling: SamplingFamily
-    advantage: Advantage
+    advantage: AdvantageOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +185,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _gained(
-    advantage: Advantage,
+    advantage: AdvantageOptions,
     roles: Sequence[str],
     before: Mapping[tuple[str, int], float],
     after: Mapping[tuple[str, int], float],
@@ -195,7 +196,7 @@ def _gained(
     return [mixed(advantage, team, sum(gain for who, gain in gains if who == role)) for role in roles]
 
 
-def _scored(advantage: Advantage, roles: Sequence[str], outcome: Outcome) -> list[float]:
+def _scored(advantage: AdvantageOptions, roles: Sequence[str], outcome: Outcome) -> list[float]:
     return [mixed(advantage, outcome.team_score, outcome.scores.get(role, outcome.team_score)) for role in roles]
 
 

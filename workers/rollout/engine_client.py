@@ -60,7 +60,7 @@ class EngineClient:
     """
 
     def __init__(
-        self, routes: Callable[[], Awaitable[list[EngineRoute]]], router: Router, resumes: bool = True
+        self, routes: Callable[[], Awaitable[list[EngineRoute]]], router: Router[Any], resumes: bool = True
     ) -> None:
         self._fleet = Fleet(routes)
         self._router = router

@@ -14,9 +14,10 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from flexmarl.algorithms.seeds import derive, episode_seed, turn_seed
-from flexmarl.contracts.spec.environment import Latency
-from flexmarl.contracts.spec.team import ExternalModel
+from flexmarl.contracts.specification.environment_base import Latency
+from flexmarl.contracts.specification.team import ExternalModel
 from flexmarl.contracts.wire import EpisodeStatus, PolicyPin
+from flexmarl.store.server_paths import without_paths
 from workers.external_access import ExternalAccess, ExternalError
 from workers.rollout.engine_client import EngineClient
 from workers.rollout.environments.base import Ask, Outcome, Reply
@@ -139,7 +140,15 @@ async def _attempt(order: EpisodeOrder, stage: Stage, seats: dict[str, Seat], as
 
 
 def blamed(error: Exception, timeout_s: float) -> tuple[str, bool]:
-    """Return boundary and cause of a failed attempt, and whether playing again as before would repeat it."""
+    """Return boundary and cause of a failed attempt, and whether playing again as before would repeat it.
+
+    Whoever may read the run reads the cause, so it names no path of this host.
+    """
+    cause, repeats = _blamed(error, timeout_s)
+    return without_paths(cause), repeats
+
+
+def _blamed(error: Exception, timeout_s: float) -> tuple[str, bool]:
     match error:
         case TurnTimeoutError():
             return f"engine: {error}", False

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from flexmarl.algorithms.routing import Choice, ReplyLengths, Router, RouteRequest
 from flexmarl.algorithms.routing.base import Reason
@@ -22,7 +23,7 @@ from workers.rollout.turns import MAX_MOVES, TurnRefusedError, Waiting
 def spread(
     turns: list[Waiting],
     engines: Sequence[Engine],
-    router: Router,
+    router: Router[Any],
     lengths: ReplyLengths,
     counters: ClientCounters,
 ) -> list[tuple[Engine, list[Waiting]]]:
@@ -43,7 +44,7 @@ def spread(
         if first is not None and first.engine != one.before:
             choice = Choice(first.engine, Reason.NAMED, tuple(loads.values()))
         else:
-            choice = router(view, shown or tuple(loads.values()))
+            choice = router.choose(view, shown or tuple(loads.values()))
         load = loads[choice.engine]
         loads[choice.engine] = replace(load, in_flight=load.in_flight + 1, tokens=load.tokens + one.expected)
         batches.setdefault(choice.engine, []).append(one)

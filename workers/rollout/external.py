@@ -11,7 +11,7 @@ import time
 import aiohttp
 import msgspec
 
-from flexmarl.contracts.spec.team import ExternalModel
+from flexmarl.contracts.specification.team import ExternalModel
 from workers.external_access import MAY_PASS, SAID, ExternalAccess, ExternalError, ExternalFailure, post, quoted
 from workers.rollout.engines.wire import Choice
 from workers.rollout.environments.base import Ask

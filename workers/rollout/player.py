@@ -19,8 +19,8 @@ from psycopg_pool import ConnectionPool
 from flexmarl.algorithms.routing import ROUTERS
 from flexmarl.contracts.commands import GroupOrder, PlayGroups
 from flexmarl.contracts.events import DemandReported
-from flexmarl.contracts.spec import ExperimentSpec
-from flexmarl.contracts.spec.reward import QueuedReward
+from flexmarl.contracts.specification import ExperimentSpec
+from flexmarl.contracts.specification.reward import QueuedReward
 from flexmarl.store import commands, demand, engines, groups, load_reports, runs, tokenizers
 from flexmarl.store.commands import Standing, Taken
 from flexmarl.store.errors import EpochStale, SamplesAway, StoreFull, TokenLost
@@ -197,7 +197,7 @@ class Player:
             return await self._store(lambda conn: engines.routes(conn, run_id))
 
         worker = f"{self._holder}-{secrets.token_hex(4)}"
-        client = EngineClient(routes, ROUTERS.get(spec.mechanisms.router)(), resumes=not spec.mechanisms.ordered)
+        client = EngineClient(routes, ROUTERS.make(spec.mechanisms.router), resumes=not spec.mechanisms.ordered)
         return RunContext(
             run_id=run_id,
             spec=spec,

@@ -18,7 +18,7 @@ import msgspec
 import psycopg
 import structlog
 
-from flexmarl.contracts.spec.reward import QueuedReward
+from flexmarl.contracts.specification.reward import QueuedReward
 from flexmarl.contracts.wire import EpisodeStatus
 from flexmarl.store import rewards
 from flexmarl.store.commands import Taken

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 from workers.rollout.demand import Reporter
 from workers.rollout.engine_client import EngineClient
 from workers.rollout.external import ExternalClient

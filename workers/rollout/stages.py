@@ -7,14 +7,15 @@ Built-in environments are pure code that takes microseconds a move and play here
 import copy
 import random
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from flexmarl.contracts.spec.environment import EnvironmentSpec, ForeignGame
+from flexmarl.contracts.specification.environment import EnvironmentSpec
+from flexmarl.contracts.specification.environment_base import IsolatedEnvironmentOptions
 from workers.rollout.environments.base import Ask, Environment, Family, Outcome, Reply, RewardsTurns
 from workers.rollout.environments.registry import family_of
 from workers.rollout.isolation import Troupe
 
-Stage = Family | Troupe
+Stage = Family[Any] | Troupe
 
 
 class LiveEpisode(Protocol):
@@ -37,7 +38,7 @@ class LiveEpisode(Protocol):
 
 def stage_of(spec: EnvironmentSpec) -> Stage:
     """Return where a run's episodes play. Raises LookupError for a type nobody provides."""
-    return Troupe(spec) if isinstance(spec, ForeignGame) else family_of(spec)
+    return Troupe(spec) if isinstance(spec, IsolatedEnvironmentOptions) else family_of(spec)
 
 
 async def begin(stage: Stage, task_seed: int, held_out: bool, seed: int) -> LiveEpisode:
@@ -66,7 +67,7 @@ class Here:
     """An episode that plays in this process."""
 
     environment: Environment
-    family: Family
+    family: Family[Any]
     task: dict[str, object]
 
     def asks(self) -> list[Ask]:

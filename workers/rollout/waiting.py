@@ -6,7 +6,7 @@ Invariant: what an episode waits is drawn from a generator of its attempt alone,
 import math
 import random
 
-from flexmarl.contracts.spec.environment import Latency
+from flexmarl.contracts.specification.environment_base import Latency
 
 
 class Waits:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flexmarl.contracts.spec.team import Lora
+from flexmarl.contracts.specification.team import Lora
 from workers.models.adapter import check_adapter, parts_of
 from workers.training.parameters import FlatParameters
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from flexmarl.contracts.spec.team import Lora, PolicySpec
+from flexmarl.contracts.specification.team import Lora, PolicySpec
 from workers.training.decoder import parameter_order
 from workers.training.learner import Adapter
 from workers.training.parameters import FlatParameters

@@ -8,12 +8,11 @@ another kind. What is taken over is the same content, so it keeps its digest. Ev
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flexmarl.algorithms.seeds import derive
-from flexmarl.contracts.spec.experiment import ExperimentSpec
-from flexmarl.contracts.spec.team import FolderModel, Lora
+from flexmarl.contracts.specification.experiment import ExperimentSpec
+from flexmarl.contracts.specification.team import FolderModel, Lora
 from workers.models import UnsupportedModel, architecture_of, tokenizer_of
 from workers.models.adapter import WrongAdapterError, check_adapter, initial_adapter, no_adapter
 from workers.models.checks import check_weights
@@ -59,10 +58,10 @@ def beginning_of(spec: ExperimentSpec, asked: BindRequest, words: int, tokenizer
 
 def tokenizer_for(spec: ExperimentSpec, policy: str, vocabulary: tuple[str, ...]) -> bytes:
     """Return the tokenizer of a policy's model. Raises UnsupportedModel naming what its folder lacks."""
-    source = spec.policies[policy].model
+    source = spec.policies[policy].source
     if isinstance(source, FolderModel):
         with _named(f"policies.{policy}.model.path"):
-            check_folder(Path(source.path))
+            check_folder(source.path)
             architecture_of(source)
     return tokenizer_of(source, vocabulary)
 
@@ -72,9 +71,9 @@ def _first_weights(spec: ExperimentSpec, policy: str, words: int, shelf: Shelf) 
     settings, seed = spec.policies[policy], spec.seed
     if not isinstance(settings.tuning, Lora):
         with _named(f"policies.{policy}.model"):
-            return initial_weights(settings.model, words, derive(seed, "weights", policy))
+            return initial_weights(settings.source, words, derive(seed, "weights", policy))
     with _named(f"policies.{policy}.model"):
-        base = initial_weights(settings.model, words, derive(seed, "base", settings.model.model_dump_json()))
+        base = initial_weights(settings.source, words, derive(seed, "base", settings.source.model_dump_json()))
     if settings.precision == "bf16":  # engines compute with the very weights that the trainer does
         base = {name: tensor.bfloat16() for name, tensor in base.items()}
     shelf.put_base(base, settings.tuning)
@@ -90,12 +89,12 @@ def _taken_over(spec: ExperimentSpec, asked: BindRequest, shelf: Shelf) -> "dict
     if not isinstance(settings.tuning, Lora):
         with _named(f"policies.{asked.policy}"):
             no_adapter(shelf.described(asked.digest), asked.policy)
-            check_weights(settings.model, weights)
+            check_weights(settings.source, weights)
         return weights
     with _named(f"policies.{asked.policy}.tuning"):
         shelf.find_base(asked.digest, asked.policy, settings.tuning)
         base = shelf.keep_base()
-        check_weights(settings.model, base)
+        check_weights(settings.source, base)
         check_adapter(weights, {name: tuple(tensor.shape) for name, tensor in base.items()}, settings.tuning)
     return weights
 

@@ -15,13 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flexmarl.contracts.spec.team import FactoryModel, FolderModel
+from flexmarl.contracts.specification.team import FactoryModel, FolderModel
+from flexmarl.host.files import NO_SPACE, sync_folder
 from workers.models import write_tokenizer
 from workers.models.adapter import peft_config
+from workers.models.folders import copy_files
 from workers.models.weights import TOKENIZER_FILES, model_config
 from workers.training.folders import remove, size_of, whole, write_manifest
 from workers.training.learner import Adapter
-from workers.transfer.files import sync_folder
+from workers.transfer.files import full_told
 
 if TYPE_CHECKING:
     import torch
@@ -46,28 +48,37 @@ class Written:
 
 
 def write_checkpoint(root: Path, label: str, about: dict[str, object], exports: Iterable[Export]) -> Written:
-    """Write `<root>/<label>/<policy>/` for every export, replacing what stood there of another vector."""
+    """Write `<root>/<label>/<policy>/` for every export, replacing what stood there of another vector.
+
+    Raises StateFull.
+    """
     target = root / label
     if whole(target, about):
         return Written(str(target), size_of(target))
-    root.mkdir(parents=True, exist_ok=True)
     for left in root.glob(f".{label}-new-*"):  # of a writer that was killed
         shutil.rmtree(left, ignore_errors=True)
     temporary = root / f".{label}-new-{uuid.uuid4().hex}"
     try:
-        bases: dict[str, Path] = {}
-        for export in exports:
-            if export.adapter is None:
-                _write_model(temporary / export.policy, export)
-            else:
-                _write_adapter(temporary / export.policy, export.adapter, _base(bases, temporary, target, export))
-                _write_tokenizer(temporary / export.policy, export)
-        write_manifest(temporary, about)
-        _sync(temporary)
-        _replace(temporary, target)
+        with full_told(label, root):
+            root.mkdir(parents=True, exist_ok=True)
+            _write(temporary, target, about, exports)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return Written(str(target), size_of(target))
+
+
+def _write(temporary: Path, target: Path, about: dict[str, object], exports: Iterable[Export]) -> None:
+    """Write every export beside the target, all of it to the disk, and put it in the target's place."""
+    bases: dict[str, Path] = {}
+    for export in exports:
+        if export.adapter is None:
+            _write_model(temporary / export.policy, export)
+        else:
+            _write_adapter(temporary / export.policy, export.adapter, _base(bases, temporary, target, export))
+            _write_tokenizer(temporary / export.policy, export)
+    write_manifest(temporary, about)
+    _sync(temporary)
+    _replace(temporary, target)
 
 
 def _base(bases: dict[str, Path], temporary: Path, target: Path, export: Export) -> Path:
@@ -82,26 +93,36 @@ def _base(bases: dict[str, Path], temporary: Path, target: Path, export: Export)
 
 
 def _write_adapter(folder: Path, adapter: Adapter, base: Path) -> None:
-    from safetensors.torch import save_file
-
     folder.mkdir(parents=True)
     config = json.dumps(peft_config(str(base), adapter.settings), indent=2)
     (folder / "adapter_config.json").write_text(config, encoding="utf-8")
-    save_file(dict(adapter.weights), folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    _save(adapter.weights, folder / "adapter_model.safetensors")
+
+
+def _save(tensors: "Mapping[str, torch.Tensor]", path: Path) -> None:
+    """Write tensors. Raises OSError for a full disk, which the package tells in words alone."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    try:
+        save_file(dict(tensors), path, metadata={"format": "pt"})
+    except SafetensorError as error:
+        number = next((number for number in NO_SPACE if f"(os error {number})" in str(error)), 0)
+        if not number:
+            raise
+        raise OSError(number, os.strerror(number)) from error
 
 
 def _write_model(folder: Path, export: Export) -> None:
-    from safetensors.torch import save_file
-
     folder.mkdir(parents=True)
     words = int(export.weights["model.embed_tokens.weight"].shape[0])
     config = model_config(export.source, words)
     config["dtype"] = _dtype(export)
     (folder / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
-    save_file(dict(export.weights), folder / "model.safetensors", metadata={"format": "pt"})
+    _save(export.weights, folder / "model.safetensors")
     _write_tokenizer(folder, export)
     if isinstance(export.source, FolderModel):
-        _copy_from(Path(export.source.path), folder, "generation_config.json")
+        copy_files(export.source.path, folder, "generation_config.json")
         return
     generation = {name: config[name] for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     (folder / "generation_config.json").write_text(json.dumps(generation, indent=2), encoding="utf-8")
@@ -113,15 +134,9 @@ def _dtype(export: Export) -> str:
 
 def _write_tokenizer(folder: Path, export: Export) -> None:
     if isinstance(export.source, FolderModel):
-        _copy_from(Path(export.source.path), folder, *TOKENIZER_FILES, "chat_template.jinja")
+        copy_files(export.source.path, folder, *TOKENIZER_FILES, "chat_template.jinja")
     else:
         write_tokenizer(folder, export.tokenizer)
-
-
-def _copy_from(source: Path, folder: Path, *names: str) -> None:
-    for name in names:
-        if (source / name).exists():
-            shutil.copyfile(source / name, folder / name)
 
 
 def _replace(temporary: Path, target: Path) -> None:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from flexmarl.contracts.spec.algorithm import Advantage
-from flexmarl.contracts.spec.team import AdamW
+from flexmarl.contracts.specification.advantages import GaeOptions
+from flexmarl.contracts.specification.team import AdamW
 from workers.training.optimizer import FlatAdamW
 from workers.training.wire import TrainRow
 
@@ -36,7 +36,7 @@ class Judged:
 
 
 class Critic:
-    def __init__(self, width: int, settings: Advantage) -> None:
+    def __init__(self, width: int, settings: GaeOptions) -> None:
         """`width`: figures that it reads of a turn."""
         import torch
 
@@ -103,7 +103,7 @@ class Critic:
         self._rows = marks["rows"]
 
 
-def unexpected(rows: Sequence[TrainRow], values: Sequence[float], settings: Advantage) -> list[float]:
+def unexpected(rows: Sequence[TrainRow], values: Sequence[float], settings: GaeOptions) -> list[float]:
     """Return each row's generalised advantage, turn by turn backwards through what a role did in an episode."""
     order = sorted(range(len(rows)), key=lambda number: (rows[number].pair, rows[number].member, -rows[number].turn))
     found = [0.0] * len(rows)

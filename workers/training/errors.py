@@ -2,6 +2,8 @@
 
 from enum import StrEnum
 
+from workers.transfer.base import StateError, StateFull
+
 
 class RefusalCode(StrEnum):
     NOT_BOUND = "not_bound"
@@ -23,6 +25,8 @@ class RefusalCode(StrEnum):
     NONFINITE_GRADIENT = "nonfinite_gradient"
     STATE = "state"
     """The state plane does not hold, or holds damaged, what a request names."""
+    STATE_FULL = "state_full"
+    """There is no room for a version or a checkpoint; nothing of it was kept."""
     NO_DEMONSTRATIONS = "no_demonstrations"
     """A warm-up was asked for, and the environment has nothing to show."""
     UNSUPPORTED_MODEL = "unsupported_model"
@@ -56,10 +60,18 @@ CONFLICTS = frozenset(
 """The request is sound but meant for another state of the trainer (409); others are wrong in themselves (422)."""
 
 
+def refusal_of(error: StateError) -> "TrainerRefusal":
+    """Return what a trainer answers when the state plane cannot do what a request needs."""
+    code = RefusalCode.STATE_FULL if isinstance(error, StateFull) else RefusalCode.STATE
+    return TrainerRefusal(code, str(error))
+
+
 def status_of(code: RefusalCode) -> int:
-    """Return the HTTP status of a refusal; one for lack of memory may be asked again (503)."""
+    """Return the HTTP status of a refusal; those for lack of memory (503) or space (507) may be asked again."""
     if code is RefusalCode.OUT_OF_MEMORY:
         return 503
+    if code is RefusalCode.STATE_FULL:
+        return 507
     return 409 if code in CONFLICTS else 422
 
 

@@ -102,13 +102,13 @@ class Inspector:
         """Return what is wrong with a folder, None when it is what was written."""
         damage = self._damage(folder)
         if damage is not None and not folder.is_dir():  # what goes while it is looked at lacks files for a moment
-            return Damage("missing", f"{folder} is not there; put it back, or write another checkpoint")
+            return Damage("missing", "its folder is not there; put it back, or write another checkpoint")
         return damage
 
     def _damage(self, folder: Path) -> Damage | None:
         files = listed(folder)
         if not files:
-            return Damage("damaged", f"{folder / MANIFEST} is missing or cannot be read; put it back")
+            return Damage("damaged", f"{MANIFEST} is missing or cannot be read; put it back")
         for name, (size, digest) in files.items():
             path = folder / name
             try:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from flexmarl.contracts.spec.resources import Pace
+from flexmarl.contracts.specification.resources import Pace
 from workers.training.learner import Learner
 from workers.training.shelf import Stored
 from workers.training.wire import BindReply, StepReply

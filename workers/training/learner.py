@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flexmarl.contracts.spec.team import AdamW, Lora
+from flexmarl.contracts.specification.advantages import GaeOptions
+from flexmarl.contracts.specification.team import AdamW, Lora
 from flexmarl.contracts.wire import TrainStats
 from workers.models.architecture import Architecture
 from workers.training.accumulator import Accumulator
@@ -81,7 +82,7 @@ class Learner:
         self.parameters = whole if laid_over is None else laid_over.parameters
         self.decoder = Decoder(whole, architecture, laid_over, recompute)
         judged = objective.algorithm.advantage
-        if judged.type == "gae":
+        if isinstance(judged, GaeOptions):
             self.critic = Critic(self.decoder.width, judged)
         self._learn(Accumulator(self.parameters.master, epoch, ordered), objective, optimizer, device, beat)
 

@@ -7,8 +7,8 @@ which has a view of its own from then on, and read anew when it comes back.
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from flexmarl.contracts.spec.experiment import ExperimentSpec
-from flexmarl.contracts.spec.team import Lora, PolicySpec
+from flexmarl.contracts.specification.experiment import ExperimentSpec
+from flexmarl.contracts.specification.team import Lora, PolicySpec
 from workers.models import architecture_of
 from workers.rollout.environments.registry import family_of
 from workers.training.bases import Bases
@@ -66,7 +66,7 @@ class Making:
         under, adapter = self.bases.beneath(settings, weights, self.shelf(policy))
         return Learner(
             under,
-            architecture_of(settings.model),
+            architecture_of(settings.source),
             Objective.of(algorithm.loss, algorithm),
             settings.optimizer,
             settings.precision,
@@ -100,9 +100,9 @@ class Making:
         settings, shelf, tokenizer = self._spec.policies[policy], self.shelf(policy), self.tokenizer(policy)
         weights = shelf.weights(digest)
         if not isinstance(settings.tuning, Lora):
-            return Export(policy, settings.model, tokenizer, weights)
+            return Export(policy, settings.source, tokenizer, weights)
         shelf.find_base(digest, policy, settings.tuning)
-        return Export(policy, settings.model, tokenizer, shelf.base(), Adapter(settings.tuning, weights))
+        return Export(policy, settings.source, tokenizer, shelf.base(), Adapter(settings.tuning, weights))
 
 
 def kind_of(policy: PolicySpec) -> str:

@@ -9,13 +9,15 @@ differ by is the mismatch. Where an older version made it, the ratio is that of 
 """
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flexmarl.algorithms.aggregation import Aggregation, aggregation_of
-from flexmarl.contracts.spec.algorithm import PAIRED, AlgorithmSpec, Loss
+from flexmarl.algorithms.losses import LOG_RATIO_LIMIT, Corrector, Loss, Rows, TokenTerms
+from flexmarl.contracts.specification.algorithm import AlgorithmSpec
+from flexmarl.contracts.specification.corrections import NoCorrectionOptions
+from flexmarl.contracts.specification.losses import LossOptions
 from workers.training.decoder import Decoder
-from workers.training.losses import CORRECTIONS, KL_ESTIMATORS, REGISTRY, Corrector, Rows, TokenLoss
-from workers.training.losses.base import LOG_RATIO_LIMIT, TokenTerms
+from workers.training.losses import CORRECTIONS, KL_ESTIMATORS, LOSSES
 from workers.training.packing import Batch
 
 if TYPE_CHECKING:
@@ -25,27 +27,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """A loss with its settings, its correction and its row weights."""
+    """A loss with its correction and its row weights."""
 
-    loss: TokenLoss
-    settings: Loss
+    loss: Loss[Any]
     aggregate: Aggregation
     algorithm: AlgorithmSpec
-    corrector: Corrector | None = None
+    corrector: Corrector[Any] | None = None
+    """None: rows count as they were sampled."""
     since: int = 0
     """Steps taken on the rows' cohort before this one."""
 
     @property
     def paired(self) -> bool:
         """Tell whether rows are weighed in pairs before they are taken one by one."""
-        return self.settings.type in PAIRED
+        return bool(self.loss.options.paired)
 
     @classmethod
-    def of(cls, settings: Loss, algorithm: AlgorithmSpec | None = None) -> "Objective":
+    def of(cls, settings: LossOptions, algorithm: AlgorithmSpec | None = None) -> "Objective":
         """Make the objective of a loss, with the correction of an algorithm around it."""
         algorithm = algorithm or AlgorithmSpec(loss=settings)
-        corrector = None if algorithm.correction == "none" else CORRECTIONS.get(algorithm.correction)
-        return cls(REGISTRY.get(settings.type), settings, aggregation_of(settings), algorithm, corrector)
+        plain = isinstance(algorithm.correction, NoCorrectionOptions)
+        corrector = None if plain else CORRECTIONS.make(algorithm.correction)
+        return cls(LOSSES.make(settings), aggregation_of(settings), algorithm, corrector)
 
     def after(self, since: int) -> "Objective":
         """Return the same for rows of a cohort on which so many steps were taken."""
@@ -53,10 +56,10 @@ class Objective:
 
     def terms(self, rows: Rows) -> TokenTerms:
         """Return each token's term, corrected; `clipped` tells what the loss or the correction cut off."""
-        terms = self.loss(rows, self.settings)
+        terms = self.loss.terms(rows)
         if self.corrector is None:
             return terms
-        correction = self.corrector(rows, self.algorithm)
+        correction = self.corrector.correct(rows)
         clipped = correction.touched if terms.clipped is None else terms.clipped | correction.touched
         return TokenTerms(correction.weights * terms.per_token, clipped)
 
@@ -114,7 +117,7 @@ def total(
     distance = torch.zeros_like(rows.logprobs)
     if rows.reference is not None:
         kl = objective.algorithm.kl
-        distance = KL_ESTIMATORS.get(kl.estimator)(rows.logprobs - rows.reference)
+        distance = KL_ESTIMATORS[kl.estimator](rows.logprobs - rows.reference)
         value = value + kl.coefficient * (weights * distance).sum()
     with torch.no_grad():
         gap = rows.logprobs - rows.behaviour

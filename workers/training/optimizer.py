@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from flexmarl.contracts.spec.team import AdamW
+from flexmarl.contracts.specification.team import AdamW
 
 if TYPE_CHECKING:
     import torch

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from flexmarl.contracts.spec.algorithm import Loss
+from flexmarl.contracts.specification.losses import OnlineDpoOptions
 from workers.training.errors import RefusalCode, TrainerRefusal
 from workers.training.objective import Objective, token_scores
 from workers.training.packing import Batch
@@ -37,7 +37,7 @@ class Weighed:
     pairs: int
 
 
-def weigh(rows: Sequence[TrainRow], log_ratios: Sequence[float], settings: Loss) -> Weighed:
+def weigh(rows: Sequence[TrainRow], log_ratios: Sequence[float], settings: OnlineDpoOptions) -> Weighed:
     """Turn signs into weights: advantages above 0 are of the better member of their pair, below 0 of the worse one.
 
     `log_ratios`: of each row, the sum of its tokens' log p / p_ref. Raises TrainerRefusal for half a pair.
@@ -78,6 +78,6 @@ def preferred(
 
     paired = [row for row in rows if row.advantage and row.response]
     found = each_row(paired, objective.aggregate, decoder.vocabulary, budget, log_ratios, 1)
-    weighed = weigh(paired, found[:, 0].tolist(), objective.settings)
+    weighed = weigh(paired, found[:, 0].tolist(), objective.loss.options)
     weighty = zip(paired, weighed.advantages, strict=True)
     return [structs.replace(row, advantage=advantage) for row, advantage in weighty], weighed

@@ -9,9 +9,9 @@ the device.
 
 from typing import TYPE_CHECKING
 
-from flexmarl.contracts.spec.experiment import ExperimentSpec
-from flexmarl.contracts.spec.reference import FirstVersion, NamedVersion, RenewedVersion
-from flexmarl.contracts.spec.team import Lora
+from flexmarl.contracts.specification.experiment import ExperimentSpec
+from flexmarl.contracts.specification.reference import FirstVersion, NamedVersion, RenewedVersion
+from flexmarl.contracts.specification.team import Lora
 from workers.models import architecture_of
 from workers.training.adapted import LowRank
 from workers.training.bases import Bases
@@ -95,7 +95,7 @@ class References:
 
     def _decoder(self, policy: str, weights: "Mapping[str, torch.Tensor]", shelf: Shelf) -> Decoder:
         settings = self._spec.policies[policy]
-        architecture, precision = architecture_of(settings.model), settings.precision
+        architecture, precision = architecture_of(settings.source), settings.precision
         if not isinstance(settings.tuning, Lora):
             order = parameter_order(weights.keys())
             return Decoder(FlatParameters(weights, order, precision, self._device, frozen=True), architecture)

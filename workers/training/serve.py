@@ -15,7 +15,7 @@ import structlog
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.specification.experiment import ExperimentSpec
 from workers import child_server
 from workers.child import ChildConfig, IntervalLog, Progress
 from workers.memory import lacks_memory

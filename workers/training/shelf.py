@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from flexmarl.contracts.spec.team import Lora
+from flexmarl.contracts.specification.team import Lora
 from workers.models.adapter import base_of, description
 from workers.transfer import LocalTier, StateMissing
 from workers.transfer.contents import Encoded, encode
@@ -28,9 +28,9 @@ log = structlog.get_logger(__name__)
 
 RESTORABLE = 3
 """Newest versions whose training state is kept: the committed one, one in flight, one to spare."""
-WEIGHTS_COUNT = 64
+WEIGHTS_COUNT = 12
 WEIGHTS_BYTES = 256 * 2**20
-"""Older weights are kept up to this count and size."""
+"""Older weights are kept up to this count and size: the versions behind the newest that slow readers still ask for."""
 GRACE_S = 60.0
 """A checkpoint's claims younger than this are not collected: its command may run twice at once."""
 

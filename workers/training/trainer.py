@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from flexmarl.algorithms.seeds import derive
-from flexmarl.contracts.spec.experiment import ExperimentSpec
-from flexmarl.contracts.spec.team import Lora
+from flexmarl.contracts.specification.experiment import ExperimentSpec
+from flexmarl.contracts.specification.team import Lora
 from workers.child import IntervalLog
 from workers.memory import give_back
 from workers.models import UnsupportedModel
@@ -26,7 +26,7 @@ from workers.models.adapter import WrongAdapterError
 from workers.training.beginning import beginning_of
 from workers.training.checkpoints import write_checkpoint
 from workers.training.checks import check_tokenizer
-from workers.training.errors import RefusalCode, TrainerRefusal
+from workers.training.errors import RefusalCode, TrainerRefusal, refusal_of
 from workers.training.folders import root_of
 from workers.training.gangs.membership import Gangs
 from workers.training.held import Held, cpu_of, keep_pace, reply_of, rest_of
@@ -96,7 +96,7 @@ class Trainer:
                 return self._resume(asked)
             reply = self._create(asked) if asked.version == CREATE else self._restore(asked)
         except StateError as error:
-            raise TrainerRefusal(RefusalCode.STATE, str(error)) from error
+            raise refusal_of(error) from error
         except (UnsupportedModel, FileNotFoundError) as error:
             raise TrainerRefusal(RefusalCode.UNSUPPORTED_MODEL, str(error)) from error
         except WrongAdapterError as error:
@@ -145,7 +145,7 @@ class Trainer:
             if self._references.begins(asked.next_version):
                 self._refer(asked.policy, stored.weights, asked.next_version, learner)
         except StateError as error:  # the disk is full: the step is taken again once the policy is bound
-            raise TrainerRefusal(RefusalCode.STATE, str(error)) from error
+            raise refusal_of(error) from error
         durable = {}
         if self._spec.mechanisms.durability.type == "async":
             durable, self._behind[asked.policy] = self._behind.get(asked.policy, {}), {asked.next_version: stored.state}
@@ -172,7 +172,7 @@ class Trainer:
             self._making.shelf(asked.policy).settle()
             done = self._suspension.suspend(asked.policy, learner, self._kind(asked.policy), rest, asked.reach)
         except StateError as error:
-            raise TrainerRefusal(RefusalCode.STATE, str(error)) from error
+            raise refusal_of(error) from error
         self._making.close_shelf(asked.policy)
         self._behind.pop(asked.policy, None)
         del self._held[asked.policy]
@@ -228,7 +228,7 @@ class Trainer:
             written = write_checkpoint(root_of(self._home, self._run_id), label, about, exports)
             states = {one: self._making.shelf(one).hold(digest, label) for one, digest in asked.digests.items()}
         except StateError as error:
-            raise TrainerRefusal(RefusalCode.STATE, str(error)) from error
+            raise refusal_of(error) from error
         for policy in asked.digests.keys() - self._held.keys():
             self._making.close_shelf(policy)
         self._intervals.add("checkpoint", "", began, time.time())

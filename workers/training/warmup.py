@@ -8,11 +8,12 @@ import random
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from flexmarl.contracts.spec.algorithm import Loss
-from flexmarl.contracts.spec.team import SupervisedWarmup
+from flexmarl.contracts.specification.losses import PolicyGradientOptions
+from flexmarl.contracts.specification.team import SupervisedWarmup
 from workers.rollout.environments.base import Demonstration, Family
 from workers.training.errors import RefusalCode, TrainerRefusal
 from workers.training.learner import Learner
@@ -30,14 +31,14 @@ class WarmedUp:
 def warm_up(
     learner: Learner,
     settings: SupervisedWarmup,
-    family: Family,
+    family: Family[Any],
     roles: Collection[str],
     codec: Codec,
     rng: random.Random,
 ) -> WarmedUp:
     """Take up to `steps` steps within `max_seconds`; at least one."""
     began = time.perf_counter()
-    objective = Objective.of(Loss(type="policy_gradient", aggregation="token_mean"))
+    objective = Objective.of(PolicyGradientOptions(aggregation="token_mean"))
     taken = 0
     while taken < settings.steps and (taken == 0 or time.perf_counter() - began < settings.max_seconds):
         rows = [_row(shown, codec) for shown in _draw(family, roles, settings.batch_size, rng)]
@@ -48,7 +49,7 @@ def warm_up(
     return WarmedUp(taken, time.perf_counter() - began)
 
 
-def _draw(family: Family, roles: Collection[str], count: int, rng: random.Random) -> list[Demonstration]:
+def _draw(family: Family[Any], roles: Collection[str], count: int, rng: random.Random) -> list[Demonstration]:
     """Return `count` demonstrations of the given roles."""
     found: list[Demonstration] = []
     while len(found) < count:

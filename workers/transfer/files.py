@@ -6,7 +6,6 @@ faster than one by one; one that a power failure cut short is found by its bytes
 in every process, and again whenever its file has changed.
 """
 
-import errno
 import os
 import uuid
 from collections.abc import Iterator, Sequence
@@ -14,13 +13,12 @@ from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 
+from flexmarl.host.files import NO_SPACE, WRITING, behind, drain
 from workers.transfer.base import CorruptState, StateFull, StateMissing
 from workers.transfer.contents import Pieces, name_of, sum_of
 from workers.transfer.kernel import begin_to_write_out
 from workers.transfer.mapping import Stretch
 
-WRITING = ".writing"
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _AT_ONCE = 512
 """Stretches of memory per system call; the kernel takes 1024."""
 
@@ -41,7 +39,7 @@ class ChunkFiles:
         """Make a chunk lie here, not yet flushed; one that does, unharmed, is not written again."""
         if self.whole(name, sum(map(len, pieces))):
             return
-        _write(self.path(name), pieces, flush=False)
+        _write(self.path(name), pieces)
         with open(self.path(name), "rb") as file:
             self._verified[name] = signature(file.fileno())
 
@@ -119,35 +117,20 @@ class ChunkFiles:
         self._verified.pop(name, None)
 
 
-def write_durably(path: Path, pieces: Sequence[memoryview | bytes]) -> None:
-    """Write beside the target, force to disk, then give the final name."""
-    _write(path, pieces, flush=True)
-
-
-def _write(path: Path, pieces: Sequence[memoryview | bytes], flush: bool) -> None:
+def _write(path: Path, pieces: Sequence[memoryview | bytes]) -> None:
+    """Write beside the target, let the disk begin with it, give the final name; flushed later, with others."""
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}{WRITING}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         try:
-            _drain(descriptor, pieces)
-            if flush:
-                os.fsync(descriptor)
-            else:
-                begin_to_write_out(descriptor)
+            drain(descriptor, pieces)
+            begin_to_write_out(descriptor)
         finally:
             os.close(descriptor)
         os.rename(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-
-
-def sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def signature(descriptor: int) -> Signature:
@@ -171,15 +154,9 @@ def full_told(digest: str, place: object) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in NO_SPACE:
             raise
         raise StateFull(digest, f"no room left in {place}") from error
-
-
-def _drain(descriptor: int, pieces: Sequence[memoryview | bytes]) -> None:
-    left = [memoryview(piece) for piece in pieces if len(piece)]
-    while left:
-        left = _behind(left, os.writev(descriptor, left[:_AT_ONCE]))
 
 
 def _fill(descriptor: int, room: Pieces) -> bool:
@@ -188,14 +165,5 @@ def _fill(descriptor: int, room: Pieces) -> bool:
         got = os.readv(descriptor, left[:_AT_ONCE])
         if not got:
             return False
-        left = _behind(left, got)
+        left = behind(left, got)
     return True
-
-
-def _behind(pieces: Pieces, done: int) -> Pieces:
-    """Return what is left of pieces of which the first bytes are done."""
-    for number, piece in enumerate(pieces):
-        if done < len(piece):
-            return [piece[done:], *pieces[number + 1 :]]
-        done -= len(piece)
-    return []

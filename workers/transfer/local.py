@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from flexmarl.host.files import WRITING, sync_folder, write_durably
 from workers.transfer.base import CorruptState, Manifest, Meta, Source, StateError, StateFull, StateMissing, Tensors
 from workers.transfer.contents import Description, Encoded, Pieces, decode, encode, make_room, room_in, tensors_over
-from workers.transfer.files import WRITING, ChunkFiles, full_told, gone_is_fine, sync_folder, write_durably
+from workers.transfer.files import ChunkFiles, full_told, gone_is_fine
 from workers.transfer.mapping import Stretch
 from workers.transfer.parallel import Rooms, in_threads
 from workers.transfer.whole_files import WholeFiles
@@ -75,7 +76,8 @@ class LocalTier:
             in_threads(self._chunks.flush, description.chunks)
             if not self._readable(digest):
                 write_durably(self._manifest(digest), [manifest])
-            sync_folder(self._root)
+            else:
+                sync_folder(self._root)  # for the claim's name
         self._read[digest] = description
         return self._located(digest, description)
 
@@ -192,11 +194,12 @@ class LocalTier:
         return gone
 
     def claim(self, digest: str) -> bool:
-        """Keep a content that another owner put; False when it is not here any more."""
-        with self._locked():
+        """Keep a content that another owner put; False when it is not here any more. Raises StateFull."""
+        with full_told(digest, self._root), self._locked():
             if self.locate(digest) is None:
                 return False
             self._claim(digest).touch(mode=0o600)
+            sync_folder(self._root)
         return True
 
     def claims(self) -> dict[str, float]:

@@ -6,14 +6,25 @@ role acted, each counted once however often it acted, unless the spec counts row
 peers all got the same reward, get exactly 0.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import isfinite, sqrt
+from typing import Any, TypeVar
 
 from flexmarl.algorithms.group_keys import GroupKey
-from flexmarl.algorithms.registry import Registry
-from flexmarl.algorithms.rewards import Rewards
-from flexmarl.contracts.spec.algorithm import Advantage
+from flexmarl.algorithms.registry import Plugin, Registry
+from flexmarl.algorithms.rewards import Rewards, as_they_come, row_rewards
+from flexmarl.contracts.specification.advantages import (
+    ADVANTAGE,
+    AdvantageOptions,
+    BestWorstOptions,
+    GaeOptions,
+    GrpoOptions,
+    ReinforceOptions,
+    ReinforcePpOptions,
+    RlooOptions,
+)
 from flexmarl.contracts.wire import EpisodeOutcome
 
 STD_EPSILON = 1e-6
@@ -22,8 +33,26 @@ STD_EPSILON = 1e-6
 Advantages = list[list[float]]
 """One list per episode, one number per sample, in the order given."""
 
-AdvantageEstimator = Callable[[Advantage, GroupKey, Sequence[EpisodeOutcome], Sequence[Rewards]], Advantages]
-"""(settings, key, episodes, what their samples earned) -> advantages."""
+AdvantageSettings = TypeVar("AdvantageSettings", bound=AdvantageOptions)
+
+
+class Advantage(Plugin[AdvantageSettings], ABC):
+    """How rewards become advantages."""
+
+    def rewards(self, episode: EpisodeOutcome) -> Rewards:
+        """Return what each sample of an episode earned."""
+        return row_rewards(self.options, episode)
+
+    @abstractmethod
+    def estimate(self, key: GroupKey, episodes: Sequence[EpisodeOutcome], rewards: Sequence[Rewards]) -> Advantages:
+        """Return the advantages of a group. `key`: which rows are compared; `rewards`: what their samples earned."""
+
+    def normalise(self, values: Sequence[float]) -> list[float]:
+        """Make the advantages of all rows of a policy in a cohort comparable, in their order.
+
+        Only an advantage that needs the whole batch may do anything here.
+        """
+        return list(values)
 
 
 @dataclass(slots=True)
@@ -37,62 +66,110 @@ class _Peers:
         return sorted(value for own in self.by_episode.values() for value in own)
 
 
-def grpo(spec: Advantage, key: GroupKey, episodes: Sequence[EpisodeOutcome], rewards: Sequence[Rewards]) -> Advantages:
-    """Reward minus the mean of its peers, divided by their standard deviation where the spec asks."""
-    scales = {row_key: _baseline(spec, peers.values()) for row_key, peers in _compared(spec, key, episodes, rewards)}
-    return [
-        [(reward - scales[row_key][0]) * scales[row_key][1] for row_key, reward in zip(keys, own, strict=True)]
-        for keys, own in zip(_keys(spec, key, episodes), rewards, strict=True)
-    ]
+class Grpo(Advantage[GrpoOptions]):
+    Options = GrpoOptions
+
+    def estimate(self, key: GroupKey, episodes: Sequence[EpisodeOutcome], rewards: Sequence[Rewards]) -> Advantages:
+        """Reward minus the mean of its peers, divided by their standard deviation where the options ask."""
+        peers = _compared(self.options, key, episodes, rewards)
+        scales = {row_key: self._scale(own.values()) for row_key, own in peers}
+        return [
+            [(reward - scales[row_key][0]) * scales[row_key][1] for row_key, reward in zip(keys, own, strict=True)]
+            for keys, own in zip(_keys(self.options, key, episodes), rewards, strict=True)
+        ]
+
+    def _scale(self, values: Sequence[float]) -> tuple[float, float]:
+        """Return the mean and the factor of one key's rewards; the factor is 0 where nothing can be compared."""
+        mean = sum(values) / len(values)
+        if values[0] == values[-1]:
+            return mean, 0.0
+        if not self.options.divide_by_std:
+            return mean, 1.0
+        variance = sum(sorted((value - mean) ** 2 for value in values)) / len(values)
+        return mean, 1.0 / (sqrt(variance) + STD_EPSILON)
 
 
-def rloo(spec: Advantage, key: GroupKey, episodes: Sequence[EpisodeOutcome], rewards: Sequence[Rewards]) -> Advantages:
-    """Reward minus the mean over the other episodes: a baseline that knows nothing of the row it judges."""
-    peers = dict(_compared(spec, key, episodes, rewards))
-    means = {row_key: _means_of_others(own) for row_key, own in peers.items()}
-    return [
-        [reward - means[row_key].get(number, reward) for row_key, reward in zip(keys, own, strict=True)]
-        for number, (keys, own) in enumerate(zip(_keys(spec, key, episodes), rewards, strict=True))
-    ]
+class Rloo(Advantage[RlooOptions]):
+    Options = RlooOptions
+
+    def estimate(self, key: GroupKey, episodes: Sequence[EpisodeOutcome], rewards: Sequence[Rewards]) -> Advantages:
+        """Reward minus the mean over the other episodes: a baseline that knows nothing of the row it judges."""
+        peers = dict(_compared(self.options, key, episodes, rewards))
+        means = {row_key: _means_of_others(own) for row_key, own in peers.items()}
+        return [
+            [reward - means[row_key].get(number, reward) for row_key, reward in zip(keys, own, strict=True)]
+            for number, (keys, own) in enumerate(zip(_keys(self.options, key, episodes), rewards, strict=True))
+        ]
 
 
-def reinforce(
-    spec: Advantage, key: GroupKey, episodes: Sequence[EpisodeOutcome], rewards: Sequence[Rewards]
-) -> Advantages:
-    """Take the reward itself: a row needs no peer."""
+class Reinforce(Advantage[ReinforceOptions]):
+    Options = ReinforceOptions
+
+    def estimate(self, key: GroupKey, episodes: Sequence[EpisodeOutcome], rewards: Sequence[Rewards]) -> Advantages:
+        """Take the reward itself: a row needs no peer."""
+        return _as_earned(rewards)
+
+
+class ReinforcePp(Advantage[ReinforcePpOptions]):
+    Options = ReinforcePpOptions
+
+    def estimate(self, key: GroupKey, episodes: Sequence[EpisodeOutcome], rewards: Sequence[Rewards]) -> Advantages:
+        """Take the reward itself; it is compared once the whole batch is known."""
+        return _as_earned(rewards)
+
+    def normalise(self, values: Sequence[float]) -> list[float]:
+        """Subtract the mean over the batch and divide by its standard deviation; equal values give 0."""
+        if not values or max(values) == min(values):
+            return [0.0] * len(values)
+        # Sorted, so that the order of arrival cannot change a bit of the sums.
+        mean = sum(sorted(values)) / len(values)
+        variance = sum(sorted((value - mean) ** 2 for value in values)) / len(values)
+        return [(value - mean) / (sqrt(variance) + STD_EPSILON) for value in values]
+
+
+class Gae(Advantage[GaeOptions]):
+    Options = GaeOptions
+
+    def rewards(self, episode: EpisodeOutcome) -> Rewards:
+        """Return what arose at each turn: the critic adds up what later turns earn."""
+        return as_they_come(self.options, episode)
+
+    def estimate(self, key: GroupKey, episodes: Sequence[EpisodeOutcome], rewards: Sequence[Rewards]) -> Advantages:
+        """Hand on what each row earned: its advantage is what the trainer's critic did not expect of it."""
+        return _as_earned(rewards)
+
+
+class BestWorst(Advantage[BestWorstOptions]):
+    Options = BestWorstOptions
+
+    def estimate(self, key: GroupKey, episodes: Sequence[EpisodeOutcome], rewards: Sequence[Rewards]) -> Advantages:
+        """Mark a pair among its peers: 1 for what the best episode said, -1 for the worst one's, 0 for the rest.
+
+        Among equals the lowest member is chosen, so that no order of arrival matters. Who said nothing is nobody's
+        peer.
+        """
+        earned: dict[tuple[str, int], dict[int, list[float]]] = {}
+        keys = _keys(self.options, key, episodes)
+        for number, (episode, own_keys, own) in enumerate(zip(episodes, keys, rewards, strict=True)):
+            _check(own)
+            for sample, row_key, reward in zip(episode.samples, own_keys, own, strict=True):
+                if sample.tokens:
+                    earned.setdefault(row_key, {}).setdefault(number, []).append(reward)
+        ends = {
+            row_key: _ends({n: _mean(sorted(own)) for n, own in by.items()}, episodes) for row_key, by in earned.items()
+        }
+        return [
+            [
+                ends.get(row_key, {}).get(number, 0.0) if sample.tokens else 0.0
+                for sample, row_key in zip(episode.samples, own, strict=True)
+            ]
+            for number, (episode, own) in enumerate(zip(episodes, keys, strict=True))
+        ]
+
+
+def _as_earned(rewards: Sequence[Rewards]) -> Advantages:
     _check(value for own in rewards for value in own)
     return [list(own) for own in rewards]
-
-
-def gae(spec: Advantage, key: GroupKey, episodes: Sequence[EpisodeOutcome], rewards: Sequence[Rewards]) -> Advantages:
-    """Hand on what each row earned when it ended: its advantage is what the trainer's critic did not expect of it."""
-    return reinforce(spec, key, episodes, rewards)
-
-
-def best_worst(
-    spec: Advantage, key: GroupKey, episodes: Sequence[EpisodeOutcome], rewards: Sequence[Rewards]
-) -> Advantages:
-    """Mark a pair among its peers: 1 for what the best episode said, -1 for the worst one's, 0 for the rest.
-
-    Among equals the lowest member is chosen, so that no order of arrival matters. Who said nothing is nobody's peer.
-    """
-    earned: dict[tuple[str, int], dict[int, list[float]]] = {}
-    keys = _keys(spec, key, episodes)
-    for number, (episode, own_keys, own) in enumerate(zip(episodes, keys, rewards, strict=True)):
-        _check(own)
-        for sample, row_key, reward in zip(episode.samples, own_keys, own, strict=True):
-            if sample.tokens:
-                earned.setdefault(row_key, {}).setdefault(number, []).append(reward)
-    ends = {
-        row_key: _ends({n: _mean(sorted(own)) for n, own in by.items()}, episodes) for row_key, by in earned.items()
-    }
-    return [
-        [
-            ends.get(row_key, {}).get(number, 0.0) if sample.tokens else 0.0
-            for sample, row_key in zip(episode.samples, own, strict=True)
-        ]
-        for number, (episode, own) in enumerate(zip(episodes, keys, strict=True))
-    ]
 
 
 def _ends(earned: dict[int, float], episodes: Sequence[EpisodeOutcome]) -> dict[int, float]:
@@ -103,12 +180,12 @@ def _ends(earned: dict[int, float], episodes: Sequence[EpisodeOutcome]) -> dict[
     return {} if earned[best] == least else {best: 1.0, worst: -1.0}
 
 
-def _keys(spec: Advantage, key: GroupKey, episodes: Sequence[EpisodeOutcome]) -> list[list[tuple[str, int]]]:
+def _keys(spec: AdvantageOptions, key: GroupKey, episodes: Sequence[EpisodeOutcome]) -> list[list[tuple[str, int]]]:
     return [[key(sample, spec.per_turn) for sample in episode.samples] for episode in episodes]
 
 
 def _compared(
-    spec: Advantage, key: GroupKey, episodes: Sequence[EpisodeOutcome], rewards: Sequence[Rewards]
+    spec: GrpoOptions | RlooOptions, key: GroupKey, episodes: Sequence[EpisodeOutcome], rewards: Sequence[Rewards]
 ) -> list[tuple[tuple[str, int], _Peers]]:
     """Collect the peers of each key: every row, or what each role (at each turn) of an episode earned, once."""
     found: dict[tuple[str, int], _Peers] = {}
@@ -135,17 +212,6 @@ def _mean(values: Sequence[float]) -> float:
     return values[0] if values[0] == values[-1] else sum(values) / len(values)
 
 
-def _baseline(spec: Advantage, values: Sequence[float]) -> tuple[float, float]:
-    """Return the mean and the factor of one key's rewards; the factor is 0 where nothing can be compared."""
-    mean = sum(values) / len(values)
-    if values[0] == values[-1]:
-        return mean, 0.0
-    if not spec.divide_by_std:
-        return mean, 1.0
-    variance = sum(sorted((value - mean) ** 2 for value in values)) / len(values)
-    return mean, 1.0 / (sqrt(variance) + STD_EPSILON)
-
-
 def _means_of_others(peers: _Peers) -> dict[int, float]:
     """Return per episode the mean over all others; nothing where there is no other, or all are equal."""
     values = peers.values()
@@ -159,44 +225,4 @@ def _means_of_others(peers: _Peers) -> dict[int, float]:
     }
 
 
-def keep_rows(values: Sequence[float]) -> list[float]:
-    """Leave the advantages of a batch as their groups made them."""
-    return list(values)
-
-
-def whiten_rows(values: Sequence[float]) -> list[float]:
-    """Subtract the mean over the batch and divide by its standard deviation; equal values give 0."""
-    if not values or max(values) == min(values):
-        return [0.0] * len(values)
-    # Sorted, so that the order of arrival cannot change a bit of the sums.
-    mean = sum(sorted(values)) / len(values)
-    variance = sum(sorted((value - mean) ** 2 for value in values)) / len(values)
-    return [(value - mean) / (sqrt(variance) + STD_EPSILON) for value in values]
-
-
-BatchNormaliser = Callable[[Sequence[float]], list[float]]
-"""Advantages of all rows of a policy in a cohort -> the same in the same order, made comparable over the batch."""
-
-ADVANTAGES: Registry[AdvantageEstimator] = Registry(
-    "advantage",
-    {
-        "grpo": grpo,
-        "rloo": rloo,
-        "reinforce": reinforce,
-        "reinforce_pp": reinforce,
-        "best_worst": best_worst,
-        "gae": gae,
-    },
-)
-NORMALISERS: Registry[BatchNormaliser] = Registry(
-    "normaliser",
-    {
-        "grpo": keep_rows,
-        "rloo": keep_rows,
-        "reinforce": keep_rows,
-        "reinforce_pp": whiten_rows,
-        "best_worst": keep_rows,
-        "gae": keep_rows,
-    },
-)
-"""What an estimator does once the whole batch is known; only those with readiness `batch` do anything."""
+ADVANTAGES: Registry[Advantage[Any]] = Registry(ADVANTAGE, (Grpo, Rloo, Reinforce, ReinforcePp, BestWorst, Gae))

@@ -4,52 +4,51 @@ c_i depends on row i alone and Z is a sum over rows, so any split of a batch int
 A row without response tokens has coefficient 0 and no share of Z.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from flexmarl.algorithms.registry import Registry
-from flexmarl.contracts.spec.algorithm import PAIRED, Loss
+from flexmarl.contracts.specification.losses import LossOptions, RowLossOptions
 
 Aggregation = Callable[[int], tuple[float, float]]
 """Response tokens of a row -> (c_i, its share of Z)."""
 
-Aggregator = Callable[[int, Loss], tuple[float, float]]
+Aggregator = Callable[[int, RowLossOptions], tuple[float, float]]
 """The same by the settings of a loss."""
 
 
-def token_mean(tokens: int, settings: Loss) -> tuple[float, float]:
+def token_mean(tokens: int, settings: RowLossOptions) -> tuple[float, float]:
     """Every token of the step weighs the same."""
     return (1.0, float(tokens)) if tokens else (0.0, 0.0)
 
 
-def seq_mean_token_mean(tokens: int, settings: Loss) -> tuple[float, float]:
+def seq_mean_token_mean(tokens: int, settings: RowLossOptions) -> tuple[float, float]:
     """Every row weighs the same, its tokens share the weight."""
     return (1.0 / tokens, 1.0) if tokens else (0.0, 0.0)
 
 
-def seq_mean_token_sum(tokens: int, settings: Loss) -> tuple[float, float]:
+def seq_mean_token_sum(tokens: int, settings: RowLossOptions) -> tuple[float, float]:
     """Every token of a row counts fully, rows are averaged."""
     return (1.0, 1.0) if tokens else (0.0, 0.0)
 
 
-def constant_norm(tokens: int, settings: Loss) -> tuple[float, float]:
+def constant_norm(tokens: int, settings: RowLossOptions) -> tuple[float, float]:
     """Every token of the run weighs the same, whatever the length of its row."""
     return (1.0 / settings.norm_tokens, 1.0) if tokens else (0.0, 0.0)
 
 
-AGGREGATIONS: Registry[Aggregator] = Registry(
-    "aggregation",
-    {
-        "token_mean": token_mean,
-        "seq_mean_token_mean": seq_mean_token_mean,
-        "seq_mean_token_sum": seq_mean_token_sum,
-        "constant_norm": constant_norm,
-    },
-)
+AGGREGATIONS: Mapping[str, Aggregator] = {
+    "token_mean": token_mean,
+    "seq_mean_token_mean": seq_mean_token_mean,
+    "seq_mean_token_sum": seq_mean_token_sum,
+    "constant_norm": constant_norm,
+}
 
 
-def aggregation_of(settings: Loss) -> Aggregation:
-    """Return what a loss's rows weigh by their lengths. Raises LookupError for an average nobody has."""
-    # A pair's rows count whole, and its normaliser is the number of pairs.
-    name = "seq_mean_token_sum" if settings.type in PAIRED else settings.aggregation
-    aggregator = AGGREGATIONS.get(name)
+def aggregation_of(settings: LossOptions) -> Aggregation:
+    """Return what a loss's rows weigh by their lengths.
+
+    A loss that does not say counts its rows whole: a pair's normaliser is the number of pairs.
+    """
+    if not isinstance(settings, RowLossOptions):
+        return lambda tokens: (1.0, 1.0) if tokens else (0.0, 0.0)
+    aggregator = AGGREGATIONS[settings.aggregation]
     return lambda tokens: aggregator(tokens, settings)

@@ -4,12 +4,20 @@ A refused group's rows are recorded, never trained; the share of refused groups 
 the distribution of tasks.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from enum import StrEnum
+from typing import Any, TypeVar
 
 from flexmarl.algorithms.advantages import Advantages
-from flexmarl.algorithms.registry import Registry
+from flexmarl.algorithms.registry import Plugin, Registry
+from flexmarl.contracts.specification.task_choice import (
+    GROUP_FILTER,
+    DropZeroVarianceOptions,
+    DynamicSamplingOptions,
+    GroupFilterOptions,
+    NoFilterOptions,
+)
 from flexmarl.contracts.wire import EpisodeOutcome
 
 
@@ -24,12 +32,20 @@ class Signal(StrEnum):
     """All members did equally, and not all solved it."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupFilter:
-    keeps: Callable[[Signal], bool]
-    """True keeps the group."""
-    draws_again: bool = False
-    """Another task is drawn for each group that is refused, as far as the specification allows."""
+FilterSettings = TypeVar("FilterSettings", bound=GroupFilterOptions)
+
+
+class GroupFilter(Plugin[FilterSettings], ABC):
+    """A choice of the groups that are trained on."""
+
+    @abstractmethod
+    def keeps(self, signal: Signal) -> bool:
+        """Tell whether a group is trained on."""
+
+    @property
+    def draws_again(self) -> bool:
+        """Whether another task is drawn for each group that is refused, as far as the specification allows."""
+        return self.options.most_draws > 1
 
 
 def signal_of(episodes: Sequence[EpisodeOutcome], advantages: Advantages) -> Signal:
@@ -41,21 +57,29 @@ def signal_of(episodes: Sequence[EpisodeOutcome], advantages: Advantages) -> Sig
     return Signal.HARD
 
 
-def keep_all(signal: Signal) -> bool:
-    """Keep every group."""
-    return True
+class NoFilter(GroupFilter[NoFilterOptions]):
+    Options = NoFilterOptions
+
+    def keeps(self, signal: Signal) -> bool:
+        return True
 
 
-def drop_zero_variance(signal: Signal) -> bool:
-    """Keep groups in which some member did better than another."""
-    return signal is Signal.USEFUL
+class DropZeroVariance(GroupFilter[DropZeroVarianceOptions]):
+    """Keeps groups in which some member did better than another."""
+
+    Options = DropZeroVarianceOptions
+
+    def keeps(self, signal: Signal) -> bool:
+        return signal is Signal.USEFUL
 
 
-GROUP_FILTERS: Registry[GroupFilter] = Registry(
-    "group_filter",
-    {
-        "none": GroupFilter(keep_all),
-        "drop_zero_variance": GroupFilter(drop_zero_variance),
-        "dynamic_sampling": GroupFilter(drop_zero_variance, draws_again=True),
-    },
-)
+class DynamicSampling(GroupFilter[DynamicSamplingOptions]):
+    """Keeps the same groups; its options say how often others are drawn."""
+
+    Options = DynamicSamplingOptions
+
+    def keeps(self, signal: Signal) -> bool:
+        return signal is Signal.USEFUL
+
+
+GROUP_FILTERS: Registry[GroupFilter[Any]] = Registry(GROUP_FILTER, (NoFilter, DropZeroVariance, DynamicSampling))

@@ -4,9 +4,8 @@ The histories of two members differ after the first turn, so these keys are loos
 index), not by byte-identical prompts.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from flexmarl.algorithms.registry import Registry
 from flexmarl.contracts.wire import SampleRef
 
 GroupKey = Callable[[SampleRef, bool], tuple[str, int]]
@@ -28,6 +27,4 @@ def team(sample: SampleRef, per_turn: bool) -> tuple[str, int]:
     return ("", sample.turn if per_turn else -1)
 
 
-GROUP_KEYS: Registry[GroupKey] = Registry(
-    "group_key", {"episode_group": episode_group, "agent_turn": agent_turn, "team": team}
-)
+GROUP_KEYS: Mapping[str, GroupKey] = {"episode_group": episode_group, "agent_turn": agent_turn, "team": team}

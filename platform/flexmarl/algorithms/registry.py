@@ -1,44 +1,51 @@
-"""Names of plug-ins: an explicit dict of built-ins per kind, entry points for others, duplicates raise."""
+"""The code of plug-ins by name: built-in classes of a kind, and those that installed distributions add.
 
-from collections.abc import Iterable, Mapping
-from importlib.metadata import EntryPoint, entry_points
-from typing import Generic, TypeVar
+Invariant (tested): the names of a registry are those of its kind's options, so that what a specification may say is
+what a process can make.
+"""
 
-Plugin = TypeVar("Plugin")
+import pkgutil
+from collections.abc import Iterable
+from typing import Any, ClassVar, Generic, TypeVar
+
+from flexmarl.contracts.plugins import Kind, PluginOptions
+
+Settings = TypeVar("Settings", bound=PluginOptions)
+Made = TypeVar("Made", bound="Plugin[Any]")
 
 
-class Registry(Generic[Plugin]):
-    """The plug-ins of one kind by name. A name means one thing in a process: adding it again raises."""
+class Plugin(Generic[Settings]):
+    """A plug-in with its settings."""
 
-    def __init__(self, kind: str, builtins: Mapping[str, Plugin]) -> None:
+    Options: ClassVar[type[PluginOptions]]
+    """Of a built-in one: those that name it."""
+
+    def __init__(self, options: Settings) -> None:
+        self.options = options
+
+
+class Registry(Generic[Made]):
+    """The plug-ins of one kind by name."""
+
+    def __init__(self, kind: Kind[Any], builtins: Iterable[type[Made]]) -> None:
         self.kind = kind
-        self._plugins: dict[str, Plugin] = dict(builtins)
+        self._builtins: dict[str, type[Made]] = {one.Options.plugin_name(): one for one in builtins}
 
-    def get(self, name: str) -> Plugin:
-        """Return a plug-in. Raises LookupError naming the legal names."""
-        try:
-            return self._plugins[name]
-        except KeyError:
-            raise LookupError(f"no {self.kind} named {name!r}; available: {', '.join(self.names())}") from None
+    def get(self, name: str) -> type[Made]:
+        """Return the class of a plug-in. Raises LookupError naming the legal names; ImportError, AttributeError
+        for one of another distribution whose code is not where its options say."""
+        if name in self._builtins:
+            return self._builtins[name]
+        if name in self.kind.installed():
+            # Loaded where it is used: it imports the module that this registry stands in.
+            found: type[Made] = pkgutil.resolve_name(self.kind.installed()[name].options.implementation)
+            return found
+        raise LookupError(f"no {self.kind.name} named {name!r}; available: {', '.join(self.names())}")
+
+    def make(self, options: PluginOptions) -> Made:
+        """Make the plug-in that some options name. Raises LookupError when this process has none of that name."""
+        return self.get(options.type)(options)
 
     def names(self) -> tuple[str, ...]:
-        """List the names, sorted."""
-        return tuple(sorted(self._plugins))
-
-    def add(self, name: str, plugin: Plugin) -> None:
-        """Register a plug-in. Raises ValueError when the name is taken."""
-        if name in self._plugins:
-            raise ValueError(f"{self.kind} {name!r} is registered already")
-        self._plugins[name] = plugin
-
-    def load(self, points: Iterable[EntryPoint]) -> tuple[str, ...]:
-        """Add the plug-ins behind entry points and return their names."""
-        added = []
-        for point in points:
-            self.add(point.name, point.load())
-            added.append(point.name)
-        return tuple(added)
-
-    def discover(self) -> tuple[str, ...]:
-        """Add the plug-ins that installed distributions declare under `flexmarl.<kind>`."""
-        return self.load(entry_points(group=f"flexmarl.{self.kind}"))
+        """List the names: built-in ones in their order, then the others."""
+        return (*self._builtins, *self.kind.installed())

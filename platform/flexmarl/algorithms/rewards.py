@@ -6,32 +6,30 @@ environment did not score counts as the team.
 
 from collections.abc import Callable, Sequence
 
-from flexmarl.contracts.spec.algorithm import Advantage
+from flexmarl.contracts.specification.advantages import AdvantageOptions
 from flexmarl.contracts.wire import EpisodeOutcome, SampleRef
 
 Rewards = list[float]
 """Of an episode's samples, in their order."""
 
-RowRewards = Callable[[Advantage, EpisodeOutcome], Rewards]
-"""(settings, episode) -> what its samples earned."""
+RowRewards = Callable[[EpisodeOutcome], Rewards]
+"""Episode -> what its samples earned."""
 
 
-def role_reward(spec: Advantage, episode: EpisodeOutcome, role: str) -> float:
+def role_reward(spec: AdvantageOptions, episode: EpisodeOutcome, role: str) -> float:
     """Mix the team score and the role's own score. A role the environment did not score counts as the team."""
     return mixed(spec, episode.team_score, episode.scores.get(role, episode.team_score))
 
 
-def mixed(spec: Advantage, team: float, own: float) -> float:
+def mixed(spec: AdvantageOptions, team: float, own: float) -> float:
     """Mix what the team and what a role earned."""
     return spec.team_share * team + (1.0 - spec.team_share) * own
 
 
-def row_rewards(spec: Advantage, episode: EpisodeOutcome) -> Rewards:
+def row_rewards(spec: AdvantageOptions, episode: EpisodeOutcome) -> Rewards:
     """Return what each sample earned: its role's part of the episode's score, or the rewards of turns from it on."""
-    if spec.type == "gae":
-        return as_they_come(spec, episode)
     if spec.per_turn:
-        return joint_to_go(spec, episode) if spec.turn_rewards == "joint" else rewards_to_go(spec, episode)
+        return joint_to_go(spec, episode) if spec.joint else rewards_to_go(spec, episode)
     by_role: dict[str, float] = {}
     for sample in episode.samples:
         if sample.role not in by_role:
@@ -39,12 +37,12 @@ def row_rewards(spec: Advantage, episode: EpisodeOutcome) -> Rewards:
     return [by_role[sample.role] for sample in episode.samples]
 
 
-def answer_rewards(spec: Advantage, episode: EpisodeOutcome) -> Rewards:
+def answer_rewards(episode: EpisodeOutcome) -> Rewards:
     """Return what each answer was scored by itself: the turns after it are not its own, but of whoever carried on."""
     return [sample.reward for sample in episode.samples]
 
 
-def rewards_to_go(spec: Advantage, episode: EpisodeOutcome) -> Rewards:
+def rewards_to_go(spec: AdvantageOptions, episode: EpisodeOutcome) -> Rewards:
     """Return, per sample, the discounted sum of its role's turn rewards from that turn on."""
     order = sorted(range(len(episode.samples)), key=lambda i: episode.samples[i].turn, reverse=True)
     result = [0.0] * len(episode.samples)
@@ -56,7 +54,7 @@ def rewards_to_go(spec: Advantage, episode: EpisodeOutcome) -> Rewards:
     return result
 
 
-def as_they_come(spec: Advantage, episode: EpisodeOutcome) -> Rewards:
+def as_they_come(spec: AdvantageOptions, episode: EpisodeOutcome) -> Rewards:
     """Return, per sample, what arose at its end: its role's own turn rewards, or the episode's score at the last turn.
 
     What a turn without a word earned counts for the one before it that said something, or else for the first that did.
@@ -77,7 +75,7 @@ def as_they_come(spec: Advantage, episode: EpisodeOutcome) -> Rewards:
     return result
 
 
-def joint_to_go(spec: Advantage, episode: EpisodeOutcome) -> Rewards:
+def joint_to_go(spec: AdvantageOptions, episode: EpisodeOutcome) -> Rewards:
     """Return, per sample, the discounted sum of what the whole team earned from its turn index on."""
     ahead, value = {}, 0.0
     earned = by_turn(episode.samples)

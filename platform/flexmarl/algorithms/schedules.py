@@ -1,7 +1,7 @@
 """Coefficients that change over a run: pure functions of the step number."""
 
-from flexmarl.contracts.spec.algorithm import EntropyBonus
-from flexmarl.contracts.spec.team import AdamW
+from flexmarl.contracts.specification.algorithm import EntropyBonus
+from flexmarl.contracts.specification.team import AdamW
 
 
 def linear(start: float, end: float, step: int, steps: int) -> float:

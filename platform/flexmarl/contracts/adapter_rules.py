@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from flexmarl.contracts.model_sizes import FACTORY_SIZES
 from flexmarl.contracts.problems import Problem
-from flexmarl.contracts.spec.experiment import ExperimentSpec
-from flexmarl.contracts.spec.team import FactoryModel, Lora
+from flexmarl.contracts.specification.experiment import ExperimentSpec
+from flexmarl.contracts.specification.team import FactoryModel, Lora
 
 
 def adapter_rules(spec: ExperimentSpec) -> Iterator[Problem]:
@@ -21,14 +21,14 @@ def adapter_rules(spec: ExperimentSpec) -> Iterator[Problem]:
                 detail="A matrix has one adapter; targets names one twice.",
                 hint=f"Set {', '.join(dict.fromkeys(lora.targets))}.",
             )
-        if isinstance(policy.model, FactoryModel):
-            size = FACTORY_SIZES[policy.model.size]
+        if isinstance(policy.source, FactoryModel):
+            size = FACTORY_SIZES[policy.source.size]
             most = min(min(size.sides(target)) for target in lora.targets)
             if lora.rank > most:
                 yield Problem(
                     pointer=f"{where}/rank",
                     code="out_of_range",
-                    detail=f"The smallest side of an adapted matrix of size {policy.model.size} is {most}; an adapter "
+                    detail=f"The smallest side of an adapted matrix of size {policy.source.size} is {most}; an adapter "
                     f"of rank {lora.rank} would hold more than the matrix.",
                     hint=f"Set {max(1, most // 8)}, or type: full.",
                 )

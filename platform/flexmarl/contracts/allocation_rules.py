@@ -3,12 +3,9 @@
 from collections.abc import Iterator
 
 from flexmarl.contracts.problems import Problem
-from flexmarl.contracts.spec.experiment import ExperimentSpec
-from flexmarl.contracts.spec.resources import MOST_TRAINING_DEVICES
-from flexmarl.contracts.spec.team import Lora
-
-_WHOLE = {"advantage": "gae", "loss": "online_dpo"}
-"""Slot of the algorithm -> the type whose gradient of a row needs other rows of the micro-batch."""
+from flexmarl.contracts.specification.experiment import ExperimentSpec
+from flexmarl.contracts.specification.resources import MOST_TRAINING_DEVICES
+from flexmarl.contracts.specification.team import Lora
 
 
 def allocation_rules(spec: ExperimentSpec) -> Iterator[Problem]:
@@ -35,15 +32,15 @@ def _homes(spec: ExperimentSpec) -> Iterator[Problem]:
             yield Problem(
                 pointer=where,
                 code="not_read",
-                detail="Devices on demand are chosen as it goes; only static and colocated ones are chosen before.",
-                hint="Leave homes out, or set type: static.",
+                detail="homes belongs to static and colocated allocation; others choose devices on demand.",
+                hint="Remove homes, or set type: static.",
             )
         elif name not in spec.trainable_policies():
             yield Problem(
                 pointer=where,
                 code="unknown_policy",
-                detail=f"{name} is no policy that is trained.",
-                hint=f"Trained are: {', '.join(spec.trainable_policies())}.",
+                detail=f"{name} is not a trained policy.",
+                hint=f"Trained policies: {', '.join(spec.trainable_policies())}.",
             )
         elif not _fits(places, spec.policies[name].devices.least, devices):
             count = spec.policies[name].devices.least
@@ -75,7 +72,7 @@ def _of_their_own(spec: ExperimentSpec) -> Iterator[Problem]:
                 pointer=f"/policies/{name}/devices/most",
                 code="not_read",
                 detail=f"{name} has chosen devices and never takes more than its least.",
-                hint=f"Set {spec.policies[name].devices.least}, or leave {name} out of homes.",
+                hint=f"Set {spec.policies[name].devices.least}, or remove {name} from homes.",
             )
     if own >= resources.training_devices:
         yield Problem(
@@ -268,9 +265,12 @@ def _gangs(spec: ExperimentSpec) -> Iterator[Problem]:
                 "model beneath.",
                 hint=f"Set 1, or type: full in /policies/{name}/tuning.",
             )
-        for slot, name_of in _WHOLE.items():
-            chosen = getattr(spec.algorithm, slot).type
-            if chosen == name_of:
+        advantage, loss = spec.algorithm.advantage, spec.algorithm.loss
+        for slot, chosen, whole in (
+            ("advantage", advantage.type, advantage.has_critic),
+            ("loss", loss.type, loss.paired),
+        ):
+            if whole:
                 yield Problem(
                     pointer=where,
                     code=f"not_with_{chosen}",

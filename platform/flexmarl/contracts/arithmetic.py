@@ -4,10 +4,9 @@ Computed here once; the API, the form and the driver's expectations read the sam
 """
 
 from flexmarl.contracts.base import Record
-from flexmarl.contracts.environments import environment_facts
 from flexmarl.contracts.ids import Name
 from flexmarl.contracts.model_sizes import adapter_parameters
-from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.specification.experiment import ExperimentSpec
 
 
 class AgentArithmetic(Record):
@@ -52,7 +51,7 @@ def arithmetic(spec: ExperimentSpec) -> Arithmetic:
     """Derive the sizes of a run. Costs microseconds; never stored."""
     batch, steps = spec.batch, spec.budget.train_steps
     episodes = batch.tasks_per_step * batch.episodes_per_task
-    turns = {role.name: (role.min_turns, role.max_turns) for role in environment_facts(spec.environment).roles}
+    turns = {role.name: (role.min_turns, role.max_turns) for role in spec.environment.facts().roles}
     agents = tuple(
         AgentArithmetic(
             role=role,

@@ -9,7 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flexmarl.contracts.games import DISTRIBUTIONS
+from flexmarl.contracts.plugins import Kind
 from flexmarl.contracts.problems import Problem
+from flexmarl.contracts.specification.advantages import ADVANTAGE
+from flexmarl.contracts.specification.corrections import CORRECTION
+from flexmarl.contracts.specification.environment import ENVIRONMENT
+from flexmarl.contracts.specification.losses import LOSS
+from flexmarl.contracts.specification.routers import ROUTER
+from flexmarl.contracts.specification.shaping import SHAPING
+from flexmarl.contracts.specification.task_choice import GROUP_FILTER, TASK_SAMPLER
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +29,17 @@ class Slot:
     """Published names that are no options of their own -> how they are said with those there are."""
 
 
+def _names(kind: Kind[Any]) -> tuple[str, ...]:
+    return tuple(kind.variants())
+
+
 SLOTS: dict[str, Slot] = {
     "/algorithm/group_key": Slot(
         ("episode_group", "agent_turn", "team"), (), {"agent": "group_key: episode_group, which compares a role's rows"}
     ),
-    "/algorithm/shaping/type": Slot(("none", "overlong", "marti", "maporl"), ()),
+    "/algorithm/shaping/type": Slot(_names(SHAPING), ()),
     "/algorithm/advantage/type": Slot(
-        ("grpo", "rloo", "reinforce", "reinforce_pp", "best_worst", "gae"),
+        _names(ADVANTAGE),
         (),
         {
             "dr_grpo": "advantage: {type: grpo}, loss: {type: ppo_clip, aggregation: constant_norm}",
@@ -38,7 +50,7 @@ SLOTS: dict[str, Slot] = {
         },
     ),
     "/algorithm/loss/type": Slot(
-        ("policy_gradient", "ppo_clip", "gspo", "cispo", "topr", "sapo", "vespo", "decoupled_ppo", "online_dpo"),
+        _names(LOSS),
         (),
         {
             "grpo": "loss: {type: ppo_clip, aggregation: seq_mean_token_mean}, advantage: {divide_by_std: true}",
@@ -48,23 +60,23 @@ SLOTS: dict[str, Slot] = {
         },
     ),
     "/algorithm/kl/reference/type": Slot(("first", "version", "renewed"), ()),
-    "/algorithm/correction": Slot(
-        ("none", "truncated_importance", "masked_importance", "mask_stale", "sequence_filter", "off_policy_filter"),
+    "/algorithm/correction/type": Slot(
+        _names(CORRECTION),
         (),
         {
-            "decoupled": "correction: truncated_importance, importance_limit: 5",
-            "icepop": "correction: masked_importance, importance_floor: 0.5, importance_limit: 5",
+            "decoupled": "correction: {type: truncated_importance, limit: 5}",
+            "icepop": "correction: {type: masked_importance, floor: 0.5, limit: 5}",
         },
     ),
-    "/sampling/task_sampler": Slot(("uniform",), ("vade",)),
+    "/sampling/task_sampler/type": Slot(_names(TASK_SAMPLER), ("vade",)),
     "/sampling/branch_controller": Slot(
         ("none", "at_grpo_tree"), ("trace", "echo"), {"at_grpo": "sampling: {branch_controller: at_grpo_tree}"}
     ),
     "/sampling/branch_score": Slot(("turn", "played_out"), ()),
     "/sampling/branch_carry": Slot(("best", "first"), ()),
     "/sampling/branch_joint": Slot(("aligned", "cross"), ()),
-    "/sampling/group_filter": Slot(
-        ("none", "drop_zero_variance", "dynamic_sampling"),
+    "/sampling/group_filter/type": Slot(
+        _names(GROUP_FILTER),
         (),
         {"pods": "sampling: {keep_members: 4}, with more episodes_per_task than that"},
     ),
@@ -76,9 +88,7 @@ SLOTS: dict[str, Slot] = {
     "/mechanisms/redundancy/surplus": Slot(("join", "keep", "continue", "pause", "cancel", "defer"), ()),
     "/mechanisms/durability/type": Slot(("every_step", "every_k", "async"), ()),
     "/batch/settle": Slot(("group", "episode"), ()),
-    "/mechanisms/router": Slot(
-        ("least_loaded", "prefix_affinity", "length_aware", "skew_aware", "hardware_class", "version_aware"), ()
-    ),
+    "/mechanisms/router/type": Slot(_names(ROUTER), ()),
     "/mechanisms/parallel/turns": Slot(("own", "together"), ()),
     "/mechanisms/mover/type": Slot(("static", "demand", "repack"), ()),
     "/mechanisms/publication/content": Slot(("auto", "full", "delta"), ()),
@@ -87,11 +97,9 @@ SLOTS: dict[str, Slot] = {
     "/mechanisms/allocation/type": Slot(("agent_centric", "static", "colocated"), ()),
     "/mechanisms/arbiter": Slot(("fair_share",), ()),
     "/resources/engine": Slot(("torch", "vllm"), ()),
-    "/environment/type": Slot(
-        ("reference_game", "hot_cold", "arithmetic", "kitchen", "pettingzoo", "textarena"), ("mcp",)
-    ),
+    "/environment/type": Slot(_names(ENVIRONMENT), ("mcp",)),
     "/reward/type": Slot(("environment", "brevity", "service", "function"), ()),
-    "/policies/*/model/type": Slot(("factory", "folder"), ("hub",)),
+    "/policies/*/model/type": Slot(("factory", "folder", "checkpoint"), ("hub",)),
     "/policies/*/optimizer/type": Slot(("adamw",), ("muon", "sgd")),
     "/policies/*/tuning/type": Slot(("full", "lora"), ()),
     "/policies/*/precision": Slot(("fp32", "fp64", "bf16"), ()),
@@ -105,7 +113,7 @@ def unavailable(document: Mapping[str, Any]) -> list[Problem]:
         Problem(
             pointer=where,
             code="not_available",
-            detail=f"{value} is known and not built in this version.",
+            detail=f"{value} is known but not implemented in this version.",
             hint=f"Available: {', '.join(slot.available)}.",
         )
         for path, slot in SLOTS.items()
@@ -115,7 +123,7 @@ def unavailable(document: Mapping[str, Any]) -> list[Problem]:
         Problem(
             pointer=where,
             code="said_otherwise",
-            detail=f"{value} is no option of its own: other options together are what it means.",
+            detail=f"{value} is not an option of its own; it is a combination of other options.",
             hint=f"Write {slot.written[value]}.",
         )
         for path, slot in SLOTS.items()
@@ -141,7 +149,7 @@ def not_installed(environment: str, installed: Callable[[str], bool]) -> list[Pr
 
 
 def _values(node: object, path: list[str], where: str) -> list[tuple[str, object]]:
-    if not path:
+    if not path or (path == ["type"] and isinstance(node, str)):  # a word is a type
         return [(where, node)]
     if not isinstance(node, Mapping):
         return []

@@ -6,13 +6,45 @@ being carried along silently.
 
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+_EXACT = frozenset({"int", "bool", "float"})
+
+
+def _whole(value: Any) -> Any:
+    """1.0 is a whole number, as in JSON Schema."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _make_exact(node: Any) -> None:
+    if isinstance(node, dict) and str(node.get("type")) in _EXACT:
+        exact: Any = {**node, "strict": True}
+        node.clear()
+        node.update(core_schema.no_info_before_validator_function(_whole, exact) if exact["type"] == "int" else exact)
+    elif isinstance(node, dict):
+        for name, value in node.items():
+            if name not in {"metadata", "cls", "default"}:
+                _make_exact(value)
+    elif isinstance(node, list | tuple):
+        for value in node:
+            _make_exact(value)
 
 
 class Strict(BaseModel):
-    """Refuses unknown fields and mutation; the base of everything users write."""
+    """Refuses unknown fields and mutation; the base of everything users write.
+
+    A text is no number, and a truth value neither: nothing is converted but a whole number to one with a fraction.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Make the scalars of this model exact; other models in it do so themselves."""
+        schema = handler(source)
+        _make_exact(schema)
+        return schema
 
 
 class Record(BaseModel):

@@ -2,16 +2,13 @@
 
 from collections.abc import Iterator
 
-from flexmarl.contracts.availability import SLOTS
-from flexmarl.contracts.environments import environment_facts
 from flexmarl.contracts.problems import Problem
-from flexmarl.contracts.spec.environment import ForeignGame
-from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.specification.advantages import ADVANTAGE
+from flexmarl.contracts.specification.environment import ENVIRONMENT
+from flexmarl.contracts.specification.experiment import ExperimentSpec
 
 MOST_JOINTS = 4096
 """Joint answers of one turn at most: each is tried on a copy of the episode."""
-COMPARED = ("grpo", "rloo", "reinforce", "reinforce_pp")
-"""Advantages that take each answer by itself."""
 
 
 def branching_rules(spec: ExperimentSpec) -> Iterator[Problem]:
@@ -25,8 +22,8 @@ def branching_rules(spec: ExperimentSpec) -> Iterator[Problem]:
 def _environment(spec: ExperimentSpec) -> Iterator[Problem]:
     """Every answer is tried on a copy of the episode, and earns something by itself."""
     environment = spec.environment
-    if isinstance(environment, ForeignGame):
-        others = [name for name in SLOTS["/environment/type"].available if name not in ("pettingzoo", "textarena")]
+    if environment.isolated:
+        others = [name for name, options in ENVIRONMENT.variants().items() if not options.isolated]
         yield Problem(
             pointer="/environment/type",
             code="not_copyable",
@@ -34,7 +31,7 @@ def _environment(spec: ExperimentSpec) -> Iterator[Problem]:
             "answered several times.",
             hint=f"Set branch_controller: none, or an environment that can be copied: {', '.join(others)}.",
         )
-    elif spec.sampling.branch_score == "turn" and not environment_facts(environment).rewards_turns:
+    elif spec.sampling.branch_score == "turn" and not environment.facts().rewards_turns:
         yield Problem(
             pointer="/sampling/branch_score",
             code="needs_turn_rewards",
@@ -47,7 +44,7 @@ def _joints(spec: ExperimentSpec) -> Iterator[Problem]:
     if spec.sampling.branch_joint != "cross":
         return
     # An environment that opens with several roles asks them at once throughout.
-    together = sum(role.opens for role in environment_facts(spec.environment).roles)
+    together = sum(role.opens for role in spec.environment.facts().roles)
     if together < 2:
         yield Problem(
             pointer="/sampling/branch_joint",
@@ -75,7 +72,7 @@ def _whole_episodes(spec: ExperimentSpec) -> Iterator[Problem]:
     parallel, extra = mechanisms.parallel, mechanisms.redundancy.extra_members
     demands = (
         ("/algorithm/group_key", algorithm.group_key, ("agent_turn",), "compares answers to the same turn"),
-        ("/algorithm/advantage/type", advantage.type, COMPARED, "compares answers to the same turn"),
+        ("/algorithm/advantage/type", advantage.type, _compared(), "compares answers to the same turn"),
         ("/algorithm/advantage/per_turn", advantage.per_turn, (False,), "scores each answer by itself"),
         (
             "/algorithm/shaping/type",
@@ -100,6 +97,11 @@ def _whole_episodes(spec: ExperimentSpec) -> Iterator[Problem]:
                 detail=f"at_grpo_tree {why}; {pointer.rpartition('/')[2]} is {str(value).lower()}.",
                 hint=f"Set {_words(legal)}, or branch_controller: none in /sampling.",
             )
+
+
+def _compared() -> tuple[str, ...]:
+    """Return the advantages that take each answer by itself."""
+    return tuple(name for name, options in ADVANTAGE.variants().items() if options.judges_answers)
 
 
 def _words(legal: tuple[object, ...]) -> str:

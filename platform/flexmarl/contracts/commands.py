@@ -17,6 +17,8 @@ from flexmarl.contracts.wire import CutSample, MicroBatchRef, Origin, PolicyPin
 
 COMMAND_SCHEMA_VERSION = 1
 
+BROKER_TIMEOUT_S = 1.0
+"""Longest wait for the broker in one call: what it carries are hints, and one that is lost is sent again."""
 WAKE_CHANNEL = "flexmarl:wake"
 """Redis channel on which a sender names the queue it just put a message into, so that an idle worker looks at once."""
 HELD_HINT = "held"

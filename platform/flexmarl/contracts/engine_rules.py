@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from flexmarl.contracts.model_sizes import FACTORY_SIZES
 from flexmarl.contracts.problems import Problem
-from flexmarl.contracts.spec.experiment import ExperimentSpec
-from flexmarl.contracts.spec.team import FactoryModel
+from flexmarl.contracts.specification.experiment import ExperimentSpec
+from flexmarl.contracts.specification.team import FactoryModel
 
 VLLM_HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Sizes of an attention head that vLLM computes on a CPU."""
@@ -39,15 +39,15 @@ def broken_engine_rules(spec: ExperimentSpec) -> Iterator[Problem]:
 
 def _models(spec: ExperimentSpec) -> Iterator[Problem]:
     for name, policy in spec.policies.items():
-        if not isinstance(policy.model, FactoryModel):
+        if not isinstance(policy.source, FactoryModel):
             continue  # what a folder holds is known where it is read: an engine that cannot serve it says so
-        size = FACTORY_HEAD_DIMS[policy.model.size]
+        size = FACTORY_HEAD_DIMS[policy.source.size]
         if size not in VLLM_HEAD_DIMS:
             fits = ", ".join(name for name, width in FACTORY_HEAD_DIMS.items() if width in VLLM_HEAD_DIMS)
             yield Problem(
                 pointer=f"/policies/{name}/model/size",
                 code="not_with_engine",
                 detail=f"vLLM computes attention heads of {', '.join(map(str, VLLM_HEAD_DIMS))}; those of size "
-                f"{policy.model.size} are {size} wide.",
+                f"{policy.source.size} are {size} wide.",
                 hint=f"Set {fits}, or resources: {{engine: torch}}.",
             )

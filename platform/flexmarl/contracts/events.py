@@ -89,6 +89,8 @@ class ChildLost(Record):
     lease_id: int
     incarnation: str = ""
     reason: str = ""
+    ready: bool = True
+    """False: it ended before it was ready."""
 
 
 class LeaseEnded(Record):
@@ -97,6 +99,8 @@ class LeaseEnded(Record):
     kind: Literal["lease_ended"] = "lease_ended"
     lease_id: int
     reason: str = ""
+    cannot_start: bool = False
+    """No child of it can work on that host, however often it is started; the reason says what to do."""
 
 
 class LeaseRecalled(Record):
@@ -310,7 +314,8 @@ class CheckpointWritten(Record):
     label: Literal["best", "last", "step"]
     step: int
     versions: dict[Name, int]
-    path: str
+    path: str = ""
+    """Only in old logs: where it lies is its node's business."""
     bytes: int
 
 

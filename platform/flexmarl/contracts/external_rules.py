@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from flexmarl.contracts.problems import Problem
-from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.specification.experiment import ExperimentSpec
 
 
 def external_rules(spec: ExperimentSpec) -> Iterator[Problem]:
@@ -15,27 +15,27 @@ def external_rules(spec: ExperimentSpec) -> Iterator[Problem]:
             yield Problem(
                 pointer=f"/agents/{role}/trainable",
                 code="external_is_frozen",
-                detail=f"{role} plays with somebody else's model, whose weights nobody here can change.",
+                detail=f"{role} uses an external model, which cannot be trained.",
                 hint="Set false.",
             )
         if agent.policy is not None:
             yield Problem(
                 pointer=f"/agents/{role}/policy",
                 code="external_has_no_policy",
-                detail=f"{role} plays with somebody else's model, so it acts with no policy of the run.",
+                detail=f"{role} uses an external model, so it has no policy in this run.",
                 hint="Remove it, or remove external.",
             )
         if role in spec.policies:
             yield Problem(
                 pointer=f"/policies/{role}",
                 code="external_has_no_policy",
-                detail=f"A policy that bears the name of the external agent {role} could not be told from it.",
+                detail=f"A policy with the name of the external agent {role} would be ambiguous.",
                 hint="Remove it, or give it another name.",
             )
         if spec.mechanisms.ordered:
             yield Problem(
                 pointer="/mechanisms/ordered",
                 code="not_with_external",
-                detail=f"An ordered run promises bits, and nobody can promise those of {role}'s model.",
+                detail=f"Ordered runs must be bitwise reproducible; the external model of {role} is not.",
                 hint="Set false.",
             )

@@ -3,8 +3,8 @@
 from collections.abc import Collection, Iterator
 
 from flexmarl.contracts.problems import Problem
-from flexmarl.contracts.spec.experiment import ExperimentSpec
-from flexmarl.contracts.spec.team import FactoryModel, Lora, PolicySpec
+from flexmarl.contracts.specification.experiment import ExperimentSpec
+from flexmarl.contracts.specification.team import FactoryModel, Lora, PolicySpec
 
 INCOMPATIBLE = "incompatible"
 
@@ -21,13 +21,13 @@ def fork_rules(
             yield _differs(
                 f"/policies/{policy}/precision", now.precision, was.precision, "the training state was kept in"
             )
-    words = any(isinstance(parent.policies[policy].model, FactoryModel) for policy in taken)
+    words = any(isinstance(parent.policies[policy].source, FactoryModel) for policy in taken)
     if words and parent.environment.type != spec.environment.type:
         yield _differs("/environment/type", spec.environment.type, parent.environment.type, "the models were made for")
 
 
 def _model(policy: str, was: PolicySpec, now: PolicySpec) -> Iterator[Problem]:
-    where, why, old, new = f"/policies/{policy}/model", "the weights are of a model of", was.model, now.model
+    where, why, old, new = f"/policies/{policy}/model", "the weights are of a model of", was.source, now.model
     if old.type != new.type:
         yield _differs(f"{where}/type", new.type, old.type, why)
     elif isinstance(old, FactoryModel) and isinstance(new, FactoryModel) and old.size != new.size:

@@ -20,7 +20,9 @@ def read_classes(text: str) -> dict[str, Hardware]:
         name, _, word = (part.strip() for part in entry.partition("="))
         if not name or word not in set(Hardware) - {Hardware.ANY}:
             legal = ", ".join(sorted(set(Hardware) - {Hardware.ANY}))
-            raise ValueError(f"{entry!r} is not NAME=CLASS, where NAME is part of a device's name and CLASS is {legal}")
+            raise ValueError(
+                f"{entry!r} is not of the form NAME=CLASS, where NAME is part of a device's name and CLASS is {legal}"
+            )
         classes[name] = Hardware(word)
     return classes
 

@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 
 from flexmarl.contracts.problems import Problem
-from flexmarl.contracts.spec.algorithm import WEIGHTING
-from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.specification.experiment import ExperimentSpec
 
 CARRIED = frozenset({"keep", "continue", "pause"})
 """Fates of surplus groups that take them into a later step."""
@@ -21,7 +20,6 @@ def broken_lag_rules(spec: ExperimentSpec) -> Iterator[Problem]:
         if _record(spec, name) not in records:  # one refusal of a record, however many policies share it
             records.add(_record(spec, name))
             yield from _policy(spec, name)
-    yield from _correction(spec)
     yield from _ordered(spec)
     yield from _redundancy(spec)
     yield from _paused(spec)
@@ -66,27 +64,6 @@ def _policy(spec: ExperimentSpec, name: str) -> Iterator[Problem]:
             code="needs_bound",
             detail=f"At bound 0 no row of {name} is ever older than its step, so {lag.at_cut} would mean nothing.",
             hint="Set wait, or bound: 1.",
-        )
-
-
-def _correction(spec: ExperimentSpec) -> Iterator[Problem]:
-    algorithm = spec.algorithm
-    if algorithm.correction in WEIGHTING and algorithm.loss.has_ratio:
-        yield Problem(
-            pointer="/algorithm/correction",
-            code="ratio_counted_twice",
-            detail=f"{algorithm.loss.type} has a ratio of its own; weighing its tokens again would count it twice.",
-            hint="Set none, or loss: {type: policy_gradient}.",
-        )
-    oldest = max((spec.lag_policy_of(name).bound for name in spec.trainable_policies()), default=0)
-    unbounded = any(spec.lag_policy_of(name).at_cut == "train" for name in spec.trainable_policies())
-    if algorithm.correction == "mask_stale" and algorithm.stale_after >= oldest and not (oldest and unbounded):
-        fresh = oldest == 0
-        yield Problem(
-            pointer="/algorithm/correction" if fresh else "/algorithm/stale_after",
-            code="needs_bound",
-            detail=f"No row is ever more than {oldest} versions old, so none is older than {algorithm.stale_after}.",
-            hint="Set none, or a lag policy with a bound of 1 or more." if fresh else f"Set {oldest - 1} or less.",
         )
 
 

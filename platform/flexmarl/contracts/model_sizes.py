@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from flexmarl.contracts.spec.team import FactoryModel, Lora, PolicySpec
+from flexmarl.contracts.specification.team import FactoryModel, Lora, PolicySpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ FACTORY_SIZES = {
 
 def adapter_parameters(policy: PolicySpec) -> int | None:
     """Count what a policy's adapter trains. None: it has none, or its model is known only where it is read."""
-    if not isinstance(policy.tuning, Lora) or not isinstance(policy.model, FactoryModel):
+    if not isinstance(policy.tuning, Lora) or not isinstance(policy.source, FactoryModel):
         return None
-    size = FACTORY_SIZES[policy.model.size]
+    size = FACTORY_SIZES[policy.source.size]
     return size.layers * policy.tuning.rank * sum(sum(size.sides(target)) for target in policy.tuning.targets)

@@ -75,6 +75,12 @@ def _problem(item: Any, schema: Mapping[str, Any], raw: object) -> Problem:
     if kind == "broken_at":
         return Problem(pointer=where + context["below"], code="invalid", detail=f"{context['rule']}.")
     if kind == "extra_forbidden":
+        owners = _owners(path, schema, raw)
+        if owners:
+            chosen = _value(path[:-1], raw)
+            kind = chosen.get("type", "the default") if isinstance(chosen, Mapping) else "the default"
+            detail = f"{name} is a setting of {', '.join(owners)}; {kind} does not read it."
+            return Problem(pointer=where, code="not_read", detail=detail, hint=f"Remove it, or set type: {owners[0]}.")
         legal = _legal_fields(path[:-1], schema, raw)
         close = nearest(name, legal)
         hint = f"Did you mean {close}?" if close else f"Fields here: {', '.join(legal)}." if legal else "Remove it."
@@ -168,6 +174,12 @@ def _document_path(loc: tuple[int | str, ...], raw: object, *, missing: bool) ->
 def _legal_fields(path: list[int | str], schema: Mapping[str, Any], raw: object) -> list[str]:
     """List the property names of the object at `path`."""
     return sorted(variant(_node(path, schema, raw), _value(path, raw), schema).get("properties", {}))
+
+
+def _owners(path: list[int | str], schema: Mapping[str, Any], raw: object) -> list[str]:
+    """List the types of an object that have a field which its own type has not."""
+    mapping = _node(path[:-1], schema, raw).get("discriminator", {}).get("mapping", {})
+    return [tag for tag, where in mapping.items() if path[-1] in deref({"$ref": where}, schema).get("properties", {})]
 
 
 def _value(path: list[int | str], raw: object) -> object:

@@ -4,52 +4,17 @@ Invariant: a row is cut only when the coarsest plug-in of the run has what it ne
 batch leaves nothing to stream, so only the protocol `batch` serves it (a rule of the specification).
 """
 
-from enum import StrEnum
-
-from flexmarl.contracts.spec.experiment import ExperimentSpec
-
-
-class Readiness(StrEnum):
-    """What must be complete, finest first."""
-
-    ROW = "row"
-    EPISODE = "episode"
-    GROUP = "group"
-    BATCH = "batch"
-
-    @property
-    def coarseness(self) -> int:
-        """Return its place in the order of the members."""
-        return list(Readiness).index(self)
-
-
-ADVANTAGE_NEEDS: dict[str, Readiness] = {
-    "grpo": Readiness.GROUP,
-    "rloo": Readiness.GROUP,
-    "reinforce": Readiness.EPISODE,
-    "reinforce_pp": Readiness.BATCH,
-    "best_worst": Readiness.GROUP,
-    "gae": Readiness.EPISODE,
-}
-"""Advantage estimator -> what it compares a row with."""
-
-FILTER_NEEDS: dict[str, Readiness] = {
-    "none": Readiness.ROW,
-    "drop_zero_variance": Readiness.GROUP,
-    "dynamic_sampling": Readiness.GROUP,
-}
-"""Group filter -> what it looks at."""
+from flexmarl.contracts.plugins import Readiness
+from flexmarl.contracts.specification.experiment import ExperimentSpec
 
 
 def needs(spec: ExperimentSpec) -> dict[str, Readiness]:
     """Return what each plug-in of a run needs, by the pointer of its field."""
-    advantage, group_filter = spec.algorithm.advantage, spec.sampling.group_filter
     found = {
-        "/algorithm/advantage/type": ADVANTAGE_NEEDS[advantage.type],
-        "/sampling/group_filter": FILTER_NEEDS[group_filter],
+        "/algorithm/advantage/type": spec.algorithm.advantage.needs,
+        "/sampling/group_filter/type": spec.sampling.group_filter.needs,
+        "/algorithm/shaping/type": spec.algorithm.shaping.needs,
     }
-    if spec.algorithm.shaping.type != "none":
-        found["/algorithm/shaping/type"] = Readiness.EPISODE
     if spec.sampling.keep_members is not None:
         found["/sampling/keep_members"] = Readiness.GROUP
     return found

@@ -12,8 +12,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from flexmarl.contracts.problems import Problem
-from flexmarl.contracts.spec.algorithm import CLIPPED, PAIRED, WEIGHTING
-from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.specification.advantages import ADVANTAGE
+from flexmarl.contracts.specification.experiment import ExperimentSpec
+from flexmarl.contracts.specification.losses import LOSS
+from flexmarl.contracts.specification.shaping import SHAPING
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +42,16 @@ def _none(name: str, *values: str | float | bool) -> Choice:
     return Choice(name, values, negated=True)
 
 
-_LOSS, _ADVANTAGE, _SHAPING = "/algorithm/loss/type", "/algorithm/advantage/type", "/algorithm/shaping/type"
-_OF_TURNS = ("marti", "maporl")
+_PAIRED_LOSSES = tuple(name for name, options in LOSS.variants().items() if options.paired)
+_OF_TURNS = tuple(name for name, options in SHAPING.variants().items() if options.of_turns)
+_DISCOUNTING = tuple(name for name, options in ADVANTAGE.variants().items() if options.discounts_always)
 PER_TURN = _one("/algorithm/advantage/per_turn", True)
-_PAIRED, _NOT_PAIRED = _one(_LOSS, *sorted(PAIRED)), _none(_LOSS, *sorted(PAIRED))
+_PAIRED = _one("/algorithm/loss/type", *_PAIRED_LOSSES)
+_NOT_PAIRED = _none("/algorithm/loss/type", *_PAIRED_LOSSES)
+_NOT_GAE = _none("/algorithm/advantage/type", "gae")
+_OWN_TURNS = _none("/algorithm/shaping/type", *_OF_TURNS)
 _BRANCHES = ((_none("/sampling/branch_controller", "none"),),)
-_CLIPPED = ((_one(_LOSS, *sorted(CLIPPED)),),)
-_GAE, _NOT_GAE = _one(_ADVANTAGE, "gae"), _none(_ADVANTAGE, "gae")
-_OWN_TURNS = _none(_SHAPING, *_OF_TURNS)
 _REPACKS = ((_one("/mechanisms/mover/type", "repack"),),)
-_CORRECTION = "/algorithm/correction"
-_WEIGHTING = tuple(sorted(WEIGHTING))
 _GANG = (
     _one("/policies/*/tuning/type", "full"),
     _one("/mechanisms/ordered", False),
@@ -61,33 +62,19 @@ _ON_DEMAND = _one("/mechanisms/allocation/type", "agent_centric", "colocated")
 
 READ: Mapping[str, Ways] = {
     "/algorithm/group_key": ((_NOT_PAIRED, _NOT_GAE),),
-    "/algorithm/correction": ((_NOT_PAIRED,),),
+    "/algorithm/correction/type": ((_NOT_PAIRED,),),
     "/algorithm/kl/coefficient": ((_NOT_PAIRED,),),
     "/algorithm/kl/estimator": ((_NOT_PAIRED, _none("/algorithm/kl/coefficient", 0)),),
     "/algorithm/kl/reference/type": ((_NOT_PAIRED, _none("/algorithm/kl/coefficient", 0)), (_PAIRED,)),
-    "/algorithm/importance_level": ((_one(_CORRECTION, *_WEIGHTING),),),
-    "/algorithm/importance_limit": ((_one(_CORRECTION, *_WEIGHTING, "sequence_filter"),),),
-    "/algorithm/importance_floor": ((_one(_CORRECTION, "masked_importance", "sequence_filter", "off_policy_filter"),),),
-    "/algorithm/stale_after": ((_one(_CORRECTION, "mask_stale"),),),
     "/algorithm/entropy/end_share": ((_none("/algorithm/entropy/start", 0),),),
     "/algorithm/entropy/decay_steps": ((_none("/algorithm/entropy/start", 0),),),
-    "/algorithm/loss/clip_low": _CLIPPED,
-    "/algorithm/loss/clip_high": _CLIPPED,
-    "/algorithm/loss/dual_clip": ((_one(_LOSS, "ppo_clip"),),),
-    "/algorithm/loss/gate_positive": ((_one(_LOSS, "sapo"),),),
-    "/algorithm/loss/gate_negative": ((_one(_LOSS, "sapo"),),),
-    "/algorithm/loss/weight_limit": ((_one(_LOSS, "decoupled_ppo"),),),
-    "/algorithm/loss/beta": ((_PAIRED,),),
-    "/algorithm/loss/aggregation": ((_NOT_PAIRED,),),
     "/algorithm/loss/norm_tokens": ((_one("/algorithm/loss/aggregation", "constant_norm"),),),
-    "/algorithm/advantage/divide_by_std": ((_none(_ADVANTAGE, "gae", "best_worst", "rloo"),),),
-    "/algorithm/advantage/baseline_over": ((_none(_ADVANTAGE, "gae", "best_worst"),),),
     "/algorithm/advantage/per_turn": ((_NOT_PAIRED,),),
-    "/algorithm/advantage/turn_rewards": ((_NOT_GAE, _OWN_TURNS, PER_TURN),),
-    "/algorithm/advantage/gamma": ((_OWN_TURNS, PER_TURN), (_OWN_TURNS, _GAE)),
-    "/algorithm/advantage/gae_lambda": ((_GAE,),),
-    "/algorithm/advantage/critic_rate": ((_GAE,),),
-    "/sampling/draw_limit": ((_one("/sampling/group_filter", "dynamic_sampling"),),),
+    "/algorithm/advantage/turn_rewards": ((_OWN_TURNS, PER_TURN),),
+    "/algorithm/advantage/gamma": (
+        (_OWN_TURNS, PER_TURN),
+        (_OWN_TURNS, _one("/algorithm/advantage/type", *_DISCOUNTING)),
+    ),
     "/sampling/branch_score": _BRANCHES,
     "/sampling/branch_carry": _BRANCHES,
     "/sampling/branch_joint": _BRANCHES,
@@ -115,22 +102,9 @@ READ: Mapping[str, Ways] = {
 """Setting -> when it is read. What is not named is read always, or wherever its object's type has it."""
 
 REFUSED = (
-    "/algorithm/loss/dual_clip",
-    "/algorithm/loss/gate_positive",
-    "/algorithm/loss/gate_negative",
     "/algorithm/loss/norm_tokens",
-    "/algorithm/loss/clip_low",
-    "/algorithm/loss/clip_high",
-    "/algorithm/loss/weight_limit",
-    "/algorithm/loss/beta",
-    "/algorithm/loss/aggregation",
-    "/algorithm/advantage/divide_by_std",
-    "/algorithm/advantage/baseline_over",
     "/algorithm/advantage/turn_rewards",
     "/algorithm/advantage/gamma",
-    "/algorithm/advantage/gae_lambda",
-    "/algorithm/advantage/critic_rate",
-    "/sampling/draw_limit",
     "/sampling/branch_score",
     "/sampling/branch_carry",
     "/sampling/branch_joint",
@@ -161,7 +135,10 @@ def unread(spec: ExperimentSpec) -> Iterator[Problem]:
         if lacked is None or lacked == PER_TURN:
             continue
         above, _, name = pointer.rpartition("/")
-        value, default = value_of(spec, pointer), default_of(value_of(spec, above), name)
+        record = value_of(spec, above)
+        if name not in type(record).model_fields:
+            continue
+        value, default = getattr(record, name), default_of(record, name)
         if value != default:
             chosen = value_of(spec, lacked.pointer)
             kind = lacked.pointer.rpartition("/")[2]

@@ -8,15 +8,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
+from math import isfinite
 from typing import Any
 
 import yaml
 from pydantic import ValidationError
 
-from flexmarl.contracts.availability import unavailable
+from flexmarl.contracts import yaml_text
+from flexmarl.contracts.availability import SLOTS, unavailable
 from flexmarl.contracts.problems import Problem, SpecProblems, nearest, pointer, problems_of
 from flexmarl.contracts.rules import broken_rules, warnings
-from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.specification.environment import ENVIRONMENT
+from flexmarl.contracts.specification.experiment import ExperimentSpec
 
 DEFAULT_PRESET = "flexmarl"
 
@@ -65,8 +68,18 @@ def load_presets() -> dict[str, Preset]:
 
 @cache
 def load_templates() -> dict[str, Template]:
-    """Read the built-in templates, by name."""
-    return {name: Template(name=name, **body) for name, body in _yaml_folder("templates")}
+    """Return the built-in templates by name, and one for each environment of another distribution."""
+    built_in = {name: Template(name=name, **body) for name, body in _yaml_folder("templates")}
+    others = {name: _template_of(name) for name in ENVIRONMENT.installed() if name not in built_in}
+    return built_in | others
+
+
+def _template_of(name: str) -> Template:
+    """Make the template of an environment that comes without one: every role an agent, the rest as it comes."""
+    options = ENVIRONMENT.options(name)
+    facts = options.facts()
+    spec = {"environment": {"type": name}, "agents": {role.name: {} for role in facts.roles}}
+    return Template(name, facts.title, options.summary(), DEFAULT_PRESET, "", spec)
 
 
 def _yaml_folder(folder: str) -> list[tuple[str, dict[str, Any]]]:
@@ -80,7 +93,7 @@ def _yaml_folder(folder: str) -> list[tuple[str, dict[str, Any]]]:
 def parse_yaml(text: str) -> dict[str, Any]:
     """Read a specification written as YAML. Raises SpecProblems with the line of a syntax error."""
     try:
-        document = yaml.safe_load(text)
+        document = yaml_text.load(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"Line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -106,7 +119,7 @@ def resolve(raw: Mapping[str, Any], *, preset: str | None = None, template: str 
     merged: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for source, layer in layers:
-        merged = _merge(merged, layer, source, sources, ())
+        merged = _merge(merged, _typed(layer), source, sources, ())
     not_built = unavailable(merged)
     if not_built:
         raise SpecProblems(not_built)
@@ -140,6 +153,24 @@ def leaves(node: object, path: tuple[object, ...] = ()) -> list[tuple[str, objec
     return [(pointer(path), node)]
 
 
+_TYPED = tuple(path.removesuffix("/type").strip("/").split("/") for path in SLOTS if path.endswith("/type"))
+
+
+def _typed(layer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a layer in which a word that stands for an object is its type."""
+    found = dict(layer)
+    for path in _TYPED:
+        found = _with_type(found, path)
+    return found
+
+
+def _with_type(node: dict[str, Any], path: list[str]) -> dict[str, Any]:
+    below = node.get(path[0])
+    if len(path) == 1:
+        return {**node, path[0]: {"type": below}} if isinstance(below, str) else node
+    return {**node, path[0]: _with_type(dict(below), path[1:])} if isinstance(below, Mapping) else node
+
+
 def _lookup(known: Mapping[str, Any], name: str, where: str) -> Any:
     if name in known:
         return known[name]
@@ -149,6 +180,12 @@ def _lookup(known: Mapping[str, Any], name: str, where: str) -> Any:
 
 
 def _validate(document: dict[str, Any]) -> ExperimentSpec:
+    endless = [where for where, value in leaves(document) if isinstance(value, float) and not isfinite(value)]
+    if endless:
+        hint = "Write a finite number, for example 1."
+        raise SpecProblems(
+            [Problem(pointer=where, code="invalid", detail="This is no finite number.", hint=hint) for where in endless]
+        )
     try:
         return ExperimentSpec.model_validate(document)
     except ValidationError as error:

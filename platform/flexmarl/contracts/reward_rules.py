@@ -3,8 +3,14 @@
 from collections.abc import Collection, Iterator
 
 from flexmarl.contracts.problems import Problem, nearest
-from flexmarl.contracts.spec.experiment import ExperimentSpec
-from flexmarl.contracts.spec.reward import FUNCTIONS, EnvironmentReward, FunctionReward, RewardSpec, ScoringService
+from flexmarl.contracts.specification.experiment import ExperimentSpec
+from flexmarl.contracts.specification.reward import (
+    FUNCTIONS,
+    EnvironmentReward,
+    FunctionReward,
+    RewardSpec,
+    ScoringService,
+)
 
 
 def reward_rules(spec: ExperimentSpec) -> Iterator[Problem]:
@@ -16,7 +22,7 @@ def reward_rules(spec: ExperimentSpec) -> Iterator[Problem]:
         yield Problem(
             pointer="/algorithm/advantage/per_turn",
             code="needs_environment_reward",
-            detail=f"per_turn compares the rewards of turns, and {reward.type} gives an episode one for the whole.",
+            detail=f"per_turn compares rewards of turns, but {reward.type} gives an episode one for the whole.",
             hint="Set false, or reward.type: environment.",
         )
     if reward.wait_s < reward.timeout_s:
@@ -30,7 +36,7 @@ def reward_rules(spec: ExperimentSpec) -> Iterator[Problem]:
         yield Problem(
             pointer="/mechanisms/ordered",
             code="not_with_foreign_reward",
-            detail=f"An ordered run promises bits, and nobody here can promise those of a {reward.type}.",
+            detail=f"Ordered runs must be bitwise reproducible; a {reward.type} reward is not.",
             hint="Set false.",
         )
 

@@ -6,15 +6,13 @@ from flexmarl.contracts.adapter_rules import adapter_rules
 from flexmarl.contracts.allocation_rules import allocation_rules, allocation_warnings
 from flexmarl.contracts.branching_rules import branching_rules
 from flexmarl.contracts.engine_rules import broken_engine_rules
-from flexmarl.contracts.environments import environment_facts
 from flexmarl.contracts.external_rules import external_rules
 from flexmarl.contracts.lag_rules import broken_lag_rules
 from flexmarl.contracts.learning_rules import learning_rules
 from flexmarl.contracts.problems import Problem, nearest
 from flexmarl.contracts.reward_rules import reward_rules
 from flexmarl.contracts.serving_rules import serving_rules
-from flexmarl.contracts.spec.environment import ForeignGame, HotCold, ReferenceGame
-from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.contracts.training_rules import training_rules
 
 TARGET_METRICS = ("eval/solved", "eval/team_score")
@@ -74,7 +72,7 @@ def _divisor_near(number: int, wanted: int) -> int:
 
 
 def _roles(spec: ExperimentSpec) -> Iterator[Problem]:
-    roles = [role.name for role in environment_facts(spec.environment).roles]
+    roles = [role.name for role in spec.environment.facts().roles]
     for role in spec.agents:
         if role not in roles:
             close = nearest(role, roles)
@@ -113,11 +111,11 @@ def _policies(spec: ExperimentSpec) -> Iterator[Problem]:
                 detail=f"Agents that share the policy {name} must all be trainable or all be frozen.",
                 hint=f"Set the same value for {', '.join(roles)}, or give {frozen[0]} its own policy.",
             )
-        if policy.warmup and isinstance(spec.environment, ReferenceGame | HotCold | ForeignGame):
+        if policy.warmup and not spec.environment.demonstrates:
             yield Problem(
                 pointer=f"/policies/{name}/warmup",
                 code="no_demonstrations",
-                detail=f"{spec.environment.type} has no demonstrations to imitate.",
+                detail=f"{spec.environment.type} has no demonstrations for a supervised warm-up.",
                 hint="Remove warmup.",
             )
     if spec.agents and not spec.trainable_policies():

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from flexmarl.contracts.problems import Problem
-from flexmarl.contracts.spec.experiment import ExperimentSpec
-from flexmarl.contracts.spec.mechanisms import GOES_ON
+from flexmarl.contracts.specification.experiment import ExperimentSpec
+from flexmarl.contracts.specification.mechanisms import GOES_ON
 
 _TWO = "engine_versions: 2 in /resources"
 

@@ -40,12 +40,16 @@ class RunReason(StrEnum):
     TARGET_REACHED = "target_reached"
     RECOVERING_ENGINE = "recovering_engine"
     RECOVERING_TRAINER = "recovering_trainer"
+    WAITING_FOR_SPACE = "waiting_for_space"
+    """A disk is full; the work is taken up again by itself once there is room."""
     MOVING = "moving"
     """A lease was recalled; training goes on until its replacement is ready."""
     EPISODES_FAILED = "episodes_failed"
     COMMAND_FAILED = "command_failed"
     CHILDREN_LOST = "children_lost"
     """Engines or trainers died too often for the run to go on."""
+    CANNOT_START = "cannot_start"
+    """An engine or a trainer of the run cannot work where it was placed, and none of its kind does elsewhere."""
     OUT_OF_MEMORY = "out_of_memory"
     """An engine or a trainer lacks memory for what the run asks of it."""
     ORCHESTRATOR_ERROR = "orchestrator_error"
@@ -53,12 +57,30 @@ class RunReason(StrEnum):
     """The rows do not agree with the log: something was lost or changed behind the driver's back."""
 
 
+STOPPED = "stopped"
+"""What people and the API read of a run that somebody stopped before its work was done. In the store it has completed:
+its end was orderly and its steps count."""
+SHOWN_STATUSES: tuple[str, ...] = (*(status.value for status in RunStatus), STOPPED)
+"""Every status that a run may be shown in."""
+
+
+def shown_status(status: str, reason: str) -> str:
+    """Return the status that people and the API read for a stored status and its reason."""
+    stopped = status == RunStatus.COMPLETED and reason == RunReason.USER_REQUEST
+    return STOPPED if stopped else str(status)
+
+
 MEMORY_NEXT = "free memory on that host, let it serve fewer devices, or choose a smaller model or shorter replies"
 """What helps where memory ran out, whoever lacked it."""
+
+SPACE_NEXT = "free some space there; the run then goes on by itself"
+"""What helps where a disk is full."""
 
 TERMINAL: frozenset[RunStatus] = frozenset(
     {RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.KILLED}
 )
+
+SHOWN_TERMINAL: frozenset[str] = frozenset({*TERMINAL, STOPPED})
 
 TRANSITIONS: dict[RunStatus, dict[Verb, RunStatus]] = {
     RunStatus.DRAFT: {Verb.START: RunStatus.QUEUED},

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 
+from flexmarl.contracts.plugins import Readiness
 from flexmarl.contracts.problems import Problem
-from flexmarl.contracts.readiness import Readiness, needs
-from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.readiness import needs
+from flexmarl.contracts.specification.experiment import ExperimentSpec
 
 STREAMING = ("micro_batch", "mini_batch", "per_group")
 """Protocols that take gradients while the rest of the cohort still plays."""

@@ -5,18 +5,22 @@ Everything under /api/ answers problems, never pages; everything under /v1/ spea
 
 from django.contrib import admin
 from django.urls import include, path, re_path
+from django.views.generic import RedirectView
 
 from flexmarl.controlplane.common.api.exceptions import unknown_path
 
 urlpatterns = [
+    path("admin/login/", RedirectView.as_view(pattern_name="webui:sign_in", query_string=True)),  # one door
     path("admin/", admin.site.urls),
     path("api/v1/", include("flexmarl.controlplane.api")),
-    re_path(r"^api/(?P<path>.*)$", unknown_path),
+    re_path(r"^api(?:/(?P<path>.*))?$", unknown_path),
     path("v1/", include("flexmarl.controlplane.playground.api.urls")),
+    path("v1", unknown_path),
     path("", include("flexmarl.controlplane.telemetry.urls")),
     path("", include("webui.urls")),
 ]
 
+handler400 = "webui.views.base.bad_request_error"
 handler403 = "webui.views.base.forbidden_error"
 handler404 = "webui.views.base.not_found_error"
 handler500 = "webui.views.base.server_error"

@@ -1,9 +1,10 @@
-"""One supervised process: started, restarted with back-off, asked for its health, stopped.
+"""One supervised process: started, restarted with back-off, listened to for its heartbeat, stopped.
 
 Invariant: a child is in exactly one state (`State`), changed by `Child` alone. Back-off doubles from FIRST_WAIT_S and
 is forgotten after a life of STABLE_S, so that a crash loop costs little and a single crash is repaired at once.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -13,6 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from flexmarl.host.exits import CONFIGURATION
+from flexmarl.launcher import heartbeats
+from flexmarl.launcher.heartbeats import Ear
 from flexmarl.launcher.home import Home
 from flexmarl.launcher.processes import signal_group, spawn
 from flexmarl.launcher.state import Record, record_of
@@ -21,11 +25,7 @@ FIRST_WAIT_S = 0.1
 LONGEST_WAIT_S = 30.0
 STABLE_S = 6.0
 """Longer than a broken configuration lets any process live: one that fails at its start keeps its back-off."""
-HEALTH_EVERY_S = 10.0
-HEALTH_TIMEOUT_S = 3.0
-UNHEALTHY_AFTER = 4
-"""Failed health checks in a row before a process that answered once is killed and started anew."""
-LOG_LIMIT_BYTES = 20_000_000
+ANSWER_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,8 @@ class ProcessSpec:
     """Stop order: all of a lower stage end before the next begins."""
     stop_s: float
     """Time to end by itself after SIGTERM."""
-    health_url: str = ""
+    beats: bool = False
+    """Whether it sends heartbeats: one that hangs is then killed and started anew."""
 
 
 class State(StrEnum):
@@ -46,6 +47,8 @@ class State(StrEnum):
     RUNNING = "running"
     WAITING = "waiting"
     """Ended; the next start is at `due`."""
+    REFUSED = "refused"
+    """Ended because a setting is wrong: another start would end the same way."""
     STOPPED = "stopped"
 
 
@@ -61,23 +64,32 @@ class Child:
         self.due = 0.0
         self.wait_s = 0.0
         self.started = 0.0
-        self.checked = 0.0
-        self.failures = -1
-        """Health checks failed in a row; -1 until one succeeded."""
+        self.refusal = ""
+        """Which setting is wrong, of a process that was refused."""
+        self.ear: Ear | None = None
+        """Hears the heartbeat of this life; None for a process that sends none."""
 
     def start(self, environment: Mapping[str, str], now: float) -> None:
         """Start the process; its output goes to its own log."""
-        self._rotate()
         log = self.home.open_log(self.spec.name)
+        ear = self._listen()
+        given = {heartbeats.VARIABLE: str(ear.descriptor)} if ear else {}
         try:
             # A supervisor that dies takes the database along: who would say good-bye to it only waits, up to minutes.
             self.process = spawn(
-                self.spec.args, cwd=self.home.root, env=environment, output=log, death_signal=signal.SIGKILL
+                self.spec.args,
+                cwd=self.home.root,
+                env={**environment, **given},
+                output=log,
+                death_signal=signal.SIGKILL,
+                inherited=(ear.descriptor,) if ear else (),
             )
         finally:
             os.close(log)
+        if ear:
+            ear.started()
         self.record = record_of(self.spec.name, self.process.pid)
-        self.state, self.started, self.checked, self.failures = State.RUNNING, now, now, -1
+        self.state, self.started = State.RUNNING, now
 
     def observe(self, now: float) -> int | None:
         """Notice the end of the process; return its exit code once and plan the next start."""
@@ -87,6 +99,9 @@ class Child:
         if code is None:
             return None
         signal_group(self.process.pid, signal.SIGKILL)  # what it started dies with it
+        if code == CONFIGURATION:
+            self.state, self.refusal = State.REFUSED, self.log_tail(1)
+            return code
         stable = now - self.started >= STABLE_S
         self.wait_s = FIRST_WAIT_S if stable or not self.wait_s else min(self.wait_s * 2, LONGEST_WAIT_S)
         self.state, self.due = State.WAITING, now + self.wait_s
@@ -96,16 +111,18 @@ class Child:
         """Tell whether the back-off is over."""
         return self.state is State.NEW or (self.state is State.WAITING and now >= self.due)
 
-    def check_health(self, now: float) -> bool:
-        """Ask the health address when it is time; False when the process has to be replaced."""
-        if self.state is not State.RUNNING or not self.spec.health_url or now - self.checked < HEALTH_EVERY_S:
-            return True
-        self.checked = now
-        if answers(self.spec.health_url):
-            self.failures = 0
-        elif self.failures >= 0:
-            self.failures += 1
-        return self.failures < UNHEALTHY_AFTER
+    def hangs(self, now: float) -> str:
+        """Say why the process has to be replaced; empty while it works, however slowly."""
+        if self.state is not State.RUNNING or self.ear is None:
+            return ""
+        return self.ear.judge(self.record.pid, now)
+
+    def _listen(self) -> Ear | None:
+        """Open the heartbeat of the next life and close that of the last one."""
+        if self.ear is not None:
+            self.ear.close()
+        self.ear = Ear() if self.spec.beats else None
+        return self.ear
 
     def kill(self) -> None:
         """End the process group at once; `observe` sees it."""
@@ -127,22 +144,16 @@ class Child:
     def log_tail(self, lines: int = 4) -> str:
         """Return the last lines of the log, for an error text."""
         path = self.home.logs / f"{self.spec.name}.log"
-        if not path.exists():
-            return ""
-        with path.open("rb") as file:
+        with contextlib.suppress(OSError), path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - 4000))
             return " | ".join(file.read().decode(errors="replace").strip().splitlines()[-lines:])
-
-    def _rotate(self) -> None:
-        path = self.home.logs / f"{self.spec.name}.log"
-        if path.exists() and path.stat().st_size > LOG_LIMIT_BYTES:
-            path.replace(path.with_suffix(".log.1"))
+        return ""
 
 
 def answers(url: str) -> bool:
     """Tell whether an address answers with success."""
     try:
-        with urllib.request.urlopen(url, timeout=HEALTH_TIMEOUT_S) as reply:
+        with urllib.request.urlopen(url, timeout=ANSWER_S) as reply:
             return bool(200 <= reply.status < 300)
     except (urllib.error.URLError, OSError, ValueError):
         return False

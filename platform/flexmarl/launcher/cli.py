@@ -4,26 +4,30 @@ manage.py comes here directly, without loading Django: the supervisor needs none
 """
 
 import argparse
-import contextlib
 import os
 import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from flexmarl.host import disk
+from flexmarl.host.output import protect
 from flexmarl.launcher.errors import LaunchError
 from flexmarl.launcher.home import default_home
 from flexmarl.launcher.plan import Options
 from flexmarl.launcher.up import DEFAULT_PORT, Up
 
-HELP = "Start services, migrations, first admin and all processes of one machine; print one address."
+HELP = "Start everything on this machine (services, migrations, first admin, all processes) and print the address."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("--host", default="127.0.0.1", help="address the pages listen on")
+    parser.add_argument("--host", default="127.0.0.1", help="address of the web pages")
     parser.add_argument(
-        "--port", type=int, default=-1, help=f"port of the pages; default {DEFAULT_PORT}, or a free one; 0 picks one"
+        "--port",
+        type=int,
+        default=-1,
+        help=f"port of the web pages; default {DEFAULT_PORT}, or a free one; 0 selects a free one",
     )
     parser.add_argument("--home", type=Path, help="data folder; default FLEXMARL_HOME or .flexmarl in the checkout")
     parser.add_argument("--demo", action="store_true", help="also start the demo run")
@@ -36,19 +40,21 @@ def up(given: argparse.Namespace, root: Path) -> int:
     try:
         return Up(Options(root, home, given.host, given.port, node, given.demo), say).run()
     except LaunchError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write("; ".join(filter(None, [str(error), disk.describe(home)])) + "\n")
         return error.exit_code
+    except OSError as error:
+        sys.stderr.write("; ".join(filter(None, [f"cannot start in {home}: {error}", disk.describe(home)])) + "\n")
+        return LaunchError.exit_code
 
 
 def say(line: str) -> None:
-    """Tell the person at the terminal, at once; a closed terminal does not end the installation."""
-    with contextlib.suppress(OSError):
-        sys.stdout.write(f"{line}\n")
-        sys.stdout.flush()
+    """Tell the person at the terminal, at once; a closed terminal or a full disk does not end the installation."""
+    sys.stdout.write(f"{line}\n")
 
 
 def main(arguments: Sequence[str], root: Path) -> int:
     """Read the command line of `manage.py up`."""
+    protect()
     parser = argparse.ArgumentParser(prog="manage.py up", description=HELP)
     add_arguments(parser)
     return up(parser.parse_args(arguments), root)

@@ -12,7 +12,13 @@ class AlreadyRunning(LaunchError):
 
     exit_code = 3
 
-    def __init__(self, url: str, pid: int) -> None:
-        super().__init__(f"already running at {url or 'an address not known yet'}, pid {pid}; stop it with: kill {pid}")
+    def __init__(self, url: str, pid: int, lock: str) -> None:
+        where = f"already running at {url}" if url else "already starting or stopping"
+        then = (
+            f"pid {pid}; stop it with: kill {pid}"
+            if pid
+            else f"by a process that is not visible here; see: lslocks | grep {lock}"
+        )
+        super().__init__(f"{where}, {then}")
         self.url = url
         self.pid = pid

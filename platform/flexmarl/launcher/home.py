@@ -2,17 +2,22 @@
 
 Invariants: what holds secrets or data is closed to others (files 600, folders 700); a home made by root may be passed
 through (711), since `nobody` runs the services there. Nothing outside the home is ever changed in mode or owner.
+Secrets are made once: a file of them that is there and cannot be read, or is missing beside data, is refused and left
+as it is, since new ones would lock the installation out of its own database.
 """
 
-import json
 import os
 import secrets
-import tempfile
 from pathlib import Path
 
+from flexmarl.host import output
+from flexmarl.host.files import UnreadableFileError, read_json, write_json
 from flexmarl.launcher.errors import LaunchError
 
 SECRET_NAMES = ("postgres_password", "valkey_password", "secret_key", "cluster_key")
+SECRETS = "secrets.json"
+DATABASE_SECRET = "postgres_password"
+"""The one that data on disk was made with: it cannot be made anew."""
 
 
 class Home:
@@ -40,35 +45,40 @@ class Home:
             ) from None
 
     def secrets(self) -> dict[str, str]:
-        """Return the installation's generated secrets, making the missing ones."""
-        path = self.root / "secrets.json"
-        known: dict[str, str] = read_json(path)
+        """Return the installation's generated secrets, making those that are missing. Raises LaunchError."""
+        known = self._known_secrets()
         missing = [name for name in SECRET_NAMES if name not in known]
         if missing:
+            if DATABASE_SECRET in missing and (self.root / "postgres" / "data").exists():
+                raise LaunchError(self._lost(f"{self.root / SECRETS} does not hold {DATABASE_SECRET}"))
             known |= {name: secrets.token_urlsafe(32) for name in missing}
-            write_json(path, known)
+            write_json(self.root / SECRETS, known)
         return known
 
+    def _known_secrets(self) -> dict[str, str]:
+        try:
+            known = read_json(self.root / SECRETS)
+        except UnreadableFileError as error:
+            raise LaunchError(self._lost(str(error))) from None
+        if known is None:
+            return {}
+        wrong = sorted(
+            name for name in SECRET_NAMES if name in known and not (known[name] and type(known[name]) is str)
+        )
+        if wrong or DATABASE_SECRET not in known:
+            raise LaunchError(self._lost(f"{self.root / SECRETS} does not hold {(wrong or [DATABASE_SECRET])[0]}"))
+        return known
+
+    def _lost(self, what: str) -> str:
+        """Say what to do when the secrets that belong to the data are not there."""
+        text = f"{what}; nothing was changed. Restore it from a backup of {self.root}"
+        if (self.root / "postgres" / "data").exists():
+            return f"{text}, or move {self.root / 'postgres'} and {SECRETS} away to start with an empty database"
+        return f"{text}, or remove it: there is no database here that needs it"
+
     def open_log(self, name: str) -> int:
-        """Return a descriptor that appends to the log of one process; the caller closes it."""
-        return os.open(self.logs / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-
-
-def read_json(path: Path) -> dict[str, str]:
-    """Return the object in a file, empty when it is absent or was cut short."""
-    try:
-        value = json.loads(path.read_text())
-    except (FileNotFoundError, json.JSONDecodeError):
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-def write_json(path: Path, value: object) -> None:
-    """Replace a private file in one step, so that a reader never sees half of it."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with os.fdopen(descriptor, "w") as file:
-        json.dump(value, file, indent=1)
-    Path(temporary).replace(path)
+        """Return a descriptor that appends to the log of one process; the caller closes it. Never raises."""
+        return output.open_log(self.logs / f"{name}.log")
 
 
 def default_home(environment: dict[str, str] | os._Environ[str], checkout: Path) -> Path:

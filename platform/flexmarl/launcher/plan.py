@@ -39,12 +39,12 @@ def process_specs(options: Options, port: int) -> list[ProcessSpec]:
     module = (sys.executable, "-m")
     serve = (*manage, "serve", "--host", options.host, "--port", str(port))
     return [
-        ProcessSpec("web", serve, WEB, 1.5, health_url=f"{url_of(options.host, port)}/healthz"),
-        ProcessSpec("driver", (*manage, "drive"), DRIVER, 1.5),
-        ProcessSpec("simulations", (*manage, "simulations"), DRIVER, 1.5),
-        ProcessSpec("node", (*module, "workers.node"), NODE, 1.0),
-        ProcessSpec("device-worker", (*module, "workers.run", "--role", "device"), WORKERS, 1.5),
-        ProcessSpec("rollout-worker", (*module, "workers.run", "--role", "rollout"), WORKERS, 1.5),
+        ProcessSpec("web", serve, WEB, 1.5, beats=True),
+        ProcessSpec("driver", (*manage, "drive"), DRIVER, 1.5, beats=True),
+        ProcessSpec("simulations", (*manage, "simulations"), DRIVER, 1.5, beats=True),
+        ProcessSpec("node", (*module, "workers.node"), NODE, 1.0, beats=True),
+        ProcessSpec("device-worker", (*module, "workers.run", "--role", "device"), WORKERS, 1.5, beats=True),
+        ProcessSpec("rollout-worker", (*module, "workers.run", "--role", "rollout"), WORKERS, 1.5, beats=True),
     ]
 
 

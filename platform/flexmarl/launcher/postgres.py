@@ -5,6 +5,7 @@ any point is repeated. A postmaster left over from a killed supervisor is stoppe
 rows are kept by the server's own recovery. Passwords are SCRAM only, also for local connections.
 """
 
+import contextlib
 import os
 import shutil
 import signal
@@ -17,6 +18,7 @@ import psutil
 import psycopg
 from psycopg import sql
 
+from flexmarl.host.files import sync_folder
 from flexmarl.launcher.binaries import postgres_install
 from flexmarl.launcher.errors import LaunchError
 from flexmarl.launcher.home import Home
@@ -33,7 +35,9 @@ SHARED_MEMORY_GONE_S = 10.0
 SETTINGS = {
     "shared_buffers": "128MB",
     "max_connections": "100",
-    "max_wal_size": "4GB",
+    "max_wal_size": "128MB",  # what a busy hour leaves on the disk; a checkpoint begins at about half of it
+    "min_wal_size": "64MB",
+    "wal_compression": "pglz",  # whole pages after each checkpoint are most of the log
     "max_locks_per_transaction": "256",  # a run has its own partitions, and dropping one locks each
     "fsync": "on",
     "synchronous_commit": "on",
@@ -106,6 +110,7 @@ class EmbeddedPostgres(Service):
         if code != 0:
             raise LaunchError(f"PostgreSQL could not be set up in {self.folder}: {self.log_tail()}")
         fresh.rename(self.data)
+        sync_folder(self.folder)
 
     def _check_version(self, install: Path) -> None:
         held = (self.data / "PG_VERSION").read_text().strip()
@@ -207,9 +212,10 @@ class EmbeddedPostgres(Service):
         return path.stat().st_size if path.exists() else 0
 
     def _log_since(self, mark: int) -> str:
-        with (self.home.logs / "postgres.log").open("rb") as file:
+        with contextlib.suppress(FileNotFoundError), (self.home.logs / "postgres.log").open("rb") as file:
             file.seek(mark)
             return file.read().decode(errors="replace")
+        return ""
 
 
 def left_over(data: Path) -> psutil.Process | None:

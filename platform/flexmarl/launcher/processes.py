@@ -84,8 +84,9 @@ def spawn(
     death_signal: signal.Signals = signal.SIGTERM,
     stdin: IO[bytes] | int = subprocess.DEVNULL,
     errors: IO[bytes] | int = subprocess.STDOUT,
+    inherited: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start a process in its own group; it dies with the calling thread's process."""
+    """Start a process in its own group; it dies with the calling thread's process. It gets `inherited` descriptors."""
     return subprocess.Popen(
         list(args),
         cwd=cwd,
@@ -97,6 +98,7 @@ def spawn(
         user=account.uid if account else None,
         group=account.gid if account else None,
         extra_groups=[] if account else None,
+        pass_fds=tuple(inherited),
         preexec_fn=_death_hook(death_signal),  # noqa: PLW1509 - see the module's docstring
     )
 

@@ -7,9 +7,9 @@ holds no secret; the addresses with passwords are in `run/environment.json`, rea
 
 import contextlib
 import fcntl
-import json
 import os
 import signal
+import time
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -17,12 +17,17 @@ from typing import Any
 
 import psutil
 
+from flexmarl.host.files import UnreadableFileError, read_json, write_json
 from flexmarl.launcher.errors import AlreadyRunning
-from flexmarl.launcher.home import Home, write_json
-from flexmarl.launcher.processes import signal_group
+from flexmarl.launcher.home import Home
+from flexmarl.launcher.processes import POLL_S, signal_group
 
 LAUNCH_VARIABLE = "FLEXMARL_LAUNCH"
 SAME_START_S = 0.1
+HOLDER_BYTES = 64
+"""Length of what the lock's file says, always the same: writing over it needs no space on a full disk."""
+HOLDER_S = 2.0
+"""The lock's holder has said who it is within this time."""
 GRACE_S = 3.0
 """Left-over processes get this long after SIGTERM."""
 
@@ -65,10 +70,28 @@ class HomeLock:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            holder = self._holder()
             os.close(self._file)
             state = read_state(self.home)
-            raise AlreadyRunning(str(state.get("url", "")), int(state.get("pid", 0))) from None
+            url = str(state.get("url", "")) if holder and state.get("pid") == holder.pid else ""
+            raise AlreadyRunning(url, holder.pid if holder else 0, str(self.home.run / "up.lock")) from None
+        me = record_of("supervisor", os.getpid())
+        with contextlib.suppress(OSError):  # a full disk: then a second start cannot say whom it met
+            os.pwrite(self._file, f"{me.pid} {me.started!r}".ljust(HOLDER_BYTES).encode(), 0)
         return self
+
+    def _holder(self) -> Record | None:
+        """Return the supervisor that holds the lock; None when its file names no live process of this machine."""
+        deadline = time.monotonic() + HOLDER_S
+        while True:
+            with contextlib.suppress(ValueError, OSError):
+                pid, started = os.pread(self._file, HOLDER_BYTES, 0).decode().split()
+                holder = Record("supervisor", int(pid), float(started))
+                if holder.live() is not None:
+                    return holder
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(POLL_S)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         os.close(self._file)
@@ -76,18 +99,19 @@ class HomeLock:
 
 def read_state(home: Home) -> dict[str, Any]:
     """Return `up.json`, empty when there is none."""
-    try:
-        value = json.loads((home.root / "up.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
+    with contextlib.suppress(UnreadableFileError):  # a power loss while it ran: what it spoke of is gone, too
+        return read_json(home.root / "up.json") or {}
+    return {}
 
 
-def write_state(home: Home, *, launch: str, url: str, ready: bool, records: list[Record]) -> None:
-    """Publish the supervisor's state."""
+def write_state(
+    home: Home, *, launch: str, url: str, ready: bool, records: list[Record], refused: Mapping[str, str] | None = None
+) -> None:
+    """Publish the supervisor's state. `refused`: processes that ended for a setting, each with its reason."""
     me = record_of("supervisor", os.getpid())
     processes = [{"name": r.name, "pid": r.pid, "started": r.started} for r in records]
-    state = {"pid": me.pid, "started": me.started, "launch": launch, "url": url, "ready": ready, "processes": processes}
+    state = {"pid": me.pid, "started": me.started, "launch": launch, "url": url, "ready": ready, "processes": processes,
+             "refused": dict(refused or {})}  # fmt: skip
     write_json(home.root / "up.json", state)
 
 
@@ -111,8 +135,8 @@ def adopt(home: Home, environment: MutableMapping[str, str]) -> bool:
     if not state or supervisor.live() is None:
         return False
     try:
-        published = json.loads((home.run / "environment.json").read_text())
-    except (OSError, ValueError):
+        published = read_json(home.run / "environment.json") or {}
+    except UnreadableFileError:
         return False
     for name, value in published.items():
         environment.setdefault(name, value)

@@ -20,13 +20,24 @@ from flexmarl.launcher.processes import POLL_S
 from flexmarl.launcher.state import Record, marked
 
 ROUND_S = 1.0
-"""Longest sleep between rounds: back-off and health checks need no better clock."""
+"""Longest sleep between rounds: back-off and heartbeats need no better clock."""
+AGAIN_S = 0.05
 Log = structlog.typing.FilteringBoundLogger
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class StopAsked(BaseException):
-    """A stop signal came while something else was being waited for."""
+    """A stop signal came while something else was being waited for.
+
+    Python swallows what is raised in a hook of `fork` or in `__del__`: whoever raises is told when it is gone.
+    """
+
+    def __init__(self, gone: Callable[[], None]) -> None:
+        super().__init__()
+        self._gone = gone
+
+    def __del__(self) -> None:
+        self._gone()
 
 
 class Signals:
@@ -45,10 +56,13 @@ class Signals:
         ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()  # nohup
         for number in sorted(set(STOP_SIGNALS) - ignored):
             self._old[number] = signal.signal(number, self._on_stop)
+        self._old[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._on_stop_again)
         self._old[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.interrupting = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.set_wakeup_fd(self._old_wakeup)
         for number, handler in self._old.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
@@ -58,7 +72,15 @@ class Signals:
     def _on_stop(self, number: int, frame: FrameType | None) -> None:
         first, self.stop = not self.stop, True
         if first and self.interrupting:
-            raise StopAsked
+            raise StopAsked(self._gone)
+
+    def _on_stop_again(self, number: int, frame: FrameType | None) -> None:
+        if self.stop and self.interrupting:
+            raise StopAsked(self._gone)
+
+    def _gone(self) -> None:
+        if self.interrupting:  # nobody caught it: the start goes on as if nothing had been asked
+            signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
 
     def sleep(self, seconds: float) -> None:
         """Sleep until the time is over or a signal comes."""
@@ -82,6 +104,10 @@ class Supervisor:
     def records(self) -> list[Record]:
         """Return the lives running now."""
         return [child.record for child in self.children if child.state is State.RUNNING]
+
+    def refused(self) -> dict[str, str]:
+        """Return the processes that ended for a wrong setting, each with what it said."""
+        return {child.spec.name: child.refusal for child in self.children if child.state is State.REFUSED}
 
     def rest_s(self) -> float:
         """Return how long to sleep at most: until the next process is due, or a round."""
@@ -110,8 +136,8 @@ class Supervisor:
         code = child.observe(now)
         if code is not None:
             self.log.warning("ended", process=child.spec.name, code=code, again_in_s=child.wait_s)
-        elif not child.check_health(now):
-            self.log.warning("unhealthy", process=child.spec.name, pid=child.record.pid)
+        elif reason := child.hangs(now):
+            self.log.warning("hung", process=child.spec.name, pid=child.record.pid, reason=reason)
             child.kill()
 
     def stop(self) -> None:

@@ -4,32 +4,36 @@ The start is a fixed list of steps (`Up.run`); whatever step fails or is interru
 web, driver, workers, node, Valkey, PostgreSQL, within 10 s.
 """
 
+import contextlib
 import json
-import logging
 import os
 import secrets as secret_words
+import shlex
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 
 import structlog
 
+from flexmarl.launcher import environment as settings
 from flexmarl.launcher.children import State, answers
 from flexmarl.launcher.errors import LaunchError
-from flexmarl.launcher.home import Home
+from flexmarl.launcher.home import SECRET_NAMES, Home
 from flexmarl.launcher.plan import PUBLISHED, Options, environment_of, process_specs, url_of
 from flexmarl.launcher.postgres import EmbeddedPostgres
 from flexmarl.launcher.processes import end, free_port, port_is_free, refuse_windows, spawn
+from flexmarl.launcher.publishing import Publisher, supervisor_log
 from flexmarl.launcher.state import (
     LAUNCH_VARIABLE,
     HomeLock,
     clear_state,
     end_left_overs,
     publish_environment,
-    write_state,
 )
 from flexmarl.launcher.supervisor import ROUND_S, Signals, StopAsked, Supervisor, wait_for
+from flexmarl.launcher.upkeep import Upkeep
 from flexmarl.launcher.valkey import EmbeddedValkey
 
 DEFAULT_PORT = 8000
@@ -42,21 +46,6 @@ STOP_S = 9.0
 """What is left of it after the processes is PostgreSQL's, for a clean shutdown."""
 
 Say = Callable[[str], None]
-
-
-def supervisor_log(home: Home) -> structlog.typing.FilteringBoundLogger:
-    """Return the supervisor's own log: JSON lines in `logs/supervisor.log`."""
-    file = (home.logs / "supervisor.log").open("a", buffering=1)
-    log: structlog.typing.FilteringBoundLogger = structlog.wrap_logger(
-        structlog.PrintLogger(file),
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.JSONRenderer(),
-        ],
-    )
-    return log
 
 
 class Up:
@@ -72,21 +61,23 @@ class Up:
         self.port = 0
         self.supervisor: Supervisor | None = None
         self.environment: dict[str, str] = {}
-        self.announced = False
 
     def run(self) -> int:
         """Start everything, keep it running until a stop signal, stop everything. Return the exit code."""
         refuse_windows()
         self.home.prepare()
         with HomeLock(self.home), Signals() as signals:
-            self.log = supervisor_log(self.home)
+            self._check_settings()
+            self.publisher = Publisher(self.home, self.launch, supervisor_log(self.home))
+            self.upkeep = Upkeep(self.home, self.postgres, self.valkey, self.log)
             signals.interrupting = True
             try:
                 self._start()
-                signals.interrupting = False
                 while not signals.stop:
+                    signals.interrupting = True  # a service that cannot start keeps nobody from stopping
+                    self._unfailing_round()
+                    signals.interrupting = False
                     signals.sleep(self.supervisor.rest_s() if self.supervisor else ROUND_S)
-                    self._round()
             except StopAsked:
                 pass
             finally:
@@ -94,18 +85,32 @@ class Up:
                 self._stop()
         return 0
 
+    @property
+    def log(self) -> structlog.typing.FilteringBoundLogger:
+        """Return the supervisor's log."""
+        return self.publisher.log
+
+    def _check_settings(self) -> None:
+        """Refuse settings that a process would refuse later. Raises LaunchError; nothing was started then."""
+        if settings.chosen_by_person(os.environ):
+            secrets = dict.fromkeys(SECRET_NAMES, "checked later")
+            database_url = os.environ.get("DATABASE_URL") or "postgresql://127.0.0.1/flexmarl"
+            redis_url = os.environ.get("REDIS_URL") or "redis://127.0.0.1/0"
+            environment = environment_of(self.options, os.environ, secrets, database_url, redis_url)
+            settings.check(environment, self.options.root)
+
     def _start(self) -> None:
         began = time.monotonic()
         ended = end_left_overs(self.home)
         if ended:
-            self.say(f"Ended what an earlier start left running: {', '.join(ended)}")
+            self.say(f"Ended processes left by an earlier start: {', '.join(ended)}")
         self.port = self._choose_port()
-        self._publish(ready=False)
+        self._publish()
         self._start_services()
-        first_admin = self._step("prepare")
+        self._tell_admin(self._step("prepare"))
         self._start_processes()
-        self._announce(first_admin, time.monotonic() - began)
-        self._publish(ready=True)
+        self._announce(time.monotonic() - began)
+        self._publish()
         if self.options.demo:
             self._demo()
 
@@ -130,6 +135,8 @@ class Up:
         redis_url = self.valkey.url if self.valkey else os.environ["REDIS_URL"]
         environment = environment_of(self.options, os.environ, self.home.secrets(), database_url, redis_url)
         self.environment = {**environment, LAUNCH_VARIABLE: self.launch}
+        if self.supervisor and self.supervisor.environment != self.environment:
+            self.supervisor.replace_all(self.environment)
         publish_environment(self.home, {name: self.environment[name] for name in PUBLISHED})
 
     def _step(self, *command: str) -> dict[str, str]:
@@ -156,8 +163,10 @@ class Up:
         return value if isinstance(value, dict) else {}
 
     def _last_line_of(self, name: str) -> str:
-        lines = (self.home.logs / f"{name}.log").read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
+        with contextlib.suppress(OSError):
+            lines = (self.home.logs / f"{name}.log").read_text(errors="replace").strip().splitlines()
+            return lines[-1] if lines else "it printed nothing"
+        return "its log could not be written"
 
     def _log_of(self, name: str) -> str:
         return str(self.home.logs / f"{name}.log")
@@ -171,46 +180,47 @@ class Up:
             said = web.log_tail()
             raise LaunchError(f"the web process did not answer in {READY_S:.0f} s; see {self._log_of('web')}: {said}")
 
+    def _unfailing_round(self) -> None:
+        try:
+            self._round()
+        except OSError as error:  # no space for a file, no memory for a process: the next round tries again
+            self.log.error("round failed", reason=str(error))
+
     def _round(self) -> None:
         """Keep the services up, then the processes."""
-        if self._revive_services():
+        if self.upkeep.round(time.monotonic()):
             self._set_environment()
-            if self.supervisor and self.supervisor.environment != self.environment:
-                self.supervisor.replace_all(self.environment)
-        if self.supervisor and self.supervisor.round():
-            self._publish(ready=self.announced)
+        if self.supervisor:
+            self.supervisor.round()
+        self._publish()
 
-    def _revive_services(self) -> bool:
-        """Start a service that ended, on its old port when that is free."""
-        revived = False
-        for service in (self.postgres, self.valkey):
-            if service is not None and not service.alive():
-                self.log.warning("ended", process=service.name)
-                try:
-                    service.start()
-                except LaunchError as error:
-                    self.log.error("not started", process=service.name, reason=str(error))
-                    continue
-                self.log.info("started", process=service.name, port=service.port)
-                revived = True
-        return revived
-
-    def _publish(self, ready: bool) -> None:
+    def _publish(self) -> None:
         records = self.supervisor.records() if self.supervisor else []
-        url = url_of(self.options.host, self.port)
-        write_state(self.home, launch=self.launch, url=url, ready=ready, records=records)
+        refused = self.supervisor.refused() if self.supervisor else {}
+        self.publisher.publish(url_of(self.options.host, self.port), records, refused)
 
-    def _announce(self, first_admin: dict[str, str], seconds: float) -> None:
-        url = url_of(self.options.host, self.port)
-        if first_admin.get("password"):
-            self.say(f"First admin: {first_admin['username']}   password: {first_admin['password']}   (shown only now)")
+    def _tell_admin(self, first: dict[str, str]) -> None:
+        """Say the first admin's password as soon as it is made: whatever ends this start, it has been seen."""
+        if first.get("password"):
+            self.say(f"First admin: {first['username']}   password: {first['password']}   (shown only once)")
+            return
+        change = f"FLEXMARL_HOME={shlex.quote(str(self.home.root))} {sys.executable} manage.py changepassword"
+        if name := first.get("username"):
+            self.say(
+                f"Nobody has signed in as {name} yet; if you do not have its password, set one with: {change} {name}"
+            )
         else:
-            self.say("Sign in with your account; a lost password is set by: manage.py changepassword NAME")
+            self.say(f"Sign in with your account; set a lost password with: {change} NAME")
+
+    def _announce(self, seconds: float) -> None:
+        url = url_of(self.options.host, self.port)
         for child in self.supervisor.children if self.supervisor else []:
             if child.state is State.WAITING:
-                self.say(f"{child.spec.name} ended at once and is started again; see {self._log_of(child.spec.name)}")
+                self.say(f"{child.spec.name} exited immediately and is restarted; see {self._log_of(child.spec.name)}")
+            elif child.state is State.REFUSED:
+                self.say(f"{child.spec.name} does not run: {child.refusal}")
         self.say(f"Data and logs: {self.home.root}")
-        self.announced = True
+        self.publisher.ready = True
         self.say(f"FlexMARL runs at {url}   (up in {seconds:.1f} s; Ctrl-C stops it)")
 
     def _demo(self) -> None:
@@ -230,7 +240,8 @@ class Up:
             self.valkey.stop()
         if self.postgres:
             self.postgres.stop(max(1.0, STOP_S - (time.monotonic() - began)))
-        clear_state(self.home)
+        with contextlib.suppress(OSError):
+            clear_state(self.home)
         seconds = round(time.monotonic() - began, 2)
         self.log.info("stopped", seconds=seconds)
         self.say(f"Stopped in {seconds} s")

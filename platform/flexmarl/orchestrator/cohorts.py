@@ -168,7 +168,7 @@ def _keep(ctx: Context, cohort: Cohort, event: GroupSettled, finished: Sequence[
     cohort.tally.signals[signal] = cohort.tally.signals.get(signal, 0) + 1
     if not plan.group_filter.keeps(Signal(signal)):
         cohort.refused += 1
-        text = f"group {event.draw} refused: the filter {plan.spec.sampling.group_filter} keeps no {signal} group"
+        text = f"group {event.draw} refused: the filter {plan.spec.sampling.group_filter.type} keeps no {signal} group"
         text += draw_again(ctx, cohort)
         _rule_out(ctx, RulingKind.GROUP_REFUSED, cohort, event, finished, text)
         return None
@@ -182,14 +182,13 @@ def _keep(ctx: Context, cohort: Cohort, event: GroupSettled, finished: Sequence[
 
 def _advantages(ctx: Context, episodes: Sequence[EpisodeOutcome], shaped: bool = False) -> Advantages:
     """Compare the rows of a group: by what they earned, which filters judge by, or by what it is shaped into."""
-    plan, algorithm = ctx.plan, ctx.plan.spec.algorithm
-    rewards = [plan.rewards(algorithm.advantage, episode) for episode in episodes]
+    plan = ctx.plan
+    rewards = [plan.rewards(episode) for episode in episodes]
     if shaped:
         rewards = [
-            plan.shaper(algorithm.shaping, plan.reply_limits, episode, own)
-            for episode, own in zip(episodes, rewards, strict=True)
+            plan.shaper.shape(plan.reply_limits, episode, own) for episode, own in zip(episodes, rewards, strict=True)
         ]
-    return plan.estimator(algorithm.advantage, plan.group_key, episodes, rewards)
+    return plan.advantage.estimate(plan.group_key, episodes, rewards)
 
 
 def _scored_failures(ctx: Context, cohort: Cohort, finished: Sequence[EpisodeOutcome]) -> list[EpisodeOutcome]:

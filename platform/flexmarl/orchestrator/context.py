@@ -88,11 +88,15 @@ class Context(msgspec.Struct, gc=False):
             if outstanding[key].kind != "host_lease":
                 self.withdraw(key)
 
-    def failed(self, key: str) -> int:
-        """Note one more failure of a key's work and hold it back; returns how often it failed in a row."""
+    def failed(self, key: str, waits_for: str = "") -> int:
+        """Note one more failure of a key's work and hold it back; returns how often it failed in a row for this cause.
+
+        What waits for something is no failure of the work: neither kind counts towards the other.
+        """
         before = self.state.failures.get(key)
-        count = 1 if before is None else before.count + 1
-        self.state.failures[key] = Failure(count, self.now + BACKOFF_S[min(count, len(BACKOFF_S)) - 1])
+        in_row = before is not None and bool(before.waits_for) == bool(waits_for)
+        count = before.count + 1 if before is not None and in_row else 1
+        self.state.failures[key] = Failure(count, self.now + BACKOFF_S[min(count, len(BACKOFF_S)) - 1], waits_for)
         return count
 
     def note(

@@ -60,7 +60,7 @@ def _normalise(ctx: Context, cohort: Cohort) -> None:
     cohort.pending.sort(key=lambda group: group.draw)
     for policy in cohort.policies:
         groups = [group.rows[policy] for group in cohort.pending if policy in group.rows]
-        values = iter(ctx.plan.normaliser([row[4] for rows in groups for row in rows]))
+        values = iter(ctx.plan.advantage.normalise([row[4] for rows in groups for row in rows]))
         for rows in groups:
             rows[:] = [(*row[:4], next(values), *row[5:]) for row in rows]
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flexmarl.contracts.events import DeviceUse, MicroBatchAccumulated, StepCommitted, WeightsServed
-from flexmarl.contracts.spec.mechanisms import GOES_ON
+from flexmarl.contracts.specification.mechanisms import GOES_ON
 from flexmarl.contracts.status import GOALS, TERMINAL, RunStatus
 from flexmarl.contracts.wire import EVALUATION_DRAWS
 from flexmarl.orchestrator.plan import Plan

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from flexmarl.contracts.commands import KeepCheckpoints, KeptCheckpoint, KeptFor
 from flexmarl.contracts.events import CheckpointWritten
-from flexmarl.contracts.spec.resources import Checkpoints
+from flexmarl.contracts.specification.resources import Checkpoints
 from flexmarl.contracts.status import TERMINAL
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.standing import Score

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from flexmarl.contracts.spec.mechanisms import LagPolicy
+from flexmarl.contracts.specification.mechanisms import LagPolicy
 
 
 @dataclass(frozen=True, slots=True)

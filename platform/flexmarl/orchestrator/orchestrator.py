@@ -38,7 +38,7 @@ from flexmarl.contracts.events import (
     WeightsServed,
 )
 from flexmarl.contracts.live import Progress
-from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus
 from flexmarl.contracts.wire import Origin
 from flexmarl.orchestrator import attempts
@@ -124,6 +124,8 @@ HANDLERS: dict[type[Any], Callable[[Context, Any], None]] = {
 }
 
 _IDLE = TERMINAL | {RunStatus.DRAFT}
+_EXPLAINED = frozenset({RunStatus.STARTING, RunStatus.RESUMING, RunStatus.RUNNING, RunStatus.STOPPING})
+"""Statuses in which a reason says what the run waits for."""
 
 
 class Orchestrator:
@@ -238,8 +240,10 @@ def _footing(ctx: Context) -> tuple[object, ...]:
 
 
 def _explain(ctx: Context) -> None:
-    """Keep the reason of a run under way true: what recovers, or nothing."""
+    """Keep the reason of a run under way true: what it waits for, what recovers, or nothing."""
     state = ctx.state
+    if _waits_for_space(state):
+        return
     working = [*state.at_work(DeviceUse.ENGINE), *state.at_work(DeviceUse.TRAINER)]
     if state.status in (RunStatus.STARTING, RunStatus.RESUMING):
         if "devices" in state.outstanding:
@@ -261,6 +265,17 @@ def _explain(ctx: Context) -> None:
         state.reason, state.reason_text = RunReason.MOVING, text
     elif state.reason is not RunReason.NONE:
         state.reason, state.reason_text = RunReason.NONE, ""
+
+
+def _waits_for_space(state: RunState) -> bool:
+    """Tell whether something of the run waits for a disk, and let the reason say so, or say so no more."""
+    waits_for = next((failure.waits_for for failure in state.failures.values() if failure.waits_for), "")
+    if waits_for and state.status in _EXPLAINED:
+        state.reason, state.reason_text = RunReason.WAITING_FOR_SPACE, waits_for
+        return True
+    if state.status is RunStatus.STOPPING and state.reason is RunReason.WAITING_FOR_SPACE:
+        state.reason, state.reason_text = state.stop_reason, state.stop_text
+    return False
 
 
 def _deadline(ctx: Context) -> float | None:

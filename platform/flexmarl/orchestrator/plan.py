@@ -1,20 +1,20 @@
 """What the specification fixes for a whole run, worked out once. Immutable; never part of the state."""
 
 from dataclasses import dataclass
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
-from flexmarl.algorithms.advantages import ADVANTAGES, NORMALISERS, AdvantageEstimator, BatchNormaliser
+from flexmarl.algorithms.advantages import ADVANTAGES, Advantage
 from flexmarl.algorithms.filters import GROUP_FILTERS, GroupFilter
 from flexmarl.algorithms.group_keys import GROUP_KEYS, GroupKey
-from flexmarl.algorithms.rewards import RowRewards, answer_rewards, row_rewards
+from flexmarl.algorithms.rewards import RowRewards, answer_rewards
 from flexmarl.algorithms.schedules import entropy_coefficient, learning_rate
 from flexmarl.algorithms.shaping import SHAPERS, Shaper
 from flexmarl.algorithms.task_sampler import TASK_SAMPLERS, TaskSampler
 from flexmarl.contracts.commands import Follow
-from flexmarl.contracts.environments import environment_facts
-from flexmarl.contracts.readiness import Readiness, readiness
-from flexmarl.contracts.spec.experiment import ExperimentSpec
-from flexmarl.contracts.spec.mechanisms import GOES_ON
+from flexmarl.contracts.plugins import Readiness
+from flexmarl.contracts.readiness import readiness
+from flexmarl.contracts.specification.experiment import ExperimentSpec
+from flexmarl.contracts.specification.mechanisms import GOES_ON
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +70,17 @@ class Plan:
     """Trainers share the devices of engines, in turns."""
     own_trainers: int
     """Trainers with devices of their own: all of them, or the last ones of a colocated run."""
-    sampler: TaskSampler
+    sampler: TaskSampler[Any]
     rewards: RowRewards
     """What rows earned, before they are compared."""
-    estimator: AdvantageEstimator
+    advantage: Advantage[Any]
     group_key: GroupKey
-    shaper: Shaper
+    shaper: Shaper[Any]
     reply_limits: dict[str, int]
     """Role -> most tokens of a reply."""
-    group_filter: GroupFilter
+    group_filter: GroupFilter[Any]
     most_draws: int
     """Groups that a cohort proposes at most, those in the place of refused ones among them."""
-    normaliser: BatchNormaliser
 
     def members_of(self, long_round: bool) -> int:
         """Return the members that a group of a cohort plays: a long round plays none beyond those it needs."""
@@ -103,6 +102,7 @@ def make_plan(spec: ExperimentSpec, opening: frozenset[str] | None = None) -> Pl
     """
     opening = _opening(spec) if opening is None else opening
     algorithm, sampling, batch = spec.algorithm, spec.sampling, spec.batch
+    advantage = ADVANTAGES.make(algorithm.advantage)
     parts = batch.mini_batches if spec.mechanisms.trainer_protocol == "mini_batch" else 1
     return Plan(
         spec=spec,
@@ -134,15 +134,14 @@ def make_plan(spec: ExperimentSpec, opening: frozenset[str] | None = None) -> Pl
         allocates=_allocates(spec),
         colocated=spec.mechanisms.allocation.type == "colocated",
         own_trainers=spec.own_trainers,
-        sampler=TASK_SAMPLERS.get(sampling.task_sampler),
-        rewards=answer_rewards if sampling.branches else row_rewards,
-        estimator=ADVANTAGES.get(algorithm.advantage.type),
-        group_key=GROUP_KEYS.get(algorithm.group_key),
-        shaper=SHAPERS.get(algorithm.shaping.type),
+        sampler=TASK_SAMPLERS.make(sampling.task_sampler),
+        rewards=answer_rewards if sampling.branches else advantage.rewards,
+        advantage=advantage,
+        group_key=GROUP_KEYS[algorithm.group_key],
+        shaper=SHAPERS.make(algorithm.shaping),
         reply_limits={role: agent.sampling.max_tokens for role, agent in spec.agents.items()},
-        group_filter=GROUP_FILTERS.get(sampling.group_filter),
-        most_draws=batch.tasks_per_step * sampling.draw_limit,
-        normaliser=NORMALISERS.get(algorithm.advantage.type),
+        group_filter=GROUP_FILTERS.make(sampling.group_filter),
+        most_draws=batch.tasks_per_step * sampling.group_filter.most_draws,
     )
 
 
@@ -195,7 +194,7 @@ def _needed_members(spec: ExperimentSpec) -> int:
 
 def _opening(spec: ExperimentSpec) -> frozenset[str]:
     """Return the policies an episode may ask before anybody has spoken."""
-    roles = environment_facts(spec.environment).roles
+    roles = spec.environment.facts().roles
     opening = (role.name for role in roles if role.opens and role.name in spec.agents)
     # An external agent has no weights: whatever it opens waits for nobody.
     return frozenset(spec.policy_of(role) for role in opening if spec.agents[role].external is None)

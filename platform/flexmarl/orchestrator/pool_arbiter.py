@@ -13,8 +13,8 @@ first, so that nobody starves; then priority; within one priority the project wi
 demand names, each share over its weight; then age. A project's share is the largest part that it has of any of these
 pools, grants of the same round counted. `pool_recalls` says what happens when such runs wait for each other.
 
-Devices of a gang lie on as few nodes as possible. Every demand that gets nothing has its place per pool and the one
-requirement that is not met, in numbers (`pool_words` writes it).
+Devices of a gang lie on as few nodes as possible, and engines on nodes that can start them. Every demand that gets
+nothing has its place per pool and the one requirement that is not met, in numbers (`pool_words` writes it).
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -50,6 +50,8 @@ class Demand:
     """Of a run that lost a part of its gang: pool -> devices in service that it still holds. None: it holds none."""
     stalled: bool = False
     """What it holds is of no use without the rest: no engine is left, or no trainer."""
+    engine: str = ""
+    """Rollout engine that its nodes must be able to start; empty: any will do."""
 
     @property
     def lacks(self) -> bool:
@@ -62,6 +64,12 @@ class FreeDevice:
     device_id: str
     node: str
     pool: str
+    engines: Set[str] | None = None
+    """Rollout engines that its node can start; None: not known, so any."""
+
+    def hosts(self, engine: str) -> bool:
+        """Tell whether an engine may be placed here."""
+        return not engine or self.engines is None or engine in self.engines
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +233,7 @@ def _serve(at: _Round, demand: Demand) -> Grant | Waiting:
     lack = _refused(demand, wanted, at.rules, at.held) or _behind(at, demand, wanted)
     placements = None if lack else _place(demand, at.left)
     if placements is None:
-        lack = lack or _shortage(wanted, at.left, at.rules)
+        lack = lack or _shortage(demand, wanted, at.left, at.rules)
         for pool in wanted:
             at.places[pool] = at.places.get(pool, 0) + 1
             if lack.code in _BLOCKS:
@@ -295,15 +303,19 @@ def _why(ahead: Demand, demand: Demand, at: _Round) -> Ahead:
     return next((why for why, a, b in zip(_PLACES, first, second, strict=False) if a < b), Ahead.LONGER)
 
 
-def _shortage(wanted: dict[str, int], free: list[FreeDevice], rules: Rules) -> Requirement:
-    lacks = [(pool, count, sum(device.pool == pool for device in free)) for pool, count in wanted.items()]
+def _shortage(demand: Demand, wanted: dict[str, int], free: list[FreeDevice], rules: Rules) -> Requirement:
+    left = {pool: sum(device.pool == pool for device in free) for pool in wanted}
+    if demand.engines:  # those that cannot start its engine are there for its trainers alone
+        pool, hosting = demand.pool, sum(d.pool == demand.pool and d.hosts(demand.engine) for d in free)
+        left[pool] = min(left[pool], hosting + wanted[pool] - demand.engines)
+    lacks = [(pool, count, left[pool]) for pool, count in wanted.items()]
     pool, count, there = next((lack for lack in lacks if lack[2] < lack[1]), lacks[0])
     return Requirement(Unmet.NOT_FREE, pool, wanted=count, there=there, limit=rules.capacity.get(pool, 0))
 
 
 def _place(demand: Demand, free: list[FreeDevice]) -> tuple[Placement, ...] | None:
     """Choose devices for the whole gang, None when they are not all there."""
-    engines = _pick([d for d in free if d.pool == demand.pool], demand.engines)
+    engines = _pick([d for d in free if d.pool == demand.pool and d.hosts(demand.engine)], demand.engines)
     if engines is None:
         return None
     pool = demand.trainer_pool or demand.pool

@@ -7,7 +7,7 @@ of times between two finished steps.
 
 from flexmarl.contracts.commands import HostLease, ReleaseLease, RequestDevices
 from flexmarl.contracts.events import ChildLost, ChildReady, CommandFailed, DevicesGranted, DeviceUse, LeaseEnded
-from flexmarl.contracts.status import MEMORY_NEXT, TERMINAL, RunReason, RunStatus
+from flexmarl.contracts.status import MEMORY_NEXT, SPACE_NEXT, TERMINAL, RunReason, RunStatus
 from flexmarl.orchestrator import attempts
 from flexmarl.orchestrator.children import forget_child
 from flexmarl.orchestrator.context import Context
@@ -26,10 +26,16 @@ MENDED_BY_BINDING = frozenset({"version_differs", "version_conflict", "accumulat
 """Refusals of the store that a fresh bind at the committed version mends."""
 GONE = frozenset({"not_bound", "other_accumulator"})
 """Refusals by which a trainer says that it does not hold what it is to suspend."""
+BEGINNING = frozenset({RunStatus.STARTING, RunStatus.RESUMING})
+"""Statuses in which a child that cannot start is the run's first of its kind: another device would be tried in vain."""
 REMEMBERED_LIVES = 16
 """Lost lives of a lease that are recognised when their announcement comes late."""
 REMEMBERED_LEASES = 64
 """Ended leases that are recognised when their grant comes late."""
+NO_SPACE = "state_full"
+"""Refusal of a node whose disk has no room. Nothing is lost: the work is tried again until there is some."""
+SELF_EXPLAINED = frozenset({"origin_forbidden"})
+"""Refusals that say by themselves what to do."""
 MAX_FAILURES = 5
 """Failures of the same work in a row before the run is given up."""
 
@@ -96,6 +102,9 @@ def on_child_ready(ctx: Context, event: ChildReady) -> None:
 def on_child_lost(ctx: Context, event: ChildLost) -> None:
     """The child of a lease is gone; its device worker starts the next one by itself."""
     lease = ctx.state.leases.get(event.lease_id)
+    if not event.ready:
+        _say_not_started(ctx, lease, event.reason)
+        return
     lost = event.incarnation or (lease.incarnation if lease is not None else "")
     if lease is None or not lost or lost in lease.gone:
         return
@@ -109,6 +118,16 @@ def on_child_lost(ctx: Context, event: ChildLost) -> None:
     if not lease.releasing:
         why = f": {event.reason}" if event.reason else ""
         ctx.note(f"{lease.use} on {lease.device_id} lost{why}", NoteLevel.WARNING, target=f"lease:{lease.lease_id}")
+
+
+def _say_not_started(ctx: Context, lease: LeaseState | None, why: str) -> None:
+    """Say on the run at once that a child ended before it was ready, while its device worker tries again."""
+    if lease is None or lease.releasing or ctx.state.status in TERMINAL:
+        return
+    text = f"{lease.use} on {lease.device_id} did not start: {why}; it is started again"
+    ctx.note(text, NoteLevel.WARNING, target=f"lease:{lease.lease_id}")
+    if ctx.state.status is RunStatus.STARTING:
+        ctx.state.reason_text = text
 
 
 def on_lease_ended(ctx: Context, event: LeaseEnded) -> None:
@@ -127,6 +146,11 @@ def on_lease_ended(ctx: Context, event: LeaseEnded) -> None:
     ctx.state.replacements += 1
     why = event.reason or "no reason given"
     ctx.note(f"{lease.use} on {lease.device_id} ended: {why}", NoteLevel.ERROR, target=f"lease:{lease.lease_id}")
+    alone = not any(other.incarnation for other in ctx.state.at_work(lease.use))
+    if event.cannot_start and alone and ctx.state.status in BEGINNING:
+        text = f"the {lease.use} on {lease.device_id} cannot start: {why}"
+        fail(ctx, RunReason.CANNOT_START, f"{text}; then retry the run")
+        return
     resources = ctx.plan.spec.resources
     if ctx.state.replacements > max(MAX_REPLACEMENTS, resources.rollout_devices + resources.training_devices):
         text = f"{ctx.state.replacements} leases ended without a finished step between them, the last: {why}"
@@ -152,6 +176,9 @@ def on_command_failed(ctx: Context, event: CommandFailed) -> None:
         name = name.partition(":")[0]
         key = f"policy:{name}"
         unbind(ctx, name)
+    if event.code == NO_SPACE:
+        _wait_for_space(ctx, key, event)
+        return
     count = ctx.failed(key)
     ctx.note(
         f"{event.command_kind} failed ({event.code}): {event.message[:500]}",
@@ -161,6 +188,13 @@ def on_command_failed(ctx: Context, event: CommandFailed) -> None:
     if (event.retryable or event.code in MENDED_BY_BINDING) and count < MAX_FAILURES:
         return
     _give_up(ctx, kind, name, event)
+
+
+def _wait_for_space(ctx: Context, key: str, event: CommandFailed) -> None:
+    """Hold work back until a disk has room, and say so once: the same words every ten seconds would fill it, too."""
+    text = f"{event.command_kind.replace('_', ' ')} waits for disk space: {event.message[:300]}; {SPACE_NEXT}"
+    if ctx.failed(key, text) == 1:
+        ctx.note(text, NoteLevel.ERROR, target=f"command:{event.command_no}")
 
 
 def _give_up(ctx: Context, kind: str, name: str, event: CommandFailed) -> None:
@@ -181,6 +215,8 @@ def _give_up(ctx: Context, kind: str, name: str, event: CommandFailed) -> None:
         "wake": "open the log of the engine",
         "host": "open the log of the device's node",
     }.get(kind, "open the log of the trainer")
+    if event.code in SELF_EXPLAINED:
+        advice = "it was not tried again"
     fail(ctx, RunReason.COMMAND_FAILED, f"{words}; {advice}")
 
 

@@ -41,7 +41,7 @@ def drawn_text(ctx: Context, cohort: Cohort) -> str:
     if cohort.size >= plan.most_draws and cohort.kept + cohort.dropped < plan.groups:
         ctx.note(
             f"step {cohort.no + 1} goes on with {cohort.kept} of {plan.groups} groups: {cohort.size} were drawn, which "
-            "is the limit; easier or harder tasks teach more, or sampling.draw_limit is raised",
+            "is the limit; easier or harder tasks teach more, or sampling.group_filter.draw_limit is raised",
             NoteLevel.WARNING,
             target=f"cohort:{cohort.no}",
         )

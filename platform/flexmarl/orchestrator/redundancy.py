@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from flexmarl.contracts.events import GroupSettled
 from flexmarl.contracts.rulings import RulingKind
-from flexmarl.contracts.spec.mechanisms import GOES_ON
+from flexmarl.contracts.specification.mechanisms import GOES_ON
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.credit import unfilled
 from flexmarl.orchestrator.cutting import lacking

@@ -77,10 +77,11 @@ class LeaseState:
 
 @dataclass(slots=True)
 class Failure:
-    """How often a piece of work failed in a row, and when it may be tried again."""
+    """How often a piece of work failed in a row for one cause, when it may be tried again, and what it waits for."""
 
     count: int
     until: float
+    waits_for: str = ""
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ import orjson
 from psycopg import Connection
 
 from flexmarl.contracts.commands import KeepCheckpoints
+from flexmarl.store.server_paths import without_paths
 
 READ_S = 600.0
 """How long one announcement of a reader holds a folder; a reader that needs longer announces itself again."""
@@ -111,7 +112,7 @@ def found(conn: Connection, folder: Folder, state: str, text: str) -> None:
     conn.execute(
         "UPDATE store.checkpoint SET state = %s, state_text = %s "
         "WHERE run_id = %s AND step = %s AND state IN ('whole', 'missing', 'damaged')",
-        [state, text, folder.run_id, folder.step],
+        [state, without_paths(text), folder.run_id, folder.step],
     )
 
 

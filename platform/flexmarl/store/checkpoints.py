@@ -33,8 +33,7 @@ def written(conn: Connection, taken: Taken, checkpoint: Checkpoint) -> None:
     """Record a checkpoint, tell the driver and finish the command, in one transaction. Raises TokenLost, EpochStale."""
     lease_id = getattr(taken.command, "lease_id", 0)
     event = CheckpointWritten(
-        label=checkpoint.label, step=checkpoint.step, versions=dict(checkpoint.versions), path=checkpoint.path,
-        bytes=checkpoint.bytes,
+        label=checkpoint.label, step=checkpoint.step, versions=dict(checkpoint.versions), bytes=checkpoint.bytes,
     )  # fmt: skip
     with conn.transaction():
         guard(conn, taken)

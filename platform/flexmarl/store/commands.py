@@ -18,6 +18,7 @@ from flexmarl.contracts.commands import Command, Route, command_adapter
 from flexmarl.contracts.events import CommandFailed
 from flexmarl.store.errors import EpochStale, TokenLost
 from flexmarl.store.inbox import put_event
+from flexmarl.store.server_paths import without_paths
 
 RESEND_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Back-off of pushes: a push is a hint and may be lost."""
@@ -202,9 +203,10 @@ def finish(conn: Connection, taken: Taken) -> None:
 
 def fail(conn: Connection, taken: Taken, code: str, message: str, retryable: bool) -> None:
     """Mark a held command failed and tell the driver, in one transaction. Raises TokenLost."""
-    error = {"code": code, "message": message[:4000], "retryable": retryable}
+    said = without_paths(message)[:4000]
+    error = {"code": code, "message": said, "retryable": retryable}
     event = CommandFailed(
-        command_no=taken.no, command_kind=taken.command.kind, code=code, message=message[:4000], retryable=retryable
+        command_no=taken.no, command_kind=taken.command.kind, code=code, message=said, retryable=retryable
     )
     with conn.transaction():
         _close(conn, taken, "failed", orjson.dumps(error).decode())

@@ -74,7 +74,8 @@ class Refused(StoreError):
 class PayloadRefused(Refused):
     """A payload by reference cannot be read.
 
-    Codes: payload_missing, payload_truncated, payload_corrupt, payload_unreachable, payload_retired.
+    Codes: payload_missing, payload_truncated, payload_corrupt, payload_unreachable, payload_retired,
+    payload_not_kept.
     """
 
 

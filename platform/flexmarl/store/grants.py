@@ -41,6 +41,8 @@ class Demand:
     """Pool -> devices in service that the run holds; None when it holds none at all."""
     stalled: bool = False
     """The run holds no engine or no trainer, and asks for one."""
+    engine: str = ""
+    """Rollout engine that the run's nodes must have; empty: any will do."""
 
 
 def open_demands(conn: Connection) -> list[Demand]:
@@ -54,7 +56,7 @@ def open_demands(conn: Connection) -> list[Demand]:
             OR EXISTS (SELECT 1 FROM store.lease l WHERE l.run_id = c.run_id AND l.state = 'held'),
           EXISTS (SELECT 1 FROM store.lease l WHERE l.run_id = c.run_id AND l.state = 'held'
                   AND l.id = (c.body ->> 'replaces')::bigint),
-          own.holds, own.uses
+          own.holds, own.uses, coalesce(r.spec #>> '{resources,engine}', '')
         FROM store.command c JOIN store.run_state r USING (run_id)
         LEFT JOIN LATERAL (
           SELECT jsonb_object_agg(x.pool, x.in_service) AS holds, array_agg(DISTINCT used) AS uses
@@ -76,13 +78,13 @@ def open_demands(conn: Connection) -> list[Demand]:
 
 def _demand(
     run_id: int, no: int, body: str, project: str, priority: int, since: float, running: bool, replaces: bool,
-    holds: Mapping[str, int] | None, uses: Sequence[str] | None,
+    holds: Mapping[str, int] | None, uses: Sequence[str] | None, engine: str,
 ) -> Demand:  # fmt: skip
     request = RequestDevices.model_validate_json(body)
     trainers = request.trainers + request.beside
     wanted = {DeviceUse.ENGINE.value: request.engines, DeviceUse.TRAINER.value: trainers}
     stalled = any(count and use not in (uses or ()) for use, count in wanted.items())
-    return Demand(run_id, no, request, project, priority, since, running, replaces, holds, stalled)
+    return Demand(run_id, no, request, project, priority, since, running, replaces, holds, stalled, engine)
 
 
 def grant(

@@ -22,7 +22,7 @@ from flexmarl.store import sample_copy
 from flexmarl.store.commands import Taken, guard
 from flexmarl.store.errors import Refused, SamplesAway, StoreFull
 from flexmarl.store.inbox import put_events
-from flexmarl.store.payload import Floats, Ints, pack
+from flexmarl.store.payload import Floats, Ints, allowed_length, pack
 from flexmarl.store.segments import Placed, SegmentFolder
 
 
@@ -223,7 +223,7 @@ def _copied(run_id: int, one: _Stored) -> bytes:
     row, placed = one.row, one.placed
     numbers = (
         run_id, row.draw, row.member, row.attempt, row.turn, row.version, len(row.prompt), len(row.response),
-        len(row.allowed), row.reward, row.temperature, row.latency_ms,
+        allowed_length(row.allowed), row.reward, row.temperature, row.latency_ms,
     )  # fmt: skip
     place = None if placed is None else (placed.segment, placed.offset, placed.digest)
     return sample_copy.row(numbers, (row.role, row.policy, row.finish, row.engine), row.segments, one.payload, place)

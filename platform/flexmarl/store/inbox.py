@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from psycopg import Connection, Cursor
 
-from flexmarl.contracts.events import Event, RunVerb, event_adapter
+from flexmarl.contracts.events import Event, RunVerb, Verb, event_adapter
+from flexmarl.store import partitions
 
 CHANNEL = "flexmarl_inbox"
 """NOTIFY channel of the drivers; the payload is the run's number."""
@@ -75,8 +76,10 @@ def put_events(conn: Connection, run_id: int, events: Sequence[tuple[str, Event]
 
 
 def put_verb(conn: Connection, run_id: int, producer_key: str, verb: RunVerb) -> bool:
-    """Queue a person's wish and show it as pending until the driver has handled it."""
+    """Queue a verb and show it as pending until the driver has handled it; a start makes the tables of the rows."""
     with conn.transaction():
+        if verb.verb is Verb.START:
+            partitions.ensure(conn, run_id)
         new = put_event(conn, run_id, producer_key, verb)
         if new:
             conn.execute("UPDATE store.run_state SET pending_verb = %s WHERE run_id = %s", [verb.verb.value, run_id])

@@ -28,6 +28,7 @@ from flexmarl.store.nodes import (
     register_node,
     supply,
 )
+from flexmarl.store.server_paths import without_paths
 
 __all__ = [
     "ChildEndpoint", "Demand", "Device", "DeviceFacts", "Hosting", "NodeFacts", "Orphan", "Renewal",
@@ -168,8 +169,11 @@ def child_ready(
         put_event(conn, hosting.run_id, f"ready:{incarnation}", event)
 
 
-def child_lost(conn: Connection, hosting: Hosting, incarnation: str, reason: str) -> None:
-    """Withdraw a child that ended, and tell the driver. Does nothing when the lease has another host."""
+def child_lost(conn: Connection, hosting: Hosting, incarnation: str, reason: str, ready: bool = True) -> None:
+    """Withdraw a child that ended, and tell the driver. Does nothing when the lease has another host.
+
+    `ready` False: it ended before it was.
+    """
     with conn.transaction():
         cursor = conn.execute(
             """
@@ -179,7 +183,7 @@ def child_lost(conn: Connection, hosting: Hosting, incarnation: str, reason: str
             [hosting.lease_id, hosting.token],
         )
         if cursor.rowcount == 1:
-            _put_lost(conn, hosting.run_id, hosting.lease_id, incarnation, reason)
+            _put_lost(conn, hosting.run_id, hosting.lease_id, incarnation, reason, ready)
 
 
 def request_release(conn: Connection, run_id: int, lease_id: int) -> None:
@@ -215,13 +219,16 @@ def let_go(conn: Connection, hosting: Hosting) -> None:
         )
 
 
-def end(conn: Connection, taken: Taken, hosting: Hosting, reason: str) -> None:
-    """Free the device: nothing of the lease runs. Tells the driver and finishes the command. Raises LeaseLost."""
+def end(conn: Connection, taken: Taken, hosting: Hosting, reason: str, cannot_start: bool = False) -> None:
+    """Free the device: nothing of the lease runs. Tells the driver and finishes the command. Raises LeaseLost.
+
+    `cannot_start`: no child of it could ever work on this host.
+    """
     with conn.transaction():
         cursor = conn.execute(f"{_END} AND token = %s", [reason[:1000], hosting.lease_id, hosting.token])
         if cursor.rowcount != 1:
             raise LeaseLost(hosting.lease_id, "hosted by somebody else")
-        _put_ended(conn, hosting.run_id, hosting.lease_id, reason)
+        _put_ended(conn, hosting.run_id, hosting.lease_id, reason, cannot_start)
         conn.execute(
             "UPDATE store.command SET status = 'done', done_at = clock_timestamp(), deadline = NULL "
             "WHERE run_id = %s AND no = %s AND token = %s AND status = 'taken'",
@@ -304,12 +311,13 @@ def _children(conn: Connection, where: str, params: Sequence[object]) -> list[Ch
     ]
 
 
-def _put_lost(conn: Connection, run_id: int, lease_id: int, incarnation: str, reason: str) -> None:
+def _put_lost(conn: Connection, run_id: int, lease_id: int, incarnation: str, reason: str, ready: bool = True) -> None:
     conn.execute("DELETE FROM store.engine_policy WHERE lease_id = %s", [lease_id])
-    event = ChildLost(lease_id=lease_id, incarnation=incarnation, reason=reason[:1000])
+    event = ChildLost(lease_id=lease_id, incarnation=incarnation, reason=without_paths(reason)[:1000], ready=ready)
     put_event(conn, run_id, f"lost:{incarnation}", event)
 
 
-def _put_ended(conn: Connection, run_id: int, lease_id: int, reason: str) -> None:
+def _put_ended(conn: Connection, run_id: int, lease_id: int, reason: str, cannot_start: bool = False) -> None:
     conn.execute("DELETE FROM store.engine_policy WHERE lease_id = %s", [lease_id])
-    put_event(conn, run_id, f"ended:{lease_id}", LeaseEnded(lease_id=lease_id, reason=reason[:1000]))
+    event = LeaseEnded(lease_id=lease_id, reason=without_paths(reason)[:1000], cannot_start=cannot_start)
+    put_event(conn, run_id, f"ended:{lease_id}", event)

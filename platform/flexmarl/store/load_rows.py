@@ -72,6 +72,8 @@ class Window:
 
     since: float
     until: float
+    live: bool = False
+    """Whether more may be told of the last part: it is left out until it is whole."""
 
     @property
     def part_s(self) -> float:
@@ -82,7 +84,7 @@ def window(conn: Connection, seconds: float, until: float | None) -> Window:
     """Return the window that ends now, or at the end of a run."""
     row = conn.execute("SELECT coalesce(%s::float8, extract(epoch FROM clock_timestamp())::float8)", [until]).fetchone()
     assert row is not None
-    return Window(row[0] - min(seconds, KEPT_S), row[0])
+    return Window(row[0] - min(seconds, KEPT_S), row[0], live=until is None)
 
 
 _SLOTS = """
@@ -92,9 +94,10 @@ _SLOTS = """
 
 
 def _asked_of(own: Window, run_id: int) -> dict[str, object]:
-    """Return the arguments of a window's queries; a last part that has only begun is left out."""
+    """Return the arguments of a window's queries; the last part of a run that goes on is left out while it is short."""
     most = min(SLOTS - 1, int((own.until - own.since) / SLOT_S) + 1)
-    until = own.until if own.part_s <= SLOT_S else own.until // own.part_s * own.part_s
+    cut = own.live and own.part_s > SLOT_S
+    until = own.until // own.part_s * own.part_s if cut else own.until
     return {
         "run": run_id, "since": own.since, "until": until, "part": own.part_s, "slot_s": SLOT_S, "slots": SLOTS,
         "most": most,

@@ -2,7 +2,8 @@
 
 Invariants: `offer` never blocks and never raises, whatever the database does; what does not fit into the bounded queue
 is dropped and counted, and the count becomes a line once the database answers. A secret never leaves the process: the
-values of fields named like one, and passwords inside addresses, are replaced before a line is queued.
+values of fields named like one, and passwords inside addresses, are replaced before a line is queued, and so are the
+paths of this host.
 """
 
 import queue
@@ -16,6 +17,7 @@ import psycopg
 
 from flexmarl.store import logs
 from flexmarl.store.logs import LogLine
+from flexmarl.store.server_paths import without_paths
 
 QUEUE = 10_000
 BATCH = 500
@@ -163,8 +165,8 @@ def _close(conn: psycopg.Connection | None) -> None:
 
 
 def redact(text: str) -> str:
-    """Take passwords out of addresses and bearer tokens out of a text."""
-    return _BEARER.sub(rf"\1{HIDDEN}", _IN_ADDRESS.sub(rf"\1:{HIDDEN}@", text))
+    """Take passwords out of addresses, bearer tokens and paths of this host out of a text."""
+    return without_paths(_BEARER.sub(rf"\1{HIDDEN}", _IN_ADDRESS.sub(rf"\1:{HIDDEN}@", text)))
 
 
 def _told(name: str, value: object) -> object:

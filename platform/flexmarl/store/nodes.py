@@ -130,6 +130,8 @@ class Supply:
     """Those that a lease could have now, in a fixed order."""
     capacity: dict[str, int]
     """Pool -> its devices, leased ones included."""
+    engines: dict[str, frozenset[str]]
+    """Node -> the rollout engines that it can start; a node that does not say is not among them."""
 
 
 def supply(conn: Connection) -> Supply:
@@ -137,6 +139,7 @@ def supply(conn: Connection) -> Supply:
     rows = conn.execute(
         """
         SELECT NOT EXISTS (SELECT 1 FROM store.lease l WHERE l.device_id = d.id AND l.state <> 'ended'),
+          (n.facts -> 'engines')::text,
           d.id, d.node, d.kind, d.ordinal, d.pool, d.facts::text
         FROM store.device d JOIN store.node n ON n.name = d.node
         WHERE d.state = 'ready' AND n.state = 'ready'
@@ -145,8 +148,10 @@ def supply(conn: Connection) -> Supply:
         """,
         [ALIVE_S],
     ).fetchall()
-    usable = [(free, _device(*row)) for free, *row in rows]
-    return Supply([device for free, device in usable if free], dict(Counter(device.pool for _, device in usable)))
+    usable = [(free, _device(*row)) for free, _, *row in rows]
+    engines = {node: frozenset(orjson.loads(names)) for _, names, _, node, *_ in rows if names}
+    capacity = dict(Counter(device.pool for _, device in usable))
+    return Supply([device for free, device in usable if free], capacity, engines)
 
 
 def devices_of(conn: Connection, node: str) -> list[Device]:

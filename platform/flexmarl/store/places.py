@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from psycopg import Connection
 
+from flexmarl.store.payload import SIZE
+
 
 @dataclass(frozen=True, slots=True)
 class Places:
@@ -47,7 +49,7 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """One table of the run alone. Sizes with indexes and large values, as the database counts them."""
+    """One table that holds rows of the run. Sizes with indexes and large values, as the database counts them."""
 
     table: str
     size_bytes: int
@@ -58,13 +60,13 @@ class Partition:
 def places(conn: Connection, run_id: int, untrained_roles: Sequence[str]) -> list[Places]:
     """Count a run's rows by policy and place. Reads every sample's row, never its payload."""
     rows = conn.execute(
-        """
+        f"""
         WITH out AS (
           SELECT DISTINCT substr(target, 6)::int AS draw FROM store.ruling
           WHERE run_id = %(run)s AND target LIKE 'draw:%%'
             AND kind IN ('group_refused', 'group_dropped', 'group_surplus')
         ), sorted AS (
-          SELECT s.policy, s.n_response, 4 * (s.n_prompt + 2 * s.n_response + s.n_allowed)::bigint AS bytes,
+          SELECT s.policy, s.n_response, {SIZE.format("s")} AS bytes,
             s.segment IS NOT NULL AS apart,
             CASE WHEN e.origin = 'eval' THEN 'evaluation'
                  WHEN s.role = ANY(%(untrained)s) OR s.n_response = 0 THEN 'untrained'
@@ -92,14 +94,14 @@ def places(conn: Connection, run_id: int, untrained_roles: Sequence[str]) -> lis
           coalesce(p.cut, 0)::bigint, coalesce(p.accumulated, 0)::bigint, coalesce(p.applied, 0)::bigint,
           coalesce(p.void, 0)::bigint, coalesce(g.rows, 0)::bigint
         FROM written w LEFT JOIN placed p USING (policy) LEFT JOIN gone g USING (policy) ORDER BY 1
-        """,
+        """.encode(),
         {"run": run_id, "untrained": list(untrained_roles)},
     ).fetchall()
     return [Places(*row) for row in rows]
 
 
 def partitions(conn: Connection, run_id: int) -> list[Partition]:
-    """List the tables that hold this run alone."""
+    """List the tables that hold this run's rows; of one that runs share, with the run's part of it by its rows."""
     rows = conn.execute(
         """
         SELECT c.relname, pg_total_relation_size(c.oid), greatest(c.reltuples, 0)::bigint,
@@ -109,7 +111,26 @@ def partitions(conn: Connection, run_id: int) -> list[Partition]:
         """,
         [[f"episode_{run_id}", f"sample_{run_id}"]],
     ).fetchall()
-    return [Partition(*row) for row in rows]
+    own = [Partition(*row) for row in rows]
+    return sorted(
+        [*own, *_shared(conn, run_id, {one.table.partition("_")[0] for one in own})], key=lambda one: one.table
+    )
+
+
+def _shared(conn: Connection, run_id: int, besides: set[str]) -> list[Partition]:
+    found = []
+    for table in sorted({"episode", "sample"} - besides):
+        row = conn.execute(
+            f"""
+            SELECT c.relname, pg_total_relation_size(c.oid) * n.rows / greatest(c.reltuples::bigint, n.rows, 1), n.rows
+            FROM (SELECT count(*) AS rows, min(tableoid) AS leaf FROM store.{table} WHERE run_id = %s) n
+              JOIN pg_class c ON c.oid = n.leaf
+            """.encode(),
+            [run_id],
+        ).fetchone()
+        if row is not None:
+            found.append(Partition(row[0], int(row[1]), int(row[2]), True))
+    return found
 
 
 def segments(conn: Connection, run_id: int) -> int:

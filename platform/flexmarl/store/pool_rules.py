@@ -4,6 +4,7 @@ Invariant: the control plane alone writes bindings, quotas and weights; drivers 
 quota counts seats: a gang whole from its first device to its last, also while a part is lost or moves.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from psycopg import Connection
@@ -32,6 +33,22 @@ class PoolRules:
     """When this was so, in seconds since the epoch."""
     weights: dict[str, float] = field(default_factory=dict)
     """Project -> its weight; 1 when absent."""
+
+
+def holders(conn: Connection, pools: Collection[str]) -> dict[tuple[str, str], list[tuple[int, int]]]:
+    """Return (pool, project) -> (run, devices) of the runs that hold devices of some pools, most devices first."""
+    rows = conn.execute(
+        """
+        SELECT d.pool, r.project, l.run_id, count(DISTINCT l.device_id) AS devices
+        FROM store.lease l JOIN store.device d ON d.id = l.device_id JOIN store.run_state r USING (run_id)
+        WHERE l.state <> 'ended' AND d.pool = ANY(%s) GROUP BY 1, 2, 3 ORDER BY devices DESC, l.run_id
+        """,
+        [list(pools)],
+    ).fetchall()
+    found: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    for pool, project, run_id, devices in rows:
+        found.setdefault((pool, project), []).append((run_id, devices))
+    return found
 
 
 def rules(conn: Connection) -> PoolRules:

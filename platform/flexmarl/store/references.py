@@ -5,7 +5,11 @@ compared with what it is kept near to, or to redo the steps behind the newest tr
 that trainers have let go: of training states they keep as many, with one that is on its way and in no row yet.
 """
 
+from typing import Any
+
 from psycopg import Connection
+
+from flexmarl.contracts.status import TERMINAL
 
 NEWEST = 3
 """Versions of a policy that are kept, whatever else names them: the served one, one in flight, one to spare."""
@@ -19,7 +23,7 @@ WITH last AS (
   SELECT run_id, policy, max(version) AS newest, max(version) FILTER (WHERE state <> '') AS restorable
   FROM store.policy_version GROUP BY run_id, policy
 )
-SELECT v.digest, CASE WHEN n.named OR v.version > last.newest - %(states)s THEN v.state END
+SELECT v.run_id, v.policy, v.digest, CASE WHEN n.named OR v.version > last.newest - %(states)s THEN v.state END
 FROM store.policy_version v JOIN last USING (run_id, policy)
   LEFT JOIN LATERAL (
     SELECT spec #> '{algorithm,kl,reference}' AS near FROM store.run_state r WHERE r.run_id = v.run_id
@@ -38,5 +42,22 @@ WHERE n.named OR v.version > last.newest - %(newest)s
 
 def contents(conn: Connection) -> set[str]:
     """Return the digests of weights and training states that are to be kept."""
-    rows = conn.execute(_REFERENCES, {"newest": NEWEST, "states": STATES, "renewed": RENEWED}).fetchall()
-    return {digest for row in rows for digest in row if digest}
+    return {digest for _, _, *digests in _rows(conn) for digest in digests if digest}
+
+
+def of_ended(conn: Connection, ended_for_s: float) -> dict[int, dict[str, set[str]]]:
+    """Return what is to be kept of runs that ended so long ago: run -> policy -> digests."""
+    ended = conn.execute(
+        "SELECT run_id FROM store.run_state WHERE status = ANY(%s) "
+        "AND finished_at < clock_timestamp() - make_interval(secs => %s::float8)",
+        [[status.value for status in TERMINAL], ended_for_s],
+    ).fetchall()
+    wanted: dict[int, dict[str, set[str]]] = {row[0]: {} for row in ended}
+    for run_id, policy, *digests in _rows(conn):
+        if run_id in wanted:
+            wanted[run_id].setdefault(policy, set()).update(digest for digest in digests if digest)
+    return wanted
+
+
+def _rows(conn: Connection) -> list[Any]:
+    return conn.execute(_REFERENCES, {"newest": NEWEST, "states": STATES, "renewed": RENEWED}).fetchall()

@@ -3,10 +3,10 @@
 Invariants. One janitor works at a time (an advisory lock of its session). A retirement is a row that begins before
 anything goes and ends after everything went, so whoever comes next finishes what was interrupted. Only rows of an
 ended run go, none of which its log has still to tell of: a run that came to life again meanwhile takes its detached
-table back, and its row is held still from that look until everything went, so that no decision comes in between.
-Whoever writes while the table is away is refused by name and writes later. Files of retired segments are removed by
-whoever reaches their folder, after their rows are gone; a segment belongs to one epoch of its run, so no writer of a
-later life ever adds to one.
+table back, and its row is held still from that look until everything went, so that no decision comes in between. Rows
+in a table that runs share go in that one transaction. Whoever writes while a table is away is refused by name and
+writes later. Files of retired segments are removed by whoever reaches their folder, after their rows are gone; a
+segment belongs to one epoch of its run, so no writer of a later life ever adds to one.
 """
 
 from collections.abc import Iterator
@@ -108,8 +108,7 @@ def _begin(conn: Connection, run_id: int) -> Retirement | None:
         """
         INSERT INTO store.retirement AS t (run_id, epoch, seq, samples)
         SELECT r.run_id, r.epoch, r.seq,
-          CASE WHEN to_regclass('store.sample_' || r.run_id) IS NULL THEN 0
-          ELSE (SELECT count(*) FROM store.sample s WHERE s.run_id = r.run_id) END
+          (SELECT count(*) FROM store.sample s WHERE s.run_id = r.run_id)
         FROM store.run_state r WHERE r.run_id = %(run)s AND r.status = ANY(%(ended)s) AND NOT EXISTS (
           SELECT 1 FROM store.inbox i WHERE i.run_id = r.run_id AND i.body ->> 'kind' = 'group_settled')
         ON CONFLICT (run_id) DO UPDATE SET
@@ -124,10 +123,13 @@ def _begin(conn: Connection, run_id: int) -> Retirement | None:
 
 
 def _remove(conn: Connection, retirement: Retirement) -> None:
-    """Drop a detached table, with an empty one in its place."""
+    """Drop a detached table, with an empty one in its place, or empty a run's part of a shared one."""
     run_id = retirement.run_id
-    partitions.drop(conn, _SAMPLE, run_id)
-    partitions.attach(conn, _SAMPLE, run_id)
+    if partitions.has_own(conn, _SAMPLE, run_id):
+        partitions.drop(conn, _SAMPLE, run_id)
+        partitions.attach(conn, _SAMPLE, run_id)
+    else:
+        conn.execute("DELETE FROM store.sample WHERE run_id = %s", [run_id])
     conn.execute(
         "UPDATE store.segment SET retired_at = clock_timestamp() "
         "WHERE run_id = %s AND epoch <= %s AND retired_at IS NULL",

@@ -1,4 +1,4 @@
-"""Runs as rows: creation with their partitions, the driver's lease on them, their stored state and log.
+"""Runs as rows: their creation, the driver's lease on them, their stored state and log.
 
 Invariants: `run_state` is written by the driver that holds (owner, fence) and by nobody else, but for `pending_verb`.
 A takeover raises the fence, so the former holder's next write fails. All times are the database's clock, in seconds.
@@ -7,18 +7,13 @@ A takeover raises the fence, so the former holder's next write fails. All times 
 from dataclasses import dataclass
 
 import orjson
-from psycopg import Connection, sql
+from psycopg import Connection
 
 from flexmarl.contracts.events import Event, event_adapter
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.store import partitions
-from flexmarl.store.errors import StoreError, UnknownRun
+from flexmarl.store.errors import UnknownRun
 
-_BY_RUN = (
-    "inbox", "handled", "event", "note", "ruling", "attempt", "verb_outcome", "command", "micro_batch",
-    "policy_version", "tokenizer", "checkpoint", "lineage", "metric", "metric_span", "interval", "segment",
-    "retirement", "engine_load", "asked_load", "open_turns", "moved_turns", "reward_task",
-)  # fmt: skip
 _ENDED = [status.value for status in TERMINAL]
 
 
@@ -69,30 +64,14 @@ def create_run(
     project: str = "default",
     priority: int = 50,
 ) -> None:
-    """Add a run's state and its partitions. Attaching a ready table never blocks writers of other runs."""
+    """Add a run's state, and the tables of its rows unless it is a draft: those are made when it starts."""
     with conn.transaction():
         conn.execute(
             "INSERT INTO store.run_state (run_id, spec, status, project, priority) VALUES (%s, %s::jsonb, %s, %s, %s)",
             [run_id, orjson.dumps(spec).decode(), status.value, project, priority],
         )
-        for table in partitions.PARTITIONED:
-            partitions.attach(conn, table, run_id)
-
-
-def drop_run(conn: Connection, run_id: int) -> None:
-    """Delete everything of an ended run. Needs autocommit; may be repeated after an interruption."""
-    row = conn.execute("SELECT status FROM store.run_state WHERE run_id = %s", [run_id]).fetchone()
-    if row is not None and row[0] not in [*_ENDED, RunStatus.DRAFT.value]:
-        raise StoreError(f"run {run_id} is {row[0]}; only an ended run or a draft can be dropped")
-    with partitions.lock_timeout(conn):
-        for table in partitions.PARTITIONED:
-            partitions.detach(conn, table, run_id)
-            partitions.drop(conn, table, run_id)
-    with conn.transaction():
-        for table in _BY_RUN:
-            conn.execute(sql.SQL("DELETE FROM {} WHERE run_id = %s").format(sql.Identifier("store", table)), [run_id])
-        conn.execute("DELETE FROM store.lease WHERE run_id = %s AND state = 'ended'", [run_id])
-        conn.execute("DELETE FROM store.run_state WHERE run_id = %s", [run_id])
+        if status is not RunStatus.DRAFT:
+            partitions.ensure(conn, run_id)
 
 
 def claim_runs(conn: Connection, owner: str, ttl_s: float) -> list[RunLease]:

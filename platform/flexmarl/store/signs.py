@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from psycopg import Connection
 
 ENDS = 20
-"""Points at the beginning and at the end of a series that are read."""
+"""Points at the beginning of a series that are read, and at its end when not more are asked for."""
 DRAWS = 16
 """Newest episode groups whose samples are looked at."""
 
@@ -53,20 +53,20 @@ class Moment:
     """Policy -> (samples of the newest episode groups that ended because their length was used up, all of them)."""
 
 
-def series_ends(conn: Connection, run_ids: Sequence[int], names: Sequence[str]) -> list[SeriesEnds]:
-    """Read both ends of series of some runs."""
+def series_ends(conn: Connection, run_ids: Sequence[int], names: Sequence[str], newest: int = ENDS) -> list[SeriesEnds]:
+    """Read both ends of series of some runs; `newest` values of the end."""
     rows = conn.execute(
         """
         SELECT s.run_id, s.name, s.agent, s.stat,
           ARRAY(SELECT value FROM store.metric m WHERE (m.run_id, m.name, m.agent, m.stat)
             = (s.run_id, s.name, s.agent, s.stat) AND value - value = 0 ORDER BY step LIMIT %(ends)s),
           ARRAY(SELECT value FROM store.metric m WHERE (m.run_id, m.name, m.agent, m.stat)
-            = (s.run_id, s.name, s.agent, s.stat) AND value - value = 0 ORDER BY step DESC LIMIT %(ends)s),
+            = (s.run_id, s.name, s.agent, s.stat) AND value - value = 0 ORDER BY step DESC LIMIT %(newest)s),
           s.points
         FROM (SELECT run_id, name, agent, stat, sum(points)::int AS points FROM store.metric_span
               WHERE run_id = ANY(%(runs)s) AND name = ANY(%(names)s) GROUP BY 1, 2, 3, 4) s
         """,
-        {"runs": list(run_ids), "names": list(names), "ends": ENDS},
+        {"runs": list(run_ids), "names": list(names), "ends": ENDS, "newest": newest},
     ).fetchall()
     return [SeriesEnds(row[0], row[1], row[2], row[3], tuple(row[4]), tuple(row[5]), row[6]) for row in rows]
 

@@ -5,7 +5,8 @@ from typing import Any
 
 from psycopg import Connection
 
-from flexmarl.store.payload import Arrays, unpack
+from flexmarl.store.errors import PayloadRefused
+from flexmarl.store.payload import Arrays, size_of, unpack
 from flexmarl.store.segments import Placed, Reference, fetch
 
 PAYLOAD = "s.payload, s.segment, s.seg_offset, s.digest, s.n_prompt, s.n_response, s.n_allowed"
@@ -14,8 +15,10 @@ PAYLOAD = "s.payload, s.segment, s.seg_offset, s.digest, s.n_prompt, s.n_respons
 
 def load(conn: Connection, rows: Sequence[Sequence[Any]]) -> list[Arrays]:
     """Return the arrays of rows of `PAYLOAD`. Raises Refused, by name, when one cannot be had whole."""
+    if any(payload is None and segment is None for payload, segment, *_ in rows):
+        raise PayloadRefused("payload_not_kept", "the run's setting keeps the tokens of a share of what it trained on")
     references = [
-        Reference(Placed(segment, offset, digest), 4 * (n_prompt + 2 * n_response + n_allowed))
+        Reference(Placed(segment, offset, digest), size_of(n_prompt, n_response, n_allowed))
         for payload, segment, offset, digest, n_prompt, n_response, n_allowed in rows
         if payload is None
     ]

@@ -54,7 +54,7 @@ def _check_rows(world: World) -> None:
     waiting = sum(len(store.micro_batches[ref].keys) for ref in carried)
     told = state.samples_trained + state.samples_recorded + waiting
     assert told == written, f"{written} rows were written, {told} are trained, recorded or carried"
-    if world.spec.sampling.group_filter == "none":
+    if world.spec.sampling.group_filter.type == "none":
         missing = _trainable(world, late | _beyond(world)) - store.ledger.applied.keys()
         dropped = sum(state.dropped.values()) + waiting
         assert len(missing) == dropped, f"{dropped} rows were dropped for a reason, not trained are {sorted(missing)}"

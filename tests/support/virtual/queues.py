@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from flexmarl.contracts import commands as c
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 from tests.support.placed_core import PlacedCore
 from tests.support.virtual.clock import Clock
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from flexmarl.contracts.rules import broken_rules
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 
 AXES: dict[str, tuple[dict[str, Any], ...]] = {
     "team": (
@@ -49,7 +49,7 @@ AXES: dict[str, tuple[dict[str, Any], ...]] = {
     "filter": (
         {},
         {"sampling": {"group_filter": "drop_zero_variance"}},
-        {"sampling": {"group_filter": "dynamic_sampling", "draw_limit": 2}},
+        {"sampling": {"group_filter": {"type": "dynamic_sampling", "draw_limit": 2}}},
     ),
     "members": ({}, {"batch": {"min_members": 2}}),
 }

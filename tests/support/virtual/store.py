@@ -10,7 +10,7 @@ from typing import Protocol
 
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.status import RunStatus
 from flexmarl.contracts.wire import EpisodeStatus, Origin
 from flexmarl.orchestrator.types import Decision, NumberedCommand

@@ -8,14 +8,22 @@ from flexmarl.algorithms.advantages import ADVANTAGES
 from flexmarl.algorithms.filters import GROUP_FILTERS, Signal, signal_of
 from flexmarl.algorithms.group_keys import GROUP_KEYS
 from flexmarl.algorithms.rewards import row_rewards
-from flexmarl.contracts.spec.algorithm import Advantage
+from flexmarl.contracts.specification.advantages import ADVANTAGE, GrpoOptions
+from flexmarl.contracts.specification.task_choice import GROUP_FILTER
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 
-KEY = GROUP_KEYS.get("episode_group")
+KEY = GROUP_KEYS["episode_group"]
 
 
 def estimate(name, spec, key, episodes):
-    return ADVANTAGES.get(name)(spec, key, episodes, [row_rewards(spec, episode) for episode in episodes])
+    made = ADVANTAGES.make(spec if spec.type == name else like(name, **spec.model_dump(exclude={"type"})))
+    return made.estimate(key, episodes, [made.rewards(episode) for episode in episodes])
+
+
+def like(name, **settings):
+    """Options of an advantage with those of some settings that it has."""
+    known = ADVANTAGE.variants()[name].model_fields
+    return ADVANTAGE.options(name, **{key: value for key, value in settings.items() if key in known})
 
 
 def grpo(spec, key, episodes):
@@ -39,18 +47,18 @@ def episode(member, team, scores=None, samples=(("solver", 0, 0.0),), solved=Fal
 
 
 def test_a_group_is_centred_on_its_mean():
-    assert grpo(Advantage(), KEY, [episode(0, 1.0), episode(1, 0.0), episode(2, 0.5)]) == [[0.5], [-0.5], [0.0]]
+    assert grpo(ADVANTAGE.options(), KEY, [episode(0, 1.0), episode(1, 0.0), episode(2, 0.5)]) == [[0.5], [-0.5], [0.0]]
 
 
 def test_division_by_the_population_standard_deviation():
-    values = grpo(Advantage(divide_by_std=True), KEY, [episode(0, 2.0), episode(1, 0.0)])
+    values = grpo(ADVANTAGE.options(divide_by_std=True), KEY, [episode(0, 2.0), episode(1, 0.0)])
     assert values[0][0] == pytest.approx(1.0, abs=2e-6)
     assert values[1][0] == pytest.approx(-1.0, abs=2e-6)
 
 
 @pytest.mark.parametrize("divide", [True, False])
 def test_equal_rewards_and_lone_members_give_exactly_zero(divide):
-    spec = Advantage(divide_by_std=divide)
+    spec = ADVANTAGE.options(divide_by_std=divide)
     assert grpo(spec, KEY, [episode(0, 0.1), episode(1, 0.1), episode(2, 0.1)]) == [[0.0]] * 3
     assert grpo(spec, KEY, [episode(0, 0.7)]) == [[0.0]]
     assert grpo(spec, KEY, []) == []
@@ -59,7 +67,7 @@ def test_equal_rewards_and_lone_members_give_exactly_zero(divide):
 def test_a_role_is_compared_only_with_episodes_in_which_it_acted():
     both = (("guesser", 0, 0.0), ("hinter", 0, 0.0))
     episodes = [episode(0, 1.0, samples=both[:1]), episode(1, 0.4, samples=both), episode(2, 0.0, samples=both)]
-    values = grpo(Advantage(), KEY, episodes)
+    values = grpo(ADVANTAGE.options(), KEY, episodes)
     assert values[1][1] == pytest.approx(0.2)
     assert values[2][1] == pytest.approx(-0.2)
     assert values[0][0] == pytest.approx(1.0 - 1.4 / 3)
@@ -67,19 +75,19 @@ def test_a_role_is_compared_only_with_episodes_in_which_it_acted():
 
 def test_an_episode_counts_once_however_often_its_role_acted():
     often = (("solver", 0, 0.0), ("solver", 1, 0.0), ("solver", 2, 0.0))
-    values = grpo(Advantage(), KEY, [episode(0, 1.0, samples=often), episode(1, 0.0, samples=often[:1])])
+    values = grpo(ADVANTAGE.options(), KEY, [episode(0, 1.0, samples=often), episode(1, 0.0, samples=often[:1])])
     assert values == [[0.5, 0.5, 0.5], [-0.5]]
 
 
 def test_team_share_mixes_team_and_own_score():
-    spec = Advantage(team_share=0.25)
+    spec = ADVANTAGE.options(team_share=0.25)
     episodes = [episode(0, 1.0, {"solver": 0.0}), episode(1, 0.0, {"solver": 1.0})]
     assert grpo(spec, KEY, episodes) == [[-0.25], [0.25]]
-    assert grpo(Advantage(team_share=1.0), KEY, episodes) == [[0.5], [-0.5]]
+    assert grpo(ADVANTAGE.options(team_share=1.0), KEY, episodes) == [[0.5], [-0.5]]
 
 
 def test_per_turn_compares_discounted_rewards_to_go_of_the_same_turn():
-    spec = Advantage(per_turn=True, gamma=0.5)
+    spec = ADVANTAGE.options(per_turn=True, gamma=0.5)
     long = episode(0, 0.0, samples=(("cook_1", 0, 1.0), ("cook_2", 0, 0.0), ("cook_1", 1, 2.0)))
     short = episode(1, 0.0, samples=(("cook_1", 0, 0.0), ("cook_2", 0, 4.0)))
     values = grpo(spec, KEY, [long, short])
@@ -87,7 +95,7 @@ def test_per_turn_compares_discounted_rewards_to_go_of_the_same_turn():
 
 
 def test_reward_to_go_does_not_depend_on_the_order_of_rows():
-    spec = Advantage(per_turn=True, gamma=0.9)
+    spec = ADVANTAGE.options(per_turn=True, gamma=0.9)
     rows = (("a", 0, 1.0), ("a", 1, 2.0), ("a", 2, 3.0))
     forward = grpo(spec, KEY, [episode(0, 0, samples=rows), episode(1, 0, samples=(("a", 0, 0.0),))])
     backward = grpo(spec, KEY, [episode(0, 0, samples=rows[::-1]), episode(1, 0, samples=(("a", 0, 0.0),))])
@@ -96,7 +104,7 @@ def test_reward_to_go_does_not_depend_on_the_order_of_rows():
 
 def test_a_reward_that_is_no_number_is_refused():
     with pytest.raises(ValueError, match="finite"):
-        grpo(Advantage(), KEY, [episode(0, math.nan), episode(1, 0.0)])
+        grpo(ADVANTAGE.options(), KEY, [episode(0, math.nan), episode(1, 0.0)])
 
 
 scores = st.floats(-100, 100, allow_nan=False)
@@ -104,7 +112,7 @@ groups = st.lists(
     st.tuples(scores, scores, st.lists(st.tuples(st.sampled_from(["a", "b"]), scores), max_size=4)), max_size=6
 )
 specs = st.builds(
-    Advantage,
+    GrpoOptions,
     divide_by_std=st.booleans(),
     per_turn=st.booleans(),
     gamma=st.sampled_from([0.5, 1.0]),
@@ -127,11 +135,11 @@ def build(rows):
 
 
 @pytest.mark.parametrize("name", ADVANTAGES.names())
-@pytest.mark.parametrize("key", GROUP_KEYS.names())
+@pytest.mark.parametrize("key", sorted(GROUP_KEYS))
 @settings(max_examples=40, deadline=None)
 @given(rows=groups, spec=specs, order=st.randoms(use_true_random=False))
 def test_every_estimator_is_deterministic_aligned_and_follows_permutations(name, key, rows, spec, order):
-    key, episodes = GROUP_KEYS.get(key), build(rows)
+    key, episodes = GROUP_KEYS[key], build(rows)
     values = estimate(name, spec, key, episodes)
     assert values == estimate(name, spec, key, episodes)
     assert [len(v) for v in values] == [len(e.samples) for e in episodes]
@@ -143,17 +151,17 @@ def test_every_estimator_is_deterministic_aligned_and_follows_permutations(name,
 
 def test_leave_one_out_judges_a_row_by_the_others():
     rewards = (1.0, 0.0, 0.0, 1.0, 1.0)
-    values = rloo(Advantage(), KEY, [episode(i, r) for i, r in enumerate(rewards)])
+    values = rloo(ADVANTAGE.options(), KEY, [episode(i, r) for i, r in enumerate(rewards)])
     assert [v for own in values for v in own] == pytest.approx([0.5, -0.75, -0.75, 0.5, 0.5])
-    assert rloo(Advantage(), KEY, [episode(0, 0.7)]) == [[0.0]]
-    assert rloo(Advantage(), KEY, [episode(i, 0.1) for i in range(3)]) == [[0.0]] * 3
+    assert rloo(ADVANTAGE.options(), KEY, [episode(0, 0.7)]) == [[0.0]]
+    assert rloo(ADVANTAGE.options(), KEY, [episode(i, 0.1) for i in range(3)]) == [[0.0]] * 3
 
 
 def test_leave_one_out_of_a_team_leaves_the_whole_episode_out():
     both = (("a", 0, 0.0), ("b", 0, 0.0))
     episodes = [episode(i, 0.0, {"a": a, "b": b}, both) for i, (a, b) in enumerate(((1.0, 3.0), (0.0, 10.0)))]
-    spec = Advantage(team_share=0.0)
-    assert rloo(spec, GROUP_KEYS.get("team"), episodes) == [[1.0 - 5.0, 3.0 - 5.0], [0.0 - 2.0, 10.0 - 2.0]]
+    spec = ADVANTAGE.options(team_share=0.0)
+    assert rloo(spec, GROUP_KEYS["team"], episodes) == [[1.0 - 5.0, 3.0 - 5.0], [0.0 - 2.0, 10.0 - 2.0]]
 
 
 def test_agents_of_unlike_scales_are_normalised_each_by_its_own():
@@ -161,8 +169,8 @@ def test_agents_of_unlike_scales_are_normalised_each_by_its_own():
     both = (("a", 0, 0.0), ("b", 0, 0.0))
     rewards = [(1.0, 100.0), (0.0, 140.0), (1.0, 60.0), (0.0, 100.0)]
     episodes = [episode(i, 0.0, {"a": a, "b": b}, both) for i, (a, b) in enumerate(rewards)]
-    spec = Advantage(team_share=0.0, divide_by_std=True)
-    own, common = (grpo(spec, GROUP_KEYS.get(name), episodes) for name in ("episode_group", "team"))
+    spec = ADVANTAGE.options(team_share=0.0, divide_by_std=True)
+    own, common = (grpo(spec, GROUP_KEYS[name], episodes) for name in ("episode_group", "team"))
     for place in (0, 1):
         assert sum(row[place] ** 2 for row in own) / 4 == pytest.approx(1.0, abs=1e-4)
     values = [value for row in rewards for value in row]
@@ -174,21 +182,21 @@ def test_agents_of_unlike_scales_are_normalised_each_by_its_own():
 def test_a_baseline_over_rows_counts_every_call():
     often = (("solver", 0, 0.0), ("solver", 1, 0.0), ("solver", 2, 0.0))
     episodes = [episode(0, 1.0, samples=often), episode(1, 0.0, samples=often[:1])]
-    assert grpo(Advantage(baseline_over="rows"), KEY, episodes) == [[0.25, 0.25, 0.25], [-0.75]]
+    assert grpo(ADVANTAGE.options(baseline_over="rows"), KEY, episodes) == [[0.25, 0.25, 0.25], [-0.75]]
 
 
 def test_agent_and_turn_compare_only_episodes_that_came_that_far():
     turns = (("solver", 0, 0.0), ("solver", 1, 0.0))
     episodes = [episode(0, 1.0, samples=turns), episode(1, 0.5, samples=turns), episode(2, 0.0, samples=turns[:1])]
-    assert grpo(Advantage(), GROUP_KEYS.get("agent_turn"), episodes) == [[0.5, 0.25], [0.0, -0.25], [-0.5]]
+    assert grpo(ADVANTAGE.options(), GROUP_KEYS["agent_turn"], episodes) == [[0.5, 0.25], [0.0, -0.25], [-0.5]]
 
 
 def test_joint_rewards_of_turns_are_the_whole_teams():
-    spec = Advantage(per_turn=True, turn_rewards="joint", gamma=0.5)
+    spec = ADVANTAGE.options(per_turn=True, turn_rewards="joint", gamma=0.5)
     samples = (("a", 0, 1.0), ("b", 0, 2.0), ("a", 1, 4.0))
     assert row_rewards(spec, episode(0, 0.0, samples=samples)) == [5.0, 5.0, 4.0]
     assert row_rewards(spec, episode(0, 0.0, samples=samples[::-1])) == [4.0, 5.0, 5.0]
-    values = grpo(spec, GROUP_KEYS.get("team"), [episode(0, 0, samples=samples), episode(1, 0, samples=samples[:2])])
+    values = grpo(spec, GROUP_KEYS["team"], [episode(0, 0, samples=samples), episode(1, 0, samples=samples[:2])])
     assert values == [[1.0, 1.0, 0.0], [-1.0, -1.0]]
 
 
@@ -202,7 +210,12 @@ def test_signal_tells_useful_easy_and_hard_apart():
 
 
 def test_filters_decide_by_the_signal():
-    keeps = {name: [s for s in Signal if GROUP_FILTERS.get(name).keeps(s)] for name in GROUP_FILTERS.names()}
+    keeps = {
+        name: [s for s in Signal if GROUP_FILTERS.make(GROUP_FILTER.options(name)).keeps(s)]
+        for name in GROUP_FILTERS.names()
+    }
     useful = [Signal.USEFUL]
     assert keeps == {"none": list(Signal), "drop_zero_variance": useful, "dynamic_sampling": useful}
-    assert [name for name in GROUP_FILTERS.names() if GROUP_FILTERS.get(name).draws_again] == ["dynamic_sampling"]
+    assert [name for name in GROUP_FILTERS.names() if GROUP_FILTERS.make(GROUP_FILTER.options(name)).draws_again] == [
+        "dynamic_sampling"
+    ]

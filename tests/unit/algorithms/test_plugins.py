@@ -1,4 +1,3 @@
-from importlib.metadata import EntryPoint
 from typing import get_args
 
 import pytest
@@ -7,45 +6,41 @@ from flexmarl.algorithms.advantages import ADVANTAGES
 from flexmarl.algorithms.aggregation import AGGREGATIONS
 from flexmarl.algorithms.filters import GROUP_FILTERS
 from flexmarl.algorithms.group_keys import GROUP_KEYS
-from flexmarl.algorithms.registry import Registry
-from flexmarl.algorithms.routing import ROUTERS, least_loaded
+from flexmarl.algorithms.routing import ROUTERS
 from flexmarl.algorithms.schedules import entropy_coefficient, learning_rate
 from flexmarl.algorithms.seeds import derive, episode_seed, turn_seed
+from flexmarl.algorithms.shaping import SHAPERS
 from flexmarl.algorithms.task_sampler import TASK_SAMPLERS
-from flexmarl.contracts.spec.algorithm import Advantage, AlgorithmSpec, EntropyBonus, Loss, SamplingFamily
-from flexmarl.contracts.spec.mechanisms import Mechanisms
-from flexmarl.contracts.spec.team import AdamW
+from flexmarl.contracts.specification.algorithm import AlgorithmSpec, EntropyBonus
+from flexmarl.contracts.specification.losses import LOSS, RowLossOptions
+from flexmarl.contracts.specification.task_choice import TASK_SAMPLER
+from flexmarl.contracts.specification.team import AdamW
+from workers.training.losses import CORRECTIONS, LOSSES
+
+REGISTRIES = (ADVANTAGES, CORRECTIONS, GROUP_FILTERS, LOSSES, ROUTERS, SHAPERS, TASK_SAMPLERS)
+
+
+@pytest.mark.parametrize("registry", REGISTRIES, ids=lambda registry: registry.kind.name)
+def test_every_name_the_specification_offers_is_built(registry):
+    assert registry.names() == tuple(registry.kind.variants())
+    for name, options in registry.kind.variants().items():
+        made = registry.make(options())
+        assert (type(made).Options, made.options) == (options, options())
+        assert options.plugin_name() == name
+        assert options.summary().endswith(".")
 
 
 @pytest.mark.parametrize(
-    ("registry", "model", "field"),
-    [
-        (GROUP_FILTERS, SamplingFamily, "group_filter"),
-        (TASK_SAMPLERS, SamplingFamily, "task_sampler"),
-        (GROUP_KEYS, AlgorithmSpec, "group_key"),
-        (AGGREGATIONS, Loss, "aggregation"),
-        (ADVANTAGES, Advantage, "type"),
-        (ROUTERS, Mechanisms, "router"),
-    ],
+    ("table", "model", "field"),
+    [(GROUP_KEYS, AlgorithmSpec, "group_key"), (AGGREGATIONS, RowLossOptions, "aggregation")],
 )
-def test_every_name_the_specification_offers_is_built(registry, model, field):
-    assert set(registry.names()) == set(get_args(model.model_fields[field].annotation))
+def test_every_word_of_a_closed_choice_is_built(table, model, field):
+    assert set(table) == set(get_args(model.model_fields[field].annotation))
 
 
 def test_an_unknown_plugin_is_refused_with_the_legal_names():
-    with pytest.raises(LookupError, match="no router named 'fastest'; available: hardware_class, least_loaded, "):
+    with pytest.raises(LookupError, match="no router named 'fastest'; available: least_loaded, prefix_affinity, "):
         ROUTERS.get("fastest")
-
-
-def test_a_name_means_one_thing():
-    registry = Registry("router", {"least_loaded": least_loaded})
-    with pytest.raises(ValueError, match="registered already"):
-        registry.add("least_loaded", least_loaded)
-    point = EntryPoint("other", "flexmarl.algorithms.routing:least_loaded", "flexmarl.router")
-    assert registry.load([point]) == ("other",)
-    assert registry.get("other") is least_loaded
-    with pytest.raises(ValueError, match="registered already"):
-        registry.load([point])
 
 
 def test_seeds_depend_on_the_key_alone_and_fit_63_bits():
@@ -61,7 +56,7 @@ def test_seeds_depend_on_the_key_alone_and_fit_63_bits():
 
 
 def test_training_and_evaluation_draw_different_tasks():
-    sampler = TASK_SAMPLERS.get("uniform")
+    sampler = TASK_SAMPLERS.make(TASK_SAMPLER.options())
     train = {sampler.train(3, draw).seed for draw in range(200)}
     held = {sampler.evaluation(3, index).seed for index in range(200)}
     assert len(train) == len(held) == 200
@@ -71,18 +66,18 @@ def test_training_and_evaluation_draw_different_tasks():
     assert sampler.train(3, 5) == sampler.train(3, 5) != sampler.train(4, 5)
 
 
-@pytest.mark.parametrize("name", AGGREGATIONS.names())
+@pytest.mark.parametrize("name", sorted(AGGREGATIONS))
 def test_a_row_without_tokens_weighs_nothing(name):
-    assert AGGREGATIONS.get(name)(0, Loss()) == (0.0, 0.0)
-    weight, share = AGGREGATIONS.get(name)(4, Loss())
+    assert AGGREGATIONS[name](0, LOSS.options()) == (0.0, 0.0)
+    weight, share = AGGREGATIONS[name](4, LOSS.options())
     assert weight > 0 < share
 
 
 def test_aggregations_follow_their_normal_form():
-    assert AGGREGATIONS.get("token_mean")(4, Loss()) == (1.0, 4.0)
-    assert AGGREGATIONS.get("seq_mean_token_mean")(4, Loss()) == (0.25, 1.0)
-    assert AGGREGATIONS.get("seq_mean_token_sum")(4, Loss()) == (1.0, 1.0)
-    assert AGGREGATIONS.get("constant_norm")(4, Loss(norm_tokens=16)) == (1 / 16, 1.0)
+    assert AGGREGATIONS["token_mean"](4, LOSS.options()) == (1.0, 4.0)
+    assert AGGREGATIONS["seq_mean_token_mean"](4, LOSS.options()) == (0.25, 1.0)
+    assert AGGREGATIONS["seq_mean_token_sum"](4, LOSS.options()) == (1.0, 1.0)
+    assert AGGREGATIONS["constant_norm"](4, LOSS.options(norm_tokens=16)) == (1 / 16, 1.0)
 
 
 def test_schedules_decay_in_a_line_and_stay():

@@ -7,7 +7,7 @@ import pytest
 
 from flexmarl.algorithms.selection import max_variance
 from flexmarl.algorithms.shaping import SHAPERS
-from flexmarl.contracts.spec.shaping import Maporl, Marti, NoShaping, Overlong
+from flexmarl.contracts.specification.shaping import MaporlOptions, MartiOptions, NoShapingOptions, OverlongOptions
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 
 LIMITS = {"a": 20480, "b": 8}
@@ -26,18 +26,20 @@ def episode(samples=(), score=0.0, member=0):
 def shaped(settings, samples, rewards=None):
     found = episode(samples)
     own = rewards or [sample.reward for sample in found.samples]
-    return SHAPERS.get(settings.type)(settings, LIMITS, found, own)
+    return SHAPERS.make(settings).shape(LIMITS, found, own)
 
 
 @pytest.mark.parametrize(("tokens", "cost"), [(1, 0.0), (16384, 0.0), (18432, 0.5), (20480, 1.0), (30000, 1.0)])
 def test_a_long_reply_costs_more_the_nearer_it_comes_to_its_longest(tokens, cost):
-    assert shaped(Overlong(buffer_tokens=4096), [("a", 0, tokens, 0.0)], [1.0]) == [pytest.approx(1.0 - cost)]
-    half = Overlong(buffer_tokens=4096, penalty=0.5)
+    assert shaped(OverlongOptions(buffer_tokens=4096), [("a", 0, tokens, 0.0)], [1.0]) == [pytest.approx(1.0 - cost)]
+    half = OverlongOptions(buffer_tokens=4096, penalty=0.5)
     assert shaped(half, [("a", 0, tokens, 0.0)], [1.0]) == [pytest.approx(1.0 - 0.5 * cost)]
 
 
 def test_each_reply_pays_for_its_own_length_and_its_roles_limit():
-    assert shaped(Overlong(buffer_tokens=4), [("a", 0, 8, 0.0), ("b", 0, 8, 0.0), ("b", 1, 6, 0.0)], [1.0] * 3) == [
+    assert shaped(
+        OverlongOptions(buffer_tokens=4), [("a", 0, 8, 0.0), ("b", 0, 8, 0.0), ("b", 1, 6, 0.0)], [1.0] * 3
+    ) == [
         1.0,
         0.0,
         0.5,
@@ -58,27 +60,34 @@ def test_each_reply_pays_for_its_own_length_and_its_roles_limit():
     ],
 )
 def test_a_turn_is_judged_by_what_came_before_it(form, score, before, expected):
-    values = shaped(Marti(form=form), [("a", 0, 1, before), ("a", 1, 1, score)])
+    values = shaped(MartiOptions(form=form), [("a", 0, 1, before), ("a", 1, 1, score)])
     assert values == [before, pytest.approx(expected)]
 
 
 def test_history_is_ones_own_or_the_teams():
     samples = [("a", 0, 1, 1.0), ("b", 0, 1, 0.0), ("a", 1, 1, 1.0), ("b", 1, 1, 1.0)]
-    assert shaped(Marti(), samples) == [1.0, 0.0, 1.0, 1.5]
-    assert shaped(Marti(history="team"), samples) == [1.0, 0.0, 1.25, 1.25]
+    assert shaped(MartiOptions(), samples) == [1.0, 0.0, 1.0, 1.5]
+    assert shaped(MartiOptions(history="team"), samples) == [1.0, 0.0, 1.25, 1.25]
 
 
 def test_a_turn_earns_what_the_team_scores_later():
     samples = [("a", 0, 1, 0.4), ("b", 0, 1, 0.9), ("a", 1, 1, 0.6), ("b", 1, 1, 1.0)]
-    values = shaped(Maporl(), samples)
+    values = shaped(MaporlOptions(), samples)
     assert values[0] == pytest.approx((0.4 + 0.3 * 0.8) / 1.3)
     assert values[2:] == [0.6, 1.0]
-    assert shaped(Maporl(gamma=0.0), samples) == [0.4, 0.9, 0.6, 1.0]
-    assert shaped(Maporl(), [(r, t, n, 0.7) for r, t, n, _ in samples]) == pytest.approx([0.7] * 4)
+    assert shaped(MaporlOptions(gamma=0.0), samples) == [0.4, 0.9, 0.6, 1.0]
+    assert shaped(MaporlOptions(), [(r, t, n, 0.7) for r, t, n, _ in samples]) == pytest.approx([0.7] * 4)
 
 
 @pytest.mark.parametrize(
-    "settings", [NoShaping(), Overlong(), Marti(), Marti(form="quality", history="team"), Maporl()]
+    "settings",
+    [
+        NoShapingOptions(),
+        OverlongOptions(),
+        MartiOptions(),
+        MartiOptions(form="quality", history="team"),
+        MaporlOptions(),
+    ],
 )
 def test_shapers_are_aligned_and_follow_the_order_of_samples(settings):
     rng = random.Random(3)

@@ -6,7 +6,7 @@ import pytest
 
 from flexmarl.contracts.allocation_rules import allocation_warnings
 from flexmarl.contracts.rules import broken_rules
-from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.specification.experiment import ExperimentSpec
 
 
 def broken(**changes: Any) -> dict[str, str]:

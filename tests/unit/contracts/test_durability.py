@@ -3,7 +3,7 @@
 import pytest
 
 from flexmarl.contracts.rules import broken_rules
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 
 
 def spec_of(durability):

@@ -3,7 +3,7 @@
 import pytest
 
 from flexmarl.contracts.rules import broken_rules
-from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.specification.experiment import ExperimentSpec
 from workers.models.architecture import UnsupportedModel, architecture_of
 from workers.rollout.engines.vllm_models import CACHE_BYTES, vllm_model
 

@@ -3,11 +3,10 @@
 import pytest
 
 from flexmarl.contracts.availability import not_installed
-from flexmarl.contracts.environments import environment_facts
 from flexmarl.contracts.games import GAMES
 from flexmarl.contracts.problems import SpecProblems
 from flexmarl.contracts.resolve import resolve
-from flexmarl.contracts.spec.environment import PettingZoo, TextArena
+from flexmarl.contracts.specification.environment import PettingZoo, TextArena
 
 
 @pytest.mark.parametrize(
@@ -45,7 +44,7 @@ def test_the_score_lies_between_the_worst_and_the_best_reward() -> None:
 
 
 def test_what_one_side_wins_the_other_loses() -> None:
-    both, one = (environment_facts(TextArena(game="nim", opponent=who)) for who in ("agent", "random"))
+    both, one = (TextArena(game="nim", opponent=who).facts() for who in ("agent", "random"))
     assert (both.random_score, both.optimum, both.best_score) == (0.5, 0.5, 0.5)
     assert (one.random_score, one.optimum, one.best_score) == (0.5, 1.0, 1.0)
     assert [role.name for role in both.roles] == ["player_0", "player_1"]
@@ -53,5 +52,5 @@ def test_what_one_side_wins_the_other_loses() -> None:
 
 
 def test_who_moves_at_once_opens_together() -> None:
-    assert [role.opens for role in environment_facts(PettingZoo(game="rps")).roles] == [True, True]
-    assert [role.opens for role in environment_facts(PettingZoo(game="tictactoe")).roles] == [True, False]
+    assert [role.opens for role in PettingZoo(game="rps").facts().roles] == [True, True]
+    assert [role.opens for role in PettingZoo(game="tictactoe").facts().roles] == [True, False]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from flexmarl.contracts.rules import broken_rules
-from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.specification.experiment import ExperimentSpec
 
 LORA = {"policies": {"speaker": {"devices": 2, "tuning": "lora"}, "listener": {}}}
 

@@ -6,7 +6,7 @@ import pytest
 
 from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.rules import broken_rules
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 
 LAG = "/mechanisms/lag_policy"
 TEAM = {"agents": {"speaker": {}, "listener": {}}, "environment": {"type": "reference_game"}}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from flexmarl.contracts.rules import broken_rules, warnings
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 
 
 def problems(mechanisms: dict[str, Any], ordered: bool = True, **more: Any) -> dict[str, tuple[str, str]]:

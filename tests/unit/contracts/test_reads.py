@@ -6,7 +6,7 @@ from flexmarl.contracts.problems import SpecProblems
 from flexmarl.contracts.reads import READ, REFUSED, missing, unread, value_of
 from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.rules import broken_rules
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 from tests.unit.orchestrator.fake_cluster import make_spec
 
 POLICY = "speaker"
@@ -48,11 +48,10 @@ def test_what_is_not_read_breaks_no_rule_as_it_comes(world: str) -> None:
 
 def test_a_written_value_that_nobody_reads_is_refused_with_a_way_out() -> None:
     extra = {"type": "extra_members", "extra": 1, "extra_members": 1}
-    sapo = {"type": "sapo", "clip_low": 0.1}
-    spec = make_spec(algorithm__loss=sapo, sampling__draw_limit=3, mechanisms__redundancy=extra)
+    sapo = {"type": "sapo", "norm_tokens": 16}
+    spec = make_spec(algorithm__loss=sapo, mechanisms__redundancy=extra)
     assert {(p.pointer, p.code, p.hint) for p in unread(spec)} == {
-        ("/algorithm/loss/clip_low", "not_read", "Remove it, or set 0.2."),
-        ("/sampling/draw_limit", "not_read", "Remove it, or set 10."),
+        ("/algorithm/loss/norm_tokens", "not_read", "Remove it, or set 1024."),
         ("/mechanisms/redundancy/extra_members", "not_read", "Remove it, or set 0."),
     }
 
@@ -61,6 +60,8 @@ REQUIRED = {
     "/agents/speaker/external/url": {"agents": {"speaker": {"external": {"model": "m"}}, "listener": {}}},
     "/agents/speaker/external/model": {"agents": {"speaker": {"external": {"url": "https://a.example/v1"}}}},
     "/policies/speaker/model/path": {"policies": {"speaker": {"model": {"type": "folder"}}}},
+    "/policies/speaker/model/run": {"policies": {"speaker": {"model": {"type": "checkpoint", "step": 1}}}},
+    "/policies/speaker/model/step": {"policies": {"speaker": {"model": {"type": "checkpoint", "run": "a"}}}},
     "/policies/speaker/warmup/steps": {"policies": {"speaker": {"warmup": {}}}},
     "/reward/url": {"reward": {"type": "service"}},
     "/reward/name": {"reward": {"type": "function"}},

@@ -9,9 +9,10 @@ import yaml
 
 from flexmarl.contracts.arithmetic import arithmetic
 from flexmarl.contracts.availability import SLOTS
+from flexmarl.contracts.plugins import OneOf
 from flexmarl.contracts.problems import SpecProblems
 from flexmarl.contracts.resolve import load_presets, load_templates, parse_yaml, resolve
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 
 GAME = {"agents": {"speaker": {}, "listener": {}}, "environment": {"type": "reference_game"}}
 
@@ -59,13 +60,13 @@ def test_a_changed_environment_type_replaces_the_variant() -> None:
         ({"batch": {"tasks_per_steps": 8}}, ("/batch/tasks_per_steps", "unknown_field")),
         ({"batch": {"tasks_per_step": 0}}, ("/batch/tasks_per_step", "out_of_range")),
         ({"batch": {"micro_batch_groups": 64}}, ("/batch/micro_batch_groups", "out_of_range")),
-        ({"sampling": {"task_sampler": "vade"}}, ("/sampling/task_sampler", "not_available")),
+        ({"sampling": {"task_sampler": "vade"}}, ("/sampling/task_sampler/type", "not_available")),
         ({"algorithm": {"loss": {"type": "dapo"}}}, ("/algorithm/loss/type", "said_otherwise")),
         ({"algorithm": {"loss": {"type": "gspo"}}}, ("/algorithm/loss/clip_high", "out_of_range")),
         ({"algorithm": {"loss": {"dual_clip": 3.0}}}, ("/algorithm/loss/dual_clip", "not_read")),
         ({"algorithm": {"loss": {"norm_tokens": 8}}}, ("/algorithm/loss/norm_tokens", "not_read")),
         ({"algorithm": {"loss": {"type": "topr", "clip_low": 0.1}}}, ("/algorithm/loss/clip_low", "not_read")),
-        ({"algorithm": {"correction": "icepop"}}, ("/algorithm/correction", "said_otherwise")),
+        ({"algorithm": {"correction": "icepop"}}, ("/algorithm/correction/type", "said_otherwise")),
         ({"algorithm": {"advantage": {"type": "dr_mas"}}}, ("/algorithm/advantage/type", "said_otherwise")),
         (
             {"algorithm": {"advantage": {"type": "rloo", "divide_by_std": True}}},
@@ -85,7 +86,7 @@ def test_a_changed_environment_type_replaces_the_variant() -> None:
             ("/algorithm/shaping/buffer_tokens", "out_of_range"),
         ),
         ({"sampling": {"keep_members": 8}}, ("/sampling/keep_members", "out_of_range")),
-        ({"algorithm": {"correction": "mask_stale"}}, ("/algorithm/correction", "needs_bound")),
+        ({"algorithm": {"correction": "mask_stale"}}, ("/algorithm/correction/type", "needs_bound")),
         ({"algorithm": {"loss": {"type": "decoupled_ppo"}}}, ("/algorithm/loss/type", "needs_mini_batch")),
         ({"algorithm": {"loss": {"weight_limit": 3.0}}}, ("/algorithm/loss/weight_limit", "not_read")),
         ({"algorithm": {"kl": {"reference": "renewed"}}}, ("/algorithm/kl/reference/type", "not_read")),
@@ -102,7 +103,7 @@ def test_a_changed_environment_type_replaces_the_variant() -> None:
         ),
         (
             {"algorithm": {"correction": "masked_importance", "loss": {"type": "topr"}}},
-            ("/algorithm/correction", "ratio_counted_twice"),
+            ("/algorithm/correction/type", "ratio_counted_twice"),
         ),
         ({"algorithm": {"loss": {"type": "nonsense"}}}, ("/algorithm/loss/type", "unknown_value")),
         ({"policies": {"speaker": {"tuning": "dora"}}}, ("/policies/speaker/tuning/type", "unknown_value")),
@@ -127,7 +128,7 @@ def test_a_changed_environment_type_replaces_the_variant() -> None:
         ({"policies": {"talker": {}}}, ("/policies/talker", "unused_policy")),
         ({"mechanisms": {"lag_policy": {"bound": 99}}}, ("/mechanisms/lag_policy/bound", "out_of_range")),
         ({"environment": {"type": "chess"}}, ("/environment/type", "unknown_value")),
-        ({"environment": {"numbers": 9}}, ("/environment/numbers", "unknown_field")),
+        ({"environment": {"numbers": 9}}, ("/environment/numbers", "not_read")),
         ({"seed": "seven"}, ("/seed", "wrong_type")),
         ({"budget": {"target": {"metric": "loss"}}}, ("/budget/target/metric", "unknown_value")),
         ({"algorithm": {"advantage": {"gamma": 0.9}}}, ("/algorithm/advantage/gamma", "needs_per_turn")),
@@ -170,6 +171,11 @@ def test_yaml_errors_name_the_line() -> None:
 def _literals(model: type, path: list[str]) -> tuple[str, ...]:
     if path[0] == "*":
         raise AssertionError
+    for note in model.model_fields[path[0]].metadata:
+        if isinstance(note, OneOf):
+            return tuple(
+                name for name, options in note.kind.variants().items() if _literals(options, path[1:]) == (name,)
+            )
     annotation = model.model_fields[path[0]].annotation
     origin = typing.get_origin(annotation)
     if origin is dict:
@@ -286,7 +292,7 @@ TRAINED = {"bound": 1, "at_admission": "trained"}
         ),
         (
             {"algorithm": {"correction": "truncated_importance", "loss": {"type": "ppo_clip"}}},
-            ("/algorithm/correction", "ratio_counted_twice"),
+            ("/algorithm/correction/type", "ratio_counted_twice"),
         ),
         ({"mechanisms": {"redundancy": {"type": "extra_groups"}}}, ("/mechanisms/redundancy/extra", "out_of_range")),
         (

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from flexmarl.contracts.problems import Problem
 from flexmarl.contracts.rules import broken_rules
-from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.orchestrator.allocation import spread_once
 from flexmarl.orchestrator.standings import Snapshot, Standing
 

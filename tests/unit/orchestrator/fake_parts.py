@@ -3,13 +3,18 @@
 import hashlib
 from dataclasses import dataclass, field
 
+from pydantic import ValidationError
+
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.problems import problems_of
+from flexmarl.contracts.rules import broken_rules
+from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef, TrainStats
 
 
-def make_spec(**changes):
+def spec_data(**changes):
+    """Return a small experiment with changes, `a__b` for what is below a."""
     data = {
         "seed": 3,
         "agents": {"speaker": {}, "listener": {}},
@@ -25,7 +30,20 @@ def make_spec(**changes):
         for name in parents:
             node = node.setdefault(name, {})
         node[leaf] = value
-    return ExperimentSpec.model_validate(data)
+    return data
+
+
+def make_spec(**changes):
+    return ExperimentSpec.model_validate(spec_data(**changes))
+
+
+def refusals(**changes):
+    """Return what is refused of an experiment with changes: of its fields or, where these are right, by rules."""
+    data = spec_data(**changes)
+    try:
+        return broken_rules(ExperimentSpec.model_validate(data))
+    except ValidationError as error:
+        return problems_of(error, ExperimentSpec.model_json_schema(), data)
 
 
 def digest(*parts):

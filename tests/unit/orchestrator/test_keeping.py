@@ -4,7 +4,7 @@ import pytest
 
 from flexmarl.contracts.problems import SpecProblems
 from flexmarl.contracts.resolve import resolve
-from flexmarl.contracts.spec.resources import Checkpoints
+from flexmarl.contracts.specification.resources import Checkpoints
 from flexmarl.orchestrator.keeping import kept
 from tests.unit.orchestrator.fake_cluster import make_spec, running
 

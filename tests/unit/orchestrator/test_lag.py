@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexmarl.contracts.spec.mechanisms import LagPolicy
+from flexmarl.contracts.specification.mechanisms import LagPolicy
 from flexmarl.orchestrator.lag import (
     Ages,
     LagCounts,

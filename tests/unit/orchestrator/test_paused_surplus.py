@@ -4,7 +4,7 @@ import pytest
 
 from flexmarl.contracts.commands import HoldGroups
 from flexmarl.contracts.events import PauseMode, RunVerb, Verb
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.status import RunStatus
 from tests.unit.orchestrator.fake_cluster import Faults, make_spec, started
 from tests.unit.orchestrator.test_redundancy import check_counts

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
 from flexmarl.contracts.rules import broken_rules, warnings
-from flexmarl.contracts.spec import ExperimentSpec
-from flexmarl.orchestrator import Orchestrator
+from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.orchestrator.serving import served
 from tests.support.placed_core import PlacedCore, placed_spec
 from tests.support.virtual.queues import Queues, Turn, drawn
@@ -150,14 +149,6 @@ def test_the_barrier_asks_those_that_serve_a_policy_and_nobody_who_joins():
     assert served(ctx), "one that joins holds nobody up"
     engines[1].holds.clear()
     assert not served(ctx), "one at least"
-
-
-def test_a_snapshot_of_before_places_is_read():
-    spec = make_spec()
-    raw = Orchestrator(spec).snapshot().replace(b'"schema":3', b'"schema":2')
-    for word in (b'"demand":', b'"serves":'):
-        assert word not in raw or word == b'"demand":'
-    assert Orchestrator.restore(spec, raw).state.demand.reports == {}
 
 
 def test_a_mover_without_anything_to_move_is_legal():

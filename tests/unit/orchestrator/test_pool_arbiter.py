@@ -49,6 +49,20 @@ def test_a_gang_gets_all_its_devices_on_one_node_or_none():
     assert said(result) == {2: "Needs 2 devices in default, 1 of 3 is free"}
 
 
+def test_an_engine_goes_to_a_node_that_can_start_it_or_the_run_waits():
+    with_vllm = [FreeDevice("c.cpu0", "c", "default", {"torch", "vllm"})]
+    without = [FreeDevice(one.device_id, one.node, one.pool, {"torch"}) for one in FREE]
+    result = arbitrate([demand(1, engine="vllm")], [*without, *with_vllm], rules({"default": 4}))
+    assert [(p.device_id, p.use) for p in result.grants[0].placements] == [
+        ("c.cpu0", DeviceUse.ENGINE),
+        ("a.cpu0", DeviceUse.TRAINER),
+    ]
+    waiting = arbitrate([demand(1, engine="vllm")], without, rules({"default": 4}))
+    assert said(waiting) == {1: "Needs 2 devices in default, 1 of 4 is free"}
+    assert granted(arbitrate([demand(1, engine="torch")], without, rules())) == [1]
+    assert granted(arbitrate([demand(1, engine="vllm")], FREE, rules())) == [1], "nodes that do not say may have any"
+
+
 def test_nobody_overtakes_an_older_demand_unless_it_can_never_be_met():
     result = arbitrate([demand(1, 2, 2), demand(2, 1, 0)], FREE, rules({"default": 4}))
     assert result.grants == ()

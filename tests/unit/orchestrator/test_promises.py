@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from flexmarl.contracts.events import PauseMode, Verb
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus
 from tests.support.virtual import faults
 from tests.support.virtual.accounts import check_end

@@ -5,19 +5,19 @@ import random
 import pytest
 
 from flexmarl.contracts.events import PauseMode, RunVerb, Verb
-from flexmarl.contracts.rules import broken_rules
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.status import RunStatus
 from flexmarl.contracts.wire import EpisodeOutcome, Origin, SampleRef
 from flexmarl.orchestrator import Orchestrator
 from tests.unit.orchestrator.fake_cluster import FakeCluster, Faults, make_spec, started
+from tests.unit.orchestrator.fake_parts import refusals
 from tests.unit.orchestrator.test_cohorts import failed, quiet, settle
 
 ROLES = ("speaker", "listener")
 
 
 def drawn_again(**more):
-    return {"sampling__group_filter": "dynamic_sampling", **more}
+    return {"sampling__group_filter": {"type": "dynamic_sampling"}, **more}
 
 
 def members(scores):
@@ -88,7 +88,7 @@ def test_what_failed_is_not_drawn_again():
 
 
 def test_a_step_goes_on_with_what_it_has_when_the_limit_is_reached_and_says_so():
-    cluster = quiet(**drawn_again(sampling__draw_limit=2))
+    cluster = quiet(**drawn_again(sampling__group_filter__draw_limit=2))
     kept = {3, 8}
     for draw in range(12):
         decision = settle(cluster, draw, members(UNLIKE if draw in kept else ALIKE))
@@ -124,7 +124,7 @@ def test_a_step_goes_on_with_what_it_has_when_the_limit_is_reached_and_says_so()
 )
 def test_every_step_has_its_number_of_kept_groups_whatever_breaks(changes):
     for seed in range(4):
-        spec = make_spec(**drawn_again(**changes, sampling__draw_limit=1000))
+        spec = make_spec(**drawn_again(**changes, sampling__group_filter__draw_limit=1000))
         faults = Faults(twice=0.2, child_death=0.01 * (seed % 2), uncommitted=0.05, refused=0.01)
         cluster = played(spec, seed, faults=faults, round_trip=seed == 3)
         state, episodes = cluster.core.state, cluster.core.state.train_episodes
@@ -139,7 +139,9 @@ def test_every_step_has_its_number_of_kept_groups_whatever_breaks(changes):
 
 def test_draws_per_kept_group_are_those_of_the_chance():
     """Of groups that teach something with a chance of .3366 (eight members, each right with .05), 2.97 are drawn."""
-    spec = make_spec(**drawn_again(sampling__draw_limit=1000, batch__tasks_per_step=60, budget__train_steps=6))
+    spec = make_spec(
+        **drawn_again(sampling__group_filter__draw_limit=1000, batch__tasks_per_step=60, budget__train_steps=6)
+    )
     cluster = played(spec, 1, chance=0.3366)
     drawn = sum(v for (name, *_), v in cluster.metrics.items() if name == "groups/drawn")
     assert drawn / 360 == pytest.approx(1 / 0.3366, rel=0.12)
@@ -147,7 +149,7 @@ def test_draws_per_kept_group_are_those_of_the_chance():
 
 def test_an_ordered_run_draws_and_cuts_the_same_in_any_order_of_arrival():
     def cuts(seed):
-        spec = make_spec(**drawn_again(mechanisms__ordered=True, sampling__draw_limit=4))
+        spec = make_spec(**drawn_again(mechanisms__ordered=True, sampling__group_filter__draw_limit=4))
         cluster = played(spec, seed, faults=Faults(twice=0.2, child_death=0.005 * seed))
         return [(x.ref, x.cohort, x.samples) for x in cluster.commands("cut_micro_batch")]
 
@@ -177,7 +179,7 @@ def test_a_frozen_run_that_learns_of_a_refused_group_draws_again_when_it_goes_on
 @pytest.mark.parametrize(
     ("changes", "pointer", "code"),
     [
-        ({"sampling__draw_limit": 3}, "/sampling/draw_limit", "not_read"),
+        ({"sampling__group_filter__draw_limit": 3}, "/sampling/group_filter/draw_limit", "not_read"),
         (
             drawn_again(mechanisms__redundancy={"type": "extra_groups", "extra": 2}),
             "/mechanisms/redundancy/type",
@@ -191,7 +193,7 @@ def test_a_frozen_run_that_learns_of_a_refused_group_draws_again_when_it_goes_on
     ],
 )
 def test_what_it_cannot_be_beside_is_refused_with_a_legal_value(changes, pointer, code):
-    problem = next(p for p in broken_rules(make_spec(**changes)) if p.code == code)
+    problem = next(p for p in refusals(**changes) if p.code == code)
     assert problem.pointer == pointer
     assert problem.hint
 

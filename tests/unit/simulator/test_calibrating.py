@@ -6,7 +6,7 @@ import pytest
 
 from flexmarl.contracts.paces import Played, RunRows
 from flexmarl.contracts.resolve import resolve
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.simulator import SimulationError
 from flexmarl.simulator.prediction import calibrating
 from flexmarl.simulator.prediction.calibrating import STEPS, TURN, calibrated, fit

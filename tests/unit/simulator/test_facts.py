@@ -1,12 +1,12 @@
 """Facts that are made without a look at their values are what a look would have made of them."""
 
-from functools import partial
-
 import pytest
 
-from flexmarl.algorithms.routing import least_loaded
+from flexmarl.algorithms.routing import Choice, EngineLoad, Router, RouteRequest
+from flexmarl.algorithms.routing.least_loaded import LeastLoaded
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
+from flexmarl.contracts.specification.routers import LeastLoadedOptions
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, Origin, PolicyPin, SampleRef
 from flexmarl.simulator.devices.clock import Clock
 from flexmarl.simulator.devices.engines import Engine
@@ -86,9 +86,16 @@ def test_a_clock_counts_what_it_did():
     assert (clock.events, done) == (5, [0, 1, 2, 9])
 
 
+class Asked(Router[LeastLoadedOptions]):
+    """The same choice, asked for in full."""
+
+    def choose(self, request: RouteRequest, engines: list[EngineLoad]) -> Choice:
+        return LeastLoaded(self.options).choose(request, engines)
+
+
 def test_the_short_way_to_the_least_loaded_engine_is_the_routers():
     chosen = []
-    for router in (least_loaded, partial(least_loaded)):
+    for router in (LeastLoaded(LeastLoadedOptions()), Asked(LeastLoadedOptions())):
         clock, fleet, ends = Clock(), Fleet(router), []
         for lease in (3, 1, 2):
             engine = Engine(clock, Trace(), EngineModel(token=0.1, slots=2), lease)

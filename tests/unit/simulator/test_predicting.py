@@ -3,7 +3,7 @@
 import pytest
 
 from flexmarl.contracts.resolve import resolve
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.simulator.devices.stepping import SteppedEngine
 from flexmarl.simulator.prediction import memory
 from flexmarl.simulator.prediction.fitting import machine

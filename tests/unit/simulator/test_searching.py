@@ -63,7 +63,7 @@ def pretend(scenarios):
 
 def planted_pair(spec) -> float:
     """Return seconds that get fewer only where two settings change at once."""
-    both = spec.mechanisms.router == "length_aware", spec.mechanisms.publication.type == "wavefront"
+    both = spec.mechanisms.router.type == "length_aware", spec.mechanisms.publication.type == "wavefront"
     return 20.0 - 10.0 * all(both) + 5.0 * (any(both) and not all(both)) + len(spec.model_dump_json()) * 1e-6
 
 
@@ -142,7 +142,7 @@ def test_steps_that_gained_alone_are_gone_together():
                 own.trainer_protocol == "per_group",
                 own.mover.type == "static",
             ]
-            good += [own.router == "version_aware", own.allocation.type == "static", own.redundancy.extra == 4]
+            good += [own.router.type == "version_aware", own.allocation.type == "static", own.redundancy.extra == 4]
             seconds = 100.0 - 10.0 * sum([*good, own.parallel.members == 1])
             found.append(SimpleNamespace(step_s=seconds, tokens=1, length_ratio=1.0))
         return found
@@ -155,7 +155,7 @@ def test_steps_that_gained_alone_are_gone_together():
 WORDS = {
     "mechanisms.publication.type": "wavefront",
     "mechanisms.trainer_protocol": "per_group",
-    "mechanisms.router": "version_aware",
+    "mechanisms.router.type": "version_aware",
     "mechanisms.mover.type": "static",
 }
 """Four steps that make a difference beside each other."""

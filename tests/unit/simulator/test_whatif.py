@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from flexmarl.contracts.resolve import resolve
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.simulator.prediction.whatif import FIRST, OLDER, Alternative, advice, alternatives, changed, ranked
 from flexmarl.simulator.reporting.report import CAUSES, USES
 

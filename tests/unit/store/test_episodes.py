@@ -13,7 +13,7 @@ from flexmarl.store.episodes import EpisodeFilter, Ordering
 from flexmarl.store.groups import EpisodeRow, _insert_episodes
 
 pytestmark = pytest.mark.services
-RUN, OTHER = 1, 2
+RUN, OTHER = 1, 1500
 
 
 def row(rng, draw, member):
@@ -131,13 +131,17 @@ def test_tallies_count_the_newest_matching(store_conn, rows):
 
 
 INDEXES = {
-    "newest": (EpisodeFilter(score=(0.9, None)), Ordering(), "Index Only Scan Backward using episode_1_pkey"),
-    "by_score": (EpisodeFilter(solved=True), Ordering("score"), "using episode_1_run_id_team_score"),
-    "by_tokens": (EpisodeFilter(turns=(2, None)), Ordering("tokens", False), "using episode_1_run_id_tokens"),
-    "by_seconds": (EpisodeFilter(), Ordering("seconds"), "using episode_1_run_id_seconds"),
-    "version": (EpisodeFilter(pins={"solver": 77}), Ordering(), "episode_1_pins_idx"),
-    "failed": (EpisodeFilter(status=EpisodeStatus.CANCELLED), Ordering(), "episode_1_run_id_draw_member_attempt_idx"),
-    "words": (EpisodeFilter(text="rare"), Ordering(), "episode_1_to_tsvector_idx"),
+    "newest": (EpisodeFilter(score=(0.9, None)), Ordering(), "Index Only Scan Backward using episode_block_0_pkey"),
+    "by_score": (EpisodeFilter(solved=True), Ordering("score"), "using episode_block_0_run_id_team_score"),
+    "by_tokens": (EpisodeFilter(turns=(2, None)), Ordering("tokens", False), "using episode_block_0_run_id_tokens"),
+    "by_seconds": (EpisodeFilter(), Ordering("seconds"), "using episode_block_0_run_id_seconds"),
+    "version": (EpisodeFilter(pins={"solver": 77}), Ordering(), "episode_block_0_pins_idx"),
+    "failed": (
+        EpisodeFilter(status=EpisodeStatus.CANCELLED),
+        Ordering(),
+        "episode_block_0_run_id_draw_member_attempt_idx",
+    ),
+    "words": (EpisodeFilter(text="rare"), Ordering(), "episode_block_0_to_tsvector_idx"),
 }
 
 
@@ -149,7 +153,7 @@ def many(store_conn):
     rng = random.Random(6)
     for first in range(0, 3000, 500):
         _insert_episodes(store_conn, RUN, [row(rng, draw, m) for draw in range(first, first + 500) for m in range(4)])
-    store_conn.execute("VACUUM (ANALYZE) store.episode_1")
+    store_conn.execute("VACUUM (ANALYZE) store.episode_block_0")
     return store_conn
 
 
@@ -162,7 +166,7 @@ def test_a_page_is_cut_from_one_index_of_one_partition(many, name):
     plan = "\n".join(r[0] for r in many.execute("EXPLAIN " + statement.as_string(many)).fetchall())
     assert index in plan, plan
     assert "Seq Scan" not in plan
-    assert "episode_2" not in plan, "the other run's partition was read"
+    assert "episode_block_1" not in plan, "the other run's partition was read"
 
 
 def test_the_upgrade_reaches_partitions_that_were_there_before(services):
@@ -178,7 +182,7 @@ def test_the_upgrade_reaches_partitions_that_were_there_before(services):
             after = _indexes(conn, "episode_1")
             assert len(after) == len(_indexes(conn, "episode")) > len(before)
             runs.create_run(conn, 2, {}, RunStatus.RUNNING)
-            assert [text.replace("episode_2", "episode_1") for text in _indexes(conn, "episode_2")] == after
+            assert [text.replace("episode_block_0", "episode_1") for text in _indexes(conn, "episode_block_0")] == after
     finally:
         services.drop_database("store_before_upgrades")
 

@@ -8,7 +8,7 @@ import pytest
 from flexmarl.contracts.commands import HostLease, RequestDevices
 from flexmarl.contracts.events import DeviceUse
 from flexmarl.contracts.status import RunStatus
-from flexmarl.store import leases, runs
+from flexmarl.store import deletions, leases, runs
 from flexmarl.store.errors import FenceLost, LeaseLost
 from flexmarl.store.runs import RunLease
 from tests.support.store_story import Story
@@ -165,8 +165,8 @@ def test_a_dropped_run_leaves_no_rows_and_may_be_dropped_again(story, another):
     second.settle(0)
     story.status = RunStatus.COMPLETED
     story.decide()
-    runs.drop_run(story.conn, 1)
-    runs.drop_run(story.conn, 1)
+    deletions.drop_run(story.conn, 1)
+    deletions.drop_run(story.conn, 1)
     tables = ("episode", "sample", "event", "command", "handled", "run_state")
     assert [story.count(table) for table in tables] == [0] * len(tables)
     assert second.count("sample") == 2
@@ -175,7 +175,7 @@ def test_a_dropped_run_leaves_no_rows_and_may_be_dropped_again(story, another):
 
 def test_a_living_run_is_not_dropped(story):
     with pytest.raises(Exception, match="only an ended run"):
-        runs.drop_run(story.conn, 1)
+        deletions.drop_run(story.conn, 1)
 
 
 def test_a_new_run_does_not_wait_for_open_writers(story, another):

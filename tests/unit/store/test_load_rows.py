@@ -1,11 +1,13 @@
 """Queues over time, open turns and replies that moved, as reports and rulings tell them."""
 
+from dataclasses import replace
+
 import pytest
 
 from flexmarl.contracts.commands import LoadWeights, UnloadPolicy
 from flexmarl.contracts.events import DeviceUse, TurnsAsked
 from flexmarl.contracts.status import RunStatus
-from flexmarl.store import engine_moves, load_rows, runs
+from flexmarl.store import deletions, engine_moves, load_rows, runs
 from flexmarl.store.load_reports import AskedReport, EngineLoad, OpenTurn, put_asked, put_engines
 from tests.support.store_story import DIGEST
 
@@ -59,6 +61,21 @@ def test_the_longest_open_turns_come_first_whoever_told_them(story):
     assert (found.told, found.open) == (True, 10)
     assert [one.since for one in found.longest] == [10.0, 20.0]
     assert found.longest[0] == turn(10.0, role="critic", moves=2)
+
+
+def test_an_ended_run_shows_its_last_part_and_a_live_one_waits_until_it_is_whole(story):
+    lease_id = story.granted()[DeviceUse.ENGINE]
+    story.hosted(lease_id, DeviceUse.ENGINE, f"e{lease_id}.1.1")
+    story.conn.execute("UPDATE store.lease SET use = 'engine', incarnation = 'e' || id || '.1.1'")
+    put_engines(story.conn, [engine_load(lease_id, 2, 1)])
+    put_asked(story.conn, 1, "a", report(4, 7))
+    [told] = story.conn.execute("SELECT extract(epoch FROM at)::float8 FROM store.engine_load").fetchone()
+    ended = load_rows.window(story.conn, 1800, told // 12 * 12 + 11.9)
+    assert ended.part_s == 12.0
+    assert [point.engines for point in load_rows.queues(story.conn, 1, ended)] == [1]
+    assert [point.policy for point in load_rows.asked(story.conn, 1, ended)] == ["solver"]
+    live = replace(ended, live=True)
+    assert load_rows.queues(story.conn, 1, live) == load_rows.asked(story.conn, 1, live) == []
 
 
 def test_queues_over_time_have_their_skew(story):
@@ -138,5 +155,5 @@ def test_a_run_that_is_deleted_leaves_no_report(story):
     put_asked(story.conn, 1, "a", report(moved={("silent", "e"): 1}))
     runs.create_run(story.conn, 2, {}, RunStatus.DRAFT)
     story.conn.execute("UPDATE store.run_state SET status = 'completed' WHERE run_id = 1")
-    runs.drop_run(story.conn, 1)
+    deletions.drop_run(story.conn, 1)
     assert [story.count(table) for table in ("asked_load", "open_turns", "moved_turns", "engine_load")] == [0] * 4

@@ -4,7 +4,7 @@ import pytest
 
 from flexmarl.contracts.live import Progress
 from flexmarl.contracts.status import RunStatus
-from flexmarl.store import episodes, intervals, metric_cells, micro_batches, report, trajectories
+from flexmarl.store import episodes, intervals, metric_cells, micro_batches, report, report_rows, trajectories
 from flexmarl.store.episodes import EpisodeFilter
 from tests.support.store_story import Story
 
@@ -72,6 +72,46 @@ def test_each_damage_turns_its_line_red(finished, damage, name):
     assert name in red(finished)
 
 
+def test_ranges_of_one_row_say_what_wide_ones_say(finished, monkeypatch):
+    finished.conn.execute(
+        "INSERT INTO store.episode SELECT run_id, draw + (1 << 30), member, attempt, 'eval', status, reason, cohort,"
+        " scores, team_score, solved, turns, tokens, pins, task, transcript, started_at, finished_at FROM store.episode"
+    )
+    wide, heard = report.full_report(finished.conn, 1), []
+    for name in ("EVENTS", "COMMANDS", "EPISODES", "SAMPLES", "BATCHES"):
+        monkeypatch.setattr(report_rows, name, 1)
+    narrow = report.full_report(finished.conn, 1, lambda done, now: heard.append((done, now)))
+    assert narrow == wide
+    assert [done for done, _ in heard] == sorted(done for done, _ in heard)
+    assert heard[-1] == (1000, "")
+    assert {"log", "commands", "episodes", "samples", "trained"} <= {now for _, now in heard}
+
+
+def test_no_statement_of_a_report_reads_more_than_its_range(finished, monkeypatch):
+    monkeypatch.setattr(report_rows, "EVENTS", 1)
+    ranges = []
+    row = report_rows._Reader._row
+
+    def noted(self, statement, **values):
+        if "low" in values and values["high"] < 2**62:
+            ranges.append(values["high"] - values["low"])
+        return row(self, statement, **values)
+
+    monkeypatch.setattr(report_rows._Reader, "_row", noted)
+    events = report.full_report(finished.conn, 1).counts.events
+    assert ranges.count(1) == events
+    assert max(ranges) <= max(report_rows.COMMANDS, report_rows.BATCHES)
+
+
+def test_whoever_hears_of_a_report_ends_it(finished):
+    def enough(done, now):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        report.full_report(finished.conn, 1, enough)
+    assert red(finished) == []
+
+
 def test_a_living_run_counts_what_is_in_flight(story):
     story.play(0, 1)
     story.progress = Progress(episodes_proposed=4)
@@ -109,7 +149,7 @@ def test_an_episode_shows_its_tokens_advantage_and_group(finished):
 
 
 def test_no_read_touches_another_runs_partition(finished, store_conn):
-    other = Story(store_conn, run_id=2, owner="driver-2").start()
+    other = Story(store_conn, run_id=15, owner="driver-2").start()  # a number with tables of its own
     other.settle(0)
     store_conn.execute("SELECT pg_stat_force_next_flush()")
     before = scans(store_conn)
@@ -120,8 +160,8 @@ def test_no_read_touches_another_runs_partition(finished, store_conn):
     report.consistency_report(store_conn, 1)
     store_conn.execute("SELECT pg_stat_force_next_flush()")
     after = scans(store_conn)
-    assert {name for name in after if after[name] > before[name]} <= {"episode_1", "sample_1"}
-    assert after["sample_1"] > before["sample_1"]
+    assert {name for name in after if after[name] > before[name]} <= {"episode_block_0", "sample_block_0"}
+    assert after["sample_block_0"] > before["sample_block_0"]
 
 
 def scans(conn):
@@ -164,7 +204,7 @@ def test_a_micro_batch_is_read_by_its_keys_however_many_rows_the_run_has(story):
     )
     which = {"run": 1, "policy": "solver", "no": 0}
     plan = "\n".join(row[0] for row in story.conn.execute(f"EXPLAIN {micro_batches.MEMBERS}".encode(), which))
-    assert "Index Scan using sample_1_pkey" in plan, plan
+    assert "Index Scan using sample_block_0_pkey" in plan, plan
     assert "Seq Scan" not in plan, plan
     assert "Hash" not in plan, plan
     assert len(micro_batches.read(story.conn, 1, "solver", 0).rows) == 2

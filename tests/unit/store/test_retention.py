@@ -4,7 +4,7 @@ import psycopg
 import pytest
 
 from flexmarl.contracts.status import RunStatus
-from flexmarl.store import micro_batches, partitions, report, retention, runs, trajectories
+from flexmarl.store import deletions, micro_batches, partitions, report, retention, trajectories
 from flexmarl.store.errors import Refused, SamplesAway
 from flexmarl.store.groups import put_groups
 from flexmarl.store.segments import SegmentFolder
@@ -21,8 +21,28 @@ def folder(tmp_path):
 
 
 @pytest.fixture
+def story(store_conn):
+    """A run with tables of its own."""
+    for table in partitions.PARTITIONED:
+        partitions.attach(store_conn, table, 1)
+    return Story(store_conn).start()
+
+
+@pytest.fixture
 def ended(story, folder):
     """A run that trained on one group and ended, with its payloads in a segment."""
+    return train_and_end(story, folder)
+
+
+@pytest.fixture
+def shared(store_conn, folder):
+    """The same, with its rows in tables that runs share; another run lives in them."""
+    Story(store_conn, run_id=2, owner="driver-2", node="other").start().settle(0)
+    return train_and_end(Story(store_conn).start(), folder)
+
+
+def train_and_end(story, folder):
+    """Train on one group."""
     lease_id = story.trainer("t1")
     taken = story.take(story.play(0))
     put_groups(story.conn, taken, [story.group(0, taken)], folder)
@@ -41,7 +61,9 @@ def end(story):
 
 
 def age(story):
-    story.conn.execute("UPDATE store.run_state SET finished_at = now() - interval '2 days'")
+    story.conn.execute(
+        "UPDATE store.run_state SET finished_at = now() - interval '2 days' WHERE run_id = %s", [story.run_id]
+    )
 
 
 def files(folder):
@@ -183,12 +205,6 @@ def test_a_group_that_is_still_to_be_told_keeps_the_samples(story, folder):
     assert story.count("sample") == 2
 
 
-def test_what_was_retired_is_looked_up_once_however_long_the_run(ended):
-    retention.retire_samples(ended.conn, 1)
-    plan = "\n".join(row[0] for row in ended.conn.execute(f"EXPLAIN {report._KEPT}".encode(), {"run": 1}).fetchall())
-    assert "hashed SubPlan" in plan, plan
-
-
 @pytest.mark.parametrize("step", ["detach", "drop", "attach"])
 def test_what_was_interrupted_is_finished_by_the_next_janitor(ended, folder, monkeypatch, step):
     def killed(*args):
@@ -225,6 +241,33 @@ def test_one_janitor_works_at_a_time(store_conn, another):
 def test_files_of_a_dropped_run_are_collected_and_those_not_yet_named_stay(ended, folder):
     folder.append(1, 7, [b"its rows are about to be written"])
     assert retention.collect(ended.conn, folder) == 0
-    runs.drop_run(ended.conn, 1)
+    deletions.drop_run(ended.conn, 1)
     assert (retention.collect(ended.conn, folder), files(folder)) == (2, [])
     assert list(folder.root.glob("run-*")) == []
+
+
+def count_of(conn, table, run_id):
+    return conn.execute(f"SELECT count(*) FROM store.{table} WHERE run_id = {run_id}").fetchone()[0]
+
+
+def test_samples_in_a_shared_table_leave_and_those_of_others_stay(shared, folder):
+    conn = shared.conn
+    assert not partitions.has_own(conn, "sample", 1)
+    assert retention.due(conn, 86_400) == [1]
+    assert retention.retire_samples(conn, 1).samples == 2
+    assert (count_of(conn, "sample", 1), count_of(conn, "sample", 2), count_of(conn, "episode", 1)) == (0, 2, 2)
+    assert (retention.collect(conn, folder), sample_checks(shared)) == (1, set())
+    assert retention.due(conn, 0) == []
+
+
+def test_a_retirement_in_a_shared_table_that_is_interrupted_took_nothing(shared, monkeypatch):
+    monkeypatch.setattr(retention, "_still_ended", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        retention.retire_samples(shared.conn, 1)
+    monkeypatch.undo()
+    assert count_of(shared.conn, "sample", 1) == 2
+    assert sample_checks(shared) == set(), "what is still there is counted"
+    live_again(shared)
+    with pytest.raises(Refused, match="has not ended"):
+        retention.retire_samples(shared.conn, 1)
+    assert (count_of(shared.conn, "sample", 1), sample_checks(shared)) == (2, set())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flexmarl.store import commands, rewards, runs
+from flexmarl.store import commands, deletions, rewards
 from flexmarl.store.errors import TokenLost
 from flexmarl.store.rewards import Asked, Given
 from tests.support.store_story import Story
@@ -106,5 +106,5 @@ def test_what_nobody_waits_for_is_forgotten(store_conn, play):
 def test_a_run_that_is_dropped_takes_its_tasks_along(store_conn, play):
     rewards.ask(store_conn, play, asked(0))
     store_conn.execute("UPDATE store.run_state SET status = 'completed'")
-    runs.drop_run(store_conn, 1)
+    deletions.drop_run(store_conn, 1)
     assert store_conn.execute("SELECT count(*) FROM store.reward_task").fetchone() == (0,)

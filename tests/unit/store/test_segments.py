@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flexmarl.store import groups, micro_batches, segments, trajectories
+from flexmarl.store import groups, micro_batches, payload, segments, trajectories
 from flexmarl.store.errors import Refused, StoreFull, TokenLost
 from flexmarl.store.segments import SegmentFolder
 
@@ -73,6 +73,26 @@ def test_large_payloads_go_to_the_segment_and_small_ones_stay(story, folder):
     assert [row.arrays.allowed_ids().tolist() for row in batch.rows] == [[4, 5, 6, 7]] * 4
 
 
+@pytest.mark.parametrize(
+    ("allowed", "kept"), [((), 0), ((7,), 1), ((4, 5, 6, 7), -4), ((4, 6), 2), ((5, 4), 2), (tuple(range(64)), -64)]
+)
+def test_allowed_ids_that_follow_each_other_take_the_room_of_one(allowed, kept):
+    packed = payload.pack([1, 2], [3], [-0.5], allowed)
+    assert payload.allowed_length(allowed) == kept
+    assert len(packed) == payload.size_of(2, 1, kept) == 4 * (2 + 2 + (1 if kept < 0 else kept))
+    arrays = payload.unpack(packed, 2, 1, kept)
+    assert arrays.allowed_ids().tolist() == list(allowed)
+    assert (
+        arrays.allowed
+        == payload.unpack(
+            payload.pack([1, 2], [3], [-0.5]) + b"".join(one.to_bytes(4, "little") for one in allowed),
+            2,
+            1,
+            len(allowed),
+        ).allowed
+    ), "rows of before read the same"
+
+
 def test_bytes_are_flushed_before_the_rows_transaction_begins(story, folder, monkeypatch):
     seen = []
     real = os.fdatasync
@@ -83,7 +103,7 @@ def test_bytes_are_flushed_before_the_rows_transaction_begins(story, folder, mon
 
     monkeypatch.setattr(os, "fdatasync", flush)
     settled(story, folder, 0, 1, 2)
-    assert seen == [(6 * 52, "IDLE", 0)], "one flush for all groups, with every byte written and no row yet"
+    assert seen == [(6 * 40, "IDLE", 0)], "one flush for all groups, with every byte written and no row yet"
 
 
 def test_a_refused_transaction_leaves_rubbish_that_nobody_reads(story, folder):

@@ -43,7 +43,7 @@ def tokens_in(value: Any) -> set[str]:
 
 def test_team_reward_draws_the_mean_and_lists_every_step() -> None:
     figure = learning.team_reward(series(reward__team=[0.2, 0.4, 0.9]), warmup_steps=0)
-    assert figure.summary.startswith("Reward rose from 0.200 to 0.500 in 3 steps")
+    assert figure.summary.startswith("Reward rose from 0.200 to 0.900 in 3 steps")
     assert [row[:2] for row in figure.table.rows] == [[0, 0.2], [1, 0.4], [2, 0.9]]
     assert figure.data[-1]["y"] == [0.2, 0.4, 0.9]
     assert not figure.layout["shapes"]
@@ -100,15 +100,37 @@ def test_warm_up_is_marked() -> None:
     assert any("after 20 warm-up steps" in note["text"] for note in figure.layout["annotations"])
 
 
-def test_a_band_needs_the_same_steps() -> None:
-    full = series(reward__team=[0.2, 0.4], reward__team_at__as_min=[0.0, 0.1], reward__team_at__as_max=[1.0, 0.8])
-    thinned = series(reward__team=[0.2, 0.4], reward__team_at__as_min=[0.0], reward__team_at__as_max=[1.0])
-    assert len(learning.team_reward(full).data) == len(learning.team_reward(thinned).data) + 2
+def test_the_band_is_quantiles_and_no_comb() -> None:
+    """Worst and best of a step jump between the ends of the scale; what nine of ten steps lie between does not."""
+    jumps = [0.0, 1.0] * 200
+    noisy = [0.5 + 0.01 * (i % 10) for i in range(400)]
+    noisy[100] = 0.0
+    points = series(reward__team=noisy, reward__team_at__as_min=jumps, reward__team_at__as_max=jumps)
+    figure = learning.team_reward(points)
+    high, low = (trace["y"] for trace in figure.data[:2])
+    assert min(low) > 0.49
+    assert max(high) < 0.6
+    assert max(high) - min(high) < 0.03
+    assert [one["label"] for one in figure.legend] == ["mean", "10 to 90 % of steps"]
 
 
-def test_a_band_that_is_always_the_whole_scale_is_left_out() -> None:
-    always = series(reward__team=[0.2, 0.4], reward__team_at__as_min=[0.0, 0.0], reward__team_at__as_max=[1.0, 1.0])
-    assert len(learning.team_reward(always).data) == len(learning.team_reward(series(reward__team=[0.2, 0.4])).data)
+def test_a_short_curve_has_no_band() -> None:
+    assert learning.quantile_band([0.0] * 9, [0.1] * 9) is None
+
+
+def test_equal_curves_of_agents_are_told_apart() -> None:
+    flat = {"x": [0.0, 1.0, 2.0], "y": [5.0, 5.0, 5.0], "name": "throughput/tokens", "stat": "mean"}
+    same = pace.throughput(SeriesSet([{**flat, "agent": agent.role} for agent in AGENTS]), AGENTS)
+    rows = [{**flat, "agent": "speaker"}, {**flat, "y": [9.0, 1.0, 9.0], "agent": "listener"}]
+    differ = pace.throughput(SeriesSet(rows), AGENTS)
+    assert len({trace["line"]["dash"] for trace in same.data}) == len(AGENTS)
+    assert {trace["line"]["dash"] for trace in differ.data} == {"solid"}
+    assert same.legend[1]["label"] == f"{AGENTS[1].role}, dashed"
+
+
+def test_the_best_evaluation_names_its_own_step() -> None:
+    progress = {"eval_solved": 0.7, "eval_best": 0.9, "eval_step": 300}
+    assert learning.eval_text(progress, ([100.0, 200.0, 300.0], [0.5, 0.9, 0.7])) == "best 90 %, step 200"
 
 
 def test_the_parts_of_a_step_are_stacked() -> None:
@@ -176,10 +198,25 @@ def test_step_bar_levels_span_the_ramp() -> None:
     assert {cell.level for cell in flat.cells} == {3}
 
 
-def test_step_bar_shows_the_last_hundred() -> None:
-    bar = steps.step_bar(series(reward__team=[i / 200 for i in range(200)]))
+def test_a_step_bar_of_a_long_run_shares_its_cells_evenly() -> None:
+    bar = steps.step_bar(series(reward__team=[i / 250 for i in range(250)]))
     assert bar is not None
-    assert (bar.first, bar.last, len(bar.cells)) == (100, 199, 100)
+    assert (bar.first, bar.last, len(bar.cells), bar.per_cell) == (0, 249, 84, 3)
+    assert (bar.cells[1].step, bar.cells[1].last, bar.cells[1].value) == (3, 5, "mean 0.016, 0.012 to 0.020")
+
+
+@pytest.mark.parametrize("last", [1, 99, 100, 101, 250, 1000, 12_345])
+def test_every_step_has_a_cell_of_its_own_at_some_zoom(last) -> None:
+    seen: set[int] = set()
+    shown = steps.zoom("", last)
+    assert shown["last"] == last
+    while True:
+        seen |= set(range(shown["first"], shown["last"] + 1))
+        if not shown["earlier"]:
+            break
+        shown = steps.zoom(str(shown["earlier"]), last)
+    assert seen == set(range(1, last + 1))
+    assert steps.zoom("all", last)["all"] == (last > 100)
 
 
 def test_sparklines_stay_in_their_box() -> None:
@@ -291,7 +328,7 @@ def test_a_group_without_variance_teaches_nothing() -> None:
     group = [{"member": i, "team_score": 1.0} for i in range(3)]
     found = episodes.why(group, 0, {**PLAIN, "divide_by_std": True}, [0.0])
     assert found is not None
-    assert "teaches nothing" in found.text
+    assert "gives no gradient" in found.text
 
 
 def test_best_and_worst_differ_and_the_third_is_neither() -> None:

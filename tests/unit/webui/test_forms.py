@@ -4,7 +4,7 @@ import yaml
 
 from flexmarl.contracts.reads import READ
 from flexmarl.contracts.resolve import resolve
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 from webui import yamltext
 from webui.forms import sections
 from webui.forms.fields import Field, unions
@@ -32,7 +32,7 @@ def test_how_each_policy_is_computed_can_be_chosen() -> None:
         assert (precision.label, precision.options) == ("Precision", ("fp32", "fp64", "bf16"))
         assert precision.of == policy
         assert (activations.value, activations.options) == ("keep", ("keep", "recompute"))
-        assert "same gradient in less memory" in activations.hint
+        assert "activation checkpointing" in activations.hint
 
 
 def test_each_policy_has_its_tuning_its_devices_and_its_home() -> None:
@@ -49,7 +49,10 @@ def test_each_policy_has_its_tuning_its_devices_and_its_home() -> None:
 def test_the_page_is_told_when_a_setting_is_read_from_where_refusals_come() -> None:
     told = sections.reads(all_fields().values())
     loss = {"pointer": "/algorithm/loss/type", "values": ["ppo_clip"], "not": False}
-    assert told["/algorithm/loss/dual_clip"] == {"ways": [[loss]], "own": False, "absent": False}
+    assert told["/algorithm/loss/dual_clip"] == {"ways": [[loss]], "own": True, "absent": False}
+    norm = told["/algorithm/loss/norm_tokens"]
+    assert [choice["pointer"] for choice in norm["ways"][0]] == ["/algorithm/loss/type", "/algorithm/loss/aggregation"]
+    assert not norm["own"]
     most = {choice["pointer"] for way in told["/policies/listener/devices/most"]["ways"] for choice in way}
     assert "/policies/listener/tuning/type" in most, "a rule of every policy is told of each"
     rank = {"pointer": "/policies/speaker/tuning/type", "values": ["lora"], "not": False}
@@ -68,7 +71,7 @@ def test_a_setting_stands_in_one_place() -> None:
 
 def test_a_value_without_a_choice_is_left_out() -> None:
     found = all_fields()
-    assert found["/mechanisms/router"].kind == "choice"
+    assert found["/mechanisms/router/type"].kind == "variant"
     assert "/environment/type" not in found
     assert found["/resources/training_devices"].kind == "integer"
 

@@ -49,7 +49,7 @@ def test_a_curve_breaks_where_nobody_told_and_is_zero_where_nothing_was_asked() 
     assert [len(piece.split()) for piece in solver.pieces] == [3, 2]
     assert len(solver.dots) == 1, "a point alone"
     assert solver.pieces[0].split()[2].split(",")[1] == critic.pieces[0].split()[2].split(",")[1]
-    assert chart.words == "solver: last 0, at most 3; critic: last 0, at most 0, in turns"
+    assert chart.words == "solver: last 0, max 3; critic: last 0, max 0, in turns"
     assert [text for _, text in chart.x_ticks][-1] == "now"
 
 
@@ -70,10 +70,10 @@ def test_skew_is_drawn_against_even() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"live": False}, "The run has ended: nothing is asked of any engine."),
+        ({"live": False}, "The run has ended: engines receive no requests."),
         ({"engines": []}, "No engine yet: turns wait until the run has devices."),
         ({"engines": [engine("gone")]}, "No engine is left."),
-        ({}, "Nothing is asked of 1 engine now."),
+        ({}, "1 engine, no requests now."),
         ({"policies": [policy(in_flight=3)]}, "Every turn is at an engine: 3 turns on 1 engine."),
         (
             {"policies": [policy(), policy("critic", waiting=1, engines=0)]},

@@ -12,9 +12,9 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dict
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from flexmarl.contracts.spec.algorithm import Loss
-from flexmarl.contracts.spec.experiment import ExperimentSpec
-from flexmarl.contracts.spec.team import AdamW, FactoryModel, Lora
+from flexmarl.contracts.specification.experiment import ExperimentSpec
+from flexmarl.contracts.specification.losses import LOSS
+from flexmarl.contracts.specification.team import AdamW, FactoryModel, Lora
 from tests.support.packed import last_logits
 from workers.child import ChildConfig, IntervalLog
 from workers.models import architecture_of, build_model
@@ -106,9 +106,9 @@ def reference_loss(model: PeftModel, trained: list[TrainRow]) -> torch.Tensor:
 def test_gradients_are_those_of_peft(lora: Lora) -> None:
     weights = adapter(lora, 2)
     learner = Learner(
-        base(), architecture_of(SOURCE), Objective.of(Loss()), AdamW(), "fp64", adapter=Adapter(lora, weights)
+        base(), architecture_of(SOURCE), Objective.of(LOSS.options()), AdamW(), "fp64", adapter=Adapter(lora, weights)
     )
-    found, _ = learner.gradient(rows(), 0.0, Objective.of(Loss()))
+    found, _ = learner.gradient(rows(), 0.0, Objective.of(LOSS.options()))
     model = by_peft(lora, weights, torch.float64)
     reference_loss(model, rows()).backward()
     expected = {
@@ -125,7 +125,7 @@ def test_gradients_are_those_of_peft(lora: Lora) -> None:
 
 def test_a_step_moves_the_adapter_alone_and_the_decoder_with_it() -> None:
     learner = Learner(
-        base(), architecture_of(SOURCE), Objective.of(Loss()), AdamW(), adapter=Adapter(LORA, adapter(LORA, 2))
+        base(), architecture_of(SOURCE), Objective.of(LOSS.options()), AdamW(), adapter=Adapter(LORA, adapter(LORA, 2))
     )
     assert learner.optimizer.first.numel() == learner.accumulator.total.numel() == learner.parameters.size
     frozen = learner.decoder._parameters
@@ -143,7 +143,9 @@ def test_a_step_moves_the_adapter_alone_and_the_decoder_with_it() -> None:
 
 def laid_over(weights: dict[str, torch.Tensor]) -> Learner:
     """A new trainer's policy."""
-    return Learner(base(), architecture_of(SOURCE), Objective.of(Loss()), AdamW(), adapter=Adapter(LORA, weights))
+    return Learner(
+        base(), architecture_of(SOURCE), Objective.of(LOSS.options()), AdamW(), adapter=Adapter(LORA, weights)
+    )
 
 
 def logits(learner: Learner) -> torch.Tensor:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from flexmarl.contracts.spec.team import FactoryModel
+from flexmarl.contracts.specification.team import FactoryModel
 from workers.models import Architecture, UnsupportedModel, architecture_of, build_model
 from workers.models.architecture import parse_architecture
 from workers.rollout.engines.requests import BadRequestError, Finished, NotHeldError, Request

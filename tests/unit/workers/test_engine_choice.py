@@ -3,6 +3,7 @@
 import pytest
 
 from flexmarl.algorithms.routing import ROUTERS
+from flexmarl.contracts.specification.routers import ROUTER
 from flexmarl.contracts.wire import PolicyPin
 from flexmarl.store.engines import EngineRoute
 from workers.rollout.engine_client import EngineClient
@@ -45,7 +46,7 @@ async def test_a_turn_waits_for_weights_to_come_and_its_time_stands_still():
         held = 3 if len(looks) >= 3 else 2
         return [EngineRoute(1, "http://x", "s", "e1", {"solver": pin(held)})]
 
-    client = EngineClient(routes, ROUTERS.get("least_loaded")())
+    client = EngineClient(routes, ROUTERS.make(ROUTER.options("least_loaded")))
     assert await client.until_held(turn(pin(3, "")), 60.0) > 0
     assert len(looks) == 3
     assert await client.until_held(turn(pin(7)), 60.0) < 0.05, "a committed version is asked for at once"
@@ -55,6 +56,6 @@ async def test_a_turn_never_waits_for_ever_for_weights_to_come():
     async def routes():
         return [ROUTE]
 
-    client = EngineClient(routes, ROUTERS.get("least_loaded")())
+    client = EngineClient(routes, ROUTERS.make(ROUTER.options("least_loaded")))
     with pytest.raises(WeightsTimeoutError, match="no engine served version 9 of solver within"):
         await client.until_held(turn(pin(9, "")), 0.1)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from flexmarl.contracts.spec.team import FactoryModel
+from flexmarl.contracts.specification.team import FactoryModel
 from workers.models import architecture_of, build_model
 from workers.rollout.engines.requests import Finished, Request
 from workers.rollout.engines.torch_engine import TorchEngine

@@ -2,7 +2,7 @@
 
 import torch
 
-from flexmarl.contracts.spec.team import FactoryModel, Lora
+from flexmarl.contracts.specification.team import FactoryModel, Lora
 from workers.models import architecture_of, build_model
 from workers.models.adapter import initial_adapter
 from workers.rollout.engines.decoder import Weights

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from flexmarl.contracts.spec.team import FactoryModel
+from flexmarl.contracts.specification.team import FactoryModel
 from workers.models import UnsupportedModel, architecture_of, build_model
 from workers.rollout.engines import decoder, invariant
 from workers.rollout.engines.layout import capacity_of

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from flexmarl.contracts.spec.team import FactoryModel
+from flexmarl.contracts.specification.team import FactoryModel
 from workers.models import architecture_of, build_model
 from workers.rollout.engines import version_segments
 from workers.rollout.engines.requests import BadRequestError, Finished, Request

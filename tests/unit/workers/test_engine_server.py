@@ -16,7 +16,8 @@ import psutil
 import pytest
 
 from flexmarl.algorithms.routing import ROUTERS
-from flexmarl.contracts.spec.team import FactoryModel
+from flexmarl.contracts.specification.routers import ROUTER
+from flexmarl.contracts.specification.team import FactoryModel
 from flexmarl.contracts.wire import PolicyPin
 from flexmarl.store.engines import EngineRoute
 from tests.support.engine_child import start_engine
@@ -289,7 +290,7 @@ async def test_a_reply_that_is_repacked_is_the_reply_of_one_that_stayed(child: R
         held = (await stats_of(child)).holds
         return [EngineRoute(7, child.url, "secret", "life-1", {"speaker": pin} if "speaker" in held else {})]
 
-    client = EngineClient(routes, ROUTERS.get("least_loaded")())
+    client = EngineClient(routes, ROUTERS.make(ROUTER.options("least_loaded")))
     request = TurnRequest("speaker", pin, (1, 3), 5, 700, 1.0, (), (), engine=7)
     try:
         stayed = await client.turn(request, time.monotonic() + WAIT_S)

@@ -3,16 +3,18 @@
 import itertools
 import random
 from importlib.metadata import EntryPoint
+from typing import ClassVar, Literal
 
 import pytest
 from pydantic import ValidationError
 
-from flexmarl.contracts.environments import environment_facts
-from flexmarl.contracts.spec.environment import Arithmetic, HotCold, Kitchen, ReferenceGame
+from flexmarl.contracts.plugins import discover
+from flexmarl.contracts.specification.environment import ENVIRONMENT, Arithmetic, HotCold, Kitchen, ReferenceGame
+from flexmarl.contracts.specification.environment_base import EnvironmentFacts, IsolatedEnvironmentOptions, RoleFacts
 from workers.rollout.environments import Environment, Outcome, Reply, family_of
 from workers.rollout.environments.arithmetic import ArithmeticFamily, legal_positions, reduce
 from workers.rollout.environments.kitchen import collaboration_score, stations
-from workers.rollout.environments.registry import BUILT_IN, merged
+from workers.rollout.environments.registry import FAMILIES
 
 RNG = random.Random(0)
 
@@ -65,7 +67,7 @@ def test_hot_cold_optimum_is_reached_by_a_hinter_who_tells_the_number() -> None:
     for secret in range(8):
         replies = ["0"] if secret == 0 else ["0", "ba", str(secret)]
         scores.append(script(family.make(secret, False, RNG), replies).team_score)
-    assert sum(scores) / 8 == pytest.approx(environment_facts(HotCold()).optimum)
+    assert sum(scores) / 8 == pytest.approx(HotCold().facts().optimum)
 
 
 @pytest.mark.parametrize(
@@ -215,9 +217,52 @@ def test_collaboration_score_is_the_mean_share_over_loads() -> None:
     assert collaboration_score((3, 0), (0, 0)) == 1.0
 
 
-def test_a_taken_environment_name_raises() -> None:
-    point = EntryPoint("hot_cold", "workers.rollout.environments.hot_cold:HotColdFamily", "flexmarl.environments")
-    with pytest.raises(ValueError, match="taken"):
-        merged(BUILT_IN, [point])
-    other = EntryPoint("colder", point.value, point.group)
-    assert merged(BUILT_IN, [other])["colder"] is BUILT_IN["hot_cold"]
+class Elsewhere(IsolatedEnvironmentOptions):
+    """An environment of another distribution."""
+
+    type: Literal["elsewhere"] = "elsewhere"
+
+    implementation: ClassVar[str] = "others.games:Elsewhere"
+
+    def facts(self) -> EnvironmentFacts:
+        return EnvironmentFacts("Elsewhere", (RoleFacts("a", 1, 1),), None, 1.0, 1.0, "it ends")
+
+
+class Here(HotCold):
+    """An environment of another distribution that wants to play in the worker's own loop, where it blocks others."""
+
+    type: Literal["here"] = "here"
+
+    implementation: ClassVar[str] = "others.games:Here"
+
+
+class WithoutFacts(IsolatedEnvironmentOptions):
+    """An environment of another distribution of which nothing is known."""
+
+    type: Literal["without_facts"] = "without_facts"
+
+    implementation: ClassVar[str] = "others.games:WithoutFacts"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("hot_cold", "workers.rollout.environments.hot_cold:HotColdFamily", "the name is taken by flexmarl"),
+        ("here", f"{__name__}:Here", "it is no IsolatedEnvironmentOptions"),
+        ("without_facts", f"{__name__}:WithoutFacts", "NotImplementedError: WithoutFacts has no facts()"),
+    ],
+)
+def test_an_environment_that_cannot_be_played_is_left_out(name: str, value: str, reason: str) -> None:
+    found, broken = discover(ENVIRONMENT, [EntryPoint(name, value, "flexmarl.environment")])
+    assert (found, [one.reason for one in broken]) == ({}, [reason])
+
+
+def test_an_environment_of_another_distribution_is_taken() -> None:
+    found, broken = discover(ENVIRONMENT, [EntryPoint("elsewhere", f"{__name__}:Elsewhere", "flexmarl.environment")])
+    assert (list(found), broken) == (["elsewhere"], ())
+
+
+def test_every_built_in_environment_has_a_family() -> None:
+    assert FAMILIES.names() == tuple(ENVIRONMENT.variants())
+    for options in ENVIRONMENT.builtins:
+        assert [role.name for role in options().facts().roles] == list(family_of(options()).roles)

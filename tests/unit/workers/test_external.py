@@ -7,8 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 from flexmarl.contracts.rules import broken_rules
-from flexmarl.contracts.spec import ExperimentSpec
-from flexmarl.contracts.spec.team import ExternalModel
+from flexmarl.contracts.specification import ExperimentSpec
+from flexmarl.contracts.specification.team import ExternalModel
 from flexmarl.contracts.wire import EpisodeStatus, PolicyPin
 from tests.support.chat_endpoint import ChatEndpoint, allowed_words
 from workers.external_access import ExternalAccess, ExternalError, ExternalFailure

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Mapping
 
-from flexmarl.contracts.spec.environment import PettingZoo
+from flexmarl.contracts.specification.environment import PettingZoo
 from workers.rollout.environments.base import Ask, Reply
 from workers.rollout.environments.games import GameEpisode, table_of
 from workers.rollout.environments.textarena_games import READINGS, lexed

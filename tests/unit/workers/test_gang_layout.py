@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from flexmarl.contracts.spec.team import FactoryModel
+from flexmarl.contracts.specification.team import FactoryModel
 from tests.support.training_rows import rows_of
 from workers.models import architecture_of
 from workers.models.weights import initial_weights

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from flexmarl.algorithms.seeds import episode_seed
-from flexmarl.contracts.spec.environment import PettingZoo
+from flexmarl.contracts.specification.environment import PettingZoo
 from flexmarl.contracts.wire import EpisodeStatus, PolicyPin
 from tests.support.ended import ended
 from tests.support.misbehaving_host import DIES, DRAWS, HANGS, HANGS_AT_SET_UP, HANGS_DEAF, MOVES, RAISES, WELL

@@ -2,17 +2,18 @@
 
 import math
 from dataclasses import replace
-from typing import get_args
 
 import pytest
 import torch
 
-from flexmarl.contracts.spec.algorithm import AlgorithmSpec, Loss
-from flexmarl.contracts.spec.team import AdamW, FactoryModel
+from flexmarl.algorithms.losses import Rows
+from flexmarl.contracts.specification.algorithm import AlgorithmSpec
+from flexmarl.contracts.specification.losses import LOSS
+from flexmarl.contracts.specification.team import AdamW, FactoryModel
 from workers.models import architecture_of
 from workers.models.weights import initial_weights
 from workers.training.learner import Learner
-from workers.training.losses import CORRECTIONS, REGISTRY, Rows
+from workers.training.losses import LOSSES
 from workers.training.objective import Objective
 from workers.training.optimizer import FlatAdamW
 
@@ -20,7 +21,7 @@ from workers.training.optimizer import FlatAdamW
 def _gradient(kind: str, ratio: float, advantage: float, **settings: float) -> tuple[float, float, bool | None]:
     """Return value, gradient by log-probability and clipping of one token."""
     rows = one_row([ratio], advantage)
-    terms = REGISTRY.get(kind)(rows, Loss(type=kind, **settings))
+    terms = LOSSES.make(LOSS.options(type=kind, **settings)).terms(rows)
     terms.per_token.sum().backward()
     clipped = None if terms.clipped is None else bool(terms.clipped)
     return terms.per_token.item(), rows.logprobs.grad.item(), clipped
@@ -38,12 +39,12 @@ def one_row(ratios: list[float], advantage: float, lags: list[int] | None = None
 def gradients(kind: str, ratios: list[float], advantage: float, **settings: object) -> list[float]:
     """Gradient by each token's log-probability of a row's terms, added up over its tokens."""
     rows = one_row(ratios, advantage)
-    terms = REGISTRY.get(kind)(rows, Loss(type=kind, **settings))
+    terms = LOSSES.make(LOSS.options(type=kind, **settings)).terms(rows)
     (terms.per_token * rows.present).sum().backward()
     return rows.logprobs.grad[0].tolist()
 
 
-@pytest.mark.parametrize("kind", REGISTRY.names())
+@pytest.mark.parametrize("kind", LOSSES.names())
 @pytest.mark.parametrize("advantage", [-2.0, 0.0, 1.5])
 def test_every_loss_is_the_policy_gradient_on_policy(kind: str, advantage: float):
     _, gradient, clipped = _gradient(kind, 1.0, advantage)
@@ -73,13 +74,13 @@ def test_clip_range_is_a_setting():
     assert _gradient("ppo_clip", 0.7, -1.0, clip_low=0.4)[2] is False
 
 
-@pytest.mark.parametrize("kind", REGISTRY.names())
+@pytest.mark.parametrize("kind", LOSSES.names())
 @pytest.mark.parametrize("advantage", [-1.0, 1.0])
 def test_ratios_beyond_all_bounds_stay_finite(kind: str, advantage: float):
     behaviour = torch.tensor([[-2000.0, -1.0]])
     logprobs = torch.tensor([[-1.0, -2000.0]], requires_grad=True)
     rows = Rows(logprobs, behaviour, torch.ones(1, 2), torch.tensor([[advantage]]), torch.zeros(1, 2))
-    terms = REGISTRY.get(kind)(rows, Loss(type=kind))
+    terms = LOSSES.make(LOSS.options(type=kind)).terms(rows)
     terms.per_token.sum().backward()
     assert torch.isfinite(terms.per_token).all()
     assert torch.isfinite(logprobs.grad).all()
@@ -106,7 +107,7 @@ def test_flat_adamw_is_torch_adamw(decay: float):
 def _learner(clip: float) -> Learner:
     source = FactoryModel()
     optimizer = AdamW(grad_clip_norm=clip)
-    return Learner(initial_weights(source, 9, 0), architecture_of(source), Objective.of(Loss()), optimizer)
+    return Learner(initial_weights(source, 9, 0), architecture_of(source), Objective.of(LOSS.options()), optimizer)
 
 
 def test_clipping_comes_after_the_division_by_z():
@@ -140,7 +141,7 @@ def test_decoupled_ppo_weighs_up_to_the_proximal_policy_and_clips_beyond(
     since: int, lag: int, ratio: float, weight: float, update: float, advantage: float
 ):
     rows = replace(one_row([ratio], advantage, [lag]), since=float(since))
-    terms = REGISTRY.get("decoupled_ppo")(rows, Loss(type="decoupled_ppo"))
+    terms = LOSSES.make(LOSS.options(type="decoupled_ppo")).terms(rows)
     terms.per_token.sum().backward()
     clipped = advantage > 0 and update > 1.2
     gain = advantage * (1.2 if clipped else update)
@@ -159,7 +160,7 @@ def test_a_dual_clip_bounds_what_a_bad_token_adds():
 def test_gspo_has_one_ratio_per_row_and_clips_its_tokens_together():
     ratios = [math.exp(x) for x in (0.1, -0.3, 0.2, 0.4)]
     rows = one_row(ratios, 1.0)
-    terms = REGISTRY.get("gspo")(rows, Loss(type="gspo", clip_low=0.2, clip_high=0.2))
+    terms = LOSSES.make(LOSS.options(type="gspo", clip_low=0.2, clip_high=0.2)).terms(rows)
     assert terms.per_token.tolist() == [[pytest.approx(-math.exp(0.1))]]
     assert gradients("gspo", ratios, 1.0) == pytest.approx([-math.exp(0.1)] * 4)
     assert gradients("gspo", ratios, 1.0, clip_high=0.05) == [0.0] * 4
@@ -192,35 +193,35 @@ def test_soft_gates_close_on_both_sides_of_ratio_one():
 @pytest.mark.parametrize(
     ("correction", "ratios", "weights"),
     [
-        ({"correction": "truncated_importance"}, [0.5, 1.0, 3.0], [0.5, 1.0, 2.0]),
+        ({"type": "truncated_importance"}, [0.5, 1.0, 3.0], [0.5, 1.0, 2.0]),
         (
-            {"correction": "masked_importance", "importance_limit": 5.0},
+            {"type": "masked_importance", "limit": 5.0},
             [0.4, 0.51, 1.0, 4.9, 5.1],
             [0.0, 0.51, 1.0, 4.9, 0.0],
         ),
-        ({"correction": "truncated_importance", "importance_level": "sequence"}, [3.0, 0.5], [1.5, 1.5]),
-        ({"correction": "truncated_importance", "importance_level": "sequence"}, [3.0, 2.0], [2.0, 2.0]),
-        ({"correction": "masked_importance", "importance_level": "sequence"}, [3.0, 2.0], [0.0, 0.0]),
-        ({"correction": "sequence_filter"}, [4.0, 0.5, 1.5], [1.0, 1.0, 1.0]),
-        ({"correction": "sequence_filter"}, [4.0, 3.0], [0.0, 0.0]),
-        ({"correction": "sequence_filter"}, [0.3, 0.6], [0.0, 0.0]),
-        ({"correction": "off_policy_filter"}, [0.1, 0.2], [1.0, 1.0]),
+        ({"type": "truncated_importance", "level": "sequence"}, [3.0, 0.5], [1.5, 1.5]),
+        ({"type": "truncated_importance", "level": "sequence"}, [3.0, 2.0], [2.0, 2.0]),
+        ({"type": "masked_importance", "level": "sequence"}, [3.0, 2.0], [0.0, 0.0]),
+        ({"type": "sequence_filter"}, [4.0, 0.5, 1.5], [1.0, 1.0, 1.0]),
+        ({"type": "sequence_filter"}, [4.0, 3.0], [0.0, 0.0]),
+        ({"type": "sequence_filter"}, [0.3, 0.6], [0.0, 0.0]),
+        ({"type": "off_policy_filter"}, [0.1, 0.2], [1.0, 1.0]),
     ],
 )
 def test_corrections_weigh_the_policy_gradient(correction, ratios, weights):
-    objective = Objective.of(Loss(), AlgorithmSpec(**correction))
+    objective = Objective.of(LOSS.options(), AlgorithmSpec(correction=correction))
     rows = one_row(ratios, 1.5)
     terms = objective.terms(rows)
     terms.per_token.sum().backward()
     assert rows.logprobs.grad[0].tolist() == pytest.approx([-1.5 * weight for weight in weights])
     assert terms.clipped is not None
-    whole = math.prod(ratios) if correction.get("importance_level") == "sequence" else None
+    whole = math.prod(ratios) if correction.get("level") == "sequence" else None
     cut = [w not in (pytest.approx(r if whole is None else whole), 1.0) for r, w in zip(ratios, weights, strict=True)]
     assert torch.broadcast_to(terms.clipped, rows.present.shape)[0].tolist() == cut
 
 
 def test_rows_that_did_badly_and_were_left_are_filtered():
-    objective = Objective.of(Loss(), AlgorithmSpec(correction="off_policy_filter", importance_floor=0.5))
+    objective = Objective.of(LOSS.options(), AlgorithmSpec(correction={"type": "off_policy_filter", "floor": 0.5}))
     for ratios, weight in (([0.1, 0.2], 0.0), ([0.1, 2.6], 1.0), ([9.0, 9.0], 1.0)):
         rows = one_row(ratios, -1.0)
         objective.terms(rows).per_token.sum().backward()
@@ -228,14 +229,11 @@ def test_rows_that_did_badly_and_were_left_are_filtered():
 
 
 def test_stale_tokens_are_masked_and_their_row_stays():
-    objective = Objective.of(Loss(type="ppo_clip"), AlgorithmSpec(correction="mask_stale", stale_after=1))
+    objective = Objective.of(
+        LOSS.options(type="ppo_clip"), AlgorithmSpec(correction={"type": "mask_stale", "stale_after": 1})
+    )
     rows = one_row([1.0, 1.0, 1.0], 1.0, lags=[2, 1, 0])
     terms = objective.terms(rows)
     terms.per_token.sum().backward()
     assert rows.logprobs.grad[0].tolist() == [0.0, -1.0, -1.0]
     assert terms.clipped.tolist() == [[True, False, False]]
-
-
-def test_names_of_the_specification_are_built_and_no_others():
-    assert set(REGISTRY.names()) == set(get_args(Loss.model_fields["type"].annotation))
-    assert {"none", *CORRECTIONS.names()} == set(get_args(AlgorithmSpec.model_fields["correction"].annotation))

@@ -11,7 +11,7 @@ import torch
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.specification.experiment import ExperimentSpec
 from workers.child import IntervalLog
 from workers.hosting import Life
 from workers.log_tail import LAST_CHARACTERS

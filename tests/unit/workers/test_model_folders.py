@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.specification.experiment import ExperimentSpec
 from tests.unit.workers.test_train_checkpoint import ROW
 from workers.child import IntervalLog
 from workers.training.errors import TrainerRefusal
@@ -16,6 +16,7 @@ from workers.training.trainer import CREATE, Trainer
 from workers.training.wire import AccumulateRequest, BindReply, BindRequest, CheckpointRequest, StepReply, StepRequest
 from workers.transfer import LocalTier
 
+pytestmark = pytest.mark.usefixtures("models_in_tmp")
 LORA = {"type": "lora", "rank": 4, "alpha": 8.0}
 
 
@@ -101,9 +102,9 @@ def test_a_merged_model_computes_what_the_adapter_does_and_is_a_model_source(fir
 @pytest.mark.parametrize(
     ("change", "tuning", "said"),
     [
-        ({}, {"rank": 3}, "rank: is 3, the adapter in {folder} has 4; set 4"),
-        ({}, {"alpha": 2.0}, "alpha: is 2.0, the adapter in {folder} has 8.0; set 8.0"),
-        ({}, {"targets": ["q_proj"]}, "targets: is ['q_proj'], the adapter in {folder} has "),
+        ({}, {"rank": 3}, "rank: is 3, the adapter has 4; set 4"),
+        ({}, {"alpha": 2.0}, "alpha: is 2.0, the adapter has 8.0; set 8.0"),
+        ({}, {"targets": ["q_proj"]}, "targets: is ['q_proj'], the adapter has "),
         ({"use_dora": True}, {}, "sets use_dora; an adapter without it"),
         ({"bias": "all"}, {}, "has bias: all; only bias: none"),
         ({"peft_type": "IA3"}, {}, "is of type IA3; only LORA"),
@@ -118,7 +119,8 @@ def test_an_adapter_of_another_kind_is_refused_by_field(first, tmp_path: Path, c
     trainer = make_trainer(tmp_path / "b", 2, model=model, tuning={**LORA, **tuning, "adapter": str(adapter)})
     text = refused(trainer, BindRequest("speaker", CREATE))
     assert "policies.speaker.tuning: " in text
-    assert said.format(folder=adapter) in text
+    assert said in text
+    assert str(tmp_path) not in text
 
 
 def test_a_folder_that_is_no_model_is_refused_by_field(first, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from flexmarl.contracts.spec.team import FactoryModel, FolderModel
+from flexmarl.contracts.specification.team import FactoryModel, FolderModel
 from workers.models import (
     UnsupportedModel,
     architecture_of,
@@ -52,6 +52,7 @@ def test_initialisation_follows_the_source() -> None:
     assert scaled["lm_head.weight"].std().item() == pytest.approx(0.05, rel=0.1)
 
 
+@pytest.mark.usefixtures("models_in_tmp")
 def test_plain_transformers_loads_model_and_tokenizer_from_a_folder(tmp_path) -> None:
     model = build_model(FactoryModel(), WORDS, seed=3)
     model.save_pretrained(tmp_path)

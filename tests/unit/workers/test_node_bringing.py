@@ -18,7 +18,14 @@ from workers.transfer import LocalTier
 
 
 def settings(home: Path, key: str = "key") -> Settings:
-    told = load({"DATABASE_URL": "-", "REDIS_URL": "-", "FLEXMARL_HOME": str(home), "FLEXMARL_CLUSTER_KEY": key})
+    told = load(
+        {
+            "DATABASE_URL": "postgresql://x/x",
+            "REDIS_URL": "redis://x",
+            "FLEXMARL_HOME": str(home),
+            "FLEXMARL_CLUSTER_KEY": key,
+        }
+    )
     return replace(told, node=home.name)
 
 

@@ -136,7 +136,12 @@ async def test_what_is_harmed_here_is_not_copied(tmp_path: Path):
     ],
 )
 def test_an_address_that_cannot_be_is_refused_with_one_that_can(url: str, said: str, tmp_path: Path):
-    env = {"DATABASE_URL": "-", "REDIS_URL": "-", "FLEXMARL_HOME": str(tmp_path), "FLEXMARL_CLUSTER_KEY": "key"}
+    env = {
+        "DATABASE_URL": "postgresql://x/x",
+        "REDIS_URL": "redis://x",
+        "FLEXMARL_HOME": str(tmp_path),
+        "FLEXMARL_CLUSTER_KEY": "key",
+    }
     with pytest.raises(SettingsError, match=r"FLEXMARL_OBJECT_STORE.*(s3://|s3,)") as refused:
         load({**env, "FLEXMARL_OBJECT_STORE": url})
     assert said in str(refused.value)
@@ -148,6 +153,11 @@ def test_a_protocol_whose_package_is_missing_names_it(tmp_path: Path, monkeypatc
         raise ImportError("Install s3fs to access S3")
 
     monkeypatch.setattr("fsspec.get_filesystem_class", missing)
-    env = {"DATABASE_URL": "-", "REDIS_URL": "-", "FLEXMARL_HOME": str(tmp_path), "FLEXMARL_CLUSTER_KEY": "key"}
+    env = {
+        "DATABASE_URL": "postgresql://x/x",
+        "REDIS_URL": "redis://x",
+        "FLEXMARL_HOME": str(tmp_path),
+        "FLEXMARL_CLUSTER_KEY": "key",
+    }
     with pytest.raises(SettingsError, match="not installed here: Install s3fs"):
         load({**env, "FLEXMARL_OBJECT_STORE": "s3://bucket/folder"})

@@ -18,6 +18,7 @@ from workers.nodes import playground
 from workers.nodes.playground import Playground
 
 ROOT = Path(__file__).resolve().parents[3]
+URLS = {"DATABASE_URL": "postgresql://here/x", "REDIS_URL": "redis://here/0"}
 FAKE = "tests.integration.children.fakechild"
 DIGEST = "d" * 64
 
@@ -42,9 +43,7 @@ async def make(tmp_path, monkeypatch):
     made = []
 
     def build(**options):
-        config = settings.load(
-            {"DATABASE_URL": "d", "REDIS_URL": "r", "FLEXMARL_HOME": str(tmp_path), "FLEXMARL_CLUSTER_KEY": "k"}
-        )
+        config = settings.load({**URLS, "FLEXMARL_HOME": str(tmp_path), "FLEXMARL_CLUSTER_KEY": "k"})
         made.append(Playground(config, store, **{"module": FAKE, **options}))
         return made[-1]
 

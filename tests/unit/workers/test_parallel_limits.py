@@ -15,6 +15,7 @@ from flexmarl.contracts.commands import GroupOrder, PlayGroups
 from flexmarl.contracts.plane_tokens import Plane, sign
 from flexmarl.contracts.problems import SpecProblems
 from flexmarl.contracts.resolve import resolve
+from flexmarl.contracts.specification.routers import ROUTER
 from flexmarl.contracts.wire import EpisodeStatus, Origin, PolicyPin
 from flexmarl.store.commands import Taken
 from flexmarl.store.engines import EngineRoute
@@ -259,7 +260,7 @@ async def test_members_are_requests_of_their_own_that_spread_over_engines():
                 for n, e in enumerate((one, other))
             ]
 
-        client = EngineClient(routes, ROUTERS.get("least_loaded")())
+        client = EngineClient(routes, ROUTERS.make(ROUTER.options("least_loaded")))
         (settled,) = await play(playing_of(client, (1,)))
         await client.close()
     assert {row.engine for row in settled.samples} == {"a", "b"}

@@ -1,6 +1,7 @@
 """Which program a lease starts, and what is said when this machine lacks it or the child cannot work."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -18,8 +19,9 @@ VLLM = {"resources": {"engine": "vllm"}}
 
 
 def having(python: str = "") -> settings.Settings:
-    needed = ("DATABASE_URL", "REDIS_URL", "FLEXMARL_HOME", "FLEXMARL_CLUSTER_KEY")
-    return settings.load({**dict.fromkeys(needed, "x"), "FLEXMARL_VLLM_PYTHON": python})
+    urls = {"DATABASE_URL": "postgresql://here/x", "REDIS_URL": "redis://here/0"}
+    known = settings.load({**urls, "FLEXMARL_HOME": "x", "FLEXMARL_CLUSTER_KEY": "x"})
+    return replace(known, vllm_python=python)  # one that has gone since the settings were read
 
 
 def test_trainers_and_torch_engines_run_on_this_interpreter():

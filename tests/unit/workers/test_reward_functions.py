@@ -8,9 +8,9 @@ from flexmarl.contracts.problems import SpecProblems
 from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.reward_rules import unknown_function
 from flexmarl.contracts.rules import broken_rules
-from flexmarl.contracts.spec import ExperimentSpec
-from flexmarl.contracts.spec.reward import Brevity, EnvironmentReward, FunctionReward
-from flexmarl.contracts.spec.reward import ScoringService as ServiceSpec
+from flexmarl.contracts.specification import ExperimentSpec
+from flexmarl.contracts.specification.reward import Brevity, EnvironmentReward, FunctionReward
+from flexmarl.contracts.specification.reward import ScoringService as ServiceSpec
 from tests.support.scoring_service import ScoringService
 from workers.external_access import ExternalAccess
 from workers.rewards.base import Earned, Played, RewardFailed, Said

@@ -6,7 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flexmarl.contracts.spec.reward import FunctionReward
+from flexmarl.contracts.specification.reward import FunctionReward
 from tests.support.ended import ended
 from tests.unit.workers.test_reward_functions import PLAYED
 from workers.external_access import ExternalAccess

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from flexmarl.contracts.rules import broken_rules
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.wire import EpisodeStatus
 from workers.rollout.episode import Attempt, EpisodeOrder
 from workers.rollout.spares import play_with_spares

@@ -8,8 +8,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.specification.experiment import ExperimentSpec
+from tests.support.small_disk import fill, small_disk
 from workers.child import IntervalLog
+from workers.training.errors import RefusalCode, TrainerRefusal
 from workers.training.trainer import CREATE, Trainer
 from workers.training.wire import AccumulateRequest, BindRequest, CheckpointRequest, StepRequest, TrainRow
 from workers.transfer import LocalTier
@@ -70,6 +72,24 @@ def test_plain_transformers_loads_and_generates(tmp_path: Path):
     assert about == {"run": 7, "step": 1, "versions": dict.fromkeys(POLICIES, 1), "digests": digests}
 
 
+def test_a_checkpoint_without_room_is_refused_by_name_and_written_when_there_is_some(short_tmp: Path):
+    with small_disk(short_tmp, 96) as place:
+        trainer = _trainer(place, {"type": "factory", "size": "S"})
+        digests = _train_one(trainer)
+        trainer.settle()
+        asked = CheckpointRequest("best", 1, dict.fromkeys(POLICIES, 1), digests)
+        (place / "checkpoints").mkdir()
+        for left in (0, 300_000):  # no folder can be made; a folder can, and no model
+            filler = fill(place, left)
+            with pytest.raises(TrainerRefusal, match=r"no room left in .*checkpoints/run-7") as refused:
+                trainer.checkpoint(asked)
+            assert refused.value.code is RefusalCode.STATE_FULL
+            assert not list((place / "checkpoints").rglob("*.safetensors"))
+            filler.unlink()
+        assert trainer.checkpoint(asked).bytes > 0
+
+
+@pytest.mark.usefixtures("models_in_tmp")
 def test_a_checkpoint_of_its_own_kind_is_a_model_source(tmp_path: Path):
     """A folder goes in and out again with its tokenizer and configuration."""
     first = _trainer(tmp_path / "one", {"type": "factory", "size": "M"})

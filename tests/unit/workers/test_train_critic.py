@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from flexmarl.algorithms.rewards import row_rewards
+from flexmarl.algorithms.advantages import ADVANTAGES
 from flexmarl.contracts.rules import broken_rules
-from flexmarl.contracts.spec.algorithm import Advantage, AlgorithmSpec, Loss
-from flexmarl.contracts.spec.team import AdamW
+from flexmarl.contracts.specification.advantages import ADVANTAGE
+from flexmarl.contracts.specification.algorithm import AlgorithmSpec
+from flexmarl.contracts.specification.losses import LOSS
+from flexmarl.contracts.specification.team import AdamW
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus, SampleRef
 from tests.unit.orchestrator.fake_cluster import make_spec, started
+from tests.unit.orchestrator.fake_parts import refusals
 from tests.unit.workers.test_train_equality import EPOCH, SOURCE, WORDS, relative
 from tests.unit.workers.test_train_suspend import resume, suspend
 from tests.unit.workers.test_train_trainer import accumulate, create, make_trainer, step
@@ -26,11 +29,11 @@ from workers.training.learner import Learner, Objective
 from workers.training.wire import BindRequest, TrainRow
 
 GAE = {"algorithm": {"advantage": {"type": "gae"}}}
-SUM = Loss(aggregation="seq_mean_token_sum")
+SUM = LOSS.options(aggregation="seq_mean_token_sum")
 
 
 def learner_of(seed: int = 4, **advantage: object) -> Learner:
-    algorithm = AlgorithmSpec(loss=SUM, advantage=Advantage(type="gae", **advantage))
+    algorithm = AlgorithmSpec(loss=SUM, advantage=ADVANTAGE.options(type="gae", **advantage))
     weights = initial_weights(SOURCE, WORDS, seed=seed)
     return Learner(weights, architecture_of(SOURCE), Objective.of(SUM, algorithm), AdamW(), "fp64", epoch=EPOCH)
 
@@ -73,11 +76,11 @@ def chances(learner: Learner, prompt: list[int], words: tuple[int, ...] = (1, 2,
 def test_golden_advantages_and_targets():
     rows = [row([1], [1], earned, turn=turn) for turn, earned in enumerate((0.0, 0.0, 1.0))]
     values = [0.5, 0.6, 0.7]
-    found = unexpected(rows, values, Advantage(type="gae", gae_lambda=0.95))
+    found = unexpected(rows, values, ADVANTAGE.options(type="gae", gae_lambda=0.95))
     assert found == pytest.approx([0.46575, 0.385, 0.3])
-    whole = unexpected(rows, values, Advantage(type="gae", gae_lambda=1.0))
+    whole = unexpected(rows, values, ADVANTAGE.options(type="gae", gae_lambda=1.0))
     assert whole == pytest.approx([0.5, 0.4, 0.3])
-    one = unexpected(rows, values, Advantage(type="gae", gae_lambda=0.0, gamma=0.5))
+    one = unexpected(rows, values, ADVANTAGE.options(type="gae", gae_lambda=0.0, gamma=0.5))
     assert one == pytest.approx([0.5 * 0.6 - 0.5, 0.5 * 0.7 - 0.6, 0.3])
 
 
@@ -89,7 +92,7 @@ def test_episodes_roles_and_the_order_of_rows_are_kept_apart():
         for turn, earned in enumerate((0.3, -1.0 * member, 2.0))
     ]
     values = [0.1 * n for n in range(len(rows))]
-    settings = Advantage(type="gae", gamma=0.9)
+    settings = ADVANTAGE.options(type="gae", gamma=0.9)
     whole = unexpected(rows, values, settings)
     order = random.Random(3).sample(range(len(rows)), len(rows))
     shuffled = unexpected([rows[n] for n in order], [values[n] for n in order], settings)
@@ -99,7 +102,7 @@ def test_episodes_roles_and_the_order_of_rows_are_kept_apart():
 
 
 def test_the_critic_moves_down_the_gradient_of_its_loss():
-    critic = Critic(4, Advantage(type="gae", gae_lambda=1.0, critic_rate=0.1))
+    critic = Critic(4, ADVANTAGE.options(type="gae", gae_lambda=1.0, critic_rate=0.1))
     read = torch.randn(6, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     rows = [row([1], [1], float(n), member=n) for n in range(6)]
     _, judged = critic.judge(rows, read)
@@ -310,8 +313,8 @@ def test_rewards_stand_where_they_arise():
         scores={"a": 0.5, "b": 0.25},
         samples=samples,
     )
-    assert row_rewards(Advantage(type="gae", per_turn=True), one) == [0.0, 3.0, 7.0, 12.0, 0.0]
-    assert row_rewards(Advantage(type="gae", team_share=0.0), one) == [0.0, 0.0, 0.25, 0.5, 0.0]
+    assert ADVANTAGES.make(ADVANTAGE.options("gae", per_turn=True)).rewards(one) == [0.0, 3.0, 7.0, 12.0, 0.0]
+    assert ADVANTAGES.make(ADVANTAGE.options("gae", team_share=0.0)).rewards(one) == [0.0, 0.0, 0.25, 0.5, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -331,8 +334,8 @@ def test_rewards_stand_where_they_arise():
     ],
 )
 def test_what_a_critic_does_not_read_is_refused(changes: dict, pointer: str, code: str):
-    spec = make_spec(**{f"algorithm__{name}": value for name, value in {"advantage__type": "gae", **changes}.items()})
-    assert (pointer, code) in {(problem.pointer, problem.code) for problem in broken_rules(spec)}
+    found = refusals(**{f"algorithm__{name}": value for name, value in {"advantage__type": "gae", **changes}.items()})
+    assert (pointer, code) in {(problem.pointer, problem.code) for problem in found}
 
 
 def test_a_discount_needs_no_turn_rewards_beside_a_critic():

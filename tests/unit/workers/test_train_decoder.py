@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from flexmarl.contracts.spec.team import FactoryModel, FolderModel
+from flexmarl.contracts.specification.team import FactoryModel, FolderModel
 from tests.support.packed import last_logits
 from workers.models import UnsupportedModel, architecture_of, build_model
 from workers.models.weights import initial_weights, model_config
@@ -35,6 +35,7 @@ def _decoder(source: FactoryModel | FolderModel, words: int) -> Decoder:
 
 
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.usefixtures("models_in_tmp")
 def test_logits_equal_those_of_the_folder_s_own_model(name: str, tmp_path):
     torch.manual_seed(1)
     model = MODELS[name]().eval()

@@ -16,15 +16,15 @@ import pytest
 import torch
 
 from flexmarl.algorithms.aggregation import AGGREGATIONS
-from flexmarl.contracts.spec.algorithm import PAIRED, Loss
-from flexmarl.contracts.spec.mechanisms import Mechanisms
-from flexmarl.contracts.spec.team import AdamW, FactoryModel
+from flexmarl.contracts.specification.losses import LOSS, LossOptions
+from flexmarl.contracts.specification.mechanisms import Mechanisms
+from flexmarl.contracts.specification.team import AdamW, FactoryModel
 from tests.unit.orchestrator.fake_cluster import make_spec, started
 from workers.models import architecture_of
 from workers.models.weights import initial_weights
 from workers.training.errors import RefusalCode, TrainerRefusal
 from workers.training.learner import Learner, Objective
-from workers.training.losses import REGISTRY
+from workers.training.losses import LOSSES
 from workers.training.wire import TrainRow
 
 WORDS = 16
@@ -37,10 +37,10 @@ SEVERAL_STEPS = {"mini_batch"}
 """Protocols that move the weights within a cohort."""
 RELATIVE_L2 = {"fp64": 1e-12, "fp32": 1e-5}
 OBJECTIVES = [
-    pytest.param(Loss(type=loss, aggregation=aggregation), id=f"{loss}-{aggregation}")
-    for loss in REGISTRY.names()
-    if loss not in PAIRED  # whose rows may not part: test_train_pairs.py
-    for aggregation in AGGREGATIONS.names()
+    pytest.param(LOSS.options(type=loss, aggregation=aggregation), id=f"{loss}-{aggregation}")
+    for loss in LOSSES.names()
+    if not LOSS.variants()[loss].paired  # whose rows may not part: test_train_pairs.py
+    for aggregation in AGGREGATIONS
 ]
 
 
@@ -97,13 +97,13 @@ def row_of(draw: int, member: int, turn: int) -> TrainRow:
     )
 
 
-def learner_of(loss: Loss, precision: str, ordered: bool = False) -> Learner:
+def learner_of(loss: LossOptions, precision: str, ordered: bool = False) -> Learner:
     weights = initial_weights(SOURCE, WORDS, seed=4)
     objective = Objective.of(loss)
     return Learner(weights, architecture_of(SOURCE), objective, AdamW(), precision, epoch=EPOCH, ordered=ordered)
 
 
-def gathered(loss: Loss, precision: str, parts: list[list[TrainRow]], ordered: bool = False) -> Learner:
+def gathered(loss: LossOptions, precision: str, parts: list[list[TrainRow]], ordered: bool = False) -> Learner:
     """Accumulate micro-batches one after the other."""
     learner = learner_of(loss, precision, ordered)
     for number, rows in enumerate(parts):
@@ -119,7 +119,7 @@ def relative(found: torch.Tensor, expected: torch.Tensor) -> float:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("loss", OBJECTIVES)
 def test_every_step_of_every_protocol_takes_the_full_batch_gradient_of_its_rows(
-    loss: Loss, protocol: str, precision: str
+    loss: LossOptions, protocol: str, precision: str
 ):
     cut = cut_by(protocol)
     assert (len(cut.steps) > 1) == (protocol in SEVERAL_STEPS)
@@ -136,7 +136,7 @@ def test_every_step_of_every_protocol_takes_the_full_batch_gradient_of_its_rows(
 
 @pytest.mark.parametrize("precision", RELATIVE_L2)
 @pytest.mark.parametrize("loss", OBJECTIVES)
-def test_any_split_in_any_order_is_the_full_batch(loss: Loss, precision: str):
+def test_any_split_in_any_order_is_the_full_batch(loss: LossOptions, precision: str):
     """Finer and coarser than the core cuts, down to one row each; rows of one group may part."""
     cut = cut_by("batch")
     rows = cut.rows(cut.steps[0])
@@ -154,7 +154,7 @@ def test_any_split_in_any_order_is_the_full_batch(loss: Loss, precision: str):
 
 @pytest.mark.parametrize("protocol", [name for name in PROTOCOLS if name not in SEVERAL_STEPS])
 @pytest.mark.parametrize("loss", OBJECTIVES)
-def test_protocols_of_one_step_are_one_mathematics(loss: Loss, protocol: str):
+def test_protocols_of_one_step_are_one_mathematics(loss: LossOptions, protocol: str):
     """They differ in when gradients are taken, not in which: fp64 leaves no room for another reading."""
     ours, theirs = cut_by(protocol), cut_by("batch")
     found, expected = (gathered(loss, "fp64", [cut.rows(cut.steps[0])]) for cut in (ours, theirs))
@@ -162,7 +162,7 @@ def test_protocols_of_one_step_are_one_mathematics(loss: Loss, protocol: str):
 
 
 @pytest.mark.parametrize("loss", OBJECTIVES)
-def test_mini_batches_are_another_mathematics(loss: Loss):
+def test_mini_batches_are_another_mathematics(loss: LossOptions):
     """Shows that the equality above can fail, and why `mini_batch` is no way to reach the full batch's step."""
     cut = cut_by("mini_batch")
     whole = gathered(loss, "fp64", [cut.rows(tuple(cut.batches))])
@@ -179,7 +179,7 @@ def test_mini_batches_are_another_mathematics(loss: Loss):
 
 @pytest.mark.parametrize("precision", RELATIVE_L2)
 @pytest.mark.parametrize("loss", OBJECTIVES)
-def test_ordered_sums_are_bits(loss: Loss, precision: str):
+def test_ordered_sums_are_bits(loss: LossOptions, precision: str):
     """A second life that accumulates the same micro-batches again ends in the same bits, and so do its weights."""
     cut = cut_by("micro_batch", ordered=True)
     [numbers] = cut.steps
@@ -197,14 +197,14 @@ def test_another_order_is_other_bits():
     """Why an ordered run must keep the order: the sum of the same micro-batches the other way round is not the same."""
     cut = cut_by("micro_batch")
     parts = [cut.batches[number] for number in cut.steps[0]]
-    forth, back = (gathered(Loss(), "fp32", order) for order in (parts, parts[::-1]))
+    forth, back = (gathered(LOSS.options(), "fp32", order) for order in (parts, parts[::-1]))
     assert not torch.equal(forth.accumulator.total, back.accumulator.total)
 
 
 def test_an_ordered_accumulator_refuses_a_turn_that_is_over():
     cut = cut_by("micro_batch")
     first, second, third = (cut.batches[number] for number in cut.steps[0][:3])
-    learner = learner_of(Loss(), "fp32", ordered=True)
+    learner = learner_of(LOSS.options(), "fp32", ordered=True)
     learner.accumulate(EPOCH, 4, b"four", first, ENTROPY)
     learner.accumulate(EPOCH, 7, b"seven", second, ENTROPY)
     held = learner.accumulator.total.clone()
@@ -217,7 +217,7 @@ def test_an_ordered_accumulator_refuses_a_turn_that_is_over():
 
 
 @pytest.mark.parametrize("loss", OBJECTIVES)
-def test_rows_without_tokens_leave_gradient_and_z_alone(loss: Loss):
+def test_rows_without_tokens_leave_gradient_and_z_alone(loss: LossOptions):
     """Nothing was said, so there is nothing to weigh; of such rows alone, a step is a null step."""
     cut = cut_by("batch")
     rows = cut.rows(cut.steps[0])[:9]
@@ -237,7 +237,7 @@ def row_without_tokens(row: TrainRow) -> TrainRow:
 
 
 @pytest.mark.parametrize("loss", OBJECTIVES)
-def test_words_that_were_not_allowed_take_no_part(loss: Loss):
+def test_words_that_were_not_allowed_take_no_part(loss: LossOptions):
     """The mask decides the distribution: the logits of other words are free, and nothing flows back into them."""
     rows = [row for batch in cut_by("batch").batches.values() for row in batch if row.allowed]
     learner = learner_of(loss, "fp64")

@@ -8,8 +8,9 @@ import torch
 from torch.nn import functional as F
 
 from flexmarl.algorithms.aggregation import aggregation_of
-from flexmarl.contracts.spec.algorithm import AlgorithmSpec, Loss
-from flexmarl.contracts.spec.team import AdamW, FactoryModel
+from flexmarl.contracts.specification.algorithm import AlgorithmSpec
+from flexmarl.contracts.specification.losses import LOSS, LossOptions
+from flexmarl.contracts.specification.team import AdamW, FactoryModel
 from workers.models import architecture_of, build_model
 from workers.models.weights import initial_weights
 from workers.training import learner as learner_module
@@ -24,7 +25,7 @@ AGGREGATION_NAMES = ("token_mean", "seq_mean_token_mean", "seq_mean_token_sum", 
 RELATIVE_L2 = {"fp32": 1e-5, "fp64": 1e-12}
 
 
-def make_learner(loss: Loss, precision: str = "fp32", recompute: bool = False) -> Learner:
+def make_learner(loss: LossOptions, precision: str = "fp32", recompute: bool = False) -> Learner:
     weights = initial_weights(SOURCE, WORDS, seed=4)
     architecture, objective = architecture_of(SOURCE), Objective.of(loss)
     return Learner(weights, architecture, objective, AdamW(), precision, epoch="0:a", recompute=recompute)
@@ -73,7 +74,9 @@ def _replace(row: TrainRow, **changes: object) -> TrainRow:
     return TrainRow(**({name: getattr(row, name) for name in row.__struct_fields__} | changes))
 
 
-def reference_gradient(rows: list[TrainRow], loss: Loss, entropy_coef: float) -> tuple[dict[str, torch.Tensor], float]:
+def reference_gradient(
+    rows: list[TrainRow], loss: LossOptions, entropy_coef: float
+) -> tuple[dict[str, torch.Tensor], float]:
     """The definition, row by row and token by token, on the plain Hugging Face model."""
     model = build_model(SOURCE, VOCABULARY, seed=4)
     total, z = torch.zeros(()), 0.0
@@ -116,7 +119,7 @@ def relative(a: torch.Tensor, b: torch.Tensor) -> float:
 @pytest.mark.parametrize("aggregation", AGGREGATION_NAMES)
 @pytest.mark.parametrize("kind", ["policy_gradient", "ppo_clip"])
 def test_gradient_is_the_definition_on_the_hugging_face_model(kind: str, aggregation: str):
-    loss = Loss(type=kind, aggregation=aggregation)
+    loss = LOSS.options(type=kind, aggregation=aggregation)
     rows = ragged_rows(seed=1, count=24)
     learner = make_learner(loss)
     gradient, stats = learner.gradient(rows, 0.3, Objective.of(loss))
@@ -136,7 +139,7 @@ def test_gradient_is_the_definition_on_the_hugging_face_model(kind: str, aggrega
 @pytest.mark.parametrize("aggregation", AGGREGATION_NAMES)
 @pytest.mark.parametrize("kind", ["policy_gradient", "ppo_clip"])
 def test_gradient_does_not_depend_on_split_and_order(kind: str, aggregation: str, precision: str):
-    loss = Loss(type=kind, aggregation=aggregation)
+    loss = LOSS.options(type=kind, aggregation=aggregation)
     rows = ragged_rows(seed=2)
     whole = make_learner(loss, precision)
     whole.accumulate("0:a", 0, b"", rows, 0.05)
@@ -154,7 +157,7 @@ def test_gradient_does_not_depend_on_split_and_order(kind: str, aggregation: str
 
 def test_mean_of_micro_batch_means_would_be_wrong():
     """The trap the normal form avoids; shows that the split above is uneven enough to notice."""
-    loss = Loss()
+    loss = LOSS.options()
     rows = ragged_rows(seed=3)
     learner = make_learner(loss)
     whole, stats = learner.gradient(rows, 0.0, Objective.of(loss))
@@ -167,7 +170,7 @@ def test_mean_of_micro_batch_means_would_be_wrong():
 
 
 def test_long_neighbours_and_small_budgets_change_nothing(monkeypatch: pytest.MonkeyPatch):
-    loss = Loss()
+    loss = LOSS.options()
     rows = ragged_rows(seed=5)
     expected, _ = make_learner(loss, "fp64").gradient(rows, 0.1, Objective.of(loss))
     for budget in (1, 16, 40, 100_000):
@@ -177,7 +180,7 @@ def test_long_neighbours_and_small_budgets_change_nothing(monkeypatch: pytest.Mo
 
 
 def test_a_token_that_was_not_allowed_has_neither_probability_nor_gradient():
-    loss = Loss()
+    loss = LOSS.options()
     rng = np.random.default_rng(6)
     rows = [make_row(rng, 4, 3, allowed=(3, 5, 7)) for _ in range(8)]
     learner = make_learner(loss)
@@ -191,7 +194,7 @@ def test_a_token_that_was_not_allowed_has_neither_probability_nor_gradient():
 
 def test_figures_against_the_engine():
     """Rows whose log-probabilities are the policy's own show no gap; a wrong engine shows."""
-    loss = Loss(type="ppo_clip")
+    loss = LOSS.options(type="ppo_clip")
     learner = make_learner(loss)
     rows = ragged_rows(seed=7)
     own = [_replace(row, logprobs=_own_logprobs(row)) for row in rows]
@@ -221,7 +224,7 @@ def _own_logprobs(row: TrainRow) -> bytes:
 
 
 def test_weight_scales_a_row_and_leaves_z():
-    loss = Loss()
+    loss = LOSS.options()
     rng = np.random.default_rng(8)
     row = make_row(rng, 3, 4)
     learner = make_learner(loss, "fp64")
@@ -234,7 +237,7 @@ def test_weight_scales_a_row_and_leaves_z():
 
 def test_tokens_of_older_versions_are_counted_apart():
     """What the trained version made tells of the engine; what older ones made, of the updates since as well."""
-    loss = Loss(type="ppo_clip")
+    loss = LOSS.options(type="ppo_clip")
     learner = make_learner(loss)
     rng = np.random.default_rng(8)
     rows = [make_row(rng, 3, 4, segments=segments) for segments in ([7, 4], [5, 1, 7, 3], [6, 4], [])]
@@ -251,15 +254,15 @@ def test_tokens_of_older_versions_are_counted_apart():
 
 
 def test_version_segments_of_another_length_are_refused():
-    learner = make_learner(Loss())
+    learner = make_learner(LOSS.options())
     row = make_row(np.random.default_rng(9), 3, 4, segments=[7, 3])
     with pytest.raises(TrainerRefusal, match="malformed_row"):
-        learner.gradient([row], 0.0, Objective.of(Loss()), version=7)
+        learner.gradient([row], 0.0, Objective.of(LOSS.options()), version=7)
 
 
 def test_stale_tokens_are_left_out_by_their_versions():
-    loss = Loss()
-    masked = Objective.of(loss, AlgorithmSpec(loss=loss, correction="mask_stale", stale_after=1))
+    loss = LOSS.options()
+    masked = Objective.of(loss, AlgorithmSpec(loss=loss, correction={"type": "mask_stale", "stale_after": 1}))
     learner = make_learner(loss, "fp64")
     row = make_row(np.random.default_rng(10), 3, 4)
     found, stats = learner.gradient([_replace(row, segments=[5, 4])], 0.0, masked, version=7)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flexmarl.algorithms.aggregation import aggregation_of
-from flexmarl.contracts.spec.algorithm import Loss
+from flexmarl.contracts.specification.losses import LOSS
 from tests.unit.workers.test_train_gradients import WORDS, make_row
 from workers.training.blocks import blocks_of
 from workers.training.packing import CALL_WORTH, Batch, pack
@@ -19,7 +19,7 @@ def mixed_rows(count: int, longest: int = 700) -> list[TrainRow]:
 
 
 def packs(rows: list[TrainRow], budget: int) -> list[Batch]:
-    return pack(blocks_of(rows, aggregation_of(Loss()), WORDS), WORDS, budget)
+    return pack(blocks_of(rows, aggregation_of(LOSS.options()), WORDS), WORDS, budget)
 
 
 def inputs_of(rows: list[TrainRow]) -> list[bytes]:

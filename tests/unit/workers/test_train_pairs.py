@@ -9,9 +9,10 @@ import torch
 from msgspec import structs
 
 from flexmarl.contracts.rules import broken_rules
-from flexmarl.contracts.spec.algorithm import Loss
-from flexmarl.contracts.spec.team import AdamW
+from flexmarl.contracts.specification.losses import LOSS
+from flexmarl.contracts.specification.team import AdamW
 from tests.unit.orchestrator.fake_cluster import make_spec, started
+from tests.unit.orchestrator.fake_parts import refusals
 from tests.unit.workers.test_train_equality import EPOCH, SOURCE, WORDS, relative, row_of
 from workers.models import architecture_of
 from workers.models.weights import initial_weights
@@ -34,7 +35,7 @@ PAIRS = {
     "batch__micro_batch_groups": 2,
     "budget__train_steps": 1,
 }
-LOSS = Loss(type="online_dpo", beta=0.7)
+SETTINGS = LOSS.options(type="online_dpo", beta=0.7)
 PROTOCOLS = {
     "micro_batch": {},
     "batch": {},
@@ -71,7 +72,7 @@ def reference(precision: str) -> Decoder:
 
 def learner_of(precision: str) -> Learner:
     weights = initial_weights(SOURCE, WORDS, seed=4)
-    return Learner(weights, architecture_of(SOURCE), Objective.of(LOSS), AdamW(), precision, epoch=EPOCH)
+    return Learner(weights, architecture_of(SOURCE), Objective.of(SETTINGS), AdamW(), precision, epoch=EPOCH)
 
 
 def gathered(precision: str, parts: Sequence[Sequence[TrainRow]], entropy: float = 0.05) -> Learner:
@@ -93,7 +94,7 @@ def formula(rows: Sequence[TrainRow], precision: str) -> tuple[torch.Tensor, flo
             far = token_scores(near, batch)[0].sum()
         share = token_scores(learner.decoder, batch)[0].sum() - far
         sums[row.pair] = sums.get(row.pair, torch.zeros_like(share)) + row.advantage * share
-    loss = torch.stack([-torch.nn.functional.logsigmoid(LOSS.beta * h) for h in sums.values()]).sum()
+    loss = torch.stack([-torch.nn.functional.logsigmoid(SETTINGS.beta * h) for h in sums.values()]).sum()
     learner.parameters.fresh.zero_()
     loss.backward()
     return learner.parameters.fresh.clone(), loss.item(), len(sums)
@@ -174,7 +175,9 @@ def test_a_micro_batch_without_pairs_is_a_null_step():
 
 def test_margins_beyond_all_bounds_stay_finite():
     pair = [TrainRow(b"", b"", b"", b"", 1.0, sign, 1.0, pair="0:a") for sign in (1.0, -1.0)]
-    lost, won = (weigh(pair, ratios, Loss(type="online_dpo", beta=1.0)) for ratios in ((-1e6, 1e6), (1e6, -1e6)))
+    lost, won = (
+        weigh(pair, ratios, LOSS.options(type="online_dpo", beta=1.0)) for ratios in ((-1e6, 1e6), (1e6, -1e6))
+    )
     assert (lost.advantages, lost.loss) == ([1.0, -1.0], 2e6)
     assert (won.advantages, won.loss) == ([0.0, -0.0], 0.0)
 
@@ -190,7 +193,7 @@ def test_rows_travel_with_the_group_they_are_compared_in():
         ({"algorithm__advantage__type": "grpo"}, "/algorithm/advantage/type", "not_with_pairs"),
         ({"algorithm__advantage__per_turn": True}, "/algorithm/advantage/per_turn", "not_with_pairs"),
         ({"algorithm__group_key": "team"}, "/algorithm/group_key", "not_with_pairs"),
-        ({"algorithm__correction": "sequence_filter"}, "/algorithm/correction", "not_with_pairs"),
+        ({"algorithm__correction": "sequence_filter"}, "/algorithm/correction/type", "not_with_pairs"),
         ({"algorithm__kl__coefficient": 0.1}, "/algorithm/kl/coefficient", "not_with_pairs"),
         ({"algorithm__advantage__divide_by_std": True}, "/algorithm/advantage/divide_by_std", "not_read"),
         ({"algorithm__advantage__baseline_over": "rows"}, "/algorithm/advantage/baseline_over", "not_read"),
@@ -201,5 +204,5 @@ def test_rows_travel_with_the_group_they_are_compared_in():
 )
 def test_what_preferences_do_not_read_is_refused(changes: dict, pointer: str, code: str):
     assert not broken_rules(make_spec(**PAIRS))
-    found = broken_rules(make_spec(**(PAIRS | changes)))
+    found = refusals(**(PAIRS | changes))
     assert (pointer, code) in {(problem.pointer, problem.code) for problem in found}

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from flexmarl.contracts.spec.algorithm import Loss
-from flexmarl.contracts.spec.team import AdamW, Lora
+from flexmarl.contracts.specification.losses import LOSS
+from flexmarl.contracts.specification.team import AdamW, Lora
 from tests.unit.workers.test_adapters import source
 from tests.unit.workers.test_train_gradients import (
     SOURCE,
@@ -29,16 +29,16 @@ from workers.training.errors import TrainerRefusal
 from workers.training.learner import Adapter, Learner, Objective
 from workers.transfer import LocalTier
 
-LOSS = Loss()
+SETTINGS = LOSS.options()
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def gradient(learner: Learner, seed: int = 9) -> torch.Tensor:
-    return learner.gradient(ragged_rows(seed), 0.1, Objective.of(LOSS))[0].clone()
+    return learner.gradient(ragged_rows(seed), 0.1, Objective.of(SETTINGS))[0].clone()
 
 
 def test_bf16_weights_gather_their_gradient_in_fp32():
-    half, full = make_learner(LOSS, "bf16"), make_learner(LOSS)
+    half, full = make_learner(SETTINGS, "bf16"), make_learner(SETTINGS)
     for learner in (half, full):
         learner.accumulate("0:a", 0, b"", ragged_rows(9), 0.0)
     assert half.accumulator.total.dtype == torch.float32
@@ -55,14 +55,14 @@ def test_a_word_that_is_read_a_thousand_times_gets_all_of_its_gradient():
     for row in rows:
         row.prompt = np.full(40, 7, "<i4").tobytes()
     found, expected = (
-        by_name(learner, learner.gradient(rows, 0.0, Objective.of(LOSS))[0])["model.embed_tokens.weight"][7].clone()
-        for learner in (make_learner(LOSS, "bf16"), make_learner(LOSS))
+        by_name(learner, learner.gradient(rows, 0.0, Objective.of(SETTINGS))[0])["model.embed_tokens.weight"][7].clone()
+        for learner in (make_learner(SETTINGS, "bf16"), make_learner(SETTINGS))
     )
     assert relative(found, expected) < 0.02
 
 
 def test_steps_below_the_last_digit_of_bf16_are_not_lost():
-    learner, full = make_learner(LOSS, "bf16"), make_learner(LOSS)
+    learner, full = make_learner(SETTINGS, "bf16"), make_learner(SETTINGS)
     began = learner.parameters.compute.clone()
     moved = []
     for step in range(60):
@@ -112,12 +112,14 @@ def test_an_engine_serves_what_a_bf16_trainer_publishes_and_the_mismatch_is_told
 
 @pytest.mark.parametrize("precision", ["fp32", "fp64", "bf16"])
 def test_activations_computed_again_give_the_same_gradient_to_the_bit(precision: str):
-    assert torch.equal(gradient(make_learner(LOSS, precision)), gradient(make_learner(LOSS, precision, recompute=True)))
+    assert torch.equal(
+        gradient(make_learner(SETTINGS, precision)), gradient(make_learner(SETTINGS, precision, recompute=True))
+    )
 
 
 def test_activations_computed_again_are_not_kept():
     def kept(recompute: bool) -> int:
-        learner, sizes = make_learner(LOSS, recompute=recompute), {}
+        learner, sizes = make_learner(SETTINGS, recompute=recompute), {}
 
         def note(x: torch.Tensor) -> torch.Tensor:
             storage = x.untyped_storage()
@@ -125,7 +127,7 @@ def test_activations_computed_again_are_not_kept():
             return x
 
         with torch.autograd.graph.saved_tensors_hooks(note, lambda x: x):
-            learner.gradient(ragged_rows(9), 0.0, Objective.of(LOSS))
+            learner.gradient(ragged_rows(9), 0.0, Objective.of(SETTINGS))
         sizes.pop(learner.parameters.compute.untyped_storage().data_ptr(), None)
         return sum(sizes.values())
 
@@ -133,7 +135,7 @@ def test_activations_computed_again_are_not_kept():
 
 
 def test_a_step_that_is_refused_leaves_the_sum_and_one_that_is_taken_makes_no_copy_of_it():
-    learner = make_learner(LOSS)
+    learner = make_learner(SETTINGS)
     learner.accumulate("0:a", 0, b"", ragged_rows(9), 0.0)
     total = learner.accumulator.total
     good, at = total.clone(), total.data_ptr()
@@ -161,7 +163,7 @@ def test_a_gpu_computes_the_same_step(precision: str, limit: float, tuning: Lora
         weights = initial_weights(SOURCE, WORDS, seed=4)
         adapter = None if tuning is None else Adapter(tuning, initial_adapter(weights, tuning, 5))
         learner = Learner(
-            weights, architecture_of(SOURCE), Objective.of(LOSS), AdamW(), own, device, "0:a", adapter=adapter,
+            weights, architecture_of(SOURCE), Objective.of(SETTINGS), AdamW(), own, device, "0:a", adapter=adapter,
             recompute=recompute,
         )  # fmt: skip
         learner.accumulate("0:a", 0, b"", ragged_rows(9), 0.1)

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from flexmarl.algorithms.aggregation import aggregation_of
-from flexmarl.contracts.spec.algorithm import Loss
-from flexmarl.contracts.spec.team import AdamW, FactoryModel
+from flexmarl.contracts.specification.losses import LOSS, LossOptions
+from flexmarl.contracts.specification.team import AdamW, FactoryModel
 from workers.models import architecture_of
 from workers.models.weights import initial_weights
 from workers.training.blocks import blocks_of
@@ -31,7 +31,7 @@ RELATIVE_L2 = {"fp32": 1e-5, "fp64": 1e-12}
 Group = list[TrainRow]
 
 
-def make_learner(loss: Loss, precision: str) -> Learner:
+def make_learner(loss: LossOptions, precision: str) -> Learner:
     weights = initial_weights(SOURCE, WORDS, seed=4)
     optimizer = AdamW(learning_rate=2e-3)
     return Learner(weights, architecture_of(SOURCE), Objective.of(loss), optimizer, precision, epoch="0:a")
@@ -40,7 +40,7 @@ def make_learner(loss: Loss, precision: str) -> Learner:
 def record(seed: int) -> list[list[Group]]:
     """Play groups of one prompt each with the first weights; replies of 2 to 5 tokens under a mask, centred rewards."""
     rng = np.random.default_rng(seed)
-    behaviour = make_learner(Loss(), "fp64")
+    behaviour = make_learner(LOSS.options(), "fp64")
     return [[_group(rng, behaviour) for _ in range(GROUPS)] for _ in range(UPDATES)]
 
 
@@ -58,7 +58,7 @@ def _group(rng: np.random.Generator, behaviour: Learner) -> Group:
 
 
 def _logprobs(behaviour: Learner, row: TrainRow) -> bytes:
-    (batch,) = pack(blocks_of([row], aggregation_of(Loss()), WORDS), WORDS, 1000)
+    (batch,) = pack(blocks_of([row], aggregation_of(LOSS.options()), WORDS), WORDS, 1000)
     with torch.no_grad():
         return token_scores(behaviour.decoder, batch)[0][0].numpy().astype("<f4").tobytes()
 
@@ -94,10 +94,10 @@ def distance(a: Learner, b: Learner) -> float:
 @pytest.mark.parametrize("precision", ["fp32", "fp64"])
 @pytest.mark.parametrize(
     "loss",
-    [Loss(), Loss(type="ppo_clip", aggregation="seq_mean_token_mean")],
+    [LOSS.options(), LOSS.options(type="ppo_clip", aggregation="seq_mean_token_mean")],
     ids=["policy_gradient-token_mean", "ppo_clip-seq_mean_token_mean"],
 )
-def test_presets_end_with_the_same_parameters(loss: Loss, precision: str):
+def test_presets_end_with_the_same_parameters(loss: LossOptions, precision: str):
     cohorts = record(seed=1)
     batch = make_learner(loss, precision)
     sync(batch, cohorts)
@@ -112,7 +112,7 @@ def test_presets_end_with_the_same_parameters(loss: Loss, precision: str):
 def test_a_lost_row_would_be_seen():
     """The bound is tight enough to notice one row of 768 less."""
     cohorts = record(seed=1)
-    batch, lossy = make_learner(Loss(), "fp32"), make_learner(Loss(), "fp32")
+    batch, lossy = make_learner(LOSS.options(), "fp32"), make_learner(LOSS.options(), "fp32")
     sync(batch, cohorts)
     sync(lossy, [[groups[0][1:], *groups[1:]] if i == 0 else groups for i, groups in enumerate(cohorts)])
     assert distance(batch, lossy) > 10 * RELATIVE_L2["fp32"]

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.specification.experiment import ExperimentSpec
 from workers.child import ChildConfig, ChildReady
 from workers.training.trainer import CREATE
 from workers.training.wire import (
@@ -178,7 +178,7 @@ def test_the_child_does_without_transformers(tmp_path: Path):
     """It would take more memory than everything the trainer holds."""
     code = """
 import sys
-from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.specification.experiment import ExperimentSpec
 from workers.child import IntervalLog
 from workers.training import serve, trainer
 from workers.training.wire import BindRequest, CheckpointRequest

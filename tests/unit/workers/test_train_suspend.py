@@ -157,6 +157,6 @@ def test_no_room_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     trainer = make_trainer(tmp_path)
     create(trainer)
     accumulate(trainer, 1, make_rows(1))
-    with refusal(RefusalCode.STATE):
+    with refusal(RefusalCode.STATE_FULL):
         suspend(trainer)
     assert step(trainer, [1]).version == 1

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.contracts.wire import TrainStats
 from workers.child import IntervalLog
 from workers.training.errors import RefusalCode, TrainerRefusal
@@ -303,7 +303,7 @@ def test_a_full_disk_refuses_the_step_by_name_and_it_is_taken_again(
 
     with monkeypatch.context() as patch:
         patch.setattr("os.writev", full)
-        with refusal(RefusalCode.STATE) as refused:
+        with refusal(RefusalCode.STATE_FULL) as refused:
             step(trainer, [1])
     assert "no room left" in refused.value.detail
     assert sorted(path.name for path in (tmp_path / "state").iterdir()) == before

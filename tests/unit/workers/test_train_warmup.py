@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.specification.experiment import ExperimentSpec
 from workers.child import IntervalLog
 from workers.training.errors import TrainerRefusal
 from workers.training.trainer import CREATE, Trainer

@@ -3,12 +3,14 @@
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from typing import NoReturn
 
 import pytest
 
-from flexmarl.algorithms.routing import ROUTERS
+from flexmarl.algorithms.routing import ROUTERS, EngineLoad, Router, RouteRequest
+from flexmarl.contracts.specification.routers import ROUTER, RouterOptions
 from flexmarl.contracts.wire import PolicyPin
 from flexmarl.store.engines import EngineRoute
 from tests.support.breaking_engine import BreakingEngine, logprob, token
@@ -45,7 +47,7 @@ def known(*engines: BreakingEngine) -> Callable[[], Awaitable[list[EngineRoute]]
 
 
 def client_of(*engines: BreakingEngine, **more: object) -> EngineClient:
-    return EngineClient(known(*engines), ROUTERS.get("least_loaded")(), **more)
+    return EngineClient(known(*engines), ROUTERS.make(ROUTER.options("least_loaded")), **more)
 
 
 async def answer(client: EngineClient, request: TurnRequest) -> TurnReply:
@@ -62,11 +64,12 @@ def assert_whole(reply: TurnReply, segments: list[int]) -> None:
 
 
 async def test_a_router_that_fails_ends_its_turns_and_says_why() -> None:
-    def broken(*_: object) -> None:
-        raise KeyError("no such weight")
+    class Broken(Router[RouterOptions]):
+        def choose(self, request: RouteRequest, engines: Sequence[EngineLoad]) -> NoReturn:
+            raise KeyError("no such weight")
 
     async with BreakingEngine("a") as first, BreakingEngine("b") as second:
-        client = EngineClient(known(first, second), broken)
+        client = EngineClient(known(first, second), Broken(ROUTER.options()))
         with pytest.raises(TurnRefusedError, match="router_failed: KeyError: 'no such weight'"):
             await answer(client, asked())
 
@@ -112,7 +115,7 @@ async def test_many_turns_of_a_request_move_each_with_its_own_tokens() -> None:
 @pytest.mark.parametrize(("name", "reason"), [("least_loaded", "least_loaded"), ("length_aware", "fewest_tokens")])
 async def test_turns_that_are_ready_together_are_spread(name: str, reason: str) -> None:
     async with BreakingEngine("a") as one, BreakingEngine("b") as other, BreakingEngine("c") as third:
-        client = EngineClient(known(one, other, third), ROUTERS.get(name)())
+        client = EngineClient(known(one, other, third), ROUTERS.make(ROUTER.options(name)))
         await asyncio.gather(*(client.turn(asked(seed), time.monotonic() + 60) for seed in range(30)))
         await client.close()
         assert [len(e.requests[0].prompt) for e in (one, other, third)] == [10, 10, 10]

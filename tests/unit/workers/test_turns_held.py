@@ -11,7 +11,8 @@ import torch
 from aiohttp import web
 
 from flexmarl.algorithms.routing import ROUTERS
-from flexmarl.contracts.spec.team import FactoryModel
+from flexmarl.contracts.specification.routers import ROUTER
+from flexmarl.contracts.specification.team import FactoryModel
 from flexmarl.contracts.wire import PolicyPin
 from flexmarl.store.engines import EngineRoute
 from workers.child import IntervalLog
@@ -83,7 +84,7 @@ async def served() -> AsyncIterator[Served]:
         return [EngineRoute(1, url, "token", "life", pins)]
 
     work = asyncio.create_task(server.generate())
-    found = Served(engine, EngineClient(routes, ROUTERS.get("least_loaded")()))
+    found = Served(engine, EngineClient(routes, ROUTERS.make(ROUTER.options("least_loaded"))))
     found.load(0)
     yield found
     await found.client.close()

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from flexmarl.contracts.spec.team import Lora
+from flexmarl.contracts.specification.team import Lora
 from workers.rollout.engines import vllm_adapters, vllm_instance
 from workers.rollout.engines.requests import Request
 from workers.rollout.engines.vllm_adapters import SharedEngine, room_for

@@ -11,7 +11,7 @@ import torch
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from flexmarl.contracts.spec.team import FactoryModel
+from flexmarl.contracts.specification.team import FactoryModel
 from workers.child import IntervalLog
 from workers.models.architecture import Architecture, UnsupportedModel
 from workers.models.weights import initial_weights

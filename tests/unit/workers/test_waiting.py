@@ -8,7 +8,7 @@ import pytest
 
 from flexmarl.contracts.problems import SpecProblems
 from flexmarl.contracts.resolve import resolve
-from flexmarl.contracts.spec.environment import Latency
+from flexmarl.contracts.specification.environment_base import Latency
 from workers.rollout.waiting import Waits
 
 

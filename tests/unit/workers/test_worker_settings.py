@@ -2,6 +2,7 @@
 
 import pytest
 
+from flexmarl.host.exits import CONFIGURATION
 from flexmarl.store.nodes import Device
 from workers import run, settings
 from workers.errors import SettingsError
@@ -58,11 +59,11 @@ def test_external_hosts_and_secrets_come_by_name_and_no_other_secret_is_among_th
 def test_classes_of_devices_are_declared_by_name_and_a_wrong_one_is_named():
     loaded = settings.load({**COMPLETE, "FLEXMARL_DEVICE_CLASSES": "H100=prefill, H20=decode"})
     assert loaded.device_classes == {"H100": "prefill", "H20": "decode"}
-    with pytest.raises(SettingsError, match="FLEXMARL_DEVICE_CLASSES: 'H100=fast' is not NAME=CLASS"):
+    with pytest.raises(SettingsError, match="FLEXMARL_DEVICE_CLASSES: 'H100=fast' is not of the form NAME=CLASS"):
         settings.load({**COMPLETE, "FLEXMARL_DEVICE_CLASSES": "H100=fast"})
 
 
-def test_a_rollout_worker_may_leave_rewards_to_others_and_a_reward_worker_may_not(monkeypatch):
+def test_a_rollout_worker_may_leave_rewards_to_others_and_a_reward_worker_may_not(monkeypatch, capsys):
     assert settings.load(COMPLETE).reward_tasks == 32
     assert settings.load({**COMPLETE, "FLEXMARL_REWARD_TASKS": "0"}).reward_tasks == 0
     with pytest.raises(SettingsError, match="FLEXMARL_REWARD_TASKS is 'many'; it must be a whole number from 0"):
@@ -72,5 +73,25 @@ def test_a_rollout_worker_may_leave_rewards_to_others_and_a_reward_worker_may_no
     monkeypatch.setattr("sys.argv", ["workers.run", "--role", "reward"])
     monkeypatch.setattr("workers.reporting.configure", lambda name: None)
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    with pytest.raises(SystemExit, match="reward worker: FLEXMARL_REWARD_TASKS is '0'"):
+    with pytest.raises(SystemExit) as ended:
         run.main()
+    assert ended.value.code == CONFIGURATION
+    assert "reward worker: FLEXMARL_REWARD_TASKS is '0'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("DATABASE_URL", "mysql://x", "must look like postgresql://user:password@host:5432/database"),
+        ("DATABASE_URL", "postgresql://host:many/x", "must look like postgresql://"),
+        ("REDIS_URL", "localhost:6379", "must look like redis://:password@host:6379/0"),
+        ("FLEXMARL_NODE_BIND", "7100", "'7100'; it must be host:port, such as 127.0.0.1:0"),
+        ("FLEXMARL_NODE_BIND", "10.0.0.7:99999", "it must be host:port"),
+        ("FLEXMARL_VLLM_PYTHON", "/nowhere/bin/python", "must name an interpreter that can be run, or be left out"),
+    ],
+)
+def test_a_wrong_value_is_told_with_the_rule_and_a_legal_one(name, value, told):
+    with pytest.raises(SettingsError, match=name) as refused:
+        settings.load({**COMPLETE, name: value})
+    assert told in str(refused.value)
+    assert "password" not in value or value not in str(refused.value)

@@ -21,18 +21,18 @@ from webui.management.asked import change, check_writable, workload_named
 class Command(BaseCommand):
     """Needs no database and no service."""
 
-    help = "Plan on which devices a workload is played and trained: in turns, or apart."
+    help = "Plan the placement of rollout and training for a workload: on shared devices, or on separate ones."
     requires_system_checks: Sequence[str] = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Take what is placed and on how much."""
         known = ", ".join(load_workloads())
-        parser.add_argument("devices", type=int, help="devices of all, for engines and trainers")
-        parser.add_argument("--preset", default=DEFAULT_PRESET, help="whose other mechanisms count")
+        parser.add_argument("devices", type=int, help="total number of devices for engines and trainers")
+        parser.add_argument("--preset", default=DEFAULT_PRESET, help="preset with the other mechanisms")
         parser.add_argument("--workload", default="hub", help=f"a name ({known}) or a YAML file of the same form")
         parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", dest="changes",
                             help="a change, e.g. spec.batch.tasks_per_step=32; may be repeated")  # fmt: skip
-        parser.add_argument("--check", action="store_true", help="simulate what is planned as well")
+        parser.add_argument("--check", action="store_true", help="also simulate the plans")
         parser.add_argument("--json", type=Path, help="write all plans here")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -46,7 +46,7 @@ class Command(BaseCommand):
             raise CommandError("\n".join(f"{p.pointer}: {p.detail} {p.hint}" for p in refused.problems)) from refused
         plans = sorted((plan.plan.seconds, kind, plan) for kind, plan in found.items() if plan is not None)
         if not plans:
-            raise CommandError(f"{options['devices']} devices: placed are engines and trainers, on 1 device or more.")
+            raise CommandError(f"{options['devices']} devices: at least 1 device is needed for engines and trainers.")
         written = {}
         for seconds, kind, plan in plans:
             written[kind] = {"step_s": seconds, "settings": plan.settings, "advice": _advice(base, kind, plan)}
@@ -82,4 +82,4 @@ def _advice(scenario: Scenario, kind: Kind, plan: Placement) -> str:
         stages["rollout"], stages["training"], devices["rollout"], devices["training"]
     ):
         return ""
-    return "rollout is behind training by more than one more device would gain it: add one"
+    return "rollout is slower than training by more than the gain of one more device: add one"

@@ -19,15 +19,15 @@ from webui.management.asked import check_writable
 class Command(BaseCommand):
     """Needs no database and no service."""
 
-    help = "Reproduce a published table in the simulator; without a name: list the tables."
+    help = "Reproduce published tables in the simulator; without a name, list the tables."
     requires_system_checks: Sequence[str] = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Take which table, and what is done with its parameters."""
         parser.add_argument("tables", nargs="*", help=f"names ({', '.join(load_tables())}), or `all`")
-        parser.add_argument("--fit", action="store_true", help="find the fitted parameters anew, on their own rows")
-        parser.add_argument("--leave-one-out", action="store_true", help="fit without each of these rows in turn")
-        parser.add_argument("--rounds", type=int, default=60, help="most plays of the rows per fit")
+        parser.add_argument("--fit", action="store_true", help="fit the fitted parameters again, on their own rows")
+        parser.add_argument("--leave-one-out", action="store_true", help="also fit without each of these rows in turn")
+        parser.add_argument("--rounds", type=int, default=60, help="maximum simulations of the rows per fit")
         parser.add_argument("--json", type=Path, help="write all figures here")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -44,7 +44,7 @@ class Command(BaseCommand):
             return
         names = list(known) if "all" in options["tables"] else options["tables"]
         if unknown := [name for name in names if name not in known]:
-            raise CommandError(f"{', '.join(unknown)}: no such table. Known: {', '.join(known)}.")
+            raise CommandError(f"{', '.join(unknown)}: unknown table. Known: {', '.join(known)}.")
         written, missed = {}, []
         for name in names:
             with collected_seldom():
@@ -57,7 +57,7 @@ class Command(BaseCommand):
             raise CommandError("Not within tolerance: " + "; ".join(missed))
 
     def _table(self, name: str, table: Table, options: dict[str, Any]) -> tuple[Outcome, dict[str, float]]:
-        judged = "at least what is sought" if table.sought else f"within {table.tolerance:.0%}"
+        judged = "at least the target" if table.sought else f"within {table.tolerance:.0%}"
         self.stdout.write(f"\n{table.title} ({table.source}); {table.figure}, {judged}")
         values: dict[str, float] = {}
         try:
@@ -93,14 +93,14 @@ class Command(BaseCommand):
             if row.why and name in table.rows:
                 self.stdout.write(f"{'':<{width}} {row.why}")
         judged = len(outcome.cells)
-        self.stdout.write(f"{judged} figures, {outcome.freedom} of them free to come out wrong. {table.remarks}")
+        self.stdout.write(f"{judged} figures, {outcome.freedom} of them not determined by the fit. {table.remarks}")
 
     def _left_out(self, table: Table, rounds: int) -> dict[str, float]:
         """Predict each fitted row by parameters that were fitted without it, where the others suffice for these."""
         found: dict[str, float] = {}
         rows, numbers = len(table.fitted()), sum(own.source == "fitted" for own in table.parameters.values())
         if rows <= numbers:
-            self.stdout.write(f"  fitted numbers: {numbers}, rows for them: {rows}; without one too few would be left")
+            self.stdout.write(f"  fitted numbers: {numbers}, rows for them: {rows}; too few would be left without one")
             return found
         for name in sorted(table.fitted()):
             cell = reproduce(table, fit(table, rounds, without=name)).cells[name]

@@ -28,18 +28,18 @@ from webui.management.asked import check_writable
 class Command(BaseCommand):
     """Needs no database and no service."""
 
-    help = "Search all mechanisms for the least time per step, and say what no schedule could be below."
+    help = "Search all mechanisms for the shortest time per step, and print its lower bound for any schedule."
     requires_system_checks: Sequence[str] = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Take what is searched and how much is tried."""
         known = ", ".join([*load_workloads(), *load_tables()])
         parser.add_argument("workload", help=f"a workload or a published table: {known}")
-        parser.add_argument("--over", default="flexmarl", help="the preset that gains are over")
-        parser.add_argument("--bound", type=int, default=0, help="highest lag bound: 0 is strictly on-policy")
-        parser.add_argument("--trials", type=int, default=60, help="candidates that are tried, all presets among them")
+        parser.add_argument("--over", default="flexmarl", help="the preset that gains are relative to")
+        parser.add_argument("--bound", type=int, default=0, help="maximum lag bound: 0 is strictly on-policy")
+        parser.add_argument("--trials", type=int, default=60, help="number of candidates, including all presets")
         parser.add_argument("--seed", type=int, default=0, help="equal seeds find equal settings")
-        parser.add_argument("--processes", type=int, default=1, help="simulations at once")
+        parser.add_argument("--processes", type=int, default=1, help="concurrent simulations")
         parser.add_argument("--list", action="store_true", help="print every trial")
         parser.add_argument("--json", type=Path, help="write all figures and all trials here")
 
@@ -73,10 +73,10 @@ class Command(BaseCommand):
 
             found = search(within, options["trials"], options["seed"], play, tell)
             if not found:
-                raise CommandError("No candidate came to an end; more --trials or a higher --bound may find one.")
+                raise CommandError("No candidate finished; more --trials or a higher --bound may help.")
             seen, new = (against(within, found[0], seeds, play) for seeds in (SEEDS, UNSEEN))
         if seen is None:
-            raise CommandError(f"--over {options['over']} comes to no end with {options['workload']}.")
+            raise CommandError(f"--over {options['over']} does not finish with {options['workload']}.")
         self._show(options, found, seen, new)
         self._bounds(found[0], seen)
         self._published(trials)
@@ -98,7 +98,7 @@ class Command(BaseCommand):
             )
         if new is not None:
             self.stdout.write(
-                f"number 1 under {len(UNSEEN)} seeds that the search did not play: {new.own.step_s:.2f} s per step, "
+                f"number 1 under {len(UNSEEN)} seeds that the search did not use: {new.own.step_s:.2f} s per step, "
                 f"{new.over.step_s / new.own.step_s:.2f} x"
             )
 
@@ -106,10 +106,10 @@ class Command(BaseCommand):
         """Say what no schedule is below, and which gain that leaves."""
         own, before = least(best.scenario), seen.over.step_s
         for said, seconds in (
-            ("no schedule of its devices, batches and gangs", own.step_s),
-            ("none of any split into engines and trainers", own.apart_s),
-            ("none whatever, if no device ever stood", own.shared),
-            ("critical path: the longest episode alone and what must follow it", own.critical_s),
+            ("lower bound for its devices, batches and gangs", own.step_s),
+            ("lower bound for any split into engines and trainers", own.apart_s),
+            ("lower bound without any idle device time", own.shared),
+            ("critical path: the longest episode and the work that follows it", own.critical_s),
         ):
             gain = f"{before / seconds:.2f} x" if seconds else "no limit"
             self.stdout.write(f"{said + ':':<66} {seconds:7.2f} s ({gain})")
@@ -128,7 +128,9 @@ def _document(name: str) -> dict[str, Any]:
     if name in load_workloads():
         return dict(load_workloads()[name].scenario)
     if name not in load_tables():
-        raise CommandError(f"{name} is no workload or table. Known: {', '.join([*load_workloads(), *load_tables()])}.")
+        raise CommandError(
+            f"{name} is not a workload or table. Known: {', '.join([*load_workloads(), *load_tables()])}."
+        )
     table = load_tables()[name]
     return layered(table.scenario, *(placed(own, own.value) for own in table.parameters.values()))
 

@@ -41,21 +41,23 @@ PAGE = """<!doctype html>
 class Command(BaseCommand):
     """Needs no database and no service."""
 
-    help = "Simulate a workload under presets: time per step, throughput, where device time goes."
+    help = "Simulate a workload with presets: time per step, throughput, use of device time."
     requires_system_checks: Sequence[str] = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Take what is simulated and where the results go."""
         known = ", ".join(load_workloads())
-        parser.add_argument("presets", nargs="*", help="presets to compare; all of them when absent")
+        parser.add_argument("presets", nargs="*", help="presets to compare; default: all")
         parser.add_argument("--workload", help=f"a name ({known}; default: hub) or a YAML file of the same form")
-        parser.add_argument("--steps", type=int, default=8, help="train steps that count; one more before them")
+        parser.add_argument("--steps", type=int, default=8, help="measured train steps, after one warm-up step")
         parser.add_argument("--seeds", type=int, default=1, help="repetitions with other replies and environments")
         parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", dest="changes",
                             help="a change, e.g. spec.batch.tasks_per_step=32; may be repeated")  # fmt: skip
-        parser.add_argument("--pool", type=Path, help="a YAML file of runs that share pools, instead of all above")
+        parser.add_argument(
+            "--pool", type=Path, help="a YAML file of runs that share pools, instead of the options above"
+        )
         parser.add_argument("--json", type=Path, help="write all figures here")
-        parser.add_argument("--timeline", type=Path, help="write an HTML page with what every device did here")
+        parser.add_argument("--timeline", type=Path, help="write an HTML page with the activity of every device here")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Simulate, and show a row per preset."""
@@ -66,7 +68,7 @@ class Command(BaseCommand):
                 return
             found = self._compare({**options, "workload": options["workload"] or "hub"})
         if not found:
-            raise CommandError("No preset came to an end; each line above says why.")
+            raise CommandError("No preset finished; see the reason in each line above.")
 
     def _compare(self, options: Mapping[str, Any]) -> Mapping[str, list[Report]]:
         """Show and write what came to an end, and return it."""
@@ -120,9 +122,9 @@ def _check(options: Mapping[str, Any]) -> None:
     if options["steps"] < 1 or options["seeds"] < 1:
         raise CommandError("--steps and --seeds are whole numbers from 1.")
     if options["pool"] and (options["presets"] or options["workload"] or options["changes"]):
-        raise CommandError("--pool names runs with their own settings: leave presets, --workload and --set out.")
+        raise CommandError("--pool sets its own runs and settings: remove presets, --workload and --set.")
     if any(text.startswith("seed=") for text in options["changes"]):
-        raise CommandError("--set seed is --seeds: --seeds 3 plays the seeds 0, 1 and 2.")
+        raise CommandError("Use --seeds instead of --set seed: --seeds 3 uses the seeds 0, 1 and 2.")
     check_writable(options, "json", "timeline")
 
 
@@ -148,9 +150,7 @@ def _told(reports: list[Report], findings: list[Finding]) -> list[str]:
                 [float(report.redone_tokens) for report in reports],
             )
         )
-        lines.append(
-            f"  faults: {lost:.1f} s of devices lost, back after {back:.1f} s, {again:.0f} tokens trained again"
-        )
+        lines.append(f"  faults: {lost:.1f} s of devices lost, recovery {back:.1f} s, {again:.0f} tokens trained again")
     by_name = {finding.name: finding for finding in reversed(findings)}
     lines += [
         f"  {name}, {finding.since:.1f} s to {finding.until:.1f} s: {finding.evidence}. {finding.advice}"
@@ -181,7 +181,7 @@ def _page(figures: Mapping[str, Mapping[str, Any]]) -> str:
     """Return a page that needs nothing beside itself."""
     path = finders.find("webui/vendor/plotly/plotly-basic.min.js")
     if not isinstance(path, str):
-        raise CommandError("The drawing library is not among the static files.")
+        raise CommandError("The chart library is missing from the static files.")
     divs = "".join(f'<div id="{name}"></div>' for name in figures)
     calls = "".join(
         f"Plotly.newPlot({json.dumps(name)}, {json.dumps(drawn['data'])}, {json.dumps(drawn['layout'])});"

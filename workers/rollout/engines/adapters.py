@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from flexmarl.contracts.spec.team import Lora, PolicySpec
+from flexmarl.contracts.specification.team import Lora, PolicySpec
 from workers.models.adapter import WrongAdapterError, base_of, check_adapter
 from workers.models.checks import check_numbers
 from workers.models.weights import weight_shapes
@@ -61,7 +61,7 @@ class Adapters(Generic[Prepared]):
         if model not in self._bases:
             state = self._plane.get(digest)
             shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
-            if shapes != weight_shapes(settings.model, shapes.get(EMBEDDING, (0,))[0]):
+            if shapes != weight_shapes(settings.source, shapes.get(EMBEDDING, (0,))[0]):
                 raise WrongAdapterError(
                     f"what this adapter is laid over, {digest[:SHOWN]}, is not the model of its policy; "
                     "load an adapter trained in this run"

@@ -8,7 +8,7 @@ each in its own columns. Nothing of the base is copied or changed, so a version 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from flexmarl.contracts.spec.team import Lora
+from flexmarl.contracts.specification.team import Lora
 from workers.models.adapter import parts_of
 from workers.models.architecture import Architecture
 from workers.rollout.engines.decoder import Factors, Layer, LayerAdapter, Weights, pair_rotations

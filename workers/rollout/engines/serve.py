@@ -3,8 +3,8 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from flexmarl.contracts.spec.experiment import ExperimentSpec
-from flexmarl.contracts.spec.team import Lora, PolicySpec
+from flexmarl.contracts.specification.experiment import ExperimentSpec
+from flexmarl.contracts.specification.team import Lora, PolicySpec
 from workers import child_server
 from workers.child import ChildConfig, IntervalLog
 from workers.models.adapter import no_adapter
@@ -51,8 +51,8 @@ class StatePlaneSource:
         self._adapters = Adapters(self._plane, self._prepared)
 
     def _prepared(self, settings: PolicySpec, state: "dict[str, torch.Tensor]") -> Weights:
-        architecture = architecture_of(settings.model)
-        check_weights(settings.model, state)
+        architecture = architecture_of(settings.source)
+        check_weights(settings.source, state)
         return self._engine.prepare(state, architecture)
 
 

@@ -11,8 +11,8 @@ import traceback
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NoReturn
 
-from flexmarl.contracts.spec.experiment import ExperimentSpec
-from flexmarl.contracts.spec.team import Lora, PolicySpec
+from flexmarl.contracts.specification.experiment import ExperimentSpec
+from flexmarl.contracts.specification.team import Lora, PolicySpec
 from workers import child_server
 from workers.child import ChildConfig, ChildFailed, IntervalLog
 from workers.models.adapter import no_adapter
@@ -39,7 +39,7 @@ class Instances:
 
     def __init__(self, config: ChildConfig, policies: Mapping[str, PolicySpec], rows: int = ROWS) -> None:
         """Raises UnsupportedModel for a model that vLLM does not serve."""
-        self.models = {name: vllm_model(policy.model) for name, policy in policies.items()}
+        self.models = {name: vllm_model(policy.source) for name, policy in policies.items()}
         self.rows = rows
         self._policies = policies
         self._device = config.device

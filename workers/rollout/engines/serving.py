@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 
-from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.specification.experiment import ExperimentSpec
 from workers import child_server
 from workers.child import ChildConfig, IntervalLog
 from workers.rollout.engines.base import Engine

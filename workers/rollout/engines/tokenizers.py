@@ -6,9 +6,9 @@ lies beside the model on this host. Ids of another one would be other words, and
 
 import hashlib
 from collections.abc import Mapping
-from pathlib import Path
 
-from flexmarl.contracts.spec.team import FolderModel, PolicySpec
+from flexmarl.contracts.specification.team import FolderModel, PolicySpec
+from workers.models.opening import TOKENIZER_BYTES, ModelFolder
 from workers.rollout.engines.wire import LoadRequest
 
 SHOWN = 12
@@ -36,6 +36,9 @@ class Tokenizers:
 
     def _of_this_host(self, policy: str) -> str:
         """Return the digest of the tokenizer in a policy's folder; empty where there is none."""
-        source = self._policies[policy].model
-        file = Path(source.path) / "tokenizer.json" if isinstance(source, FolderModel) else None
-        return hashlib.sha256(file.read_bytes()).hexdigest() if file is not None and file.is_file() else ""
+        source = self._policies[policy].source
+        if not isinstance(source, FolderModel):
+            return ""
+        with ModelFolder(source.path) as folder:
+            known = folder.read("tokenizer.json", TOKENIZER_BYTES) if folder.has("tokenizer.json") else None
+        return "" if known is None else hashlib.sha256(known).hexdigest()

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from flexmarl.contracts.spec.team import Lora
+from flexmarl.contracts.specification.team import Lora
 from workers.models.architecture import Architecture, UnsupportedModel
 from workers.rollout.engines import decoder, invariant, low_rank
 from workers.rollout.engines.checks import check_all

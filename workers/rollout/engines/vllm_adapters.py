@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flexmarl.contracts.spec.team import Lora
+from flexmarl.contracts.specification.team import Lora
 from workers.models.adapter import peft_config
 from workers.rollout.engines.base import EngineFailedError
 from workers.rollout.engines.requests import Finished, Request

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flexmarl.contracts.engine_rules import VLLM_HEAD_DIMS
-from flexmarl.contracts.spec.team import FactoryModel, FolderModel
+from flexmarl.contracts.specification.team import FactoryModel, FolderModel
 from workers.models.architecture import Architecture, UnsupportedModel, architecture_of
 from workers.models.checks import check_weights
 from workers.models.weights import model_config

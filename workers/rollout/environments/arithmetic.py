@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 
-from flexmarl.contracts.spec.environment import Arithmetic
-from workers.rollout.environments.base import Ask, Demonstration, Environment, Outcome, Reply
+from flexmarl.contracts.specification.environment import Arithmetic
+from workers.rollout.environments.base import Ask, Demonstration, Environment, Family, Outcome, Reply
 from workers.rollout.environments.words import SPECIALS, numerals
 
 Expression = tuple[str, ...]
@@ -34,10 +34,13 @@ class Check:
     """Which wrong result, from 0 to below 1, where one has to be put in."""
 
 
-class ArithmeticFamily:
+class ArithmeticFamily(Family[Arithmetic]):
+    Options = Arithmetic
+
     roles: tuple[str, ...] = ("planner", "solver", "verifier")
 
     def __init__(self, spec: Arithmetic) -> None:
+        super().__init__(spec)
         self.modulus = spec.modulus
         self.digits = numerals(spec.modulus)
         self.operands = spec.operands

@@ -6,8 +6,12 @@ runner records a failed attempt with the boundary `environment`.
 """
 
 import random
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
+
+from flexmarl.algorithms.registry import Plugin
+from flexmarl.contracts.specification.environment_base import EnvironmentOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +79,24 @@ class Demonstration:
     allowed: tuple[str, ...] = ()
 
 
-class Family(Protocol):
+EnvironmentSettings = TypeVar("EnvironmentSettings", bound=EnvironmentOptions)
+
+
+class Family(Plugin[EnvironmentSettings], ABC):
     """An environment with its settings: knows its roles and words, makes episodes from task seeds."""
 
     roles: tuple[str, ...]
+    modules: tuple[str, ...] = ()
+    """What playing imports; a process that is forked for many episodes imports it once, before."""
 
+    @abstractmethod
     def vocabulary(self) -> tuple[str, ...]:
         """Return all words in a fixed order. Index 0..2 are `<pad>`, `<bos>`, `<eos>`."""
 
+    @abstractmethod
     def make(self, task_seed: int, held_out: bool, rng: random.Random) -> Environment:
         """Make an episode. Equal seeds give the same task; `rng` drives what happens inside the episode."""
 
     def demonstrations(self, rng: random.Random, count: int) -> list[Demonstration]:
         """Return correct behaviour for warm-up; empty when the environment has none."""
+        return []

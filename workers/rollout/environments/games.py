@@ -9,12 +9,12 @@ reward belongs to the last turn of its seat, so a seat's turn rewards add up to 
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from flexmarl.contracts.environments import EnvironmentFacts, environment_facts
 from flexmarl.contracts.games import GameFacts, facts_of
-from flexmarl.contracts.spec.environment import PettingZoo, TextArena
-from workers.rollout.environments.base import Ask, Demonstration, Environment, Outcome, Reply
+from flexmarl.contracts.specification.environment import GameOptions
+from flexmarl.contracts.specification.environment_base import EnvironmentFacts
+from workers.rollout.environments.base import Ask, Environment, Family, Outcome, Reply
 from workers.rollout.environments.words import SPECIALS
 
 
@@ -44,9 +44,9 @@ class Table:
     """Seats that agents have; the others play at random."""
 
 
-def table_of(spec: PettingZoo | TextArena) -> Table:
+def table_of(spec: GameOptions) -> Table:
     """Return the table that a specification sets."""
-    facts = environment_facts(spec)
+    facts = spec.facts()
     return Table(facts_of(spec.type, spec.game), facts, tuple(role.name for role in facts.roles))
 
 
@@ -125,13 +125,14 @@ class GameEpisode:
             self._accounts[seat].add(float(reward))
 
 
-class GameFamily:
+GameSettings = TypeVar("GameSettings", bound=GameOptions)
+
+
+class GameFamily(Family[GameSettings]):
     """What families of games share. A game's package is imported where it is played, never by who needs its words."""
 
-    modules: tuple[str, ...] = ()
-    """What playing imports; a process that is forked for many episodes imports it once, before."""
-
-    def __init__(self, spec: PettingZoo | TextArena) -> None:
+    def __init__(self, spec: GameSettings) -> None:
+        super().__init__(spec)
         self.table = table_of(spec)
         self.roles = self.table.roles
 
@@ -148,7 +149,3 @@ class GameFamily:
 
     def make(self, task_seed: int, held_out: bool, rng: random.Random) -> Environment:
         return GameEpisode(self.begin(task_seed), self.table, rng)
-
-    def demonstrations(self, rng: random.Random, count: int) -> list[Demonstration]:
-        """Return none: the packages have no teachers."""
-        return []

@@ -6,16 +6,18 @@ numbers are seen in training: evaluation asks whether every number is found. An 
 
 import random
 
-from flexmarl.contracts.environments import hot_cold_score
-from flexmarl.contracts.spec.environment import HotCold
-from workers.rollout.environments.base import Ask, Demonstration, Environment, Outcome, Reply
+from flexmarl.contracts.specification.environment import HotCold, hot_cold_score
+from workers.rollout.environments.base import Ask, Demonstration, Environment, Family, Outcome, Reply
 from workers.rollout.environments.words import SPECIALS, numerals, syllables
 
 
-class HotColdFamily:
+class HotColdFamily(Family[HotCold]):
+    Options = HotCold
+
     roles: tuple[str, ...] = ("guesser", "hinter")
 
     def __init__(self, spec: HotCold) -> None:
+        super().__init__(spec)
         self.numbers = numerals(spec.numbers)
         self.symbols = syllables(spec.symbols)
         self.guesses = spec.guesses

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
-from flexmarl.contracts.spec.environment import Kitchen
-from workers.rollout.environments.base import Ask, Demonstration, Environment, Outcome, Reply
+from flexmarl.contracts.specification.environment import Kitchen
+from workers.rollout.environments.base import Ask, Demonstration, Environment, Family, Outcome, Reply
 from workers.rollout.environments.words import SPECIALS
 
 _NOTHING = "nothing"
@@ -78,8 +78,11 @@ def collaboration_score(completed: Sequence[int], failed: Sequence[int]) -> floa
     return sum(shares) / len(shares)
 
 
-class KitchenFamily:
+class KitchenFamily(Family[Kitchen]):
+    Options = Kitchen
+
     def __init__(self, spec: Kitchen) -> None:
+        super().__init__(spec)
         self.spec = spec
         self.kinds = _KINDS[: spec.recipes]
         self.row = stations(spec.cooks, self.kinds)

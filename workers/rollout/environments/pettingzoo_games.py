@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flexmarl.contracts.spec.environment import PettingZoo
+from flexmarl.contracts.specification.environment import PettingZoo
 from workers.rollout.environments.games import Game, GameFamily
 from workers.rollout.environments.words import numerals
 
@@ -88,8 +88,10 @@ ENCODINGS: dict[str, Encoding] = {
 }  # fmt: skip
 
 
-class PettingZooFamily(GameFamily):
+class PettingZooFamily(GameFamily[PettingZoo]):
     """A game of the package with its words."""
+
+    Options = PettingZoo
 
     def __init__(self, spec: PettingZoo) -> None:
         super().__init__(spec)

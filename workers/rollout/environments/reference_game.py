@@ -6,8 +6,8 @@ invented code is complete, not whether it generalises. An episode has no randomn
 
 import random
 
-from flexmarl.contracts.spec.environment import ReferenceGame
-from workers.rollout.environments.base import Ask, Demonstration, Environment, Outcome, Reply
+from flexmarl.contracts.specification.environment import ReferenceGame
+from workers.rollout.environments.base import Ask, Demonstration, Environment, Family, Outcome, Reply
 from workers.rollout.environments.words import SPECIALS, syllables
 
 _ATTRIBUTES = (
@@ -18,12 +18,15 @@ _ATTRIBUTES = (
 )
 
 
-class ReferenceGameFamily:
+class ReferenceGameFamily(Family[ReferenceGame]):
     """Objects are tuples of one word per attribute; task seeds walk through all of them."""
+
+    Options = ReferenceGame
 
     roles: tuple[str, ...] = ("speaker", "listener")
 
     def __init__(self, spec: ReferenceGame) -> None:
+        super().__init__(spec)
         self.attributes = tuple(words[: spec.values] for words in _ATTRIBUTES[: spec.attributes])
         self.symbols = syllables(spec.symbols)
         self.message_length = spec.message_length

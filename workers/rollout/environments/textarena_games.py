@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from flexmarl.contracts.spec.environment import TextArena
+from flexmarl.contracts.specification.environment import TextArena
 from workers.rollout.environments.games import Game, GameFamily
 from workers.rollout.environments.words import numerals
 
@@ -113,8 +113,10 @@ READINGS: dict[str, Reading] = {
 }
 
 
-class TextArenaFamily(GameFamily):
+class TextArenaFamily(GameFamily[TextArena]):
     """A game of the package with its words."""
+
+    Options = TextArena
 
     def __init__(self, spec: TextArena) -> None:
         super().__init__(spec)

@@ -15,13 +15,13 @@ import signal
 import socket
 import sys
 from importlib import import_module
-from typing import IO, NoReturn, cast
+from typing import IO, Any, NoReturn, cast
 
 import msgspec
 import numpy as np
 from pydantic import TypeAdapter
 
-from flexmarl.contracts.spec.environment import EnvironmentSpec
+from flexmarl.contracts.specification.environment import EnvironmentSpec
 from workers.rollout.environments import Environment, Family, family_of
 from workers.rollout.isolation.lines import (
     FORK,
@@ -49,7 +49,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         family = family_of(TypeAdapter(EnvironmentSpec).validate_json(sys.argv[2]))
-        for module in getattr(family, "modules", ()):
+        for module in family.modules:
             import_module(module)
     except Exception as error:  # foreign code: whatever importing it raises is the reason of every episode
         control.sendall(line(Broke(f"{type(error).__name__}: {error}")))
@@ -60,7 +60,7 @@ def main() -> None:
     serve(control, family)
 
 
-def serve(control: socket.socket, family: Family) -> None:
+def serve(control: socket.socket, family: Family[Any]) -> None:
     """Fork and kill as ordered."""
     children: set[int] = set()
     while True:
@@ -87,7 +87,7 @@ def _end(children: set[int]) -> NoReturn:
     os._exit(0)
 
 
-def _fork(control: socket.socket, given: int, family: Family) -> int:
+def _fork(control: socket.socket, given: int, family: Family[Any]) -> int:
     host = os.getpid()
     pid = os.fork()
     if pid:
@@ -107,7 +107,7 @@ def _fork(control: socket.socket, given: int, family: Family) -> int:
         os._exit(status)
 
 
-def play(stream: IO[bytes], family: Family) -> None:
+def play(stream: IO[bytes], family: Family[Any]) -> None:
     """Play one episode after the other until the worker hangs up."""
     environment: Environment | None = None
     decoder = msgspec.json.Decoder(Order)

@@ -11,7 +11,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from flexmarl.contracts.spec.environment import ForeignGame
+from flexmarl.contracts.specification.environment_base import IsolatedEnvironmentOptions
 from workers.rollout.environments.base import Ask, Outcome, Reply
 from workers.rollout.isolation.lines import Begin, Move, Standing, outcome_of
 from workers.rollout.isolation.processes import EnvironmentBroke, Host, Process, start
@@ -26,7 +26,7 @@ T = TypeVar("T")
 class Troupe:
     """The processes of one run's environments in one rollout worker."""
 
-    spec: ForeignGame
+    spec: IsolatedEnvironmentOptions
     _host: Host | None = None
     _resting: list[Process] = field(default_factory=list)
     _playing: int = 0

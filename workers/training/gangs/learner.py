@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from flexmarl.contracts.spec.team import AdamW
+from flexmarl.contracts.specification.team import AdamW
 from flexmarl.contracts.wire import TrainStats
 from workers.models.architecture import Architecture
 from workers.training.accumulator import Accumulator

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.specification.experiment import ExperimentSpec
 from workers.child import IntervalLog
 from workers.models import architecture_of
 from workers.training.decoder import parameter_order
@@ -286,7 +286,7 @@ class _Builder:
         settings, algorithm = self._spec.policies[policy], self._spec.algorithm
         return ShardedLearner(
             shapes,
-            architecture_of(settings.model),
+            architecture_of(settings.source),
             group,
             Objective.of(algorithm.loss, algorithm),
             settings.optimizer,

@@ -5,11 +5,14 @@ there is no lower bound (`clip_low: 1`) and the upper one is wide. Its value is 
 something.
 """
 
-from flexmarl.contracts.spec.algorithm import Loss
-from workers.training.losses.base import Rows, TokenTerms
+from flexmarl.algorithms.losses import Loss, Rows, TokenTerms
+from flexmarl.contracts.specification.losses import CispoOptions
 
 
-def cispo(rows: Rows, settings: Loss) -> TokenTerms:
-    ratio = rows.log_ratio().detach().exp()
-    weight = ratio.clamp(1.0 - settings.clip_low, 1.0 + settings.clip_high)
-    return TokenTerms(-weight * rows.advantages * rows.logprobs, weight != ratio)
+class Cispo(Loss[CispoOptions]):
+    Options = CispoOptions
+
+    def terms(self, rows: Rows) -> TokenTerms:
+        ratio = rows.log_ratio().detach().exp()
+        weight = ratio.clamp(1.0 - self.options.clip_low, 1.0 + self.options.clip_high)
+        return TokenTerms(-weight * rows.advantages * rows.logprobs, weight != ratio)

@@ -7,19 +7,22 @@ that of p back to the engine's. At the first step (s = 0) it is p's own; a token
 newer, has w = 1.
 """
 
-from flexmarl.contracts.spec.algorithm import Loss
-from workers.training.losses.base import Rows, TokenTerms
+from flexmarl.algorithms.losses import Loss, Rows, TokenTerms
+from flexmarl.contracts.specification.losses import DecoupledPpoOptions
 
 
-def decoupled_ppo(rows: Rows, settings: Loss) -> TokenTerms:
-    import torch
+class DecoupledPpo(Loss[DecoupledPpoOptions]):
+    Options = DecoupledPpoOptions
 
-    whole = rows.log_ratio()
-    before = (rows.lags - rows.since).clamp(min=0.0) / rows.lags.clamp(min=1.0)
-    share = before if rows.since else torch.ones_like(before)
-    to_proximal = (share * whole).detach()
-    weight, ratio = to_proximal.exp(), (whole - to_proximal).exp()
-    capped = weight.clamp(max=settings.weight_limit)
-    bounded = ratio.clamp(1.0 - settings.clip_low, 1.0 + settings.clip_high)
-    clipped = (ratio * rows.advantages > bounded * rows.advantages).detach() | (weight > capped)
-    return TokenTerms(-capped * torch.minimum(ratio * rows.advantages, bounded * rows.advantages), clipped)
+    def terms(self, rows: Rows) -> TokenTerms:
+        import torch
+
+        whole = rows.log_ratio()
+        before = (rows.lags - rows.since).clamp(min=0.0) / rows.lags.clamp(min=1.0)
+        share = before if rows.since else torch.ones_like(before)
+        to_proximal = (share * whole).detach()
+        weight, ratio = to_proximal.exp(), (whole - to_proximal).exp()
+        capped = weight.clamp(max=self.options.weight_limit)
+        bounded = ratio.clamp(1.0 - self.options.clip_low, 1.0 + self.options.clip_high)
+        clipped = (ratio * rows.advantages > bounded * rows.advantages).detach() | (weight > capped)
+        return TokenTerms(-capped * torch.minimum(ratio * rows.advantages, bounded * rows.advantages), clipped)

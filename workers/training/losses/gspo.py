@@ -5,14 +5,17 @@ times narrower than that of a token's ratio: 0.0003 and 0.0004 as published. Ave
 (`seq_mean_token_mean`); summed over them (`seq_mean_token_sum`) it is LUSPO.
 """
 
-from flexmarl.contracts.spec.algorithm import Loss
-from workers.training.losses.base import Rows, TokenTerms
+from flexmarl.algorithms.losses import Loss, Rows, TokenTerms
+from flexmarl.contracts.specification.losses import GspoOptions
 
 
-def gspo(rows: Rows, settings: Loss) -> TokenTerms:
-    import torch
+class Gspo(Loss[GspoOptions]):
+    Options = GspoOptions
 
-    ratio, advantages = rows.row_mean_log_ratio().exp(), rows.advantages
-    bounded = ratio.clamp(1.0 - settings.clip_low, 1.0 + settings.clip_high)
-    clipped = (ratio * advantages > bounded * advantages).detach()
-    return TokenTerms(-torch.minimum(ratio * advantages, bounded * advantages), clipped)
+    def terms(self, rows: Rows) -> TokenTerms:
+        import torch
+
+        ratio, advantages = rows.row_mean_log_ratio().exp(), rows.advantages
+        bounded = ratio.clamp(1.0 - self.options.clip_low, 1.0 + self.options.clip_high)
+        clipped = (ratio * advantages > bounded * advantages).detach()
+        return TokenTerms(-torch.minimum(ratio * advantages, bounded * advantages), clipped)

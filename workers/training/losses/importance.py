@@ -6,24 +6,34 @@ whole rows, whose ratio is the product of their tokens'. Z is not touched: it co
 
 from typing import TYPE_CHECKING
 
-from flexmarl.contracts.spec.algorithm import AlgorithmSpec
-from workers.training.losses.base import Correction, Rows
+from flexmarl.algorithms.losses import Correction, Corrector, Rows
+from flexmarl.contracts.specification.corrections import (
+    ImportanceOptions,
+    MaskedImportanceOptions,
+    TruncatedImportanceOptions,
+)
 
 if TYPE_CHECKING:
     import torch
 
 
-def truncated(rows: Rows, settings: AlgorithmSpec) -> Correction:
-    ratio = _ratio(rows, settings)
-    return Correction(ratio.clamp(max=settings.importance_limit), ratio > settings.importance_limit)
+class TruncatedImportance(Corrector[TruncatedImportanceOptions]):
+    Options = TruncatedImportanceOptions
+
+    def correct(self, rows: Rows) -> Correction:
+        ratio = _ratio(rows, self.options)
+        return Correction(ratio.clamp(max=self.options.limit), ratio > self.options.limit)
 
 
-def masked(rows: Rows, settings: AlgorithmSpec) -> Correction:
-    ratio = _ratio(rows, settings)
-    outside = (ratio < settings.importance_floor) | (ratio > settings.importance_limit)
-    return Correction(ratio.masked_fill(outside, 0.0), outside)
+class MaskedImportance(Corrector[MaskedImportanceOptions]):
+    Options = MaskedImportanceOptions
+
+    def correct(self, rows: Rows) -> Correction:
+        ratio = _ratio(rows, self.options)
+        outside = (ratio < self.options.floor) | (ratio > self.options.limit)
+        return Correction(ratio.masked_fill(outside, 0.0), outside)
 
 
-def _ratio(rows: Rows, settings: AlgorithmSpec) -> "torch.Tensor":
-    log_ratio = rows.log_ratio() if settings.importance_level == "token" else rows.row_log_ratio()
+def _ratio(rows: Rows, options: ImportanceOptions) -> "torch.Tensor":
+    log_ratio = rows.log_ratio() if options.level == "token" else rows.row_log_ratio()
     return log_ratio.detach().exp()

@@ -6,11 +6,10 @@ policy, the same that -log p / p_reference as a reward has. The plain log-ratio 
 is zero.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from flexmarl.algorithms.registry import Registry
-from workers.training.losses.base import LOG_RATIO_LIMIT
+from flexmarl.algorithms.losses import LOG_RATIO_LIMIT
 
 if TYPE_CHECKING:
     import torch
@@ -27,4 +26,4 @@ def k3(log_ratio: "torch.Tensor") -> "torch.Tensor":
     return (-log_ratio).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).expm1() + log_ratio
 
 
-KL_ESTIMATORS: Registry[KlEstimator] = Registry("kl_estimator", {"k2": k2, "k3": k3})
+KL_ESTIMATORS: Mapping[str, KlEstimator] = {"k2": k2, "k3": k3}

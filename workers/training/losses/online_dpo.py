@@ -1,8 +1,11 @@
 """Preferences between two members of a group: -A log p, with the A that its pair gives a row (`training.pairs`)."""
 
-from flexmarl.contracts.spec.algorithm import Loss
-from workers.training.losses.base import Rows, TokenTerms
+from flexmarl.algorithms.losses import Loss, Rows, TokenTerms
+from flexmarl.contracts.specification.losses import OnlineDpoOptions
 
 
-def online_dpo(rows: Rows, settings: Loss) -> TokenTerms:
-    return TokenTerms(-rows.advantages * rows.logprobs)
+class OnlineDpo(Loss[OnlineDpoOptions]):
+    Options = OnlineDpoOptions
+
+    def terms(self, rows: Rows) -> TokenTerms:
+        return TokenTerms(-rows.advantages * rows.logprobs)

@@ -1,8 +1,11 @@
 """Plain policy gradient: -A log p. The gradient of every loss at ratio 1."""
 
-from flexmarl.contracts.spec.algorithm import Loss
-from workers.training.losses.base import Rows, TokenTerms
+from flexmarl.algorithms.losses import Loss, Rows, TokenTerms
+from flexmarl.contracts.specification.losses import PolicyGradientOptions
 
 
-def policy_gradient(rows: Rows, settings: Loss) -> TokenTerms:
-    return TokenTerms(-rows.advantages * rows.logprobs)
+class PolicyGradient(Loss[PolicyGradientOptions]):
+    Options = PolicyGradientOptions
+
+    def terms(self, rows: Rows) -> TokenTerms:
+        return TokenTerms(-rows.advantages * rows.logprobs)

@@ -3,19 +3,22 @@
 A dual clip c also bounds what a token of negative advantage may add: at most -c A, with no gradient beyond.
 """
 
-from flexmarl.contracts.spec.algorithm import Loss
-from workers.training.losses.base import Rows, TokenTerms
+from flexmarl.algorithms.losses import Loss, Rows, TokenTerms
+from flexmarl.contracts.specification.losses import PpoClipOptions
 
 
-def ppo_clip(rows: Rows, settings: Loss) -> TokenTerms:
-    import torch
+class PpoClip(Loss[PpoClipOptions]):
+    Options = PpoClipOptions
 
-    ratio, advantages = rows.log_ratio().exp(), rows.advantages
-    bounded = ratio.clamp(1.0 - settings.clip_low, 1.0 + settings.clip_high)
-    clipped = (ratio * advantages > bounded * advantages).detach()
-    gain = torch.minimum(ratio * advantages, bounded * advantages)
-    if settings.dual_clip is not None:
-        worst = settings.dual_clip * advantages
-        beyond = (advantages < 0) & (gain < worst)
-        clipped, gain = clipped | beyond.detach(), torch.where(beyond, worst.expand_as(gain), gain)
-    return TokenTerms(-gain, clipped)
+    def terms(self, rows: Rows) -> TokenTerms:
+        import torch
+
+        ratio, advantages = rows.log_ratio().exp(), rows.advantages
+        bounded = ratio.clamp(1.0 - self.options.clip_low, 1.0 + self.options.clip_high)
+        clipped = (ratio * advantages > bounded * advantages).detach()
+        gain = torch.minimum(ratio * advantages, bounded * advantages)
+        if self.options.dual_clip is not None:
+            worst = self.options.dual_clip * advantages
+            beyond = (advantages < 0) & (gain < worst)
+            clipped, gain = clipped | beyond.detach(), torch.where(beyond, worst.expand_as(gain), gain)
+        return TokenTerms(-gain, clipped)

@@ -5,23 +5,31 @@ A row is judged by the geometric mean of its tokens' p / p_engine, which does no
 
 from typing import TYPE_CHECKING
 
-from flexmarl.contracts.spec.algorithm import AlgorithmSpec
-from workers.training.losses.base import Correction, Rows
+from flexmarl.algorithms.losses import Correction, Corrector, Rows
+from flexmarl.contracts.specification.corrections import OffPolicyFilterOptions, SequenceFilterOptions
 
 if TYPE_CHECKING:
     import torch
 
 
-def sequence_filter(rows: Rows, settings: AlgorithmSpec) -> Correction:
-    """Leave out rows whose mean ratio lies outside of the range."""
-    ratio = rows.row_mean_log_ratio().detach().exp()
-    return _without(rows, (ratio < settings.importance_floor) | (ratio > settings.importance_limit))
+class SequenceFilter(Corrector[SequenceFilterOptions]):
+    """Leaves out rows whose mean ratio lies outside of the range."""
+
+    Options = SequenceFilterOptions
+
+    def correct(self, rows: Rows) -> Correction:
+        ratio = rows.row_mean_log_ratio().detach().exp()
+        return _without(rows, (ratio < self.options.floor) | (ratio > self.options.limit))
 
 
-def off_policy_filter(rows: Rows, settings: AlgorithmSpec) -> Correction:
-    """Leave out rows that did badly and that the policy has left: to push them away further teaches nothing."""
-    ratio = rows.row_mean_log_ratio().detach().exp()
-    return _without(rows, (rows.advantages < 0) & (ratio < settings.importance_floor))
+class OffPolicyFilter(Corrector[OffPolicyFilterOptions]):
+    """Leaves out rows that did badly and that the policy has left: to push them away further teaches nothing."""
+
+    Options = OffPolicyFilterOptions
+
+    def correct(self, rows: Rows) -> Correction:
+        ratio = rows.row_mean_log_ratio().detach().exp()
+        return _without(rows, (rows.advantages < 0) & (ratio < self.options.floor))
 
 
 def _without(rows: Rows, out: "torch.Tensor") -> Correction:

@@ -4,14 +4,17 @@
 At ratio 1 its gradient is the policy gradient's.
 """
 
-from flexmarl.contracts.spec.algorithm import Loss
-from workers.training.losses.base import Rows, TokenTerms
+from flexmarl.algorithms.losses import Loss, Rows, TokenTerms
+from flexmarl.contracts.specification.losses import SapoOptions
 
 
-def sapo(rows: Rows, settings: Loss) -> TokenTerms:
-    import torch
+class Sapo(Loss[SapoOptions]):
+    Options = SapoOptions
 
-    steep = torch.full_like(rows.advantages, settings.gate_negative)
-    steepness = torch.where(rows.advantages > 0, torch.full_like(steep, settings.gate_positive), steep)
-    gate = torch.sigmoid(steepness * (rows.log_ratio().exp() - 1.0)) * 4.0 / steepness
-    return TokenTerms(-gate * rows.advantages)
+    def terms(self, rows: Rows) -> TokenTerms:
+        import torch
+
+        steep = torch.full_like(rows.advantages, self.options.gate_negative)
+        steepness = torch.where(rows.advantages > 0, torch.full_like(steep, self.options.gate_positive), steep)
+        gate = torch.sigmoid(steepness * (rows.log_ratio().exp() - 1.0)) * 4.0 / steepness
+        return TokenTerms(-gate * rows.advantages)

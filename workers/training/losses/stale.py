@@ -1,9 +1,12 @@
 """Tokens that weights of long ago made are left out; the others of their row stay. Z is not touched."""
 
-from flexmarl.contracts.spec.algorithm import AlgorithmSpec
-from workers.training.losses.base import Correction, Rows
+from flexmarl.algorithms.losses import Correction, Corrector, Rows
+from flexmarl.contracts.specification.corrections import MaskStaleOptions
 
 
-def mask_stale(rows: Rows, settings: AlgorithmSpec) -> Correction:
-    stale = rows.lags > settings.stale_after
-    return Correction((~stale).to(rows.logprobs.dtype), stale)
+class MaskStale(Corrector[MaskStaleOptions]):
+    Options = MaskStaleOptions
+
+    def correct(self, rows: Rows) -> Correction:
+        stale = rows.lags > self.options.stale_after
+        return Correction((~stale).to(rows.logprobs.dtype), stale)

@@ -4,15 +4,18 @@ Positive rows carry no ratio, so they may come from anywhere; the push against n
 them. Meant for rewards of both signs without a baseline (`reinforce`); exact with `seq_mean_token_sum`.
 """
 
-from flexmarl.contracts.spec.algorithm import Loss
-from workers.training.losses.base import Rows, TokenTerms
+from flexmarl.algorithms.losses import Loss, Rows, TokenTerms
+from flexmarl.contracts.specification.losses import ToprOptions
 
 
-def topr(rows: Rows, settings: Loss) -> TokenTerms:
-    import torch
+class Topr(Loss[ToprOptions]):
+    Options = ToprOptions
 
-    negative = rows.advantages < 0
-    # Tapered before it is exponentiated: a row's ratio may be beyond every number.
-    tapered = rows.row_log_ratio().detach().clamp(max=0.0).exp()
-    weight = torch.where(negative, tapered, torch.ones_like(tapered))
-    return TokenTerms(-weight * rows.advantages * rows.logprobs, negative & (rows.row_log_ratio().detach() > 0))
+    def terms(self, rows: Rows) -> TokenTerms:
+        import torch
+
+        negative = rows.advantages < 0
+        # Tapered before it is exponentiated: a row's ratio may be beyond every number.
+        tapered = rows.row_log_ratio().detach().clamp(max=0.0).exp()
+        weight = torch.where(negative, tapered, torch.ones_like(tapered))
+        return TokenTerms(-weight * rows.advantages * rows.logprobs, negative & (rows.row_log_ratio().detach() > 0))

@@ -6,8 +6,8 @@ well, 3 and 2 for others, as published.
 
 from typing import TYPE_CHECKING
 
-from flexmarl.contracts.spec.algorithm import Loss
-from workers.training.losses.base import LOG_RATIO_LIMIT, Rows, TokenTerms
+from flexmarl.algorithms.losses import LOG_RATIO_LIMIT, Loss, Rows, TokenTerms
+from flexmarl.contracts.specification.losses import VespoOptions
 
 if TYPE_CHECKING:
     import torch
@@ -16,8 +16,11 @@ SMALLEST = 1e-8
 """A row's ratio counts as this where it is smaller."""
 
 
-def vespo(rows: Rows, settings: Loss) -> TokenTerms:
-    return TokenTerms(-_weight(rows) * rows.advantages * rows.logprobs)
+class Vespo(Loss[VespoOptions]):
+    Options = VespoOptions
+
+    def terms(self, rows: Rows) -> TokenTerms:
+        return TokenTerms(-_weight(rows) * rows.advantages * rows.logprobs)
 
 
 def _weight(rows: Rows) -> "torch.Tensor":

@@ -5,12 +5,15 @@ same requests and loads in the same order give the same choices. Whoever sends c
 of an engine; what others send is in the depth that a reply carries.
 """
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+from flexmarl.algorithms.registry import Plugin
 from flexmarl.contracts.hardware import Hardware
+from flexmarl.contracts.specification.routers import RouterOptions
 
 MARGIN = 4
 """Requests by which a preferred engine may be ahead of the least loaded one before it counts as overloaded."""
@@ -36,6 +39,8 @@ class Reason(StrEnum):
     NO_SUCH_HARDWARE = "no_such_hardware"
     NEWEST = "newest"
     """It serves the asked version as its newest."""
+    OWN_RULE = "own_rule"
+    """By a rule that only the router knows: for routers of other distributions."""
     FORMER = "former"
     """It keeps the asked version beside a newer one, and no engine has it as its newest."""
 
@@ -86,7 +91,15 @@ class Choice(NamedTuple):
     loads: tuple[EngineLoad, ...]
 
 
-Router = Callable[[RouteRequest, Sequence[EngineLoad]], Choice]
+RouterSettings = TypeVar("RouterSettings", bound=RouterOptions)
+
+
+class Router(Plugin[RouterSettings], ABC):
+    """One per run and process: what it remembers is its own."""
+
+    @abstractmethod
+    def choose(self, request: RouteRequest, engines: Sequence[EngineLoad]) -> Choice:
+        """Return which of some engines answers. Raises ValueError without engines."""
 
 
 def chosen(load: EngineLoad, reason: Reason, engines: Sequence[EngineLoad]) -> Choice:

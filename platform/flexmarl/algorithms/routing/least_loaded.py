@@ -2,9 +2,13 @@
 
 from collections.abc import Sequence
 
-from flexmarl.algorithms.routing.base import Choice, EngineLoad, Reason, RouteRequest, chosen, emptiest
+from flexmarl.algorithms.routing.base import Choice, EngineLoad, Reason, Router, RouteRequest, chosen, emptiest
+from flexmarl.contracts.specification.routers import LeastLoadedOptions
 
 
-def least_loaded(request: RouteRequest, engines: Sequence[EngineLoad]) -> Choice:
-    """Pick the engine with the least outstanding work; equal ones by name. Raises ValueError without engines."""
-    return chosen(emptiest(engines), Reason.LEAST_LOADED, engines)
+class LeastLoaded(Router[LeastLoadedOptions]):
+    Options = LeastLoadedOptions
+
+    def choose(self, request: RouteRequest, engines: Sequence[EngineLoad]) -> Choice:
+        """Pick the engine with the least outstanding work; equal ones by name. Raises ValueError without engines."""
+        return chosen(emptiest(engines), Reason.LEAST_LOADED, engines)

@@ -7,19 +7,23 @@ what was asked for longest ago is forgotten first, which costs a prefill and not
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from flexmarl.algorithms.routing.base import MARGIN, Choice, EngineLoad, Reason, RouteRequest, chosen, emptiest
+from flexmarl.algorithms.routing.base import MARGIN, Choice, EngineLoad, Reason, Router, RouteRequest, chosen, emptiest
+from flexmarl.contracts.specification.routers import PrefixAffinityOptions
 
 REMEMBERED = 8192
 """Prefixes, about a megabyte."""
 
 
-class PrefixAffinity:
-    def __init__(self, margin: int = MARGIN, remembered: int = REMEMBERED) -> None:
+class PrefixAffinity(Router[PrefixAffinityOptions]):
+    Options = PrefixAffinityOptions
+
+    def __init__(self, options: PrefixAffinityOptions, margin: int = MARGIN, remembered: int = REMEMBERED) -> None:
+        super().__init__(options)
         self._margin = margin
         self._remembered = remembered
         self._engine_of: OrderedDict[str, str] = OrderedDict()
 
-    def __call__(self, request: RouteRequest, engines: Sequence[EngineLoad]) -> Choice:
+    def choose(self, request: RouteRequest, engines: Sequence[EngineLoad]) -> Choice:
         """Pick the engine of the longest known prefix, or the least loaded one."""
         least = emptiest(engines)
         known = self._known(request.prefixes, engines)

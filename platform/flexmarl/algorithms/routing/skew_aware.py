@@ -9,7 +9,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from flexmarl.algorithms.routing.base import Choice, EngineLoad, Reason, RouteRequest, chosen, emptiest
+from flexmarl.algorithms.routing.base import Choice, EngineLoad, Reason, Router, RouteRequest, chosen, emptiest
+from flexmarl.contracts.specification.routers import SkewAwareOptions
 
 LONG = 1.5
 """Times the usual length from which a reply counts as long."""
@@ -23,7 +24,7 @@ FLEETS = 64
 
 
 @dataclass(slots=True)
-class Kind:
+class RequestKind:
     """Requests of one kind among those asked lately."""
 
     share: float = 0.0
@@ -50,8 +51,8 @@ class Lately:
 
     usual: float = 0.0
     """Expected of an average request."""
-    long: Kind = field(default_factory=Kind)
-    others: Kind = field(default_factory=lambda: Kind(share=1.0))
+    long: RequestKind = field(default_factory=RequestKind)
+    others: RequestKind = field(default_factory=lambda: RequestKind(share=1.0))
     most: float = 0.0
     """Requests outstanding at once."""
     slots: int = 0
@@ -68,7 +69,7 @@ class Lately:
         return is_long
 
 
-def dedicated(engines: int, long: Kind, others: Kind, requests: float, slots: int = 0) -> int:
+def dedicated(engines: int, long: RequestKind, others: RequestKind, requests: float, slots: int = 0) -> int:
     """Return how many of the engines are for long replies, so that long ones and others end together; 0: none.
 
     n requests on k engines end when the longest does, which each token of its neighbours slows down: after about
@@ -78,7 +79,7 @@ def dedicated(engines: int, long: Kind, others: Kind, requests: float, slots: in
     if engines < 2 or not long.share or not others.share:
         return 0
 
-    def steps(kind: Kind, count: int) -> float:
+    def steps(kind: RequestKind, count: int) -> float:
         each = requests * kind.share / count
         full = slots and each > slots
         return kind.longest + kind.tokens * each * (1.0 / DOUBLING + (1.0 / slots if full else 0.0))
@@ -86,13 +87,16 @@ def dedicated(engines: int, long: Kind, others: Kind, requests: float, slots: in
     return min(range(1, engines), key=lambda k: (max(steps(long, k), steps(others, engines - k)), k))
 
 
-class SkewAware:
+class SkewAware(Router[SkewAwareOptions]):
     """Engines are told apart by name: all who route see the same ones as those for long replies."""
 
-    def __init__(self) -> None:
+    Options = SkewAwareOptions
+
+    def __init__(self, options: SkewAwareOptions) -> None:
+        super().__init__(options)
         self._lately: OrderedDict[tuple[str, ...], Lately] = OrderedDict()
 
-    def __call__(self, request: RouteRequest, engines: Sequence[EngineLoad]) -> Choice:
+    def choose(self, request: RouteRequest, engines: Sequence[EngineLoad]) -> Choice:
         """Pick the engine with the fewest tokens to make; for a reply that is not long, of those for all.
 
         Raises ValueError without engines.

@@ -5,10 +5,14 @@ What keeps a former version has newer turns to serve, which only it and its like
 
 from collections.abc import Sequence
 
-from flexmarl.algorithms.routing.base import Choice, EngineLoad, Reason, RouteRequest, chosen, emptiest
+from flexmarl.algorithms.routing.base import Choice, EngineLoad, Reason, Router, RouteRequest, chosen, emptiest
+from flexmarl.contracts.specification.routers import VersionAwareOptions
 
 
-def version_aware(request: RouteRequest, engines: Sequence[EngineLoad]) -> Choice:
-    """Pick the least loaded engine whose newest version is the asked one, else of all."""
-    newest = [load for load in engines if load.newest]
-    return chosen(emptiest(newest or engines), Reason.NEWEST if newest else Reason.FORMER, engines)
+class VersionAware(Router[VersionAwareOptions]):
+    Options = VersionAwareOptions
+
+    def choose(self, request: RouteRequest, engines: Sequence[EngineLoad]) -> Choice:
+        """Pick the least loaded engine whose newest version is the asked one, else of all."""
+        newest = [load for load in engines if load.newest]
+        return chosen(emptiest(newest or engines), Reason.NEWEST if newest else Reason.FORMER, engines)

@@ -11,5 +11,6 @@ class AccountsConfig(AppConfig):
     verbose_name = "Accounts"
 
     def ready(self) -> None:
-        """Register the API's ways to sign in with its document."""
+        """Register the API's ways to sign in with its document, and who is told of changes of rights."""
         import_module("flexmarl.controlplane.accounts.api.openapi")
+        import_module("flexmarl.controlplane.accounts.rights").connect()

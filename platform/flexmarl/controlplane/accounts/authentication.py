@@ -49,25 +49,25 @@ class BrowserSessionAuthentication(SessionAuthentication):
 def check_token(text: str, address: str) -> ApiToken:
     """Return the usable token of a text. Raises Unauthenticated without saying which part was wrong.
 
-    `address` is the peer of the connection as the web process sees it: behind a proxy it must be told to trust it.
+    `address` is the caller's: the peer of the connection, or what a trusted proxy says it was (see common.proxies).
     """
     pair = tokens.split(text)
     token = ApiToken.objects.select_related("owner").filter(key=pair[0]).first() if pair else None
     if pair is None or token is None or not tokens.matches(pair[1], token.secret_hash):
-        raise _refused("token_unknown", "The token is not known.")
+        raise _refused("token_unknown", "Unknown token.")
     if not token.usable or not token.owner.is_active:
         expired = token.revoked_at is None and token.owner.is_active
         code = "token_expired" if expired else "token_revoked"
-        raise _refused(code, "The token is expired or revoked. Make a new one.")
+        raise _refused(code, "The token is expired or revoked. Create a new one.")
     if not token.allows_address(address):
         log.warning("token_from_other_address", key=token.key, address=address)
-        raise _refused("token_address", "The token is not legal from this address.")
+        raise _refused("token_address", "The token is not allowed from this address.")
     note_use(token)
     return token
 
 
 def _refused(code: str, detail: str) -> Unauthenticated:
-    hint = "Make a token on the page Tokens."
+    hint = "Create a token on the Tokens page."
     return Unauthenticated(detail, errors=[FieldError("Authorization", code, detail, hint, "header")])
 
 

@@ -23,6 +23,11 @@ def actor_of(request: Any) -> Actor:
     return _actor(user, token if isinstance(token, ApiToken) else None, request_id_of(request))
 
 
+def never_signed_in(username: str) -> bool:
+    """Tell whether an active account was made and nobody has signed in with it yet."""
+    return User.objects.filter(username=username, is_active=True, last_login=None).exists()
+
+
 def actor_of_user(user: User) -> Actor:
     """Build the actor of a person outside a request."""
     return _actor(user, None, "")
@@ -89,7 +94,7 @@ def user(user_id: object) -> User:
     """Return a person. Raises NotFound."""
     found = users().filter(pk=user_id).first()
     if found is None:
-        raise NotFound("There is no such person.")
+        raise NotFound("This user does not exist.")
     return found
 
 

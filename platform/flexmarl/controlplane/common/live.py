@@ -12,9 +12,12 @@ from channels.layers import get_channel_layer
 from django.db import transaction
 
 from flexmarl.contracts.live import Nudge
+from flexmarl.controlplane.common.brief_redis import SERVER
 
 log = structlog.get_logger(__name__)
 CLUSTER = "cluster"
+RIGHTS = "rights"
+"""Group of all sockets and streams, to which changes of rights are told."""
 
 
 def run_topic(run_id: object) -> str:
@@ -34,13 +37,23 @@ def message_of(topic: str, seq: int) -> dict[str, Any]:
 
 def announce(topic: str, seq: int) -> None:
     """Tell open pages that a topic changed. Called outside a transaction or through `announce_on_commit`."""
+    _send(group_of(topic), message_of(topic, seq))
+
+
+def announce_rights(of: str) -> None:
+    """Tell open sockets that the rights of a person or session may have changed. Called after the commit."""
+    _send(RIGHTS, {"type": "rights", "of": of})
+
+
+def _send(group: str, message: dict[str, Any]) -> None:
     layer = get_channel_layer()
-    if layer is None:
+    if layer is None or SERVER.open:
         return
     try:
-        async_to_sync(layer.group_send)(group_of(topic), message_of(topic, seq))
+        async_to_sync(layer.group_send)(group, message)
     except Exception as error:  # a hint: whatever the broker's client raises, the commit stands and pages re-read
-        log.warning("hint_not_sent", topic=topic, error=str(error))
+        SERVER.trip()
+        log.warning("hint_not_sent", group=group, error=str(error))
 
 
 def announce_on_commit(topic: str, seq: int) -> None:

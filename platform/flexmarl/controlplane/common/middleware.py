@@ -25,14 +25,14 @@ def request_id(get_response: Handler) -> Handler:
     if iscoroutinefunction(get_response):
 
         async def handle_async(request: HttpRequest) -> HttpResponseBase:
-            _begin(request)
-            return _end(request, await cast("Awaitable[HttpResponseBase]", get_response(request)))
+            begin(request)
+            return end(request, await cast("Awaitable[HttpResponseBase]", get_response(request)))
 
         return handle_async
 
     def handle(request: HttpRequest) -> HttpResponseBase:
-        _begin(request)
-        return _end(request, cast("HttpResponseBase", get_response(request)))
+        begin(request)
+        return end(request, cast("HttpResponseBase", get_response(request)))
 
     return handle
 
@@ -42,7 +42,8 @@ def request_id_of(request: object) -> str:
     return getattr(getattr(request, "_request", request), "request_id", "")
 
 
-def _begin(request: HttpRequest) -> None:
+def begin(request: HttpRequest) -> None:
+    """Give a request its id, and note when it came."""
     given = request.headers.get("X-Request-ID", "")
     identity = given if _ACCEPTED.fullmatch(given) else str(uuid7())
     request.request_id = identity  # type: ignore[attr-defined]
@@ -51,7 +52,8 @@ def _begin(request: HttpRequest) -> None:
     structlog.contextvars.bind_contextvars(request_id=identity)
 
 
-def _end(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+def end(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+    """Count and log what was answered, and name it in the answer."""
     seconds = time.perf_counter() - request.began  # type: ignore[attr-defined]
     measuring.count(request, response.status_code, seconds)
     _log(request, response.status_code, seconds)

@@ -29,7 +29,7 @@ class ProblemError(Exception):
 
     status = 400
     code = "bad_request"
-    title = "The request is wrong"
+    title = "Invalid request"
 
     def __init__(
         self,
@@ -48,36 +48,53 @@ class ProblemError(Exception):
 
 class ValidationProblem(ProblemError):
     code = "validation_error"
-    title = "Some values are wrong"
+    title = "Invalid values"
 
 
 class Unauthenticated(ProblemError):
     status = 401
     code = "unauthenticated"
-    title = "Sign in or send a token"
+    title = "Authentication required"
 
 
 class PermissionDenied(ProblemError):
     status = 403
     code = "permission_denied"
-    title = "You may not do this"
+    title = "Permission denied"
 
 
 class NotFound(ProblemError):
     status = 404
     code = "not_found"
-    title = "There is no such thing"
+    title = "Not found"
+
+
+class BadHost(ProblemError):
+    code = "bad_host"
+    title = "The Host header names no service of this installation"
+
+
+class MethodNotAllowed(ProblemError):
+    status = 405
+    code = "method_not_allowed"
+    title = "This method is not possible here"
+
+
+class UnsupportedMediaType(ProblemError):
+    status = 415
+    code = "unsupported_media_type"
+    title = "Bodies of this type are not read here"
 
 
 class Conflict(ProblemError):
     status = 409
     code = "conflict"
-    title = "The request meets another change"
+    title = "Conflict with another change"
 
 
 class DuplicateName(Conflict):
     code = "duplicate_name"
-    title = "The name is taken"
+    title = "The name is already used"
 
 
 class InvalidState(Conflict):
@@ -94,7 +111,7 @@ class PlanStale(Conflict):
     """The world no longer is what a plan spoke of; lists what changed."""
 
     code = "plan_stale"
-    title = "The plan no longer holds"
+    title = "The plan is out of date"
 
 
 class PreconditionFailed(ProblemError):
@@ -117,7 +134,7 @@ class IdempotencyMismatch(ProblemError):
 
 class IdempotencyInProgress(Conflict):
     code = "idempotency_in_progress"
-    title = "The first request with this Idempotency-Key still runs"
+    title = "The first request with this Idempotency-Key is still running"
 
 
 class PayloadTooLarge(ProblemError):
@@ -129,7 +146,7 @@ class PayloadTooLarge(ProblemError):
 class UnsupportedEncoding(ProblemError):
     status = 415
     code = "unsupported_encoding"
-    title = "The body's encoding is not known here"
+    title = "Unsupported content encoding"
 
 
 class RateLimited(ProblemError):
@@ -155,7 +172,15 @@ class PredictionSlow(ProblemError):
 class DatabaseUnavailable(ProblemError):
     status = 503
     code = "database_unavailable"
-    title = "The database does not answer"
+    title = "The database does not respond"
+
+
+class QueryTimeout(ProblemError):
+    """A statement reached the time limit of what it was for."""
+
+    status = 503
+    code = "query_timeout"
+    title = "The database took too long"
 
 
 @dataclass(frozen=True, slots=True)

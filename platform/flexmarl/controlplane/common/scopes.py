@@ -13,16 +13,16 @@ class Scope(StrEnum):
     """The same on runs of other people."""
     TRAJECTORIES_READ = "trajectories:read"
     MODELS_USE = "models:use"
-    """Talk to the agents of runs."""
+    """Use the playground with agents of runs."""
     PROJECTS_ADMIN = "projects:admin"
     """Members, service accounts and settings of a project."""
     CLUSTER_READ = "cluster:read"
     CLUSTER_ADMIN = "cluster:admin"
     """Cordon and drain nodes and devices, keep pools, bindings and quotas."""
     TOKENS_WRITE = "tokens:write"
-    """Make and revoke one's own tokens."""
+    """Create and revoke one's own tokens."""
     AUDIT_READ = "audit:read"
-    """Read who did what: in one's projects, or everywhere."""
+    """Read the audit log: in one's projects, or everywhere."""
     USERS_ADMIN = "users:admin"
     """People, installation roles, projects."""
 
@@ -48,14 +48,14 @@ WORDS: dict[Scope, str] = {
     Scope.RUNS_READ: "Read runs, their metrics, events and checkpoints",
     Scope.RUNS_WRITE: "Create runs and experiments, edit one's own",
     Scope.RUNS_ACT: "Start, pause, resume, stop and kill one's own runs",
-    Scope.RUNS_ACT_ANY: "Do the same with runs of others",
-    Scope.TRAJECTORIES_READ: "Read trajectories: what agents said",
-    Scope.MODELS_USE: "Talk to the agents of runs",
-    Scope.PROJECTS_ADMIN: "Keep members and service accounts of a project",
+    Scope.RUNS_ACT_ANY: "Control runs of others",
+    Scope.TRAJECTORIES_READ: "Read trajectories",
+    Scope.MODELS_USE: "Use the playground with agents of runs",
+    Scope.PROJECTS_ADMIN: "Manage members and service accounts of a project",
     Scope.CLUSTER_READ: "Read pools, nodes, devices and the queue",
-    Scope.CLUSTER_ADMIN: "Cordon and drain devices, keep pools and quotas",
-    Scope.TOKENS_WRITE: "Make and revoke one's own tokens",
-    Scope.AUDIT_READ: "Read who did what",
-    Scope.USERS_ADMIN: "Keep people, installation roles and projects",
+    Scope.CLUSTER_ADMIN: "Cordon and drain devices, manage pools and quotas",
+    Scope.TOKENS_WRITE: "Create and revoke one's own tokens",
+    Scope.AUDIT_READ: "Read the audit log",
+    Scope.USERS_ADMIN: "Manage users, installation roles and projects",
 }
 """Each scope in words."""

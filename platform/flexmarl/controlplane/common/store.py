@@ -5,12 +5,20 @@ or rolls back with the rows around it, and their reads see them. Django's connec
 made here load it as psycopg does everywhere else.
 """
 
-from typing import Any, cast
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar, cast
 
 import psycopg
+from asgiref.sync import sync_to_async
 from django.db import connection as django_connection
+from psycopg.conninfo import make_conninfo
 from psycopg.pq import TransactionStatus
 from psycopg.types.json import JsonbLoader, JsonLoader
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_OURS = {"application_name", "pool", "purposes"}
 
 
 class StoreConnection:
@@ -51,3 +59,34 @@ def store_connection() -> psycopg.Connection[Any]:
     """Return the thread's connection for store functions. Inside `atomic` it is in that transaction."""
     django_connection.ensure_connection()
     return cast("psycopg.Connection[Any]", StoreConnection(django_connection.connection))
+
+
+def giving_back(read: Callable[P, T]) -> Callable[P, Awaitable[T]]:
+    """Run a read of a stream in the request's thread, and give its connection back: its reader may be slow."""
+
+    @wraps(read)
+    def once(*args: P.args, **options: P.kwargs) -> T:
+        try:
+            return read(*args, **options)
+        finally:
+            if not django_connection.in_atomic_block:
+                django_connection.close()
+
+    return sync_to_async(once)
+
+
+class EachTime:
+    """Takes a connection anew for each statement: for streams, which give it back while their reader is slow."""
+
+    def execute(self, *args: Any, **options: Any) -> psycopg.Cursor[Any]:
+        """Execute a query on the thread's connection of this moment."""
+        return store_connection().execute(*args, **options)
+
+
+def database_url() -> str:
+    """Return the connection string of Django's database, for connections of a process's own."""
+    options = django_connection.settings_dict
+    names = {"dbname": "NAME", "user": "USER", "password": "PASSWORD", "host": "HOST", "port": "PORT"}
+    values = {name: options[key] for name, key in names.items() if options[key]}
+    extra = {k: str(v) for k, v in options["OPTIONS"].items() if isinstance(v, str | int) and k not in _OURS}
+    return make_conninfo(**values, **extra)

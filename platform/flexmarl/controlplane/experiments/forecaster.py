@@ -13,7 +13,7 @@ from collections import OrderedDict
 from hashlib import sha256
 from multiprocessing.connection import Connection
 
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.controlplane.common.problems import PredictionSlow
 from flexmarl.simulator import SimulationError
 from flexmarl.simulator.prediction.predicting import Prediction, predict

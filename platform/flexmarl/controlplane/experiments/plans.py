@@ -1,25 +1,38 @@
 """From what somebody sent to a complete specification and what it means: sizes, warnings, devices."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Protocol
 
 from flexmarl.contracts.arithmetic import arithmetic
 from flexmarl.contracts.availability import not_installed
 from flexmarl.contracts.problems import Problem, SpecProblems
 from flexmarl.contracts.resolve import Resolved, parse_yaml, resolve
 from flexmarl.contracts.reward_rules import unknown_function
-from flexmarl.contracts.spec.reward import FUNCTIONS
+from flexmarl.contracts.specification import ExperimentSpec
+from flexmarl.contracts.specification.reward import FUNCTIONS
 from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
 from flexmarl.controlplane.experiments import plan_tokens, predictions
+from flexmarl.controlplane.experiments.folders import refused_folders, unseen_folders
 from flexmarl.controlplane.experiments.forecaster import PredictionFailed
+from flexmarl.controlplane.experiments.hosts import unhostable
 from flexmarl.controlplane.experiments.models import Plan
 from flexmarl.controlplane.experiments.pools import in_pools_of
 
 SPEC = "spec"
 """Location of errors whose pointer goes into the specification."""
+
+
+class Checkpoints(Protocol):
+    """Checkpoints that a specification may begin with, as far as whoever submits it may read them."""
+
+    def completed(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a document that says what its checkpoints are of. Raises SpecProblems."""
+
+    def refusals(self, spec: ExperimentSpec) -> Iterable[Problem]:
+        """Return what does not fit the checkpoints that are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +48,8 @@ class Draft:
     """Partial specification laid over the rest."""
     project: str = ""
     """Whose pools it may use, and whose default pool it takes; empty: not known yet."""
+    checkpoints: Checkpoints | None = None
+    """None: nobody submits it, and it may name none."""
 
 
 def resolve_draft(draft: Draft) -> Resolved:
@@ -47,14 +62,26 @@ def resolve_draft(draft: Draft) -> Resolved:
     raw = overlay(parse_yaml(draft.yaml) if draft.yaml else dict(draft.spec), draft.overrides)
     if draft.name:
         raw["name"] = draft.name
+    if draft.checkpoints is not None:
+        raw = draft.checkpoints.completed(raw)
     found = resolve(raw, preset=draft.preset or None, template=draft.template or None)
-    if missing := not_installed(found.spec.environment.type, lambda module: find_spec(module) is not None):
+    if refused := _refusals(draft, found.spec):
+        raise SpecProblems(refused)
+    if draft.project:
+        found = in_pools_of(draft.project, found, lambda more: resolve(overlay(raw, more), **_basis(draft)))
+    if missing := list(unhostable(found.spec, draft.project)):
         raise SpecProblems(missing)
-    if unknown := unknown_function(found.spec.reward, {point.name for point in entry_points(group=FUNCTIONS)}):
-        raise SpecProblems(unknown)
-    if not draft.project:
-        return found
-    return in_pools_of(draft.project, found, lambda more: resolve(overlay(raw, more), **_basis(draft)))
+    return found
+
+
+def _refusals(draft: Draft, spec: ExperimentSpec) -> list[Problem]:
+    """Return what this installation does not let a legal specification have: the first kind of it."""
+    return (
+        refused_folders(spec)
+        or list(draft.checkpoints.refusals(spec) if draft.checkpoints is not None else ())
+        or not_installed(spec.environment.type, lambda module: find_spec(module) is not None)
+        or unknown_function(spec.reward, {point.name for point in entry_points(group=FUNCTIONS)})
+    )
 
 
 def _basis(draft: Draft) -> dict[str, str | None]:
@@ -84,7 +111,8 @@ def plan(draft: Draft, predict: bool = False) -> dict[str, Any]:
             "errors": errors, "warnings": [], "devices": None, "prediction": None, "plan_token": None,
         }  # fmt: skip
     fit = plan_tokens.devices(found)
-    stored, warnings = _predicted(found, draft.project) if predict else (None, [])
+    stored, said = _predicted(found, draft.project) if predict else (None, [])
+    warnings = (*found.warnings, *unseen_folders(found.spec), *said)
     return {
         "spec": found.document,
         "sources": found.sources,
@@ -92,7 +120,7 @@ def plan(draft: Draft, predict: bool = False) -> dict[str, Any]:
         "template": found.template,
         "arithmetic": arithmetic(found.spec).model_dump(mode="json"),
         "errors": [],
-        "warnings": [as_field_error(problem).as_dict() for problem in (*found.warnings, *warnings)],
+        "warnings": [as_field_error(problem).as_dict() for problem in warnings],
         "devices": fit,
         "prediction": None if stored is None else predictions.plan_row(stored),
         "plan_token": plan_tokens.token_of(found, fit, stored),

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flexmarl.contracts.problems import Problem
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.controlplane.common.times import rfc3339
 from flexmarl.controlplane.experiments.forecaster import FORECASTER
 from flexmarl.controlplane.experiments.models import Plan

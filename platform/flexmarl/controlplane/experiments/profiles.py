@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import TypeVar
 
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.experiments.models import MeasuredRun
 from flexmarl.simulator.prediction import fitting

@@ -1,14 +1,15 @@
 """What others read of experiments: templates, presets, the schema, experiments as plain values."""
 
+from dataclasses import asdict
 from functools import cache
 from typing import Any
 
 from django.db.models import Count, QuerySet
 
 from flexmarl.contracts.arithmetic import arithmetic
-from flexmarl.contracts.environments import environment_facts
 from flexmarl.contracts.resolve import load_presets, load_templates, resolve
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
+from flexmarl.contracts.specification.kinds import KINDS
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.problems import NotFound
 from flexmarl.controlplane.common.reach import in_reach
@@ -28,7 +29,7 @@ def template(name: str) -> dict[str, Any]:
     for row in templates():
         if row["name"] == name:
             return row
-    raise NotFound(f"There is no template {name}. There are: {', '.join(load_templates())}.")
+    raise NotFound(f"Template {name} does not exist. Templates: {', '.join(load_templates())}.")
 
 
 @cache
@@ -48,6 +49,23 @@ def presets() -> tuple[dict[str, Any], ...]:
 
 
 @cache
+def plugins() -> tuple[dict[str, Any], ...]:
+    """Every plug-in by kind: those that a specification may name, then those that cannot be used, and why."""
+    rows = []
+    for kind in KINDS:
+        rows += [
+            {**asdict(manifest), "pointer": kind.pointer, "problem": ""} for manifest in kind.manifests()
+        ] + [
+            {
+                "kind": kind.name, "pointer": kind.pointer, "name": broken.name, "summary": "", "options": None,
+                "distribution": broken.distribution, "version": "", "problem": broken.reason,
+            }
+            for broken in kind.broken()
+        ]  # fmt: skip
+    return tuple(rows)
+
+
+@cache
 def config_schema() -> dict[str, Any]:
     """JSON Schema of the specification."""
     schema = ExperimentSpec.model_json_schema()
@@ -57,7 +75,7 @@ def config_schema() -> dict[str, Any]:
 
 def _template_row(name: str) -> dict[str, Any]:
     found, made = load_templates()[name], resolve({}, template=name)
-    facts = environment_facts(made.spec.environment)
+    facts = made.spec.environment.facts()
     return {
         "name": name,
         "title": found.title,

@@ -1,9 +1,8 @@
 """Changes of nodes and devices: permission, write under the version that was read, audit with before and after, hint.
 
-Every one takes `seen`, which is told the current version under the row's lock and raises when the caller read another.
+Every one takes a precondition, which is called with the current version under the row's lock.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -14,6 +13,7 @@ from django.utils import timezone
 from flexmarl.controlplane.common import live
 from flexmarl.controlplane.common.actions import record
 from flexmarl.controlplane.common.actor import Actor
+from flexmarl.controlplane.common.preconditions import Precondition
 from flexmarl.controlplane.common.problems import FieldError, InvalidState, NotFound, ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.store import store_connection
@@ -23,11 +23,6 @@ from flexmarl.store import cordons
 from flexmarl.store.cordons import DrainMode, Kind, Ruling
 
 MAX_NOTE = 300
-Seen = Callable[[int], None]
-
-
-def any_version(version: int) -> None:
-    """Stand in for `seen` where nobody read the object before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,35 +36,37 @@ class DrainOrder:
     def check(self, now: datetime) -> None:
         """Raise ValidationProblem when mode and deadline do not fit."""
         if self.mode is DrainMode.STOP and self.deadline is None:
-            raise _wrong("deadline", "required", "Stopping needs a deadline.", "Send an RFC 3339 time to come.")
+            raise _wrong("deadline", "required", "Stopping needs a deadline.", "Send a future RFC 3339 time.")
         if self.mode is not DrainMode.STOP and self.deadline is not None:
             raise _wrong("deadline", "not_allowed", f"A drain with mode {self.mode} has no deadline.", "Leave it out.")
         if self.deadline is not None and self.deadline <= now:
-            raise _wrong("deadline", "out_of_range", "The deadline has passed.", "Send an RFC 3339 time to come.")
+            raise _wrong("deadline", "out_of_range", "The deadline has passed.", "Send a future RFC 3339 time.")
 
 
 @transaction.atomic
-def cordon(actor: Actor, kind: Kind, key: str, seen: Seen, note: str | None = None) -> None:
+def cordon(actor: Actor, kind: Kind, key: str, precondition: Precondition, note: str | None = None) -> None:
     """Keep new leases away; what runs goes on. A drain under way ends."""
-    before = _locked(actor, kind, key, seen)
+    before = _locked(actor, kind, key, precondition)
     cordons.cordon(store_connection(), kind, key)
     _note(kind, key, note)
     _written(actor, "cordon", kind, key, before)
 
 
 @transaction.atomic
-def enable(actor: Actor, kind: Kind, key: str, seen: Seen, note: str | None = None) -> None:
+def enable(actor: Actor, kind: Kind, key: str, precondition: Precondition, note: str | None = None) -> None:
     """Let new leases on again. A cordon or drain ends; its note goes with it unless another is given."""
-    before = _locked(actor, kind, key, seen)
+    before = _locked(actor, kind, key, precondition)
     cordons.enable(store_connection(), kind, key)
     _note(kind, key, "" if note is None else note)
     _written(actor, "enable", kind, key, before)
 
 
 @transaction.atomic
-def drain(actor: Actor, kind: Kind, key: str, seen: Seen, order: DrainOrder, note: str | None = None) -> None:
+def drain(
+    actor: Actor, kind: Kind, key: str, precondition: Precondition, order: DrainOrder, note: str | None = None
+) -> None:
     """Keep new leases away and empty what is held, in the way the order says."""
-    before = _locked(actor, kind, key, seen)
+    before = _locked(actor, kind, key, precondition)
     order.check(timezone.now())
     deadline = None if order.deadline is None else order.deadline.timestamp()
     cordons.drain(store_connection(), kind, key, order.mode, deadline=deadline, by=actor.name)
@@ -78,31 +75,31 @@ def drain(actor: Actor, kind: Kind, key: str, seen: Seen, order: DrainOrder, not
 
 
 @transaction.atomic
-def set_note(actor: Actor, kind: Kind, key: str, seen: Seen, note: str) -> None:
+def set_note(actor: Actor, kind: Kind, key: str, precondition: Precondition, note: str) -> None:
     """Say something about a node or device to whoever looks at it."""
-    before = _locked(actor, kind, key, seen)
+    before = _locked(actor, kind, key, precondition)
     cordons.set_note(store_connection(), kind, key, note)
     _written(actor, "note", kind, key, before)
 
 
 @transaction.atomic
-def move_device(actor: Actor, device_id: str, seen: Seen, pool: str) -> None:
+def move_device(actor: Actor, device_id: str, precondition: Precondition, pool: str) -> None:
     """Put a device into a pool that exists. A lease it holds goes on."""
-    before = _locked(actor, "device", device_id, seen, lost_too=True)
+    before = _locked(actor, "device", device_id, precondition, lost_too=True)
     if not Pool.objects.filter(name=pool).exists():
         raise NotFound(f"There is no pool {pool}.")
     cordons.move_device(store_connection(), device_id, pool)
     _written(actor, "move", "device", device_id, before)
 
 
-def _locked(actor: Actor, kind: Kind, key: str, seen: Seen, *, lost_too: bool = False) -> Ruling:
+def _locked(actor: Actor, kind: Kind, key: str, precondition: Precondition, *, lost_too: bool = False) -> Ruling:
     actor.require(Scope.CLUSTER_ADMIN)
     found = cordons.ruling(store_connection(), kind, key)
     if found is None:
         raise NotFound(f"There is no {kind} {key}.")
-    seen(found.ruled)
+    precondition(found.ruled)
     if found.state == "lost" and not lost_too:
-        text = f"{key} is lost: its node does not announce it any more."
+        text = f"{key} is lost: its node no longer reports it."
         raise InvalidState(text, state="lost", allowed_actions=["move"])
     return found
 

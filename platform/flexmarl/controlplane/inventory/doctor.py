@@ -24,8 +24,11 @@ from django.db import Error, connection
 from django.db.migrations.executor import MigrationExecutor
 from psycopg import Connection
 
+from flexmarl.controlplane.common.brief_redis import client_of
 from flexmarl.controlplane.common.store import store_connection
-from flexmarl.controlplane.inventory import queries
+from flexmarl.controlplane.inventory import machine, queries
+from flexmarl.controlplane.inventory import processes as own_processes
+from flexmarl.host.disk import ADVICE, in_words, shares
 from flexmarl.store import runs as store_runs
 from flexmarl.store import schema
 from flexmarl.store.errors import SchemaMismatch
@@ -68,11 +71,12 @@ class Finding:
 def examine() -> list[Finding]:
     """Run all checks."""
     findings = [*versions(settings.ROOT), *vllm(settings.VLLM_PYTHON), *disk(settings.HOME)]
+    findings += refused_processes(settings.HOME)
     findings += broker(settings.BROKER_URL)
     reached = list(database())
     findings += reached
     if all(finding.level is not Level.ERROR for finding in reached):
-        for check in (migrations, clock, devices, pools):
+        for check in (migrations, processes, clock, devices, pools):
             findings += check()
     return findings
 
@@ -129,17 +133,31 @@ def disk(home: Path) -> Iterator[Finding]:
     """Look at the space for data and at how long a sync takes."""
     place = next(folder for folder in (home, *home.parents) if folder.exists())
     free = shutil.disk_usage(place).free
-    text = f"{free / 2**30:.1f} GiB free for {home}"
-    advice = "free some space, or set FLEXMARL_HOME to a larger disk"
     level = Level.ERROR if free < NO_DISK_BYTES else Level.WARNING if free < LOW_DISK_BYTES else Level.OK
+    taken = (
+        ", ".join(f"{share.name} {in_words(share.bytes)}" for share in shares(home)) if level is not Level.OK else ""
+    )
+    text = f"{in_words(free)} free for {home}" + (f", which holds {taken}" if taken else "")
+    advice = f"{ADVICE.lower()}, or set FLEXMARL_HOME to a larger disk"
     yield Finding("disk", level, text, advice if level is not Level.OK else "")
     if not os.access(place, os.W_OK):
         yield Finding("disk", Level.ERROR, f"{place} is not writable", "set FLEXMARL_HOME to a folder of your own")
         return
-    seconds = _sync_seconds(place)
+    try:
+        seconds = _sync_seconds(place)
+    except OSError as error:
+        yield Finding("disk", Level.ERROR, f"{place} takes no file: {error.strerror}", advice)
+        return
     slow = seconds > SLOW_SYNC_S
     advice = "put FLEXMARL_HOME and the database on a local disk" if slow else ""
     yield Finding("disk", Level.WARNING if slow else Level.OK, f"a sync takes {seconds * 1000:.1f} ms", advice)
+
+
+def refused_processes(home: Path) -> Iterator[Finding]:
+    """Look for processes of a running installation that a wrong setting keeps from running."""
+    for notice in machine.look(home):
+        if notice.code == machine.REFUSED:
+            yield Finding("processes", Level.ERROR, notice.title, notice.text)
 
 
 def _sync_seconds(folder: Path) -> float:
@@ -160,7 +178,7 @@ def broker(url: str) -> Iterator[Finding]:
         yield Finding("broker", Level.ERROR, "REDIS_URL is not set", "start everything with: manage.py up")
         return
     try:
-        with redis.Redis.from_url(url, socket_timeout=3, socket_connect_timeout=3) as client:
+        with client_of(url) as client:
             began = time.perf_counter()
             client.ping()
             seconds = time.perf_counter() - began
@@ -215,6 +233,24 @@ def migrations() -> Iterator[Finding]:
     yield Finding(
         "migrations", Level.OK, f"all applied; store schema {schema.VERSION}, {len(schema.upgrades())} upgrades"
     )
+
+
+def processes() -> Iterator[Finding]:
+    """Look for processes that stopped reporting, and for a driver."""
+    try:
+        found = own_processes.processes()
+    except Error:
+        return  # the tables are older than this version: said by the check of migrations
+    for process in found:
+        if process["state"] != "running":
+            text = f"{process['kind']} on {process['node']} (pid {process['pid']}): {process['detail']}"
+            yield Finding("processes", Level.ERROR, text, f"kill it and start it again there: {process['command']}")
+    working = sorted({process["kind"] for process in found if process["state"] == "running"})
+    if working:
+        yield Finding("processes", Level.OK, f"reporting: {', '.join(working)}")
+    if not any(process["kind"] == "driver" for process in found):
+        advice = f"start one: {own_processes.COMMANDS['driver']}"
+        yield Finding("processes", Level.WARNING, "no driver reports, so no run moves", advice)
 
 
 def clock() -> Iterator[Finding]:

@@ -9,10 +9,10 @@ from flexmarl.controlplane.accounts.models import Project
 from flexmarl.controlplane.common import live
 from flexmarl.controlplane.common.actions import record
 from flexmarl.controlplane.common.actor import Actor
+from flexmarl.controlplane.common.preconditions import Precondition
 from flexmarl.controlplane.common.problems import Conflict, DuplicateName, FieldError, NotFound, ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.store import store_connection
-from flexmarl.controlplane.inventory.actions import Seen
 from flexmarl.controlplane.inventory.models import Device, Pool, ProjectPool
 from flexmarl.store import pool_rules
 
@@ -37,12 +37,12 @@ def create_pool(actor: Actor, name: str, projects: Collection[str] = (), **membe
 
 
 @transaction.atomic
-def update_pool(actor: Actor, name: str, seen: Seen, changes: Mapping[str, Any]) -> Pool:
+def update_pool(actor: Actor, name: str, precondition: Precondition, changes: Mapping[str, Any]) -> Pool:
     """Change a pool's description, note, bindings, or whether it is the installation's default.
 
     A project that loses its binding keeps what it runs there and gets no new device.
     """
-    pool = _locked(actor, name, seen)
+    pool = _locked(actor, name, precondition)
     before = _facts(pool)
     if "projects" in changes:
         _check_projects(changes["projects"])
@@ -58,9 +58,9 @@ def update_pool(actor: Actor, name: str, seen: Seen, changes: Mapping[str, Any])
 
 
 @transaction.atomic
-def delete_pool(actor: Actor, name: str, seen: Seen) -> None:
+def delete_pool(actor: Actor, name: str, precondition: Precondition) -> None:
     """Delete a pool that no device is in, with its bindings and quotas."""
-    pool = _locked(actor, name, seen)
+    pool = _locked(actor, name, precondition)
     count = Device.objects.filter(pool=name).count()
     if count:
         raise Conflict(f"{count} devices are in {name}. Move them to another pool first.")
@@ -72,16 +72,17 @@ def delete_pool(actor: Actor, name: str, seen: Seen) -> None:
 
 
 @transaction.atomic
-def set_quota(actor: Actor, pool: str, project: str, seen: Seen, devices: int | None) -> None:
+def set_quota(actor: Actor, pool: str, project: str, precondition: Precondition, devices: int | None) -> None:
     """Limit the devices of a pool that a project holds at once; None lifts the limit. What it holds stays."""
     actor.require(Scope.CLUSTER_ADMIN)
-    if not Pool.objects.filter(name=pool).exists():
-        raise NotFound(f"Nobody has described a pool {pool}.")
+    # The pool's row is locked: a quota that does not exist yet has none of its own.
+    if Pool.objects.select_for_update().filter(name=pool).first() is None:
+        raise NotFound(f"Pool {pool} does not exist.")
     if not Project.objects.filter(name=project).exists():
-        raise NotFound(f"There is no project {project}.")
+        raise NotFound(f"Project {project} does not exist.")
     conn = store_connection()
     found = pool_rules.quota(conn, project, pool)
-    seen(found.version if found else 0)
+    precondition(found.version if found else 0)
     if devices is None and found is None:
         raise NotFound(f"Project {project} has no quota in {pool}.")
     if devices is None:
@@ -107,10 +108,10 @@ def set_project_pool(actor: Actor, project: str, pool: str | None) -> None:
     actor.require(Scope.CLUSTER_ADMIN)
     home = Project.objects.filter(name=project).first()
     if home is None:
-        raise NotFound(f"There is no project {project}.")
+        raise NotFound(f"Project {project} does not exist.")
     found = None if pool is None else Pool.objects.filter(name=pool).first()
     if pool is not None and found is None:
-        raise NotFound(f"Nobody has described a pool {pool}.")
+        raise NotFound(f"Pool {pool} does not exist.")
     former = ProjectPool.objects.select_related("pool").filter(project=home).first()
     if found is None:
         ProjectPool.objects.filter(project=home).delete()
@@ -128,12 +129,12 @@ def set_project_pool(actor: Actor, project: str, pool: str | None) -> None:
     )
 
 
-def _locked(actor: Actor, name: str, seen: Seen) -> Pool:
+def _locked(actor: Actor, name: str, precondition: Precondition) -> Pool:
     actor.require(Scope.CLUSTER_ADMIN)
     pool = Pool.objects.select_for_update().filter(name=name).first()
     if pool is None:
-        raise NotFound(f"Nobody has described a pool {name}.")
-    seen(pool.version)
+        raise NotFound(f"Pool {name} does not exist.")
+    precondition(pool.version)
     return pool
 
 
@@ -153,7 +154,7 @@ def _check_projects(projects: Collection[str]) -> None:
     known = set(Project.objects.filter(name__in=projects).values_list("name", flat=True))
     for index, name in enumerate(projects):
         if name not in known:
-            detail = f"There is no project {name}."
+            detail = f"Project {name} does not exist."
             raise ValidationProblem(detail, errors=[FieldError(f"/projects/{index}", "unknown_value", detail)])
 
 

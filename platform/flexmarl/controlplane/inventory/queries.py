@@ -216,6 +216,15 @@ def default_pool(project: str) -> str:
     return own or chosen or INSTALLATION_POOL
 
 
+def engines_of(pool: str) -> set[str] | None:
+    """Name the rollout engines that nodes with devices of a pool have; None when that is not known of all of them."""
+    facts = Node.objects.filter(devices__pool=pool).distinct().values_list("facts", flat=True)
+    offered = [found.get("engines") for found in facts]
+    if not offered or not all(isinstance(names, list) for names in offered):
+        return None
+    return {str(name) for names in offered for name in names}
+
+
 def may_use(project: str, pool: str) -> bool:
     """Say whether a project's runs may ask for devices of a pool."""
     bound = pool_rules.rules(store_connection()).bindings.get(pool)

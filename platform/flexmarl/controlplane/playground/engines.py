@@ -52,7 +52,7 @@ class EngineFailed(Busy):
 
 class VersionGone(Conflict):
     code = "version_gone"
-    title = "The version's weights are not kept any more"
+    title = "The version's weights were deleted"
 
 
 class NotServed(Conflict):

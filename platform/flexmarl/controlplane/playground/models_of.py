@@ -26,12 +26,10 @@ _NAME = re.compile(r"([^/@\s]+)/([^/@\s]+)(?:@(\d{1,9}))?")
 
 class ModelNotFound(NotFound):
     code = "model_not_found"
-    title = "There is no such model"
+    title = "Unknown model"
 
     def __init__(self, detail: str) -> None:
-        hint = (
-            "GET /v1/models lists those you may talk to; the form is <run key>/<agent> or <run key>/<agent>@<version>."
-        )
+        hint = "GET /v1/models lists available models; the form is <run key>/<agent> or <run key>/<agent>@<version>."
         super().__init__(detail, errors=[FieldError("/model", self.code, detail, hint)])
 
 
@@ -66,14 +64,14 @@ def find(actor: Actor, text: str) -> Model:
     """Return the model of a name. Raises ModelNotFound, also for runs that the caller may not know of."""
     named = _NAME.fullmatch(text)
     if named is None:
-        raise ModelNotFound(f"{text!r} names no model.")
+        raise ModelNotFound(f"{text!r} is not a model name.")
     key, role, number = named.groups()
     try:
         run = runs.find_run(actor, key, Scope.MODELS_USE)
     except NotFound:
         raise ModelNotFound(f"There is no run {key}, or you may not see it.") from None
     if run.archived_at is not None:
-        raise RunArchived(f"{key} is archived. Restore it to talk to its agents.")
+        raise RunArchived(f"{key} is archived. Restore it to use its agents.")
     if role not in run.spec["agents"]:
         raise ModelNotFound(f"{key} has no agent {role}; it has {', '.join(sorted(run.spec['agents']))}.")
     if run.spec["agents"][role].get("external"):

@@ -10,8 +10,7 @@ from functools import lru_cache
 
 from tokenizers import Tokenizer
 
-from flexmarl.contracts.environments import environment_facts
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.controlplane.common.problems import Conflict
 from flexmarl.controlplane.playground.models_of import Model
 from flexmarl.controlplane.playground.observations import allowed_words
@@ -65,7 +64,7 @@ def tokenizer_of(model: Model) -> Tokenizer:
 def reply_length(model: Model) -> int:
     """How long a reply is when the caller does not say: as long as the environment asks for."""
     spec = ExperimentSpec.model_validate(model.run.spec)
-    lengths = {role.name: role.reply_tokens for role in environment_facts(spec.environment).roles}
+    lengths = {role.name: role.reply_tokens for role in spec.environment.facts().roles}
     return lengths.get(model.role) or int(model.agent["sampling"]["max_tokens"])
 
 

@@ -4,7 +4,7 @@ The driver alone moves a run. A verb goes to the inbox in the transaction of its
 pending until the driver has handled it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -21,17 +21,27 @@ from flexmarl.controlplane.common import live
 from flexmarl.controlplane.common.actions import record
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.ids import readable_key
-from flexmarl.controlplane.common.problems import FieldError, InvalidState, PermissionDenied, ValidationProblem
+from flexmarl.controlplane.common.preconditions import Precondition, any_version
+from flexmarl.controlplane.common.problems import (
+    Conflict,
+    FieldError,
+    InvalidState,
+    NotFound,
+    PermissionDenied,
+    ValidationProblem,
+)
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.common.times import rfc3339
 from flexmarl.controlplane.experiments.actions import ensure_experiment
 from flexmarl.controlplane.experiments.plan_tokens import check_plan
 from flexmarl.controlplane.experiments.plans import Draft, overlay, required
-from flexmarl.controlplane.runs import queries, verbs
+from flexmarl.controlplane.runs import origin_grants, queries, verbs
 from flexmarl.controlplane.runs.choices import allowed_now, archivable
 from flexmarl.controlplane.runs.marks import NO_MARKS, Marks, inherited, known_project, legal_tags
+from flexmarl.controlplane.runs.model_sources import CheckpointSources
 from flexmarl.controlplane.runs.models import Operation, Run, RunState
+from flexmarl.controlplane.runs.numbers import next_number
 from flexmarl.controlplane.runs.verbs import NO_OPTIONS, VerbOptions
 from flexmarl.store import inbox
 from flexmarl.store import runs as store_runs
@@ -60,10 +70,12 @@ def create_run(
     if start:
         actor.require_any([Scope.RUNS_ACT, Scope.RUNS_ACT_ANY], project)
     known_project(project)
-    made = required(replace(draft, project=project))
+    checkpoints = CheckpointSources(actor)
+    made = required(replace(draft, project=project, checkpoints=checkpoints))
     plan = check_plan(plan_token, made) if plan_token else None
     run = _insert(
         Run(
+            no=next_number(made.spec),
             project_id=project,
             name=made.spec.name,
             experiment=ensure_experiment(actor, experiment, project) if experiment else None,
@@ -77,6 +89,7 @@ def create_run(
             note=note[:MAX_NOTE],
             tags=legal_tags(marks.tags),
             external_id=marks.external_id,
+            request_digest=marks.request_digest,
             parent=marks.parent,
             plan=plan,
         )
@@ -84,6 +97,7 @@ def create_run(
     store_runs.create_run(
         store_connection(), run.no, made.document, RunStatus.DRAFT, project=project, priority=marks.priority
     )
+    checkpoints.pin(run, made.spec)
     ensure_roles(project, made.spec.agents)
     after = {"name": run.name, "template": made.template, "preset": made.preset}
     record(actor, "run.create", "run", run.id, run.key, project=project, after=after)
@@ -101,12 +115,16 @@ def act(actor: Actor, run: Run, verb: Verb, reason: str = "", options: VerbOptio
         raise PermissionDenied(f"This needs the scope {needed}.", extra={"required_scopes": [str(needed)]})
     verbs.check(verb, options)
     state = RunState.objects.select_for_update().get(pk=run.no)
+    if not Run.objects.filter(pk=run.pk).exists():
+        raise NotFound(f"{run.key} was deleted.")
     status = RunStatus(state.status)
     if run.archived_at is not None:
         raise InvalidState(f"{run.key} is archived; restore it first.", state=status.value, allowed_actions=[])
     allowed = allowed_now(status, state.pending_verb)
     if verb not in allowed:
         raise _invalid(run, verb, status, state.pending_verb, allowed)
+    if verb in (Verb.START, Verb.RETRY):
+        origin_grants.require(run)
     operation = Operation.objects.create(
         run=run, verb=verb.value, actor_id=actor.user_id, reason=reason, request_id=actor.request_id
     )
@@ -119,25 +137,37 @@ def act(actor: Actor, run: Run, verb: Verb, reason: str = "", options: VerbOptio
 
 
 def create_once(actor: Actor, draft: Draft, *, marks: Marks, **options: Any) -> tuple[Run, bool]:
-    """Return the run of an external id, or create it; whether it was created. Two callers at once get the same run."""
+    """Return the run of an external id, or create it; whether it was created. Two callers at once get the same run.
+
+    Raises Conflict when the run that is there was made of another body.
+    """
     project = options.get("project", DEFAULT_PROJECT)
     actor.require(Scope.RUNS_WRITE, project)
     mine = queries.runs(actor).filter(project=project, external_id=marks.external_id)
     if (found := mine.first()) is not None:
-        return found, False
+        return _same(found, marks), False
     try:
         return create_run(actor, draft, marks=marks, **options), True
     except IntegrityError:
         if (found := mine.first()) is None:
             raise
-        return found, False
+        return _same(found, marks), False
 
 
-def clone(actor: Actor, run: Run, draft: Draft, **options: Any) -> Run:
-    """Make a new draft of a run's specification with some of it changed; `parent` names the run."""
+def _same(run: Run, marks: Marks) -> Run:
+    if run.request_digest and run.request_digest != marks.request_digest:
+        text = f"{run.key} has the external id {run.external_id} and was made of another body."
+        hint = "Repeat the first body exactly, or use a new external id."
+        error = FieldError("external_id", "conflict", text, hint, "query")
+        raise Conflict(f"{text} {hint}", errors=[error], extra={"existing": str(run.id)})
+    return run
+
+
+def clone(actor: Actor, run: Run, draft: Draft, *, spec: Mapping[str, Any] | None = None, **options: Any) -> Run:
+    """Make a new draft of a run's specification (or of `spec`) with some of it changed; `parent` names the run."""
     whole = replace(
         draft, name=draft.name or run.name, preset=draft.preset or run.preset, template=draft.template or run.template,
-        spec=run.spec, overrides=overlay(draft.spec, draft.overrides),
+        spec=run.spec if spec is None else spec, overrides=overlay(draft.spec, draft.overrides),
     )  # fmt: skip
     marks = replace(options.pop("marks", NO_MARKS), parent=run)
     return create_run(actor, whole, project=options.pop("project", "") or run.project_id, marks=marks, **options)
@@ -166,7 +196,7 @@ def restore(actor: Actor, run: Run) -> Run:
 
 def _require_edit(actor: Actor, run: Run) -> None:
     if not queries.may_edit(actor, run):
-        raise PermissionDenied("Only its owner and operators may archive and restore a run.")
+        raise PermissionDenied("Only the owner of a run and operators may archive and restore it.")
 
 
 def _set_archived(actor: Actor, run: Run, at: datetime | None) -> Run:
@@ -177,18 +207,28 @@ def _set_archived(actor: Actor, run: Run, at: datetime | None) -> Run:
     return queries.find_run(actor, run.id)
 
 
+@transaction.atomic
 def tag(actor: Actor, run: Run, add: Iterable[str] = (), remove: Iterable[str] = ()) -> Run:
-    """Add and take away tags."""
-    return update_run(actor, run, tags=[*(name for name in run.tags if name not in set(remove)), *add])
+    """Add and remove tags."""
+    now = _locked(run)
+    return update_run(actor, run, tags=[*(name for name in now.tags if name not in set(remove)), *add])
 
 
 @transaction.atomic
 def update_run(
-    actor: Actor, run: Run, *, name: str | None = None, note: str | None = None, tags: Iterable[str] | None = None
+    actor: Actor,
+    run: Run,
+    *,
+    name: str | None = None,
+    note: str | None = None,
+    tags: Iterable[str] | None = None,
+    precondition: Precondition = any_version,
 ) -> Run:
     """Change a run's name, note and tags; the specification never changes."""
     if not queries.may_edit(actor, run):
-        raise PermissionDenied("Only its owner and operators may edit a run.")
+        raise PermissionDenied("Only the owner of a run and operators may edit it.")
+    now = _locked(run)
+    precondition(now.version)
     changes: dict[str, Any] = {}
     if tags is not None:
         changes["tags"] = legal_tags(tags)
@@ -200,8 +240,13 @@ def update_run(
     if note is not None:
         changes["note"] = note[:MAX_NOTE]
     if changes:
-        _write(actor, run, "run.update", **changes)
+        _write(actor, now, "run.update", **changes)
     return queries.find_run(actor, run.id)
+
+
+def _locked(run: Run) -> Run:
+    """Read a run again under its lock: somebody may have edited it since the caller read it."""
+    return Run.objects.select_for_update(of=("self",)).get(pk=run.pk)
 
 
 def _write(actor: Actor, run: Run, action: str, **changes: Any) -> None:

@@ -14,11 +14,10 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import aiohttp
-from asgiref.sync import sync_to_async
 from django.conf import settings
 
 from flexmarl.controlplane.common.problems import Busy, Conflict, FieldError, ValidationProblem
-from flexmarl.controlplane.common.store import store_connection
+from flexmarl.controlplane.common.store import giving_back, store_connection
 from flexmarl.controlplane.inventory.models import Node
 from flexmarl.controlplane.runs import checkpoints
 from flexmarl.controlplane.runs.models import Run
@@ -33,12 +32,12 @@ HELD_S = checkpoint_rows.READ_S / 4
 
 class CheckpointDamaged(Conflict):
     code = "checkpoint_damaged"
-    title = "The checkpoint's folder is not what was written"
+    title = "The checkpoint's folder is damaged"
 
 
 class NodeAway(Busy):
     code = "node_away"
-    title = "The node that has the folder does not answer"
+    title = "The node that holds the folder does not respond"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ def prepare(run: Run, wanted: Wanted) -> Ready:
     """Have an archive made ready. Raises CheckpointGone, CheckpointDamaged, ValidationProblem or NodeAway."""
     row = checkpoints.find(run, wanted.step)
     if not row.node:
-        detail = f"The node of the checkpoint after step {wanted.step} was not kept; its folder was {row.path}."
+        detail = f"The node of the checkpoint after step {wanted.step} was not kept."
         raise CheckpointDamaged(detail, extra={"reason": "unknown_node"})
     if not checkpoint_rows.read_on(store_connection(), run.no, wanted.step):
         raise checkpoints.gone(run, wanted.step)
@@ -105,7 +104,7 @@ class Stream:
         self._ready = ready
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        hold = sync_to_async(self._hold)
+        hold = giving_back(self._hold)
         held = time.monotonic()
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=SILENT_S, sock_read=SILENT_S)
         async with (

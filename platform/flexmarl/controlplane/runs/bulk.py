@@ -6,18 +6,19 @@ A dry run does the same and takes it back, so that it cannot promise what the re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from django.db import transaction
 
 from flexmarl.contracts.events import Verb
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.problems import Conflict, FieldError, NotFound, ProblemError, ValidationProblem
-from flexmarl.controlplane.runs import actions, lists, queries
-from flexmarl.controlplane.runs.models import Operation, Run
+from flexmarl.controlplane.runs import actions, deletions, lists, queries
+from flexmarl.controlplane.runs.models import Run
 
 MOST = 500
 """Runs that one request may name or match."""
-ACTIONS = (*(verb.value for verb in Verb), "archive", "restore", "tag", "untag")
+ACTIONS = (*(verb.value for verb in Verb), "archive", "restore", "tag", "untag", deletions.ACTION)
 _TAGGING = frozenset({"tag", "untag"})
 
 
@@ -86,7 +87,8 @@ def _one(actor: Actor, run: Run, wish: Wish) -> dict[str, Any]:
     return _item(str(run.id), run.key, "done", operation)
 
 
-def _carry_out(actor: Actor, run: Run, wish: Wish) -> Operation | None:
+def _carry_out(actor: Actor, run: Run, wish: Wish) -> UUID | None:
+    """Do it; return the id of the operation it begins, if it does."""
     other: Mapping[str, Callable[[], Any]] = {
         "archive": lambda: actions.archive(actor, run),
         "restore": lambda: actions.restore(actor, run),
@@ -96,17 +98,19 @@ def _carry_out(actor: Actor, run: Run, wish: Wish) -> Operation | None:
     if wish.action in other:
         other[wish.action]()
         return None
-    return actions.act(actor, run, Verb(wish.action), wish.reason)
+    if wish.action == deletions.ACTION:
+        return deletions.delete(actor, run, wish.reason).operation
+    return actions.act(actor, run, Verb(wish.action), wish.reason).id
 
 
 def _item(
-    reference: str, key: str | None, outcome: str, operation: Operation | None = None, error: ProblemError | None = None
+    reference: str, key: str | None, outcome: str, operation: UUID | None = None, error: ProblemError | None = None
 ) -> dict[str, Any]:
     return {
         "id": reference,
         "key": key,
         "outcome": outcome,
-        "operation": f"/api/v1/operations/{operation.id}" if operation else None,
+        "operation": f"/api/v1/operations/{operation}" if operation else None,
         "error": {"code": error.code, "detail": error.detail} if error else None,
     }
 

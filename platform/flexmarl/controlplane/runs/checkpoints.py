@@ -16,23 +16,24 @@ from flexmarl.controlplane.common.times import rfc3339
 from flexmarl.controlplane.runs import queries
 from flexmarl.controlplane.runs.models import Checkpoint, Run
 from flexmarl.store import checkpoint_rows, lineage
+from flexmarl.store.server_paths import without_paths
 
 GONE = ("removing", "removed")
 
 
 class CheckpointGone(Conflict):
     code = "checkpoint_gone"
-    title = "The checkpoint is not kept any more"
+    title = "The checkpoint was deleted"
 
 
 def listed(run: Run) -> list[dict[str, Any]]:
     """List a run's checkpoints, newest first."""
-    return [_row(one) for one in Checkpoint.objects.filter(run_id=run.no).order_by("-step")]
+    return [_row(run, one) for one in Checkpoint.objects.filter(run_id=run.no).order_by("-step")]
 
 
 def one(run: Run, step: int) -> dict[str, Any]:
     """Return the checkpoint after a step. Raises NotFound."""
-    return _row(find(run, step))
+    return _row(run, find(run, step))
 
 
 def find(run: Run, step: int) -> Checkpoint:
@@ -49,7 +50,7 @@ def find(run: Run, step: int) -> Checkpoint:
 def pin(actor: Actor, run: Run, step: int, keep: bool) -> dict[str, Any]:
     """Pin a checkpoint, or leave it to the rules again. Raises CheckpointGone for one that is removed."""
     if not queries.may_edit(actor, run):
-        raise PermissionDenied("Only its owner and operators may pin a run's checkpoints.")
+        raise PermissionDenied("Only the owner of a run and operators may pin its checkpoints.")
     before = find(run, step)
     if bool(before.pinned_at) != keep:
         if not checkpoint_rows.pin(store_connection(), run.no, step, actor.name if keep else None):
@@ -62,8 +63,8 @@ def pin(actor: Actor, run: Run, step: int, keep: bool) -> dict[str, Any]:
 
 def gone(run: Run, step: int) -> CheckpointGone:
     """Return the refusal of a checkpoint that was let go."""
-    detail = f"The checkpoint of {run.key} after step {step} was let go: no rule kept it and nobody pinned it."
-    hint = "Choose one whose state is whole; pin it if it shall stay."
+    detail = f"The checkpoint of {run.key} after step {step} was deleted by retention; it was not pinned."
+    hint = "Choose one that is complete; pin it to keep it."
     return CheckpointGone(detail, errors=[FieldError("/checkpoint", CheckpointGone.code, detail, hint)])
 
 
@@ -95,17 +96,24 @@ def _origin(one: lineage.Origin, other: dict[str, str] | None, policy: str) -> d
     }
 
 
-def _row(row: Checkpoint) -> dict[str, Any]:
+def _archive_url(run: Run, row: Checkpoint) -> str | None:
+    """Return where a checkpoint is downloaded; None when its node does not have it whole."""
+    there = row.node and row.state == "whole"
+    return f"/api/v1/runs/{run.id}/checkpoints/{row.step}/archive" if there else None
+
+
+def _row(run: Run, row: Checkpoint) -> dict[str, Any]:
     return {
         "label": row.label,
         "step": row.step,
         "versions": row.versions,
-        "path": row.path,
+        "source": {"type": "checkpoint", "run": run.key, "step": row.step},
+        "archive_url": _archive_url(run, row),
         "node": row.node,
         "size_bytes": row.bytes,
         "facts": row.facts,
         "state": row.state,
-        "state_text": row.state_text,
+        "state_text": without_paths(row.state_text),
         "kept_by": [reason for reason in dict.fromkeys(row.kept_by) if reason != "new"],
         "pinned": row.pinned_at is not None,
         "pinned_by": row.pinned_by,
@@ -119,3 +127,12 @@ def _row(row: Checkpoint) -> dict[str, Any]:
         },
         "created_at": rfc3339(row.at),
     }  # fmt: skip
+
+
+def forked_from(actor: Actor, run: Run) -> dict[str, Any] | None:
+    """Return run (where it may be seen) and step whose weights a run began with; None for one that began anew."""
+    one = next(iter(lineage.origins(store_connection(), run.no).values()), None)
+    if one is None:
+        return None
+    other = queries.light(queries.runs(actor)).filter(no=one.from_run).first()
+    return {"key": other.key if other else None, "step": one.from_step}

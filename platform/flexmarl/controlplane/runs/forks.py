@@ -11,7 +11,7 @@ from typing import Any, Literal
 from django.db import transaction
 
 from flexmarl.contracts.fork_rules import fork_rules
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.controlplane.common.actions import record
 from flexmarl.controlplane.common.actor import Actor
@@ -20,6 +20,7 @@ from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.experiments.plans import Draft, as_field_error
 from flexmarl.controlplane.runs import actions, checkpoints
 from flexmarl.controlplane.runs.choices import allowed_now
+from flexmarl.controlplane.runs.model_sources import without_checkpoints
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.store import checkpoint_rows, lineage, steps
 from flexmarl.store.lineage import Origin
@@ -43,7 +44,7 @@ def fork(actor: Actor, run: Run, draft: Draft, source: Source, **options: Any) -
     Raises ValidationProblem where the change does not fit the weights, CheckpointGone, or InvalidState.
     """
     found = _of_checkpoint(run, source.checkpoint) if source.checkpoint is not None else _newest(run)
-    made = actions.clone(actor, run, draft, **options)
+    made = actions.clone(actor, run, draft, spec=without_checkpoints(run.spec), **options)
     parent, spec = ExperimentSpec.model_validate(run.spec), ExperimentSpec.model_validate(made.spec)
     taken = sorted(spec.policies.keys() & found.keys())
     if not taken:
@@ -72,7 +73,7 @@ def _of_checkpoint(run: Run, step: int) -> dict[str, Origin]:
         raise checkpoints.gone(run, step)
     if not row.parts:
         detail = f"The checkpoint after step {step} was written before checkpoints named their contents."
-        hint = f"Use its folder as a model source: policies.<name>.model: {{type: folder, path: {row.path}/<name>}}."
+        hint = "Name a newer checkpoint, or send checkpoint: newest."
         raise ValidationProblem(detail, errors=[FieldError("/checkpoint", "no_contents", detail, hint)])
     return {
         policy: Origin(policy, run.no, policy, part["version"], step, True, part["digest"], part["state"])

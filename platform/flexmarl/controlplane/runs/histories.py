@@ -5,6 +5,8 @@ from typing import Any
 
 from django.db.models import Q, QuerySet
 
+from flexmarl.contracts.events import Verb
+from flexmarl.contracts.status import shown_status
 from flexmarl.controlplane.common.times import rfc3339
 from flexmarl.controlplane.runs.choices import OperationState
 from flexmarl.controlplane.runs.models import Attempt, Handled, Operation, Run, VerbOutcome
@@ -42,12 +44,13 @@ def _keys(found: Sequence[Operation]) -> Q:
 
 def _row(operation: Operation, handled: bool, outcome: VerbOutcome | None) -> dict[str, Any]:
     run, state = operation.run, _state(handled, outcome)
+    succeeded = state is OperationState.SUCCEEDED
     return {
         "id": str(operation.id),
         "action": operation.verb,
         "state": state.value,
         "target": {"kind": "run", "id": str(run.id), "key": run.key, "url": f"/api/v1/runs/{run.id}"},
-        "result": {"status": outcome.status} if outcome is not None and outcome.succeeded else None,
+        "result": {"status": _reached(operation, outcome)} if outcome is not None and succeeded else None,
         "error": None if outcome is None or outcome.succeeded else {"status": outcome.status, "reason": outcome.text},
         "reason": operation.reason,
         "request_id": operation.request_id,
@@ -57,6 +60,12 @@ def _row(operation: Operation, handled: bool, outcome: VerbOutcome | None) -> di
         "url": f"/api/v1/operations/{operation.id}",
         "web_url": f"/runs/{run.key}",
     }
+
+
+def _reached(operation: Operation, outcome: VerbOutcome) -> str:
+    """The status in which an operation succeeded: a stop ends its run for the reason that the run shows."""
+    reason = operation.run.state.reason if operation.verb == Verb.STOP else ""
+    return shown_status(outcome.status, reason)
 
 
 def _state(handled: bool, outcome: VerbOutcome | None) -> OperationState:
@@ -77,7 +86,7 @@ def attempts(run: Run) -> list[dict[str, Any]]:
             "first_step": row.first_step,
             "ended_at": rfc3339(row.ended_at),
             "ended_by": row.ended_by,
-            "status": row.status or run.state.status,
+            "status": shown_status(row.status or run.state.status, row.reason if row.status else run.state.reason),
             "reason": row.reason,
             "reason_text": row.reason_text,
             "last_step": row.last_step if row.ended_at is not None else run.state.step,

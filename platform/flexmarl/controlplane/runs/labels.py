@@ -80,7 +80,7 @@ def remove(actor: Actor, run: Run, key: Key) -> None:
         run=run, author_name=actor.name, draw=draw, member=member, attempt=attempt
     ).first()
     if row is None:
-        raise NotFound(f"You have no label on {_name(run, key)}.")
+        raise NotFound(f"You have not labelled {_name(run, key)}.")
     before = {"label": row.label, "comment": row.comment}
     row.delete()
     _audit(actor, run, "trajectory.unlabel", key, before, None)

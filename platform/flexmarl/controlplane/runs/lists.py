@@ -15,7 +15,7 @@ from uuid import UUID
 from django.db.models import Q, QuerySet
 from django.http import QueryDict
 
-from flexmarl.contracts.status import RunStatus
+from flexmarl.contracts.status import SHOWN_STATUSES, STOPPED, RunReason, RunStatus
 from flexmarl.controlplane.common.api import filters
 from flexmarl.controlplane.common.api.filters import Parameter
 from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
@@ -39,6 +39,15 @@ def _experiment(text: str) -> Q:
         return Q(experiment__name=text)
 
 
+def _shown_in(statuses: list[str]) -> Q:
+    """Narrow to runs that are shown in one of some statuses."""
+    on_request = Q(state__status=RunStatus.COMPLETED, state__reason=RunReason.USER_REQUEST)
+    found = Q(state__status__in=[status for status in statuses if status != STOPPED])
+    if RunStatus.COMPLETED in statuses:
+        return found | on_request if STOPPED in statuses else found & ~on_request
+    return found | on_request if STOPPED in statuses else found
+
+
 def _archived(text: str) -> Q:
     return Q() if text == "any" else Q(archived_at__isnull=text == "false")
 
@@ -54,7 +63,7 @@ ARCHIVED = Parameter(
     "archived", "`true`, `any`, or the default `false`.", choices=("false", "true", "any"), condition=_archived
 )
 PARAMETERS = (
-    Parameter("status", "May be repeated.", lookup="state__status", choices=tuple(RunStatus), many=True),
+    Parameter("status", "May be repeated.", choices=SHOWN_STATUSES, many=True, condition=_shown_in),
     Parameter("project", "May be repeated.", lookup="project_id", many=True),
     Parameter("owner", "User name; may be repeated.", lookup="owner__username", many=True),
     Parameter("tag", "May be repeated; every tag must be there.", many=True, condition=lambda t: Q(tags__contains=t)),
@@ -68,7 +77,7 @@ PARAMETERS = (
     Parameter("external_id", "Name of the run with its scheduler.", lookup="external_id"),
     Parameter("parent", "Key of the run it was cloned from.", lookup="parent__key"),
     *_range("created_at", "Made", "created_at"),
-    Parameter("created_at__lt", "Made before this time.", "date-time", lookup="created_at__lt"),
+    Parameter("created_at__lt", "Created before this time.", "date-time", lookup="created_at__lt"),
     *_range("started_at", "Started", "state__started_at"),
     *_range("finished_at", "Finished", "state__finished_at"),
     ARCHIVED,
@@ -103,7 +112,7 @@ _METRIC = re.compile(
 def ordering(name: str) -> str:
     """Return the columns of an ordering. Raises ValidationProblem naming the legal ones."""
     if name not in ORDERINGS:
-        detail, hint = f"ordering={name[:80]} is not legal.", f"Legal: {', '.join(ORDERINGS)}."
+        detail, hint = f"ordering={name[:80]} is invalid.", f"Legal: {', '.join(ORDERINGS)}."
         raise ValidationProblem(detail, errors=[FieldError("ordering", "unknown_value", detail, hint, "query")])
     return ORDERINGS[name]
 
@@ -118,7 +127,7 @@ def parameters_for(names: Iterable[str]) -> tuple[Parameter, ...]:
 
 
 def narrowed(rows: QuerySet[Run], query: QueryDict) -> QuerySet[Run]:
-    """Narrow runs by a query. Raises ValidationProblem naming what is not legal."""
+    """Narrow runs by a query. Raises ValidationProblem naming what is invalid."""
     parameters = parameters_for(query)
     return narrow(rows, parameters, filters.parse(query, parameters))
 

@@ -10,6 +10,8 @@ from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
 from flexmarl.controlplane.runs.models import Run
 
 MOST_TAGS = 20
+SHOWN = 10
+"""Projects that a refusal names at most."""
 _TAG = re.compile(r"[\w][\w .:/-]{0,31}")
 DEFAULT_PRIORITY = 50
 
@@ -18,6 +20,7 @@ DEFAULT_PRIORITY = 50
 class Marks:
     tags: tuple[str, ...] = ()
     external_id: str = ""
+    request_digest: str = ""
     parent: Run | None = None
     priority: int = DEFAULT_PRIORITY
 
@@ -39,7 +42,7 @@ def legal_tags(tags: Iterable[str]) -> list[str]:
     found = sorted({tag.strip() for tag in tags})
     for tag in found:
         if not _TAG.fullmatch(tag):
-            detail = f"{tag[:40]!r} is no tag."
+            detail = f"{tag[:40]!r} is not a valid tag."
             hint = "1 to 32 letters, digits, spaces and . : / - _, beginning with a letter or digit."
             raise ValidationProblem(detail, errors=[FieldError("/tags", "wrong_type", detail, hint)])
     if len(found) > MOST_TAGS:
@@ -49,7 +52,9 @@ def legal_tags(tags: Iterable[str]) -> list[str]:
 
 
 def known_project(project: str) -> None:
-    """Raise ValidationProblem when there is no such project."""
+    """Raise ValidationProblem when there is no such project. For callers who may know of every project."""
     if not Project.objects.filter(name=project).exists():
         detail = f"There is no project {project}."
-        raise ValidationProblem(detail, errors=[FieldError("/project", "unknown_value", detail)])
+        names = ", ".join(Project.objects.order_by("name").values_list("name", flat=True)[:SHOWN])
+        hint = f"Projects: {names}."
+        raise ValidationProblem(detail, errors=[FieldError("/project", "unknown_value", detail, hint)])

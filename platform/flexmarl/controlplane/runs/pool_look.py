@@ -35,13 +35,16 @@ def look(conn: Connection, *, always: bool = False) -> Look:
             replaces=d.replaces,
             holds=d.holds,
             stalled=d.stalled,
+            engine=d.engine,
         )
         for d in leases.open_demands(conn)
     )
     if not (demands or always):
         return Look((), (), Rules({}), PoolRules({}, [], {}))
     supply, stored = leases.supply(conn), pool_rules.rules(conn)
-    free = tuple(FreeDevice(device.id, device.node, device.pool) for device in supply.free)
+    free = tuple(
+        FreeDevice(device.id, device.node, device.pool, supply.engines.get(device.node)) for device in supply.free
+    )
     limits = {(quota.project, quota.pool): quota.devices for quota in stored.quotas}
     rules = Rules(supply.capacity, stored.bindings, limits, stored.held, stored.weights, now=stored.now)
     return Look(demands, free, rules, stored)

@@ -6,12 +6,13 @@ What it tells is read like that of any ended run; plans say then that they rest 
 from dataclasses import replace
 from typing import Any
 
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.experiments.plans import Draft, overlay, required
 from flexmarl.controlplane.runs.actions import create_run
 from flexmarl.controlplane.runs.marks import Marks
+from flexmarl.controlplane.runs.model_sources import CheckpointSources
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.simulator.prediction.fitting import PROFILE_NAME
 
@@ -29,9 +30,9 @@ TAG = "profile"
 
 def measure(actor: Actor, draft: Draft, project: str) -> Run:
     """Make a short run of a draft's team, and start it if the caller may. Raises what `create_run` does."""
-    made = required(replace(draft, project=project))
+    made = required(replace(draft, project=project, checkpoints=CheckpointSources(actor)))
     whole = Draft(spec=overlay(made.document, _short(made.spec)), preset=made.preset, template=made.template)
-    note = "Made to be measured: plans of such teams rest on it."
+    note = "Profiling run: plans for similar teams are based on its measurements."
     start = actor.may(Scope.RUNS_ACT, project) or actor.may(Scope.RUNS_ACT_ANY, project)
     return create_run(actor, whole, project=project, note=note, start=start, marks=Marks(tags=(TAG,)))
 

@@ -6,7 +6,7 @@ caller may act is `may_act`.
 
 import json
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -14,11 +14,10 @@ from django.db.models import Count, Q, QuerySet
 from pydantic import TypeAdapter
 
 from flexmarl.contracts.arithmetic import arithmetic
-from flexmarl.contracts.environments import environment_facts
 from flexmarl.contracts.live import Progress
-from flexmarl.contracts.spec import ExperimentSpec
-from flexmarl.contracts.spec.environment import EnvironmentSpec
-from flexmarl.contracts.status import RunStatus
+from flexmarl.contracts.specification import ExperimentSpec
+from flexmarl.contracts.specification.environment import EnvironmentSpec
+from flexmarl.contracts.status import RunStatus, shown_status
 from flexmarl.controlplane.agents import queries as agents
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.problems import NotFound
@@ -43,9 +42,20 @@ operation_rows = histories.operation_rows
 
 def runs(actor: Actor, scope: Scope = Scope.RUNS_READ) -> QuerySet[Run]:
     """The runs of projects in which the caller has a scope, with what a row needs, newest first."""
-    heavy = ("parent__spec", "parent__sources", "parent__note")
-    rows = Run.objects.select_related("state", "owner", "experiment", "parent").defer(*heavy).order_by("-id")
+    rows = Run.objects.select_related("state", "owner", "experiment", "parent").defer(*_unread()).order_by("-id")
     return in_reach(rows, actor, scope)
+
+
+@cache
+def _unread() -> tuple[str, ...]:
+    """Columns of the joined rows that no row of a run shows: each one named costs the SQL compiler."""
+    shown = {"owner": "username", "experiment": "name", "parent": "key"}
+    return tuple(
+        f"{relation}__{field.name}"
+        for relation, kept in shown.items()
+        for field in Run._meta.get_field(relation).related_model._meta.concrete_fields
+        if field.name != kept and not field.primary_key
+    )
 
 
 def find_run(actor: Actor, reference: object, scope: Scope = Scope.RUNS_READ) -> Run:
@@ -134,7 +144,7 @@ def _row(run: Run, hues: dict[str, int]) -> dict[str, Any]:
         "no": run.no,
         "name": run.name,
         "project": run.project_id,
-        "status": status.value,
+        "status": shown_status(status, state.reason),
         "reason": state.reason,
         "reason_text": state.reason_text,
         "status_since": rfc3339(state.status_since),
@@ -195,7 +205,7 @@ def eta(status: RunStatus, progress: dict[str, Any]) -> dict[str, float] | None:
 def _seats(environment: str) -> tuple[str, ...]:
     """Return the roles in the order of the environment (given as JSON); a column of JSON does not keep an order."""
     spec = TypeAdapter(EnvironmentSpec).validate_json(environment)
-    return tuple(role.name for role in environment_facts(spec).roles)
+    return tuple(role.name for role in spec.facts().roles)
 
 
 def _agents(run: Run, progress: dict[str, Any], hues: dict[str, int]) -> list[dict[str, Any]]:
@@ -219,8 +229,13 @@ def _agents(run: Run, progress: dict[str, Any], hues: dict[str, int]) -> list[di
 def status_counts(rows: QuerySet[Run], user_id: object) -> dict[str, tuple[int, int]]:
     """Count runs by status: all, and those of one person; one query."""
     mine = Count("pk", filter=Q(owner_id=user_id))
-    counted = rows.order_by().values("state__status").annotate(all=Count("pk"), mine=mine)
-    return {row["state__status"]: (row["all"], row["mine"]) for row in counted}
+    counted = rows.order_by().values("state__status", "state__reason").annotate(all=Count("pk"), mine=mine)
+    found: dict[str, tuple[int, int]] = {}
+    for row in counted:
+        status = shown_status(row["state__status"], row["state__reason"])
+        every, own = found.get(status, (0, 0))
+        found[status] = (every + row["all"], own + row["mine"])
+    return found
 
 
 def light(rows: QuerySet[Run]) -> QuerySet[Run]:

@@ -1,6 +1,6 @@
 """Who waits for devices, in which place and for what: the arbiter's own answer, looked at without granting anything."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,9 +11,14 @@ from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.common.times import rfc3339
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.controlplane.runs.pool_look import Look, look
-from flexmarl.orchestrator.pool_arbiter import NEVER, Demand, Waiting, arbitrate, wanted_of
+from flexmarl.orchestrator.pool_arbiter import NEVER, Demand, Unmet, Waiting, arbitrate, wanted_of
 from flexmarl.orchestrator.pool_words import in_words
+from flexmarl.store import pool_rules
 
+Held = Mapping[tuple[str, str], Sequence[tuple[int, int]]]
+"""(pool, project) -> (run, devices) of those who hold devices there."""
+MOST_NAMED = 3
+"""Runs that a sentence names."""
 SOMEBODY = "a run of another project"
 """What a run is called towards people who may not read its project."""
 
@@ -22,10 +27,12 @@ def queue(actor: Actor) -> list[dict[str, Any]]:
     """All waiting requests in the order in which they are served. Runs out of the caller's reach have no name."""
     seen = look(store_connection())
     result = arbitrate(seen.demands, seen.free, seen.rules)
-    names = run_names(actor, [demand.run_id for demand in seen.demands])
+    held = _holders(result.waiting)
+    numbers = [number for found in held.values() for number, _ in found]
+    names = run_names(actor, [*(demand.run_id for demand in seen.demands), *numbers])
     by_command = {(demand.run_id, demand.command_no): demand for demand in seen.demands}
     return [
-        _row(place, waiting, by_command[waiting.run_id, waiting.command_no], names)
+        _row(place, waiting, by_command[waiting.run_id, waiting.command_no], names, held)
         for place, waiting in enumerate(result.waiting, start=1)
     ]
 
@@ -66,7 +73,15 @@ def name_in(names: Mapping[int, Mapping[str, Any]], number: int) -> str:
     return str(names[number]["key"]) if number in names else SOMEBODY
 
 
-def _row(place: int, waiting: Waiting, demand: Demand, names: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+def _holders(waiting: Sequence[Waiting]) -> Held:
+    """Read who holds devices of the pools in which something lacks free ones."""
+    pools = {one.requirement.pool for one in waiting if one.requirement.code in (Unmet.NOT_FREE, Unmet.QUOTA_REACHED)}
+    return pool_rules.holders(store_connection(), pools) if pools else {}
+
+
+def _row(
+    place: int, waiting: Waiting, demand: Demand, names: Mapping[int, Mapping[str, Any]], held: Held
+) -> dict[str, Any]:
     lack, known = waiting.requirement, names.get(demand.run_id)
     return {
         "position": place,
@@ -87,13 +102,28 @@ def _row(place: int, waiting: Waiting, demand: Demand, names: Mapping[int, Mappi
         "limit": lack.limit,
         "behind": names[lack.behind_run]["key"] if lack.behind_run in names else None,
         "never": lack.code in NEVER,
-        "text": _text(waiting, names) if known else _hidden_text(waiting),
+        "text": _text(waiting, names, held) if known else _hidden_text(waiting),
         "since": rfc3339(datetime.fromtimestamp(demand.since, UTC)),
     }
 
 
-def _text(waiting: Waiting, names: Mapping[int, Mapping[str, Any]]) -> str:
-    return in_words(waiting.requirement, lambda number: name_in(names, number))
+def _text(waiting: Waiting, names: Mapping[int, Mapping[str, Any]], held: Held) -> str:
+    lack = waiting.requirement
+    text = in_words(lack, lambda number: name_in(names, number))
+    if lack.code is Unmet.QUOTA_REACHED:
+        own = held.get((lack.pool, lack.project), [])
+    else:
+        own = [one for (pool, _), found in held.items() if pool == lack.pool for one in found]
+    by = _held_by([one for one in own if one[0] != waiting.run_id], names)
+    return f"{text}; held by {by}" if by and lack.code in (Unmet.NOT_FREE, Unmet.QUOTA_REACHED) else text
+
+
+def _held_by(found: Sequence[tuple[int, int]], names: Mapping[int, Mapping[str, Any]]) -> str:
+    """Name the runs that hold most, and count the others."""
+    ranked = sorted(found, key=lambda one: (-one[1], one[0]))
+    shown = [f"{name_in(names, number)} ({devices})" for number, devices in ranked[:MOST_NAMED]]
+    more = len(ranked) - len(shown)
+    return ", ".join(shown) + (f" and {more} more run{'' if more == 1 else 's'}" if more else "")
 
 
 def _hidden_text(waiting: Waiting) -> str:

@@ -51,7 +51,7 @@ def move_pool(actor: Actor, run: Run, rollout_pool: str, training_pool: str) -> 
     status = RunStatus(RunState.objects.get(pk=run.no).status)
     if status not in MOVABLE or holds:
         has = " and holds devices" if holds else ""
-        text = f"{run.key} is {status}{has}; only a draft or a queued run can be moved to other pools."
+        text = f"{run.key} is {status}{has}; only a draft or a queued run can be moved to another pool."
         raise InvalidState(text, state=status.value, allowed_actions=["clone"])
     wanted = {"rollout_pool": rollout_pool, "training_pool": training_pool}
     for member, pool in wanted.items():
@@ -80,7 +80,7 @@ def _check_pool(project: str, member: str, pool: str) -> None:
     """Refuse a pool that nobody knows or that the project may not use."""
     known = inventory.pool_names()
     if pool not in known:
-        detail, hint = f"There is no pool {pool}.", f"Pools: {', '.join(known)}."
+        detail, hint = f"Pool {pool} does not exist.", f"Pools: {', '.join(known)}."
         raise ValidationProblem(detail, errors=[FieldError(f"/{member}", "unknown_value", detail, hint)])
     if not inventory.may_use(project, pool):
         detail = f"Project {project} may not use {pool}."

@@ -16,6 +16,7 @@ from django.utils import timezone
 from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
 from flexmarl.controlplane.common.actions import record
 from flexmarl.controlplane.common.actor import Actor
+from flexmarl.controlplane.common.preconditions import Precondition, any_version
 from flexmarl.controlplane.common.problems import DuplicateName, FieldError, NotFound, PermissionDenied
 from flexmarl.controlplane.common.reach import in_reach
 from flexmarl.controlplane.common.scopes import Scope
@@ -54,14 +55,15 @@ def create(
     return find(actor, view.id)
 
 
-def change(actor: Actor, view: SavedView, **changes: Any) -> SavedView:
+def change(actor: Actor, view: SavedView, *, precondition: Precondition = any_version, **changes: Any) -> SavedView:
     """Change a view's name, query or whether it is shared."""
     _require_owner(actor, view)
     if changes.get("shared"):
         actor.require(Scope.RUNS_WRITE, view.project_id)
     with _once_per_name(changes.get("name", view.name)), transaction.atomic():
+        now = _locked(view, precondition)
         SavedView.objects.filter(pk=view.pk).update(version=F("version") + 1, updated_at=timezone.now(), **changes)
-        before = {name: getattr(view, name) for name in changes}
+        before = {name: getattr(now, name) for name in changes}
         record(
             actor, "saved_view.update", "saved_view", view.id, view.name,
             project=view.project_id, before=before, after=changes,
@@ -70,8 +72,9 @@ def change(actor: Actor, view: SavedView, **changes: Any) -> SavedView:
 
 
 @transaction.atomic
-def delete(actor: Actor, view: SavedView) -> None:
-    """Forget a view."""
+def delete(actor: Actor, view: SavedView, precondition: Precondition = any_version) -> None:
+    """Delete a view."""
+    _locked(view, precondition)
     if not actor.may(Scope.PROJECTS_ADMIN, view.project_id):
         _require_owner(actor, view)
     record(actor, "saved_view.delete", "saved_view", view.id, view.name, project=view.project_id)
@@ -94,6 +97,15 @@ def row(view: SavedView) -> dict[str, Any]:
         "url": f"/api/v1/saved-views/{view.id}",
         "web_url": f"/runs?{view.query}" if view.page == "runs" else "",
     }
+
+
+def _locked(view: SavedView, precondition: Precondition) -> SavedView:
+    """Read a view again under its lock. Raises NotFound when somebody deleted it meanwhile."""
+    now = SavedView.objects.select_for_update(of=("self",)).filter(pk=view.pk).first()
+    if now is None:
+        raise NotFound("There is no such saved view.")
+    precondition(now.version)
+    return now
 
 
 def _require_owner(actor: Actor, view: SavedView) -> None:

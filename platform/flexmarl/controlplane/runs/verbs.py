@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Any, Literal
 
 from flexmarl.contracts.events import PauseMode, RunVerb, Verb
-from flexmarl.contracts.spec.resources import Resources
+from flexmarl.contracts.specification.resources import Resources
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
 from flexmarl.controlplane.runs.models import Operation, Run

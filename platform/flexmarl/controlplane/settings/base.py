@@ -1,7 +1,7 @@
 """Settings shared by every way to run the control plane.
 
-Connections come from one psycopg pool per process and are never kept between requests (`CONN_MAX_AGE` 0): persistent
-connections under ASGI exhaust the server.
+Connections come from one psycopg pool per process and purpose and are never kept between requests (`CONN_MAX_AGE` 0):
+persistent connections under ASGI exhaust the server.
 """
 
 from pathlib import Path
@@ -10,8 +10,10 @@ from typing import Any
 from csp.constants import NONCE, NONE, SELF
 
 from flexmarl.contracts.events import Verb
-from flexmarl.contracts.status import RunStatus
+from flexmarl.contracts.status import RunReason, RunStatus
 from flexmarl.contracts.wire import EpisodeStatus
+from flexmarl.controlplane.common import brief_redis
+from flexmarl.controlplane.common.database import Limits, Purpose
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.settings import env
 
@@ -21,8 +23,20 @@ HOME = env.folder("FLEXMARL_HOME", ROOT / ".flexmarl")
 """Data folder of this installation."""
 PAYLOADS = HOME / "payloads"
 """Segment files of large payloads, written by this machine's rollout workers."""
-KEEP_SAMPLES_DAYS = env.integer("FLEXMARL_KEEP_SAMPLES_DAYS", 0)
-"""Days after a run's end at which its samples are retired; 0 keeps them for ever."""
+MODEL_ROOTS = env.model_roots("FLEXMARL_MODEL_ROOTS")
+"""Folders below which specifications may name models and adapters; none: no folder may be named."""
+KEEP_SAMPLES_DAYS = env.integer("FLEXMARL_KEEP_SAMPLES_DAYS", 30)
+"""Days after a run's end at which its samples and payloads are retired; 0: no limit by age."""
+KEEP_SAMPLES_GIB = env.integer("FLEXMARL_KEEP_SAMPLES_GIB", 50)
+"""What samples and payloads may take before those of runs that ended first are retired; 0: no limit by size."""
+KEEP_LOGS_DAYS = env.integer("FLEXMARL_KEEP_LOGS_DAYS", 90)
+"""Days after a run's end at which its log lines are removed; 0: no limit by age."""
+KEEP_LOGS_GIB = env.integer("FLEXMARL_KEEP_LOGS_GIB", 5)
+"""What log lines may take before those of runs that ended first are removed; 0: no limit by size."""
+KEEP_RUNS_DAYS = env.integer("FLEXMARL_KEEP_RUNS_DAYS", 0)
+"""Days after its end at which a whole run is deleted; 0, the default: results stay until somebody deletes them."""
+KEEP_RUNS_GIB = env.integer("FLEXMARL_KEEP_RUNS_GIB", 0)
+"""What episodes, events, series and checkpoints may take before whole ended runs are deleted; 0: no limit by size."""
 
 DEBUG = False
 SECRET_KEY = env.text("FLEXMARL_SECRET_KEY")
@@ -30,13 +44,19 @@ TOKEN_PEPPER = env.text("FLEXMARL_TOKEN_PEPPER")
 """Keyed into the hash of API tokens; the secret key when empty."""
 ALLOWED_HOSTS = env.words("FLEXMARL_ALLOWED_HOSTS", ("localhost", "127.0.0.1", "[::1]"))
 CSRF_TRUSTED_ORIGINS = env.words("FLEXMARL_TRUSTED_ORIGINS")
+TRUSTED_PROXIES = env.networks("FLEXMARL_TRUSTED_PROXIES")
+"""Networks of the proxies in front of the web process, whose forwarded headers are believed; nobody's by default."""
 CLUSTER_KEY = env.text("FLEXMARL_CLUSTER_KEY")
 """Bearer key of node command endpoints."""
-BROKER_URL = env.text("REDIS_URL")
+BROKER_URL = env.broker("REDIS_URL")
 VLLM_PYTHON = env.text("FLEXMARL_VLLM_PYTHON")
 """Interpreter that device workers of this machine run vLLM engines with; the doctor looks at it."""
 PLACE = env.text("FLEXMARL_PLACE")
 """Name of the machine's one driver: a new one takes over from the one before at once. Empty: leases have to expire."""
+HEARTBEAT_DESCRIPTOR = env.integer("FLEXMARL_HEARTBEAT_FD", -1, minimum=-1)
+"""The pipe to the supervisor that started this process; -1 without one."""
+NODE = env.text("FLEXMARL_NODE")
+"""Name of this machine; its host name when empty."""
 DEFAULT_PROJECT = "default"
 
 APPS = ("common", "accounts", "inventory", "agents", "experiments", "runs", "telemetry", "simulations", "playground")
@@ -60,7 +80,6 @@ MIGRATION_MODULES = {app: f"migrations.{app}" for app in APPS if app not in {"te
 
 MIDDLEWARE = [
     "flexmarl.controlplane.common.middleware.request_id",
-    "flexmarl.controlplane.common.admission.in_line",
     "flexmarl.controlplane.common.compression.compressed",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
@@ -90,43 +109,59 @@ TEMPLATES: list[dict[str, Any]] = [
     },
 ]
 
+DATABASE_CONNECTIONS = env.integer("FLEXMARL_DATABASE_CONNECTIONS", 12, minimum=4)
+"""Of one process: a web process parts them between pages, the API, and sockets with streams; health has two more. As
+many requests work at once, and they share one interpreter: more of them together answer fewer."""
+_LIVE = DATABASE_CONNECTIONS // 4
+_API = (DATABASE_CONNECTIONS - _LIVE) // 2
+DATABASE_LIMITS = {
+    Purpose.PAGES: Limits(
+        DATABASE_CONNECTIONS - _LIVE - _API, 5, env.integer("FLEXMARL_STATEMENT_TIMEOUT_PAGES_S", 10, minimum=1)
+    ),
+    Purpose.API: Limits(_API, 5, env.integer("FLEXMARL_STATEMENT_TIMEOUT_API_S", 20, minimum=1)),
+    Purpose.REMOTE: Limits(8, 5, env.integer("FLEXMARL_STATEMENT_TIMEOUT_API_S", 20, minimum=1)),
+    Purpose.HEALTH: Limits(2, 2, env.integer("FLEXMARL_STATEMENT_TIMEOUT_HEALTH_S", 3, minimum=1)),
+    Purpose.LIVE: Limits(_LIVE, 5, env.integer("FLEXMARL_STATEMENT_TIMEOUT_LIVE_S", 20, minimum=1)),
+    Purpose.BACKGROUND: Limits(
+        DATABASE_CONNECTIONS, 10, env.integer("FLEXMARL_STATEMENT_TIMEOUT_BACKGROUND_S", 300, minimum=1)
+    ),
+}
+"""By what a connection is for: how many, how long to wait for one, how long a statement may take."""
 DATABASES = {"default": env.database("DATABASE_URL", "postgresql://localhost/flexmarl")}
 DATABASES["default"]["CONN_MAX_AGE"] = 0
-# A connection of the pool is tried before use: after a restart of the server all of them are dead.
 DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
-DATABASES["default"]["OPTIONS"]["pool"] = {
-    "min_size": 1,
-    "max_size": env.integer("FLEXMARL_DATABASE_CONNECTIONS", 16, minimum=2),
-    "timeout": 10,
-}
+DATABASES["default"]["OPTIONS"] |= {"pool": True, "purposes": DATABASE_LIMITS}
 DATABASES["default"]["OPTIONS"].setdefault("application_name", "flexmarl.controlplane")
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 CHANNEL_LAYERS: dict[str, dict[str, Any]] = {
     "default": {
         "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
-        "CONFIG": {"hosts": [BROKER_URL], "prefix": "flexmarl"},
+        "CONFIG": {"hosts": [{"address": BROKER_URL, **brief_redis.limits_of_layers()}], "prefix": "flexmarl"},
     }
     if BROKER_URL
     else {"BACKEND": "channels.layers.InMemoryChannelLayer"},
 }
 CACHES: dict[str, dict[str, Any]] = {
     "default": {
-        "BACKEND": "django.core.cache.backends.redis.RedisCache",
+        "BACKEND": "flexmarl.controlplane.common.brief_redis.BriefCache",
         "LOCATION": BROKER_URL,
         "KEY_PREFIX": "flexmarl",
+        "OPTIONS": brief_redis.limits(),
     }
     if BROKER_URL
     else {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
 }
 
 AUTH_USER_MODEL = "accounts.User"
+PASSWORD_HASHERS = ["flexmarl.controlplane.accounts.hashing.BoundedPBKDF2"]
 AUTHENTICATION_BACKENDS = ["flexmarl.controlplane.accounts.backend.BrakedBackend"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
 ]
+CSRF_FAILURE_VIEW = "webui.views.base.csrf_error"
 LOGIN_URL = "/sign-in"
 LOGIN_REDIRECT_URL = "/"
 SESSION_COOKIE_NAME = "flexmarl_session"
@@ -197,9 +232,15 @@ SPECTACULAR_SETTINGS = {
     "SERVE_PUBLIC": True,
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "COMPONENT_SPLIT_REQUEST": True,
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "flexmarl.controlplane.common.api.document.complete",
+    ],
     "ENUM_NAME_OVERRIDES": {
         "RunStatus": [(status.value, status.value) for status in RunStatus],
         "RunVerb": [(verb.value, verb.value) for verb in Verb],
+        "OperationAction": [(action, action) for action in (*(verb.value for verb in Verb), "delete")],
+        "OperationResultStatus": [(status, status) for status in (*(status.value for status in RunStatus), "deleted")],
         "EpisodeStatus": [(status.value, status.value) for status in EpisodeStatus],
         "MicroBatchState": [(state, state) for state in ("waiting", "accumulating", "stepping", "published")],
         "DeviceState": [(state, state) for state in ("ready", "cordoned", "draining", "drained", "lost")],
@@ -209,6 +250,13 @@ SPECTACULAR_SETTINGS = {
         "SimulationState": [(state, state) for state in ("queued", "running", "done", "failed", "cancelled")],
         "SimulationKind": [(kind, kind) for kind in ("comparison", "what_if")],
         "LeaseState": [(state, state) for state in ("held", "releasing")],
+        "TokenState": [(state, state) for state in ("active", "expired", "revoked")],
+        "RunReason": [(reason.value, reason.value) for reason in RunReason if reason.value],
+        "ServiceRole": "flexmarl.controlplane.accounts.api.serializers.SERVICE_CHOICES",
+        "BulkAction": [(name, name) for name in (*(str(verb) for verb in Verb), "archive", "restore", "tag", "untag")],
+        "DrainMode": [(mode, mode) for mode in ("wait", "move", "stop")],
+        "DrainKind": [(kind, kind) for kind in ("node", "device")],
+        "ValueSource": [(source, source) for source in ("user", "template", "preset", "default")],
     },
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
@@ -217,6 +265,6 @@ SPECTACULAR_SETTINGS = {
 
 LOGGING_CONFIG = "flexmarl.controlplane.common.logs.configure"
 LOGGING: dict[str, Any] = {
-    "level": env.text("FLEXMARL_LOG_LEVEL", "INFO").upper(),
+    "level": env.choice("FLEXMARL_LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")),
     "json": env.flag("FLEXMARL_LOG_JSON"),
 }

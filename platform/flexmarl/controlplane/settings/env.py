@@ -4,13 +4,17 @@ Every reader names the variable in its error, so that a wrong value is found wit
 """
 
 import os
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
+from flexmarl.store.model_roots import read_roots
+
 _TRUE = frozenset({"1", "true", "yes", "on"})
+_DATABASE = "postgresql://user:password@host:5432/database"
 _FALSE = frozenset({"0", "false", "no", "off", ""})
 
 
@@ -40,10 +44,32 @@ def integer(name: str, default: int, minimum: int = 0) -> int:
     try:
         number = int(value)
     except ValueError:
-        raise ImproperlyConfigured(f"{name}={value!r} is not a whole number") from None
+        raise ImproperlyConfigured(f"{name}={value!r} is not a whole number; use one from {minimum}") from None
     if number < minimum:
-        raise ImproperlyConfigured(f"{name}={number} is below {minimum}")
+        raise ImproperlyConfigured(f"{name}={number} is below {minimum}; use a whole number from {minimum}")
     return number
+
+
+def choice(name: str, default: str, legal: tuple[str, ...]) -> str:
+    """Read one of several words, in capitals."""
+    value = text(name, default).upper() or default
+    if value not in legal:
+        raise ImproperlyConfigured(f"{name}={value!r} is not known; use one of {', '.join(legal)}")
+    return value
+
+
+def broker(name: str) -> str:
+    """Read the address of a Redis server; empty for none."""
+    value = text(name)
+    example = "redis://:password@host:6379/0"
+    try:
+        url = urlsplit(value)
+        legal = not value or (url.scheme in {"redis", "rediss", "unix"} and url.port != 0)
+    except ValueError:  # a port that is no number, or a bracket that is not closed
+        legal = False
+    if not legal:
+        raise ImproperlyConfigured(f"{name} is not a legal address; it must look like {example}")
+    return value
 
 
 def words(name: str, default: tuple[str, ...] = ()) -> list[str]:
@@ -52,21 +78,41 @@ def words(name: str, default: tuple[str, ...] = ()) -> list[str]:
     return [word.strip() for word in value.split(",") if word.strip()] if value else list(default)
 
 
+def networks(name: str) -> tuple[IPv4Network | IPv6Network, ...]:
+    """Read a comma-separated list of addresses and address ranges."""
+    try:
+        return tuple(ip_network(word) for word in words(name))
+    except ValueError as error:
+        raise ImproperlyConfigured(f"{name}: {error}; use addresses and ranges such as 10.0.0.5,10.1.0.0/16") from None
+
+
 def folder(name: str, default: Path) -> Path:
     """Read a folder; a relative one is taken from the working directory."""
     value = text(name)
     return Path(value).expanduser().resolve() if value else default
 
 
+def model_roots(name: str) -> tuple[str, ...]:
+    """Read the folders below which models may be named; none by default."""
+    try:
+        return read_roots(text(name))
+    except ValueError as error:
+        raise ImproperlyConfigured(str(error)) from None
+
+
 def database(name: str, default: str) -> dict[str, Any]:
     """Turn a `postgresql://user:password@host:port/name?option=value` URL into Django's connection settings."""
-    url = urlsplit(text(name) or default)
-    if url.scheme not in {"postgresql", "postgres"}:
-        raise ImproperlyConfigured(f"{name} must be a postgresql:// URL, not {url.scheme or 'empty'}://")
+    try:
+        url = urlsplit(text(name) or default)
+        legal = url.scheme in {"postgresql", "postgres"} and url.port != 0
+    except ValueError:  # a port that is no number, or a bracket that is not closed
+        legal = False
+    if not legal:
+        raise ImproperlyConfigured(f"{name} is not a legal address; it must look like {_DATABASE}")
     options: dict[str, Any] = dict(parse_qsl(url.query))
     host = options.pop("host", "") or unquote(url.hostname or "")
     return {
-        "ENGINE": "django.db.backends.postgresql",
+        "ENGINE": "flexmarl.controlplane.common.postgres",
         "NAME": unquote(url.path.lstrip("/")) or "flexmarl",
         "USER": unquote(url.username or ""),
         "PASSWORD": unquote(url.password or ""),

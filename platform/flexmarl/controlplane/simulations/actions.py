@@ -6,11 +6,12 @@ from django.utils import timezone
 from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT, Project
 from flexmarl.controlplane.common.actions import record
 from flexmarl.controlplane.common.actor import Actor
+from flexmarl.controlplane.common.models import OPEN, WorkState
 from flexmarl.controlplane.common.problems import FieldError, InvalidState, PermissionDenied, RateLimited
 from flexmarl.controlplane.common.problems import ValidationProblem as Invalid
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.simulations import queries
-from flexmarl.controlplane.simulations.choices import ENDED, Kind, SimulationState
+from flexmarl.controlplane.simulations.choices import Kind
 from flexmarl.controlplane.simulations.models import Simulation
 from flexmarl.controlplane.simulations.requests import Comparison, checked
 
@@ -43,7 +44,7 @@ def insert(actor: Actor, simulation: Simulation) -> Simulation:
     if not Project.objects.filter(name=project).exists():
         detail = f"There is no project {project}."
         raise Invalid(detail, errors=[FieldError("/project", "unknown_value", detail)])
-    waiting = Simulation.objects.filter(project_id=project).exclude(state__in=list(ENDED)).count()
+    waiting = Simulation.objects.filter(project_id=project, state__in=OPEN).count()
     if waiting >= MOST_OPEN:
         detail = f"{waiting} simulations of {project} wait or are played. Cancel one, or ask again later."
         raise RateLimited(detail, headers={"Retry-After": "30"})
@@ -60,9 +61,9 @@ def insert(actor: Actor, simulation: Simulation) -> Simulation:
 def cancel(actor: Actor, simulation: Simulation) -> Simulation:
     """End a simulation that waits or is played; what it found so far is let go."""
     locked = _mine(actor, simulation)
-    if SimulationState(locked.state) in ENDED:
+    if locked.state not in OPEN:
         raise InvalidState(f"{locked.name} is {locked.state} already.", state=locked.state, allowed_actions=["delete"])
-    locked.state, locked.reason_text = SimulationState.CANCELLED, f"cancelled by {actor.name}"
+    locked.state, locked.reason_text = WorkState.CANCELLED, f"cancelled by {actor.name}"
     locked.finished_at, locked.lease_until, locked.now_at = timezone.now(), None, ""
     locked.save()
     record(actor, "simulation.cancel", "simulation", locked.id, locked.name, project=locked.project_id)
@@ -73,7 +74,7 @@ def cancel(actor: Actor, simulation: Simulation) -> Simulation:
 def delete(actor: Actor, simulation: Simulation) -> None:
     """Delete a simulation that has ended."""
     locked = _mine(actor, simulation)
-    if SimulationState(locked.state) not in ENDED:
+    if locked.state in OPEN:
         raise InvalidState(
             f"{locked.name} is {locked.state}; cancel it first.", state=locked.state, allowed_actions=["cancel"]
         )

@@ -1,4 +1,4 @@
-"""Kinds and states of simulations, and which state follows which."""
+"""Kinds of simulations, and why they fail."""
 
 from enum import StrEnum
 
@@ -8,24 +8,6 @@ class Kind(StrEnum):
     """Presets beside each other on one workload."""
     WHAT_IF = "what_if"
     """What a run did, played again as it was and with one thing changed."""
-
-
-class SimulationState(StrEnum):
-    QUEUED = "queued"
-    RUNNING = "running"
-    DONE = "done"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-
-ENDED = frozenset({SimulationState.DONE, SimulationState.FAILED, SimulationState.CANCELLED})
-NEXT: dict[SimulationState, frozenset[SimulationState]] = {
-    SimulationState.QUEUED: frozenset({SimulationState.RUNNING, SimulationState.CANCELLED, SimulationState.FAILED}),
-    SimulationState.RUNNING: ENDED | {SimulationState.QUEUED},
-    SimulationState.DONE: frozenset(),
-    SimulationState.FAILED: frozenset(),
-    SimulationState.CANCELLED: frozenset(),
-}
 
 
 class Reason(StrEnum):

@@ -3,10 +3,11 @@
 from django.db.models import Q
 
 from flexmarl.controlplane.common.api.filters import Parameter
-from flexmarl.controlplane.simulations.choices import Kind, SimulationState
+from flexmarl.controlplane.common.models import WorkState
+from flexmarl.controlplane.simulations.choices import Kind
 
 KINDS = tuple(str(kind) for kind in Kind)
-STATES = tuple(str(state) for state in SimulationState)
+STATES = tuple(str(state) for state in WorkState)
 FILTERS = (
     Parameter("kind", "Comparison of presets, or what-if of a run.", lookup="kind", choices=KINDS, many=True),
     Parameter("state", "State.", lookup="state", choices=STATES, many=True),

@@ -7,11 +7,11 @@ from uuid import UUID
 from django.db.models import QuerySet
 
 from flexmarl.controlplane.common.actor import Actor
+from flexmarl.controlplane.common.models import OPEN
 from flexmarl.controlplane.common.problems import NotFound
 from flexmarl.controlplane.common.reach import in_reach
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.times import rfc3339
-from flexmarl.controlplane.simulations.choices import ENDED, SimulationState
 from flexmarl.controlplane.simulations.models import Simulation
 from flexmarl.simulator.scenarios.library import load_workloads
 
@@ -28,7 +28,7 @@ def find_simulation(actor: Actor, reference: UUID) -> Simulation:
     """Return a simulation with its result. Raises NotFound, also when the caller may not know of it."""
     found = simulations(actor).defer(None).defer("timelines").filter(pk=reference).first()
     if found is None:
-        raise NotFound("There is no such simulation.")
+        raise NotFound("This simulation does not exist.")
     return found
 
 
@@ -41,7 +41,7 @@ def may_change(actor: Actor, simulation: Simulation) -> bool:
 
 def allowed_actions(simulation: Simulation) -> list[str]:
     """List what its state allows."""
-    return ["delete"] if SimulationState(simulation.state) in ENDED else ["cancel"]
+    return ["cancel"] if simulation.state in OPEN else ["delete"]
 
 
 def simulation_row(simulation: Simulation) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 from django.db import transaction
 
 from flexmarl.contracts.resolve import layered
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.status import TERMINAL
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.problems import FieldError, NotFound, ValidationProblem

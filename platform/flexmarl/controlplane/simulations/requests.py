@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 from pydantic import ConfigDict, Field
 
+from flexmarl.contracts import yaml_text
 from flexmarl.contracts.base import Strict
 from flexmarl.contracts.problems import Problem, SpecProblems
 from flexmarl.contracts.resolve import layered, load_presets
@@ -66,11 +67,11 @@ def read_changes(lines: Iterable[str]) -> dict[str, Any]:
         path, _, text = line.partition("=")
         path = path.strip()
         try:
-            value = yaml.safe_load(text)
+            value = yaml_text.load(text)
         except yaml.YAMLError:
             value = None
         if not path or not text.strip() or value is None or not all(path.split(".")):
-            detail = f"{line[:80]!r} is no PATH=VALUE."
+            detail = f"{line[:80]!r} is not of the form PATH=VALUE."
             hint = "Write it like spec.batch.tasks_per_step=32."
             raise ValidationProblem(detail, errors=[FieldError(f"/changes/{number}", "invalid", detail, hint)])
         if path.split(".")[0] not in ("spec", "machine", "workload"):

@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field
 
 from flexmarl.contracts.base import Strict
 from flexmarl.contracts.problems import Problem
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.problems import Conflict, FieldError, ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
@@ -46,7 +46,7 @@ LEAST_STEPS = 3
 
 class TooLittleRecorded(Conflict):
     code = "too_little_recorded"
-    title = "The run has recorded too little to be played again"
+    title = "The run has recorded too little to replay"
 
 
 class WhatIf(Strict):

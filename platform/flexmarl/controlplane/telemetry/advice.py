@@ -12,12 +12,13 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from flexmarl.contracts.environments import EnvironmentFacts, environment_facts
-from flexmarl.contracts.spec.environment import EnvironmentSpec
+from flexmarl.contracts.specification.environment import EnvironmentSpec
+from flexmarl.contracts.specification.environment_base import EnvironmentFacts
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.controlplane.telemetry import bubble
-from flexmarl.controlplane.telemetry.advisor import NAMES, WORKING, Advisory, Facts, Verdict, advise, verdict_of
+from flexmarl.controlplane.telemetry.advisor import NAMES, WORKING, Advisory, Facts, Verdict, verdict_of
+from flexmarl.controlplane.telemetry.settled_advice import NEWEST, settled
 from flexmarl.controlplane.telemetry.windows import window_of
 from flexmarl.store import signs
 from flexmarl.store.activity import WORK
@@ -34,7 +35,7 @@ LOOKS = {
 def verdicts(found: Sequence[Run]) -> dict[int, dict[str, Any]]:
     """Return run number -> verdict of the runs that work; two queries for any number of them."""
     facts = _facts([run for run in found if run.state.status in WORKING])
-    return {run.no: _verdict(run, advise(facts[run.no])) for run in found if run.no in facts}
+    return {run.no: _verdict(run, settled(facts[run.no])) for run in found if run.no in facts}
 
 
 def verdict(run: Run) -> dict[str, Any] | None:
@@ -45,7 +46,7 @@ def verdict(run: Run) -> dict[str, Any] | None:
 def advisories(run: Run) -> dict[str, Any]:
     """Return a run's verdict and its advisories, worst first, each with its evidence and the chart that proves it."""
     facts = _facts([run] if run.state.status in WORKING else []).get(run.no)
-    rows = [] if facts is None else advise(_with_load(run, facts))
+    rows = [] if facts is None else settled(_with_load(run, facts))
     return {
         "verdict": None if facts is None else _verdict(run, rows),
         "results": [{**asdict(row), "chart": _chart(run, row)} for row in rows],
@@ -63,7 +64,7 @@ def _verdict(run: Run, rows: Sequence[Advisory]) -> dict[str, Any]:
         "word": word,
         "tone": tone,
         "icon": icon,
-        "text": worst.text if worst else "No rule of the advisor finds anything.",
+        "text": worst.text if worst else "No issues found.",
         "basis": worst.basis if worst else "",
         "rule": worst.rule if worst else None,
         "severity": worst.severity.value if worst else None,
@@ -71,9 +72,13 @@ def _verdict(run: Run, rows: Sequence[Advisory]) -> dict[str, Any]:
     }
 
 
+PATHS = {"overview": "", "pipeline": "/performance", "timeline": "/performance/timeline"}
+"""Page of a run that a rule names -> its address below the run's, where it is not the page's own name."""
+
+
 def _chart(run: Run, row: Advisory) -> dict[str, str]:
     tab, figure = row.chart
-    path = "" if tab == "overview" else f"/{tab}"
+    path = PATHS.get(tab, f"/{tab}")
     if tab == "metrics":
         return {"tab": tab, "figure": figure, "web_url": f"/runs/{run.key}{path}?open={figure}"}
     tail = figure if figure.startswith("?") else f"#{figure.replace('/', '-')}" if figure else ""
@@ -85,7 +90,7 @@ def _facts(found: Sequence[Run]) -> dict[int, Facts]:
         return {}
     conn, numbers = store_connection(), [run.no for run in found]
     series: dict[int, dict[tuple[str, str, str], signs.SeriesEnds]] = {no: {} for no in numbers}
-    for ends in signs.series_ends(conn, numbers, NAMES):
+    for ends in signs.series_ends(conn, numbers, NAMES, NEWEST):
         series[ends.run_id][ends.name, ends.agent, ends.stat] = ends
     at = {moment.run_id: moment for moment in signs.moments(conn, numbers, WORK)}
     return {run.no: _facts_of(run, at[run.no], series[run.no]) for run in found}
@@ -112,7 +117,7 @@ def _facts_of(run: Run, at: signs.Moment, series: dict[tuple[str, str, str], sig
 @lru_cache(maxsize=256)
 def _environment(written: str) -> EnvironmentFacts:
     """Return the facts of an environment given as JSON."""
-    return environment_facts(TypeAdapter(EnvironmentSpec).validate_json(written))
+    return TypeAdapter(EnvironmentSpec).validate_json(written).facts()
 
 
 def _whole(spec: dict[str, Any]) -> frozenset[str]:

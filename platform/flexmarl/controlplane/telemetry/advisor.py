@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import fmean, median
 
+from flexmarl.controlplane.telemetry.phrases import name_of, percent, span
 from flexmarl.store.signs import OpenWork, SeriesEnds
 
 
@@ -40,7 +41,7 @@ THRESHOLDS: dict[str, dict[str, float]] = {
 }
 NAMES = (
     "time/step", "time/rollout", "time/wait_samples", "episodes/failed", "groups/useful", "train/entropy",
-    "train/kl_engine", "staleness/own_max", "reward/team",
+    "train/kl_engine", "staleness/own_max", "reward/team", "eval/solved",
 )  # fmt: skip
 """Series that the rules look at."""
 
@@ -95,14 +96,22 @@ class Facts:
         return found.newest if found else ()
 
     def solved(self, share: float) -> bool:
-        """Tell whether the team earns at least this share of what the environment has to give."""
+        """Tell whether the team does this share of what there is to do: of the reward, or of the held-out tasks.
+
+        Training episodes are drawn, evaluations are greedy: a team that has converged may earn less where it explores.
+        """
         earned = self.newest("reward/team")[:5]
-        return bool(earned) and self.optimum > 0 and fmean(earned) >= share * self.optimum
+        if earned and self.optimum > 0 and fmean(earned) >= share * self.optimum:
+            return True
+        return any(solved >= share for solved in self.newest("eval/solved")[:1])
 
     def rises(self, by: float) -> bool:
-        """Tell whether the team's reward rose by this share of the optimum within the newest 20 steps."""
-        earned = self.newest("reward/team")
-        return len(earned) >= 20 and fmean(earned[:10]) - fmean(earned[10:20]) >= by * self.optimum > 0
+        """Tell whether the team still learns: its reward of the newest 20 steps rose by this share of the optimum from
+        their first half to the second, or one of the newest two evaluations solved as much more than any before."""
+        earned, evaluated = self.newest("reward/team"), self.newest("eval/solved")
+        if len(earned) >= 20 and fmean(earned[:10]) - fmean(earned[10:20]) >= by * self.optimum > 0:
+            return True
+        return len(evaluated) > 2 and max(evaluated[:2]) - max(evaluated[2:]) >= by
 
 
 Rule = Callable[[Facts], Iterator[Advisory]]
@@ -124,7 +133,7 @@ def stalled(facts: Facts) -> Iterator[Advisory]:
     age = facts.now - since
     name = "time/rollout" if oldest is not None and oldest.kind == "play_groups" else "time/step"
     usual = facts.newest(name) or facts.newest("time/step")
-    what = "Nothing has been asked of anybody" if oldest is None else f"{_PHASES.get(oldest.kind, oldest.kind)}"
+    what = "No command has been issued" if oldest is None else f"{_PHASES.get(oldest.kind, oldest.kind)}"
     who = f" of {oldest.policy}" if oldest is not None and oldest.policy else ""
     basis = "no step is finished yet"
     severity: Severity | None = Severity.ALARM if age > limits["first_s"] else None
@@ -142,7 +151,7 @@ def stalled(facts: Facts) -> Iterator[Advisory]:
             severity,
             "Stalled" if severity is Severity.ALARM else "Slower than usual",
             f"{what}{who} {size}.{waits}",
-            "Look at the devices and the log lines since then; pause and resume starts the step anew.",
+            "Check the devices and the logs since then; pause and resume to restart the step.",
             ("pipeline", "lanes"),
             basis,
             "" if oldest is None else oldest.policy,
@@ -164,7 +173,7 @@ def staleness(facts: Facts) -> Iterator[Advisory]:
             yield Advisory(
                 "staleness",
                 Severity.ALARM,
-                "Staler than the bound",
+                "Staleness above the bound",
                 f"{name_of(ends.agent)} trained on samples {worst:g} versions behind; the bound is {facts.lag_bound}.",
                 "Stop the run and report it: the platform promises that this cannot happen.",
                 ("pipeline", "staleness"),
@@ -259,7 +268,7 @@ def dead_groups(facts: Facts) -> Iterator[Advisory]:
         yield Advisory(
             "dead_groups",
             Severity.WATCH,
-            "Groups without signal",
+            "Groups without learning signal",
             f"{percent(dead)} of the episode groups had no variance in their scores.",
             "Draw harder or easier tasks, or play more members per group.",
             ("overview", "group_signal"),
@@ -277,7 +286,7 @@ def truncation(facts: Facts) -> Iterator[Advisory]:
             yield Advisory(
                 "truncation",
                 Severity.WATCH,
-                "Responses are cut off",
+                "Responses truncated",
                 f"{percent(cut / of)} of the responses of {policy} ended at their length limit.",
                 "Raise the response limit of this agent, or reward shorter answers.",
                 ("trajectories", ""),
@@ -377,24 +386,3 @@ def verdict_of(advisories: Sequence[Advisory]) -> Verdict:
         return Verdict.DEGRADED
     watched = any(advisory.severity is Severity.WATCH for advisory in advisories)
     return Verdict.WATCH if watched else Verdict.HEALTHY
-
-
-def name_of(policy: str) -> str:
-    """Write a policy at the beginning of a sentence."""
-    return policy[:1].upper() + policy[1:]
-
-
-def percent(share: float) -> str:
-    """Write a share for a sentence."""
-    return f"{share * 100:.0f} %"
-
-
-def span(seconds: float) -> str:
-    """Write a length of time for a sentence."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"

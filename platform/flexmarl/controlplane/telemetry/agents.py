@@ -43,7 +43,7 @@ def agent(run: Run, role: str, detail: Mapping[str, Any] | None = None) -> dict[
     """Return one agent with the newest versions of its policy. Raises NotFound."""
     found = next((row for row in agents(run, detail) if row["role"] == role), None)
     if found is None:
-        raise NotFound(f"The run has no agent {role}. It has {', '.join(run.spec['agents'])}.")
+        raise NotFound(f"The run has no agent {role}. Its agents: {', '.join(run.spec['agents'])}.")
     rows = PolicyVersion.objects.filter(run_id=run.no, policy=found["policy"]).order_by("-version")[:VERSIONS]
     return {**found, "versions": [_version(row) for row in rows]}
 
@@ -78,7 +78,7 @@ def _row(
         "engines": busy.get(policy, {}).get("engine", []),
         "trainers": busy.get(policy, {}).get("trainer", []),
         "url": f"/api/v1/runs/{run.id}/agents/{agent['role']}",
-        "web_url": f"/runs/{run.key}/agents/{agent['role']}",
+        "web_url": f"/runs/{run.key}/metrics/agents/{agent['role']}",
     }
 
 

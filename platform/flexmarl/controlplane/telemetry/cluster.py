@@ -1,9 +1,14 @@
 """The hardware with the runs that hold it, and the gauges of the whole installation."""
 
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from django.db.models import Count
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
+from flexmarl.contracts.status import shown_status
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.inventory import queries as inventory
 from flexmarl.controlplane.inventory.models import Interval
@@ -44,37 +49,45 @@ def _last_phases(leases: list[int]) -> dict[int, tuple[str, str, float]]:
     return {row.lease_id: (row.phase, row.policy, row.t1) for row in rows}
 
 
-def gauges() -> dict[tuple[str, str], float]:
-    """Return (name, labels) -> value of the installation's gauges."""
-    values: dict[tuple[str, str], float] = {}
-    for row in RunState.objects.values("status").annotate(count=Count("pk")).order_by("status"):
-        values["flexmarl_runs", f'status="{row["status"]}"'] = row["count"]
+class InstallationGauges(Collector):
+    """Gauges of the installation as they are when Prometheus asks."""
+
+    def collect(self) -> Iterator[Metric]:
+        """Read them from the database."""
+        yield _gauge("flexmarl_runs", "Runs by status.", ("status",), _runs_by_status())
+        yield _gauge("flexmarl_devices", "Devices by pool and state.", ("pool", "state"), _devices_by_state())
+        silent: dict[tuple[str, ...], float] = {(node["name"],): node["silent_s"] for node in inventory.nodes()}
+        yield _gauge("flexmarl_node_silent_seconds", "Seconds since a node's last heartbeat.", ("node",), silent)
+
+
+def _gauge(name: str, words: str, labels: Sequence[str], values: Mapping[tuple[str, ...], float]) -> Metric:
+    family = GaugeMetricFamily(name, words, labels=labels)
+    for key, value in values.items():
+        family.add_metric(key, value)
+    return family
+
+
+def _runs_by_status() -> Counter[tuple[str, ...]]:
+    rows = RunState.objects.values("status", "reason").annotate(count=Count("pk")).order_by("status", "reason")
+    found: Counter[tuple[str, ...]] = Counter()
+    for row in rows:
+        found[shown_status(row["status"], row["reason"]),] += row["count"]
+    return found
+
+
+def _devices_by_state() -> dict[tuple[str, ...], int]:
     found = inventory.devices()
-    for pool in sorted({device["pool"] for device in found}):
-        own = [device for device in found if device["pool"] == pool]
-        free, leased = sum(d["free"] for d in own), sum(d["lease"] is not None for d in own)
-        values["flexmarl_devices", f'pool="{pool}",state="free"'] = free
-        values["flexmarl_devices", f'pool="{pool}",state="leased"'] = leased
-        values["flexmarl_devices", f'pool="{pool}",state="unavailable"'] = len(own) - free - leased
-    for node in inventory.nodes():
-        values["flexmarl_node_silent_seconds", f'node="{node["name"]}"'] = node["silent_s"]
-    return values
+    pools = sorted({device["pool"] for device in found})
+    counts: dict[tuple[str, ...], int] = {(pool, state): 0 for pool in pools for state in _STATES}
+    for device in found:
+        counts[device["pool"], _state_of(device)] += 1
+    return counts
 
 
-_HELP = {
-    "flexmarl_runs": "Runs by status.",
-    "flexmarl_devices": "Devices by pool and state.",
-    "flexmarl_node_silent_seconds": "Seconds since a node's last heartbeat.",
-}
+_STATES = ("free", "leased", "unavailable")
 
 
-def prometheus_text() -> str:
-    """Write the gauges in Prometheus' text format."""
-    lines: list[str] = []
-    seen = ""
-    for (name, labels), value in gauges().items():
-        if name != seen:
-            lines += [f"# HELP {name} {_HELP[name]}", f"# TYPE {name} gauge"]
-            seen = name
-        lines.append(f"{name}{{{labels}}} {value:g}")
-    return "\n".join(lines) + "\n"
+def _state_of(device: Mapping[str, Any]) -> str:
+    if device["lease"] is not None:
+        return "leased"
+    return "free" if device["free"] else "unavailable"

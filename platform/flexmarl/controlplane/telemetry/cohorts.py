@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from flexmarl.contracts.rulings import RulingKind
-from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.common.times import rfc3339
@@ -140,7 +140,7 @@ def waits_for(
         if enough is None or enough >= found.groups:
             return f"{left} of {found.groups} episode groups"
         kept = found.settled - sum(ruled.get(kind, 0) for kind in _RULED_OUT)
-        return f"{min(left, max(1, enough - kept))} more of {found.groups} episode groups, {enough} are enough"
+        return f"{min(left, max(1, enough - kept))} more of {found.groups} episode groups, {enough} are needed"
     for batch in own:
         if batch.cut:
             return f"gradients of {batch.policy}: {batch.accumulated} of {batch.cut + batch.accumulated} micro-batches"

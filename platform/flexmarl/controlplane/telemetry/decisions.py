@@ -37,8 +37,8 @@ def decisions(run: Run, wanted: Wanted, cursor: str | None = None, limit: int = 
 def _position(cursor: str) -> Position:
     values = decode(cursor, _ORDERING).values
     if not all(isinstance(value, int) and 0 <= value <= NEWEST for value in values):
-        detail = "The cursor is not legal here."
-        hint = "Leave it out to begin with the newest decisions."
+        detail = "The cursor is invalid here."
+        hint = "Omit it to begin with the newest decisions."
         raise ValidationProblem(detail, errors=[FieldError("cursor", "not_a_cursor", detail, hint, "query")])
     return Position(*values)
 

@@ -47,25 +47,25 @@ DEFINITIONS: dict[str, Definition] = {
         "Entropy", "nats", "Mean entropy per trained token of the trainer's distribution over the allowed tokens."
     ),
     "train/kl_engine": _policy(
-        "Mismatch of engine and trainer",
+        "Engine-trainer mismatch (KL)",
         "nats",
         "Mean estimated KL divergence from the engine to the trainer, over tokens that the trained version made.",
     ),
     "train/logprob_gap": _policy(
-        "Gap of log-probabilities",
+        "Log-probability difference",
         "nats",
         "Absolute difference between trainer's and engine's log-probability: mean and largest, of the same tokens.",
     ),
     "train/kl_reference": _policy(
-        "Distance from the reference", "nats", "Mean estimated KL divergence per trained token, as it is penalised."
+        "KL to reference", "nats", "Mean estimated KL divergence per trained token, as it is penalised."
     ),
     "train/kl_update": _policy(
-        "Distance from older weights",
+        "KL to older weights",
         "nats",
         "Mean estimated KL divergence from the engine to the trainer, over tokens that older versions made.",
     ),
     "train/value_loss": _policy(
-        "Value loss", "", "Half the mean squared distance of the critic's values from what they are drawn to."
+        "Value loss", "", "Half the mean squared error of the critic's values against their targets."
     ),
     "train/clipped": _policy("Clipped tokens", "share", "Share of trained tokens whose ratio was clipped."),
     "train/grad_norm": _policy("Gradient norm", "", "Norm of the step's gradient before it is clipped."),
@@ -76,13 +76,13 @@ DEFINITIONS: dict[str, Definition] = {
     "groups/useful": _team(
         "Useful groups", "share", "Share of the step's settled groups in which some member did better than another."
     ),
-    "groups/easy": _team("Groups that are too easy", "share", "Share of groups in which all members solved the task."),
+    "groups/easy": _team("Groups too easy", "share", "Share of groups in which all members solved the task."),
     "groups/hard": _team(
-        "Groups that are too hard", "share", "Share of groups whose members did equally without all solving the task."
+        "Groups too hard", "share", "Share of groups whose members did equally without all solving the task."
     ),
-    "groups/dropped": _team("Dropped groups", "groups", "Groups of the step that were dropped after members failed."),
+    "groups/dropped": _team("Dropped groups", "groups", "Groups of the step dropped after members failed."),
     "groups/drawn": _team(
-        "Groups drawn", "groups", "Groups that were proposed for the step, those in the place of refused ones included."
+        "Groups drawn", "groups", "Groups drawn for the step, replacements of rejected ones included."
     ),
     "groups/drawn_per_kept": _team(
         "Groups drawn per group kept", "", "Groups that were proposed for the step over those that were trained on."
@@ -90,13 +90,15 @@ DEFINITIONS: dict[str, Definition] = {
     "groups/deferred": _team(
         "Groups deferred",
         "groups",
-        "Groups that were surplus in this step or before and whose tasks wait for a step of their own.",
+        "Surplus groups of this or earlier steps whose tasks wait for a step of their own.",
     ),
     "groups/handed_on": _team(
-        "Groups handed on", "groups", "Groups that still played when the step had enough and play on for the next one."
+        "Groups carried over",
+        "groups",
+        "Groups still being played when the step was complete, continued for the next one.",
     ),
     "groups/cancelled": _team(
-        "Surplus groups cancelled", "groups", "Groups that still played when the step had enough and were cancelled."
+        "Surplus groups cancelled", "groups", "Groups still being played when the step was complete, cancelled."
     ),
     "staleness/own_max": _policy(
         "Largest own lag", "versions", "Largest distance between a cut sample's version and the weights it trains."
@@ -117,11 +119,9 @@ DEFINITIONS: dict[str, Definition] = {
         "versions",
         "Trained version minus the version that made a trained token: mean, 99th percentile and largest.",
     ),
-    "staleness/dropped": _policy(
-        "Rows dropped as too old", "rows", "Rows of the step that the sweep or the policy's own clock took out."
-    ),
+    "staleness/dropped": _policy("Stale rows dropped", "rows", "Rows of the step removed as stale or overtaken."),
     "length/trained_ratio": _policy(
-        "Length of trained to generated rows",
+        "Trained-to-generated length ratio",
         "",
         "Mean tokens of the step's trained rows over those of its generated rows; below 1, short rows are favoured.",
     ),
@@ -147,9 +147,9 @@ DEFINITIONS: dict[str, Definition] = {
 """Name -> definition of the series the orchestrator writes."""
 
 FAMILIES: dict[str, Definition] = {
-    "fact/": _team("Fact of the environment", "", "Mean over the step's episodes of a figure its environment reports."),
-    "eval/fact/": _team("Fact on held-out tasks", "", "The same over evaluation episodes."),
-    USER_PREFIX: _team("Series of a script", "", "Written by a script through the API."),
+    "fact/": _team("Environment metric", "", "Mean over the step's episodes of a metric reported by the environment."),
+    "eval/fact/": _team("Environment metric on held-out tasks", "", "The same over evaluation episodes."),
+    USER_PREFIX: _team("User series", "", "Written by a script through the API."),
 }
 """Prefix -> definition of series whose last part somebody else names."""
 

@@ -87,8 +87,8 @@ def moves(
 def _position(cursor: str) -> Position:
     values = decode(cursor, _ORDERING).values
     if not all(isinstance(value, int) and 0 <= value <= Position().seq for value in values):
-        detail = "The cursor is not legal here."
-        hint = "Leave it out to begin with the newest moves."
+        detail = "The cursor is invalid here."
+        hint = "Omit it to begin with the newest moves."
         raise ValidationProblem(detail, errors=[FieldError("cursor", "not_a_cursor", detail, hint, "query")])
     return Position(*values)
 

@@ -1,12 +1,9 @@
-"""What happened in a run: its log, the lines written for people, and the promises checked on its rows."""
+"""What happened in a run: its log, and the lines written for people."""
 
-from dataclasses import asdict
 from typing import Any
 
-from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.common.times import rfc3339
 from flexmarl.controlplane.runs.models import LoggedEvent, Note, Run
-from flexmarl.store import report
 
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 1000
@@ -34,11 +31,16 @@ def events(
             "kind": event.kind,
             **_who(lines.get(event.seq, [])),
             "notes": lines.get(event.seq, []),
-            **({"body": event.body} if bodies else {}),
+            **({"body": _shown(event.body)} if bodies else {}),
         }
         for event in found
     ]
     return {"results": results, "next_after": found[-1].seq if found else after, "seq": run.state.seq}
+
+
+def _shown(body: dict[str, Any]) -> dict[str, Any]:
+    """Return an event's body without what only its node has to know; old logs name the folder of a checkpoint."""
+    return {name: value for name, value in body.items() if (body.get("kind"), name) != ("checkpoint_written", "path")}
 
 
 def notes(run: Run, limit: int = DEFAULT_LIMIT, after: int = 0) -> list[dict[str, Any]]:
@@ -62,10 +64,3 @@ def _line(note: Note) -> dict[str, Any]:
         "cause": note.cause,
         "text": note.text,
     }
-
-
-def consistency(run: Run) -> dict[str, Any]:
-    """Check the store's promises on a run, and count its rows."""
-    conn = store_connection()
-    checks = [asdict(check) for check in report.consistency_report(conn, run.no)]
-    return {"ok": all(check["ok"] for check in checks), "checks": checks, "counts": asdict(report.counts(conn, run.no))}

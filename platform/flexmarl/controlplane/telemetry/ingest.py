@@ -15,10 +15,11 @@ from typing import Any
 from django.utils.dateparse import parse_datetime
 
 from flexmarl.controlplane.common.actor import Actor
-from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
+from flexmarl.controlplane.common.problems import FieldError, PermissionDenied, ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.models import Run
+from flexmarl.controlplane.runs.queries import may_edit
 from flexmarl.controlplane.telemetry.definitions import USER_PREFIX
 from flexmarl.controlplane.telemetry.series import policies
 from flexmarl.store import metrics
@@ -39,6 +40,8 @@ _SHOWN_ERRORS = 50
 def add_points(actor: Actor, run: Run, lines: Sequence[Any]) -> dict[str, int]:
     """Write the points of a batch. Raises PermissionDenied, or ValidationProblem naming each wrong line."""
     actor.require(Scope.RUNS_WRITE, run.project_id)
+    if not may_edit(actor, run):
+        raise PermissionDenied("Only its owner and operators may add series to a run.")
     if len(lines) > MAX_LINES:
         raise _refuse("", "too_many", f"{len(lines)} lines.", f"At most {MAX_LINES}: send several batches.")
     agents = {"", *policies(run), *policies(run).values()}

@@ -6,7 +6,7 @@ Lag now is what a row would have that were cut at this moment from the oldest co
 
 from typing import Any
 
-from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.controlplane.telemetry import cohorts

@@ -1,12 +1,12 @@
 """What limits a run, in one sentence: the longest wait of its devices in a window. Pure.
 
-The sentence names who waited, for what, how long and in which window; below a tenth of held time nothing limits.
+The sentence names who waited, for what, how long and in which window; below a tenth of leased time nothing limits.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flexmarl.controlplane.telemetry.advisor import name_of, percent, span
+from flexmarl.controlplane.telemetry.phrases import name_of, percent, span
 
 LITTLE = 0.1
 """Share of held device time below which idle time is not worth a sentence."""
@@ -14,14 +14,14 @@ WORDS = {
     "samples": "Rollout limits this run: its trainers waited {wait} for samples",
     "trainer": "Training limits this run: devices waited {wait} for a trainer",
     "weights": "Publication limits this run: devices waited {wait} for new weights",
-    "tail": "The longest episodes limit this run: engines waited {wait} for those on other engines",
+    "tail": "The longest episodes limit this run: engines waited {wait} for episodes on other engines",
     "turns": "Environments and rollout workers limit this run: engines waited {wait} between turns",
     "evaluation": "Evaluation limits this run: devices waited {wait} for its episodes",
     "checkpoint": "Checkpoints limit this run: devices waited {wait} for them",
-    "handover": "Handing over commands limits this run: devices waited {wait} for commands on their way",
+    "handover": "Command dispatch limits this run: devices waited {wait} for commands on their way",
     "decision": "The driver limits this run: devices waited {wait} between commands",
-    "starting": "The run is starting: devices were held {wait} before their first work",
-    "paused": "The run was held: its devices rested {wait}",
+    "starting": "The run is starting: devices were leased {wait} before their first work",
+    "paused": "The run was paused: its devices were idle {wait}",
 }
 
 
@@ -29,11 +29,11 @@ def limit_words(account: Mapping[str, Any], rates: Sequence[Mapping[str, Any]], 
     """Say what limited the devices of an account, with the figures behind it."""
     window = f"step {account['step']}" if account["step"] is not None else f"the last {span(account['window_s'])}"
     if not account["devices"]:
-        text = "No device was held in this window." if status != "queued" else "The run waits for its devices."
+        text = "No device was leased in this window." if status != "queued" else "The run waits for its devices."
         return {"text": text, "cause": None, "share": None, "basis": window, "detail": ""}
     detail = _detail(account, rates)
     if account["bubble_share"] < LITTLE or not account["causes"]:
-        text = f"Nothing waits for long: devices were busy {percent(account['busy_share'])} of {window}."
+        text = f"No bottleneck: devices were busy {percent(account['busy_share'])} of {window}."
         return {"text": text, "cause": None, "share": account["bubble_share"], "basis": window, "detail": detail}
     worst = account["causes"][0]
     waiting = [d for d in account["devices"] if any(c["cause"] == worst["cause"] for c in d["causes"])]
@@ -50,7 +50,7 @@ def _detail(account: Mapping[str, Any], rates: Sequence[Mapping[str, Any]]) -> s
         own = [d for d in account["devices"] if d["use"] == use]
         held = sum(d["held_s"] for d in own)
         if held > 0:
-            parts.append(f"{word} were busy {percent(sum(d['busy_s'] for d in own) / held)} of held time")
+            parts.append(f"{word} were busy {percent(sum(d['busy_s'] for d in own) / held)} of leased time")
     words = name_of(", ".join(parts))
     total = sum(row["rollout_s"] for row in rates)
     top = max(rates, key=lambda row: row["rollout_s"], default=None)

@@ -12,13 +12,12 @@ from dataclasses import asdict
 from typing import Any
 
 import psycopg
-from asgiref.sync import sync_to_async
 from channels.db import database_sync_to_async
 from django.db import transaction
 
 from flexmarl.controlplane.accounts.queries import current_actor
 from flexmarl.controlplane.common.problems import FieldError, ProblemError, ValidationProblem
-from flexmarl.controlplane.common.store import store_connection
+from flexmarl.controlplane.common.store import giving_back, store_connection
 from flexmarl.controlplane.common.times import from_epoch, rfc3339
 from flexmarl.controlplane.runs.models import Note, Run
 from flexmarl.controlplane.runs.queries import find_run
@@ -66,7 +65,7 @@ def origins(run: Run) -> dict[str, list[str]]:
 
 async def export(run: Run, wanted: LogFilter) -> AsyncIterator[bytes]:
     """Yield all matching lines of a run as NDJSON, oldest first, `MAX_LIMIT` at a time."""
-    read = sync_to_async(_page)  # the thread that may use the database
+    read = giving_back(_page)
     after = 0
     while rows := await read(run, wanted, MAX_LIMIT, after=after):
         yield b"".join(_json(_line(row)) for row in rows)
@@ -106,7 +105,7 @@ def _page(
     except Exception as error:  # Django wraps the driver's errors; only a refused pattern is the caller's fault
         if not isinstance(error.__cause__ or error, psycopg.errors.InvalidRegularExpression):
             raise
-        detail = f"pattern={wanted.pattern} is no regular expression."
+        detail = f"pattern={wanted.pattern} is not a regular expression."
         hint = "Send a POSIX regular expression, such as ^child (lost|ready)."
         raise ValidationProblem(detail, errors=[FieldError("pattern", "wrong_type", detail, hint, "query")]) from None
 

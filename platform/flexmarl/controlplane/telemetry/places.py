@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs.models import Run

@@ -2,11 +2,13 @@
 
 from datetime import datetime, timedelta
 
+import structlog
 from django.core.cache import cache
 
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.store import pool_load
 
+log = structlog.get_logger(__name__)
 NOW_S = 300.0
 """Window of `busy now`, in seconds."""
 _KEEP_S = 60
@@ -26,10 +28,10 @@ def busy_week(now: datetime, devices: dict[str, int]) -> dict[str, list[list[flo
     monday = (now - timedelta(days=now.weekday())).replace(hour=0, minute=0, second=0, microsecond=0)
     since = monday.timestamp()
     name = f"busy-week:{int(since)}"
-    found: dict[tuple[str, int], float] | None = cache.get(name)
+    found = _kept(name)
     if found is None:
         found = pool_load.busy_hours(store_connection(), since)
-        cache.set(name, found, _KEEP_S)
+        _keep(name, found)
     weeks: dict[str, list[list[float | None]]] = {}
     for pool in sorted({pool for pool, _ in found if devices.get(pool)}):
         busy = {hour: seconds for (name, hour), seconds in found.items() if name == pool}
@@ -47,3 +49,19 @@ def _share(busy: dict[int, float], start: datetime, now: datetime, devices: int)
         return None
     lasted = min(3600.0, (now - start).total_seconds())
     return min(1.0, busy.get(hour, 0.0) / (devices * lasted))
+
+
+def _kept(name: str) -> dict[tuple[str, int], float] | None:
+    try:
+        found: dict[tuple[str, int], float] | None = cache.get(name)
+    except Exception as error:  # whatever the cache's client raises: without it the week is read again
+        log.warning("cache_not_read", error=str(error))
+        return None
+    return found
+
+
+def _keep(name: str, found: dict[tuple[str, int], float]) -> None:
+    try:
+        cache.set(name, found, _KEEP_S)
+    except Exception as error:  # whatever it raises: the week is read again next time
+        log.warning("cache_not_written", error=str(error))

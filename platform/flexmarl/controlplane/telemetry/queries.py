@@ -3,7 +3,8 @@
 from flexmarl.controlplane.telemetry.advice import advisories, verdict, verdicts
 from flexmarl.controlplane.telemetry.agents import agent, agents
 from flexmarl.controlplane.telemetry.bubble import bubble
-from flexmarl.controlplane.telemetry.cluster import devices, gauges, prometheus_text
+from flexmarl.controlplane.telemetry.checks import consistency
+from flexmarl.controlplane.telemetry.cluster import devices
 from flexmarl.controlplane.telemetry.cluster_timeline import cluster_timeline
 from flexmarl.controlplane.telemetry.cohorts import UNDER_WAY, cohorts
 from flexmarl.controlplane.telemetry.decisions import KINDS as DECISION_KINDS
@@ -14,7 +15,7 @@ from flexmarl.controlplane.telemetry.engines import engines
 from flexmarl.controlplane.telemetry.engines import moves as engine_moves
 from flexmarl.controlplane.telemetry.episode_groups import compare as trajectory_compare
 from flexmarl.controlplane.telemetry.episode_groups import group as episode_group
-from flexmarl.controlplane.telemetry.feed import consistency, events, notes
+from flexmarl.controlplane.telemetry.feed import events, notes
 from flexmarl.controlplane.telemetry.held import held, leases, marks
 from flexmarl.controlplane.telemetry.lag import lag
 from flexmarl.controlplane.telemetry.load import load
@@ -75,7 +76,6 @@ __all__ = [
     "engines",
     "episode_group",
     "events",
-    "gauges",
     "held",
     "labelled",
     "lag",
@@ -90,7 +90,6 @@ __all__ = [
     "parse_id",
     "pipeline",
     "planned",
-    "prometheus_text",
     "store_state",
     "swaps",
     "timeline",

@@ -6,10 +6,12 @@ end of the step. The team has no version, so its series refuse that axis and nam
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, cast
+
+from psycopg import Connection
 
 from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
-from flexmarl.controlplane.common.store import store_connection
+from flexmarl.controlplane.common.store import EachTime, store_connection
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.controlplane.telemetry.definitions import define
 from flexmarl.store import metrics
@@ -131,5 +133,5 @@ def export(run: Run, names: Sequence[str], agent: str | None = None) -> Iterator
     """Read every point of some series, of all when none is named, some thousand at a time."""
     wanted = list(names) or sorted({row.name for row in metrics.catalogue(store_connection(), run.no)})
     columns = ("name", "agent", "stat", "step", "at", "samples", "value")
-    for rows in metrics.export(store_connection(), run.no, wanted, agent):
+    for rows in metrics.export(cast("Connection[Any]", EachTime()), run.no, wanted, agent):
         yield [dict(zip(columns, row, strict=True)) for row in rows]

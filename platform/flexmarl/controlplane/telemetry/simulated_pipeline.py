@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 from flexmarl.contracts import commands as c
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.wire import EpisodeStatus, Origin
 from flexmarl.controlplane.telemetry import simulated
 from flexmarl.controlplane.telemetry.pipeline import flow, lane, passed, trainer_time, waits

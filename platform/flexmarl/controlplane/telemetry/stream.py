@@ -2,8 +2,8 @@
 
 A hint may be lost on its way; what it would have told is told at the next heartbeat. No sequence goes back: a hint that
 comes late is left out. An event's id holds the sequences told so far; a client that comes back with it in Last-Event-ID
-is told only what has moved since. Who may listen is asked again each minute; the stream ends when a topic is no longer
-theirs. `Places` bounds the streams of one caller in this process.
+is told only what has moved since. Who may listen is looked up each minute and when rights change; the stream ends when
+a topic is no longer theirs. `Places` bounds the streams of one caller in this process.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class Places:
         """Take a place. Raises RateLimited when the caller has none left."""
         with self._lock:
             if self._taken[caller] >= MAX_STREAMS:
-                detail = f"You have {MAX_STREAMS} open streams. Close one, or listen to more topics on one stream."
+                detail = f"You have {MAX_STREAMS} open streams. Close one, or subscribe to more topics on one stream."
                 raise RateLimited(detail, headers={"Retry-After": "5"})
             self._taken[caller] += 1
         measuring.PROCESS.opened("streams")
@@ -74,8 +74,8 @@ class Listener:
         channel = await layer.new_channel()
         end = time.monotonic() + LONGEST_S
         try:
-            for topic in self.seqs:
-                await layer.group_add(live.group_of(topic), channel)
+            for group in self._groups():
+                await layer.group_add(group, channel)
             yield b"retry: 1000\n\n"
             # Read behind the subscription: a change in between is in this sequence or comes as a hint.
             for topic, seq in (await self._newest()).items():
@@ -84,8 +84,11 @@ class Listener:
             async for event in self._relayed(layer, channel, end):
                 yield event
         finally:
-            for topic in self.seqs:
-                await layer.group_discard(live.group_of(topic), channel)
+            for group in self._groups():
+                await layer.group_discard(group, channel)
+
+    def _groups(self) -> list[str]:
+        return [live.RIGHTS, *map(live.group_of, self.seqs)]
 
     async def _relayed(self, layer: Any, channel: str, end: float) -> AsyncIterator[bytes]:
         checked = time.monotonic()
@@ -94,7 +97,11 @@ class Listener:
             while time.monotonic() < end:
                 # The wait is kept across heartbeats: a cancelled one gives the subscription up.
                 await asyncio.wait({waiting}, timeout=HEARTBEAT_S)
-                if not waiting.done() or time.monotonic() - checked >= REAUTHORISE_S:
+                if (
+                    not waiting.done()
+                    or self._concerned(waiting.result())
+                    or time.monotonic() - checked >= REAUTHORISE_S
+                ):
                     checked = time.monotonic()
                     newest = await self._newest()
                     if set(newest) != set(self.seqs):
@@ -105,13 +112,18 @@ class Listener:
                 if not waiting.done():
                     yield b": still here\n\n"
                     continue
-                body = waiting.result()["body"]
+                body = waiting.result().get("body")
                 waiting = asyncio.ensure_future(layer.receive(channel))
+                if body is None:
+                    continue
                 # One that was on its way when the topic's sequence was read may be behind it.
                 if body["seq"] >= self.told.get(body["topic"], 0):
                     yield self._event(body["topic"], body["seq"])
         finally:
             waiting.cancel()
+
+    def _concerned(self, message: dict[str, Any]) -> bool:
+        return message.get("of") == str(self.user_id)
 
     def _event(self, topic: str, seq: int) -> bytes:
         self.told[topic] = seq

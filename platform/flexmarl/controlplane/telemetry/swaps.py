@@ -37,8 +37,8 @@ def _position(cursor: str) -> Position:
     values = decode(cursor, _ORDERING).values
     if len(values) == 3 and all(isinstance(value, int | float) for value in values):
         return Position(float(values[0]), int(values[1]), int(values[2]))
-    detail = "The cursor is not legal here."
-    hint = "Leave it out to begin with the newest swaps."
+    detail = "The cursor is invalid here."
+    hint = "Omit it to begin with the newest swaps."
     raise ValidationProblem(detail, errors=[FieldError("cursor", "not_a_cursor", detail, hint, "query")])
 
 

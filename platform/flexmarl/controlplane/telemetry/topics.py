@@ -1,5 +1,7 @@
 """Which topics there are, who may listen to them, and their newest sequence. Sockets and event streams ask here."""
 
+from uuid import UUID
+
 from flexmarl.controlplane.common import live
 from flexmarl.controlplane.common.actor import Actor
 from flexmarl.controlplane.common.problems import NotFound
@@ -10,15 +12,22 @@ MAX_TOPICS = 32
 """Topics of one socket or stream."""
 
 
+def is_topic(topic: str) -> bool:
+    """Tell whether a text names a topic, whoever may listen to it."""
+    kind, _, identity = topic.partition(":")
+    try:
+        return topic == live.CLUSTER or (kind == "run" and topic == live.run_topic(UUID(identity)))
+    except ValueError:
+        return False
+
+
 def sequence_of(actor: Actor, topic: str) -> int | None:
     """Return a topic's newest sequence; None when there is no such topic for the caller."""
     if topic == live.CLUSTER:
         return 0 if actor.may(Scope.CLUSTER_READ) else None
-    kind, _, identity = topic.partition(":")
-    if kind != "run":
+    if not is_topic(topic):
         return None
     try:
-        run = runs.find_run(actor, identity)
+        return runs.find_run(actor, topic.partition(":")[2]).state.seq
     except NotFound:
         return None
-    return run.state.seq if topic == live.run_topic(run.id) else None

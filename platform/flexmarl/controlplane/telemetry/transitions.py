@@ -31,8 +31,8 @@ def _position(cursor: str) -> Position:
     seq, cut_at, policy, no = decode(cursor, _ORDERING).values
     legal = isinstance(seq, int) and isinstance(cut_at, datetime) and isinstance(policy, str) and isinstance(no, int)
     if not (legal and 0 <= seq <= Position().seq and 0 <= no < 2**31):
-        detail = "The cursor is not legal here."
-        hint = "Leave it out to begin with the newest transitions."
+        detail = "The cursor is invalid here."
+        hint = "Omit it to begin with the newest transitions."
         raise ValidationProblem(detail, errors=[FieldError("cursor", "not_a_cursor", detail, hint, "query")])
     return Position(seq, cut_at, policy, no)
 

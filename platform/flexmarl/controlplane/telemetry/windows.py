@@ -51,7 +51,7 @@ def window_of(
         found = activity.step_window(conn, run.no, step)
         if found is None:
             text = f"step={step} is not a finished step of this run."
-            hint = f"It has finished {run.state.step} steps." if run.state.step else "It has finished none yet."
+            hint = f"It has finished {run.state.step} steps." if run.state.step else "No step is finished yet."
             raise ValidationProblem(text, errors=[FieldError("step", "unknown_step", text, hint, "query")])
         return Window(*found, step=step)
     finished = run.state.finished_at

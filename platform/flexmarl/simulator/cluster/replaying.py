@@ -6,7 +6,7 @@ Invariant: nothing is added. Deadlines fire where the log says so, since a drive
 from collections.abc import Iterable
 
 from flexmarl.contracts.events import Event
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.orchestrator import Decision, Orchestrator
 from flexmarl.simulator.devices.clock import Clock
 

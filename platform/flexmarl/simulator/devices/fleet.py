@@ -6,10 +6,11 @@ loads are the engines' own, so that nobody counts what is sent twice.
 
 from collections.abc import Callable, ItemsView, ValuesView
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from flexmarl.algorithms.routing import EngineLoad, Router, RouteRequest, least_loaded
+from flexmarl.algorithms.routing import EngineLoad, Router, RouteRequest
 from flexmarl.algorithms.routing.base import emptiest
+from flexmarl.algorithms.routing.least_loaded import LeastLoaded
 from flexmarl.simulator.devices.engines import Engine
 from flexmarl.simulator.devices.foresight import Foresight
 from flexmarl.simulator.devices.turns import Turn
@@ -25,7 +26,7 @@ class Able(NamedTuple):
 
 
 class Fleet:
-    def __init__(self, router: Router, foresight: Foresight | None = None) -> None:
+    def __init__(self, router: Router[Any], foresight: Foresight | None = None) -> None:
         """`foresight`: of routers that go by the lengths of replies."""
         self.asked: dict[str, int] = {}
         """Policy -> turns that an engine has."""
@@ -33,7 +34,7 @@ class Fleet:
         """How often something has changed in who holds what."""
         self.asked_for: Callable[[Turn], None] | None = None
         """Told of every turn that looks for an engine."""
-        self._router, self._foresight, self._plain = router, foresight, router is least_loaded
+        self._router, self._foresight, self._plain = router, foresight, isinstance(router, LeastLoaded)
         self._engines: dict[int, Engine] = {}
         self._able: dict[tuple[str, int, bool], Able] = {}
 
@@ -92,7 +93,7 @@ class Fleet:
         if self._foresight is not None:
             self._foresight.look(turn)
             usual = self._foresight.usual
-        return self._router(RouteRequest(int(turn.prompt), turn.expected, usual, turn.prefixes), shown).engine
+        return self._router.choose(RouteRequest(int(turn.prompt), turn.expected, usual, turn.prefixes), shown).engine
 
     def ended(self, turn: Turn) -> None:
         """Learn from a reply how long others may be."""

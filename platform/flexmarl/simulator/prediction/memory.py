@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from flexmarl.contracts.base import Record
 from flexmarl.contracts.model_sizes import FACTORY_SIZES, adapter_parameters
-from flexmarl.contracts.spec import ExperimentSpec
-from flexmarl.contracts.spec.team import FactoryModel
+from flexmarl.contracts.specification import ExperimentSpec
+from flexmarl.contracts.specification.team import FactoryModel
 
 HELD_VERSIONS = 2
 """Of a policy, by an engine: the newest, and the one that groups on their way may still name."""
@@ -41,8 +41,8 @@ def parameters_of(spec: ExperimentSpec, measured: Mapping[str, int]) -> dict[str
     for name, policy in spec.policies.items():
         if name in measured:
             found[name] = measured[name]
-        elif isinstance(policy.model, FactoryModel):
-            size = FACTORY_SIZES[policy.model.size]
+        elif isinstance(policy.source, FactoryModel):
+            size = FACTORY_SIZES[policy.source.size]
             layer = 4 * size.hidden**2 + 3 * size.hidden * size.mlp + 5 * size.hidden
             found[name] = size.layers * layer + (_VOCABULARY + 1) * size.hidden
     return found

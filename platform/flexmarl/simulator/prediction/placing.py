@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any, Literal
 
 from flexmarl.algorithms.placement import Plan, Stage, plan_placement
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.simulator.scenarios.draws import Scripts
 from flexmarl.simulator.scenarios.scenario import Scenario
 

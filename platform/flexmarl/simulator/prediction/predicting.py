@@ -10,7 +10,7 @@ from functools import partial
 from statistics import fmean
 
 from flexmarl.contracts.base import Record
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.simulator.prediction import memory
 from flexmarl.simulator.prediction.fitting import machine
 from flexmarl.simulator.prediction.memory import DeviceMemory

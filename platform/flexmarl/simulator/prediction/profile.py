@@ -10,8 +10,8 @@ from typing import Literal, NamedTuple
 from pydantic import model_validator
 
 from flexmarl.contracts.base import Strict
-from flexmarl.contracts.spec import ExperimentSpec
-from flexmarl.contracts.spec.team import FactoryModel
+from flexmarl.contracts.specification import ExperimentSpec
+from flexmarl.contracts.specification.team import FactoryModel
 
 Source = Literal["runs", "profile", "declared", "default"]
 End = Literal["low", "likely", "high"]
@@ -112,12 +112,12 @@ def declared(value: float, of: str) -> Figure:
 def complete(spec: ExperimentSpec, known: Mapping[str, Figure]) -> dict[str, Figure]:
     """Return every figure that a prediction of an experiment needs: what is known, and defaults for the rest."""
     figures = dict(known)
-    small = all(isinstance(policy.model, FactoryModel) for policy in spec.policies.values())
+    small = all(isinstance(policy.source, FactoryModel) for policy in spec.policies.values())
     for name, what in OF_THE_PLATFORM.items():
         figures.setdefault(name, _default(what, small))
     for policy, own in spec.policies.items():
         for name, what in OF_A_MODEL.items():
-            figures.setdefault(f"{name} {policy}", _default(what, isinstance(own.model, FactoryModel)))
+            figures.setdefault(f"{name} {policy}", _default(what, isinstance(own.source, FactoryModel)))
     return figures
 
 

@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 from flexmarl.algorithms.placement import plan_placement
 from flexmarl.contracts.base import Record
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.simulator.prediction.placing import EDGES, Kind, cohort_work, most_trainers, profile
 from flexmarl.simulator.prediction.whatif import Alternative, changed
 from flexmarl.simulator.reporting.report import Report

@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, log10
 from statistics import fmean
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import ValidationError
 
 from flexmarl.contracts.problems import Problem, problems_of
 from flexmarl.contracts.resolve import layered
 from flexmarl.contracts.rules import broken_rules
-from flexmarl.contracts.spec import ExperimentSpec
-from flexmarl.contracts.spec.mechanisms import RouterName
+from flexmarl.contracts.specification import ExperimentSpec
+from flexmarl.contracts.specification.routers import ROUTER
 from flexmarl.simulator.reporting.report import CAUSES, EXPLAINED, USES, Cause, Report, Use
 
 AS_IT_WAS = "as it was"
@@ -97,8 +97,8 @@ def _placed(spec: ExperimentSpec) -> list[Alternative]:
     """List who answers a turn and what engines hold, where there is a choice."""
     found = []
     if spec.resources.rollout_devices > 1:
-        routers = [name for name in get_args(RouterName) if name != spec.mechanisms.router]
-        found += [Alternative(f"router {name}", {"mechanisms.router": name}) for name in routers]
+        routers = [name for name in ROUTER.variants() if name != spec.mechanisms.router.type]
+        found += [Alternative(f"router {name}", {"mechanisms.router.type": name}) for name in routers]
     if spec.resources.has_places(len(spec.policies)):
         other = "static" if spec.mechanisms.mover.type == "demand" else "demand"
         found.append(Alternative(f"mover {other}", {"mechanisms.mover.type": other}))

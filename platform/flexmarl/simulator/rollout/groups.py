@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from flexmarl.contracts import commands as c
-from flexmarl.contracts.spec.mechanisms import Parallel
+from flexmarl.contracts.specification.mechanisms import Parallel
 from flexmarl.contracts.wire import EpisodeOutcome, SampleRef
 from flexmarl.simulator.devices.turns import Turn
 from flexmarl.simulator.rollout import facts

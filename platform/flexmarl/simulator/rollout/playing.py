@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 from itertools import islice
 from typing import Any
 
-from flexmarl.algorithms.routing import READS_LENGTHS, ROUTERS
+from flexmarl.algorithms.routing import ROUTERS
 from flexmarl.contracts import commands as c
 from flexmarl.contracts import events as e
 from flexmarl.contracts.wire import EpisodeOutcome, EpisodeStatus
@@ -42,9 +42,9 @@ def _turns_asked(waiting: int, in_flight: int) -> e.TurnsAsked:
 class Playing:
     def __init__(self, clock: Clock, host: Clock, scenario: Scenario, told: Told) -> None:
         spec, workload = scenario.spec, scenario.workload
-        name = spec.mechanisms.router
-        foresight = Foresight(workload, name == "skew_aware") if name in READS_LENGTHS else None
-        self.engines = Fleet(ROUTERS.get(name)(), foresight)
+        chosen = spec.mechanisms.router
+        foresight = Foresight(workload, chosen.type == "skew_aware") if chosen.reads_lengths else None
+        self.engines = Fleet(ROUTERS.make(chosen), foresight)
         """Those that are ready."""
         self.tokens: dict[SampleId, int] = {}
         """Reply tokens of every sample of a settled group, until they are forgotten."""

@@ -13,7 +13,7 @@ from flexmarl.contracts.base import Strict
 from flexmarl.contracts.hardware import Hardware
 from flexmarl.contracts.ids import Name
 from flexmarl.contracts.problems import broken_at
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.simulator.scenarios import chance
 from flexmarl.simulator.scenarios.faults import Faults, Outage
 

@@ -3,9 +3,9 @@
 What nobody declares is left to the caller: how fast engines, unpaced trainers and the platform are.
 """
 
-from flexmarl.contracts.environments import environment_facts
-from flexmarl.contracts.spec import ExperimentSpec
-from flexmarl.contracts.spec.environment import Arithmetic, EnvironmentSpec, HotCold, Kitchen, Latency
+from flexmarl.contracts.specification import ExperimentSpec
+from flexmarl.contracts.specification.environment import Arithmetic, EnvironmentSpec, HotCold, Kitchen
+from flexmarl.contracts.specification.environment_base import Latency
 from flexmarl.simulator.scenarios.scenario import Machine, RoleLoad, Spread, Stages, Workload
 
 PROMPT = 32
@@ -14,7 +14,7 @@ PROMPT = 32
 
 def workload_of(spec: ExperimentSpec) -> Workload:
     """Return the workload of an experiment whose episodes take as many turns as they can."""
-    facts = {role.name: role for role in environment_facts(spec.environment).roles}
+    facts = {role.name: role for role in spec.environment.facts().roles}
     roles = {
         name: RoleLoad(
             prompt=Spread(mean=PROMPT), reply=Spread(mean=facts[name].reply_tokens or own.sampling.max_tokens)
@@ -53,9 +53,9 @@ def _stages(environment: EnvironmentSpec) -> Stages:
         case HotCold():
             return tuple((name,) for _ in range(environment.guesses) for name in ("guesser", "hinter"))[:-1]
         case Kitchen():
-            cooks = tuple(role.name for role in environment_facts(environment).roles)
+            cooks = tuple(role.name for role in environment.facts().roles)
             return (cooks,) * environment.turns
-    roles = environment_facts(environment).roles
+    roles = environment.facts().roles
     together = len([role for role in roles if role.opens]) > 1
     if together:
         return (tuple(role.name for role in roles),) * max(role.max_turns for role in roles)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from flexmarl.contracts.spec import ExperimentSpec
+from flexmarl.contracts.specification import ExperimentSpec
 
 Values = tuple[Any, ...]
 Steps = Mapping[str, Any]
@@ -50,7 +50,7 @@ def axes(spec: ExperimentSpec, total: int, learns: Mapping[str, float], bound: i
         _choice("mechanisms.mover.type", ("static", "demand")),
         _amount("mechanisms.mover.delta", (1.0, 2.0, 5.0, 10.0), 0.1, 1000.0),
         _amount("mechanisms.mover.hold_s", (2.0, 5.0, 15.0), 0.5, 600.0),
-        _choice("mechanisms.router", ("least_loaded", "length_aware", "version_aware")),
+        _choice("mechanisms.router.type", ("least_loaded", "length_aware", "version_aware")),
         _choice("mechanisms.publication.type", ("cohort", "wavefront", *(("delayed",) if bound else ()))),
         _choice("mechanisms.trainer_protocol", ("micro_batch", "per_group", "batch")),
         _choice("mechanisms.allocation.type", ("agent_centric", "static")),

@@ -31,7 +31,7 @@ export async function send(method, url, { body, headers = {}, key, timeout = TIM
       credentials: "same-origin", signal: AbortSignal.timeout(timeout),
     });
   } catch (error) {
-    throw new Refused(0, { title: "The server did not answer", detail: error.name === "TimeoutError" ? `No answer in ${timeout / 1000} s.` : "The connection failed." }, "");
+    throw new Refused(0, { title: "The server did not respond", detail: error.name === "TimeoutError" ? `No answer in ${timeout / 1000} s.` : "The connection failed." }, "");
   }
   if (response.status === 401) {
     location.assign(`/sign-in?next=${encodeURIComponent(location.pathname + location.search)}`);

@@ -1,5 +1,5 @@
 // Every page: theme, menus, dialogs, palette, keys, verbs, live parts.
-import { post } from "./api.js";
+import { post, remove } from "./api.js";
 import { $, $$, announce, toast } from "./dom.js";
 import { confirmed, switchTheme, themeIcon } from "./ui.js";
 import { hold, refresh, start as startLive } from "./live.js";
@@ -12,6 +12,7 @@ startLive();
 startPalette();
 startKeys({ hold, openPalette });
 themeIcon();
+for (const shown of $$(".tabs [aria-current], .views [aria-current]")) shown.scrollIntoView({ block: "nearest", inline: "center" });
 
 document.addEventListener("click", (event) => {
   const target = event.target.closest("button, a, tr.go");
@@ -27,6 +28,7 @@ document.addEventListener("click", (event) => {
   else if (target.dataset.open === "palette") openPalette();
   else if (target.dataset.open) document.getElementById(target.dataset.open).showModal();
   else if (target.dataset.verb) act(target);
+  else if (target.dataset.deleteRun) deleteRun(target);
   else if ("themeToggle" in target.dataset) switchTheme();
   else if (target.dataset.startTemplate) startTemplate(target);
   else if (target.dataset.copy) copy(target.dataset.copy);
@@ -82,6 +84,19 @@ async function act(button) {
     toast(error.message, { tone: "bad", detail: error.requestId });
   } finally {
     button.removeAttribute("aria-busy");
+  }
+}
+
+/** Delete a run after a confirmation; its page is gone then. */
+async function deleteRun(button) {
+  if (!(await confirmed(button.dataset))) return;
+  button.setAttribute("aria-busy", "true");
+  try {
+    await remove(`/api/v1/runs/${button.dataset.deleteRun}`);
+    location.assign("/runs");
+  } catch (error) {
+    button.removeAttribute("aria-busy");
+    toast(error.message, { tone: "bad", detail: error.requestId });
   }
 }
 

@@ -1,4 +1,4 @@
-// Copy buttons beside folders and digests, and pins.
+// Copy buttons beside model sources and digests, and pins.
 import { post } from "./api.js";
 import { $, $$, toast } from "./dom.js";
 

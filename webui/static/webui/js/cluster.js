@@ -30,7 +30,7 @@ document.addEventListener("click", async (event) => {
   if (!button || button.getAttribute("aria-disabled") === "true") return;
   const form = button.closest("form");
   const name = form.dataset.url.split("/").pop();
-  if (!(await confirmed({ title: `Delete pool ${name}`, text: "Its bindings and quotas go with it.", primary: `Delete ${name}` }))) return;
+  if (!(await confirmed({ title: `Delete pool ${name}`, text: "Its bindings and quotas are deleted with it.", primary: `Delete ${name}` }))) return;
   await tried(button, async () => {
     await send("DELETE", form.dataset.url, { headers: ruled(form.dataset.version) });
     location.assign(form.dataset.done);
@@ -72,7 +72,7 @@ const HANDLERS = {
   },
   async put(form) {
     await send("PATCH", form.dataset.url, { body: { pool: $("select", form).value }, headers: ruled(form.dataset.version) });
-    announce("Put into another pool");
+    announce("Moved to another pool");
     document.activeElement.blur();
     refresh(true);
   },
@@ -100,7 +100,7 @@ async function tried(button, change, form = null) {
   } catch (error) {
     if (!(error instanceof Refused)) throw error;
     const place = form && $(".fe", form);
-    const text = error.status === 412 ? "Somebody changed it meanwhile. Load the page again to see how it is now." : error.message;
+    const text = error.status === 412 ? "It was changed meanwhile. Reload the page to see the current state." : error.message;
     if (place) { place.textContent = text; place.hidden = false; point(form, error.errors); } else toast(text, { tone: "bad", detail: error.requestId });
     refresh(true);
   } finally {

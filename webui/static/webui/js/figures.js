@@ -72,9 +72,9 @@ function head(box, figure) {
   line.dataset.done = JSON.stringify(figure.legend);
   const legend = el("span", { class: "leg" }, ...figure.legend.map((item) => el("span", {}, el("i", { class: item.hue ? `sw-hue hue-${item.hue}` : `sw-${item.swatch}` }), item.label)));
   const tools = el("span", { class: "tools" },
-    figure.meaning ? el("button", { type: "button", class: "ib", title: "What it is", "aria-label": `What ${figure.title} is`, "aria-pressed": "false", on: { click: (event) => explain(box, figure.meaning, event.currentTarget) } }, icon("info-circle", "sm")) : null,
+    figure.meaning ? el("button", { type: "button", class: "ib", title: "Description", "aria-label": `What ${figure.title} is`, "aria-pressed": "false", on: { click: (event) => explain(box, figure.meaning, event.currentTarget) } }, icon("info-circle", "sm")) : null,
     el("button", { type: "button", class: "ib", title: "View as table", "aria-label": `View ${figure.title} as table`, "aria-pressed": "false", on: { click: (event) => toggle(box, figure.name, event.currentTarget) } }, icon("table", "sm")),
-    el("button", { type: "button", class: "ib", title: "CSV of what is shown", "aria-label": `Download ${figure.title} as CSV`, on: { click: () => csv(shown.get(figure.name).figure) } }, icon("download", "sm")));
+    el("button", { type: "button", class: "ib", title: "Download shown rows as CSV", "aria-label": `Download ${figure.title} as CSV`, on: { click: () => csv(shown.get(figure.name).figure) } }, icon("download", "sm")));
   line.replaceChildren(el("h3", { text: figure.title }), ...(figure.legend.length ? [legend] : []), tools);
   $("figcaption", box)?.remove();
   box.append(el("figcaption", { class: "sr", text: figure.summary }));

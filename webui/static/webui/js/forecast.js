@@ -102,7 +102,7 @@ function split(advice, take) {
   const head = el("b", { text: "Split of the devices" });
   if (!better) {
     const others = advice.stopped ? `${counted(looked, "other")} simulated, then time was up` : `${counted(looked, "other")} simulated`;
-    const none = advice.stopped ? "No other split was simulated: time was up. Change something, or plan again later." : `The rules allow no other split of ${counted(devices, "device")}.`;
+    const none = advice.stopped ? "No other split was simulated: time limit reached. Change something, or plan again later." : `The rules allow no other split of ${counted(devices, "device")}.`;
     return el("div", { class: "p16 bt" }, head, el("p", { class: "soft s12", text: looked ? `No other split of the ${number(devices)} devices is over ${percent(least)} % faster; ${others}.` : none }));
   }
   const where = better.shared ? `${counted(better.engines, "engine")} and ${counted(better.trainers, "trainer")} on the same devices, in turns` : `${counted(better.engines, "engine")}, ${counted(better.trainers, "trainer")}`;
@@ -125,8 +125,8 @@ function together(figures) {
 
 /** The offer to have the models measured. */
 function unmeasured(measure) {
-  const said = el("span", { class: "soft s12 grow", text: "Something of these models was never measured on these devices." });
-  return el("div", { class: "hs top-al mb8" }, said, el("button", { type: "button", class: "btn sm", text: "Measure first", title: "Starts a short run that tells how fast these models are here", on: { click: measure } }));
+  const said = el("span", { class: "soft s12 grow", text: "These models have no measurements on these devices." });
+  return el("div", { class: "hs top-al mb8" }, said, el("button", { type: "button", class: "btn sm", text: "Measure first", title: "Starts a short run that measures these models here", on: { click: measure } }));
 }
 
 function why(found, measure, measuring) {
@@ -140,7 +140,7 @@ function why(found, measure, measuring) {
 
 /** Where the forecast will stand: being simulated, or why there is none. */
 export function waiting(error, retry) {
-  if (!error) return el("div", { class: "ahead p16 vs g8", "aria-busy": "true" }, el("span", { class: "muted s12", text: "Simulating what it would take" }));
+  if (!error) return el("div", { class: "ahead p16 vs g8", "aria-busy": "true" }, el("span", { class: "muted s12", text: "Estimating" }));
   return el("div", { class: "ahead p16" }, el("div", { class: "hs top-al" }, el("span", { class: "wn" }, icon("alert-triangle", "sm")), el("span", { class: "soft", text: error.message }), el("button", { type: "button", class: "btn sm push", text: "Retry", on: { click: retry } })));
 }
 
@@ -148,7 +148,7 @@ export function waiting(error, retry) {
 export function abandoned() {
   const place = $("#plan-body .ahead[aria-busy]");
   place?.removeAttribute("aria-busy");
-  place?.replaceChildren(el("span", { class: "muted s12", text: "Simulated once the errors are mended" }));
+  place?.replaceChildren(el("span", { class: "muted s12", text: "Fix errors to update the estimate" }));
 }
 
 /** Say that what is shown is of the settings before. */

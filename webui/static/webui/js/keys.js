@@ -38,12 +38,18 @@ export function start({ hold, openPalette }) {
 function plain(event, hold) {
   if (event.key === "?") { $("#keys")?.showModal(); return true; }
   if (event.key === "/") { const box = $("[data-search]"); box?.focus(); return Boolean(box); }
-  const tab = /^[1-9]$/.test(event.key) ? $$(".tabs a")[Number(event.key) - 1] : null;
+  const tab = /^[1-9]$/.test(event.key) ? $$(".tabs a")[Number(event.key) - 1] : event.key === "v" ? nextView() : null;
   if (tab) { tab.click(); return true; }
   if (event.key === " " && !event.target.closest("button, a, input, summary, [tabindex]:not(main)")) { hold(); return true; }
   if (event.key === "j" || event.key === "k") return move(event.key === "j" ? 1 : -1);
   if (event.key === "[" || event.key === "]") return step(event.key === "[" ? -1 : 1);
   return false;
+}
+
+/** The view of the tab behind the one that is shown; behind the last comes the first. */
+function nextView() {
+  const views = $$(".views a");
+  return views[(views.findIndex((link) => link.hasAttribute("aria-current")) + 1) % views.length];
 }
 
 /** Move through the rows of a table; Enter opens, since the focus is on the row's link. */

@@ -37,6 +37,7 @@ export function start() {
   setInterval(show, 1000);
   setInterval(poll, 1000);
   document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
+  addEventListener("pageshow", (event) => { if (event.persisted) refresh(true); }); // kept by the browser, so it is old
   document.addEventListener("click", (event) => { if (event.target.closest("[data-live-mark]")) hold(); });
 }
 
@@ -123,7 +124,7 @@ function show() {
   const stale = !state.held && (state.failed || !open()) && Date.now() - state.freshAt > STALE_AFTER_MS / (open() ? 1 : 2.5);
   const polled = !open() && state.tries > 1;
   const kind = state.held ? "held" : stale ? "stale" : open() ? "live" : polled ? "polled" : "waiting";
-  const words = { held: "Held still", stale: `${age} s old`, live: age < 2 ? "Live" : `Live, ${age} s ago`, polled: `Read ${age} s ago`, waiting: "Connecting" };
+  const words = { held: "Frozen", stale: `${age} s old`, live: age < 2 ? "Live" : `Live, ${age} s ago`, polled: `Read ${age} s ago`, waiting: "Connecting" };
   for (const mark of $$("[data-live-mark]")) {
     mark.dataset.state = kind;
     $("span", mark).textContent = words[kind];
@@ -135,6 +136,6 @@ function show() {
   if (stale) {
     const shown = new Date(state.freshAt).toLocaleTimeString([], { hour12: false });
     const next = state.retryAt > Date.now() ? ` Retrying in ${Math.ceil((state.retryAt - Date.now()) / 1000)} s.` : "";
-    $("span", bar).textContent = `Showing ${shown}, ${age} s old. The live connection is lost.${next}`;
+    $("span", bar).textContent = `Showing ${shown}, ${age} s old. Live connection lost.${next}`;
   }
 }

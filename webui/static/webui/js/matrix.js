@@ -2,11 +2,12 @@
 // metric share one chart.
 import { $, $$, el, icon, load, monogram, token, number } from "./dom.js";
 import { asTable, csv, explain } from "./figures.js";
-import { ALONE, xAxis } from "./plotting.js";
+import { ALONE, TICK_ROOM, xAxis } from "./plotting.js";
 
 const plots = new Map(); // key -> uPlot
 const drawn = new Map(); // element -> {matrix, warmup}
 const DASHES = [[], [], [], [6, 3], [2, 3], [8, 3, 2, 3], [4, 2], [1, 3]];
+const ALIKE = [[], [6, 6], [2, 6], [10, 6, 2, 6]]; // lines that lie on each other: the one below shows in the gaps
 const phone = window.matchMedia("(max-width: 767px)");
 
 export async function draw(box, name, matrix, warmup) {
@@ -40,7 +41,7 @@ function build(box, name, matrix) {
 /** A button that says what a row's figure means. */
 function info(row) {
   if (!row.meaning) return null;
-  const button = el("button", { type: "button", class: "ib", title: "What it is", "aria-label": `What ${row.title} is`, "aria-pressed": "false" }, icon("info-circle", "sm"));
+  const button = el("button", { type: "button", class: "ib", title: "Description", "aria-label": `What ${row.title} is`, "aria-pressed": "false" }, icon("info-circle", "sm"));
   button.addEventListener("click", () => explain(button.closest(".lb"), row.meaning, button));
   return button;
 }
@@ -55,7 +56,7 @@ function tools(box) {
     $(".as-table", box)?.remove();
     if (on) box.append(asTable(facts(drawn.get(box)), `${name} per agent as table`));
   });
-  const save = el("button", { type: "button", class: "ib", title: "CSV of what is shown", "aria-label": `Download ${name} per agent as CSV`, on: { click: () => csv({ name, table: facts(drawn.get(box)) }) } }, icon("download", "sm"));
+  const save = el("button", { type: "button", class: "ib", title: "Download shown rows as CSV", "aria-label": `Download ${name} per agent as CSV`, on: { click: () => csv({ name, table: facts(drawn.get(box)) }) } }, icon("download", "sm"));
   return el("div", { class: "hs g4 mxt" }, view, save);
 }
 
@@ -107,14 +108,22 @@ function overlaid(cells) {
   return [steps, ...cells.map(of)];
 }
 
+/** Whether two of some lines cannot be told apart by eye: closer than a hundredth of the scale in most places. */
+function lieTogether(cells) {
+  const scale = Math.max(...cells.flatMap((one) => one.smooth.map(Math.abs)), 1e-9);
+  const alike = (one, other) => one.length > 0 && one.length === other.length && one.filter((value, i) => Math.abs(value - other[i]) < 0.01 * scale).length > 0.8 * one.length;
+  return cells.some((one, i) => cells.slice(0, i).some((other) => alike(one.smooth, other.smooth)));
+}
+
 function make(holder, matrix, row, cells, data, warmup, group) {
   const axis = { stroke: token("axis"), font: "11px Inter", ticks: { show: false } };
   const all = cells.length > 1 || phone.matches;
-  const hue = (role) => { const at = matrix.columns.findIndex((agent) => agent.role === role); return { colour: token(`a${matrix.columns[at].hue}`), dash: matrix.columns.length > 3 ? DASHES[at % 8] : [] }; };
+  const dashes = all && lieTogether(cells) ? ALIKE : matrix.columns.length > 3 ? DASHES : [[]];
+  const hue = (role) => { const at = matrix.columns.findIndex((agent) => agent.role === role); return { colour: token(`a${matrix.columns[at].hue}`), dash: dashes[at % dashes.length] }; };
   const line = (role, extra) => { const { colour, dash } = hue(role); return { stroke: colour, dash, points: ALONE, spanGaps: true, ...extra }; };
   const series = all ? cells.map((one) => line(one.role, { width: 1.8 })) : [line(cells[0].role, { width: 1, alpha: 0.28, dash: [], points: { show: false } }), line(cells[0].role, { width: 1.8 })];
   const plot = new window.uPlot({
-    width: Math.max(120, holder.clientWidth), height: phone.matches ? 104 : 92, padding: [all ? 6 : 18, 8, 0, 0],
+    width: Math.max(120, holder.clientWidth), height: phone.matches ? 104 : 92, padding: [all ? 6 : 18, TICK_ROOM, 0, 0],
     legend: { show: false },
     cursor: { sync: { key: group }, drag: { x: true, y: false }, points: { show: false }, y: false },
     scales: { x: { time: false }, y: { range: (u) => u.flexmarlRange || row.range } },

@@ -6,16 +6,18 @@ import { forget, keep, restored, restoreMarks, marks, showMarkErrors } from "./d
 import { measured } from "./measuring.js";
 import * as plan from "./plan.js";
 import { stale as forecastStale } from "./forecast.js";
-import { follow, inWords, plainOf, unread } from "./reads.js";
+import { follow, inWords, unread } from "./reads.js";
 import * as sections from "./sections.js";
-import { at, copy, differences, overridesOf, pairs, pairsText, put, remove, text } from "./spec.js";
+import { at, copy, overridesOf, pairs, pairsText, put, remove, text } from "./spec.js";
+import { changed, changes, dots, begin as beginChanges } from "./changes.js";
+import { confirmed } from "./ui.js";
+import * as yaml from "./yaml_pane.js";
 
 const data = JSON.parse($("#new-run-data").textContent);
-const textUrl = $("#new-run").dataset.textUrl;
 const PLAN_AFTER_MS = 250;
 const PREDICT_AFTER_MS = 600;
 const PREDICT_LIMIT_MS = 20_000;
-const state = { base: copy(data.document), template: data.template_document, document: copy(data.document), preset: data.preset, pane: "form", bad: new Set(), lines: {}, textErrors: [], alone: false, valid: false, planned: null, measuring: false, turn: 0, unread: new Set(), kept: new Map(), told: new Set() };
+const state = { base: copy(data.document), template: data.template_document, document: copy(data.document), preset: data.preset, pane: "form", bad: new Set(), lines: {}, textErrors: [], edited: false, valid: false, planned: null, measuring: false, turn: 0, unread: new Set(), kept: new Map(), told: new Set() };
 // base: what changes are marked against; template: what overrides are sent on top of, null when there is none.
 // unread: settings nobody reads now, which are hidden; kept: what was written of them; told: errors shown last time.
 
@@ -37,12 +39,12 @@ async function replan() {
   clearTimeout(ahead);
   forecastStale();
   changes();
-  if (state.textErrors.length || state.bad.size) { settle(state.planned, state.textErrors); return; }
+  if (state.textErrors.length) { settle(state.planned, state.textErrors); return; }
   try {
     const asked = draft();
     const found = await post("/api/v1/runs/plan", asked);
     if (mine !== state.turn) return;
-    if (!found.errors.length) { takePlan(found, asked); predictLater(asked, mine); }
+    if (!found.errors.length && !state.bad.size) { takePlan(found, asked); predictLater(asked, mine); }
     keep(state, data);
     settle(state.planned, found.errors);
   } catch (error) {
@@ -121,11 +123,11 @@ function settle(found, errors) {
 
 /** Say why a run cannot start: the first error, and how many more there are. */
 function notYet([first, ...others]) {
-  if (!first) return "Something in the specification is not right yet.";
+  if (!first) return "The specification has errors.";
   return `${first.detail}${others.length ? ` ${others.length} more ${others.length === 1 ? "value is" : "values are"} not right yet.` : ""}`;
 }
 
-const WRONG = { pairs: "Write name: value, with commas between.", list: "Write whole numbers with commas between, for example 0, 1." };
+const WRONG = { pairs: "Enter name: value pairs separated by commas.", list: "Enter whole numbers separated by commas, for example 0, 1." };
 const inputOf = (pointer) => $(`#spec-form [data-pointer="${CSS.escape(pointer)}"]`);
 const KINDS_INSIDE = ["pairs", "list"];
 /** Where an error is told: at the input of its pointer, of what it lies inside of, or at the first below an object. */
@@ -151,7 +153,7 @@ function showErrors(errors) {
   showRead();
   openWrong();
   dots();
-  yamlErrors(errors);
+  yaml.showErrors(errors);
   const lost = errors.filter((error) => !places.get(error));
   $("#lost")?.remove();
   if (lost.length && state.pane === "form") announceLost(lost);
@@ -165,7 +167,7 @@ function showRead() {
   }
 }
 
-/** A section with an error that was not there before opens itself; one that is closed in spite of it stays closed. */
+/** A section with an error that was missing before opens itself; one that is closed in spite of it stays closed. */
 function openWrong() {
   const wrong = $$("#spec-form [aria-invalid=true]");
   for (const input of wrong) if (!state.told.has(input.id)) sections.reveal(input);
@@ -175,7 +177,7 @@ function openWrong() {
 /** Lead whoever wants to start to the first thing that is not right. */
 function showWrong() {
   if (state.pane === "changes") open("form");
-  if (state.pane === "yaml" || state.textErrors.length) { open("yaml"); area.focus(); return; }
+  if (state.pane === "yaml" || state.textErrors.length) { open("yaml"); yaml.focus(); return; }
   const input = $("#spec-form [aria-invalid=true]");
   if (input) sections.reveal(input);
   (input || $("#lost"))?.focus();
@@ -183,56 +185,6 @@ function showWrong() {
 
 function announceLost(errors) {
   $("#plan-body").before(el("ul", { id: "lost", class: "yerrs", tabindex: "-1" }, ...errors.map((error) => el("li", { text: [error.pointer.slice(1).replaceAll("/", "."), error.detail, error.hint].filter(Boolean).join(": ") }))));
-}
-
-/** Marks of change and error beside the groups. */
-function dots() {
-  for (const link of $$(".fn nav a")) {
-    $("i", link)?.remove();
-    const section = $(link.getAttribute("href"));
-    const wrong = $("[aria-invalid=true]", section);
-    const changed = $$(".chg", section).filter((input) => !input.closest("[hidden]"));
-    sections.summarise(section, { changed: changed.length, differs: [...$$("[data-pointer]", section)].filter(isSet).map(inShort) });
-    if (wrong || changed.length) link.append(el("i", { class: wrong ? "err" : "", title: wrong ? "Has an error" : "Changed from the template" }));
-  }
-  sections.summariseMarks();
-}
-
-/** Whether a setting that is read is not as it is by default. */
-function isSet(input) {
-  const { pointer } = input.dataset;
-  const plain = plainOf(state.document, data, pointer);
-  return !input.closest("[hidden]") && pointer in data.plain && text(at(state.document, pointer) ?? null) !== text(plain ?? null);
-}
-
-function inShort(input) {
-  const { label } = input.closest(".fit").dataset;
-  if (input.dataset.kind === "flag") return input.checked ? label : `${label} off`;
-  const shown = input.localName === "select" ? input.options[input.selectedIndex]?.text : input.value;
-  return `${label} ${shown || "none"}`;
-}
-
-function changes() {
-  const found = differences(state.base, state.document);
-  const preset = state.preset !== data.preset ? [["/preset", data.preset, state.preset]] : [];
-  const all = [...preset, ...found];
-  const origin = data.parent ? data.parent.key : "the template";
-  $("#change-count").textContent = all.length ? `${all.length} change${all.length === 1 ? "" : "s"} from ${origin}` : `No changes from ${origin}`;
-  for (const input of $$("#spec-form [data-pointer]")) input.classList.toggle("chg", text(at(state.document, input.dataset.pointer) ?? null) !== text(at(state.base, input.dataset.pointer) ?? null));
-  $("#preset").classList.toggle("chg", preset.length > 0);
-  const rows = all.map(([pointer, before, now]) => el("tr", {}, el("td", { class: "mono", text: pointer.slice(1).replaceAll("/", ".") }), el("td", { class: "mono soft", text: text(before) }), el("td", { class: "mono w6", text: text(now) })));
-  $("#changes").replaceChildren(...(rows.length ? rows : [el("tr", {}, el("td", { colspan: "3", class: "soft", text: `Nothing differs from ${origin}.` }))]));
-  dots();
-  seats();
-}
-
-/** Say under each agent of the team's drawing what it is now. */
-function seats() {
-  for (const box of $$("[data-seat]")) {
-    const agent = state.document.agents?.[box.dataset.seat] || {}, policy = agent.policy || box.dataset.seat;
-    const size = state.document.policies?.[policy]?.model?.size;
-    box.textContent = [size ? `size ${size}` : "", policy === box.dataset.seat ? "own policy" : `policy ${policy}`, agent.trainable === false ? "frozen" : ""].filter(Boolean).join(", ");
-  }
 }
 
 /** Take a field's value into the document. */
@@ -275,12 +227,13 @@ function followChoice() {
   showRead();
 }
 
-/** Another type of an object: what both types have is kept, what the template or original wrote for it comes back. */
+/** Another type of an object: what both types have is kept, what was written for it before comes back. */
 function choose(input) {
   const root = input.dataset.pointer.replace(/\/type$/, "");
   const before = at(state.document, root) || {};
   const own = at(state.base, root);
-  const fresh = { ...data.unions[root][input.value], ...(own?.type === input.value ? own : {}) };
+  state.kept.set(`${root} ${before.type}`, before);
+  const fresh = { ...data.unions[root][input.value], ...(own?.type === input.value ? own : {}), ...state.kept.get(`${root} ${input.value}`) };
   for (const name of Object.keys(fresh)) if (name !== "type" && name in before) fresh[name] = before[name];
   put(state.document, root, copy(fresh));
   for (const one of $$(`#spec-form [data-pointer^="${CSS.escape(root)}/"]`)) { fill(one); state.bad.delete(one.dataset.pointer); }
@@ -314,60 +267,6 @@ function fillForm() {
   state.bad.clear();
 }
 
-// YAML ---------------------------------------------------------------------------------------------------------------
-const area = $("#yaml");
-
-async function showYaml() {
-  try {
-    const found = await post(textUrl, { spec: state.document });
-    area.value = found.yaml;
-    state.lines = found.lines;
-    numberLines();
-  } catch (error) {
-    toast(error.message, { tone: "bad", detail: error.requestId });
-  }
-}
-
-function numberLines(wrong = new Set()) {
-  const changed = new Set(differences(state.base, state.document).map(([pointer]) => lineOf(pointer)));
-  const count = area.value.split("\n").length;
-  $("#yaml-lines").replaceChildren(...Array.from({ length: count }, (_, i) => el("div", { class: `ln${changed.has(i) ? " chg" : ""}${wrong.has(i) ? " err" : ""}` })));
-}
-
-function lineOf(pointer) {
-  for (let here = pointer; here; here = here.slice(0, here.lastIndexOf("/"))) if (here in state.lines) return state.lines[here];
-  return 0;
-}
-
-function yamlErrors(errors) {
-  const list = $("#yaml-errors");
-  list.hidden = !errors.length;
-  list.replaceChildren(...errors.map((error) => el("li", { text: `${error.pointer && error.pointer !== "" ? `Line ${lineOf(error.pointer) + 1}, ${error.pointer.slice(1).replaceAll("/", ".")}: ` : ""}${[error.detail, error.hint].filter(Boolean).join(" ")}` })));
-  if (state.pane === "yaml") numberLines(new Set(errors.filter((error) => error.pointer).map((error) => lineOf(error.pointer))));
-}
-
-let typed = null;
-area.addEventListener("input", () => {
-  numberLines();
-  clearTimeout(typed);
-  typed = setTimeout(readYaml, PLAN_AFTER_MS);
-});
-
-async function readYaml() {
-  clearTimeout(typed);
-  typed = null;
-  const mine = ++state.turn;
-  try {
-    const found = await post(textUrl, { yaml: area.value });
-    if (mine !== state.turn) return;
-    state.textErrors = found.errors;
-    if (found.spec) { state.document = found.spec; state.lines = found.lines; state.bad.clear(); }
-    await replan();
-  } catch (error) {
-    toast(error.message, { tone: "bad", detail: error.requestId });
-  }
-}
-
 // Tabs, name, start --------------------------------------------------------------------------------------------------
 const TABS = ["form", "yaml", "changes"];
 for (const name of TABS) {
@@ -386,7 +285,7 @@ function open(name) {
     $(`#tab-${one}`).tabIndex = one === name ? 0 : -1;
     $(`#pane-${one}`).hidden = one !== name;
   }
-  if (name === "yaml" && !state.textErrors.length) showYaml();
+  if (name === "yaml" && !state.textErrors.length) yaml.show();
   if (name === "form") { if (!state.textErrors.length) fillForm(); later(); }
 }
 
@@ -399,7 +298,7 @@ async function usePreset() {
     const fresh = found.spec?.mechanisms || mechanisms;
     for (const document of [state.base, state.document, state.template]) if (document) document.mechanisms = copy(fresh);
     fillForm();
-    if (state.pane === "yaml") showYaml();
+    if (state.pane === "yaml") yaml.show();
   } catch (error) {
     toast(error.message, { tone: "bad", detail: error.requestId });
   }
@@ -413,10 +312,12 @@ $("#preset").addEventListener("change", (event) => {
   usePreset();
 });
 $("#run-name").addEventListener("input", later);
-$("#discard").addEventListener("click", () => {
-  state.document = copy(data.document);
-  state.preset = data.preset;
-  state.textErrors = [];
+$("#discard").addEventListener("click", async () => {
+  const count = changed();
+  const lost = count ? `${count} change${count === 1 ? "" : "s"}` : "What was typed";
+  const asked = { title: "Discard changes?", text: `${lost} and the saved draft of this page are lost.`, primary: "Discard changes" };
+  if ((count || state.edited || state.textErrors.length || state.bad.size) && !(await confirmed(asked))) return;
+  Object.assign(state, { document: copy(data.document), preset: data.preset, textErrors: [], edited: false });
   state.kept.clear();
   forget(data);
   fillForm();
@@ -426,7 +327,7 @@ $("#discard").addEventListener("click", () => {
 
 /** Plan what was changed a moment ago, so that its run is not refused. False when the plan is then another decision. */
 async function upToDate() {
-  if (typed) await readYaml();
+  if (yaml.unreadText()) await yaml.read();
   if (!state.valid) return false;
   if (state.planned && state.plannedFor === text(draft())) return true;
   const fitted = state.planned?.devices?.fits_now;
@@ -434,7 +335,7 @@ async function upToDate() {
   await replan();
   if (!state.valid || state.plannedFor !== text(draft())) return false;
   if (state.planned.devices?.fits_now === fitted) return true;
-  toast("The devices no longer answer as planned. Look at the plan and press again.");
+  toast("Devices changed since the plan. Check the plan and press again.");
   return false;
 }
 
@@ -463,12 +364,14 @@ $("#g-run").addEventListener("input", () => { showMarkErrors([]); sections.summa
 
 const nameOf = (pointer) => inputOf(pointer)?.closest(".fit").dataset.label || pointer.split("/").at(-1);
 sections.begin(data.parent ? data.parent.key : data.template, (pointer) => (data.reads[pointer] ? inWords(data.reads[pointer], nameOf) : "its section shows it"));
+beginChanges(state, data);
+yaml.begin(state, replan);
 const old = restored(data);
 if (old) {
   Object.assign(state, { document: old.document, preset: old.preset });
   $("#run-name").value = old.name;
   restoreMarks(old.marks);
-  toast(`Your draft of ${old.at} is back. Discard changes to begin anew.`);
+  toast(`Your draft of ${old.at} is back. Discard changes to start over.`);
 }
 fillForm();
 replan();

@@ -12,11 +12,11 @@ dialog?.addEventListener("close", async () => {
   try {
     const run = await patch(dialog.dataset.url, { name: form.elements.name.value.trim(), tags, notes: form.elements.notes.value }, dialog.dataset.version);
     dialog.dataset.version = run.version;
-    toast("Notes kept", { seconds: 3 });
+    toast("Notes saved", { seconds: 3 });
     refresh(true);
   } catch (error) {
     for (const one of error.errors) say(form, one.pointer, [one.detail, one.hint].filter(Boolean).join(" "));
-    if (!error.errors.length) say(form, "", error.status === 412 ? "Somebody changed this run meanwhile. Copy your text and load the page again." : error.message);
+    if (!error.errors.length) say(form, "", error.status === 412 ? "This run was changed meanwhile. Copy your text and reload the page." : error.message);
     dialog.showModal();
   }
 });

@@ -31,10 +31,10 @@ export function openPalette() {
 
 function commands() {
   const pages = $$(".side a.nav-i").map((link) => ({ icon: "chevron-right", text: link.textContent.trim(), kind: "page", url: link.href }));
-  const extra = [{ icon: "stack-2", text: "Components", kind: "help", url: "/help/components" }, { icon: "code", text: "API reference", kind: "help", url: "/api/v1/docs" }, { icon: "plus", text: "New run", kind: "page", url: "/runs/new" }, { icon: "user", text: "Profile", kind: "page", url: "/settings/profile" }];
-  const tabs = $$(".tabs a").map((link) => ({ icon: "chevron-right", text: `${link.textContent.trim()} of this run`, kind: "tab", url: link.href }));
+  const extra = [{ icon: "stack-2", text: "Components", kind: "help", url: "/help/components" }, { icon: "code", text: "API reference", kind: "help", url: "/api/v1/docs" }, ...("mayCreate" in document.body.dataset ? [{ icon: "plus", text: "New run", kind: "page", url: "/runs/new" }] : []), { icon: "user", text: "Profile", kind: "page", url: "/settings/profile" }];
+  const tabs = $$(".tabs a, .views a").map((link) => ({ icon: "chevron-right", text: `${link.textContent.trim()} of this run`, kind: "tab", url: link.href }));
   const verbs = $$("#menu-verbs [data-verb]:not([aria-disabled=true])").map((button) => ({ icon: "player-play", text: `${button.textContent.trim()} this run`, kind: "verb", button }));
-  const asks = [{ icon: "keyboard", text: "Keys of this page", kind: "command", dialog: "keys" }, { icon: "code", text: "The calls behind this page", kind: "command", button: $("[popovertarget=api-pop]") }].filter((entry) => entry.dialog || entry.button);
+  const asks = [{ icon: "keyboard", text: "Keys of this page", kind: "command", dialog: "keys" }, { icon: "code", text: "API calls of this page", kind: "command", button: $("[popovertarget=api-pop]") }].filter((entry) => entry.dialog || entry.button);
   const theme = { icon: "sun", text: "Switch theme", kind: "command", button: $("[data-theme-toggle]") };
   return [...verbs, ...tabs, ...pages, ...extra, ...asks, theme];
 }

@@ -50,7 +50,7 @@ function showOnce(answer) {
   if (curl) curl.textContent = `curl -H "Authorization: Bearer ${text}" ${curl.dataset.origin}/api/v1/me`;
   box.hidden = false;
   box.scrollIntoView({ block: "nearest" });
-  announce("Made. Copy it now; it is not shown again.");
+  announce("Created. Copy it now; it is not shown again.");
   return true;
 }
 
@@ -101,7 +101,7 @@ async function one(node, method, url, body) {
 document.addEventListener("change", async (event) => {
   const field = event.target.closest("[data-patch]");
   if (!field) return;
-  const value = field.type === "checkbox" ? field.checked : field.value;
+  const value = field.type === "checkbox" ? field.checked : field.dataset.kind === "number" ? Number(field.value) : field.value;
   const was = field.dataset.was;
   const done = await one(field, "PATCH", field.dataset.patch, { [field.dataset.member]: value });
   if (done) { field.dataset.was = String(value); document.dispatchEvent(new CustomEvent("kept", { detail: { member: field.dataset.member, value } })); }

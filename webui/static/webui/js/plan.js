@@ -23,7 +23,7 @@ export function show(plan, { agents, stale, ahead = {} }) {
 function state(plan, stale) {
   const place = $("#plan-state");
   const fits = plan.devices?.fits_now;
-  const [tone, shape, word] = stale ? ["wn", "history", "Of the last valid text"] : fits ? ["ok", "circle-check", "Fits now"] : plan.devices?.fits_ever ? ["wn", "clock", "Waits for devices"] : ["bad", "alert-triangle", "Does not fit"];
+  const [tone, shape, word] = stale ? ["wn", "history", "Of the last valid text"] : fits ? ["ok", "circle-check", "Devices available"] : plan.devices?.fits_ever ? ["wn", "clock", "Waits for devices"] : ["bad", "alert-triangle", "Not enough devices"];
   place.replaceChildren(el("span", { class: `pill ${tone}` }, icon(shape), word));
 }
 

@@ -59,7 +59,7 @@ async function ask() {
   try {
     const reply = await answered(body);
     show(body, reply, performance.now() - began);
-    state.textContent = `${reply.usage.completion_tokens} tokens by v${reply.model.split("@").pop()}, ${reply.choices[0].finish_reason === "stop" ? "ended by itself" : "cut at its limit"}.`;
+    state.textContent = `${reply.usage.completion_tokens} tokens by v${reply.model.split("@").pop()}, ${reply.choices[0].finish_reason === "stop" ? "ended by itself" : "stopped at the token limit"}.`;
     announce(`${role} replied: ${reply.choices[0].text}`);
     again.disabled = false;
   } catch (refused) {

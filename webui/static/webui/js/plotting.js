@@ -5,6 +5,8 @@ import { number } from "./dom.js";
 const COUNTED = ["step", "samples", "version"];
 const SIZES = Array.from({ length: 12 }, (_, power) => [1, 2, 2.5, 5].map((size) => size * 10 ** power)).flat().filter(Number.isInteger);
 const TICKS = 6;
+/** Room at the right of a plot for half of the last tick's label, "10 000" at most. */
+export const TICK_ROOM = 20;
 
 /** Say how far apart the ticks of an axis that counts from `low` to `high` are. */
 export const wholeGap = (low, high) => SIZES.find((size) => size * TICKS >= high - low);

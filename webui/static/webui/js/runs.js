@@ -11,11 +11,12 @@ const chosen = new Map(); // id -> {key, allowed, status, archived, archivable};
 let all = false; // every matching run, not only those of this page
 let last = null;
 
-const LABELS = { start: "Start", pause: "Pause", resume: "Resume", stop: "Stop", kill: "Kill", retry: "Retry", archive: "Archive", restore: "Restore", tag: "Tag", untag: "Take a tag away" };
+const LABELS = { start: "Start", pause: "Pause", resume: "Resume", stop: "Stop", kill: "Kill", retry: "Retry", archive: "Archive", restore: "Restore", tag: "Tag", untag: "Remove tag", delete: "Delete" };
 const RESULTS = {
-  stop: "Each ends after its step, with a checkpoint. It cannot be resumed.",
-  kill: "Each ends at once. What its step has played so far is dropped; committed steps stay.",
-  archive: "They leave the lists. Restoring brings them back.",
+  stop: "Each run ends after its current step, with a checkpoint. It cannot be resumed.",
+  kill: "Each run ends immediately. Episodes of its current step are discarded; committed steps are kept.",
+  archive: "They are hidden from lists. Restore brings them back.",
+  delete: "This deletes them for good: metrics, trajectories, events, log lines, labels, checkpoints and weights. Forks that have begun keep their own copies. It cannot be undone.",
 };
 
 const rows = () => $$("tr.go", list);
@@ -62,6 +63,7 @@ function reason(verb, count) {
   if (all || verb === "tag" || verb === "untag") return "";
   if (verb === "restore") return some.some((one) => one.archived) ? "" : "None of them is archived.";
   if (verb === "archive") return some.some((one) => one.archivable && !one.archived) ? "" : "Only ended runs and drafts can be archived.";
+  if (verb === "delete") return some.some((one) => one.archivable) ? "" : "Only ended runs and drafts can be deleted. Stop or kill them first.";
   if (some.some((one) => one.allowed.includes(verb))) return "";
   const states = [...new Set(some.map((one) => one.status))].join(" or ");
   return some.length === 1 ? `It is ${states}.` : `All of them are ${states}.`;
@@ -137,14 +139,14 @@ async function act(verb) {
   const which = all ? { filter: JSON.parse($("#run-table").dataset.filter), expected_count: total() } : { ids: [...chosen.keys()] };
   const body = { action: verb, ...which };
   if (verb === "tag" || verb === "untag") {
-    const given = await ask({ title: verb === "tag" ? "Tag the selected runs" : "Take a tag away", label: "Tags, with commas between", primary: LABELS[verb] });
+    const given = await ask({ title: verb === "tag" ? "Tag the selected runs" : "Remove tags", label: "Comma-separated tags", primary: LABELS[verb] });
     body.tags = (given?.text || "").split(",").map((one) => one.trim()).filter(Boolean);
     if (!body.tags.length) return;
   }
   try {
     const would = await post("/api/v1/runs/bulk", { ...body, dry_run: true });
     const refused = would.results.filter((one) => one.outcome === "refused");
-    if (!would.done) { toast(refused[0]?.error.detail || "No run is left to do this to."); return; }
+    if (!would.done) { toast(refused[0]?.error.detail || "No run in the selection allows this."); return; }
     const rest = refused.length ? ` ${refused.length} of ${would.count} will be left alone: ${refused[0].error.detail}` : "";
     if (RESULTS[verb] || rest) {
       const yes = await confirmed({ title: `${LABELS[verb]} ${plural(would.done)}?`, text: `${RESULTS[verb] || ""}${rest}`.trim(), primary: `${LABELS[verb]} ${plural(would.done)}` });
@@ -185,7 +187,7 @@ document.addEventListener("click", async (event) => {
       const project = $(".runspg").dataset.project;
       await post("/api/v1/saved-views", { name: given.text, page: "runs", query: save.dataset.saveView, shared: given.share, ...(project ? { project } : {}) });
       refresh(true);
-    } else if (forget && await confirmed({ title: `Forget the view ${forget.dataset.name}?`, text: "The runs in it stay.", primary: "Forget view" })) {
+    } else if (forget && await confirmed({ title: `Delete the view ${forget.dataset.name}?`, text: "The runs in it are kept.", primary: "Delete view" })) {
       await remove(`/api/v1/saved-views/${forget.dataset.forgetView}`);
       refresh(true);
     }

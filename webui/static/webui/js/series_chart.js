@@ -89,9 +89,9 @@ function head(box, kept) {
   const name = `${spec.title}${spec.sub ? ` of ${spec.sub}` : ""}`;
   const press = (shape, title, text, action, pressed) => el("button", { type: "button", class: "ib", title, "aria-label": text, "aria-pressed": pressed, on: { click: action } }, icon(shape, "sm"));
   const tools = el("span", { class: "tools" },
-    spec.meaning ? press("info-circle", "What it is", `What ${name} is`, (event) => explain(box, spec.meaning, event.currentTarget), "false") : null,
+    spec.meaning ? press("info-circle", "Description", `What ${name} is`, (event) => explain(box, spec.meaning, event.currentTarget), "false") : null,
     press("table", "View as table", `View ${name} as table`, (event) => { kept.table = !kept.table; event.currentTarget.setAttribute("aria-pressed", String(kept.table)); facts(box, kept); }, String(kept.table)),
-    press("download", "CSV of what is shown", `Download ${name} as CSV`, () => csv({ name: box.dataset.name.replaceAll("/", "-"), table: kept.facts })),
+    press("download", "Download shown rows as CSV", `Download ${name} as CSV`, () => csv({ name: box.dataset.name.replaceAll("/", "-"), table: kept.facts })),
     spec.onClose ? press("x", "Close", `Close ${name}`, spec.onClose) : null);
   const legend = lines.length > 1 ? el("span", { class: "leg" }, ...lines.map((one, i) => el("span", {}, el("i", { class: lookClass(kept, i) }), one.label))) : null;
   line.replaceChildren(el("h3", {}, spec.title, spec.sub ? el("span", { class: "muted", text: ` ${spec.sub}` }) : "", spec.unit ? el("span", { class: "muted s11", text: `, ${spec.unit}` }) : ""), tools);

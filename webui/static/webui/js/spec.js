@@ -26,23 +26,41 @@ export function remove(document, pointer) {
   if (isObject(above)) delete above[path.at(-1)];
 }
 
-/** Every leaf that differs: [pointer, value in base, value in now]. */
-export function differences(base, now, pointer = "") {
-  if (isObject(base) && isObject(now)) {
-    return [...new Set([...Object.keys(base), ...Object.keys(now)])].flatMap((key) =>
-      differences(base[key], now[key], `${pointer}/${key.replaceAll("~", "~0").replaceAll("/", "~1")}`));
-  }
-  return same(base, now) ? [] : [[pointer, base, now]];
+/**
+ * Every leaf that differs: [pointer, value in base, value in now]. Of an object of another type: its type, what both types have, and
+ * what is not as in `unions`, which has the plain values by pointer and type.
+ */
+export function differences(base, now, unions = {}, pointer = "") {
+  if (!isObject(base) || !isObject(now)) return same(base, now) ? [] : [[pointer, base, now]];
+  const below = (key, before) => differences(before, now[key], unions, `${pointer}/${key.replaceAll("~", "~0").replaceAll("/", "~1")}`);
+  if (base.type === now.type) return [...new Set([...Object.keys(base), ...Object.keys(now)])].flatMap((key) => below(key, base[key]));
+  const plain = unions[pointer]?.[now.type] || {}; // another type: what only the one before has says nothing
+  return Object.keys(now).flatMap((key) => below(key, key in base ? base[key] : plain[key]));
 }
 
-/** The smallest partial document that turns base into now; null when something of base is missing in now. */
+/** The smallest partial document that turns base into now, where an object of another type is whole; null when something of base is missing in now. */
 export function overridesOf(base, now) {
   const found = {};
-  for (const [pointer, , value] of differences(base, now)) {
+  for (const key of new Set([...Object.keys(base), ...Object.keys(now)])) {
+    const before = base[key], value = now[key];
+    if (same(before, value)) continue;
     if (value === undefined) return null;
-    put(found, pointer, value);
+    const joins = isObject(before) && isObject(value) && (value.type === undefined || value.type === before.type);
+    const changed = joins ? overridesOf(before, value) : value;
+    if (changed === null && value !== null) return null;
+    if (!joins || Object.keys(changed).length) found[key] = changed;
   }
   return found;
+}
+
+/** What is written on top of a whole document, as the API does it; an object of another type replaces the one it had. */
+export function completed(whole, written) {
+  for (const [key, value] of Object.entries(written)) {
+    const before = whole[key];
+    const joins = isObject(before) && isObject(value) && (value.type === undefined || value.type === before.type);
+    whole[key] = joins ? completed(before, value) : value;
+  }
+  return whole;
 }
 
 export function copy(document) {

@@ -41,7 +41,7 @@ function fill(box, turn, kind) {
   if (!count) tokens.append(el("span", { class: "muted", text: "No token was generated." }));
   if (turn.ids.length > count) tokens.append(el("span", { class: "muted", text: ` and ${turn.ids.length - count} more tokens, see Raw` }));
   box.turn = turn;
-  box.replaceChildren(legend(turn, kind), tokens, ...(kind === "logprob" && count > 3 ? [strip(turn, count)] : []), el("div", { class: "hs wrap s12 tokfacts tn", data: { facts: "" }, "aria-live": "polite" }, el("span", { class: "muted", text: turn.in_loss ? "Point at a token for its figures." : "Not in the loss: no gradient came from these tokens." })));
+  box.replaceChildren(legend(turn, kind), tokens, ...(kind === "logprob" && count > 3 ? [strip(turn, count)] : []), el("div", { class: "hs wrap s12 tokfacts tn", data: { facts: "" }, "aria-live": "polite" }, el("span", { class: "muted", text: turn.in_loss ? "Point at a token for its figures." : "Not in the loss: these tokens gave no gradient." })));
 }
 
 function legend(turn, kind) {

@@ -175,7 +175,7 @@ function select() {
   if (!item) return;
   const group = item.dataset.id.split("-")[0];
   const other = [...chosen].some((id) => id.split("-")[0] !== group);
-  if (other) { toast("Only episodes of one group can be compared; the selection begins anew."); chosen.clear(); for (const old of $$("a.it.chosen")) old.classList.remove("chosen"); }
+  if (other) { toast("Only episodes of one group can be compared; the selection was reset."); chosen.clear(); for (const old of $$("a.it.chosen")) old.classList.remove("chosen"); }
   if (chosen.has(item.dataset.id)) chosen.delete(item.dataset.id); else chosen.add(item.dataset.id);
   item.classList.toggle("chosen", chosen.has(item.dataset.id));
 }

@@ -14,6 +14,7 @@ from flexmarl.controlplane.accounts.choices import Density, ProjectRole, Role, T
 from flexmarl.controlplane.accounts.models import Membership, Project, User
 from flexmarl.controlplane.common.actions import record
 from flexmarl.controlplane.common.actor import Actor
+from flexmarl.controlplane.common.preconditions import Precondition, any_version
 from flexmarl.controlplane.common.problems import Conflict, DuplicateName, NotFound, PermissionDenied
 from flexmarl.controlplane.common.scopes import Scope
 
@@ -48,7 +49,7 @@ def create_user(
     for index, given in enumerate(memberships):
         project = Project.objects.filter(name=given["project"]).first()
         if project is None:
-            raise bad(f"/memberships/{index}/project", "unknown_value", f"There is no project {given['project']}.")
+            raise bad(f"/memberships/{index}/project", "unknown_value", f"Project {given['project']} does not exist.")
         require_known(given["role"], ProjectRole.values, f"/memberships/{index}/role", "a role in a project")
         if project.name in roles:
             raise bad(f"/memberships/{index}/project", "repeated", f"{project.name} is named twice.")
@@ -59,11 +60,14 @@ def create_user(
 
 
 @transaction.atomic
-def update_user(actor: Actor, user_id: object, changes: Mapping[str, Any]) -> User:
+def update_user(
+    actor: Actor, user_id: object, changes: Mapping[str, Any], precondition: Precondition = any_version
+) -> User:
     """Change a person's `role`, `is_active` or `email`. The last active cluster admin stays one."""
     actor.require(Scope.USERS_ADMIN)
     admins = set(_active_admins())
     user = _person(user_id)
+    precondition(user.version)
     if "role" in changes:
         require_known(changes["role"], Role.values, "/role", "a role")
     before = _facts(user)
@@ -152,7 +156,7 @@ def set_password(user: User, password: str, pointer: str = "/password") -> None:
 def _person(user_id: object) -> User:
     user = User.objects.select_for_update().filter(pk=user_id, kind=UserKind.PERSON).first()
     if user is None:
-        raise NotFound("There is no such person.")
+        raise NotFound("This user does not exist.")
     return user
 
 

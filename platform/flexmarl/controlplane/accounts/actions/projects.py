@@ -17,6 +17,7 @@ from flexmarl.controlplane.accounts.choices import ProjectRole, UserKind
 from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT, Membership, Project, User
 from flexmarl.controlplane.common.actions import record
 from flexmarl.controlplane.common.actor import Actor
+from flexmarl.controlplane.common.preconditions import Precondition, any_version
 from flexmarl.controlplane.common.problems import Conflict, DuplicateName, NotFound
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.store import store_connection
@@ -46,9 +47,12 @@ def create_project(actor: Actor, name: str, description: str = "") -> Project:
 
 
 @transaction.atomic
-def update_project(actor: Actor, name: str, changes: Mapping[str, Any]) -> Project:
+def update_project(
+    actor: Actor, name: str, changes: Mapping[str, Any], precondition: Precondition = any_version
+) -> Project:
     """Change a project's `description` or `weight`. The weight concerns other projects too: cluster admins set it."""
     project = locked_project(actor, name)
+    precondition(project.version)
     if "weight" in changes:
         actor.require(Scope.CLUSTER_ADMIN)
         _require_weight(changes["weight"])
@@ -71,16 +75,17 @@ def _require_weight(weight: float) -> None:
     least, most = WEIGHTS
     if not least <= weight <= most:  # no number compares as outside too
         detail = f"weight must lie between {least:g} and {most:g}, {weight:g} does not."
-        raise bad("/weight", "out_of_range", detail, "1 is what a project has that nobody gave another.")
+        raise bad("/weight", "out_of_range", detail, "The default is 1.")
 
 
 @transaction.atomic
-def delete_project(actor: Actor, name: str) -> None:
+def delete_project(actor: Actor, name: str, precondition: Precondition = any_version) -> None:
     """Delete a project to which nothing belongs any more; memberships go with it."""
     actor.require(Scope.USERS_ADMIN)
     project = locked_project(actor, name)
+    precondition(project.version)
     if name == DEFAULT_PROJECT:
-        raise Conflict("The default project stays: runs that name none belong to it.")
+        raise Conflict("The default project cannot be deleted: runs without a project belong to it.")
     before = {"description": project.description}
     try:
         project.delete()
@@ -98,7 +103,7 @@ def add_member(actor: Actor, name: str, username: str, role: str) -> Membership:
     require_known(role, ProjectRole.values, "/role", "a role in a project")
     user = User.objects.filter(username=username, kind=UserKind.PERSON).first()
     if user is None:
-        raise bad("/username", "unknown_value", f"There is no person named {username}.", "Names are written exactly.")
+        raise bad("/username", "unknown_value", f"User {username} does not exist.", "Names are case-sensitive.")
     if Membership.objects.filter(project=project, user=user).exists():
         raise Conflict(f"{username} is a member of {name} already. Change the role instead.")
     member = Membership.objects.create(project=project, user=user, role=role)
@@ -107,11 +112,14 @@ def add_member(actor: Actor, name: str, username: str, role: str) -> Membership:
 
 
 @transaction.atomic
-def change_member(actor: Actor, name: str, user_id: object, role: str) -> Membership:
+def change_member(
+    actor: Actor, name: str, user_id: object, role: str, precondition: Precondition = any_version
+) -> Membership:
     """Change a member's role."""
     require_known(role, ProjectRole.values, "/role", "a role in a project")
     project = locked_project(actor, name)
     member = _member(project, user_id)
+    precondition(member.version)
     if member.role == role:
         return member
     _keep_an_admin(actor, member)
@@ -123,10 +131,11 @@ def change_member(actor: Actor, name: str, user_id: object, role: str) -> Member
 
 
 @transaction.atomic
-def remove_member(actor: Actor, name: str, user_id: object) -> None:
+def remove_member(actor: Actor, name: str, user_id: object, precondition: Precondition = any_version) -> None:
     """Take a person out of a project. Their runs stay."""
     project = locked_project(actor, name)
     member = _member(project, user_id)
+    precondition(member.version)
     _keep_an_admin(actor, member)
     member.delete()
     before = {"role": str(member.role)}
@@ -134,7 +143,7 @@ def remove_member(actor: Actor, name: str, user_id: object) -> None:
 
 
 def locked_project(actor: Actor, name: str) -> Project:
-    """Return a project the caller keeps, locked: changes of its members come one after the other."""
+    """Return a project the caller keeps, locked: changes of it and of its members come one after the other."""
     project = Project.objects.select_for_update().filter(name=name).first()
     if project is None or not (actor.may(Scope.PROJECTS_ADMIN, name) or actor.may(Scope.RUNS_READ, name)):
         raise NotFound(f"There is no project {name}.")

@@ -13,6 +13,7 @@ from flexmarl.controlplane.accounts.choices import SERVICE_ROLES, UserKind
 from flexmarl.controlplane.accounts.models import ApiToken, Membership, User
 from flexmarl.controlplane.common.actions import record
 from flexmarl.controlplane.common.actor import Actor
+from flexmarl.controlplane.common.preconditions import Precondition, any_version
 from flexmarl.controlplane.common.problems import NotFound
 
 
@@ -31,10 +32,13 @@ def create_service_account(actor: Actor, project: str, name: str, role: str) -> 
 
 
 @transaction.atomic
-def update_service_account(actor: Actor, project: str, user_id: object, changes: Mapping[str, Any]) -> User:
+def update_service_account(
+    actor: Actor, project: str, user_id: object, changes: Mapping[str, Any], precondition: Precondition = any_version
+) -> User:
     """Change its `role`, or switch it off and on with `is_active`. Switched off, its tokens are revoked for good."""
     home = locked_project(actor, project)
     user = find_service_account(project, user_id)
+    precondition(user.version)
     member = Membership.objects.get(user=user, project=home)
     if "role" in changes:
         require_known(changes["role"], SERVICE_ROLES, "/role", "a role for a service account")

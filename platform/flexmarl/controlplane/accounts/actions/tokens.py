@@ -8,13 +8,14 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from flexmarl.controlplane.accounts import tokens
+from flexmarl.controlplane.accounts import rights, tokens
 from flexmarl.controlplane.accounts.actions.projects import locked_project
 from flexmarl.controlplane.accounts.actions.refusals import bad
 from flexmarl.controlplane.accounts.actions.services import find_service_account
 from flexmarl.controlplane.accounts.models import ApiToken, User
 from flexmarl.controlplane.common.actions import record
 from flexmarl.controlplane.common.actor import Actor, Limits
+from flexmarl.controlplane.common.preconditions import Precondition, any_version
 from flexmarl.controlplane.common.problems import Conflict, NotFound, PermissionDenied
 from flexmarl.controlplane.common.scopes import Scope
 
@@ -62,9 +63,10 @@ def create_token(
 
 
 @transaction.atomic
-def rename_token(actor: Actor, token_id: object, name: str) -> ApiToken:
+def rename_token(actor: Actor, token_id: object, name: str, precondition: Precondition = any_version) -> ApiToken:
     """Change a token's name."""
     token = find_token(actor, token_id)
+    precondition(token.version)
     before = {"name": token.name}
     if name != token.name:
         token.name, token.version = name, token.version + 1
@@ -75,11 +77,13 @@ def rename_token(actor: Actor, token_id: object, name: str) -> ApiToken:
 
 
 @transaction.atomic
-def revoke_token(actor: Actor, token_id: object) -> None:
+def revoke_token(actor: Actor, token_id: object, precondition: Precondition = any_version) -> None:
     """Revoke a token one keeps. Revoking twice changes nothing."""
     token = find_token(actor, token_id)
+    precondition(token.version)
     if token.revoked_at is None:
         ApiToken.objects.filter(pk=token.pk).update(revoked_at=timezone.now(), version=F("version") + 1)
+        rights.changed(token.owner_id)
         record(actor, "token.revoke", "token", token.id, token.name, project=token.owner.project_id or "")
 
 
@@ -89,7 +93,7 @@ def find_token(actor: Actor, token_id: object) -> ApiToken:
     found = ApiToken.objects.select_for_update(of=("self",)).select_related("owner").filter(pk=token_id)
     token = found.first()
     if token is None or not _keeps(actor, token.owner):
-        raise NotFound("There is no such token.")
+        raise NotFound("This token does not exist.")
     return token
 
 
@@ -106,7 +110,7 @@ def _owner(actor: Actor, service_account: tuple[str, object] | None) -> tuple[Us
         locked_project(actor, service_account[0])
         user = find_service_account(*service_account)
         if not user.is_active:
-            raise Conflict(f"{user.username} is switched off. Switch it on first.")
+            raise Conflict(f"{user.username} is inactive. Activate it first.")
         return user, user.everywhere.union(*user.in_projects.values()) & actor.scopes
     if actor.user_id is None:
         raise PermissionDenied("Only a person or a service account can own a token.")
@@ -133,7 +137,7 @@ def _projects(actor: Actor, projects: list[str], owner: User, limits: Limits) ->
         inside = not limits.projects or name in limits.projects
         theirs = name == owner.project_id if owner.is_service else actor.may(Scope.RUNS_READ, name)
         if not inside or not theirs:
-            hint = "Name projects its owner is in."
+            hint = "Name projects of which its owner is a member."
             raise bad(f"/projects/{index}", "unknown_value", f"There is no project {name} for this token.", hint)
     return sorted(set(projects)) or sorted(limits.projects)
 
@@ -151,7 +155,9 @@ def _networks(texts: list[str], limits: Limits) -> list[str]:
             raise bad(f"/networks/{index}", "refused", f"{text} is not an address range: {error}.", hint) from None
         if outer and not any(_inside(network, one) for one in outer):
             hint = f"This token may be used from {', '.join(limits.networks)}."
-            raise bad(f"/networks/{index}", "out_of_range", f"{text} is outside of what made it.", hint)
+            raise bad(
+                f"/networks/{index}", "out_of_range", f"{text} exceeds the limits of the token that creates it.", hint
+            )
         found.append(str(network))
     return found or list(limits.networks)
 

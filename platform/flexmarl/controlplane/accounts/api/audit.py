@@ -27,14 +27,14 @@ from flexmarl.controlplane.common.problems import NotFound
 from flexmarl.controlplane.common.scopes import Scope
 
 FILTERS = (
-    Parameter("actor", "Name of who acted.", lookup="actor_name", many=True),
-    Parameter("action", "What was done, e.g. `run.stop`.", lookup="action", many=True),
+    Parameter("actor", "User name of the actor.", lookup="actor_name", many=True),
+    Parameter("action", "The action, e.g. `run.stop`.", lookup="action", many=True),
     Parameter("target_kind", "Kind of the target, e.g. `run`.", lookup="target_kind", many=True),
     Parameter("target_id", "Id of the target.", lookup="target_id"),
     Parameter("target_name__ic", "Part of the target's name.", lookup="target_name__icontains"),
     Parameter("request_id", "The request that did it.", lookup="request_id"),
     Parameter("project", "Project of the target.", lookup="project", many=True),
-    Parameter("since", "Not before this time.", "date-time", lookup="at__gte"),
+    Parameter("since", "At or after this time.", "date-time", lookup="at__gte"),
     Parameter("until", "Before this time.", "date-time", lookup="at__lt"),
 )
 
@@ -63,7 +63,7 @@ class AuditEntryView(ApiView):
         """Read one row."""
         entry = audit.entries(actor_of(request)).filter(pk=entry_id).first()
         if entry is None:
-            raise NotFound("There is no such audit row.")
+            raise NotFound("This audit entry does not exist.")
         return Response(audit.row(entry))
 
 

@@ -24,10 +24,11 @@ from flexmarl.controlplane.accounts.api.serializers import (
 from flexmarl.controlplane.accounts.api.views import read
 from flexmarl.controlplane.accounts.choices import ProjectRole
 from flexmarl.controlplane.accounts.models import Membership, Project, User
+from flexmarl.controlplane.common.api.conditional import etag, if_match
 from flexmarl.controlplane.common.api.filters import Parameter
 from flexmarl.controlplane.common.api.permissions import SIGNED_IN
 from flexmarl.controlplane.common.api.serializers import listing
-from flexmarl.controlplane.common.api.views import ApiView, ListView, check_if_match, etag
+from flexmarl.controlplane.common.api.views import ApiView, ListView
 from flexmarl.controlplane.common.scopes import Scope
 
 
@@ -59,6 +60,7 @@ class ProjectsView(ListView):
 
 class ProjectView(ApiView):
     scopes = {"GET": SIGNED_IN, "PATCH": Scope.PROJECTS_ADMIN, "DELETE": Scope.USERS_ADMIN}
+    versioned = {"PATCH": False, "DELETE": False}
 
     @extend_schema(operation_id="projects_read", responses=ProjectSerializer)
     def get(self, request: Request, name: str) -> Response:
@@ -67,18 +69,18 @@ class ProjectView(ApiView):
 
     @extend_schema(operation_id="projects_update", request=ProjectChangesSerializer, responses=ProjectSerializer)
     def patch(self, request: Request, name: str) -> Response:
-        """Change a project's description, or, as a cluster admin, its weight between projects."""
+        """Change a project's description, or, as a cluster admin, its weight between projects.
+
+        Honours If-Match.
+        """
         actor = queries.actor_of(request)
-        check_if_match(request, queries.find_project(actor, name).version)
-        actions.update_project(actor, name, read(ProjectChangesSerializer, request))
+        actions.update_project(actor, name, read(ProjectChangesSerializer, request), if_match(request))
         return self._answer(request, name)
 
     @extend_schema(operation_id="projects_delete", responses={204: None})
     def delete(self, request: Request, name: str) -> Response:
-        """Delete a project to which nothing belongs any more."""
-        actor = queries.actor_of(request)
-        check_if_match(request, queries.find_project(actor, name).version)
-        actions.delete_project(actor, name)
+        """Delete a project to which nothing belongs any more. Honours If-Match."""
+        actions.delete_project(queries.actor_of(request), name, if_match(request))
         return Response(status=204)
 
     def _answer(self, request: Request, name: str) -> Response:
@@ -116,6 +118,7 @@ class MembersView(ListView):
 
 class MemberView(ApiView):
     scopes = {"GET": SIGNED_IN, "PATCH": Scope.PROJECTS_ADMIN, "DELETE": Scope.PROJECTS_ADMIN}
+    versioned = {"PATCH": False, "DELETE": False}
 
     @extend_schema(operation_id="members_read", responses=MemberSerializer)
     def get(self, request: Request, name: str, user_id: UUID) -> Response:
@@ -125,17 +128,16 @@ class MemberView(ApiView):
 
     @extend_schema(operation_id="members_update", request=MemberChangesSerializer, responses=MemberSerializer)
     def patch(self, request: Request, name: str, user_id: UUID) -> Response:
-        """Change a member's role."""
-        check_if_match(request, self._member(request, name, user_id).version)
+        """Change a member's role. Honours If-Match."""
         body = read(MemberChangesSerializer, request)
-        member = actions.change_member(queries.actor_of(request), name, user_id, **body)
+        actor = queries.actor_of(request)
+        member = actions.change_member(actor, name, user_id, **body, precondition=if_match(request))
         return Response(queries.member_row(member), headers={"ETag": etag(member.version)})
 
     @extend_schema(operation_id="members_remove", responses={204: None})
     def delete(self, request: Request, name: str, user_id: UUID) -> Response:
-        """Take a person out of a project. Their runs stay."""
-        check_if_match(request, self._member(request, name, user_id).version)
-        actions.remove_member(queries.actor_of(request), name, user_id)
+        """Take a person out of a project. Their runs stay. Honours If-Match."""
+        actions.remove_member(queries.actor_of(request), name, user_id, if_match(request))
         return Response(status=204)
 
     def _member(self, request: Request, name: str, user_id: UUID) -> Membership:
@@ -174,6 +176,7 @@ class ServiceAccountsView(ListView):
 
 class ServiceAccountView(ApiView):
     scopes = {"GET": Scope.PROJECTS_ADMIN, "PATCH": Scope.PROJECTS_ADMIN}
+    versioned = {"PATCH": False}
 
     @extend_schema(operation_id="service_accounts_read", responses=ServiceAccountSerializer)
     def get(self, request: Request, name: str, user_id: UUID) -> Response:
@@ -187,10 +190,12 @@ class ServiceAccountView(ApiView):
         responses=ServiceAccountSerializer,
     )
     def patch(self, request: Request, name: str, user_id: UUID) -> Response:
-        """Change its role, or switch it off and on. Switched off, its tokens are revoked for good."""
-        check_if_match(request, queries.service_account(kept_project(request, name), user_id).version)
+        """Change its role, or switch it off and on. Switched off, its tokens are revoked for good.
+
+        Honours If-Match.
+        """
         body = read(ServiceAccountChangesSerializer, request)
-        actions.update_service_account(queries.actor_of(request), name, user_id, body)
+        actions.update_service_account(queries.actor_of(request), name, user_id, body, if_match(request))
         account = queries.service_account(name, user_id)
         return Response(queries.service_account_row(account), headers={"ETag": etag(account.version)})
 

@@ -37,8 +37,8 @@ class MeSerializer(UserSerializer):
     density = serializers.ChoiceField(Density.choices)
     letter_keys = serializers.BooleanField()
     time_zone = serializers.CharField()
-    scopes = serializers.ListField(child=serializers.ChoiceField(SCOPES), help_text="Held somewhere.")
-    everywhere = serializers.ListField(child=serializers.ChoiceField(SCOPES), help_text="Held in all projects.")
+    scopes = serializers.ListField(child=serializers.ChoiceField(SCOPES), help_text="Granted in at least one project.")
+    everywhere = serializers.ListField(child=serializers.ChoiceField(SCOPES), help_text="Granted in all projects.")
     projects = ProjectScopesSerializer(many=True)
 
 
@@ -50,7 +50,7 @@ class NewMembershipSerializer(StrictSerializer):
 class NewUserSerializer(StrictSerializer):
     username = serializers.CharField(max_length=150)
     password = serializers.CharField(
-        max_length=128, required=False, help_text="Made here and answered once when absent."
+        max_length=128, required=False, help_text="Generated and returned once when absent."
     )
     email = serializers.EmailField(required=False, default="", allow_blank=True)
     role = serializers.ChoiceField(Role.choices, required=False, default=Role.MEMBER)
@@ -58,7 +58,9 @@ class NewUserSerializer(StrictSerializer):
 
 
 class MadeUserSerializer(UserSerializer):
-    password = serializers.CharField(required=False, help_text="Only when it was made here. It is shown once.")
+    password = serializers.CharField(
+        required=False, allow_null=True, help_text="Only when it was generated. Shown once: null in a repetition."
+    )
 
 
 class UserChangesSerializer(StrictSerializer):
@@ -84,12 +86,12 @@ class ProjectSerializer(serializers.Serializer):
     name = serializers.CharField()
     description = serializers.CharField(allow_blank=True)
     weight = serializers.FloatField(
-        help_text="Its part of pools beside projects whose runs wait with the same priority: twice the weight, twice "
-        "the devices before the other one is served first."
+        help_text="Share of pools relative to other projects whose runs wait with the same priority: twice the "
+        "weight gets twice the devices."
     )
     member_count = serializers.IntegerField()
     service_account_count = serializers.IntegerField()
-    scopes = serializers.ListField(child=serializers.ChoiceField(SCOPES), help_text="What the caller may do in it.")
+    scopes = serializers.ListField(child=serializers.ChoiceField(SCOPES), help_text="The caller's scopes in it.")
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()
     version = serializers.IntegerField()
@@ -201,11 +203,11 @@ class TokenChangesSerializer(StrictSerializer):
 
 
 class MadeTokenSerializer(TokenSerializer):
-    token = serializers.CharField(help_text="The token's text. It is shown once.")
+    token = serializers.CharField(allow_null=True, help_text="The token itself. Shown once: null in a repetition.")
 
 
 class TicketSerializer(serializers.Serializer):
-    ticket = serializers.CharField(help_text="For `/ws/v1/?ticket=`. Good once.")
+    ticket = serializers.CharField(help_text="For `/ws/v1/?ticket=`. Valid once.")
     expires_at = serializers.DateTimeField()
 
 

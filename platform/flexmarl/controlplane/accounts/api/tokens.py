@@ -1,4 +1,4 @@
-"""Tokens and socket tickets over REST. Answers that hold a secret are stored nowhere."""
+"""Tokens and socket tickets over REST. Secrets are in the first answer alone and stored nowhere."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,10 +21,11 @@ from flexmarl.controlplane.accounts.api.serializers import (
 )
 from flexmarl.controlplane.accounts.api.views import read
 from flexmarl.controlplane.accounts.models import ApiToken
+from flexmarl.controlplane.common.api.conditional import etag, if_match
 from flexmarl.controlplane.common.api.filters import Parameter
 from flexmarl.controlplane.common.api.permissions import SIGNED_IN
 from flexmarl.controlplane.common.api.serializers import listing
-from flexmarl.controlplane.common.api.views import ApiView, ListView, check_if_match, etag
+from flexmarl.controlplane.common.api.views import ApiView, ListView
 from flexmarl.controlplane.common.problems import NotFound
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.common.times import rfc3339
@@ -42,16 +43,16 @@ def _in_state(state: str) -> Q:
 
 
 FILTERS = (
-    Parameter("state", "What it is now.", choices=("active", "expired", "revoked"), condition=_in_state),
+    Parameter("state", "Current state.", choices=("active", "expired", "revoked"), condition=_in_state),
     Parameter("name__ic", "Part of the name.", lookup="name__icontains"),
     Parameter("owner", "Name of the owner.", lookup="owner__username"),
-    Parameter("project", "Limited to this project among others.", lookup="projects__contains"),
+    Parameter("project", "Allowed in this project.", lookup="projects__contains"),
 )
 
 
 class TokensView(ListView):
     scopes = {"GET": Scope.TOKENS_WRITE, "POST": Scope.TOKENS_WRITE}
-    stores_answers = False
+    secret_members = ("token",)
     parameters = (*FILTERS, WHOSE)
 
     def query(self, request: Request) -> QuerySet[ApiToken]:
@@ -69,14 +70,14 @@ class TokensView(ListView):
 
     @extend_schema(operation_id="tokens_create", request=NewTokenSerializer, responses={201: MadeTokenSerializer})
     def post(self, request: Request) -> Response:
-        """Make a token for oneself. Its text is in this answer and never again."""
+        """Make a token for oneself. Its text is in this answer and never again: null when the request is repeated."""
         token, text = actions.create_token(queries.actor_of(request), **read(NewTokenSerializer, request))
         return _made(token, text)
 
 
 class ServiceTokensView(ListView):
     scopes = {"GET": Scope.PROJECTS_ADMIN, "POST": Scope.PROJECTS_ADMIN}
-    stores_answers = False
+    secret_members = ("token",)
     parameters = FILTERS
 
     def query(self, request: Request) -> QuerySet[ApiToken]:
@@ -95,7 +96,7 @@ class ServiceTokensView(ListView):
         operation_id="service_tokens_create", request=NewTokenSerializer, responses={201: MadeTokenSerializer}
     )
     def post(self, request: Request, name: str, user_id: UUID) -> Response:
-        """Make a token for a service account. Its text is in this answer and never again."""
+        """Make a token for a service account. Its text is in this answer and never again: null when it is repeated."""
         body = read(NewTokenSerializer, request)
         token, text = actions.create_token(queries.actor_of(request), **body, service_account=(name, user_id))
         return _made(token, text)
@@ -103,6 +104,7 @@ class ServiceTokensView(ListView):
 
 class TokenView(ApiView):
     scopes = {"GET": Scope.TOKENS_WRITE, "PATCH": Scope.TOKENS_WRITE, "DELETE": Scope.TOKENS_WRITE}
+    versioned = {"PATCH": False, "DELETE": False}
 
     @extend_schema(operation_id="tokens_read", responses=TokenSerializer)
     def get(self, request: Request, token_id: UUID) -> Response:
@@ -112,22 +114,22 @@ class TokenView(ApiView):
 
     @extend_schema(operation_id="tokens_update", request=TokenChangesSerializer, responses=TokenSerializer)
     def patch(self, request: Request, token_id: UUID) -> Response:
-        """Rename a token."""
-        check_if_match(request, self._token(request, token_id).version)
-        actions.rename_token(queries.actor_of(request), token_id, **read(TokenChangesSerializer, request))
+        """Rename a token. Honours If-Match."""
+        body = read(TokenChangesSerializer, request)
+        actions.rename_token(queries.actor_of(request), token_id, **body, precondition=if_match(request))
         token = self._token(request, token_id)
         return Response(queries.token_row(token), headers={"ETag": etag(token.version)})
 
     @extend_schema(operation_id="tokens_revoke", responses={204: None})
     def delete(self, request: Request, token_id: UUID) -> Response:
-        """Revoke a token. It stays in the list as revoked."""
-        actions.revoke_token(queries.actor_of(request), token_id)
+        """Revoke a token. It stays in the list as revoked. Honours If-Match."""
+        actions.revoke_token(queries.actor_of(request), token_id, if_match(request))
         return Response(status=204)
 
     def _token(self, request: Request, token_id: UUID) -> ApiToken:
         token = queries.tokens_kept_by(queries.actor_of(request)).filter(pk=token_id).first()
         if token is None:
-            raise NotFound("There is no such token.")
+            raise NotFound("This token does not exist.")
         return token
 
 

@@ -22,10 +22,11 @@ from flexmarl.controlplane.accounts.api.serializers import (
 )
 from flexmarl.controlplane.accounts.choices import Role
 from flexmarl.controlplane.accounts.models import User
+from flexmarl.controlplane.common.api.conditional import etag, if_match
 from flexmarl.controlplane.common.api.filters import Parameter
 from flexmarl.controlplane.common.api.permissions import SIGNED_IN
 from flexmarl.controlplane.common.api.serializers import StrictSerializer, listing
-from flexmarl.controlplane.common.api.views import ApiView, ListView, check_if_match, etag
+from flexmarl.controlplane.common.api.views import ApiView, ListView
 from flexmarl.controlplane.common.scopes import Scope
 
 
@@ -59,7 +60,7 @@ class PasswordView(ApiView):
 
 class UsersView(ListView):
     scopes = {"GET": Scope.USERS_ADMIN, "POST": Scope.USERS_ADMIN}
-    stores_answers = False  # the answer may hold a password that is stored nowhere
+    secret_members = ("password",)
     parameters = (
         Parameter("role", "Installation role.", lookup="role", choices=tuple(Role.values), many=True),
         Parameter("is_active", "Whether they may sign in.", "boolean", lookup="is_active"),
@@ -90,6 +91,7 @@ class UsersView(ListView):
 
 class UserView(ApiView):
     scopes = {"GET": Scope.USERS_ADMIN, "PATCH": Scope.USERS_ADMIN}
+    versioned = {"PATCH": False}
 
     @extend_schema(operation_id="users_read", responses=UserSerializer)
     def get(self, request: Request, user_id: UUID) -> Response:
@@ -99,15 +101,15 @@ class UserView(ApiView):
 
     @extend_schema(operation_id="users_update", request=UserChangesSerializer, responses=UserSerializer)
     def patch(self, request: Request, user_id: UUID) -> Response:
-        """Change a person's role or address, or switch them off and on."""
-        check_if_match(request, queries.user(user_id).version)
-        user = actions.update_user(queries.actor_of(request), user_id, read(UserChangesSerializer, request))
+        """Change a person's role or address, or switch them off and on. Honours If-Match."""
+        body = read(UserChangesSerializer, request)
+        user = actions.update_user(queries.actor_of(request), user_id, body, if_match(request))
         return Response(queries.user_row(user), headers={"ETag": etag(user.version)})
 
 
 class UserPasswordView(ApiView):
     scopes = {"POST": Scope.USERS_ADMIN}
-    stores_answers = False  # the answer holds a password that is stored nowhere
+    secret_members = ("password",)
 
     @extend_schema(operation_id="users_reset_password", request=None, responses=MadeUserSerializer)
     def post(self, request: Request, user_id: UUID) -> Response:

@@ -1,8 +1,10 @@
-"""Entity tags of reads: a client that holds the newest answer is told so with 304 and no body.
+"""Entity tags: writes bound to the version that was read, and reads that are answered with 304 and no body.
 
 A tag is `W/"<version>.<digest>"` where the object has a version, else `W/"<digest>"`. If-Match looks at the version
 alone, so that a run whose figures moved can still be renamed; If-None-Match looks at the digest of what is answered, so
 that nobody holds old figures for new ones. This saves the transfer, not the work.
+
+Nothing else compares a version: views hand `if_match` to an action, which calls it under the lock of the row.
 """
 
 from hashlib import blake2b
@@ -11,6 +13,9 @@ from typing import Any
 from django.http import HttpResponse
 from rest_framework.request import Request
 from rest_framework.response import Response
+
+from flexmarl.controlplane.common.preconditions import Precondition
+from flexmarl.controlplane.common.problems import PreconditionFailed, PreconditionRequired
 
 DIGEST_BYTES = 12
 KEPT = ("ETag", "Vary", "Cache-Control", "RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset")
@@ -36,6 +41,25 @@ def tag(request: Request, response: Any) -> None:
         return HttpResponse(status=304, headers=kept)
 
     response.add_post_render_callback(settle)
+
+
+def etag(version: int) -> str:
+    """Write a version as a weak entity tag."""
+    return f'W/"{version}"'
+
+
+def if_match(request: Request, required: bool = False) -> Precondition:
+    """Return the precondition that a request's If-Match states, for the action that locks the row."""
+    given = request.headers.get("If-Match", "").strip()
+    tags = {version_of(tag) for tag in given.split(",")}
+
+    def check(version: int) -> None:
+        if not given and required:
+            raise PreconditionRequired(f"Send If-Match: {etag(version)} if that is what you read.")
+        if given and given != "*" and str(version) not in tags:
+            raise PreconditionFailed(f"The version is {version} now.", headers={"ETag": etag(version)})
+
+    return check
 
 
 def version_of(given: str) -> str:

@@ -1,6 +1,7 @@
 """Turns every exception of an API view into an RFC 9457 problem. Also used for paths that no view serves."""
 
 import re
+from http import HTTPStatus
 from typing import Any
 
 import psycopg
@@ -10,10 +11,11 @@ from django.core.exceptions import PermissionDenied as DjangoPermissionDenied
 from django.core.exceptions import RequestDataTooBig
 from django.db import OperationalError
 from django.http import Http404, HttpRequest, JsonResponse
+from django.views.decorators.csrf import csrf_exempt
 from rest_framework import exceptions
 from rest_framework.response import Response
 
-from flexmarl.controlplane.common import problems
+from flexmarl.controlplane.common import database, problems
 from flexmarl.controlplane.common.middleware import request_id_of
 from flexmarl.controlplane.common.problems import FieldError, ProblemError
 
@@ -51,7 +53,7 @@ def problem_response(error: Exception, context: dict[str, Any]) -> Response:
     """Answer an exception raised in a view (REST framework's EXCEPTION_HANDLER)."""
     request = context.get("request")
     identity = request_id_of(request)
-    problem = problem_of(error, request)
+    problem = problem_of(error, request, context.get("view"))
     rendered = problems.render(problem, identity)
     headers = dict(rendered.headers)
     if problem.status == 401:
@@ -59,52 +61,78 @@ def problem_response(error: Exception, context: dict[str, Any]) -> Response:
     return Response(rendered.body, status=rendered.status, headers=headers, content_type=CONTENT_TYPE)
 
 
+@csrf_exempt  # it changes nothing, and a refusal of the form's token would be a page
 def unknown_path(request: HttpRequest, path: str = "") -> JsonResponse:
-    """Answer a path below /api/ that does not exist."""
-    problem = problems.NotFound(f"There is nothing at {request.path}.")
+    """Answer a path of the API that does not exist, whatever the method."""
+    return plain_problem(request, problems.NotFound(f"There is nothing at {request.path}."))
+
+
+def plain_problem(request: HttpRequest, problem: ProblemError) -> JsonResponse:
+    """Answer outside of a view: a path that nobody serves, a request that was refused before it reached one."""
     rendered = problems.render(problem, request_id_of(request))
-    return JsonResponse(rendered.body, status=rendered.status, content_type=CONTENT_TYPE)
+    return JsonResponse(rendered.body, status=rendered.status, headers=rendered.headers, content_type=CONTENT_TYPE)
 
 
-def problem_of(error: Exception, request: Any) -> ProblemError:
+def speaks_problems(request: HttpRequest) -> bool:
+    """Say whether an address is one of scripts: refusals there are documents, never pages."""
+    return re.match(r"/(api|v1)(/|$)", request.path) is not None
+
+
+def problem_of(error: Exception, request: Any, view: Any = None) -> ProblemError:
     """Return what a caller is told of an exception; a failure of ours is logged."""
-    problem = _problem_of(error)
-    if problem.status >= 500:
+    problem = _problem_of(error, view)
+    if isinstance(problem, problems.QueryTimeout):
+        log.warning("query_timeout", path=getattr(request, "path", ""))
+    elif problem.status >= 500:
         log.error("request_failed", path=getattr(request, "path", ""), exc_info=error)
     return problem
 
 
-def _problem_of(error: Exception) -> ProblemError:
+def _problem_of(error: Exception, view: Any) -> ProblemError:
     match error:
         case ProblemError():
             return error
+        case exceptions.APIException():
+            return _of_framework(error, view)
+        case Http404():
+            return problems.NotFound()
+        case DjangoPermissionDenied():
+            return problems.PermissionDenied(str(error))
+        case RequestDataTooBig():
+            return problems.PayloadTooLarge(f"At most {settings.DATA_UPLOAD_MAX_MEMORY_SIZE} bytes. Send it in parts.")
+        case OperationalError() | psycopg.OperationalError():
+            return database.problem_of(error)
+        case _:
+            return InternalError("Something went wrong here. The request id names the log lines.")
+
+
+def _of_framework(error: exceptions.APIException, view: Any) -> ProblemError:
+    """Say in our words what REST framework refuses by itself."""
+    match error:
         case exceptions.ValidationError():
             return problems.ValidationProblem(errors=_field_errors(error.get_full_details(), ""))
         case exceptions.ParseError():
             return problems.ValidationProblem(f"The body is not JSON: {error.detail}")
         case exceptions.NotAuthenticated() | exceptions.AuthenticationFailed():
             return problems.Unauthenticated(str(error.detail))
-        case Http404() | exceptions.NotFound():
+        case exceptions.NotFound():
             return problems.NotFound()
-        case DjangoPermissionDenied() | exceptions.PermissionDenied():
+        case exceptions.PermissionDenied():
             return problems.PermissionDenied(str(error))
-        case exceptions.APIException():
-            return _other(error)
-        case RequestDataTooBig():
-            return problems.PayloadTooLarge(f"At most {settings.DATA_UPLOAD_MAX_MEMORY_SIZE} bytes. Send it in parts.")
-        case OperationalError() | psycopg.OperationalError():
-            return problems.DatabaseUnavailable(
-                "Nothing was changed, or all of it: ask again under the same Idempotency-Key.",
-                headers={"Retry-After": "2"},
-            )
+        case exceptions.MethodNotAllowed():
+            legal = ", ".join(getattr(view, "allowed_methods", ()))
+            return problems.MethodNotAllowed(f"{error.detail} Legal: {legal}.")
+        case exceptions.UnsupportedMediaType():
+            legal = " or ".join(parser.media_type for parser in getattr(view, "parser_classes", ()))
+            return problems.UnsupportedMediaType(f"This takes a body of the type {legal}.")
         case _:
-            return InternalError("Something went wrong here. The request id names the log lines.")
+            return _other(error)
 
 
 def _other(error: exceptions.APIException) -> ProblemError:
     problem = ProblemError(str(error.detail))
     problem.status, problem.code = error.status_code, str(error.default_code)  # type: ignore[misc]
-    problem.title = str(error.default_detail).split(".", maxsplit=1)[0]  # type: ignore[misc]
+    problem.title = HTTPStatus(error.status_code).phrase  # type: ignore[misc]
     return problem
 
 

@@ -1,6 +1,7 @@
 """Query parameters, strictly: a parameter that a view does not name is refused with the list of legal ones."""
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,6 +17,9 @@ from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
 
 _LARGEST = 2**31 - 1
 """Largest whole number a parameter may name: what an integer column holds."""
+_INTEGER = re.compile(r"-?[0-9]{1,10}")
+_NUMBER = re.compile(r"-?[0-9]{1,40}(\.[0-9]{1,40})?([eE][-+]?[0-9]{1,3})?")
+"""As in JSON: Python reads underscores, spaces and digits of other scripts as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,7 @@ class Parameter:
     """string | integer | number | boolean | date-time."""
     lookup: str = ""
     choices: tuple[str, ...] = ()
+    required: bool = False
     many: bool = False
     """May be repeated; values are joined by OR."""
     condition: Callable[[Any], Q] | None = None
@@ -66,6 +71,8 @@ def _boolean(text: str) -> bool:
 
 
 def _integer(text: str) -> int:
+    if not _INTEGER.fullmatch(text):
+        raise ValueError(text)
     number = int(text)
     if abs(number) > _LARGEST:
         raise ValueError(text)
@@ -73,6 +80,8 @@ def _integer(text: str) -> int:
 
 
 def _number(text: str) -> float:
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(text)
     number = float(text)
     if not math.isfinite(number):
         raise ValueError(text)

@@ -1,13 +1,17 @@
 """Safe retries of POSTs: the answer is stored in the transaction of what the request did.
 
 Either both exist or neither does, so a repetition never acts twice. Only answers that changed something (2xx) are
-kept, for 24 hours; a refused request may be sent again under its key.
+kept, for 24 hours; a refused request may be sent again under its key. A secret is in the first answer alone: it is
+stored nowhere, so a repetition is answered with null in its place.
 """
 
 import hashlib
+import hmac
+from collections.abc import Collection
 from datetime import timedelta
 from typing import Any
 
+from django.conf import settings
 from django.db import connection
 from django.utils import timezone
 from rest_framework.request import Request
@@ -54,7 +58,9 @@ def begin(request: Request, key: str) -> None:
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [int.from_bytes(lock, "big", signed=True)])
         if not cursor.fetchone()[0]:
-            raise IdempotencyInProgress("Ask again when the first request is answered.", headers={"Retry-After": "1"})
+            raise IdempotencyInProgress(
+                "Repeat the request when the first one has been answered.", headers={"Retry-After": "1"}
+            )
     answer = StoredAnswer.objects.filter(owner=owner, method=request.method, path=request.path, key=key).first()
     if answer is None:
         return
@@ -72,8 +78,8 @@ def replayed(replay: Replay) -> Response:
     return Response(answer.body, status=answer.status, headers={**answer.headers, REPLAYED: "true"})
 
 
-def finish(request: Request, key: str, response: Response) -> None:
-    """Store an answer that changed something, in the same transaction."""
+def finish(request: Request, key: str, response: Response, secrets: Collection[str] = ()) -> None:
+    """Store an answer that changed something, in the same transaction; members that are secrets as null."""
     if not 200 <= response.status_code < 300:
         return
     StoredAnswer.objects.create(
@@ -83,7 +89,7 @@ def finish(request: Request, key: str, response: Response) -> None:
         key=key,
         body_hash=_digest(request),
         status=response.status_code,
-        body=response.data,
+        body=_without(response.data, secrets),
         headers={name: response[name] for name in _KEPT_HEADERS if response.has_header(name)},
         expires_at=timezone.now() + _KEEP,
     )
@@ -102,10 +108,15 @@ def _owner(request: Request) -> str:
     return f"token:{token.pk}" if token is not None else f"user:{request.user.pk}"
 
 
+def _without(body: Any, secrets: Collection[str]) -> Any:
+    return {n: None if n in secrets else v for n, v in body.items()} if secrets and isinstance(body, dict) else body
+
+
 def _digest(request: Request) -> str:
-    return hashlib.sha256(request._request.body).hexdigest()
+    """Hash a body under the installation's key: it may hold a password, which nobody shall guess from the hash."""
+    return hmac.new(settings.SECRET_KEY.encode(), request._request.body, hashlib.sha256).hexdigest()
 
 
 def _refuse(code: str, hint: str) -> ValidationProblem:
-    detail = f"{HEADER} is missing." if code == "required" else f"{HEADER} is not legal."
+    detail = f"{HEADER} is missing." if code == "required" else f"{HEADER} is invalid."
     return ValidationProblem(detail, errors=[FieldError(HEADER, code, detail, hint, "header")])

@@ -53,9 +53,9 @@ def decode(text: str, ordering: str) -> Cursor:
         name, back, values = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
         cursor = Cursor(str(name), bool(back), [_typed(value) for value in values])
     except (ValueError, TypeError, binascii.Error):
-        raise _refuse("not_a_cursor", "Leave it out to begin at the first page.") from None
+        raise _refuse("not_a_cursor", "Omit it to begin at the first page.") from None
     if cursor.ordering != ordering or len(cursor.values) != len(ordering.split(",")):
-        raise _refuse("other_ordering", "A cursor goes with the ordering of the page it came from.")
+        raise _refuse("other_ordering", "Use a cursor only with the ordering of the page that returned it.")
     return cursor
 
 
@@ -150,5 +150,5 @@ def _typed(value: Any) -> Any:
 
 
 def _refuse(code: str, hint: str) -> ValidationProblem:
-    detail = "The cursor is not legal here."
+    detail = "The cursor is invalid here."
     return ValidationProblem(detail, errors=[FieldError("cursor", code, detail, hint, "query")])

@@ -6,7 +6,10 @@ from typing import Any
 from rest_framework.exceptions import ParseError
 from rest_framework.parsers import JSONParser
 
-MAX_DEPTH = 64
+from flexmarl.contracts.yaml_text import MAX_DEPTH
+from flexmarl.contracts.yaml_text import is_storable as is_safe
+
+__all__ = ["MAX_DEPTH", "SafeJsonParser", "is_safe"]
 
 
 class SafeJsonParser(JSONParser):
@@ -20,11 +23,6 @@ class SafeJsonParser(JSONParser):
             raise ParseError(f"it is nested more than {MAX_DEPTH} deep.") from None
         _check(body, 0)
         return body
-
-
-def is_safe(text: str) -> bool:
-    """Say whether PostgreSQL and UTF-8 can hold a text."""
-    return "\x00" not in text and not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def _check(node: Any, depth: int) -> None:

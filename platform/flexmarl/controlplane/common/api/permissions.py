@@ -33,7 +33,7 @@ class Declared(BasePermission):
         if needed == SIGNED_IN:
             return True
         if not isinstance(needed, Scope):
-            raise PermissionDenied("This method is not open to anybody.")
+            raise PermissionDenied("This method is not allowed.")
         everywhere, projects = request.user.everywhere, request.user.in_projects
         if request.auth is not None:
             everywhere, projects = request.auth.narrow(everywhere, projects)

@@ -10,6 +10,7 @@ from flexmarl.controlplane.common.api import idempotency
 from flexmarl.controlplane.common.api.filters import Parameter
 from flexmarl.controlplane.common.api.serializers import ProblemSerializer
 
+_PROBLEM = ("application/problem+json", "Refused: an RFC 9457 problem.")
 _TYPES = {"string": str, "integer": int, "number": float, "boolean": bool}
 
 
@@ -18,6 +19,7 @@ def _as_openapi(parameter: Parameter) -> OpenApiParameter:
         parameter.name,
         type=OpenApiTypes.DATETIME if parameter.kind == "date-time" else _TYPES[parameter.kind],
         description=parameter.description,
+        required=parameter.required,
         enum=list(parameter.choices) or None,
         many=parameter.many,
     )
@@ -38,13 +40,24 @@ class OperationSchema(AutoSchema):
                     description="Random value; a repetition under it is answered from the first one's answer.",
                 )
             )
+        if (needed := getattr(self.view, "versioned", {}).get(self.method)) is not None:
+            given.append(
+                OpenApiParameter(
+                    "If-Match",
+                    location=OpenApiParameter.HEADER,
+                    required=needed,
+                    description="Entity tag of what was read: 412 when it has changed since.",
+                )
+            )
         return given
 
     def _get_response_bodies(self, direction: Literal["request", "response"] = "response") -> Any:
         bodies = super()._get_response_bodies(direction)
         if direction == "response":
-            problem = self._get_response_for_code(ProblemSerializer, "default", ["application/problem+json"])
-            bodies.setdefault("default", {**problem, "description": "Refused: an RFC 9457 problem."})
+            own = getattr(self.view, "refusal", None)
+            kind, about = ("application/json", "Refused, in OpenAI's shape.") if own else _PROBLEM
+            refusal = self._get_response_for_code(own or ProblemSerializer, "default", [kind])
+            bodies.setdefault("default", {**refusal, "description": about})
         return bodies
 
     def _map_serializer_field(self, field: Any, direction: Any, bypass_extensions: bool = False) -> Any:
@@ -54,4 +67,6 @@ class OperationSchema(AutoSchema):
 
     def get_tags(self) -> list[str]:
         """Group operations by the first part of their path."""
+        if self.path.startswith("/v1/"):
+            return ["openai"]
         return [self.path.removeprefix("/api/v1/").split("/", maxsplit=1)[0] or "api"]

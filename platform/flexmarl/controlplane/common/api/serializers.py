@@ -4,11 +4,21 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
+
+_JSON_TYPES: tuple[tuple[type[serializers.Field], tuple[type, ...]], ...] = (
+    (serializers.BooleanField, (bool,)),
+    (serializers.IntegerField, (int,)),
+    (serializers.FloatField, (int, float)),
+    (serializers.CharField, (str,)),
+    (serializers.ChoiceField, (str,)),
+)
+"""Field -> JSON types of its values. REST framework would turn "1" into 1, "yes" into true and 7 into "7"."""
 
 
 class StrictSerializer(serializers.Serializer):
-    """Refuses members it does not name."""
+    """Refuses members it does not name, and values of another JSON type than theirs."""
 
     def to_internal_value(self, data: Any) -> Any:
         """Check for unknown members first."""
@@ -24,7 +34,42 @@ class StrictSerializer(serializers.Serializer):
             }
             if unknown:
                 raise serializers.ValidationError(unknown)
+            wrong = {name: error for name, value in data.items() if (error := _mistyped(self.fields[name], value))}
+            if wrong:
+                raise serializers.ValidationError({**self._refused(data), **wrong})
         return super().to_internal_value(data)
+
+    def _refused(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """What REST framework refuses of a body: a wrong type in one member does not hide what is wrong in another."""
+        try:
+            super().to_internal_value(data)
+        except serializers.ValidationError as error:
+            return dict(error.detail)
+        return {}
+
+
+def _mistyped(field: serializers.Field, value: Any) -> Any:
+    """Return what REST framework says of a value it cannot read, when a value is only of another type; else nothing."""
+    if isinstance(field, serializers.ListField) and isinstance(value, list):
+        found = {index: error for index, one in enumerate(value) if (error := _mistyped(field.child, one))}
+        return found or None
+    legal = next((types for kind, types in _JSON_TYPES if isinstance(field, kind)), None)
+    if legal is None or value is None or (isinstance(value, legal) and (bool in legal or not isinstance(value, bool))):
+        return None
+    code = "invalid_choice" if isinstance(field, serializers.ChoiceField) else "invalid"
+    said = str(field.error_messages[code]).format(input=value)
+    return [serializers.ErrorDetail(said, code)]
+
+
+def one_of(*shapes: Mapping[str, Any], required: bool = False) -> serializers.JSONField:
+    """Return a member of one of several shapes, for the document."""
+    described = extend_schema_field({"anyOf": [dict(shape) for shape in shapes]})(type("ShapeField", (_AnyField,), {}))
+    field: serializers.JSONField = described(required=required)
+    return field
+
+
+class _AnyField(serializers.JSONField):
+    pass
 
 
 class FieldErrorSerializer(serializers.Serializer):

@@ -48,7 +48,7 @@ class CallerRate(BaseThrottle):
             return f"token:{request.auth.pk}"
         if request.user.is_authenticated:
             return f"user:{request.user.pk}"
-        return f"address:{self.get_ident(request)}"
+        return f"address:{request.META.get('REMOTE_ADDR', '')}"
 
 
 def rate_class(request: Request, view: Any) -> str:
@@ -59,8 +59,10 @@ def rate_class(request: Request, view: Any) -> str:
 
 def _count(key: str) -> int:
     try:
-        cache.add(key, 0, timeout=2 * _WINDOW_S)
-        return int(cache.incr(key))
+        try:
+            return int(cache.incr(key))
+        except ValueError:  # the first of its window, unless another was faster
+            return 1 if cache.add(key, 1, timeout=2 * _WINDOW_S) else int(cache.incr(key))
     except Exception as error:  # whatever the cache's client raises: a limit must not take the API down with it
         log.warning("rate_not_counted", error=str(error))
         return 0

@@ -15,12 +15,7 @@ from flexmarl.controlplane.common.api import conditional, filters, idempotency, 
 from flexmarl.controlplane.common.api.filters import Parameter
 from flexmarl.controlplane.common.api.parsers import is_safe
 from flexmarl.controlplane.common.api.permissions import PUBLIC
-from flexmarl.controlplane.common.problems import (
-    NotFound,
-    PreconditionFailed,
-    PreconditionRequired,
-    ValidationProblem,
-)
+from flexmarl.controlplane.common.problems import NotFound, ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
 
 
@@ -36,6 +31,10 @@ class ApiView(APIView):
     """Legal members of `fields`; when none are named, those of the rows."""
     stores_answers: ClassVar[bool] = True
     """False for POSTs that change nothing, such as plans."""
+    versioned: ClassVar[Mapping[str, bool]] = {}
+    """Method that honours If-Match -> whether it needs it."""
+    secret_members: ClassVar[tuple[str, ...]] = ()
+    """Members of an answer that are stored nowhere: null when it is repeated."""
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         """Run a POST that carries an Idempotency-Key in one transaction with its stored answer."""
@@ -81,7 +80,7 @@ class ApiView(APIView):
         for name, value in getattr(request._request, "rate_limit_headers", {}).items():
             response.headers.setdefault(name, value)
         if getattr(self, "key", "") and idempotency.REPLAYED not in response:
-            idempotency.finish(request, self.key, response)
+            idempotency.finish(request, self.key, response, self.secret_members)
         conditional.tag(request, response)
         return response
 
@@ -132,23 +131,6 @@ def pick_column(row: Any, column: str) -> Any:
     for part in column.split("__"):
         row = getattr(row, part)
     return row
-
-
-def etag(version: int) -> str:
-    """Write a version as a weak entity tag."""
-    return f'W/"{version}"'
-
-
-def check_if_match(request: Request, version: int, required: bool = False) -> None:
-    """Refuse a write whose If-Match does not name the current version."""
-    given = request.headers.get("If-Match", "").strip()
-    if not given:
-        if required:
-            raise PreconditionRequired(f"Send If-Match: {etag(version)} if that is what you read.")
-        return
-    tags = {conditional.version_of(tag) for tag in given.split(",")}
-    if given != "*" and str(version) not in tags:
-        raise PreconditionFailed(f"The version is {version} now.", headers={"ETag": etag(version)})
 
 
 class PublicView(ApiView):

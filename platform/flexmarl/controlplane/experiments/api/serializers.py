@@ -2,13 +2,25 @@
 
 from typing import Any, get_args
 
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
+from flexmarl.controlplane.common.api.document import PARTIAL, REFERENCE, WHOLE
 from flexmarl.controlplane.common.api.serializers import FieldErrorSerializer, StrictSerializer
 from flexmarl.controlplane.experiments.plans import Draft
 from flexmarl.simulator.prediction.profile import Unit
 from flexmarl.simulator.reporting.report import CAUSES
+
+
+@extend_schema_field({"$ref": REFERENCE + WHOLE})
+class SpecificationField(serializers.JSONField):
+    """A resolved specification."""
+
+
+@extend_schema_field({"$ref": REFERENCE + PARTIAL})
+class PartialSpecificationField(serializers.DictField):
+    """A specification of which anything may be missing."""
 
 
 class ExperimentSerializer(serializers.Serializer):
@@ -31,6 +43,17 @@ class NewExperimentSerializer(StrictSerializer):
     project = serializers.CharField(required=False, default=DEFAULT_PROJECT, max_length=64)
 
 
+class PluginSerializer(serializers.Serializer):
+    kind = serializers.CharField()
+    pointer = serializers.CharField(help_text="Where a specification names one.")
+    name = serializers.CharField()
+    summary = serializers.CharField()
+    options = serializers.JSONField(allow_null=True, help_text="JSON Schema of its settings; null: it is unusable.")
+    distribution = serializers.CharField(allow_blank=True, help_text="Where it comes from; empty: built in.")
+    version = serializers.CharField(allow_blank=True)
+    problem = serializers.CharField(allow_blank=True, help_text="Why it cannot be used; empty: it can.")
+
+
 class TemplateSerializer(serializers.Serializer):
     name = serializers.CharField()
     title = serializers.CharField()
@@ -40,7 +63,7 @@ class TemplateSerializer(serializers.Serializer):
     environment = serializers.CharField()
     environment_title = serializers.CharField()
     roles = serializers.ListField(child=serializers.CharField())
-    spec = serializers.JSONField()
+    spec = SpecificationField()
     sources = serializers.DictField(child=serializers.CharField())
     arithmetic = serializers.JSONField()
     url = serializers.CharField()
@@ -52,7 +75,7 @@ class PresetSerializer(serializers.Serializer):
     title = serializers.CharField()
     description = serializers.CharField()
     paper = serializers.CharField(allow_blank=True)
-    spec = serializers.JSONField()
+    spec = PartialSpecificationField()
     url = serializers.CharField()
 
 
@@ -62,9 +85,9 @@ class DraftSerializer(StrictSerializer):
     name = serializers.CharField(required=False, allow_blank=True, max_length=64, default="")
     template = serializers.CharField(required=False, allow_blank=True, default="")
     preset = serializers.CharField(required=False, allow_blank=True, default="")
-    spec = serializers.DictField(required=False, help_text="Partial or complete specification.")
+    spec = PartialSpecificationField(required=False, help_text="Partial or complete specification.")
     yaml = serializers.CharField(required=False, allow_blank=True, default="", help_text="The same as YAML.")
-    overrides = serializers.DictField(required=False, help_text="Partial specification laid over the rest.")
+    overrides = PartialSpecificationField(required=False, help_text="Partial specification laid over the rest.")
 
     def draft(self) -> Draft:
         """Return the draft of a valid body."""
@@ -157,17 +180,17 @@ class SplitChangeSerializer(serializers.Serializer):
 class SplitSerializer(serializers.Serializer):
     engines = serializers.IntegerField()
     trainers = serializers.IntegerField()
-    shared = serializers.BooleanField(help_text="Engines and trainers have the same devices, in turns.")
+    shared = serializers.BooleanField(help_text="Engines and trainers share the same devices, in turns.")
     changes = SplitChangeSerializer(many=True, help_text="What of the specification to change for it.")
     step_s = SpanSerializer()
     gain = SpanSerializer(help_text="Share of the time per trained token that it saves.")
 
 
 class SplitAdviceSerializer(serializers.Serializer):
-    devices = serializers.IntegerField(help_text="All that the run asks for.")
+    devices = serializers.IntegerField(help_text="Everything the run requests.")
     looked_at = serializers.IntegerField(help_text="Other splits that were simulated.")
-    stopped = serializers.BooleanField(help_text="Others were not, since there was no time.")
-    least_gain = serializers.FloatField(help_text="A split that saves less is not told.")
+    stopped = serializers.BooleanField(help_text="Others were skipped for lack of time.")
+    least_gain = serializers.FloatField(help_text="Splits that save less are not reported.")
     better = SplitSerializer(allow_null=True)
 
 
@@ -177,7 +200,7 @@ class PredictionSerializer(serializers.Serializer):
     step_s = SpanSerializer()
     tokens_s = SpanSerializer(help_text="Trained reply tokens a second.")
     utilisation = UtilisationSerializer(help_text="Share of held device time that is work.")
-    bubble = PredictedBubbleSerializer(help_text="The rest of it, by cause.")
+    bubble = PredictedBubbleSerializer(help_text="Idle time, by cause.")
     hours = SpanSerializer(help_text="To the end of the budget, from devices that are free at once.")
     device_hours = SpanSerializer()
     cost = SpanSerializer(allow_null=True, help_text="Null unless every pool has a price.")
@@ -190,11 +213,11 @@ class PredictionSerializer(serializers.Serializer):
 
 
 class PlanSerializer(serializers.Serializer):
-    spec = serializers.JSONField(help_text="Null when it is refused.")
+    spec = SpecificationField(allow_null=True, help_text="Null when refused.")
     sources = serializers.DictField(child=serializers.CharField())
     preset = serializers.CharField(allow_blank=True)
     template = serializers.CharField(allow_blank=True)
-    arithmetic = serializers.JSONField(help_text="Null when it is refused.")
+    arithmetic = serializers.JSONField(help_text="Null when refused.")
     errors = FieldErrorSerializer(many=True)
     warnings = FieldErrorSerializer(many=True)
     devices = FitSerializer(allow_null=True)

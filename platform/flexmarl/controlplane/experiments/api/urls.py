@@ -10,5 +10,6 @@ urlpatterns = [
     path("templates", views.TemplatesView.as_view(), name="api-templates"),
     path("templates/<slug:name>", views.TemplateView.as_view(), name="api-template"),
     path("presets", views.PresetsView.as_view(), name="api-presets"),
+    path("plugins", views.PluginsView.as_view(), name="api-plugins"),
     path("config-schema", views.ConfigSchemaView.as_view(), name="api-config-schema"),
 ]

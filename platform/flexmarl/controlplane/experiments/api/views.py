@@ -20,6 +20,7 @@ from flexmarl.controlplane.experiments import actions, queries
 from flexmarl.controlplane.experiments.api.serializers import (
     ExperimentSerializer,
     NewExperimentSerializer,
+    PluginSerializer,
     PresetSerializer,
     TemplateSerializer,
 )
@@ -95,6 +96,16 @@ class PresetsView(ApiView):
     def get(self, request: Request) -> Response:
         """List the presets: systems as one option per mechanism."""
         return Response(_all(queries.presets()))
+
+
+class PluginsView(ApiView):
+    lists = True
+    scopes = {"GET": Scope.RUNS_READ}
+
+    @extend_schema(operation_id="plugins_list", responses=listing(PluginSerializer))
+    def get(self, request: Request) -> Response:
+        """List the plug-ins that a specification may name, built-in ones and those of installed distributions."""
+        return Response(_all(queries.plugins()))
 
 
 class ConfigSchemaView(ApiView):

@@ -17,7 +17,7 @@ class MeasuredRun(models.Model):
         ordering = ["-run_no"]
 
     def __str__(self) -> str:
-        return f"pace of run {self.run_no}"
+        return f"timings of run {self.run_no}"
 
 
 class Plan(models.Model):

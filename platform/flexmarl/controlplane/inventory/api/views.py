@@ -9,22 +9,17 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from flexmarl.controlplane.accounts.queries import actor_of
+from flexmarl.controlplane.common.api.conditional import etag, if_match
 from flexmarl.controlplane.common.api.filters import Parameter
 from flexmarl.controlplane.common.api.serializers import listing
-from flexmarl.controlplane.common.api.views import ApiView, ListView, check_if_match, etag
+from flexmarl.controlplane.common.api.views import ApiView, ListView
 from flexmarl.controlplane.common.models import AuditEntry
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.inventory import actions, changes, pool_actions, queries
-from flexmarl.controlplane.inventory.actions import Seen
 from flexmarl.controlplane.inventory.api import serializers as shapes
 
 RULES = {"cordon": actions.cordon, "uncordon": actions.enable, "enable": actions.enable}
 """Action -> what it does; `uncordon` is the older word for `enable`."""
-
-
-def seen(request: Request) -> Seen:
-    """Ask If-Match of the caller, against the version read under the row's lock."""
-    return lambda version: check_if_match(request, version, required=True)
 
 
 class PoolsView(ApiView):
@@ -49,6 +44,7 @@ class PoolsView(ApiView):
 
 class PoolView(ApiView):
     scopes = {"GET": Scope.CLUSTER_READ, "PATCH": Scope.CLUSTER_ADMIN, "DELETE": Scope.CLUSTER_ADMIN}
+    versioned = {"PATCH": True, "DELETE": True}
 
     @extend_schema(operation_id="pools_read", responses=shapes.PoolSerializer)
     def get(self, request: Request, name: str) -> Response:
@@ -60,13 +56,13 @@ class PoolView(ApiView):
         """Change a pool's description, note, default mark or bindings. Needs If-Match."""
         body = shapes.PoolMembersSerializer(data=request.data)
         body.is_valid(raise_exception=True)
-        pool_actions.update_pool(actor_of(request), name, seen(request), body.validated_data)
+        pool_actions.update_pool(actor_of(request), name, if_match(request, required=True), body.validated_data)
         return _pool_response(name)
 
     @extend_schema(operation_id="pools_delete", responses={204: None})
     def delete(self, request: Request, name: str) -> Response:
         """Delete a pool without devices. Needs If-Match."""
-        pool_actions.delete_pool(actor_of(request), name, seen(request))
+        pool_actions.delete_pool(actor_of(request), name, if_match(request, required=True))
         return Response(status=204)
 
 
@@ -78,13 +74,14 @@ class QuotasView(ApiView):
     @extend_schema(operation_id="quotas_list", responses=listing(shapes.QuotaSerializer))
     def get(self, request: Request) -> Response:
         """List what projects may hold of pools at once, and what they hold."""
-        values = self.values
+        asked = {name: self.values[name] for name in ("pool", "project") if name in self.values}
         rows = [quota for pool in queries.pools() for quota in pool["quotas"]]
-        return _all([row for row in rows if all(row[name] == value for name, value in values.items())])
+        return _all([row for row in rows if all(row[name] == value for name, value in asked.items())])
 
 
 class QuotaView(ApiView):
     scopes = {"GET": Scope.CLUSTER_READ, "PUT": Scope.CLUSTER_ADMIN, "DELETE": Scope.CLUSTER_ADMIN}
+    versioned = {"PUT": True, "DELETE": True}
 
     @extend_schema(operation_id="quotas_read", responses=shapes.QuotaSerializer)
     def get(self, request: Request, name: str, project: str) -> Response:
@@ -97,13 +94,13 @@ class QuotaView(ApiView):
         body = shapes.QuotaChangeSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         devices = body.validated_data["devices"]
-        pool_actions.set_quota(actor_of(request), name, project, seen(request), devices)
+        pool_actions.set_quota(actor_of(request), name, project, if_match(request, required=True), devices)
         return _quota_response(name, project)
 
     @extend_schema(operation_id="quotas_delete", responses={204: None})
     def delete(self, request: Request, name: str, project: str) -> Response:
         """Lift a limit. Needs If-Match."""
-        pool_actions.set_quota(actor_of(request), name, project, seen(request), None)
+        pool_actions.set_quota(actor_of(request), name, project, if_match(request, required=True), None)
         return Response(status=204)
 
 
@@ -141,6 +138,7 @@ class NodesView(ApiView):
 
 class NodeView(ApiView):
     scopes = {"GET": Scope.CLUSTER_READ, "PATCH": Scope.CLUSTER_ADMIN}
+    versioned = {"PATCH": True}
 
     @extend_schema(operation_id="nodes_read", responses=shapes.NodeSerializer)
     def get(self, request: Request, name: str) -> Response:
@@ -152,19 +150,22 @@ class NodeView(ApiView):
         """Change a node's maintenance note. Needs If-Match."""
         body = shapes.NodeChangeSerializer(data=request.data)
         body.is_valid(raise_exception=True)
-        actions.set_note(actor_of(request), "node", name, seen(request), body.validated_data["note"])
+        actions.set_note(actor_of(request), "node", name, if_match(request, required=True), body.validated_data["note"])
         return _node_response(name)
 
 
 class NodeActionView(ApiView):
     scopes = {"POST": Scope.CLUSTER_ADMIN}
+    versioned = {"POST": True}
 
     @extend_schema(operation_id="nodes_act", request=shapes.NoteSerializer, responses=shapes.NodeSerializer)
     def post(self, request: Request, name: str, action: str) -> Response:
         """Cordon a node (no new leases; what runs goes on), or enable it again. Needs If-Match."""
         body = shapes.NoteSerializer(data=request.data)
         body.is_valid(raise_exception=True)
-        RULES[action](actor_of(request), "node", name, seen(request), body.validated_data.get("note"))
+        RULES[action](
+            actor_of(request), "node", name, if_match(request, required=True), body.validated_data.get("note")
+        )
         return _node_response(name)
 
 

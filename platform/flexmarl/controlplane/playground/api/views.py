@@ -1,10 +1,12 @@
-"""The routes of OpenAI's dialect. They change nothing, keep no answers, and are not in the platform's own document."""
+"""The routes of OpenAI's dialect. They change nothing and keep no answers."""
 
 import re
 from typing import Any
 
 from django.http import StreamingHttpResponse
 from django.http.response import HttpResponseBase
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema, extend_schema_view
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -13,6 +15,7 @@ from flexmarl.controlplane.common.api.views import ApiView
 from flexmarl.controlplane.common.middleware import request_id_of
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.playground import answers, models_of, questions, refusals
+from flexmarl.controlplane.playground.api import shapes
 from flexmarl.controlplane.playground.talk import WAIT_S, Talk
 
 _WAIT = re.compile(r"\bwait=(\d{1,2})\b")
@@ -21,8 +24,8 @@ _WAIT = re.compile(r"\bwait=(\d{1,2})\b")
 class OpenAIView(ApiView):
     """Permission, limits and strictness as everywhere; refusals in OpenAI's shape."""
 
-    schema = None
     stores_answers = False
+    refusal = shapes.RefusalSerializer
 
     def get_exception_handler(self) -> Any:
         """Return the function that answers what a method raised."""
@@ -32,6 +35,7 @@ class OpenAIView(ApiView):
 class ModelsView(OpenAIView):
     scopes = {"GET": Scope.MODELS_USE}
 
+    @extend_schema(operation_id="openai_models", responses=shapes.ModelListSerializer)
     def get(self, request: Request) -> Response:
         """List the agents that the caller may talk to."""
         return Response({"object": "list", "data": models_of.listed(actor_of(request))})
@@ -40,6 +44,7 @@ class ModelsView(OpenAIView):
 class ModelView(OpenAIView):
     scopes = {"GET": Scope.MODELS_USE}
 
+    @extend_schema(operation_id="openai_model", responses=shapes.ModelSerializer)
     def get(self, request: Request, name: str) -> Response:
         """Describe one agent, or one version of it."""
         model = models_of.find(actor_of(request), name)
@@ -67,10 +72,27 @@ class _AskView(OpenAIView):
         return answer
 
 
+_STREAM = {(200, "text/event-stream"): OpenApiTypes.STR}
+
+
+@extend_schema_view(
+    post=extend_schema(
+        operation_id="openai_chat",
+        request=shapes.ChatSerializer,
+        responses={(200, "application/json"): shapes.ChatAnswerSerializer, **_STREAM},
+    )
+)
 class ChatView(_AskView):
     chat = True
 
 
+@extend_schema_view(
+    post=extend_schema(
+        operation_id="openai_completions",
+        request=shapes.CompletionRequestSerializer,
+        responses={(200, "application/json"): shapes.CompletionAnswerSerializer, **_STREAM},
+    )
+)
 class CompletionsView(_AskView):
     pass
 

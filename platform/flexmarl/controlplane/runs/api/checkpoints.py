@@ -27,16 +27,23 @@ class CheckpointPolicySerializer(serializers.Serializer):
     training_state = serializers.BooleanField(help_text="The optimizer's state is kept with them.")
 
 
+class CheckpointSourceSerializer(serializers.Serializer):
+    type = serializers.CharField(help_text="checkpoint.")
+    run = serializers.CharField(help_text="Key of the run.")
+    step = serializers.IntegerField()
+
+
 class CheckpointSerializer(serializers.Serializer):
     label = serializers.CharField(help_text="Which rule wanted it first: best or last.")
     step = serializers.IntegerField()
     versions = serializers.DictField(child=serializers.IntegerField())
-    path = serializers.CharField(help_text="Folder on its node.")
+    source = CheckpointSourceSerializer(help_text="Names it as `policies.<name>.model` of another run.")
+    archive_url = serializers.CharField(allow_null=True, help_text="Its download; null when it is not whole.")
     node = serializers.CharField(allow_blank=True)
     size_bytes = serializers.IntegerField()
     facts = serializers.JSONField()
     state = serializers.ChoiceField(STATES, help_text="missing and damaged: by what its node found on its disk.")
-    state_text = serializers.CharField(allow_blank=True, help_text="What is wrong, and what to do.")
+    state_text = serializers.CharField(allow_blank=True, help_text="The problem, and the next step.")
     kept_by = serializers.ListField(
         child=serializers.ChoiceField(["last", "best", "every"]), help_text="Rules of `checkpoints` that keep it."
     )
@@ -55,13 +62,13 @@ class OriginSerializer(serializers.Serializer):
     version = serializers.IntegerField(help_text="Of the run that the weights come from.")
     step = serializers.IntegerField()
     checkpoint = serializers.BooleanField(help_text="Of the checkpoint after that step; else of the newest vector.")
-    training_state = serializers.BooleanField(help_text="The optimizer's state went along.")
+    training_state = serializers.BooleanField(help_text="The optimizer state was copied too.")
     digest = serializers.CharField()
 
 
 class LineageSerializer(serializers.Serializer):
     origins = OriginSerializer(many=True, help_text="Where version 0 of its policies comes from.")
-    copies = OriginSerializer(many=True, help_text="Runs that began with its versions.")
+    copies = OriginSerializer(many=True, help_text="Runs that started from its versions.")
 
 
 @extend_schema_field({"oneOf": [{"type": "integer", "minimum": 0}, {"type": "string", "enum": ["newest"]}]})

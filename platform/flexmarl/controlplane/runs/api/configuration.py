@@ -43,7 +43,7 @@ class ConfigDiffView(ApiView):
     lists = True
     scopes = {"GET": Scope.RUNS_READ}
     parameters = (
-        Parameter("against", "Id or key of the other run."),
+        Parameter("against", "Id or key of the other run.", required=True),
         Parameter("equal", "List equal values as well.", "boolean"),
     )
 

@@ -10,7 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from flexmarl.contracts.events import PauseMode, Verb
-from flexmarl.contracts.status import GOALS, INTERNAL_MOVES, TERMINAL, TRANSITIONS, RunStatus
+from flexmarl.contracts.status import GOALS, INTERNAL_MOVES, STOPPED, TERMINAL, TRANSITIONS, RunStatus
 from flexmarl.controlplane.accounts.queries import actor_of
 from flexmarl.controlplane.common.api.serializers import listing
 from flexmarl.controlplane.common.api.views import ApiView, ListView
@@ -31,7 +31,8 @@ class StateSerializer(serializers.Serializer):
     terminal = serializers.BooleanField()
     actions = VerbMoveSerializer(many=True)
     internal = serializers.ListField(
-        child=serializers.ChoiceField(STATUSES), help_text="Statuses that the run reaches from here by itself."
+        child=serializers.ChoiceField(STATUSES),
+        help_text="Statuses that the run reaches from here without further action.",
     )
 
 
@@ -58,27 +59,34 @@ OPTIONS: dict[Verb, dict[str, Any]] = {
 
 
 def transitions() -> dict[str, Any]:
-    """Return the table of `contracts.status` as plain values."""
+    """Return the table of `contracts.status` as plain values, in the statuses that clients read."""
+    states = [
+        {
+            "status": status.value,
+            "terminal": status in TERMINAL,
+            "actions": [{"action": verb.value, "to": to.value} for verb, to in TRANSITIONS[status].items()],
+            "internal": _shown(INTERNAL_MOVES[status]),
+        }
+        for status in RunStatus
+    ]
     return {
-        "states": [
-            {
-                "status": status.value,
-                "terminal": status in TERMINAL,
-                "actions": [{"action": verb.value, "to": to.value} for verb, to in TRANSITIONS[status].items()],
-                "internal": [to.value for to in RunStatus if to in INTERNAL_MOVES[status]],
-            }
-            for status in RunStatus
-        ],
+        "states": [*states, {"status": STOPPED, "terminal": True, "actions": [], "internal": []}],
         "actions": [
             {
                 "action": verb.value,
-                "goal": [status.value for status in RunStatus if status in GOALS[verb]],
+                "goal": _shown(GOALS[verb]),
                 "options": {"reason": {"max_length": 300}, **OPTIONS.get(verb, {})},
             }
             for verb in Verb
         ],
         "reasons": REASONS,
     }
+
+
+def _shown(statuses: frozenset[RunStatus]) -> list[str]:
+    """List statuses in their order; where a run may complete from a stop, it may be stopped."""
+    shown = [status.value for status in RunStatus if status in statuses]
+    return [*shown, STOPPED] if RunStatus.COMPLETED in statuses else shown
 
 
 class TransitionsView(ApiView):

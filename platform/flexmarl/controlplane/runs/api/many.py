@@ -1,5 +1,10 @@
 """Many runs at once, and runs made from others: search, bulk verbs, external ids, clone, archive, restore."""
 
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -73,7 +78,7 @@ class ExternalRunView(ApiView):
         responses={200: RunDetailSerializer, 201: RunDetailSerializer},
     )
     def put(self, request: Request, external_id: str) -> Response:
-        """Return the run of this id in the project, or create it. May be repeated as often as needed."""
+        """Return the run of this id in the project, or create it. The same body may be repeated; another gets 409."""
         body = NewRunSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         if len(external_id) > MOST_EXTERNAL:
@@ -82,11 +87,17 @@ class ExternalRunView(ApiView):
         run, created = actions.create_once(
             actor_of(request),
             body.draft(),
-            marks=body.marks(external_id),
+            marks=body.marks(external_id, _digest(request.data)),
             project=body.validated_data["project"],
             **body.options(),
         )
         return detail(run, status=201 if created else 200)
+
+
+def _digest(body: Mapping[str, Any]) -> str:
+    """Hash what a body says: neither its spelling nor the plan that it was checked against makes it another one."""
+    said = {name: value for name, value in body.items() if name != "plan_token"}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
 class CloneView(ApiView):

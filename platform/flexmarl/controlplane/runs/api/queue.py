@@ -7,9 +7,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from flexmarl.controlplane.accounts.queries import actor_of
+from flexmarl.controlplane.common.api.conditional import etag, if_match
 from flexmarl.controlplane.common.api.filters import Parameter
 from flexmarl.controlplane.common.api.serializers import listing
-from flexmarl.controlplane.common.api.views import ApiView, check_if_match, etag
+from flexmarl.controlplane.common.api.views import ApiView
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.inventory import actions as inventory_actions
 from flexmarl.controlplane.inventory import queries as inventory
@@ -73,6 +74,7 @@ class MovePoolView(ApiView):
 
 class NodeDrainView(ApiView):
     scopes = {"POST": Scope.CLUSTER_READ}
+    versioned = {"POST": False}
     """Looking needs no more than reading the cluster; the action asks for more."""
 
     @extend_schema(
@@ -87,6 +89,7 @@ class NodeDrainView(ApiView):
 
 class DeviceDrainView(ApiView):
     scopes = {"POST": Scope.CLUSTER_READ}
+    versioned = {"POST": False}
 
     @extend_schema(
         operation_id="devices_drain",
@@ -107,9 +110,7 @@ def _drain(request: Request, kind: Kind, key: str) -> Response:
         shown = drains.preview(actor, kind, key, mode)
         return Response(shown, headers={"ETag": etag(shown["version"])})
     order = DrainOrder(mode, given.get("deadline"))
-    inventory_actions.drain(
-        actor, kind, key, lambda version: check_if_match(request, version, required=True), order, given.get("note")
-    )
+    inventory_actions.drain(actor, kind, key, if_match(request, required=True), order, given.get("note"))
     row = _row(kind, key)
     return Response(
         {"kind": kind, "name": key, "state": row["state"], "version": row["version"], "drain": row["drain"]},

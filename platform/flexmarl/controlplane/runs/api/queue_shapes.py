@@ -23,7 +23,7 @@ class QueuedRunSerializer(serializers.Serializer):
 class WishSerializer(serializers.Serializer):
     pool = serializers.CharField()
     devices = serializers.IntegerField()
-    position = serializers.IntegerField(help_text="Place among those that wait for this pool, 1 is the next.")
+    position = serializers.IntegerField(help_text="Position in the queue of this pool; 1 is next.")
 
 
 class QueueEntrySerializer(serializers.Serializer):
@@ -41,7 +41,7 @@ class QueueEntrySerializer(serializers.Serializer):
     there = serializers.IntegerField()
     limit = serializers.IntegerField()
     behind = serializers.CharField(allow_null=True, help_text="Key of the run ahead, when you may read it.")
-    never = serializers.BooleanField(help_text="Waiting alone does not help.")
+    never = serializers.BooleanField(help_text="Waiting alone will not resolve it.")
     text = serializers.CharField()
     since = serializers.DateTimeField()
 
@@ -66,7 +66,9 @@ class DrainSerializer(StrictSerializer):
     mode = serializers.ChoiceField(MODES)
     deadline = serializers.DateTimeField(required=False, allow_null=True, help_text="Of mode stop, and of it alone.")
     note = serializers.CharField(required=False, allow_blank=True, max_length=MAX_NOTE)
-    dry_run = serializers.BooleanField(required=False, default=False, help_text="Only say what would happen.")
+    dry_run = serializers.BooleanField(
+        required=False, default=False, help_text="Dry run: only report what would happen."
+    )
 
 
 class DrainProgressSerializer(serializers.Serializer):

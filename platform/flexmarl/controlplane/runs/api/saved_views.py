@@ -12,9 +12,10 @@ from rest_framework.response import Response
 
 from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
 from flexmarl.controlplane.accounts.queries import actor_of
+from flexmarl.controlplane.common.api.conditional import etag, if_match
 from flexmarl.controlplane.common.api.filters import Parameter
 from flexmarl.controlplane.common.api.serializers import StrictSerializer, listing
-from flexmarl.controlplane.common.api.views import ApiView, ListView, check_if_match, etag
+from flexmarl.controlplane.common.api.views import ApiView, ListView
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.runs import saved_views
 from flexmarl.controlplane.runs.models import SavedView
@@ -82,6 +83,7 @@ class SavedViewsView(ListView):
 
 class SavedViewView(ApiView):
     scopes = {"GET": Scope.RUNS_READ, "PATCH": Scope.RUNS_READ, "DELETE": Scope.RUNS_READ}
+    versioned = {"PATCH": False, "DELETE": False}
 
     @extend_schema(operation_id="saved_views_read", responses=SavedViewSerializer)
     def get(self, request: Request, view_id: UUID) -> Response:
@@ -93,14 +95,15 @@ class SavedViewView(ApiView):
         """Change a view's name, query or whether it is shared. Honours If-Match."""
         body = SavedViewChangeSerializer(data=request.data)
         body.is_valid(raise_exception=True)
-        found = saved_views.find(actor_of(request), view_id)
-        check_if_match(request, found.version)
-        return _detail(saved_views.change(actor_of(request), found, **body.validated_data))
+        actor = actor_of(request)
+        found = saved_views.find(actor, view_id)
+        return _detail(saved_views.change(actor, found, precondition=if_match(request), **body.validated_data))
 
     @extend_schema(operation_id="saved_views_delete", responses={204: None})
     def delete(self, request: Request, view_id: UUID) -> Response:
-        """Forget a view."""
-        saved_views.delete(actor_of(request), saved_views.find(actor_of(request), view_id))
+        """Delete a view. Honours If-Match."""
+        actor = actor_of(request)
+        saved_views.delete(actor, saved_views.find(actor, view_id), if_match(request))
         return Response(status=204)
 
 

@@ -5,18 +5,23 @@ from typing import Any
 from rest_framework import serializers
 
 from flexmarl.contracts.events import PauseMode, Verb
-from flexmarl.contracts.status import RunReason, RunStatus
+from flexmarl.contracts.status import SHOWN_STATUSES, RunReason
 from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
 from flexmarl.controlplane.common.api.serializers import StrictSerializer
-from flexmarl.controlplane.experiments.api.serializers import DraftSerializer, SpanSerializer, UtilisationSerializer
-from flexmarl.controlplane.runs import bulk
+from flexmarl.controlplane.experiments.api.serializers import (
+    DraftSerializer,
+    SpanSerializer,
+    SpecificationField,
+    UtilisationSerializer,
+)
+from flexmarl.controlplane.runs import bulk, deletions
 from flexmarl.controlplane.runs.actions import MAX_NOTE
 from flexmarl.controlplane.runs.choices import OperationState
 from flexmarl.controlplane.runs.lists import ORDERINGS
 from flexmarl.controlplane.runs.marks import DEFAULT_PRIORITY, MOST_TAGS, Marks
 from flexmarl.controlplane.runs.verbs import AS_SPECIFIED, VerbOptions
 
-STATUSES = [status.value for status in RunStatus]
+STATUSES = list(SHOWN_STATUSES)
 REASONS = [reason.value for reason in RunReason if reason.value]
 VERBS = [verb.value for verb in Verb]
 
@@ -134,7 +139,7 @@ class RunSerializer(serializers.Serializer):
 class AttemptSerializer(serializers.Serializer):
     no = serializers.IntegerField()
     epoch = serializers.IntegerField()
-    verb = serializers.ChoiceField(VERBS, help_text="What began it.")
+    verb = serializers.ChoiceField(VERBS, help_text="Why it started.")
     began_by = serializers.CharField(allow_blank=True)
     began_at = serializers.DateTimeField()
     first_step = serializers.IntegerField(help_text="Train steps done before it.")
@@ -156,11 +161,11 @@ class PlannedSerializer(serializers.Serializer):
     hours = SpanSerializer()
     device_hours = SpanSerializer()
     cost = SpanSerializer(allow_null=True)
-    url = serializers.CharField(help_text="The whole prediction, beside what the run takes.")
+    url = serializers.CharField(help_text="The full prediction, with the actual figures.")
 
 
 class RunDetailSerializer(RunSerializer):
-    spec = serializers.JSONField()
+    spec = SpecificationField()
     sources = serializers.DictField(child=serializers.CharField())
     arithmetic = serializers.JSONField()
     attempts = AttemptSerializer(many=True)
@@ -177,23 +182,28 @@ class MarkedDraftSerializer(DraftSerializer):
     """A draft with what is stuck to the run beside its specification."""
 
     experiment = serializers.CharField(
-        required=False, allow_blank=True, max_length=64, default="", help_text="Name; made when there is none."
+        required=False, allow_blank=True, max_length=64, default="", help_text="Name; created when it does not exist."
     )
     notes = serializers.CharField(required=False, allow_blank=True, max_length=MAX_NOTE, default="")
     tags = TagsField(required=False, default=list, max_length=MOST_TAGS)
     priority = serializers.IntegerField(required=False, min_value=0, max_value=100, default=DEFAULT_PRIORITY)
     start = serializers.BooleanField(required=False, default=False, help_text="Start at once.")
     plan_token = serializers.CharField(
-        required=False, allow_blank=True, max_length=4000, default="", help_text="From a plan that shall still hold."
+        required=False,
+        allow_blank=True,
+        max_length=4000,
+        default="",
+        help_text="Token of a plan; refused when the plan is out of date.",
     )
 
-    def marks(self, external_id: str = "") -> Marks:
+    def marks(self, external_id: str = "", request_digest: str = "") -> Marks:
         """Return the marks of a valid body."""
         given: dict[str, Any] = self.validated_data
         return Marks(
             tags=tuple(given["tags"]),
             external_id=external_id or given.get("external_id", ""),
             priority=given["priority"],
+            request_digest=request_digest,
         )
 
     def options(self) -> dict[str, Any]:
@@ -247,7 +257,9 @@ class BulkSerializer(StrictSerializer):
     )
     tags = TagsField(required=False, default=list, max_length=MOST_TAGS, help_text="Of `tag` and `untag`.")
     reason = serializers.CharField(required=False, allow_blank=True, max_length=300, default="")
-    dry_run = serializers.BooleanField(required=False, default=False, help_text="Only say what would happen.")
+    dry_run = serializers.BooleanField(
+        required=False, default=False, help_text="Dry run: only report what would happen."
+    )
 
 
 class BulkErrorSerializer(serializers.Serializer):
@@ -301,16 +313,17 @@ class OperationTargetSerializer(serializers.Serializer):
 
 
 class OperationResultSerializer(serializers.Serializer):
+    status = serializers.ChoiceField([*STATUSES, deletions.DONE])
+
+
+class OperationErrorSerializer(serializers.Serializer):
     status = serializers.ChoiceField(STATUSES)
-
-
-class OperationErrorSerializer(OperationResultSerializer):
     reason = serializers.CharField(allow_blank=True)
 
 
 class OperationSerializer(serializers.Serializer):
     id = serializers.UUIDField()
-    action = serializers.ChoiceField(VERBS)
+    action = serializers.ChoiceField([*VERBS, deletions.ACTION])
     state = serializers.ChoiceField([state.value for state in OperationState])
     target = OperationTargetSerializer()
     result = OperationResultSerializer(allow_null=True)

@@ -3,7 +3,16 @@
 from django.urls import path, re_path
 
 from flexmarl.contracts.events import Verb
-from flexmarl.controlplane.runs.api import checkpoints, configuration, lifecycle, many, queue, saved_views, views
+from flexmarl.controlplane.runs.api import (
+    checkpoints,
+    configuration,
+    lifecycle,
+    many,
+    queue,
+    saved_views,
+    storage,
+    views,
+)
 
 _VERBS = "|".join(verb.value for verb in Verb)
 
@@ -48,6 +57,7 @@ urlpatterns = [
     path("runs/<str:run_id>/versions", views.VersionsView.as_view(), name="api-run-versions"),
     path("runs/<str:run_id>/attempts", lifecycle.AttemptsView.as_view(), name="api-run-attempts"),
     path("runs/<str:run_id>/operations", lifecycle.RunOperationsView.as_view(), name="api-run-operations"),
+    path("storage", storage.StorageView.as_view(), name="api-storage"),
     path("transitions", lifecycle.TransitionsView.as_view(), name="api-transitions"),
     path("runs/<str:run_id>/config-diff", configuration.ConfigDiffView.as_view(), name="api-run-config-diff"),
     path("operations/<str:operation_id>", views.OperationView.as_view(), name="api-operation"),

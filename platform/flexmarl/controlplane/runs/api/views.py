@@ -12,13 +12,15 @@ from rest_framework.response import Response
 from flexmarl.contracts.events import Verb
 from flexmarl.controlplane.accounts.models import DEFAULT_PROJECT
 from flexmarl.controlplane.accounts.queries import actor_of
+from flexmarl.controlplane.common.api.conditional import etag, if_match
 from flexmarl.controlplane.common.api.filters import Parameter
 from flexmarl.controlplane.common.api.serializers import listing
-from flexmarl.controlplane.common.api.views import ApiView, ListView, check_if_match, etag
+from flexmarl.controlplane.common.api.views import ApiView, ListView
+from flexmarl.controlplane.common.problems import NotFound
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.experiments import plans
 from flexmarl.controlplane.experiments.api.serializers import MeasureSerializer, PlanRequestSerializer, PlanSerializer
-from flexmarl.controlplane.runs import actions, lists, profiling, queries
+from flexmarl.controlplane.runs import actions, deletions, lists, profiling, queries
 from flexmarl.controlplane.runs.api.serializers import (
     ActionSerializer,
     NewRunSerializer,
@@ -28,6 +30,8 @@ from flexmarl.controlplane.runs.api.serializers import (
     RunSerializer,
     VersionSerializer,
 )
+from flexmarl.controlplane.runs.marks import known_project
+from flexmarl.controlplane.runs.model_sources import CheckpointSources
 from flexmarl.controlplane.runs.models import Run
 
 
@@ -84,9 +88,10 @@ class PlanView(ApiView):
         actor, project = actor_of(request), body.validated_data["project"]
         if project:
             actor.require(Scope.RUNS_READ, project)
+            known_project(project)
         elif actor.may(Scope.RUNS_READ, DEFAULT_PROJECT):
             project = DEFAULT_PROJECT
-        draft = replace(body.draft(), project=project)
+        draft = replace(body.draft(), project=project, checkpoints=CheckpointSources(actor))
         return Response(plans.plan(draft, predict=body.validated_data["predict"]))
 
 
@@ -103,7 +108,8 @@ class MeasureView(ApiView):
 
 
 class RunView(ApiView):
-    scopes = {"GET": Scope.RUNS_READ, "PATCH": Scope.RUNS_WRITE}
+    scopes = {"GET": Scope.RUNS_READ, "PATCH": Scope.RUNS_WRITE, "DELETE": Scope.RUNS_WRITE}
+    versioned = {"PATCH": False}
 
     @extend_schema(operation_id="runs_read", responses=RunDetailSerializer)
     def get(self, request: Request, run_id: str) -> Response:
@@ -116,12 +122,22 @@ class RunView(ApiView):
         body = RunChangeSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         run = queries.find_run(actor_of(request), run_id)
-        check_if_match(request, run.version)
         given = body.validated_data
         changed = actions.update_run(
-            actor_of(request), run, name=given.get("name"), note=given.get("notes"), tags=given.get("tags")
+            actor_of(request),
+            run,
+            name=given.get("name"),
+            note=given.get("notes"),
+            tags=given.get("tags"),
+            precondition=if_match(request),
         )
         return detail(changed)
+
+    @extend_schema(operation_id="runs_delete", request=None, responses={202: OperationSerializer})
+    def delete(self, request: Request, run_id: str) -> Response:
+        """Delete an ended run or a draft with everything of it. Asked again, the answer is the same operation."""
+        row = deletions.operation_row(deletions.delete_by_name(actor_of(request), run_id))
+        return Response(row, status=202, headers={"Location": row["url"]})
 
 
 class RunActionView(ApiView):
@@ -144,7 +160,11 @@ class OperationView(ApiView):
     @extend_schema(operation_id="operations_read", responses=OperationSerializer)
     def get(self, request: Request, operation_id: str) -> Response:
         """Read how far an operation is."""
-        return Response(queries.operation_row(queries.find_operation(actor_of(request), operation_id)))
+        actor = actor_of(request)
+        try:
+            return Response(queries.operation_row(queries.find_operation(actor, operation_id)))
+        except NotFound:
+            return Response(deletions.operation_row(deletions.find_operation(actor, operation_id)))
 
 
 class VersionsView(ApiView):

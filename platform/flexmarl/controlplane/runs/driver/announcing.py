@@ -12,7 +12,7 @@ import structlog
 
 log = structlog.get_logger(__name__)
 
-EVERY_S = 0.1
+EVERY_S = 0.3
 """Between two hints of one topic; the first goes out at once. Pages choose how often they re-read."""
 
 

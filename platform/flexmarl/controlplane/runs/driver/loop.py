@@ -7,6 +7,7 @@ has been up for longer than a lease lives, so that an outage of the database kil
 
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -89,12 +90,21 @@ class Link:
 class Driver:
     """Drives every run it can claim until told to stop."""
 
-    def __init__(self, database_url: str, owner: str, pushes: Pushes, announcer: Announcer) -> None:
+    def __init__(
+        self,
+        database_url: str,
+        owner: str,
+        pushes: Pushes,
+        announcer: Announcer,
+        turned: Callable[[], None] = lambda: None,
+    ) -> None:
         self.owner = owner
         self.held: dict[int, Held] = {}
         self._url = database_url
         self._pushes = pushes
         self._announcer = announcer
+        self._turned = turned
+        """Called at every turn of the loop, so that others see it move."""
         self._stop = threading.Event()
         self._schedule = Schedule()
 
@@ -106,6 +116,7 @@ class Driver:
         """Drive until stopped, across losses of the database."""
         failures = 0
         while not self._stop.is_set():
+            self._turned()
             try:
                 with connect(self._url, "flexmarl.driver") as work, connect(self._url, "flexmarl.driver.listen") as ear:
                     failures = 0
@@ -124,8 +135,10 @@ class Driver:
         self._schedule = Schedule()
         log.info("driver_ready", owner=self.owner)
         while not self._stop.is_set():
+            self._turned()
             self._keep_runs(link.work)
             for run_id in list(self.held):
+                self._turned()
                 self._look(link.work, run_id)
             self._arbitrate(link.work)
             self._sweep(link)
@@ -189,6 +202,7 @@ class Driver:
         until = time.monotonic() + TURNS_S
         with closing(turns(held.session, conn, held.poisoned(), until)) as going:
             for turn in going:
+                self._turned()
                 held.errors = 0
                 held.raised.clear()
                 self._after(held, turn)

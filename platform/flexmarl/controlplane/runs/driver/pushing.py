@@ -18,6 +18,7 @@ from dramatiq import Message
 from dramatiq.brokers.redis import RedisBroker
 
 from flexmarl.contracts.commands import HELD_HINT, WAKE_CHANNEL
+from flexmarl.controlplane.common.brief_redis import client_of
 
 log = structlog.get_logger(__name__)
 
@@ -62,7 +63,7 @@ class BrokerThread(threading.Thread):
 
     def __init__(self, url: str) -> None:
         super().__init__(name="push-broker", daemon=True)
-        self._broker = RedisBroker(url=url, middleware=[])  # type: ignore[no-untyped-call]
+        self._broker = RedisBroker(client=client_of(url), middleware=[])  # type: ignore[no-untyped-call]
         self._waiting: queue.Queue[BrokerPush | str | None] = queue.Queue(WAITING)
         self._quiet_until = 0.0
 

@@ -15,7 +15,7 @@ import zstandard
 from psycopg import Connection
 
 from flexmarl.contracts.commands import CutMicroBatch
-from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.contracts.status import RunStatus
 from flexmarl.orchestrator import NumberedCommand, Orchestrator
 from flexmarl.store import runs, standing

@@ -18,7 +18,7 @@ from psycopg import Connection
 
 from flexmarl.contracts.events import Event, RunGivenUp, RunVerb, TimerFired, event_adapter
 from flexmarl.contracts.live import Progress
-from flexmarl.contracts.spec.experiment import ExperimentSpec
+from flexmarl.contracts.specification.experiment import ExperimentSpec
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.controlplane.runs.driver import reconciling
 from flexmarl.controlplane.runs.driver.tail import Tail

@@ -1,5 +1,7 @@
 """Runs as the control plane keeps them, and their live state, which the store keeps and Django only reads."""
 
+from flexmarl.controlplane.runs.models.check import ConsistencyCheck
+from flexmarl.controlplane.runs.models.deletion import RunDeletion
 from flexmarl.controlplane.runs.models.history import Attempt, VerbOutcome
 from flexmarl.controlplane.runs.models.label import TrajectoryLabel
 from flexmarl.controlplane.runs.models.run import Operation, Run
@@ -16,12 +18,14 @@ from flexmarl.controlplane.runs.models.state import (
 __all__ = [
     "Attempt",
     "Checkpoint",
+    "ConsistencyCheck",
     "Handled",
     "LoggedEvent",
     "Note",
     "Operation",
     "PolicyVersion",
     "Run",
+    "RunDeletion",
     "RunState",
     "SavedView",
     "TrajectoryLabel",

@@ -56,6 +56,8 @@ class Run(Entity):
     """What was predicted of it, where it was made from a plan that did."""
     external_id = models.CharField(max_length=120, blank=True, editable=False)
     """What the scheduler that made the run calls it; at most one run of a project has it."""
+    request_digest = models.CharField(max_length=64, blank=True, editable=False)
+    """Of the body that made the run under its external id: the same one again is answered with it, another is not."""
 
     class Meta:
         ordering = ["-id"]

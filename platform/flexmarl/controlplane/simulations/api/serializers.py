@@ -9,9 +9,9 @@ from flexmarl.controlplane.simulations.requests import MOST_CHANGES, MOST_SEEDS,
 
 
 class SimulationProgressSerializer(serializers.Serializer):
-    done = serializers.IntegerField(help_text="Single simulations that were played.")
+    done = serializers.IntegerField(help_text="Simulations completed.")
     total = serializers.IntegerField()
-    now = serializers.CharField(allow_blank=True, help_text="What is being played.")
+    now = serializers.CharField(allow_blank=True, help_text="The simulation now running.")
 
 
 class SimulationSerializer(serializers.Serializer):
@@ -20,7 +20,7 @@ class SimulationSerializer(serializers.Serializer):
     name = serializers.CharField()
     project = serializers.CharField()
     owner = serializers.CharField(allow_null=True)
-    run = serializers.CharField(allow_null=True, help_text="Key of the run whose record is played.")
+    run = serializers.CharField(allow_null=True, help_text="Key of the run whose recording is replayed.")
     workload = serializers.CharField(allow_blank=True)
     presets = serializers.ListField(child=serializers.CharField())
     state = serializers.ChoiceField(STATES)
@@ -36,7 +36,7 @@ class SimulationSerializer(serializers.Serializer):
 
 
 class SimulationDetailSerializer(SimulationSerializer):
-    request = serializers.JSONField(help_text="What is played: presets, seeds, steps, changes, and presets left out.")
+    request = serializers.JSONField(help_text="The request: presets, seeds, steps, changes, and excluded presets.")
     result = serializers.JSONField(help_text="Figures per preset and seed; null until it is done.")
 
 
@@ -54,13 +54,13 @@ class NewSimulationSerializer(StrictSerializer):
     )  # fmt: skip
     presets = serializers.ListField(
         child=serializers.CharField(max_length=64), required=False, default=list, max_length=100,
-        help_text="Presets to compare; all of them that may be simulated so when absent.",
+        help_text="Presets to compare; all applicable ones when absent.",
     )  # fmt: skip
     steps = serializers.IntegerField(
-        required=False, default=8, min_value=1, max_value=MOST_STEPS, help_text="Train steps that count."
+        required=False, default=8, min_value=1, max_value=MOST_STEPS, help_text="Train steps measured."
     )
     warm_up = serializers.IntegerField(
-        required=False, default=1, min_value=0, max_value=MOST_STEPS, help_text="Train steps before these."
+        required=False, default=1, min_value=0, max_value=MOST_STEPS, help_text="Warm-up train steps before these."
     )
     seeds = serializers.IntegerField(
         required=False, default=1, min_value=1, max_value=MOST_SEEDS,
@@ -71,7 +71,7 @@ class NewSimulationSerializer(StrictSerializer):
         help_text="PATH=VALUE each, e.g. spec.batch.tasks_per_step=32 or machine.engine.batch=64.",
     )  # fmt: skip
     leave_out_refused = serializers.BooleanField(
-        required=False, default=False, help_text="Leave presets out that are refused, instead of refusing all."
+        required=False, default=False, help_text="Skip presets that are refused, instead of refusing the request."
     )
 
 
@@ -81,7 +81,7 @@ class SimulatedIntervalSerializer(serializers.Serializer):
     policy = serializers.CharField(allow_blank=True)
     t0 = serializers.FloatField()
     t1 = serializers.FloatField()
-    busy = serializers.BooleanField(help_text="It was work; other kinds make work possible.")
+    busy = serializers.BooleanField(help_text="True for work; other kinds are overhead.")
 
 
 class SimulatedDeviceSerializer(serializers.Serializer):
@@ -92,7 +92,7 @@ class SimulatedDeviceSerializer(serializers.Serializer):
 class SimulatedTimelineSerializer(serializers.Serializer):
     name = serializers.CharField()
     seconds = serializers.FloatField()
-    left_out = serializers.IntegerField(help_text="Intervals, the shortest, that are not listed.")
+    left_out = serializers.IntegerField(help_text="Number of shortest intervals that are not listed.")
     devices = SimulatedDeviceSerializer(many=True)
     intervals = SimulatedIntervalSerializer(many=True)
 

@@ -28,7 +28,7 @@ class ProblemOfChangeSerializer(serializers.Serializer):
 class AlternativeSerializer(serializers.Serializer):
     name = serializers.CharField()
     changes = serializers.JSONField(help_text="Dotted path of the specification -> value.")
-    semantics = serializers.CharField(allow_blank=True, help_text="What it changes besides time.")
+    semantics = serializers.CharField(allow_blank=True, help_text="Effects other than time.")
     refused = ProblemOfChangeSerializer(many=True, help_text="Why it is not legal for this run; empty when it is.")
 
 
@@ -42,10 +42,10 @@ class AlternativesSerializer(serializers.Serializer):
 class NewWhatIfSerializer(StrictSerializer):
     name = serializers.CharField(required=False, default="", allow_blank=True, max_length=64)
     steps = serializers.IntegerField(
-        required=False, default=4, min_value=1, max_value=MOST_STEPS, help_text="Train steps that are played and count."
+        required=False, default=4, min_value=1, max_value=MOST_STEPS, help_text="Train steps replayed and measured."
     )
     seeds = serializers.IntegerField(
-        required=False, default=3, min_value=1, max_value=MOST_SEEDS, help_text="Stretches of the record."
+        required=False, default=3, min_value=1, max_value=MOST_SEEDS, help_text="Sample windows of the recording."
     )
     alternatives = serializers.ListField(
         child=serializers.CharField(max_length=64), required=False, min_length=1, max_length=100,

@@ -25,8 +25,8 @@ class RunAgentFiguresSerializer(serializers.Serializer):
     hue = serializers.IntegerField()
     monogram = serializers.CharField()
     model = serializers.JSONField(allow_null=True)
-    tuning = serializers.JSONField(allow_null=True, help_text="What is trained of it: all weights, or an adapter.")
-    parameters = _figure("Trained ones, as told by the trainer when it made the policy.")
+    tuning = serializers.JSONField(allow_null=True, help_text="What is trained: all weights, or an adapter.")
+    parameters = _figure("Trained parameters, as reported by the trainer when it created the policy.")
     version = serializers.IntegerField(allow_null=True)
     version_at = serializers.DateTimeField(allow_null=True)
     digest = serializers.CharField(allow_null=True)
@@ -38,8 +38,12 @@ class RunAgentFiguresSerializer(serializers.Serializer):
     kl_engine = _figure("Last point of `train/kl_engine`.")
     clipped = _figure("Last point of `train/clipped`.")
     staleness = _figure("Last point of `staleness/own_max`.")
-    engines = serializers.ListField(child=serializers.CharField(), help_text="Devices that played it in 5 minutes.")
-    trainers = serializers.ListField(child=serializers.CharField(), help_text="Devices that trained it in 5 minutes.")
+    engines = serializers.ListField(
+        child=serializers.CharField(), help_text="Devices that generated for it in the last 5 minutes."
+    )
+    trainers = serializers.ListField(
+        child=serializers.CharField(), help_text="Devices that trained it in the last 5 minutes."
+    )
     url = serializers.CharField()
     web_url = serializers.CharField()
 

@@ -32,11 +32,11 @@ class CohortPolicySerializer(serializers.Serializer):
     policy = serializers.CharField()
     rows = serializers.IntegerField(help_text="In its micro-batches.")
     micro_batches = serializers.IntegerField()
-    cut = serializers.IntegerField(help_text="Cut, and their gradient not in yet.")
-    accumulated = serializers.IntegerField(help_text="In the accumulator, and not stepped yet.")
+    cut = serializers.IntegerField(help_text="Cut; gradient not accumulated yet.")
+    accumulated = serializers.IntegerField(help_text="In the accumulator; not applied yet.")
     applied = serializers.IntegerField()
     void = serializers.IntegerField()
-    version = serializers.IntegerField(allow_null=True, help_text="That its newest step committed.")
+    version = serializers.IntegerField(allow_null=True, help_text="Committed by its newest step.")
 
 
 class CohortSerializer(serializers.Serializer):
@@ -47,8 +47,8 @@ class CohortSerializer(serializers.Serializer):
     groups = serializers.IntegerField()
     groups_settled = serializers.IntegerField()
     groups_open = serializers.IntegerField()
-    groups_refused = serializers.IntegerField(help_text="By the filter.")
-    groups_dropped = serializers.IntegerField(help_text="With too few finished members.")
+    groups_refused = serializers.IntegerField(help_text="Rejected by the group filter.")
+    groups_dropped = serializers.IntegerField(help_text="Dropped: too few finished members.")
     groups_surplus = serializers.IntegerField(help_text="Settled after they were cancelled as surplus.")
     episodes = serializers.IntegerField()
     episodes_failed = serializers.IntegerField()
@@ -147,7 +147,7 @@ class PolicyLagSerializer(serializers.Serializer):
     in_flight = serializers.CharField()
     at_cut = serializers.CharField()
     version = serializers.IntegerField(allow_null=True, help_text="Newest committed one.")
-    pinned = serializers.ListField(child=serializers.IntegerField(), help_text="By cohorts under way, oldest first.")
+    pinned = serializers.ListField(child=serializers.IntegerField(), help_text="By cohort in progress, oldest first.")
     own_now = serializers.IntegerField(
         allow_null=True, help_text="Of a row of the oldest cohort under way, were it cut now; null when none is."
     )
@@ -162,7 +162,7 @@ class PinnedSerializer(serializers.Serializer):
 
 class LagSerializer(serializers.Serializer):
     policies = PolicyLagSerializer(many=True)
-    cohorts = PinnedSerializer(many=True, help_text="Under way, newest first.")
+    cohorts = PinnedSerializer(many=True, help_text="In progress, newest first.")
     groups_ruled_out = DroppedSerializer(many=True, help_text="Rows of whole groups, of all policies.")
     step = serializers.IntegerField()
     seq = serializers.IntegerField()
@@ -170,7 +170,7 @@ class LagSerializer(serializers.Serializer):
 
 class LagView(ApiView):
     scopes = {"GET": Scope.RUNS_READ}
-    parameters = (Parameter("steps", f"Newest steps to tell of, 1 to {lag.MAX_STEPS}.", "integer"),)
+    parameters = (Parameter("steps", f"Number of newest steps to report, 1 to {lag.MAX_STEPS}.", "integer"),)
 
     @extend_schema(operation_id="runs_lag", responses=LagSerializer)
     def get(self, request: Request, run_id: str) -> Response:
@@ -189,16 +189,16 @@ class PlacesSerializer(serializers.Serializer):
     cut = serializers.IntegerField()
     accumulated = serializers.IntegerField()
     applied = serializers.IntegerField()
-    void = serializers.IntegerField(help_text="In micro-batches that a stop or a new attempt gave up.")
-    dropped = serializers.IntegerField(help_text="Taken out by a ruling before their cut.")
+    void = serializers.IntegerField(help_text="In micro-batches abandoned by a stop or a new attempt.")
+    dropped = serializers.IntegerField(help_text="Removed by a decision before they were cut.")
     recorded = serializers.IntegerField(help_text="Kept and never trained: the next four.")
     evaluation = serializers.IntegerField()
     untrained = serializers.IntegerField(help_text="Of seats that are not trained, or empty.")
     ruled_out = serializers.IntegerField(
         help_text="Of failed members and of groups refused, dropped, or cancelled as surplus."
     )
-    left = serializers.IntegerField(help_text="Waiting for their cut when the run ended.")
-    missing = serializers.IntegerField(help_text="Taken and not written: 0, or rows are lost.")
+    left = serializers.IntegerField(help_text="Waiting to be cut when the run ended.")
+    missing = serializers.IntegerField(help_text="Settled but not stored: anything but 0 means lost rows.")
 
 
 class TableSerializer(serializers.Serializer):

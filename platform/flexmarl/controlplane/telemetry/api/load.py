@@ -32,13 +32,13 @@ class LoadingSerializer(serializers.Serializer):
 
 
 class EngineLoadSerializer(serializers.Serializer):
-    age_s = serializers.FloatField(help_text="Since the engine told it; of an ended run, before its end.")
+    age_s = serializers.FloatField(help_text="Age of the report; of an ended run, before its end.")
     running = serializers.IntegerField()
     waiting = serializers.IntegerField()
     slots = serializers.IntegerField(help_text="Requests of one policy version that it generates at once.")
-    cache_use = serializers.FloatField(allow_null=True, help_text="Share of its attention cache; null: not told.")
+    cache_use = serializers.FloatField(allow_null=True, help_text="Share of its attention cache; null: not reported.")
     hit_rate = serializers.FloatField(
-        allow_null=True, help_text="Prompt tokens of its life that its prefix cache had; null: it has none."
+        allow_null=True, help_text="Prompt tokens found in its prefix cache since it started; null: no prefix cache."
     )
     tokens_per_s = serializers.FloatField(allow_null=True, help_text="Generated, over the last seconds.")
 
@@ -50,19 +50,21 @@ class EngineSerializer(serializers.Serializer):
     kind = serializers.CharField(help_text="`cpu` or `cuda`.")
     state = serializers.ChoiceField(STATES)
     suspect = serializers.ChoiceField(
-        [doubt.value for doubt in EngineDoubt], allow_blank=True, help_text="Who was not heard in time; or empty."
+        [doubt.value for doubt in EngineDoubt],
+        allow_blank=True,
+        help_text="The component whose heartbeat is missing, or empty.",
     )
-    incarnation = serializers.CharField(allow_blank=True, help_text="The life that answers now.")
+    incarnation = serializers.CharField(allow_blank=True, help_text="The current incarnation.")
     granted_at = serializers.DateTimeField()
     ended_at = serializers.DateTimeField(allow_null=True)
-    reason = serializers.CharField(allow_blank=True, help_text="Why its lease ended.")
+    reason = serializers.CharField(allow_blank=True, help_text="Reason its lease ended.")
     losses = serializers.IntegerField(help_text="Incarnations of it that were lost.")
     lost_at = serializers.DateTimeField(allow_null=True)
-    lost_reason = serializers.CharField(allow_blank=True, help_text="Why the last one was.")
+    lost_reason = serializers.CharField(allow_blank=True, help_text="Reason of the last loss.")
     serves = ServedSerializer(many=True)
     loading = LoadingSerializer(many=True)
     leaving = serializers.ListField(child=serializers.CharField(), help_text="Policies it is to forget.")
-    load = EngineLoadSerializer(allow_null=True, help_text="Null: this life has told nothing in the last minute.")
+    load = EngineLoadSerializer(allow_null=True, help_text="Null: no report in the last minute.")
 
 
 class EnginesView(ApiView):
@@ -92,7 +94,7 @@ class EngineMoveSerializer(serializers.Serializer):
     lease_id = serializers.IntegerField()
     device_id = serializers.CharField(allow_blank=True)
     reason = serializers.CharField(help_text="With the queues it was decided by.")
-    load_s = serializers.FloatField(allow_null=True, help_text="What loading the weights took; null until it is done.")
+    load_s = serializers.FloatField(allow_null=True, help_text="Duration of loading the weights; null until done.")
     until_served_s = serializers.FloatField(allow_null=True, help_text="From the decision until the engine served.")
 
 
@@ -124,10 +126,10 @@ class EngineMovesView(ApiView):
 class PolicyLoadSerializer(serializers.Serializer):
     policy = serializers.CharField()
     roles = serializers.ListField(child=serializers.CharField())
-    waiting = serializers.IntegerField(help_text="Turns that no engine was asked yet.")
+    waiting = serializers.IntegerField(help_text="Turns not sent to an engine yet.")
     in_flight = serializers.IntegerField(help_text="Turns at engines.")
     engines = serializers.IntegerField(help_text="That answer and hold a version of it.")
-    slots = serializers.IntegerField(allow_null=True, help_text="Of these engines together; null: not told by all.")
+    slots = serializers.IntegerField(allow_null=True, help_text="Sum over these engines; null: not reported by all.")
 
 
 class QueuePointSerializer(serializers.Serializer):
@@ -135,7 +137,7 @@ class QueuePointSerializer(serializers.Serializer):
     engines = serializers.IntegerField()
     running = serializers.FloatField()
     waiting = serializers.FloatField()
-    longest = serializers.FloatField(help_text="Queue of the engine that has most to do.")
+    longest = serializers.FloatField(help_text="Queue of the busiest engine.")
     skew = serializers.FloatField(allow_null=True, help_text="That over the mean queue; null without any request.")
 
 
@@ -156,7 +158,7 @@ class OpenTurnSerializer(serializers.Serializer):
     since = serializers.DateTimeField()
     age_s = serializers.FloatField()
     episode_age_s = serializers.FloatField(allow_null=True)
-    tokens = serializers.IntegerField(help_text="Made so far, as its engine told last.")
+    tokens = serializers.IntegerField(help_text="Generated so far, as last reported by its engine.")
     engine = serializers.CharField(allow_blank=True, help_text="Empty while it waits for one.")
     device_id = serializers.CharField(allow_blank=True)
     moves = serializers.IntegerField()
@@ -164,7 +166,9 @@ class OpenTurnSerializer(serializers.Serializer):
 
 class ReplyMoveSerializer(serializers.Serializer):
     cause = serializers.CharField()
-    engine = serializers.CharField(allow_blank=True, help_text="The life that took them and did not finish them.")
+    engine = serializers.CharField(
+        allow_blank=True, help_text="The incarnation that accepted them and did not finish them."
+    )
     device_id = serializers.CharField(allow_blank=True)
     turns = serializers.IntegerField(help_text="Over the whole run.")
     at = serializers.DateTimeField()
@@ -172,9 +176,9 @@ class ReplyMoveSerializer(serializers.Serializer):
 
 class LoadSerializer(serializers.Serializer):
     window = serializers.ListField(child=serializers.FloatField(), min_length=2, max_length=2)
-    part_s = serializers.FloatField(help_text="What a point of the series averages.")
+    part_s = serializers.FloatField(help_text="Interval averaged by a point of the series.")
     live = serializers.BooleanField()
-    told = serializers.BooleanField(help_text="Whether a rollout worker told its turns in the last seconds.")
+    told = serializers.BooleanField(help_text="Whether a rollout worker reported its turns in the last seconds.")
     policies = PolicyLoadSerializer(many=True)
     engines = EngineSerializer(many=True)
     states = serializers.DictField(child=serializers.IntegerField(), help_text="Engines by state.")
@@ -203,6 +207,6 @@ class LoadView(ApiView):
         seconds = self.values.get("window_s", load.DEFAULT_WINDOW_S)
         if not load.MIN_WINDOW_S <= seconds <= load.MAX_WINDOW_S:
             text = f"window_s is not between {load.MIN_WINDOW_S:g} and {load.MAX_WINDOW_S:g}."
-            hint = "Figures are kept for half an hour."
+            hint = "Figures are kept for 30 minutes."
             raise ValidationProblem(text, errors=[FieldError("window_s", "out_of_range", text, hint, "query")])
         return Response(queries.load(find_run(actor_of(request), run_id), seconds))

@@ -28,8 +28,8 @@ FILTERS = (
     Parameter("node", "Node that wrote it."),
     Parameter("q", "Words of the line or its fields."),
     Parameter("pattern", "POSIX regular expression on the line's text; case is ignored."),
-    Parameter("since", "Not before this moment.", "date-time"),
-    Parameter("until", "Not behind this moment.", "date-time"),
+    Parameter("since", "At or after this time.", "date-time"),
+    Parameter("until", "At or before this time.", "date-time"),
 )
 
 
@@ -80,10 +80,10 @@ class LogsView(ApiView):
     scopes = {"GET": Scope.RUNS_READ}
     parameters = (
         *FILTERS,
-        Parameter("after", "Sequence to go on behind; without it the newest lines come.", "integer"),
+        Parameter("after", "Sequence number to continue after; without it, the newest lines.", "integer"),
         Parameter("before", "Sequence to end before.", "integer"),
         Parameter("limit", f"Lines per answer, 1 to {logbook.MAX_LIMIT}.", "integer"),
-        Parameter("follow", "Stream lines as NDJSON as they come, for at most ten minutes.", "boolean"),
+        Parameter("follow", "Stream new lines as NDJSON for at most ten minutes.", "boolean"),
     )
 
     @extend_schema(

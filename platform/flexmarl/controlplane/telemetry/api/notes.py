@@ -19,7 +19,7 @@ class NotesView(ApiView):
     lists = True
     scopes = {"GET": Scope.RUNS_READ}
     parameters = (
-        Parameter("after", "Only lines of events behind this sequence number.", "integer"),
+        Parameter("after", "Only events after this sequence number.", "integer"),
         Parameter("limit", f"Lines per answer, 1 to {feed.MAX_LIMIT}.", "integer"),
     )
 

@@ -35,7 +35,7 @@ def window_arguments(values: dict[str, Any]) -> dict[str, Any]:
     if seconds is not None and not MIN_WINDOW_S <= seconds <= MAX_WINDOW_S:
         raise _refused("window_s", "out_of_range", f"is not between {MIN_WINDOW_S:g} and {MAX_WINDOW_S:g}.")
     if values.get("step") is not None and (seconds is not None or values.get("until") is not None):
-        raise _refused("step", "conflict", "names a window already: leave window_s and until out.")
+        raise _refused("step", "conflict", "already sets a window: omit window_s and until.")
     return {"window_s": seconds, "step": values.get("step"), "until": values.get("until")}
 
 

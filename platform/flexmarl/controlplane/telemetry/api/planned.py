@@ -20,11 +20,11 @@ class ActualUtilisationSerializer(serializers.Serializer):
 
 
 class ActualSerializer(serializers.Serializer):
-    steps = serializers.IntegerField(help_text="Behind the first one, which begins cold.")
+    steps = serializers.IntegerField(help_text="Steps after the first one, which includes start-up.")
     window_s = serializers.FloatField()
     step_s = serializers.FloatField()
     utilisation = ActualUtilisationSerializer()
-    hours = serializers.FloatField(help_text="To the end of the budget at the pace so far.")
+    hours = serializers.FloatField(help_text="Until the end of the budget at the current rate.")
 
 
 class ComparedSerializer(SpanSerializer):

@@ -3,6 +3,7 @@
 from rest_framework import serializers
 
 from flexmarl.controlplane.common.api.serializers import StrictSerializer
+from flexmarl.controlplane.common.models import WorkState
 from flexmarl.controlplane.inventory.actions import MAX_NOTE
 from flexmarl.controlplane.inventory.api.serializers import DrainStateSerializer
 
@@ -26,7 +27,7 @@ class EventSerializer(serializers.Serializer):
     seq = serializers.IntegerField()
     at = serializers.DateTimeField()
     kind = serializers.CharField()
-    actor = serializers.CharField(allow_blank=True, help_text="Who; empty: the platform.")
+    actor = serializers.CharField(allow_blank=True, help_text="Actor; empty: the platform.")
     target = serializers.CharField(allow_blank=True, help_text="What it is about, e.g. `run` or `lease:3`.")
     cause = serializers.CharField(allow_blank=True, help_text="X-Request-ID of what it follows from.")
     notes = NoteSerializer(many=True)
@@ -47,10 +48,36 @@ class CheckSerializer(serializers.Serializer):
     detail = serializers.CharField()
 
 
+class CheckProgressSerializer(serializers.Serializer):
+    done = serializers.IntegerField()
+    total = serializers.IntegerField()
+    now = serializers.CharField(allow_blank=True, help_text="What is being read.")
+
+
+class ConsistencyCheckSerializer(serializers.Serializer):
+    id = serializers.UUIDField()
+    state = serializers.ChoiceField([state.value for state in WorkState])
+    ok = serializers.BooleanField(allow_null=True, help_text="Null until it is done.")
+    reason = serializers.CharField(allow_blank=True)
+    reason_text = serializers.CharField(allow_blank=True)
+    progress = CheckProgressSerializer()
+    created_by = serializers.CharField(allow_null=True)
+    created_at = serializers.DateTimeField()
+    started_at = serializers.DateTimeField(allow_null=True)
+    finished_at = serializers.DateTimeField(allow_null=True)
+    allowed_actions = serializers.ListField(child=serializers.ChoiceField(["cancel"]))
+    url = serializers.CharField()
+    result_url = serializers.CharField()
+    web_url = serializers.CharField()
+
+
 class ConsistencySerializer(serializers.Serializer):
-    ok = serializers.BooleanField()
+    ok = serializers.BooleanField(allow_null=True, help_text="Null until a check is done.")
+    checked_at = serializers.DateTimeField(allow_null=True, help_text="When the last check was done.")
+    seq = serializers.IntegerField(allow_null=True, help_text="Last event of the view of the rows that was checked.")
     checks = CheckSerializer(many=True)
-    counts = serializers.DictField(child=serializers.IntegerField())
+    counts = serializers.DictField(child=serializers.IntegerField(), allow_null=True)
+    check = ConsistencyCheckSerializer(allow_null=True, help_text="The newest check, whatever its state.")
 
 
 class RunNameSerializer(serializers.Serializer):
@@ -89,7 +116,7 @@ class DeviceSerializer(serializers.Serializer):
     node_state = serializers.CharField()
     note = serializers.CharField(allow_blank=True)
     drain = DrainStateSerializer(allow_null=True)
-    load = serializers.JSONField(help_text="What the node's agent measured last.")
+    load = serializers.JSONField(help_text="Latest measurements of the node agent.")
     facts = serializers.JSONField()
     version = serializers.IntegerField()
     free = serializers.BooleanField()

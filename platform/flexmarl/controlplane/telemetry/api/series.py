@@ -3,10 +3,10 @@
 import csv
 import io
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import orjson
-from asgiref.sync import sync_to_async
 from django.core.handlers.asgi import ASGIRequest
 from django.http import StreamingHttpResponse
 from drf_spectacular.types import OpenApiTypes
@@ -20,6 +20,7 @@ from flexmarl.controlplane.common.api.serializers import listing
 from flexmarl.controlplane.common.api.views import ApiView
 from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
+from flexmarl.controlplane.common.store import giving_back
 from flexmarl.controlplane.common.times import from_epoch, rfc3339
 from flexmarl.controlplane.runs.queries import find_run
 from flexmarl.controlplane.telemetry import ingest, series
@@ -47,7 +48,7 @@ class SeriesView(ApiView):
 class SeriesDataView(ApiView):
     scopes = {"GET": Scope.RUNS_READ}
     parameters = (
-        _NAMES,
+        replace(_NAMES, required=True),
         _AGENT,
         Parameter("stat", "Stat; all when absent."),
         Parameter("x", "Axis of `x`, `from` and `to`.", choices=series.AXES),
@@ -155,12 +156,13 @@ def _ndjson(rows: list[Mapping[str, Any]]) -> bytes:
 
 
 async def _awaited(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """Read chunk after chunk in the thread of the request's connection, so that the server never holds all of them."""
+    """Read chunk after chunk; the connection is given back in between, however slow the reader is."""
 
     def following() -> bytes | None:
         return next(chunks, None)
 
-    while (chunk := await sync_to_async(following)()) is not None:
+    read = giving_back(following)
+    while (chunk := await read()) is not None:
         yield chunk
 
 

@@ -16,7 +16,7 @@ from flexmarl.controlplane.telemetry import queries, swaps
 
 
 class SwapSerializer(serializers.Serializer):
-    at = serializers.DateTimeField(help_text="When it began.")
+    at = serializers.DateTimeField(help_text="Start time.")
     phase = serializers.ChoiceField(
         list(swaps.PHASES),
         help_text="`bind`: made, or restored from its committed version. `suspend`: taken off with all that it had "

@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 from typing import Any
 
-from asgiref.sync import sync_to_async
 from django.http import StreamingHttpResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiResponse, extend_schema
@@ -18,6 +17,7 @@ from flexmarl.controlplane.common.api.serializers import listing
 from flexmarl.controlplane.common.api.views import ApiView
 from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
+from flexmarl.controlplane.common.store import giving_back
 from flexmarl.controlplane.runs import labels
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.controlplane.runs.queries import find_run
@@ -81,7 +81,7 @@ def _decode(text: str, name: str) -> Cursor:
     cursor = pagination.decode(text, _columns(name))
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in cursor.values)
     if not numbers or any(not isinstance(v, int) or abs(v) >= 2**31 for v in cursor.values[-3:]):
-        detail = "The cursor is not legal here."
+        detail = "The cursor is invalid here."
         raise ValidationProblem(detail, errors=[FieldError("cursor", "not_a_cursor", detail, "", "query")])
     return cursor
 
@@ -156,7 +156,7 @@ class GroupView(ApiView):
 
 class CompareView(ApiView):
     scopes = {"GET": Scope.TRAJECTORIES_READ}
-    parameters = (Parameter("ids", "Comma-separated ids of 2 to 8 trajectories of one group."),)
+    parameters = (Parameter("ids", "Comma-separated ids of 2 to 8 trajectories of one group.", required=True),)
 
     @extend_schema(operation_id="runs_trajectory_compare", responses=shapes.CompareSerializer)
     def get(self, request: Request, run_id: str) -> Response:
@@ -191,7 +191,7 @@ class ExportView(ApiView):
 
 
 async def _lines(batches: Any) -> AsyncIterator[bytes]:
-    """Read one batch after the other in the thread that may use the database."""
-    read = sync_to_async(lambda: next(batches, None))
+    """Read one batch after the other; the connection is given back in between, however slow the reader is."""
+    read = giving_back(lambda: next(batches, None))
     while (lines := await read()) is not None:
         yield lines

@@ -22,7 +22,7 @@ FILTERS = (
     Parameter("duration_s__lte", "Longest duration in seconds.", "number"),
     Parameter("version", "`<policy>:<version>` it was played with; may be repeated, all must hold.", many=True),
     Parameter("search", "Words of the task's title, all of them; the last may be incomplete."),
-    Parameter("label", "Label that somebody gave it; `any` for any label."),
+    Parameter("label", "Label given by a user; `any` for any label."),
 )
 ORDERING = Parameter(
     "ordering",

@@ -66,7 +66,7 @@ class TurnSerializer(serializers.Serializer):
     trained_version = serializers.IntegerField(allow_null=True, help_text="Version that this step committed.")
     staleness = serializers.IntegerField(allow_null=True, help_text="Trained version minus behaviour version.")
     in_loss = serializers.BooleanField()
-    unreadable = serializers.CharField(allow_blank=True, help_text="Why its payload could not be read, if so.")
+    unreadable = serializers.CharField(allow_blank=True, help_text="Reason its payload could not be read, or empty.")
     reward = serializers.FloatField()
     temperature = serializers.FloatField()
     latency_ms = serializers.FloatField()

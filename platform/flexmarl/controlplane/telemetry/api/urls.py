@@ -2,7 +2,7 @@
 
 from django.urls import path, re_path
 
-from flexmarl.controlplane.telemetry.api import notes, views
+from flexmarl.controlplane.telemetry.api import checks, notes, views
 from flexmarl.controlplane.telemetry.api.pace_urls import urlpatterns as pace_routes
 from flexmarl.controlplane.telemetry.api.series_urls import urlpatterns as series_routes
 from flexmarl.controlplane.telemetry.api.trajectory_urls import trajectory_routes
@@ -15,7 +15,13 @@ urlpatterns = [
     *trajectory_routes,
     path(f"{_RUN}/events", views.EventsView.as_view(), name="api-run-events"),
     path(f"{_RUN}/notes", notes.NotesView.as_view(), name="api-run-notes"),
-    path(f"{_RUN}/consistency", views.ConsistencyView.as_view(), name="api-run-consistency"),
+    path(f"{_RUN}/consistency", checks.ConsistencyView.as_view(), name="api-run-consistency"),
+    path(f"{_RUN}/consistency/<uuid:check_id>", checks.CheckView.as_view(), name="api-run-check"),
+    path(
+        f"{_RUN}/consistency/<uuid:check_id>/actions/cancel",
+        checks.CancelCheckView.as_view(),
+        name="api-run-check-cancel",
+    ),
     path("devices", views.DevicesView.as_view(), name="api-devices"),
     path("devices/<str:device_id>", views.DeviceView.as_view(), name="api-device"),
     re_path(

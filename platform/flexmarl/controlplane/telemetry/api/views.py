@@ -7,15 +7,16 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from flexmarl.controlplane.accounts.queries import actor_of
+from flexmarl.controlplane.common.api.conditional import etag, if_match
 from flexmarl.controlplane.common.api.filters import Parameter
 from flexmarl.controlplane.common.api.serializers import listing
-from flexmarl.controlplane.common.api.views import ApiView, etag
+from flexmarl.controlplane.common.api.views import ApiView
 from flexmarl.controlplane.common.problems import FieldError, ValidationProblem
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.inventory import actions as inventory_actions
 from flexmarl.controlplane.inventory import queries as inventory
 from flexmarl.controlplane.inventory.api.serializers import NoteSerializer
-from flexmarl.controlplane.inventory.api.views import RULES, seen
+from flexmarl.controlplane.inventory.api.views import RULES
 from flexmarl.controlplane.runs.queries import find_run
 from flexmarl.controlplane.telemetry import feed, queries
 from flexmarl.controlplane.telemetry.api import serializers as shapes
@@ -25,7 +26,7 @@ class EventsView(ApiView):
     lists = True
     scopes = {"GET": Scope.RUNS_READ}
     parameters = (
-        Parameter("after", "Sequence number to go on behind.", "integer"),
+        Parameter("after", "Sequence number to continue after.", "integer"),
         Parameter("limit", f"Events per answer, 1 to {feed.MAX_LIMIT}.", "integer"),
         Parameter("kind", "Kind of event; may be repeated.", many=True),
         Parameter("expand", "`body` adds the events as the orchestrator got them.", choices=("body",)),
@@ -40,15 +41,6 @@ class EventsView(ApiView):
         return Response(
             queries.events(find_run(actor_of(request), run_id), after, limit, self.values.get("kind"), bodies)
         )
-
-
-class ConsistencyView(ApiView):
-    scopes = {"GET": Scope.RUNS_READ}
-
-    @extend_schema(operation_id="runs_consistency", responses=shapes.ConsistencySerializer)
-    def get(self, request: Request, run_id: str) -> Response:
-        """Check the platform's promises on the rows of a run."""
-        return Response(queries.consistency(find_run(actor_of(request), run_id)))
 
 
 STATES = ("ready", "cordoned", "draining", "drained", "lost")
@@ -79,6 +71,7 @@ class DevicesView(ApiView):
 
 class DeviceView(ApiView):
     scopes = {"GET": Scope.CLUSTER_READ, "PATCH": Scope.CLUSTER_ADMIN}
+    versioned = {"PATCH": True}
 
     @extend_schema(operation_id="devices_read", responses=shapes.DeviceSerializer)
     def get(self, request: Request, device_id: str) -> Response:
@@ -96,21 +89,26 @@ class DeviceView(ApiView):
         if len(given) != 1:
             raise ValidationProblem("Send pool or note, one of them.")
         if "pool" in given:
-            inventory_actions.move_device(actor_of(request), device_id, seen(request), given["pool"])
+            inventory_actions.move_device(actor_of(request), device_id, if_match(request, required=True), given["pool"])
         else:
-            inventory_actions.set_note(actor_of(request), "device", device_id, seen(request), given["note"])
+            inventory_actions.set_note(
+                actor_of(request), "device", device_id, if_match(request, required=True), given["note"]
+            )
         return _device_response(request, device_id)
 
 
 class DeviceActionView(ApiView):
     scopes = {"POST": Scope.CLUSTER_ADMIN}
+    versioned = {"POST": True}
 
     @extend_schema(operation_id="devices_act", request=NoteSerializer, responses=shapes.DeviceSerializer)
     def post(self, request: Request, device_id: str, action: str) -> Response:
         """Cordon a device (no new leases; what runs goes on), or enable it again. Needs If-Match."""
         body = NoteSerializer(data=request.data)
         body.is_valid(raise_exception=True)
-        RULES[action](actor_of(request), "device", device_id, seen(request), body.validated_data.get("note"))
+        RULES[action](
+            actor_of(request), "device", device_id, if_match(request, required=True), body.validated_data.get("note")
+        )
         return _device_response(request, device_id)
 
 

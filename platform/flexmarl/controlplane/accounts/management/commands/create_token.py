@@ -14,23 +14,17 @@ from flexmarl.controlplane.common.problems import ProblemError
 class Command(BaseCommand):
     """Makes a token, with all scopes of its owner unless told otherwise, and prints its text alone."""
 
-    help = "Print a new API token of a user. It cannot be shown again."
+    help = "Create an API token of a user and print it. It cannot be shown again."
     requires_system_checks: list[str] = []  # they load every page and route: half of its start
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Declare the options."""
         parser.add_argument("--user", default="admin")
-        parser.add_argument("--name", required=True, help="what the token is for")
+        parser.add_argument("--name", required=True, help="name of the token, such as its purpose")
         parser.add_argument("--days", type=int, default=DEFAULT_TOKEN_DAYS)
-        parser.add_argument(
-            "--scopes", nargs="+", metavar="SCOPE", help="e.g. runs:read; all of the owner's when absent"
-        )
-        parser.add_argument(
-            "--projects", nargs="+", metavar="PROJECT", default=(), help="all of the owner's when absent"
-        )
-        parser.add_argument(
-            "--networks", nargs="+", metavar="RANGE", default=(), help="e.g. 10.0.0.0/8; any when absent"
-        )
+        parser.add_argument("--scopes", nargs="+", metavar="SCOPE", help="e.g. runs:read; default: all of the owner's")
+        parser.add_argument("--projects", nargs="+", metavar="PROJECT", default=(), help="default: all of the owner's")
+        parser.add_argument("--networks", nargs="+", metavar="RANGE", default=(), help="e.g. 10.0.0.0/8; default: any")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Print the token."""

@@ -15,7 +15,7 @@ MARKS = {Level.OK: "ok     ", Level.WARNING: "warning", Level.ERROR: "ERROR  "}
 class Command(BaseCommand):
     """Prints one line per finding; the exit code is 1 when there is an error."""
 
-    help = "Check database, broker, disk, devices, versions and clock, and say what to do."
+    help = "Check database, broker, disk, devices, versions and clock, and print the next step for each problem."
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -9,31 +9,25 @@ from typing import Any
 import structlog
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
-from django.db import connection
-from psycopg.conninfo import make_conninfo
 
 from flexmarl.controlplane.common import logs
+from flexmarl.controlplane.common.heartbeats import heartbeat_of
+from flexmarl.controlplane.common.store import database_url
 from flexmarl.controlplane.runs.driver.announcing import AnnouncingThread
 from flexmarl.controlplane.runs.driver.loop import Driver
 from flexmarl.controlplane.runs.driver.pages import Pages
 from flexmarl.controlplane.runs.driver.pushing import Pusher
+from flexmarl.controlplane.runs.origin_grants import GrantingThread
 from flexmarl.controlplane.runs.retention import Janitor
 from flexmarl.store import runs, schema
 from flexmarl.store.connection import connect
 from flexmarl.store.errors import SchemaMismatch
 from flexmarl.store.log_shipping import LogShipper
 
+STUCK_S = 180.0
+"""A driver whose loop has not moved for so long is stuck: reading back a run takes seconds, a turn half of one."""
 KEPT_AS_NOTES = frozenset({"note"})
 """Lines of the log that are rows of the run already."""
-
-
-def database_url() -> str:
-    """Return the connection string of Django's database, for the driver's own connections."""
-    options = connection.settings_dict
-    names = {"dbname": "NAME", "user": "USER", "password": "PASSWORD", "host": "HOST", "port": "PORT"}
-    values = {name: options[key] for name, key in names.items() if options[key]}
-    extra = {k: str(v) for k, v in options["OPTIONS"].items() if isinstance(v, str | int) and k != "application_name"}
-    return make_conninfo(**values, **extra)
 
 
 def _place() -> str:
@@ -44,12 +38,15 @@ def _place() -> str:
 class Command(BaseCommand):
     """Runs until SIGTERM or Ctrl-C."""
 
-    help = "Drive runs: take their facts, decide, commit, push. Start as many as you like."
+    help = "Drive runs: read their events, decide, commit, dispatch commands. Several may run at once."
     requires_system_checks: list[str] = []  # they load every page and route: half of its start
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Check the database, then drive."""
         url = database_url()
+        heartbeat = heartbeat_of("driver")
+        heartbeat.start()
+        heartbeat.report(url)
         try:
             with connect(url, "flexmarl.driver.check") as conn:
                 schema.check(conn)
@@ -61,7 +58,7 @@ class Command(BaseCommand):
         structlog.contextvars.bind_contextvars(driver=owner)
         pusher = Pusher(settings.BROKER_URL, settings.CLUSTER_KEY)
         announcer = AnnouncingThread(Pages().tell)
-        driver = Driver(url, owner, pusher, announcer)
+        driver = Driver(url, owner, pusher, announcer, heartbeat.watch("loop", STUCK_S))
 
         def on_signal(number: int, frame: FrameType | None) -> None:
             driver.stop()
@@ -70,13 +67,16 @@ class Command(BaseCommand):
             signal.signal(number, on_signal)
         shipper = LogShipper(url, "driver", socket.gethostname(), skip=KEPT_AS_NOTES)
         logs.ship(shipper)
-        janitor = Janitor(url, settings.PAYLOADS, settings.KEEP_SAMPLES_DAYS)
-        for thread in (shipper, pusher, announcer, janitor):
+        janitor = Janitor(url, settings.HOME)
+        grants = GrantingThread()
+        for thread in (shipper, pusher, announcer, janitor, grants):
             thread.start()
         try:
             driver.run()
         finally:
+            grants.stop()
             janitor.stop()
             announcer.stop()
             pusher.stop()
             shipper.stop()
+            heartbeat.stop()

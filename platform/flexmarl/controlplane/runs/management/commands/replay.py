@@ -6,8 +6,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
+from flexmarl.controlplane.common.store import database_url
 from flexmarl.controlplane.runs.driver.replaying import replay
-from flexmarl.controlplane.runs.management.commands.drive import database_url
 from flexmarl.controlplane.runs.models import Run
 from flexmarl.store.connection import connect
 from flexmarl.store.errors import StoreError
@@ -26,16 +26,16 @@ class Command(BaseCommand):
         """Replay, and tell every difference."""
         run_id = self._run_id(options["run"])
         try:
-            with connect(database_url(), "flexmarl.replay", idle_in_transaction_s=600.0) as conn:
+            with connect(database_url(), "flexmarl.replay", idle_in_transaction_s=600.0, statement_s=0) as conn:
                 found = replay(conn, run_id)
         except StoreError as error:
             raise CommandError(str(error)) from error
         told = f"run {run_id} ({found.status}): {found.events} events, {found.commands} commands"
         if not found.differences:
             state = f", the state after event {found.snapshot_seq}" if found.snapshot_seq else ""
-            self.stdout.write(f"{told}{state}: the log leads to exactly what is stored")
+            self.stdout.write(f"{told}{state}: the replay equals the stored rows exactly")
             return
-        self.stdout.write(f"{told}: what is stored differs")
+        self.stdout.write(f"{told}: the replay differs from the stored rows")
         for difference in found.differences:
             self.stdout.write(f"  {difference}")
         sys.exit(1)
@@ -43,5 +43,5 @@ class Command(BaseCommand):
     def _run_id(self, given: str) -> int:
         run = Run.objects.filter(no=int(given)).first() if given.isdecimal() else Run.objects.filter(key=given).first()
         if run is None:
-            raise CommandError(f"there is no run {given}: name a key, as run-1 is one, or a number, from 1")
+            raise CommandError(f"there is no run {given}: give a key, such as run-1, or a number, from 1")
         return int(run.no)

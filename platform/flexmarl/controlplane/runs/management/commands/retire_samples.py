@@ -6,9 +6,10 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
-from flexmarl.controlplane.runs.management.commands.drive import database_url
+from flexmarl.controlplane.common.store import database_url
+from flexmarl.controlplane.runs.limits import DAY_S
 from flexmarl.controlplane.runs.models import Run
-from flexmarl.controlplane.runs.retention import DAY_S, retire
+from flexmarl.controlplane.runs.retention import retire
 from flexmarl.store import retention
 from flexmarl.store.connection import connect
 from flexmarl.store.segments import SegmentFolder
@@ -17,30 +18,30 @@ from flexmarl.store.segments import SegmentFolder
 class Command(BaseCommand):
     """Retires by age, or the runs that are named."""
 
-    help = "Retire samples and payloads of ended runs, by age or by name. Curves, episodes and logs stay."
+    help = "Delete samples and payloads of ended runs, by age or by name. Metrics, episodes and logs are kept."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Declare the options."""
-        parser.add_argument("runs", nargs="*", metavar="RUN", help="keys of runs; any age")
-        parser.add_argument("--days", type=int, default=None, help="runs that ended at least so many days ago")
-        parser.add_argument("--dry-run", action="store_true", help="only say which runs are meant")
+        parser.add_argument("runs", nargs="*", metavar="RUN", help="keys of runs, whatever their age")
+        parser.add_argument("--days", type=int, default=None, help="runs that ended at least this many days ago")
+        parser.add_argument("--dry-run", action="store_true", help="only list the runs")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Retire and print one line per run."""
         if bool(options["runs"]) == (options["days"] is not None):
-            raise CommandError("name runs, or give --days; not both")
+            raise CommandError("give either runs or --days")
         if options["days"] is not None and options["days"] < 0:
             raise CommandError(f"--days is {options['days']}; it must be a whole number from 0")
-        with connect(database_url(), "flexmarl.retire_samples") as conn:
+        with connect(database_url(), "flexmarl.retire_samples", statement_s=0) as conn:
             days = options["days"]
             numbers = _numbers(options["runs"]) if days is None else retention.due(conn, days * DAY_S)
             keys = dict(Run.objects.filter(no__in=numbers).values_list("no", "key"))
             if options["dry_run"]:
                 for number in numbers:
-                    self.stdout.write(f"{keys.get(number, number)}: would be retired")
+                    self.stdout.write(f"{keys.get(number, number)}: samples would be deleted")
                 return
             for one in retire(conn, numbers):
-                said = f"kept: {one.kept}" if one.kept else f"{one.samples} samples retired"
+                said = f"kept: {one.kept}" if one.kept else f"{one.samples} samples deleted"
                 self.stdout.write(f"{keys.get(one.run_no, one.run_no)}: {said}")
             if settings.PAYLOADS.is_dir():
                 self.stdout.write(f"{retention.collect(conn, SegmentFolder(settings.PAYLOADS))} files removed")

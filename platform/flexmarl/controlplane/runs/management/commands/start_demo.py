@@ -22,7 +22,7 @@ NAME = "Demo: reference game"
 class Command(BaseCommand):
     """Starts the demo as the first admin, or finds the one that is going on."""
 
-    help = "Start the demo run unless one is going on. Prints one JSON object."
+    help = "Start the demo run unless one is active. Prints one JSON object."
     requires_system_checks: list[str] = []  # they load every page and route: half of its start
 
     def add_arguments(self, parser: ArgumentParser) -> None:

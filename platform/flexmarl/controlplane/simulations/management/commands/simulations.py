@@ -1,4 +1,7 @@
-"""`manage.py simulations`: the process that plays what people asked for. Any number may run; SIGTERM ends it."""
+"""`manage.py simulations`: the process that does the long work that people start: simulations, and checks of runs.
+
+Any number may run; SIGTERM ends it. Checks have a thread of their own, so that none waits for a simulation.
+"""
 
 import os
 import signal
@@ -10,34 +13,49 @@ from django.core.management.base import BaseCommand
 from django.db import OperationalError, connection
 
 from flexmarl.controlplane.common.collecting import collected_seldom
+from flexmarl.controlplane.common.heartbeats import heartbeat_of
+from flexmarl.controlplane.common.store import database_url
 from flexmarl.controlplane.simulations.executing import IDLE_S, Asked, run
+from flexmarl.controlplane.telemetry.checking import CheckingThread
 
 log = structlog.get_logger(__name__)
 NICENESS = 10
 """Training goes first where both want a core."""
 
 
+STUCK_S = 600.0
+"""Reading what a long run recorded takes minutes at worst; what is computed shows every two seconds that it moves."""
+
+
 class Command(BaseCommand):
     """Runs until SIGTERM or Ctrl-C; what it was at is begun again by the next one."""
 
-    help = "Play simulations that were asked for by page or REST. Start as many as you like."
+    help = "Run simulations and consistency checks requested on a page or over REST. Several may run at once."
     requires_system_checks: list[str] = []  # they load every page and route: half of its start
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Play what waits; a database that goes away is waited for."""
         os.nice(NICENESS)
-        asked = Asked()
+        heartbeat = heartbeat_of("simulations")
+        heartbeat.start()
+        heartbeat.report(database_url())
+        asked = Asked(heartbeat.watch("loop", STUCK_S))
 
         def on_signal(number: int, frame: FrameType | None) -> None:
             asked.stop = True
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, on_signal)
+        checks = CheckingThread(database_url())
+        checks.start()
         with collected_seldom():
             while not asked.stop:
                 try:
                     run(asked)
                 except OperationalError as error:
+                    asked.turned()
                     log.warning("database_lost", error=str(error))
                     connection.close()
                     signal.sigtimedwait([], IDLE_S)
+        heartbeat.stop()
+        checks.stop()

@@ -1,0 +1,5 @@
+"""The experiment specification: what a researcher writes, validated before anything is queued."""
+
+from flexmarl.contracts.specification.experiment import ExperimentSpec
+
+__all__ = ["ExperimentSpec"]

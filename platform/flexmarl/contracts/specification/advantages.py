@@ -1,0 +1,148 @@
+"""Advantages: what a row did better or worse than expected. Their code is in `flexmarl.algorithms.advantages`."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field
+
+from flexmarl.contracts.plugins import Kind, PluginOptions, Readiness
+from flexmarl.contracts.problems import Problem
+
+if TYPE_CHECKING:
+    from flexmarl.contracts.specification.experiment import ExperimentSpec
+
+
+class AdvantageOptions(PluginOptions):
+    """What a row did better or worse than expected."""
+
+    team_share: float = Field(default=1.0, ge=0.0, le=1.0)
+    """Weight of the team score in a role's reward; the rest is the role's own score."""
+    per_turn: bool = False
+    """Compare the discounted reward-to-go of the same turn index across the group instead of episode scores."""
+    gamma: float = Field(default=1.0, gt=0.0, le=1.0)
+    """Discount factor per turn of the reward-to-go; only with `per_turn`, or `gae`."""
+
+    needs: ClassVar[Readiness] = Readiness.GROUP
+    """What a row is compared with."""
+    judges_answers: ClassVar[bool] = True
+    """Whether it can judge the answers to one turn by themselves, where the members of a group branch."""
+    discounts_always: ClassVar[bool] = False
+    """Whether `gamma` is read without `per_turn` too."""
+    has_critic: ClassVar[bool] = False
+    """Whether the trainer learns what to expect: then a row's gradient needs other rows of its micro-batch."""
+
+    @property
+    def joint(self) -> bool:
+        """Whether a role's turns are credited with what all roles earned."""
+        return False
+
+    def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
+        """Refuse what speaks of turns where episodes are compared."""
+        if self.gamma != 1.0 and not self.per_turn and not self.discounts_always:
+            yield Problem(
+                pointer="/algorithm/advantage/gamma",
+                code="needs_per_turn",
+                detail="gamma discounts the reward-to-go of turns and needs per_turn.",
+                hint="Set per_turn: true, type: gae, or gamma: 1.",
+            )
+        if self.joint and not self.per_turn:
+            yield Problem(
+                pointer="/algorithm/advantage/turn_rewards",
+                code="needs_per_turn",
+                detail="joint adds up the turn rewards of all roles and needs per_turn.",
+                hint="Set per_turn: true, or turn_rewards: own.",
+            )
+
+
+class TurnRewardOptions(AdvantageOptions):
+    """An advantage of what turns earn, for whom the specification says."""
+
+    turn_rewards: Literal["own", "joint"] = "own"
+    """Turn rewards credited to a role: its own, or those of all roles at the same turn index; only with `per_turn`."""
+
+    @property
+    def joint(self) -> bool:
+        """Whether a role's turns are credited with what all roles earned."""
+        return self.turn_rewards == "joint"
+
+
+class GrpoOptions(TurnRewardOptions):
+    """Reward minus the group mean."""
+
+    type: Literal["grpo"] = "grpo"
+    divide_by_std: bool = False
+    """Divide by the group's standard deviation (population, +1e-6); zero-variance groups give 0 either way."""
+    baseline_over: Literal["episodes", "rows"] = "episodes"
+    """Average the group baseline over episodes (each counts once per role) or over rows."""
+
+
+class RlooOptions(TurnRewardOptions):
+    """Reward minus the mean of the other members."""
+
+    type: Literal["rloo"] = "rloo"
+    baseline_over: Literal["episodes", "rows"] = "episodes"
+    """Average the group baseline over episodes (each counts once per role) or over rows."""
+
+
+class ReinforceOptions(TurnRewardOptions):
+    """The raw reward."""
+
+    type: Literal["reinforce"] = "reinforce"
+
+    needs: ClassVar[Readiness] = Readiness.EPISODE
+
+
+class ReinforcePpOptions(TurnRewardOptions):
+    """The reward normalised over all rows of the policy in the cohort."""
+
+    type: Literal["reinforce_pp"] = "reinforce_pp"
+
+    needs: ClassVar[Readiness] = Readiness.BATCH
+
+
+class BestWorstOptions(TurnRewardOptions):
+    """1 for the best member of a group, -1 for the worst, 0 for the others."""
+
+    type: Literal["best_worst"] = "best_worst"
+
+    judges_answers: ClassVar[bool] = False
+
+
+class GaeOptions(AdvantageOptions):
+    """Generalised advantage estimation with a learned critic, turn by turn."""
+
+    type: Literal["gae"] = "gae"
+    gae_lambda: float = Field(default=0.95, ge=0.0, le=1.0)
+    """Lambda of GAE: 0 is one-step TD, 1 is the full return."""
+    critic_rate: float = Field(default=0.01, gt=0.0, le=1.0)
+    """Learning rate of the critic."""
+
+    needs: ClassVar[Readiness] = Readiness.EPISODE
+    judges_answers: ClassVar[bool] = False
+    discounts_always: ClassVar[bool] = True
+    has_critic: ClassVar[bool] = True
+
+    def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
+        """A critic compares no rows, and adds up what later turns earn itself."""
+        yield from super().refusals(spec)
+        algorithm = spec.algorithm
+        group_key, shaping = algorithm.group_key, algorithm.shaping
+        for pointer, value, wanted, broken, why in (
+            ("/algorithm/group_key", group_key, "episode_group", group_key != "episode_group", "compares no rows"),
+            ("/algorithm/shaping/type", shaping.type, "none", shaping.of_turns, "adds up what later turns earn itself"),
+        ):
+            if broken:
+                yield Problem(
+                    pointer=pointer,
+                    code="not_with_gae",
+                    detail=f"gae {why}, so {value} means nothing beside it.",
+                    hint=f"Set {wanted}, or another advantage than gae.",
+                )
+
+
+ADVANTAGE: Kind[AdvantageOptions] = Kind(
+    "advantage",
+    "/algorithm/advantage",
+    AdvantageOptions,
+    (GrpoOptions, RlooOptions, ReinforceOptions, ReinforcePpOptions, BestWorstOptions, GaeOptions),
+)

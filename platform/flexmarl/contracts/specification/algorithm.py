@@ -1,0 +1,128 @@
+"""How rewards become gradients: grouping, advantage, loss, correction, and the sampling family around them."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from flexmarl.contracts.base import Strict
+from flexmarl.contracts.plugins import OneOf
+from flexmarl.contracts.specification.advantages import ADVANTAGE, AdvantageOptions, GrpoOptions
+from flexmarl.contracts.specification.corrections import CORRECTION, CorrectionOptions, NoCorrectionOptions
+from flexmarl.contracts.specification.losses import LOSS, LossOptions, PolicyGradientOptions
+from flexmarl.contracts.specification.reference import AnyReference, FirstVersion
+from flexmarl.contracts.specification.shaping import SHAPING, NoShapingOptions, ShapingOptions
+from flexmarl.contracts.specification.task_choice import (
+    GROUP_FILTER,
+    TASK_SAMPLER,
+    GroupFilterOptions,
+    NoFilterOptions,
+    TaskSamplerOptions,
+    UniformOptions,
+)
+
+
+class EntropyBonus(Strict):
+    start: float = Field(default=0.05, ge=0.0, le=10.0)
+    """Coefficient of the mean token entropy at step 0."""
+    end_share: float = Field(default=0.05, ge=0.0, le=1.0)
+    """Final coefficient as a ratio of `start`, reached linearly after `decay_steps`."""
+    decay_steps: int = Field(default=200, ge=1)
+
+
+class ReferenceKl(Strict):
+    """A KL penalty against an earlier version of the policy: its initial version, or a later one."""
+
+    coefficient: float = Field(default=0.0, ge=0.0, le=100.0)
+    """Weight of the KL penalty; 0: none, and no reference weights are held."""
+    estimator: Literal["k2", "k3"] = "k3"
+    """Of KL(policy || reference) from sampled tokens. k2: half the squared log-ratio, whose gradient is that of the KL;
+    k3: p_ref / p - 1 - log p_ref / p, an unbiased value."""
+    reference: AnyReference = FirstVersion()
+    """Reference version: version 0 (`first`), a given one as soon as it exists (`version`), or the newest one every so
+    many steps (`renewed`). `online_dpo` uses it too."""
+
+
+class AlgorithmSpec(Strict):
+    group_key: Literal["episode_group", "agent_turn", "team"] = "episode_group"
+    """Rows that share a baseline: those of one role (with `per_turn`, of one turn index); always of one turn index
+    (`agent_turn`); or of all roles (`team`)."""
+    shaping: Annotated[ShapingOptions, OneOf(SHAPING)] = NoShapingOptions()
+    """How a row's reward is transformed before advantages are computed."""
+    advantage: Annotated[AdvantageOptions, OneOf(ADVANTAGE)] = GrpoOptions()
+    """What a row did better or worse than expected."""
+    loss: Annotated[LossOptions, OneOf(LOSS)] = PolicyGradientOptions()
+    """What a token's advantage becomes in the objective. All losses are equal on strictly on-policy data, except for
+    aggregation; for bounded staleness most use the ratio p / p_engine."""
+    entropy: EntropyBonus = EntropyBonus()
+    kl: ReferenceKl = ReferenceKl()
+    correction: Annotated[CorrectionOptions, OneOf(CORRECTION)] = NoCorrectionOptions()
+    """Off-policy correction: weights, for a loss without a ratio of its own, or masks, for every loss."""
+
+    @property
+    def needs_reference(self) -> bool:
+        """Tell whether trained policies are compared with an earlier version."""
+        return self.kl.coefficient > 0 or self.loss.paired
+
+    def reference_of(self, version: int) -> int:
+        """Return the version that one is compared with while it is trained; never a later one."""
+        return self.kl.reference.of(version)
+
+
+class SamplingFamily(Strict):
+    task_sampler: Annotated[TaskSamplerOptions, OneOf(TASK_SAMPLER)] = UniformOptions()
+    """Which task an episode group plays."""
+    branch_controller: Literal["none", "at_grpo_tree"] = "none"
+    """How the members of a group branch: each plays its own episode (`none`), or all answer every turn of one episode
+    from the same state, and one answer continues it (`at_grpo_tree`)."""
+    branch_score: Literal["turn", "played_out"] = "turn"
+    """Reward of an answer: the environment's reward for the turn (`turn`), or the episode's score when the same agents
+    play on from there (`played_out`); only with `at_grpo_tree`."""
+    branch_carry: Literal["best", "first"] = "best"
+    """Answer that continues the episode: the best one, or the first member's, a plain sample of the policy; only with
+    `at_grpo_tree`."""
+    branch_joint: Literal["aligned", "cross"] = "aligned"
+    """When several roles answer at once: combine answers member by member (`aligned`), or each answer with all answers
+    of the others, credited with the mean (`cross`, as in MAGRPO); only with `at_grpo_tree`."""
+    group_filter: Annotated[GroupFilterOptions, OneOf(GROUP_FILTER)] = NoFilterOptions()
+    """Which groups are trained on."""
+    keep_members: int | None = Field(default=None, ge=2, le=4096)
+    """Train only on this many members of a group: those whose team scores differ most. Absent: all members."""
+    replay: Literal["none"] = "none"
+
+    @property
+    def branches(self) -> bool:
+        """Tell whether the members of a group answer the turns of one episode."""
+        return self.branch_controller != "none"
+
+
+class Batch(Strict):
+    tasks_per_step: int = Field(default=32, ge=1, le=4096)
+    """Episode groups in a cohort: the global batch."""
+    episodes_per_task: int = Field(default=8, ge=1, le=256)
+    """Members of an episode group; 1 only if no plug-in compares episodes."""
+    micro_batch_groups: int = Field(default=8, ge=1, le=4096)
+    """Episode groups whose samples make one micro-batch of a policy."""
+    rollout_groups: int = Field(default=8, ge=1, le=4096)
+    """Episode groups in one rollout command, played together on one event loop."""
+    min_members: int | None = Field(default=None, ge=2)
+    """Minimum finished members of a complete group; all members when absent."""
+    incomplete_group: Literal["drop_group", "score"] = "drop_group"
+    """Incomplete groups are dropped, or their failed members get `failed_score` (`score`)."""
+    failed_score: float = Field(default=0.0, ge=-1e6, le=1e6)
+    """Reward of a failed member, for every role; only with `score`."""
+    mini_batches: int = Field(default=4, ge=1, le=4096)
+    """Optimizer steps per cohort; only with the protocol `mini_batch`."""
+    min_rows: int = Field(default=1, ge=1, le=1_000_000)
+    """Minimum rows for an optimizer step; with fewer, the policy's gradient is carried into the next cohort."""
+    max_carry: int = Field(default=4, ge=0, le=1000)
+    """Maximum consecutive cohorts to carry a gradient; then the policy steps with what it has, or records a null
+    step."""
+    settle: Literal["group", "episode"] = "group"
+    """Unit that settles at once: a whole group, or each episode, so that its rows are trained while the others are
+    still playing. `episode` needs plug-ins that never compare episodes, such as `reinforce`."""
+    max_attempts: int = Field(default=3, ge=1, le=10)
+    """Maximum attempts per episode before it counts as failed."""
+    episode_timeout_s: float = Field(default=120.0, gt=0.0, le=86_400.0)
+    weights_timeout_s: float = Field(default=3600.0, gt=0.0, le=604_800.0)
+    """Maximum time a turn waits for committed weights to be served before its episode counts as failed; not included in
+    `episode_timeout_s`."""

@@ -1,0 +1,116 @@
+"""Corrections of rows that other weights sampled than those that are trained. Code: `workers.training.losses`."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field
+
+from flexmarl.contracts.plugins import Kind, PluginOptions
+from flexmarl.contracts.problems import Problem
+
+if TYPE_CHECKING:
+    from flexmarl.contracts.specification.experiment import ExperimentSpec
+
+
+class CorrectionOptions(PluginOptions):
+    """Off-policy correction: weights, for a loss without a ratio of its own, or masks, for every loss."""
+
+    weighs: ClassVar[bool] = False
+    """Whether it is the ratio p / p_engine: beside a loss with a ratio it would count it twice."""
+
+    def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
+        """Refuse a ratio that counts twice."""
+        loss = spec.algorithm.loss
+        if self.weighs and loss.has_ratio:
+            yield Problem(
+                pointer="/algorithm/correction/type",
+                code="ratio_counted_twice",
+                detail=f"{loss.type} has a ratio of its own; weighing its tokens again would count it twice.",
+                hint="Set none, or loss: {type: policy_gradient}.",
+            )
+
+
+class NoCorrectionOptions(CorrectionOptions):
+    """Rows count as they were sampled."""
+
+    type: Literal["none"] = "none"
+
+
+class ImportanceOptions(CorrectionOptions):
+    """Weights p / p_engine, for a loss without a ratio of its own."""
+
+    level: Literal["token", "sequence"] = "token"
+    """Ratio per token, or per row (product over its tokens)."""
+    limit: float = Field(default=2.0, ge=1.0, le=1000.0)
+    """Maximum ratio."""
+
+    weighs: ClassVar[bool] = True
+
+
+class TruncatedImportanceOptions(ImportanceOptions):
+    """The ratio p / p_engine, capped, as weight; for a loss without a ratio of its own."""
+
+    type: Literal["truncated_importance"] = "truncated_importance"
+
+
+class MaskedImportanceOptions(ImportanceOptions):
+    """The ratio p / p_engine as weight; tokens outside floor and limit are masked; for a loss without a ratio."""
+
+    type: Literal["masked_importance"] = "masked_importance"
+    floor: float = Field(default=0.5, ge=0.0, le=1.0)
+    """Minimum ratio."""
+
+
+class MaskStaleOptions(CorrectionOptions):
+    """Tokens made by weights older than a number of versions are masked."""
+
+    type: Literal["mask_stale"] = "mask_stale"
+    stale_after: int = Field(default=0, ge=0, le=64)
+    """Maximum age of a token in versions."""
+
+    def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
+        """Refuse an age that no row can have."""
+        lags = [spec.lag_policy_of(name) for name in spec.trainable_policies()]
+        oldest = max((lag.bound for lag in lags), default=0)
+        unbounded = any(lag.at_cut == "train" for lag in lags)
+        if self.stale_after >= oldest and not (oldest and unbounded):
+            fresh = oldest == 0
+            yield Problem(
+                pointer=f"/algorithm/correction/{'type' if fresh else 'stale_after'}",
+                code="needs_bound",
+                detail=f"No row is ever more than {oldest} versions old, so none is older than {self.stale_after}.",
+                hint="Set none, or a lag policy with a bound of 1 or more." if fresh else f"Set {oldest - 1} or less.",
+            )
+
+
+class SequenceFilterOptions(CorrectionOptions):
+    """Rows whose mean ratio is outside floor and limit are masked."""
+
+    type: Literal["sequence_filter"] = "sequence_filter"
+    limit: float = Field(default=2.0, ge=1.0, le=1000.0)
+    """Maximum ratio."""
+    floor: float = Field(default=0.5, ge=0.0, le=1.0)
+    """Minimum ratio."""
+
+
+class OffPolicyFilterOptions(CorrectionOptions):
+    """Rows of negative advantage whose mean ratio is below the floor are masked."""
+
+    type: Literal["off_policy_filter"] = "off_policy_filter"
+    floor: float = Field(default=0.5, ge=0.0, le=1.0)
+    """Minimum ratio."""
+
+
+CORRECTION: Kind[CorrectionOptions] = Kind(
+    "correction",
+    "/algorithm/correction",
+    CorrectionOptions,
+    (
+        NoCorrectionOptions,
+        TruncatedImportanceOptions,
+        MaskedImportanceOptions,
+        MaskStaleOptions,
+        SequenceFilterOptions,
+        OffPolicyFilterOptions,
+    ),
+)

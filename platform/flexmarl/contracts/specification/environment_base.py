@@ -1,0 +1,91 @@
+"""What every environment's settings have: delays, deadlines where it plays apart, and facts that need no playing."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from flexmarl.contracts.base import Strict
+from flexmarl.contracts.plugins import PluginOptions
+
+
+class Latency(Strict):
+    """Artificial delay added to an environment's answers, capped."""
+
+    shape: Literal["log_normal", "normal"] = "log_normal"
+    scale_s: float = Field(ge=0.0, le=60.0)
+    """Median of a log-normal delay, mean of a normal one (truncated at 0)."""
+    sigma: float = Field(default=1.0, ge=0.0, le=60.0)
+    """Standard deviation: of the logarithm for log-normal, in seconds for normal."""
+    cap_s: float = Field(default=10.0, gt=0.0, le=600.0)
+    slow_share: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Share of slow episodes: their first answer takes `slow_s` longer, regardless of the cap."""
+    slow_s: float = Field(default=0.0, ge=0.0, le=3600.0)
+
+    @model_validator(mode="after")
+    def _wide_only_when_normal(self) -> Self:
+        if self.shape == "log_normal" and self.sigma > 3.0:
+            raise ValueError(f"a logarithm with sigma {self.sigma:g} is too wide; 3 fits, or shape: normal")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class RoleFacts:
+    """A seat of an environment: bounds of its model calls per episode, and whom it hears from."""
+
+    name: str
+    min_turns: int
+    max_turns: int
+    hears: tuple[str, ...] = ()
+    reply_tokens: int | None = None
+    """Exact length of every reply: no word ends it earlier. None where a stop word may."""
+    opens: bool = False
+    """Asked before anybody has spoken."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentFacts:
+    title: str
+    roles: tuple[RoleFacts, ...]
+    random_score: float | None
+    """Mean team score of uniformly random legal play; None where it was not determined for these settings."""
+    optimum: float
+    """Highest reachable mean team score."""
+    best_score: float
+    """Highest team score of a single episode; the lowest is 0."""
+    solved_text: str
+    """What "solved" means, for people."""
+    rewards_turns: bool = False
+    """It says what a turn earned as soon as that is over, and not only what the episode did."""
+
+
+class EnvironmentOptions(PluginOptions):
+    """Which game the team plays."""
+
+    latency: Latency | None = None
+    """Artificial delay before each environment answer; none by default."""
+
+    isolated: ClassVar[bool] = False
+    """Whether it plays in processes of its own: then no copy of an episode can be made."""
+    demonstrates: ClassVar[bool] = False
+    """Whether it has correct replies for a supervised warm-up."""
+
+    def facts(self) -> EnvironmentFacts:
+        """Return what every process knows of the environment without playing it: roles, turns, reference scores."""
+        raise NotImplementedError(f"{type(self).__name__} has no facts()")
+
+    @classmethod
+    def check(cls) -> None:
+        """Raise where the options cannot be used: their plain values must have facts."""
+        cls.model_validate({}).facts()
+
+
+class IsolatedEnvironmentOptions(EnvironmentOptions):
+    """An environment that plays in processes of its own, which a deadline may kill."""
+
+    setup_timeout_s: float = Field(default=120.0, gt=0.0, le=600.0)
+    """Timeout for starting an episode, including its process."""
+    step_timeout_s: float = Field(default=20.0, gt=0.0, le=600.0)
+    """Timeout for the environment's answer to a move."""
+
+    isolated: ClassVar[bool] = True

@@ -1,0 +1,83 @@
+"""The root of the specification and its cross-field rules."""
+
+from pydantic import Field, model_validator
+
+from flexmarl.contracts.base import Strict
+from flexmarl.contracts.ids import Name
+from flexmarl.contracts.specification.algorithm import AlgorithmSpec, Batch, SamplingFamily
+from flexmarl.contracts.specification.environment import EnvironmentSpec
+from flexmarl.contracts.specification.mechanisms import LagPolicy, Mechanisms
+from flexmarl.contracts.specification.resources import Budget, Checkpoints, Evaluation, Resources, Trajectories
+from flexmarl.contracts.specification.reward import EnvironmentReward, RewardSpec
+from flexmarl.contracts.specification.team import AgentSpec, PolicySpec
+
+SPEC_SCHEMA_VERSION = 1
+
+
+class ExperimentSpec(Strict):
+    """A complete, resolved experiment. `agents` must be exactly the roles of the environment (checked at submit)."""
+
+    schema_version: int = Field(default=SPEC_SCHEMA_VERSION, ge=1, le=SPEC_SCHEMA_VERSION)
+    name: str = Field(default="untitled", min_length=1, max_length=64)
+    seed: int = Field(default=0, ge=0, le=2**31 - 1)
+    agents: dict[Name, AgentSpec] = Field(min_length=1, max_length=16)
+    policies: dict[Name, PolicySpec] = {}
+    """Settings per policy; policies named by agents only get the defaults."""
+    environment: EnvironmentSpec
+    reward: RewardSpec = EnvironmentReward()
+    algorithm: AlgorithmSpec = AlgorithmSpec()
+    sampling: SamplingFamily = SamplingFamily()
+    batch: Batch = Batch()
+    mechanisms: Mechanisms = Mechanisms()
+    resources: Resources = Resources()
+    budget: Budget = Budget()
+    evaluation: Evaluation = Evaluation()
+    checkpoints: Checkpoints = Checkpoints()
+    trajectories: Trajectories = Trajectories()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _describe_every_policy(cls, data: object) -> object:
+        """Give each policy that an agent acts with an entry, so that readers never fall back on their own."""
+        if not isinstance(data, dict) or not isinstance(data.get("agents"), dict):
+            return data
+        policies = data.get("policies") or {}
+        if not isinstance(policies, dict):
+            return data
+        policies = dict(policies)
+        for role, agent in data["agents"].items():
+            external = agent.get("external") if isinstance(agent, dict) else getattr(agent, "external", None)
+            if external is not None:
+                continue
+            own = agent.get("policy") if isinstance(agent, dict) else getattr(agent, "policy", None)
+            if own is None or isinstance(own, str):
+                policies.setdefault(own or role, {})
+        return {**data, "policies": policies}
+
+    @property
+    def reports_demand(self) -> bool:
+        """Whether the core decides by what rollout workers ask which engine for."""
+        return self.resources.has_places(len(self.policies)) or self.mechanisms.mover.type == "repack"
+
+    def policy_of(self, role: str) -> str:
+        """Return the name of the policy a role acts with."""
+        return self.agents[role].policy or role
+
+    def roles_of(self, policy: str) -> tuple[str, ...]:
+        """Return the roles that act with a policy, in the order of the specification."""
+        return tuple(role for role in self.agents if self.policy_of(role) == policy)
+
+    def trainable_policies(self) -> tuple[str, ...]:
+        """Return the policies with at least one trainable agent, in the order of the specification."""
+        return tuple(name for name in self.policies if any(self.agents[r].trainable for r in self.roles_of(name)))
+
+    @property
+    def own_trainers(self) -> int:
+        """Count the trainers that have devices of their own; the others share those of engines."""
+        allocation = self.mechanisms.allocation
+        return allocation.own_devices if allocation.type == "colocated" else self.resources.training_devices
+
+    def lag_policy_of(self, policy: str) -> LagPolicy:
+        """Return the record that rules the lag of a policy's rows."""
+        own = self.policies[policy].lag_policy
+        return self.mechanisms.lag_policy if own is None else own

@@ -1,0 +1,15 @@
+"""Every kind of plug-in that a specification names."""
+
+from typing import Any
+
+from flexmarl.contracts.plugins import Kind
+from flexmarl.contracts.specification.advantages import ADVANTAGE
+from flexmarl.contracts.specification.corrections import CORRECTION
+from flexmarl.contracts.specification.environment import ENVIRONMENT
+from flexmarl.contracts.specification.losses import LOSS
+from flexmarl.contracts.specification.routers import ROUTER
+from flexmarl.contracts.specification.shaping import SHAPING
+from flexmarl.contracts.specification.task_choice import GROUP_FILTER, TASK_SAMPLER
+
+KINDS: tuple[Kind[Any], ...] = (ENVIRONMENT, LOSS, ADVANTAGE, CORRECTION, SHAPING, GROUP_FILTER, TASK_SAMPLER, ROUTER)
+"""In the order in which pages list them."""

@@ -1,0 +1,179 @@
+"""Losses: what a token's advantage becomes in the objective. Their code is in `workers.training.losses`."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field
+
+from flexmarl.contracts.plugins import Kind, PluginOptions
+from flexmarl.contracts.problems import Problem
+
+if TYPE_CHECKING:
+    from flexmarl.contracts.specification.experiment import ExperimentSpec
+
+WIDEST_ROW_CLIP = 0.05
+"""Above this a clip of row ratios never bites: they are means over a row's tokens, within thousandths of 1."""
+
+
+class LossOptions(PluginOptions):
+    """What a token's advantage becomes in the objective."""
+
+    has_ratio: ClassVar[bool] = True
+    """Whether it accounts for rows of older weights itself, so that a correction by the same ratio counts it twice."""
+    paired: ClassVar[bool] = False
+    """Whether it compares two members of a group, better and worse, instead of taking rows one by one."""
+
+
+class RowLossOptions(LossOptions):
+    """A loss that takes rows one by one, averaged in one of several ways."""
+
+    aggregation: Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "constant_norm"] = "token_mean"
+    """Row coefficient c_i and normaliser Z: 1 and tokens; 1/len and rows; 1 and rows; 1/`norm_tokens` and rows."""
+    norm_tokens: int = Field(default=1024, ge=1, le=1_000_000)
+    """Constant length by which every row is normalised; only with `constant_norm`."""
+
+
+class ClippedLossOptions(RowLossOptions):
+    """A loss that bounds the ratio p / p_engine."""
+
+    clip_low: float = Field(default=0.2, ge=0.0, le=1.0)
+    """The ratio's lower bound is 1 - clip_low; 1 disables it. For `gspo` about a thousand times smaller, e.g.
+    0.0003."""
+    clip_high: float = Field(default=0.2, ge=0.0, le=10.0)
+    """The ratio's upper bound is 1 + clip_high. For `gspo` about a thousand times smaller, e.g. 0.0004."""
+
+
+class PolicyGradientOptions(RowLossOptions):
+    """The advantage times the log-probability: the gradient of every other loss on strictly on-policy data."""
+
+    type: Literal["policy_gradient"] = "policy_gradient"
+
+    has_ratio: ClassVar[bool] = False
+
+
+class PpoClipOptions(ClippedLossOptions):
+    """The ratio p / p_engine, clipped per token."""
+
+    type: Literal["ppo_clip"] = "ppo_clip"
+    dual_clip: float | None = Field(default=None, gt=1.0, le=100.0)
+    """Maximum ratio for tokens of negative advantage. Absent: no bound."""
+
+
+class GspoOptions(ClippedLossOptions):
+    """The ratio of a row, the geometric mean of its tokens', clipped as a whole."""
+
+    type: Literal["gspo"] = "gspo"
+
+    def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
+        """Refuse a token's clip range, which would switch the clipping of rows off."""
+        for name, published in (("clip_low", 0.0003), ("clip_high", 0.0004)):
+            value = getattr(self, name)
+            if value > WIDEST_ROW_CLIP:
+                yield Problem(
+                    pointer=f"/algorithm/loss/{name}",
+                    code="out_of_range",
+                    detail=f"gspo clips the geometric mean of a row's ratios, which is within thousandths of 1; {name} "
+                    f"{value} would clip nothing.",
+                    hint=f"Set {published}, or at most {WIDEST_ROW_CLIP}.",
+                )
+
+
+class CispoOptions(ClippedLossOptions):
+    """The clipped ratio as a fixed weight of the policy gradient: no token loses its gradient."""
+
+    type: Literal["cispo"] = "cispo"
+
+
+class ToprOptions(RowLossOptions):
+    """Rows of negative advantage are tapered by their ratio; others count fully."""
+
+    type: Literal["topr"] = "topr"
+
+
+class SapoOptions(RowLossOptions):
+    """A smooth gate per token instead of a clip."""
+
+    type: Literal["sapo"] = "sapo"
+    gate_positive: float = Field(default=1.0, gt=0.0, le=100.0)
+    """Steepness of the gate for positive advantages."""
+    gate_negative: float = Field(default=1.05, gt=0.0, le=100.0)
+    """Steepness of the gate for other advantages."""
+
+
+class VespoOptions(RowLossOptions):
+    """A smooth gate per row instead of a clip."""
+
+    type: Literal["vespo"] = "vespo"
+
+
+class DecoupledPpoOptions(ClippedLossOptions):
+    """A capped weight up to the policy at the cohort's first step, clipped from there on."""
+
+    type: Literal["decoupled_ppo"] = "decoupled_ppo"
+    weight_limit: float = Field(default=5.0, ge=1.0, le=1000.0)
+    """Maximum weight p_proximal / p_engine of a token."""
+
+    def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
+        """Where a cohort is one step, it is taken at the proximal policy itself, and the clip never bites."""
+        if spec.mechanisms.trainer_protocol != "mini_batch" or spec.batch.mini_batches == 1:
+            yield Problem(
+                pointer="/algorithm/loss/type",
+                code="needs_mini_batch",
+                detail="decoupled_ppo clips what later steps of a cohort add to its first one, and here a cohort is "
+                "one step.",
+                hint="Set trainer_protocol: mini_batch in /mechanisms, or loss: policy_gradient with correction: "
+                "truncated_importance, which is the same then.",
+            )
+
+
+class OnlineDpoOptions(LossOptions):
+    """Prefers the best member of a group to its worst, relative to the reference."""
+
+    type: Literal["online_dpo"] = "online_dpo"
+    beta: float = Field(default=0.1, gt=0.0, le=100.0)
+    """Strength of the pull towards the reference: larger is stronger."""
+
+    has_ratio: ClassVar[bool] = False
+    paired: ClassVar[bool] = True
+
+    def refusals(self, spec: "ExperimentSpec") -> Iterator[Problem]:
+        """A preference is one between what a role said in two whole episodes of a group, seen from the reference."""
+        algorithm, advantage = spec.algorithm, spec.algorithm.advantage
+        demands = (
+            ("/algorithm/advantage/type", advantage.type, "best_worst",
+             "compares the best member of a group with its worst"),
+            ("/algorithm/advantage/per_turn", advantage.per_turn, False, "compares what a role said in whole episodes"),
+            ("/algorithm/group_key", algorithm.group_key, "episode_group",
+             "compares a role with itself, episode by episode"),
+            ("/algorithm/correction/type", algorithm.correction.type, "none",
+             "weighs rows in pairs, whoever sampled them"),
+            ("/algorithm/kl/coefficient", algorithm.kl.coefficient, 0.0, "keeps near the reference by beta"),
+        )  # fmt: skip
+        for pointer, value, wanted, why in demands:
+            if value != wanted:
+                said, legal = (str(word).lower() if isinstance(word, bool) else word for word in (value, wanted))
+                name = pointer.removesuffix("/type").rpartition("/")[2]
+                yield Problem(
+                    pointer=pointer,
+                    code="not_with_pairs",
+                    detail=f"{self.type} {why}; {name} is {said}.",
+                    hint=f"Set {legal}, or another loss than {self.type}.",
+                )
+
+
+LOSS: Kind[LossOptions] = Kind(
+    "loss",
+    "/algorithm/loss",
+    LossOptions,
+    (
+        PolicyGradientOptions,
+        PpoClipOptions,
+        GspoOptions,
+        CispoOptions,
+        ToprOptions,
+        SapoOptions,
+        VespoOptions,
+        DecoupledPpoOptions,
+        OnlineDpoOptions,
+    ),
+)

@@ -1,0 +1,63 @@
+"""What an episode earns: what its environment says, or what a reward function makes of it once it has ended."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from flexmarl.contracts.base import Strict
+from flexmarl.contracts.ids import Name
+
+FUNCTIONS = "flexmarl.rewards"
+"""Group of the entry points that are reward functions."""
+
+
+class EnvironmentReward(Strict):
+    """The environment's own scores."""
+
+    type: Literal["environment"] = "environment"
+
+
+class QueuedReward(Strict):
+    """A reward function: computed from one ended episode alone, outside of play, in a queue."""
+
+    timeout_s: float = Field(default=60.0, gt=0.0, le=3600.0)
+    """Timeout of one attempt."""
+    max_tries: int = Field(default=3, ge=1, le=10)
+    """Maximum attempts per reward; a crash of the worker counts as one."""
+    wait_s: float = Field(default=600.0, gt=0.0, le=86_400.0)
+    """Maximum time from the end of an episode to its reward, queueing and all attempts included, before it counts as
+    failed; not included in `batch.episode_timeout_s`."""
+
+
+class Brevity(QueuedReward):
+    """The environment's scores minus a cost per generated token."""
+
+    type: Literal["brevity"] = "brevity"
+    cost_per_token: float = Field(default=0.01, ge=0.0, le=1000.0)
+    """Cost per token: a role's own tokens for its score, all tokens for the team score."""
+
+
+class ScoringService(QueuedReward):
+    """Scores from an HTTP endpoint that receives the episode: a judge model, a verifier, a program of your own."""
+
+    type: Literal["service"] = "service"
+    url: str = Field(
+        pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$", max_length=500, examples=["https://judge.example.org/score"]
+    )
+    """URL that episodes are posted to. Its host must be allowed on the workers that compute rewards."""
+    secret: str = Field(default="", pattern=r"^([A-Z][A-Z0-9_]{0,63})?$", examples=["JUDGE_KEY"])
+    """Name of the secret sent as a bearer token; its value is FLEXMARL_EXTERNAL_SECRET_<name> on these workers. Empty:
+    none."""
+
+
+class FunctionReward(QueuedReward):
+    """Scores from a Python function of an installed package, run in its own process."""
+
+    type: Literal["function"] = "function"
+    name: Name = Field(examples=["politeness"])
+    """Name of its entry point in the group `flexmarl.rewards`, on every machine that computes rewards."""
+    settings: dict[Name, bool | int | float | str] = {}
+    """Passed to the function with each episode."""
+
+
+RewardSpec = Annotated[EnvironmentReward | Brevity | ScoringService | FunctionReward, Field(discriminator="type")]

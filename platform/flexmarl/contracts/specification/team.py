@@ -1,0 +1,207 @@
+"""Who plays and with which weights: agents, policies, model sources."""
+
+from typing import Annotated, Literal, get_args
+
+from pydantic import Field, field_validator, model_validator
+
+from flexmarl.contracts.base import Strict
+from flexmarl.contracts.ids import Name
+from flexmarl.contracts.specification.mechanisms import LagPolicy
+
+
+class Sampling(Strict):
+    temperature: float = Field(default=1.0, gt=0.0, le=4.0)
+    """Softmax temperature in training episodes; evaluation is greedy."""
+    max_tokens: int = Field(default=8, ge=1, le=4096)
+    """Upper limit of response tokens per turn; an environment may ask for fewer."""
+
+
+class ExternalModel(Strict):
+    """An external model behind an OpenAI-compatible chat-completions endpoint."""
+
+    url: str = Field(
+        pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$", max_length=500, examples=["https://api.example.org/v1"]
+    )
+    """Base URL; requests go to `/chat/completions` below it. Its host must be allowed on the rollout workers."""
+    model: str = Field(min_length=1, max_length=200, examples=["judge-large"])
+    """Model name at the endpoint."""
+    secret: str = Field(default="", pattern=r"^([A-Z][A-Z0-9_]{0,63})?$", examples=["JUDGE_KEY"])
+    """Name of the secret sent as a bearer token; its value is FLEXMARL_EXTERNAL_SECRET_<name> on the rollout workers.
+    Empty: none."""
+    instruction: str = Field(default="", max_length=8000)
+    """System instruction, placed before the observation and the allowed replies."""
+    timeout_s: float = Field(default=60.0, gt=0.0, le=3600.0)
+    """Timeout of one request; a turn is retried until its episode times out."""
+    tokens_per_word: int = Field(default=4, ge=1, le=64)
+    """Maximum endpoint tokens per word of the environment."""
+
+
+class AgentSpec(Strict):
+    policy: Name | None = None
+    """Policy of the agent; by default one of its own, named after its role. Agents may share a policy."""
+    trainable: bool = True
+    """False freezes the agent: its turns are recorded, never trained. An external agent is frozen."""
+    sampling: Sampling = Sampling()
+    external: ExternalModel | None = None
+    """Use an external model instead of a policy of the run: recorded, never trained."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _external_is_frozen(cls, data: object) -> object:
+        if isinstance(data, dict) and data.get("external") is not None and "trainable" not in data:
+            return {**data, "trainable": False}
+        return data
+
+
+class FactoryModel(Strict):
+    """A tiny Qwen2-style model and its tokenizer, made by the project itself from a seed."""
+
+    type: Literal["factory"] = "factory"
+    size: Literal["S", "M"] = "S"
+    """S: hidden 64, 2 layers, 4 heads, about 85 k parameters. M: hidden 128, 2 layers, 4 heads of 32, fit for vLLM."""
+    init_std: float | None = Field(default=None, gt=0.0, le=1.0)
+    """Standard deviation of the initial weights; about 1/sqrt(hidden) when absent."""
+    head_scale: float = Field(default=1.0, gt=0.0, le=10.0)
+    """Scale of the language-model head at initialisation: above 1, initial outputs are more deterministic."""
+
+
+class FolderModel(Strict):
+    """A Hugging Face causal language model in a folder that every node can read, below one that the operator
+    allowed."""
+
+    type: Literal["folder"] = "folder"
+    path: str = Field(min_length=1, max_length=4096, examples=["/models/qwen2.5-0.5b"])
+    """Absolute, below one of FLEXMARL_MODEL_ROOTS; links are not followed."""
+
+
+OwnSource = Annotated[FactoryModel | FolderModel, Field(discriminator="type")]
+"""What a model is of: its shape and its tokenizer."""
+
+
+class CheckpointModel(Strict):
+    """The weights of a policy in a checkpoint of a run that whoever submits may read."""
+
+    type: Literal["checkpoint"] = "checkpoint"
+    run: str = Field(pattern=r"^[A-Za-z0-9-]+$", max_length=100, examples=["quiet-otter-3fa2"])
+    """Key or id of the run."""
+    step: int = Field(ge=0, strict=True, examples=[300])
+    """The checkpoint after this step."""
+    policy: Name | None = None
+    """The run's policy; the one of the same name when absent."""
+    source: OwnSource = FactoryModel()
+    """What the run's policy is of. Set when the run is created; what is written here is replaced."""
+
+
+ModelSource = Annotated[FactoryModel | FolderModel | CheckpointModel, Field(discriminator="type")]
+
+
+class AdamW(Strict):
+    type: Literal["adamw"] = "adamw"
+    learning_rate: float = Field(default=2e-3, gt=0.0, le=1.0)
+    final_learning_rate_share: float = Field(default=1.0, ge=0.0, le=1.0)
+    """The learning rate decays linearly to this share over `budget.train_steps`."""
+    beta1: float = Field(default=0.9, ge=0.0, lt=1.0)
+    beta2: float = Field(default=0.95, ge=0.0, lt=1.0)
+    weight_decay: float = Field(default=0.0, ge=0.0, le=1.0)
+    grad_clip_norm: float = Field(default=1.0, gt=0.0)
+
+
+class SupervisedWarmup(Strict):
+    """Cross-entropy steps on the environment's demonstrations before step 0; marked in every chart."""
+
+    steps: int = Field(ge=1, le=10_000)
+    batch_size: int = Field(default=256, ge=1, le=65_536)
+    learning_rate: float = Field(default=2e-3, gt=0.0, le=1.0)
+    max_seconds: float = Field(default=3.0, gt=0.0)
+
+
+AdapterTarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+ADAPTER_TARGETS: tuple[AdapterTarget, ...] = get_args(AdapterTarget)
+
+
+class FullTuning(Strict):
+    """Every weight of the policy is trained and published."""
+
+    type: Literal["full"] = "full"
+
+
+class Lora(Strict):
+    """Trains and publishes a low-rank adapter; the base model is frozen and shared by all policies with the same
+    `model` and an adapter."""
+
+    type: Literal["lora"] = "lora"
+    rank: int = Field(default=8, ge=1, le=256)
+    """Rank of the adapter: an m x n matrix gets rank x (m + n) trained weights."""
+    alpha: float = Field(default=16.0, gt=0.0, le=4096.0)
+    """Scaling factor: adapter outputs are multiplied by alpha / rank."""
+    targets: tuple[AdapterTarget, ...] = Field(default=ADAPTER_TARGETS, min_length=1)
+    """Adapted matrices of every layer."""
+    adapter: str = Field(default="", max_length=4096)
+    """A PEFT folder that every node can read, below one of FLEXMARL_MODEL_ROOTS, whose adapter training begins with;
+    empty: one that changes nothing."""
+
+    @property
+    def scale(self) -> float:
+        return self.alpha / self.rank
+
+
+Tuning = Annotated[FullTuning | Lora, Field(discriminator="type")]
+
+
+class Devices(Strict):
+    """Trainer devices of a policy, as one gang: they start and stop together and share weights, gradients and optimizer
+    state. State from any number of ranks can be resumed on any other number."""
+
+    least: int = Field(default=1, ge=1, le=64)
+    """Minimum devices; with fewer, the policy is not trained."""
+    most: int = Field(default=1, ge=1, le=64)
+    """Maximum devices, used while no other policy waits for them; only with on-demand allocation."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_number_is_both(cls, data: object) -> object:
+        if isinstance(data, int) and not isinstance(data, bool):
+            return {"least": data, "most": data}
+        if isinstance(data, dict) and "most" not in data and "least" in data:
+            return {**data, "most": data["least"]}
+        return data
+
+    @model_validator(mode="after")
+    def _in_order(self) -> "Devices":
+        if self.most < self.least:
+            raise ValueError(f"most is {self.most}, less than least: at least {self.least} is legal")
+        return self
+
+
+class PolicySpec(Strict):
+    model: ModelSource = FactoryModel()
+    precision: Literal["fp32", "fp64", "bf16"] = "fp32"
+    """Precision of weights and compute. With bf16 the optimizer keeps fp32 master weights, gradients are accumulated in
+    fp32, and published versions are rounded to bf16."""
+    activations: Literal["keep", "recompute"] = "keep"
+    """recompute: activations are recomputed in the backward pass (activation checkpointing): less memory, one more
+    forward pass, same gradient."""
+    tuning: Tuning = FullTuning()
+    optimizer: AdamW = AdamW()
+    devices: Devices = Devices()
+    warmup: SupervisedWarmup | None = None
+    lag_policy: LagPolicy | None = None
+    """Lag policy of its rows; `mechanisms.lag_policy` when absent."""
+
+    @property
+    def source(self) -> FactoryModel | FolderModel:
+        """Return what the model is of, whichever weights it begins with."""
+        return self.model.source if isinstance(self.model, CheckpointModel) else self.model
+
+    @field_validator("tuning", mode="before")
+    @classmethod
+    def _a_word_is_a_type(cls, data: object) -> object:
+        return {"type": data} if isinstance(data, str) else data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _factory_unless_said(cls, data: object) -> object:
+        """A model without a type is one of the factory."""
+        if isinstance(data, dict) and isinstance(data.get("model"), dict) and "type" not in data["model"]:
+            return {**data, "model": {"type": "factory", **data["model"]}}
+        return data

@@ -1,0 +1,1 @@
+"""Django's PostgreSQL backend with one pool per purpose; see `base`."""

@@ -1,0 +1,62 @@
+"""What another host needs to join: addresses of the servers as it would use them, or which setting is missing."""
+
+from collections.abc import Mapping
+from ipaddress import ip_address
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from django.conf import settings
+
+DATABASE_PORT, BROKER_PORT = 5432, 6379
+
+
+class Joining(NamedTuple):
+    """Addresses without their secrets; "" where only this host reaches the server, with the reason in `missing`."""
+
+    database: str
+    broker: str
+    missing: list[tuple[str, str]]
+    """(setting, what is wrong and what to do)."""
+
+
+def joining() -> Joining:
+    """Say how another host reaches this installation's servers."""
+    return joining_with(settings.DATABASES["default"], settings.BROKER_URL)
+
+
+def joining_with(database: Mapping[str, Any], broker_url: str) -> Joining:
+    """Say it for a database in Django's words and the address of a broker."""
+    host, broker = str(database.get("HOST") or ""), urlsplit(broker_url)
+    missing = []
+    if only_here(host):
+        missing.append(("DATABASE_URL", _words("database", host, "PostgreSQL")))
+    if only_here(broker.hostname or ""):
+        missing.append(("REDIS_URL", _words("broker", broker.hostname or "", "Redis or Valkey")))
+    user, name = database.get("USER") or "USER", database.get("NAME") or "flexmarl"
+    shown = f"postgresql://{user}:PASSWORD@{_bracketed(host)}:{database.get('PORT') or DATABASE_PORT}/{name}"
+    number = (broker.path or "").strip("/") or "0"
+    asked = f"{broker.scheme}://:PASSWORD@{_bracketed(broker.hostname or '')}:{broker.port or BROKER_PORT}/{number}"
+    known = {setting for setting, _ in missing}
+    return Joining("" if "DATABASE_URL" in known else shown, "" if "REDIS_URL" in known else asked, missing)
+
+
+def only_here(host: str) -> bool:
+    """Say whether an address means the host that uses it: a socket's folder, a loopback address or name, or none."""
+    if not host or host.startswith("/") or host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _words(server: str, host: str, kind: str) -> str:
+    where = f"at {host}" if host and not host.startswith("/") else "through a socket of this host"
+    return (
+        f"The {server} is reached {where}, which no other host can do. Start this installation with the address of a "
+        f"{kind} server that other hosts reach."
+    )
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host

@@ -1,0 +1,109 @@
+"""Shapes of OpenAI's dialect, as the document tells them. What is refused of a body is decided in `questions`."""
+
+from rest_framework import serializers
+
+from flexmarl.controlplane.common.api.serializers import one_of
+from flexmarl.controlplane.playground.questions import MOST_REPLIES, MOST_STOPS
+
+_WORDS = {"type": "array", "items": {"type": "string"}}
+
+
+class ModelSerializer(serializers.Serializer):
+    id = serializers.CharField(help_text="`<run>/<agent>`, of one version with `@<version>`.")
+    object = serializers.ChoiceField(["model"])
+    created = serializers.IntegerField()
+    owned_by = serializers.CharField(help_text="Project of the run.")
+    version = serializers.IntegerField()
+
+
+class ModelListSerializer(serializers.Serializer):
+    object = serializers.ChoiceField(["list"])
+    data = ModelSerializer(many=True)
+
+
+class _AskSerializer(serializers.Serializer):
+    model = serializers.CharField(help_text="As `GET /v1/models` names it.")
+    max_tokens = serializers.IntegerField(required=False, allow_null=True, min_value=1)
+    temperature = serializers.FloatField(required=False, allow_null=True, min_value=0)
+    n = serializers.IntegerField(required=False, min_value=1, max_value=MOST_REPLIES)
+    seed = serializers.IntegerField(required=False, allow_null=True)
+    stop = one_of({"type": "string"}, {**_WORDS, "maxItems": MOST_STOPS}, {"type": "null"})
+    stream = serializers.BooleanField(required=False)
+    stream_options = one_of({"type": "object", "properties": {"include_usage": {"type": "boolean"}}}, {"type": "null"})
+    user = serializers.CharField(required=False)
+    allowed_words = serializers.ListField(
+        child=serializers.CharField(), required=False, help_text="Words that a reply may consist of; all when absent."
+    )
+
+
+class MessageSerializer(serializers.Serializer):
+    role = serializers.ChoiceField(["system", "developer", "user", "assistant"])
+    content = one_of({"type": "string"}, {"type": "array", "items": {"type": "object"}}, required=True)
+
+
+class ChatSerializer(_AskSerializer):
+    messages = MessageSerializer(many=True)
+    max_completion_tokens = serializers.IntegerField(required=False, allow_null=True, min_value=1)
+    logprobs = serializers.BooleanField(required=False)
+
+
+class CompletionRequestSerializer(_AskSerializer):
+    prompt = one_of({"type": "string"}, _WORDS, {"type": "array", "items": {}}, required=True)
+    logprobs = serializers.IntegerField(required=False, allow_null=True, min_value=0, max_value=1)
+
+
+class UsageSerializer(serializers.Serializer):
+    prompt_tokens = serializers.IntegerField()
+    completion_tokens = serializers.IntegerField()
+    total_tokens = serializers.IntegerField()
+
+
+class _ChoiceSerializer(serializers.Serializer):
+    index = serializers.IntegerField()
+    finish_reason = serializers.CharField(allow_null=True)
+    token_ids = serializers.ListField(child=serializers.IntegerField())
+    logprobs = serializers.JSONField(allow_null=True)
+
+
+class ReplySerializer(serializers.Serializer):
+    role = serializers.ChoiceField(["assistant"])
+    content = serializers.CharField(allow_blank=True)
+    refusal = serializers.CharField(allow_null=True)
+
+
+class ChatChoiceSerializer(_ChoiceSerializer):
+    message = ReplySerializer()
+
+
+class CompletionChoiceSerializer(_ChoiceSerializer):
+    text = serializers.CharField(allow_blank=True)
+
+
+class _AnswerSerializer(serializers.Serializer):
+    id = serializers.CharField()
+    created = serializers.IntegerField()
+    model = serializers.CharField(help_text="The version that answered.")
+    system_fingerprint = serializers.CharField(help_text="Digest of its weights, in short.")
+    usage = UsageSerializer()
+
+
+class ChatAnswerSerializer(_AnswerSerializer):
+    object = serializers.ChoiceField(["chat.completion"])
+    choices = ChatChoiceSerializer(many=True)
+
+
+class CompletionAnswerSerializer(_AnswerSerializer):
+    object = serializers.ChoiceField(["text_completion"])
+    choices = CompletionChoiceSerializer(many=True)
+
+
+class ErrorSerializer(serializers.Serializer):
+    message = serializers.CharField()
+    type = serializers.CharField()
+    param = serializers.CharField(allow_null=True)
+    code = serializers.CharField()
+    request_id = serializers.CharField()
+
+
+class RefusalSerializer(serializers.Serializer):
+    error = ErrorSerializer()

@@ -1,0 +1,144 @@
+"""Checkpoints of runs as models of other runs: found with the rights of whoever submits, and pinned by digest.
+
+Invariants: a run that the submitter may not read and one that does not exist are refused in the same words. What a
+policy begins with is an origin row, written in the transaction of its run and never changed; nothing else decides
+which bytes are fetched. What a model is of (`source`) always comes from the run that was found, never from the
+submitter.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flexmarl.contracts.fork_rules import fork_rules
+from flexmarl.contracts.problems import Problem, SpecProblems
+from flexmarl.contracts.specification import ExperimentSpec
+from flexmarl.contracts.specification.team import CheckpointModel, Lora
+from flexmarl.controlplane.common.actor import Actor
+from flexmarl.controlplane.common.problems import NotFound, ValidationProblem
+from flexmarl.controlplane.common.store import store_connection
+from flexmarl.controlplane.experiments.plans import as_field_error
+from flexmarl.controlplane.runs import queries
+from flexmarl.controlplane.runs.models import Checkpoint, Run
+from flexmarl.store import checkpoint_rows, lineage
+from flexmarl.store.lineage import Origin
+
+WHOLE = "whole"
+SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSources:
+    """What plans ask of checkpoints, for one submitter."""
+
+    actor: Actor
+
+    def completed(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a document whose models of checkpoints say what they are of. Raises SpecProblems."""
+        policies = raw.get("policies")
+        if not isinstance(policies, Mapping):
+            return dict(raw)
+        refused: list[Problem] = []
+        written: dict[str, Any] = {}
+        for name, policy in policies.items():
+            written[name] = policy
+            named = _named(policy)
+            if named is not None:
+                found = self._source(name, named)
+                if isinstance(found, Problem):
+                    refused.append(found)
+                else:
+                    written[name] = {**policy, "model": {**policy["model"], "source": found}}
+        if refused:
+            raise SpecProblems(refused)
+        return {**raw, "policies": written}
+
+    def refusals(self, spec: ExperimentSpec) -> Iterator[Problem]:
+        """Return what of a specification does not fit the checkpoints that its policies begin with."""
+        for name, policy in spec.policies.items():
+            if not isinstance(policy.model, CheckpointModel):
+                continue
+            parent = ExperimentSpec.model_validate(queries.find_run(self.actor, policy.model.run).spec)
+            if policy.source != parent.policies[policy.model.policy or name].source:
+                raise AssertionError(f"policies.{name}.model was not completed")
+            theirs = {**parent.policies, name: parent.policies[policy.model.policy or name]}
+            mine = {**spec.policies, name: policy.model_copy(update={"model": policy.source})}
+            was, now = parent.model_copy(update={"policies": theirs}), spec.model_copy(update={"policies": mine})
+            yield from fork_rules(was, now, [name], False)
+            if isinstance(policy.tuning, Lora) and policy.tuning.adapter:
+                detail = "The checkpoint's own adapter goes on; another one cannot be put in its place."
+                where = f"/policies/{name}/tuning/adapter"
+                yield Problem(pointer=where, code="incompatible", detail=detail, hint="Remove adapter.")
+
+    def pin(self, run: Run, spec: ExperimentSpec) -> None:
+        """Write where the policies of a new run come from. Raises ValidationProblem for what went meanwhile."""
+        if origins := self._origins(spec):
+            lineage.put(store_connection(), run.no, origins)
+
+    def _origins(self, spec: ExperimentSpec) -> list[Origin]:
+        found = []
+        for name, policy in spec.policies.items():
+            if not isinstance(policy.model, CheckpointModel):
+                continue
+            run = queries.find_run(self.actor, policy.model.run)
+            row = Checkpoint.objects.filter(run_id=run.no, step=policy.model.step, state=WHOLE).first()
+            if row is None or not checkpoint_rows.read_on(store_connection(), run.no, row.step):
+                gone = as_field_error(_no_step(name, run, policy.model.step))
+                raise ValidationProblem(gone.detail, errors=[gone])
+            theirs = policy.model.policy or name
+            part = row.parts[theirs]
+            found.append(Origin(name, run.no, theirs, part["version"], row.step, True, part["digest"]))
+        return found
+
+    def _source(self, name: str, model: Mapping[str, Any]) -> dict[str, Any] | Problem:
+        """Return what a checkpoint's policy is of, as JSON, or the refusal."""
+        try:
+            run = queries.find_run(self.actor, model["run"])
+        except NotFound:
+            detail = "There is no such run, or you may not read it."
+            hint = "Name the key or id of a run of a project that you can read."
+            return Problem(pointer=f"/policies/{name}/model/run", code="unknown_run", detail=detail, hint=hint)
+        row = Checkpoint.objects.filter(run_id=run.no, step=model["step"], state=WHOLE).first()
+        if row is None:
+            return _no_step(name, run, model["step"])
+        theirs = model.get("policy") or name
+        if theirs not in row.parts:
+            detail = f"{run.key} has no policy {theirs} in this checkpoint."
+            hint = f"Its policies: {', '.join(sorted(row.parts)) or 'none'}."
+            return Problem(pointer=f"/policies/{name}/model/policy", code="unknown_policy", detail=detail, hint=hint)
+        source: dict[str, Any] = json.loads(
+            ExperimentSpec.model_validate(run.spec).policies[theirs].source.model_dump_json()
+        )
+        return source
+
+
+def without_checkpoints(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a run's specification whose models say only what they are of, for one that begins with other weights."""
+    policies = {}
+    for name, policy in document.get("policies", {}).items():
+        model = policy.get("model", {})
+        own = model["source"] if model.get("type") == "checkpoint" else model
+        policies[name] = {**policy, "model": own}
+    return {**document, "policies": policies}
+
+
+def _named(policy: object) -> Mapping[str, Any] | None:
+    """Return a policy's model when it names a checkpoint well enough to look for it; types refuse the rest."""
+    model = policy.get("model") if isinstance(policy, Mapping) else None
+    if not isinstance(model, Mapping) or model.get("type") != "checkpoint":
+        return None
+    run, step = model.get("run"), model.get("step")
+    well = isinstance(run, str) and "\0" not in run and isinstance(step, int) and not isinstance(step, bool)
+    return model if well and isinstance(model.get("policy") or "", str) else None
+
+
+def _no_step(name: str, run: Run, step: int) -> Problem:
+    there = Checkpoint.objects.filter(run_id=run.no, state=WHOLE).order_by("-step").values_list("step", flat=True)
+    steps = ", ".join(str(number) for number in there[:SHOWN])
+    return Problem(
+        pointer=f"/policies/{name}/model/step",
+        code="unknown_checkpoint",
+        detail=f"{run.key} has no whole checkpoint after step {step}.",
+        hint=f"It has those after {steps}." if steps else "It has none yet; name another run.",
+    )

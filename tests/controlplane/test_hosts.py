@@ -1,0 +1,74 @@
+"""What nobody can host is refused by the plan and at submit alike, with the field, the rule and a legal value."""
+
+from typing import Any
+
+import pytest
+
+from flexmarl.controlplane.common.store import store_connection
+from flexmarl.store import nodes
+from flexmarl.store.nodes import DeviceFacts, NodeFacts
+from tests.support.controlplane import SPEC, key
+
+pytestmark = pytest.mark.django_db
+
+VLLM = {"resources": {"engine": "vllm"}, "policies": {role: {"model": {"size": "M"}} for role in SPEC["agents"]}}
+
+
+def register(name: str, pool: str = "default", **facts: Any) -> None:
+    """Let a node with one device be there."""
+    device = DeviceFacts(f"{name}.cpu0", "cpu", 0, "CPU", 1, pool)
+    nodes.register_node(store_connection(), NodeFacts(name, "127.0.0.1:1", "a", "1", facts), [device])
+
+
+def found(api, spec: dict[str, Any], project: str = "default") -> list[tuple[str, str, str, str]]:
+    """What plan and submit say, which is the same."""
+    body = {"spec": {**SPEC, **spec}, "project": project}
+    planned = api.post("/api/v1/runs/plan", body, format="json")
+    assert planned.status_code == 200, planned.content
+    made = api.post("/api/v1/runs", body, format="json", headers={"Idempotency-Key": key()})
+    told = made.json().get("errors", [])
+    assert planned.json()["errors"] == told
+    assert made.status_code == (400 if told else 201)
+    return [(error["pointer"], error["code"], error["detail"], error["hint"]) for error in told]
+
+
+def test_a_pool_that_does_not_exist_is_refused_with_those_there_are(api, admin_api) -> None:
+    assert found(api, {}) == [], "the installation's pool exists before a node does"
+    register("box", "fast")
+    admin_api.post("/api/v1/pools", {"name": "planned"})
+    admin_api.post("/api/v1/pools", {"name": "closed", "projects": ["default"]})
+    told = found(api, {"resources": {"rollout_pool": "fsat", "training_pool": "zzz"}})
+    assert told[0] == ("/resources/rollout_pool", "unknown_pool", "There is no pool fsat: no device is in it.",
+                       "Did you mean fast?")  # fmt: skip
+    assert told[1][:2] == ("/resources/training_pool", "unknown_pool")
+    assert "default, fast, planned" in told[1][3]
+    for pool in ("fast", "planned"):
+        assert found(api, {"resources": {"rollout_pool": pool, "training_pool": pool}}) == []
+
+
+def test_an_engine_that_no_node_of_the_pool_has_is_refused(api) -> None:
+    assert found(api, VLLM) == [], "nothing is known of nodes yet"
+    register("old")
+    assert found(api, VLLM) == [], "a node that does not say may have any"
+    register("old", engines=["torch"])
+    register("elsewhere", "gpu", engines=["torch", "vllm"])
+    assert found(api, VLLM) == [
+        ("/resources/engine", "no_such_engine", "No node of the pool default has the engine vllm.",
+         "Set torch, or set FLEXMARL_VLLM_PYTHON on a node of that pool.")
+    ]  # fmt: skip
+    assert found(api, {}) == []
+    assert found(api, {**VLLM, "resources": {"engine": "vllm", "rollout_pool": "gpu"}}) == []
+    register("new", engines=["torch", "vllm"])
+    assert found(api, VLLM) == []
+
+
+def test_a_project_that_does_not_exist_is_refused_by_the_plan_as_at_submit(api, admin_api) -> None:
+    body = {"spec": SPEC, "project": "nowhere"}
+    for path in ("/api/v1/runs/plan", "/api/v1/runs"):
+        answer = admin_api.post(path, body, format="json", headers={"Idempotency-Key": key()})
+        assert answer.status_code == 400, answer.content
+        [error] = answer.json()["errors"]
+        assert (error["pointer"], error["code"]) == ("/project", "unknown_value")
+        assert "default" in error["hint"]
+        hidden = api.post(path, body, format="json", headers={"Idempotency-Key": key()})
+        assert hidden.status_code == 403, "a member learns no more of it than of one that exists"

@@ -1,0 +1,50 @@
+"""Adding a node: the page prints what another host can use, or names the setting that is missing."""
+
+import pytest
+from django.test import Client
+
+from flexmarl.controlplane.inventory.joining import joining_with, only_here
+
+
+@pytest.mark.parametrize(
+    ("host", "here"),
+    [
+        ("", True), ("/tmp/sockets", True), ("localhost", True), ("127.0.0.1", True), ("127.3.2.1", True),
+        ("::1", True), ("[::1]", True), ("10.0.0.7", False), ("db.example.org", False), ("fd00::7", False),
+    ],
+)  # fmt: skip
+def test_an_address_of_this_host_alone_is_known(host, here) -> None:
+    assert only_here(host) is here
+
+
+def test_addresses_that_others_reach_are_printed_without_their_secrets() -> None:
+    database = {"HOST": "db.example.org", "PORT": "5433", "USER": "flex", "PASSWORD": "hidden", "NAME": "runs"}
+    found = joining_with(database, "redis://:hidden@10.0.0.7:6380/2")
+    assert found.missing == []
+    assert found.database == "postgresql://flex:PASSWORD@db.example.org:5433/runs"
+    assert found.broker == "redis://:PASSWORD@10.0.0.7:6380/2"
+
+
+def test_a_server_that_only_this_host_reaches_names_its_setting() -> None:
+    found = joining_with({"HOST": "/tmp/sockets"}, "redis://10.0.0.7:6379/0")
+    assert [setting for setting, _ in found.missing] == ["DATABASE_URL"]
+    assert "PostgreSQL server that other hosts reach" in found.missing[0][1]
+    assert found.database == ""
+
+
+@pytest.mark.django_db
+def test_the_page_prints_one_or_the_other(person, monkeypatch) -> None:
+    admin = Client()
+    admin.force_login(person("cluster_admin"))
+
+    def page() -> str:
+        return admin.get("/cluster?add=node").content.decode()
+
+    assert "export DATABASE_URL" not in page()
+    assert "<code>DATABASE_URL</code>" in page()
+    reached = joining_with({"HOST": "db.example.org"}, "redis://10.0.0.7:6379/0")
+    monkeypatch.setattr("webui.views.cluster.joining", lambda: reached)
+    assert "export DATABASE_URL=postgresql://" in page()
+    assert "@db.example.org:" in page()
+    assert "FLEXMARL_NODE_BIND=" in page()
+    assert "testserver" not in page().partition("add-command")[2].partition("</pre>")[0]

@@ -1,0 +1,116 @@
+"""What the OpenAPI document promises beside shapes: names, needed parameters, examples, a typed specification."""
+
+import re
+
+import jsonschema
+import pytest
+
+from flexmarl.contracts.resolve import load_presets, load_templates, resolve
+from tests.support.controlplane import key
+
+pytestmark = pytest.mark.django_db
+FORMATS = jsonschema.Draft202012Validator.FORMAT_CHECKER
+
+
+@pytest.fixture
+def document(client):
+    return client.get("/api/v1/openapi.json").json()
+
+
+def operations(document):
+    return [(f"{m.upper()} {p}", o) for p, methods in document["paths"].items() for m, o in methods.items()]
+
+
+def errors(document, schema, value) -> list[str]:
+    whole = {**schema, "components": document["components"]}
+    found = jsonschema.Draft202012Validator(whole, format_checker=FORMATS).iter_errors(value)
+    return [f"{list(error.absolute_path)}: {error.message[:160]}" for error in found]
+
+
+def test_names_of_enums_say_what_they_are(document) -> None:
+    hashed = [
+        name for name in document["components"]["schemas"] if re.search(r"[0-9][0-9a-f]{2}Enum$|[a-f0-9]{3}Enum$", name)
+    ]
+    assert [name for name in hashed if re.search(r"[A-Z0-9][0-9a-f]{2}Enum$", name)] == []
+
+
+def test_every_operation_has_examples_that_are_legal(document) -> None:
+    wrong, without = [], []
+    for name, operation in operations(document):
+        media = [*operation.get("requestBody", {}).get("content", {}).values()]
+        media += [
+            one
+            for status, answer in operation["responses"].items()
+            for kind, one in answer.get("content", {}).items()
+            if status != "default" and "json" in kind and "schema" in one
+        ]
+        needed = [one for one in operation.get("parameters", ()) if one.get("required")]
+        shown = [one for one in (*media, *needed) if "example" in one]
+        if len(shown) < len(media) + len(needed):
+            without.append(name)
+        wrong += [f"{name} {e}" for one in shown for e in errors(document, one["schema"], one["example"])]
+    assert (without, wrong) == ([], []), "\n".join(wrong[:40])
+
+
+def test_most_operations_show_a_body(document) -> None:
+    shown = sum('"example"' in repr(operation).replace("'", '"') for _, operation in operations(document))
+    assert shown >= len(operations(document)) - 3, "all but streams and archives"
+
+
+def test_what_a_view_needs_is_required(document, api) -> None:
+    for path, missing in {
+        "/api/v1/runs/{run_id}/series/data": "names",
+        "/api/v1/runs/{run_id}/config-diff": "against",
+        "/api/v1/runs/{run_id}/trajectories/compare": "ids",
+    }.items():
+        [parameter] = [one for one in document["paths"][path]["get"]["parameters"] if one["name"] == missing]
+        assert parameter["required"], path
+
+
+def test_if_match_is_told_where_it_is_honoured(document) -> None:
+    told = {
+        operation["operationId"]: header.get("required", False)
+        for _, operation in operations(document)
+        for header in operation.get("parameters", ())
+        if header["name"] == "If-Match"
+    }
+    assert {name for name, needed in told.items() if needed} == {
+        "pools_update", "pools_delete", "quotas_set", "quotas_delete", "nodes_update", "nodes_act", "devices_update",
+        "devices_act",
+    }  # fmt: skip
+    assert {name for name, needed in told.items() if not needed} == {
+        "runs_update", "tokens_update", "tokens_revoke", "projects_update", "projects_delete", "members_update",
+        "members_remove", "service_accounts_update", "users_update", "saved_views_update", "saved_views_delete",
+        "nodes_drain", "devices_drain",
+    }  # fmt: skip
+
+
+def test_specifications_are_typed(document) -> None:
+    schemas = document["components"]["schemas"]
+    assert schemas["RunDetail"]["properties"]["spec"] == {"$ref": "#/components/schemas/ExperimentSpec"}
+    assert "PartialExperimentSpec" in str(schemas["NewRunRequest"]["properties"]["spec"])
+    for name, template in load_templates().items():
+        assert errors(document, schemas["ExperimentSpec"], resolve({}, template=name).document) == []
+        assert errors(document, schemas["PartialExperimentSpec"], template.spec) == []
+    for preset in load_presets().values():
+        assert errors(document, schemas["PartialExperimentSpec"], preset.spec) == []
+    for wrong in ({"seed": "1"}, {"seed": True}, {"sed": 1}, {"batch": {"tasks_per_step": 1.5}}):
+        assert errors(document, schemas["PartialExperimentSpec"], wrong)
+
+
+def test_partial_and_whole_have_the_same_members(document) -> None:
+    schemas = document["components"]["schemas"]
+    for name, whole in schemas.items():
+        if name.startswith("Spec") and f"Partial{name}" in schemas:
+            assert set(whole.get("properties", ())) == set(schemas[f"Partial{name}"].get("properties", ())), name
+
+
+def test_written_examples_are_taken(document, api) -> None:
+    for operation, path in {
+        "runs_create": "/api/v1/runs",
+        "runs_plan": "/api/v1/runs/plan",
+        "tokens_create": "/api/v1/tokens",
+    }.items():
+        [shown] = [one for _, one in operations(document) if one["operationId"] == operation]
+        body = shown["requestBody"]["content"]["application/json"]["example"]
+        assert api.post(path, body, headers={"Idempotency-Key": key()}).status_code in {200, 201}, operation

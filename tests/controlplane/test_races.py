@@ -1,0 +1,156 @@
+"""Of any number of parallel changes under one entity tag exactly one is made, whatever is changed."""
+
+import ast
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connection, connections, transaction
+from rest_framework.test import APIClient
+
+from flexmarl.controlplane.accounts import actions
+from flexmarl.controlplane.accounts.queries import actor_of_user
+from flexmarl.controlplane.common.store import store_connection
+from flexmarl.store import nodes
+from flexmarl.store.nodes import DeviceFacts, NodeFacts
+from tests.support.controlplane import make_person
+
+PARALLEL = 20
+API = "/api/v1"
+CONTROLPLANE = Path(__file__).parents[2] / "platform" / "flexmarl" / "controlplane"
+COMPARES = "common/api/conditional.py"
+Change = tuple[str, str, Callable[[int], dict[str, Any]]]
+"""Method, address and the body of the n-th change: all of them differ."""
+
+
+def of_run(api: APIClient, admin: Any, run: Any) -> Change:
+    return "patch", f"{API}/runs/{run.id}", lambda n: {"notes": f"note {n}"}
+
+
+def of_token(api: APIClient, admin: Any, run: Any) -> Change:
+    token, _ = actions.create_token(actor_of_user(admin), "old name")
+    return "patch", f"{API}/tokens/{token.id}", lambda n: {"name": f"name {n}"}
+
+
+def of_project(api: APIClient, admin: Any, run: Any) -> Change:
+    return "patch", f"{API}/projects/default", lambda n: {"description": f"text {n}"}
+
+
+def of_member(api: APIClient, admin: Any, run: Any) -> Change:
+    member = make_person("mo", "editor")
+    return "patch", f"{API}/projects/default/members/{member.id}", lambda n: {"role": ("viewer", "operator")[n % 2]}
+
+
+def of_service_account(api: APIClient, admin: Any, run: Any) -> Change:
+    account = actions.create_service_account(actor_of_user(admin), "default", "robot", "editor")
+    address = f"{API}/projects/default/service-accounts/{account.id}"
+    return "patch", address, lambda n: {"role": ("viewer", "operator")[n % 2]}
+
+
+def of_user(api: APIClient, admin: Any, run: Any) -> Change:
+    user = make_person("una")
+    return "patch", f"{API}/users/{user.id}", lambda n: {"email": f"una{n}@example.org"}
+
+
+def of_saved_view(api: APIClient, admin: Any, run: Any) -> Change:
+    made = api.post(f"{API}/saved-views", {"name": "mine", "page": "runs"})
+    return "patch", made["Location"], lambda n: {"query": f"q={n}"}
+
+
+def of_pool(api: APIClient, admin: Any, run: Any) -> Change:
+    made = api.post(f"{API}/pools", {"name": "small"})
+    return "patch", made["Location"], lambda n: {"note": f"note {n}"}
+
+
+def of_quota(api: APIClient, admin: Any, run: Any) -> Change:
+    api.post(f"{API}/pools", {"name": "small"})
+    return "put", f"{API}/pools/small/quotas/default", lambda n: {"devices": n + 1}
+
+
+def of_node(api: APIClient, admin: Any, run: Any) -> Change:
+    register()
+    return "patch", f"{API}/nodes/box", lambda n: {"note": f"note {n}"}
+
+
+def of_device(api: APIClient, admin: Any, run: Any) -> Change:
+    register()
+    return "patch", f"{API}/devices/box.cpu0", lambda n: {"note": f"note {n}"}
+
+
+def register() -> None:
+    with transaction.atomic():
+        facts = [DeviceFacts("box.cpu0", "cpu", 0)]
+        nodes.register_node(store_connection(), NodeFacts("box", "127.0.0.1:1", "i1", "0.1"), facts)
+
+
+RESOURCES = [
+    of_run, of_token, of_project, of_member, of_service_account, of_user, of_saved_view, of_pool, of_quota, of_node,
+    of_device,
+]  # fmt: skip
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("resource", RESOURCES, ids=lambda made: made.__name__)
+def test_one_of_many_parallel_changes_is_made(resource, person, client_of, make_run) -> None:
+    admin = person("cluster_admin", "ada")
+    api = client_of(admin)
+    method, address, body = resource(api, admin, make_run(admin))
+    tag = api.get(address).headers.get("ETag", 'W/"0"')
+    answers = in_parallel(
+        lambda n: getattr(APIClient(headers={"Authorization": api._credentials["HTTP_AUTHORIZATION"]}), method)(
+            address, body(n), headers={"If-Match": tag}
+        )
+    )
+    assert sorted(answers) == [200, *[412] * (PARALLEL - 1)]
+
+
+def in_parallel(send: Callable[[int], Any]) -> list[int]:
+    """Send the requests at once, each on a connection of its own, and return their status codes."""
+    line, answers = threading.Barrier(PARALLEL), []
+
+    def work(n: int) -> None:
+        connection.ensure_connection()
+        line.wait()
+        try:
+            answers.append(send(n).status_code)
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(PARALLEL)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return answers
+
+
+DESCRIBE = ("common/api/examples.py", "common/api/schema.py")
+"""What the document says of the header."""
+
+
+def compares_versions(source: str) -> list[str]:
+    """Find what belongs to the one comparison: refusals of a version, reads of the header, a precondition called."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and node.value == "If-Match":
+            found.append("reads If-Match")
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "PreconditionFailed":
+            found.append("raises PreconditionFailed")
+        if isinstance(node, ast.Call) and getattr(getattr(node.func, "func", None), "id", "") == "if_match":
+            found.append("compares in a view")
+    return found
+
+
+def test_versions_are_compared_in_one_place() -> None:
+    modules = {str(path.relative_to(CONTROLPLANE)): path for path in CONTROLPLANE.rglob("*.py")}
+    found = {name: compares_versions(path.read_text()) for name, path in modules.items() if name not in DESCRIBE}
+    assert {name for name, marks in found.items() if marks} == {COMPARES}
+    assert compares_versions("if_match(request)(run.version)") == ["compares in a view"]
+
+
+def test_no_view_calls_a_precondition() -> None:
+    for path in CONTROLPLANE.rglob("api/**/*.py"):
+        calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        assert "precondition" not in {getattr(called, "id", "") for called in calls}, path

@@ -1,0 +1,36 @@
+"""A web process under more load than its core can take, beside a training run: slow, never replaced, no 5xx."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.busy_web import UNLIMITED, hung, strain
+from tests.support.system import System
+
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+SECONDS = 20.0
+"""The long form: tests/benchmarks/web_liveness.py --seconds 300."""
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    with System(tmp_path_factory.mktemp("busy") / "home", environment=UNLIMITED) as system:
+        yield system
+
+
+def test_load_slows_the_web_process_and_ends_nothing(running: System) -> None:
+    endless = {"budget": {"train_steps": 1_000_000, "target": None}}
+    run = running.api().create_run(name="beside", template="reference_game", spec=endless)
+    running.api().wait(run["id"], lambda found: found["step"] > 0, 180)
+    seen = strain(running, run, sockets=200, per_s=100, seconds=SECONDS)
+    # Here other processes hold the cores as well, so answers may be late. The benchmark measures them.
+    print(
+        seen.statuses, {path: max(took for took, _ in probes) for path, probes in seen.probes.items()}, seen.recovered_s
+    )
+    assert seen.replaced == []
+    assert hung(running) == []
+    for path, probes in seen.probes.items():
+        assert path == "/readyz" or {status for _, status in probes} <= {0, 200}, probes
+    assert seen.statuses[200] > 0
+    assert [status for status in seen.statuses if status >= 500] == [], seen.statuses
+    assert seen.steps > 0, "training went on"

@@ -1,0 +1,89 @@
+"""The web process as strangers meet it: whose forwarded headers it believes, and many wrong passwords at once."""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.support.web import environment_of, manage, served
+
+pytestmark = pytest.mark.services
+PER_ADDRESS = 30
+"""Wrong passwords of one address that are looked at, as docs/security.md says."""
+PARALLEL = 50
+HEALTH_S = 1.0
+
+
+@pytest.fixture
+def environment(database_url: str, redis_url: str, short_tmp: Path) -> dict[str, str]:
+    made = environment_of(database_url, redis_url, short_tmp)
+    manage(made, "prepare")
+    return made
+
+
+def token_of(environment: dict[str, str]) -> str:
+    made = manage(environment, "create_token", "--name", "near", "--networks", "10.0.0.0/8", "--scopes", "runs:read")
+    return made.split()[-1]
+
+
+def status(url: str, token: str, **headers: str) -> int:
+    given = {name.replace("_", "-"): value for name, value in headers.items()}
+    return httpx2.get(f"{url}/api/v1/me", headers={"Authorization": f"Bearer {token}", **given}).status_code
+
+
+def test_forwarded_headers_of_loopback_are_not_believed(environment: dict[str, str], short_tmp: Path) -> None:
+    token = token_of(environment)
+    with served(environment, short_tmp / "web.log") as url:
+        assert status(url, token) == 401
+        assert status(url, token, X_Forwarded_For="10.0.0.1") == 401
+        assert httpx2.get(f"{url}/sign-in", headers={"X-Forwarded-Host": "evil.example"}).status_code == 200
+
+
+def test_a_trusted_proxy_says_who_calls(environment: dict[str, str], short_tmp: Path) -> None:
+    token = token_of(environment)
+    trusting = {**environment, "FLEXMARL_TRUSTED_PROXIES": "127.0.0.1,192.0.2.0/24"}
+    with served(trusting, short_tmp / "web.log") as url:
+        assert status(url, token) == 401, "the proxy itself is not in the token's networks"
+        assert status(url, token, X_Forwarded_For="10.0.0.1") == 200
+        assert status(url, token, X_Forwarded_For="10.0.0.1, 192.0.2.7") == 200, "through two trusted proxies"
+        assert status(url, token, X_Forwarded_For="10.0.0.1, 203.0.113.9") == 401, "claimed by a stranger"
+        assert httpx2.get(f"{url}/sign-in", headers={"X-Forwarded-Host": "evil.example"}).status_code == 400
+
+
+def test_wrong_passwords_do_not_starve_the_health_check(environment: dict[str, str], short_tmp: Path) -> None:
+    with served(environment, short_tmp / "web.log") as url, ThreadPoolExecutor(PARALLEL) as pool:
+        line = threading.Barrier(PARALLEL + 1)
+        tries = [pool.submit(wrong_password, url, f"admin{n % 10}", line) for n in range(PARALLEL)]
+        line.wait(60)
+        waits = measured(lambda: httpx2.get(f"{url}/healthz", timeout=30).status_code == 200, tries)
+        codes = [one.result() for one in tries]
+    assert len(waits) >= 3
+    assert max(waits) < HEALTH_S, waits
+    assert set(codes) <= {200, 429, 503}, codes  # 503: a busy machine asks to come back in its line
+    assert PARALLEL - codes.count(200) >= PARALLEL - PER_ADDRESS, "the others are refused before a hash is made"
+
+
+def wrong_password(url: str, name: str, line: threading.Barrier) -> int:
+    with httpx2.Client(base_url=url, timeout=120) as client:
+        page = client.get("/sign-in")
+        token = page.text.split('name="csrfmiddlewaretoken" value="')[1].split('"')[0]
+        line.wait(60)
+        body = {"username": name, "password": "wrong-password", "csrfmiddlewaretoken": token}
+        answer = client.post("/sign-in", data=body)
+        assert answer.status_code == 200 or int(answer.headers["Retry-After"]) > 0
+        return answer.status_code
+
+
+def measured(check: Callable[[], bool], tries: list) -> list[float]:
+    """Seconds that each check takes while any try is unanswered."""
+    waits = []
+    while not all(one.done() for one in tries) or len(waits) < 3:
+        began = time.monotonic()
+        assert check()
+        waits.append(time.monotonic() - began)
+        time.sleep(0.02)
+    return waits

@@ -1,0 +1,152 @@
+"""Processes of a real `up` that hang: seen in readiness and doctor, replaced by the supervisor, within told bounds."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import psutil
+import psycopg
+import pytest
+
+from flexmarl.launcher.processes import wait_until
+from tests.support.system import ROOT, ApiError, System
+
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+REPLACED_S = 15.0
+"""The promise is 6 s of silence and the next round; the rest is for a machine whose cores others hold."""
+BACK_S = 60.0
+NAMES = ("driver", "web", "rollout-worker", "node", "simulations", "device-worker")
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    with System(tmp_path_factory.mktemp("hung") / "home") as system:
+        assert wait_until(lambda: set(system.processes()) == set(NAMES), 30)
+        assert wait_until(lambda: ready(system)[1].get("status") == "ok", BACK_S), ready(system)
+        assert wait_until(lambda: beating(system) == len(NAMES), BACK_S), (
+            "a process that still starts may take a minute"
+        )
+        time.sleep(1)  # a beat and a look of the supervisor
+        yield system
+
+
+def ready(system: System) -> tuple[int, dict[str, object]]:
+    try:
+        with urllib.request.urlopen(f"{system.url}/readyz", timeout=5) as reply:
+            return reply.status, json.loads(reply.read())
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+    except OSError:
+        return 0, {}
+
+
+def beating(system: System) -> int:
+    """Count the processes that have a heartbeat."""
+    with psycopg.connect(system.database_url) as conn:
+        row = conn.execute("SELECT count(*) FROM store.process_heartbeat").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def doctor(system: System) -> str:
+    command = [sys.executable, str(ROOT / "manage.py"), "doctor", "--json"]
+    done = subprocess.run(command, env=system.environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1, done.stderr
+    return done.stdout
+
+
+def told(system: System, event: str) -> list[str]:
+    lines = (system.home / "logs" / "supervisor.log").read_text().splitlines()
+    return [line["process"] for line in map(json.loads, lines) if line["event"] == event]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_stopped_process_is_replaced(running: System, name: str) -> None:
+    before = running.processes()[name]
+    os.kill(before, signal.SIGSTOP)
+    began = time.monotonic()
+    try:
+        assert wait_until(lambda: running.processes().get(name, before) != before, REPLACED_S + 30)
+        assert time.monotonic() - began < REPLACED_S
+        assert told(running, "hung")[-1] == name
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(before, signal.SIGCONT)
+    assert wait_until(lambda: ready(running)[1].get("status") == "ok", BACK_S), ready(running)
+
+
+def test_a_stopped_driver_is_seen_in_readiness_and_doctor(running: System) -> None:
+    """Its successor takes its time here: the supervisor is stopped, as if there were none."""
+    assert running.process is not None
+    driver = running.processes()["driver"]
+    running.process.send_signal(signal.SIGSTOP)
+    os.kill(driver, signal.SIGSTOP)
+    try:
+        assert wait_until(lambda: ready(running)[0] == 503, 15), ready(running)
+        _, body = ready(running)
+        assert body["checks"]["driver"] == "failed"
+        assert [process["process"] for process in body["processes"]] == ["driver"]
+        report = doctor(running)
+        (finding,) = [entry for entry in json.loads(report)["checks"] if entry["level"] == "error"]
+        assert finding["check"] == "processes"
+        assert finding["text"].startswith("driver on ")
+        assert "no heartbeat for" in finding["text"]
+    finally:
+        os.kill(driver, signal.SIGCONT)
+        running.process.send_signal(signal.SIGCONT)
+    assert wait_until(lambda: ready(running)[1].get("status") == "ok", BACK_S), ready(running)
+
+
+def valkey_of(system: System) -> psutil.Process:
+    assert system.process is not None
+    (found,) = [p for p in psutil.Process(system.process.pid).children() if p.name().startswith("valkey")]
+    return found
+
+
+def seconds_of(call: object, *arguments: object, **named: object) -> float:
+    began = time.monotonic()
+    with contextlib.suppress(ApiError):
+        call(*arguments, **named)
+    return time.monotonic() - began
+
+
+def test_a_stopped_broker_holds_up_no_request(running: System) -> None:
+    """The supervisor is stopped meanwhile, so that nobody replaces the broker."""
+    assert running.process is not None
+    api = running.api()
+    api.create_run(start=False, name="first", template="reference_game")  # what the process loads for it is no wait
+    broker = valkey_of(running)
+    running.process.send_signal(signal.SIGSTOP)
+    broker.suspend()
+    try:
+        longest = {
+            "readyz": seconds_of(ready, running),
+            "create": seconds_of(api.create_run, start=False, name="hung broker", template="reference_game"),
+            "list": seconds_of(api.get, "/runs"),
+        }
+        run = api.create_run(start=False, name="another", template="reference_game")
+        longest["verb"] = seconds_of(api.act, run["id"], "start")
+        longest["kill"] = seconds_of(api.act, run["id"], "kill")
+        longest["ready again"] = seconds_of(ready, running)
+        assert ready(running)[1]["checks"]["broker"] == "failed"
+        assert max(longest.values()) < 3.0, longest
+    finally:
+        broker.resume()
+        running.process.send_signal(signal.SIGCONT)
+    assert wait_until(lambda: ready(running)[1].get("status") == "ok", BACK_S), ready(running)
+
+
+def test_a_stopped_broker_is_replaced(running: System) -> None:
+    broker = valkey_of(running)
+    broker.suspend()
+    began = time.monotonic()
+    assert wait_until(lambda: not broker.is_running() or broker.status() == psutil.STATUS_ZOMBIE, REPLACED_S + 30)
+    assert time.monotonic() - began < REPLACED_S
+    assert wait_until(lambda: ready(running)[1].get("status") == "ok", BACK_S), ready(running)

@@ -1,0 +1,130 @@
+"""Starts that cannot be, that were cut, and that meet another: each says in one line what is wrong and what to do."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from flexmarl.launcher.processes import wait_until
+from tests.support.system import OF_THE_SESSION, ROOT, System
+
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
+
+def up(system: System, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(ROOT / "manage.py"), "up", "--port", "0"],
+        env={**system.environment, **environment},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "legal"),
+    [
+        ("FLEXMARL_CPU_SHARES", "many", "a whole number from 1"),
+        ("FLEXMARL_NODE_BIND", "7100", "host:port, such as 127.0.0.1:0"),
+        ("FLEXMARL_KEEP_SAMPLES_DAYS", "soon", "a whole number; use one from 0"),
+        ("FLEXMARL_LOG_LEVEL", "loud", "use one of DEBUG, INFO"),
+        ("FLEXMARL_DEBUG", "maybe", "use 1 or 0"),
+        ("REDIS_URL", "localhost:6379", "redis://:password@host:6379/0"),
+        ("DJANGO_SETTINGS_MODULE", "nowhere", "use flexmarl.controlplane.settings.development"),
+    ],
+)
+def test_a_wrong_setting_is_refused_before_anything_starts(short_tmp: Path, name: str, value: str, legal: str) -> None:
+    system = System(short_tmp / "home")
+    done = up(system, **{name: value})
+    assert done.returncode == 1
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert name in done.stderr
+    assert legal in done.stderr
+    assert done.stdout == ""
+    assert not (system.home / "postgres").exists()
+    assert not (system.home / "secrets.json").exists()
+
+
+def test_a_start_that_meets_another_one_still_starting_names_the_right_process(short_tmp: Path) -> None:
+    system = System(short_tmp / "home")
+    environment = system.environment
+    command = [sys.executable, str(ROOT / "manage.py"), "up", "--port", "0"]
+    first = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+    try:
+        assert wait_until((system.home / "run" / "up.lock").exists, 60)
+        for _ in range(2):  # while it has said nothing yet, and after it has
+            second = up(system)
+            assert second.returncode == 3
+            assert f"pid {first.pid}; stop it with: kill {first.pid}" in second.stderr
+            assert wait_until((system.home / "up.json").exists, 60)
+        first.kill()
+        first.wait()
+        with system:  # the lock's file and up.json name a dead process now
+            assert system.process is not None
+            third = up(system)
+            assert f"pid {system.process.pid}; stop it with: kill {system.process.pid}" in third.stderr
+    finally:
+        first.kill()
+        first.wait()
+
+
+def test_a_start_that_is_killed_before_its_address_leads_to_the_admins_password(short_tmp: Path) -> None:
+    system = System(short_tmp / "home")
+    system.environment.pop("FLEXMARL_ADMIN_PASSWORD")
+    system.home.mkdir()
+    command = [sys.executable, str(ROOT / "manage.py"), "up", "--port", "0"]
+    said = system.home / "first.out"
+    with said.open("wb") as out:
+        process = subprocess.Popen(command, env=system.environment, stdout=out)
+    log = system.home / "logs" / "web.log"
+    assert wait_until(log.exists, 120), "prepared, and the pages do not answer yet"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert re.search(r"First admin: admin   password: \S{12,}", said.read_text()), "said as soon as it is made"
+    with system:
+        assert wait_until(lambda: "http://" in system.log.read_text(), 10)
+        text = system.log.read_text()
+        told = re.search(
+            r"Nobody has signed in as admin yet; .*: (FLEXMARL_HOME=.* manage.py changepassword admin)", text
+        )
+        assert told, text
+        shell = {name: value for name, value in os.environ.items() if name not in {*OF_THE_SESSION, "FLEXMARL_HOME"}}
+        done = subprocess.run(
+            told[1], shell=True, cwd=ROOT, env=shell, input="Another-one-4711\n" * 2, text=True, capture_output=True,
+            check=False, start_new_session=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert "Password changed successfully for user 'admin'" in done.stdout
+
+
+def test_what_a_power_loss_leaves_of_secrets_is_refused_and_of_the_rest_is_borne(short_tmp: Path) -> None:
+    system = System(short_tmp / "home")
+    system.start()
+    assert system.process is not None
+    system.process.kill()
+    system.process.wait()
+    time.sleep(1)
+    secrets = system.home / "secrets.json"
+    kept = secrets.read_bytes()
+    secrets.write_bytes(b"\0" * len(kept))
+    refused = up(system)
+    assert refused.returncode == 1
+    assert f"{secrets} holds zeros only; nothing was changed. Restore it from a backup" in refused.stderr
+    assert secrets.read_bytes() == b"\0" * len(kept)
+
+    secrets.write_bytes(kept)
+    (system.home / "up.json").write_bytes(b"")
+    for lost in ("run/environment.json", "run/valkey.pid", "run/up.lock"):
+        (system.home / lost).write_bytes(bytes(64))
+    folder = system.home / "valkey" / "appendonlydir"
+    folder.mkdir()
+    (folder / "appendonly.aof.manifest").write_text("file appendonly.aof.1.incr.aof seq 1 type i\n")
+    (folder / "appendonly.aof.1.incr.aof").write_bytes(b"*2\r\n$6\r\nSELECT\r\n$1\r\n0\r\n" + b"\0" * 4096)
+    with system:
+        assert system.manage("doctor", "--json")

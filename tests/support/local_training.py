@@ -1,0 +1,259 @@
+"""A whole run in one process: the real environment, engine, advantages and trainer, without database or services.
+
+One strictly on-policy cohort per step, which is what the preset `flexmarl` computes: weights, tasks and the seeds of
+every draw are those of the same run under `manage.py up`. Only the order in which gradients are added differs, and with
+it the last bits. So what learning needs is told in steps and processor time, which the machine's load does not change.
+"""
+
+import random
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from flexmarl.algorithms.seeds import episode_seed
+from flexmarl.contracts.commands import PlayGroups
+from flexmarl.contracts.resolve import resolve
+from flexmarl.contracts.specification import ExperimentSpec
+from flexmarl.contracts.wire import EVALUATION_DRAWS, EpisodeOutcome, EpisodeStatus, Origin, PolicyPin
+from flexmarl.orchestrator.plan import make_plan
+from workers.child import ChildConfig, IntervalLog
+from workers.rollout.engines.requests import Finished, Request
+from workers.rollout.engines.serve import StatePlaneSource
+from workers.rollout.engines.torch_engine import TorchEngine
+from workers.rollout.engines.wire import Choice
+from workers.rollout.environments.base import Ask, Environment, Reply
+from workers.rollout.environments.registry import family_of
+from workers.rollout.episode import Attempt, EpisodeOrder, Seat, Turn, checked, request_of
+from workers.rollout.recorder import settled_group
+from workers.rollout.turns import TurnReply, TurnRequest
+from workers.training.trainer import CREATE, Trainer
+from workers.training.wire import AccumulateRequest, BindRequest, StepRequest, TrainRow
+from workers.vocabulary import Codec
+
+LIFE = "local"
+ROWS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """An evaluation on held-out tasks, greedily."""
+
+    step: int
+    solved: float
+    team_score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """A run that ended: by its target, or with its last step."""
+
+    reached: bool
+    step: int
+    """Of the evaluation that reached the target; of the last one where none did."""
+    best: float
+    cpu_s: float
+
+
+@dataclass(slots=True)
+class _Episode:
+    """An episode being played."""
+
+    attempt: Attempt
+    environment: Environment
+    calls: dict[str, int]
+    asks: list[Ask]
+
+
+class LocalTraining:
+    """One run of a specification whose models the project makes itself; `step` and `evaluate` are its whole life."""
+
+    def __init__(self, spec: ExperimentSpec, home: str) -> None:
+        self.spec = spec
+        self.plan = make_plan(spec)
+        self.steps_done = 0
+        self.rewards: list[float] = []
+        """Mean team score of each step's episodes."""
+        self.entropy: dict[str, list[float]] = {policy: [] for policy in self.plan.trainable}
+        self.evaluations: list[Evaluated] = []
+        self.family = family_of(spec.environment)
+        self._trainer = Trainer(spec, 1, LIFE, home, "cpu", IntervalLog())
+        self._engine = TorchEngine(rows=ROWS)
+        document = spec.model_dump(mode="json")
+        config = ChildConfig("engine", 1, 1, 1, LIFE, "cpu", 1, "127.0.0.1", "", home, document)
+        self._source = StatePlaneSource(self._engine, config)
+        self._pins: dict[str, PolicyPin] = {}
+        self._codecs: dict[str, Codec] = {}
+        for policy in spec.policies:
+            made = self._trainer.bind(BindRequest(policy, CREATE))
+            self._codecs[policy] = Codec(made.tokenizer)
+            self._serve(policy, 0, made.digest)
+
+    @classmethod
+    def of_template(cls, template: str, home: str, changes: Mapping[str, Any] | None = None) -> Self:
+        return cls(resolve(changes or {}, template=template).spec, home)
+
+    def step(self) -> None:
+        """Play a cohort and take one step of every policy on it."""
+        batch, step = self.spec.batch, self.steps_done
+        first = step * batch.tasks_per_step
+        draws = range(first, first + batch.tasks_per_step)
+        groups = self.play(draws, Origin.TRAIN, batch.episodes_per_task)
+        rows: dict[str, list[list[TrainRow]]] = {policy: [] for policy in self.plan.trainable}
+        scores = []
+        for group in groups:
+            outcomes, values = self._judged(group)
+            scores += [outcome.team_score for outcome in outcomes]
+            for policy, own in self._rows(group, values).items():
+                rows[policy].append(own)
+        self.rewards.append(sum(scores) / len(scores))
+        for policy, found in rows.items():
+            self._train(policy, found, step)
+        self.steps_done += 1
+
+    def evaluate(self) -> Evaluated:
+        """Play the held-out tasks, greedily, as the run does."""
+        draws = range(EVALUATION_DRAWS, EVALUATION_DRAWS + self.spec.evaluation.tasks)
+        outcomes = [one.outcome for (one,) in self.play(draws, Origin.EVAL, 1) if one.outcome is not None]
+        solved = sum(outcome.solved for outcome in outcomes) / len(outcomes)
+        score = sum(outcome.team_score for outcome in outcomes) / len(outcomes)
+        self.evaluations.append(Evaluated(self.steps_done, solved, score))
+        return self.evaluations[-1]
+
+    def play(self, draws: Sequence[int], origin: Origin, members: int) -> list[list[Attempt]]:
+        """Play episode groups, all at once, turn by turn."""
+        seats = self._seats(greedy=origin is Origin.EVAL)
+        groups = [[self._begin(draw, member, origin) for member in range(members)] for draw in draws]
+        live = [episode for group in groups for episode in group]
+        while live := [episode for episode in live if episode.asks]:
+            self._advance(live, seats)
+        for group in groups:
+            for episode in group:
+                episode.attempt.outcome = checked(episode.environment.outcome(), seats)
+                episode.attempt.status = EpisodeStatus.FINISHED
+        return [[episode.attempt for episode in group] for group in groups]
+
+    def _begin(self, draw: int, member: int, origin: Origin) -> _Episode:
+        held_out, seed = origin is Origin.EVAL, self.spec.seed
+        task = (
+            self.plan.sampler.evaluation(seed, draw - EVALUATION_DRAWS)
+            if held_out
+            else self.plan.sampler.train(seed, draw)
+        )
+        order = EpisodeOrder(draw, member, 1, task.seed, held_out, seed, 120.0, 120.0, None)
+        own = episode_seed(seed, draw, member)
+        random.seed(own)  # what games of packages draw from
+        np.random.seed(own % 2**32)
+        environment = self.family.make(task.seed, held_out, random.Random(own))
+        return _Episode(Attempt(order), environment, defaultdict(int), environment.asks())
+
+    def _seats(self, greedy: bool) -> dict[str, Seat]:
+        found = {}
+        for role, agent in self.spec.agents.items():
+            policy = self.spec.policy_of(role)
+            temperature = 0.0 if greedy else agent.sampling.temperature
+            pin, codec = self._pins[policy], self._codecs[policy]
+            found[role] = Seat(policy, pin, codec, agent.sampling.max_tokens, temperature)
+        return found
+
+    def _advance(self, live: list[_Episode], seats: dict[str, Seat]) -> None:
+        """Answer every open turn, and let the episodes move on."""
+        asked = []
+        for number, episode in enumerate(live):
+            for place, ask in enumerate(episode.asks):
+                turn = request_of(episode.attempt.order, ask, seats[ask.role], episode.calls[ask.role])
+                asked.append((f"{number}.{place}", turn))
+        answers = self._answers(asked)
+        for number, episode in enumerate(live):
+            replies = []
+            for place, ask in enumerate(episode.asks):
+                turn, reply = answers[f"{number}.{place}"]
+                no = episode.calls[ask.role]
+                episode.calls[ask.role] = no + 1
+                episode.attempt.turns.append(Turn(ask.role, no, turn.prompt, turn.allowed, turn.temperature, reply))
+                replies.append(Reply(ask.role, seats[ask.role].codec.decode(reply.choice.token_ids)))
+            episode.environment.act(replies)
+            episode.asks = episode.environment.asks()
+
+    def _answers(self, asked: list[tuple[str, TurnRequest]]) -> dict[str, tuple[TurnRequest, TurnReply]]:
+        turns = dict(asked)
+        self._engine.submit([_request(name, turn) for name, turn in asked])
+        done: list[Finished] = []
+        while self._engine.busy:
+            done += self._engine.step()
+        return {
+            one.request.request_id: (
+                turns[one.request.request_id],
+                TurnReply(Choice(0, one.token_ids, one.logprobs, one.reason, one.segments), LIFE, 0.0),
+            )
+            for one in done
+        }
+
+    def _judged(self, group: list[Attempt]) -> tuple[Sequence[EpisodeOutcome], list[list[float]]]:
+        """Return what the core makes of a settled group: its episodes, and the advantage of each of their turns."""
+        order = PlayGroups(pool="local", epoch=1, origin=Origin.TRAIN, groups=(), pins=self._pins, sampling_seed=0)
+        outcomes = settled_group(order, 1, group, self._seats(greedy=False)).event.episodes
+        settings = self.spec.algorithm.advantage
+        rewards = [self.plan.rewards(settings, outcome) for outcome in outcomes]
+        return outcomes, self.plan.estimator(settings, self.plan.group_key, outcomes, rewards)
+
+    def _rows(self, group: list[Attempt], advantages: list[list[float]]) -> dict[str, list[TrainRow]]:
+        rows: dict[str, list[TrainRow]] = {}
+        for attempt, own in zip(group, advantages, strict=True):
+            for turn, advantage in zip(attempt.turns, own, strict=True):
+                if turn.role in self.plan.trained_roles:
+                    rows.setdefault(self.plan.policy_of[turn.role], []).append(_row(turn, advantage))
+        return rows
+
+    def _train(self, policy: str, groups: list[list[TrainRow]], step: int) -> None:
+        size, epoch = self.spec.batch.micro_batch_groups, f"{step}:{LIFE}"
+        entropy_coef, numbers, entropy, tokens = self.plan.entropy_coefficient(step), [], 0.0, 0.0
+        for number, start in enumerate(range(0, len(groups), size)):
+            rows = [row for group in groups[start : start + size] for row in group]
+            stats = self._trainer.accumulate(AccumulateRequest(policy, epoch, number, entropy_coef, rows)).stats
+            entropy, tokens = entropy + stats["entropy_sum"], tokens + stats["tokens"]
+            numbers.append(number)
+        rate = self.plan.learning_rate(policy, step)
+        made = self._trainer.step(StepRequest(policy, epoch, numbers, step + 1, rate))
+        self.entropy[policy].append(entropy / tokens)
+        self._serve(policy, made.version, made.digest)
+
+    def _serve(self, policy: str, version: int, digest: str) -> None:
+        self._engine.load(policy, version, digest, self._source(policy, digest))
+        self._pins[policy] = PolicyPin(version=version, digest=digest)
+
+
+def _request(name: str, turn: TurnRequest) -> Request:
+    return Request(
+        name, turn.policy, turn.prompt, turn.max_tokens, turn.seed, turn.temperature, turn.allowed, turn.stop,
+        turn.pin.version, turn.pin.digest,
+    )  # fmt: skip
+
+
+def _row(turn: Turn, advantage: float) -> TrainRow:
+    choice = turn.reply.choice
+    whole, part = (lambda values: np.array(values, "<i4").tobytes()), np.array(choice.logprobs, "<f4").tobytes()
+    return TrainRow(
+        whole(turn.prompt), whole(choice.token_ids), part, whole(turn.allowed), turn.temperature, advantage, 1.0,
+        choice.segments,
+    )  # fmt: skip
+
+
+def learn(training: LocalTraining, steps: int | None = None) -> Learned:
+    """Train to the target of the specification, or for so many steps, or to its last one."""
+    budget, began, reached = training.spec.budget, time.process_time(), False
+    target, last = budget.target, steps or budget.train_steps
+    assert target is not None
+    while not reached and training.steps_done < last:
+        training.step()
+        if training.steps_done % training.spec.evaluation.every_steps == 0:
+            reached = value_of(training.evaluate(), target.metric) >= target.value
+    best = max(value_of(one, target.metric) for one in training.evaluations)
+    return Learned(reached, training.evaluations[-1].step, best, time.process_time() - began)
+
+
+def value_of(found: Evaluated, metric: str) -> float:
+    return found.solved if metric == "eval/solved" else found.team_score

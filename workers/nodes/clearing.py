@@ -1,0 +1,103 @@
+"""The node gives room back: what is left of deleted runs on its disk, and what ended runs no longer need.
+
+Invariants: of a run only goes what the store says was deleted; a run that the store does not know is left alone, since
+the folder may have been used with another database. Of an ended run the versions stay that rows speak of
+(`flexmarl.store.references`), so it can still be resumed, forked, talked to and restored from its checkpoints. All of
+it may be done twice, and goes on after any interruption.
+"""
+
+import asyncio
+import re
+import shutil
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import structlog
+
+from flexmarl.store import deletions, references
+from workers.training.folders import root_of
+from workers.training.shelf import owner_of
+from workers.transfer import LocalTier
+
+log = structlog.get_logger(__name__)
+Store = Callable[[Callable[[psycopg.Connection], Any]], Awaitable[Any]]
+
+TEND_S = 5.0
+LOOK_S = 600.0
+"""Every so often everything on the disk is looked at, also when nobody waits for it."""
+ENDED_S = 600.0
+"""A run has ended for so long before versions of it go: its trainers are gone by then."""
+_OWNER = re.compile(r"\.claim\.(?P<owner>run-(?P<run>\d+)-.+)$")
+_FOLDER = re.compile(r"^run-(?P<run>\d+)$")
+
+
+class Clearing:
+    def __init__(self, home: str | Path, node: str, store: Store) -> None:
+        self._home = Path(home)
+        self._node = node
+        self._store = store
+        self._looked = float("-inf")
+
+    async def tend(self) -> None:
+        """Do what is due."""
+        waiting: set[int] = await self._store(lambda conn: deletions.awaiting(conn, self._node))
+        look = time.monotonic() - self._looked >= LOOK_S
+        if not waiting and not look:
+            return
+        await self._clear(waiting)
+        if look:
+            await self._thin()
+            self._looked = time.monotonic()
+
+    async def _clear(self, waiting: set[int]) -> None:
+        here = await asyncio.to_thread(self._present)
+        gone: set[int] = await self._store(lambda conn: deletions.deleted_among(conn, here)) if here else set()
+        for run_id in sorted(gone):
+            await asyncio.to_thread(self._remove, run_id)
+        left = await asyncio.to_thread(self._present) if gone else here
+        if done := waiting - left:
+            await self._store(lambda conn: deletions.cleared(conn, self._node, done))
+
+    async def _thin(self) -> None:
+        """Let go of versions of ended runs that no row speaks of."""
+        kept: dict[int, dict[str, set[str]]] = await self._store(lambda conn: references.of_ended(conn, ENDED_S))
+        for run_id, policies in kept.items():
+            for policy, digests in policies.items():
+                await asyncio.to_thread(self._evict, owner_of(run_id, policy), digests)
+
+    def _evict(self, owner: str, kept: set[str]) -> None:
+        tier = LocalTier(self._home, owner)
+        for digest in set(tier.claims()) - kept:
+            try:
+                tier.evict(digest)
+            except OSError as error:  # it stays until the next look
+                log.warning("not removed", digest=digest, error=str(error))
+
+    def _present(self) -> set[int]:
+        """List the runs of which something lies here."""
+        folders = [*self._listed("checkpoints"), *self._listed("payloads")]
+        found = [_FOLDER.search(name) for name in folders] + [_OWNER.search(name) for name in self._listed("state")]
+        return {int(match["run"]) for match in found if match}
+
+    def _listed(self, folder: str) -> list[str]:
+        root = self._home / folder
+        return [path.name for path in root.iterdir()] if root.is_dir() else []
+
+    def _remove(self, run_id: int) -> None:
+        """Remove a deleted run's checkpoints, payloads and claims."""
+        claims = filter(None, map(_OWNER.search, self._listed("state")))
+        owners = {match["owner"] for match in claims if int(match["run"]) == run_id}
+        try:
+            for folder in (root_of(self._home, run_id), self._home / "payloads" / f"run-{run_id}"):
+                shutil.rmtree(folder, ignore_errors=True)
+            for owner in owners:
+                tier = LocalTier(self._home, owner)
+                for digest in tier.claims():
+                    tier.evict(digest)
+        except OSError as error:  # it is tried again, and the deletion does not end before
+            log.warning("not removed", run_id=run_id, error=str(error))
+            return
+        log.info("run removed", run_id=run_id)
