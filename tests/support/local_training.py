@@ -196,9 +196,10 @@ class LocalTraining:
         """Return what the core makes of a settled group: its episodes, and the advantage of each of their turns."""
         order = PlayGroups(pool="local", epoch=1, origin=Origin.TRAIN, groups=(), pins=self._pins, sampling_seed=0)
         outcomes = settled_group(order, 1, group, self._seats(greedy=False)).event.episodes
-        settings = self.spec.algorithm.advantage
-        rewards = [self.plan.rewards(settings, outcome) for outcome in outcomes]
-        return outcomes, self.plan.estimator(settings, self.plan.group_key, outcomes, rewards)
+        rewards = [
+            self.plan.shaper.shape(self.plan.reply_limits, outcome, self.plan.rewards(outcome)) for outcome in outcomes
+        ]
+        return outcomes, self.plan.advantage.estimate(self.plan.group_key, outcomes, rewards)
 
     def _rows(self, group: list[Attempt], advantages: list[list[float]]) -> dict[str, list[TrainRow]]:
         rows: dict[str, list[TrainRow]] = {}
