@@ -96,7 +96,7 @@ def test_a_stop_of_many_says_who_is_left_alone(seeded: Any, visit: Callable[...,
     guest.page.locator("#bulk [data-bulk=stop]").click()
     dialog = guest.page.locator("#confirm")
     dialog.get_by_role("heading", name="Stop 1 run?").wait_for()
-    assert "1 of 2 will be left alone" in dialog.inner_text()
+    assert "1 of 2 will be skipped" in dialog.inner_text()
     dialog.get_by_role("button", name="Cancel").click()
 
 
