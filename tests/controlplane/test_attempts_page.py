@@ -69,10 +69,10 @@ def test_what_was_asked_is_listed_with_its_outcome(visitor, editor, make_run) ->
     run = make_run(editor, RunStatus.RUNNING)
     pause = actions.act(actor_of_user(editor), run, Verb.PAUSE, "lunch")
     actions.act(actor_of_user(editor), run, Verb.KILL)
-    outcome = VerbOutcome(str(pause.id), False, RunStatus.KILLED, "overtaken by kill", 5.0)
+    outcome = VerbOutcome(str(pause.id), False, RunStatus.KILLED, "superseded by kill", 5.0)
     attempts.write_outcomes(store_connection(), run.no, [outcome])
     text = page(visitor, run)
-    for words in ("overtaken by kill", "lunch", "with the driver"):
+    for words in ("superseded by kill", "lunch", "waiting for the driver"):
         assert words in text
 
 

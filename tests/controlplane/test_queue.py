@@ -184,7 +184,7 @@ def test_a_drain_is_shown_before_it_is_asked_for(api, admin_api, editor, make_ru
     ask(queued, engines=3, trainers=1)
     shown = api.post("/api/v1/nodes/box/actions/drain", look).json()
     assert shown["queue"] == [
-        {"run": queued.key, "text": "Needs 4 devices in default, 2 are healthy: add a node, or ask for fewer"}
+        {"run": queued.key, "text": "Needs 4 devices in default, 2 are healthy: add a node, or request fewer"}
     ]
     assert api.get("/api/v1/nodes/box").json()["state"] == "ready", "looking changes nothing"
     assert api.post("/api/v1/nodes/box/actions/drain", {"mode": "move"}).status_code == 403

@@ -232,7 +232,7 @@ def test_a_start_that_failed_is_said_on_the_run_the_first_time():
     lease = cluster.core.state.of_use(DeviceUse.ENGINE)[0]
     decision = cluster.tell(e.ChildLost(lease_id=lease.lease_id, incarnation="e1", reason="no module x", ready=False))
     assert decision.status is RunStatus.STARTING
-    text = f"engine on {lease.device_id} did not start: no module x; it is started again"
+    text = f"engine on {lease.device_id} did not start: no module x; it is restarted"
     assert decision.reason_text == text
     assert [note.text for note in decision.notes] == [text]
     assert cluster.run(until=lambda x: x.status is RunStatus.RUNNING).core.state.reason_text != text
