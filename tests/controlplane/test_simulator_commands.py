@@ -56,7 +56,7 @@ def refusal(line: str, *more: str) -> str:
         ("simulate sync --workload bytes.yaml", ("--workload bytes.yaml cannot be read", "utf-8")),
         ("simulate sync --workload a_list.yaml", ("--workload a_list.yaml has no mapping `scenario`",)),
         ("simulate sync --workload odd.yaml", ("/spec/agents: agents is required", "/workload")),
-        ("simulate sync --workload unknown.yaml", ("/spce: spce is not a field here. Did you mean spec?",)),
+        ("simulate sync --workload unknown.yaml", ("/spce: spce is not a known field. Did you mean spec?",)),
         ("simulate sync --steps many", ("--steps", "invalid int")),
         ("simulate sync --steps 0", ("--steps and --seeds are whole numbers from 1",)),
         ("simulate sync --seeds -1", ("--steps and --seeds are whole numbers from 1",)),

@@ -144,7 +144,11 @@ def resting_text(ctx: Context) -> str:
     hold_s = ctx.state.rest.hold_s
     if hold_s is None:
         return "devices and weights are kept"
-    return "weights are kept, devices are released immediately" if hold_s == 0 else f"devices are released after {hold_s:g} s"
+    return (
+        "weights are kept, devices are released immediately"
+        if hold_s == 0
+        else f"devices are released after {hold_s:g} s"
+    )
 
 
 def give_back_when_due(ctx: Context) -> None:

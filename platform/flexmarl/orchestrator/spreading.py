@@ -65,7 +65,9 @@ def _replanned(book: Book, sizes: dict[str, int], usable: list[int], leaves: set
     for name in movers:
         before, size = len(seen.policies[name].gang), len(gangs[name])
         cause = "grow" if size > before else "wide" if size < before else "shared"
-        text = f"{name} gets {size} devices instead of {before}: all would finish in {then_s:.1f} s instead of {now_s:.1f}"
+        text = (
+            f"{name} gets {size} devices instead of {before}: all would finish in {then_s:.1f} s instead of {now_s:.1f}"
+        )
         out.append(Suspend(name, cause, text, gangs[name]))
     return out
 

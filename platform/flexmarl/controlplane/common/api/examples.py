@@ -83,7 +83,9 @@ class Sampler:
 
     def text_of(self, operation: str, kind: str) -> str:
         """Return an answer of an operation that is not JSON: the text written for it, or one line of NDJSON."""
-        return f"{json.dumps(self._line_of(operation))}\n" if kind == "application/x-ndjson" else _TEXT_ANSWERS[operation]
+        return (
+            f"{json.dumps(self._line_of(operation))}\n" if kind == "application/x-ndjson" else _TEXT_ANSWERS[operation]
+        )
 
     def _line_of(self, operation: str) -> dict[str, Any]:
         match operation:
@@ -92,7 +94,10 @@ class Sampler:
             case "runs_trajectory_export":
                 line = self._component("TrajectoryDetail")
                 turns = [{**turn, **self._component("TurnTokens")} for turn in line["turns"]]
-                return {**{name: value for name, value in line.items() if name not in {"group", "labels"}}, "turns": turns}
+                return {
+                    **{name: value for name, value in line.items() if name not in {"group", "labels"}},
+                    "turns": turns,
+                }
             case _:
                 return self._component("LogLine")
 

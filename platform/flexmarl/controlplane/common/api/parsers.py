@@ -20,14 +20,14 @@ class SafeJsonParser(JSONParser):
         try:
             body = super().parse(stream, media_type, parser_context)
         except RecursionError:
-            raise ParseError(f"it is nested more than {MAX_DEPTH} deep.") from None
+            raise ParseError(f"it is nested more than {MAX_DEPTH} levels deep.") from None
         _check(body, 0)
         return body
 
 
 def _check(node: Any, depth: int) -> None:
     if depth > MAX_DEPTH:
-        raise ParseError(f"it is nested more than {MAX_DEPTH} deep.")
+        raise ParseError(f"it is nested more than {MAX_DEPTH} levels deep.")
     if isinstance(node, str) and not is_safe(node):
         raise ParseError("a text has a NUL character or half of a surrogate pair.")
     if isinstance(node, Mapping):
