@@ -25,7 +25,7 @@ def join_running_installation() -> None:
     home = default_home(os.environ, ROOT)
     adopt(Home(home), os.environ)
     if sys.argv[1:2] and sys.argv[1] in NEED_DATABASE and not os.environ.get("DATABASE_URL"):
-        sys.exit(f"nothing runs in {home}: start it with `manage.py up`, or set DATABASE_URL and REDIS_URL")
+        sys.exit(f"no installation is running in {home}: start it with `manage.py up`, or set DATABASE_URL and REDIS_URL")
 
 
 def main() -> None:

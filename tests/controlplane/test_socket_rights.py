@@ -89,7 +89,7 @@ async def test_a_topic_of_a_project_that_they_left_is_dropped_and_others_stay(ed
         await subscribed(communicator, run)
         await database_sync_to_async(leave_project)(editor)
         told = await communicator.receive_json_from(SOON_S)
-        assert told == {"error": f"You may no longer listen to {live.run_topic(run.id)}.",
+        assert told == {"error": f"You may no longer subscribe to {live.run_topic(run.id)}.",
                         "topic": live.run_topic(run.id)}  # fmt: skip
         await database_sync_to_async(live.announce)(live.run_topic(run.id), 99)
         assert await communicator.receive_nothing(timeout=0.3)

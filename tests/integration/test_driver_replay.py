@@ -81,7 +81,7 @@ CHANGES = [
     ("UPDATE store.policy_version SET digest = repeat('0', 64) WHERE policy = 'speaker'", "has digest 000000000000"),
     ("DELETE FROM store.policy_version WHERE policy = 'speaker' AND version = "
      "(SELECT max(version) FROM store.policy_version WHERE policy = 'speaker')", "speaker is committed at version"),
-    ("UPDATE store.lease SET state = 'ended' WHERE use = 'engine'", "has ended and no fact tells of it"),
+    ("UPDATE store.lease SET state = 'ended' WHERE use = 'engine'", "has ended but no event reports it"),
     ("INSERT INTO store.command (run_id, no, seq, epoch, kind, route, body) "
      "SELECT 1, max(no) + 1, max(seq), 1, 'accumulate', 'node', '{}' FROM store.command", "the log knows nothing of"),
 ]  # fmt: skip

@@ -54,7 +54,7 @@ class _BoundedLoader(yaml.SafeLoader):
         if isinstance(value, int) and value.bit_length() > MAX_BITS:
             raise _refused("the number is too large", node.start_mark)
         if isinstance(value, str) and not is_storable(value):
-            raise _refused("a text has a NUL character or half of a surrogate pair", node.start_mark)
+            raise _refused("a text contains a NUL character or half of a surrogate pair", node.start_mark)
         return value
 
 

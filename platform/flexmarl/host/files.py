@@ -92,5 +92,5 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except ValueError as error:
         raise UnreadableFileError(path, f"is damaged: {error}") from error
     if not isinstance(value, dict):
-        raise UnreadableFileError(path, "is damaged: it holds no JSON object")
+        raise UnreadableFileError(path, "is damaged: it is not a JSON object")
     return value

@@ -119,7 +119,7 @@ class EmbeddedPostgres(Service):
         if held != major:
             raise LaunchError(
                 f"{self.data} holds data of PostgreSQL {held} and the installed server is {major}; dump it with the old"
-                f" version, or move {self.folder} away to start anew"
+                f" version, or move {self.folder} away to start with an empty database"
             )
 
     def _run(self, install: Path) -> None:
@@ -167,8 +167,8 @@ class EmbeddedPostgres(Service):
         except psycopg.OperationalError as error:
             if "password authentication failed" in str(error):
                 raise LaunchError(
-                    f"{self.home.root / 'secrets.json'} does not fit the data in {self.data}; restore the file, or move"
-                    f" {self.folder} away to start anew"
+                    f"{self.home.root / 'secrets.json'} does not match the data in {self.data}; restore the file, or"
+                    f" move {self.folder} away to start with an empty database"
                 ) from None
             return False
         return True

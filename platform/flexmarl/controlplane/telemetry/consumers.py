@@ -139,7 +139,7 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
         for topic, seq in zip(topics, found or (), strict=False):
             if seq is None and topic in self.topics:
                 await self._leave(topic)
-                await self.send_json({"error": f"You may no longer listen to {topic}.", "topic": topic})
+                await self.send_json({"error": f"You may no longer subscribe to {topic}.", "topic": topic})
 
     async def _sequences(self, topics: list[str]) -> list[int | None] | None:
         """Return the sequence of each topic, None for one that the caller may not read.

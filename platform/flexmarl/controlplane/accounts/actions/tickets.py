@@ -18,7 +18,7 @@ _DROP_AT_ONCE = 100
 def create_ticket(actor: Actor, token: ApiToken | None) -> tuple[str, datetime]:
     """Make a ticket for whoever asks. Returns its text and its end. Not audited: it gives nothing they do not have."""
     if actor.user_id is None:
-        raise PermissionDenied("Only a person or a service account can listen.")
+        raise PermissionDenied("Only a person or a service account can subscribe.")
     now = timezone.now()
     old = SocketTicket.objects.filter(expires_at__lte=now).values("pk")[:_DROP_AT_ONCE]
     SocketTicket.objects.filter(pk__in=old).delete()

@@ -38,7 +38,7 @@ class StreamView(ApiView):
         seqs = {topic: sequence_of(actor, topic) for topic in topics}
         for topic, seq in seqs.items():
             if seq is None:
-                raise NotFound(f"There is no topic {topic} for you.")
+                raise NotFound(f"Topic {topic} does not exist, or you may not read it.")
         told = stream.read(request.headers.get("Last-Event-ID", ""))
         known = {topic: seq for topic, seq in seqs.items() if seq is not None}
         who = (actor.user_id, getattr(request.auth, "pk", None))
