@@ -84,7 +84,7 @@ def refusal(line: str, *more: str) -> str:
         ("simulate --pool a_list.yaml", ("--pool a_list.yaml holds no mapping with `devices` and `runs`",)),
         ("simulate --pool pool_types.yaml", ("/runs/0/workload: 3 is no name. Known: hub",)),
         ("simulate --pool pool_preset.yaml", ("/runs/0/preset: ['sync'] is no name. Known: active",)),
-        ("simulate --pool pool_changes.yaml", ("/runs/0/changes: 3 is no mapping", "{steps: 4")),
+        ("simulate --pool pool_changes.yaml", ("/runs/0/changes: 3 is not a mapping", "{steps: 4")),
         ("simulate --pool pool_runs.yaml", ("/runs: It is a list of mappings with name",)),
         ("simulate --pool pool_empty.yaml", ("/runs: runs: ", "at least 1 item")),
         ("simulate sync --pool pool_empty.yaml", ("remove presets, --workload and --set",)),
