@@ -247,7 +247,7 @@ def test_memory_that_does_not_suffice_again_and_again_ends_the_run_by_that_name(
         statuses.append(decision.status)
     assert len(statuses) == 5
     assert decision.reason is RunReason.OUT_OF_MEMORY
-    assert "(out_of_memory); free memory on that host, let it serve fewer devices" in decision.reason_text
+    assert "(out_of_memory); free memory on that host, use fewer devices there" in decision.reason_text
 
 
 def test_a_failed_command_is_repeated_after_a_back_off():

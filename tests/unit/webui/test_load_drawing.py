@@ -81,7 +81,7 @@ def test_skew_is_drawn_against_even() -> None:
         ),
         (
             {"policies": [policy(waiting=5, in_flight=16, engines=2), policy("critic", waiting=1)]},
-            "solver waits most: 5 turns for 2 engines, where 16 replies are being made.",
+            "solver waits most: 5 turns for 2 engines, where 16 replies are being generated.",
         ),
     ],
 )
