@@ -238,7 +238,7 @@ def test_weights_that_are_gone_and_nodes_that_are_away_are_named(stage) -> None:
 def test_a_reply_that_the_engine_gives_up_is_no_answer(stage) -> None:
     stage.engine.give_up = True
     assert refused(stage.chat, openai.InternalServerError)["code"] == "engine_failed"
-    with pytest.raises(openai.APIError, match="gave the reply up"):
+    with pytest.raises(openai.APIError, match="stopped the reply"):
         list(stage.chat(stream=True))
 
 
