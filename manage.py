@@ -26,7 +26,9 @@ def join_running_installation() -> None:
     adopt(Home(home), os.environ)
     wants_help = {"-h", "--help"} & set(sys.argv)
     if {*sys.argv[1:2]} & NEED_DATABASE and not wants_help and not os.environ.get("DATABASE_URL"):
-        sys.exit(f"no installation is running in {home}: start it with `manage.py up`, or set DATABASE_URL and REDIS_URL")
+        sys.exit(
+            f"no installation is running in {home}: start it with `manage.py up`, or set DATABASE_URL and REDIS_URL"
+        )
 
 
 def main() -> None:

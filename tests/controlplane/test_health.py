@@ -126,7 +126,7 @@ def test_a_full_disk_is_told_and_pages_answer_on(client, editor, no_space) -> No
     (notice,) = answer.json()["notices"]
     assert notice["code"] == "disk_full"
     assert notice["text"].startswith("The disk of the data folder is full: ")
-    assert "everything goes on by itself once there is space" in notice["text"]
+    assert "continue automatically once there is space" in notice["text"]
     client.force_login(editor)
     for path in ("/", "/runs", "/cluster"):
         page = client.get(path).content.decode()

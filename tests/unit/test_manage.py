@@ -12,7 +12,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def manage(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
     names = ("DATABASE_URL", "REDIS_URL", "DJANGO_SETTINGS_MODULE")
-    environment = {name: value for name, value in os.environ.items() if name not in names} | {"FLEXMARL_HOME": str(home)}
+    environment = {name: value for name, value in os.environ.items() if name not in names} | {
+        "FLEXMARL_HOME": str(home)
+    }
     command = [sys.executable, str(ROOT / "manage.py"), *words]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=120)
 

@@ -132,7 +132,7 @@ def test_a_folder_that_is_no_model_is_refused_by_field(first, tmp_path: Path) ->
     for number, (path, said) in enumerate(
         (
             (tmp_path / "nowhere", "policies.speaker.model.path: "),
-            (folder / "speaker", "is an adapter; name it as tuning.adapter"),
+            (folder / "speaker", "is an adapter; set it as tuning.adapter"),
             (other, "model_type 'gpt2' is not served"),
         )
     ):
