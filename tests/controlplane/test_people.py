@@ -178,6 +178,9 @@ def test_guessing_a_password_through_the_form_is_limited(person, settings) -> No
     codes = [browser.post(f"{API}/me/password", body, "application/json").status_code for _ in range(3)]
     assert codes == [400, 400, 429]
     assert browser.get(f"{API}/me").status_code == 200, "other requests are counted apart"
+    for _ in range(2):
+        token = bearer(browser.post(f"{API}/tokens", {"name": "more"}, "application/json").json()["token"])
+        assert token.post(f"{API}/me/password", body).status_code == 429, "more tokens are no more guesses"
 
 
 def test_preferences_and_roles_are_in_me(api) -> None:
