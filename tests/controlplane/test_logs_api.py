@@ -7,7 +7,7 @@ import pytest
 from asgiref.sync import async_to_sync
 
 from flexmarl.contracts.status import RunStatus
-from flexmarl.controlplane.accounts.callers import Caller, actor_now
+from flexmarl.controlplane.accounts.callers import Caller
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.telemetry import logbook, queries
 from flexmarl.store import logs

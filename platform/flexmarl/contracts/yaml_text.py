@@ -54,7 +54,12 @@ class _BoundedLoader(yaml.SafeLoader):
             raise _refused("the number is too long", node.start_mark)
         try:
             value = super().construct_object(node, deep)
-        except (ValueError, OverflowError, AttributeError, LookupError) as error:  # of a time, number or tag of no sense
+        except (
+            ValueError,
+            OverflowError,
+            AttributeError,
+            LookupError,
+        ) as error:  # of a time, number or tag of no sense
             raise _refused("this is no value of its type", node.start_mark) from error
         if isinstance(value, int) and value.bit_length() > MAX_BITS:
             raise _refused("the number is too large", node.start_mark)

@@ -36,7 +36,11 @@ def create_ticket(caller: Caller) -> tuple[str, datetime]:
 @transaction.atomic
 def take_ticket(text: str, address: str) -> Caller | None:
     """Use a ticket up from an address. Returns who it was made for; None when it is no good, or not from there."""
-    found = SocketTicket.objects.select_for_update(of=("self",)).select_related("token").filter(secret_hash=tokens.digest(text))
+    found = (
+        SocketTicket.objects.select_for_update(of=("self",))
+        .select_related("token")
+        .filter(secret_hash=tokens.digest(text))
+    )
     ticket = found.first()
     if ticket is None:
         return None

@@ -109,7 +109,8 @@ class LogsView(ApiView):
             return Response({"results": rows, "next_after": rows[-1]["seq"] if rows else after or 0})
         start = after if after is not None else (rows[0]["seq"] - 1 if rows else 0)
         answer = StreamingHttpResponse(
-            Stream(str(actor.user_id), logbook.follow(caller_of(request), str(run.id), wanted, start)), content_type=NDJSON
+            Stream(str(actor.user_id), logbook.follow(caller_of(request), str(run.id), wanted, start)),
+            content_type=NDJSON,
         )
         answer.headers["Cache-Control"] = "no-store"
         answer.headers["X-Accel-Buffering"] = "no"
