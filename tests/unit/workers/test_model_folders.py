@@ -81,9 +81,7 @@ def test_a_whole_model_goes_out_and_in_bit_for_bit(tmp_path: Path) -> None:
     assert bound.digest == reply.digest, "the same content has the same name"
 
 
-def test_a_merged_model_is_on_the_disk_before_it_has_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_merged_model_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but its name says that it is whole; and of two that make it at once one is kept."""
     seen: list[tuple[str, bool]] = []
     target = merged_folder(tmp_path, "speaker")
