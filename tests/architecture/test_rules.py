@@ -1,5 +1,6 @@
 """The house rules hold for every file, and each checker is seen to fail on a file that breaks its rule."""
 
+import re
 import textwrap
 from pathlib import Path
 
@@ -60,6 +61,15 @@ def test_the_environment_is_read_in_one_file_per_plane() -> None:
 def test_the_core_never_asks_what_time_it_is() -> None:
     found = {name_of(path): lines for path in python_files(*PURE) if (lines := checks.reads_clock(path.read_text()))}
     assert not found
+
+
+def test_every_connection_bounds_its_statements() -> None:
+    """Whoever opens a connection says there how long a statement may take."""
+    opened = re.compile(r"\bpsycopg\.connect\(|\bConnectionPool\(|\bAsyncConnection")
+    texts = {name_of(path): path.read_text(encoding="utf-8") for path in python_files(*SOURCES)}
+    opening = {name: text for name, text in texts.items() if opened.search(text)}
+    assert len(opening) >= 5, "the pattern still finds those that open connections"
+    assert [name for name, text in opening.items() if "statement_timeout" not in text] == []
 
 
 def test_no_package_hides_the_standard_library_or_breaks_collection() -> None:
