@@ -80,15 +80,16 @@ SHORT_KEY = """(key) => {
     const title = document.querySelector("#run-line1 > h1");
     title.textContent = key;
     const line = document.querySelector("#run-line1");
-    const tag = line.querySelector(".tag").cloneNode();
+    const tag = document.createElement("a");
+    tag.className = "tag";
     tag.textContent = "fork of demo-reference-game-bxdk, step 21";
     line.querySelector(".acts").before(tag);
-    return [title.scrollWidth - title.clientWidth, line.scrollWidth - line.clientWidth];
+    return [title, tag, line].map((part) => part.scrollWidth - part.clientWidth);
 }"""
 
 
-def test_the_key_of_a_fork_is_whole(seeded: Site, visit: Any) -> None:
+def test_the_header_of_a_fork_says_its_key_its_origin_and_the_step(seeded: Site, visit: Any) -> None:
     guest = visit(seeded)
     guest.sign_in()
     guest.goto(f"/runs/{seeded.keys[1]}")
-    assert guest.page.evaluate(SHORT_KEY, "demo-reference-game-wzdn") == [0, 0]
+    assert guest.page.evaluate(SHORT_KEY, "demo-reference-game-wzdn") == [0, 0, 0]
