@@ -1,9 +1,12 @@
 """Nothing is cut or sticks out: heads of charts, labels in drawings, names; numbers of lines stand beside their lines."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
+from tests.browser.conftest import ROOT
 from tests.browser.test_matrix import EXAMPLES, VARIANTS, address
 from tests.browser.visitor import Site, Visitor
 
@@ -93,3 +96,21 @@ def test_the_header_of_a_fork_says_its_key_its_origin_and_the_step(seeded: Site,
     guest.sign_in()
     guest.goto(f"/runs/{seeded.keys[1]}")
     assert guest.page.evaluate(SHORT_KEY, "demo-reference-game-wzdn") == [0, 0, 0]
+
+
+NARROW = """() => [...document.querySelectorAll("td.anywhere")].filter((cell) => cell.getClientRects().length
+    && cell.textContent.trim().length > 12 && cell.getBoundingClientRect().width < 96)
+    .map((cell) => cell.textContent.trim().slice(0, 40))"""
+
+
+def test_names_are_not_written_one_letter_below_the_other(seeded: Site, visit: Any) -> None:
+    measured = [sys.executable, "tests/browser/measure_storage.py", *seeded.keys]
+    subprocess.run(measured, env=seeded.environment, cwd=ROOT, check=True, timeout=120)
+    guest = visit(seeded, width=390)
+    guest.sign_in()
+    found = {}
+    for name in ["storage", "config", "checkpoints", "pipeline", "attempts", "simulation", "users", "projects"]:
+        guest.goto(address(seeded, EXAMPLES[name]))
+        guest.settle()
+        found[name] = guest.page.evaluate(NARROW)
+    assert {name: wrong for name, wrong in found.items() if wrong} == {}
