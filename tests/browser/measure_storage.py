@@ -1,4 +1,4 @@
-"""Writes what a pass over the storage measured into the database that DATABASE_URL names: `measure_storage.py KEY...`."""
+"""Writes what a storage pass measured into the database that DATABASE_URL names: `measure_storage.py KEY...`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Nothing is cut or sticks out: heads of charts, labels in drawings, names; numbers of lines stand beside their lines."""
+"""Nothing is cut or sticks out: heads of charts, labels in drawings, names, numbers of lines."""
 
 import subprocess
 import sys
@@ -23,7 +23,8 @@ STICKS_OUT = """() => {
                 out.push(`${head.textContent.trim().slice(0, 40)}: ${part.className}`);
     for (const text of document.querySelectorAll("svg.mini text")) {
         const box = text.ownerSVGElement.getBoundingClientRect(), own = text.getBoundingClientRect();
-        if (shown(text) && (own.left < box.left - 1 || own.right > box.right + 1)) out.push(`label ${text.textContent}`);
+        if (shown(text) && (own.left < box.left - 1 || own.right > box.right + 1))
+            out.push(`label ${text.textContent}`);
     }
     return out;
 }"""
