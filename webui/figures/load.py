@@ -99,7 +99,8 @@ def chart(
     ends = [_end(curve, digits) for curve in curves]
     left = 2 * AXIS_GAP + LETTER * max(len(text) for _, text in y_ticks)
     right = WIDTH - END_GAP - LETTER * max(len(label) for _, label in ends)
-    span = _Span(*load["window"], left, right)
+    since, until = load["window"]
+    span = _Span(since, until, left, right)
     lines: list[Line] = []
     used: list[float] = []
     for curve, (last, label) in zip(curves, ends, strict=True):
