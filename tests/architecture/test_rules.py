@@ -131,3 +131,21 @@ def test_misplaced_packages_are_found(tmp_path: Path) -> None:
         (tmp_path / file).write_text(textwrap.dedent(""))
     assert checks.misplaced_packages(tmp_path) == ["platform/__init__.py", "tests/unit/__init__.py"]
     assert checks.packages_without_init(tmp_path) == ["webui/views"]
+
+
+def conflict_marks(text: str) -> list[str]:
+    """Lines that a merge left to be decided."""
+    return [line for line in text.splitlines() if line[:8] in ("<" * 7 + " ", ">" * 7 + " ")]
+
+
+def test_no_file_holds_the_marks_of_a_merge() -> None:
+    kinds = ("py", "html", "css", "js", "md", "toml", "yaml", "sh")
+    folders = ("platform", "webui", "workers", "migrations", "docs", "tests", "scripts", "examples", "requirements")
+    paths = [path for folder in folders for kind in kinds for path in (ROOT / folder).rglob(f"*.{kind}")]
+    assert len(paths) > 500
+    found = {str(path.relative_to(ROOT)): conflict_marks(path.read_text(encoding="utf-8")) for path in paths}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+def test_marks_of_a_merge_are_found() -> None:
+    assert len(conflict_marks("a\n" + "<" * 7 + " HEAD\nb\n" + "=" * 7 + "\nc\n" + ">" * 7 + " other\n")) == 2
