@@ -4,10 +4,12 @@ A session travels by itself with whatever page opens the socket, so the page's o
 whoever has one asked for it, so no origin is asked, and the session is not looked at.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 from urllib.parse import parse_qs
+from uuid import UUID
 
 from asgiref.typing import ASGI3Application
 from channels.auth import AuthMiddlewareStack
@@ -29,8 +31,8 @@ NOBODY = (None, None)
 class Caller:
     """Who opened a socket, and by what."""
 
-    user_id: object
-    token_id: object = None
+    user_id: UUID | str | None
+    token_id: UUID | str | None = None
     """The token of the ticket; the socket may do no more than it."""
     session_key: str = ""
 
@@ -40,7 +42,7 @@ class Caller:
         return frozenset({str(self.user_id), rights.digest(self.session_key)})
 
 
-def caller_of(scope: dict[str, Any]) -> Caller:
+def caller_of(scope: Mapping[str, Any]) -> Caller:
     """Return who opened a socket."""
     if "caller" in scope:
         return Caller(*scope["caller"])

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
+from uuid import UUID
 
 from channels.db import database_sync_to_async
 from channels.layers import get_channel_layer
@@ -61,7 +62,9 @@ PLACES = Places()
 class Listener:
     """One caller's stream of hints."""
 
-    def __init__(self, caller: tuple[object, object], seqs: Mapping[str, int], told: Mapping[str, int]) -> None:
+    def __init__(
+        self, caller: tuple[UUID | str | None, UUID | str | None], seqs: Mapping[str, int], told: Mapping[str, int]
+    ) -> None:
         self.user_id, self.token_id = caller
         self.seqs = dict(seqs)
         """Topic -> its sequence when the stream was asked for."""
