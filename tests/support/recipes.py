@@ -43,7 +43,7 @@ class Step:
         elif found := _REPLACE.match(self.words):
             path, anchor = tree / found["path"], found["anchor"]
             self._once(path, path.read_text().count(anchor), anchor)
-            path.write_text(path.read_text().replace(anchor, self.code.rstrip("\n")))
+            _write(path, path.read_text().replace(anchor, self.code.rstrip("\n")))
         else:
             raise RecipeError(f"step {self.number} names no place: {self.words[:80]}")
 
@@ -52,11 +52,17 @@ class Step:
         at = [i for i, line in enumerate(lines) if (line.rstrip("\n") == anchor if whole else line.startswith(anchor))]
         self._once(path, len(at), anchor)
         place = at[0] if above else at[0] + 1
-        path.write_text("".join([*lines[:place], self.code, *lines[place:]]))
+        _write(path, "".join([*lines[:place], self.code, *lines[place:]]))
 
     def _once(self, path: Path, count: int, anchor: str) -> None:
         if count != 1:
             raise RecipeError(f"step {self.number}: {path.name} has {anchor!r} {count} times, not once")
+
+
+def _write(path: Path, text: str) -> None:
+    """Put a file in the place of another, which may be a link to one of another tree."""
+    path.unlink()
+    path.write_text(text)
 
 
 def recipe(title: str, text: str | None = None) -> list[Step]:
