@@ -46,7 +46,13 @@ def check(tree: Path, title: str) -> subprocess.CompletedProcess[str]:
     }
     script = tree / "tests" / "support" / "recipe_checks" / f"{CHECKS[title]}.py"
     return subprocess.run(
-        [sys.executable, str(script)], cwd=tree, env=environment, capture_output=True, text=True, check=False, timeout=300
+        [sys.executable, str(script)],
+        cwd=tree,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
     )
 
 
@@ -56,10 +62,17 @@ def test_every_recipe_is_followed() -> None:
 
 @pytest.mark.parametrize("title", CHECKS)
 def test_following_a_recipe_works(title: str, clean: Path, tmp_path: Path) -> None:
-    done = check(followed(clean, tmp_path, recipe(title)), title)
+    tree = followed(clean, tmp_path, recipe(title))
+    done = check(tree, title)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    for rule in (["check"], ["format", "--check"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *rule, "."], cwd=tree, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout[-3000:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("title", "number"), STEPS)
 def test_no_step_is_spare(title: str, number: int, clean: Path, tmp_path: Path) -> None:
     try:
