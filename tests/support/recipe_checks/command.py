@@ -1,13 +1,16 @@
 """The new command is named everywhere, decided and answered in a simulated run, and dispatched to a real trainer."""
 
 import asyncio
-import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock, patch
 from uuid import uuid4
 
 import django
+import msgspec
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
 
 from flexmarl.contracts import events
 from flexmarl.contracts.commands import ROUTES, Route, TrimTrainer, command_adapter
@@ -59,30 +62,30 @@ def decided() -> None:
 
 def dispatched() -> None:
     """A node prepares it, asks the trainer at its address, and writes the fact with the end of the command."""
-    from concurrent.futures import ThreadPoolExecutor
-
     from flexmarl.store import steps
     from flexmarl.store.commands import Taken
-    from workers.child import IntervalLog
     from workers.nodes import carrying_out
     from workers.training.serve import TrainerServer
-    from workers.training.trainer import Trainer
 
     taken = Taken(run_id=1, no=7, token=uuid4(), takes=1, epoch=1, command=ORDER)
     prepared = carrying_out.prepare(MagicMock(), taken)
     written: list[tuple[str, object]] = []
-    with tempfile.TemporaryDirectory() as home, ThreadPoolExecutor(1) as thread:
-        trainer = Trainer(resolve({}, template="reference_game").spec, 1, "t1", home, "cpu", IntervalLog())
-        addresses = {route.path for route in TrainerServer(trainer, thread, MagicMock()).routes()}
 
-        async def train(verb: str, request: object, reply: type) -> object:
-            assert f"/{verb}" in addresses, f"the trainer has no /{verb}"
-            answer = getattr(trainer, verb)(request)
-            assert isinstance(answer, reply)
-            return answer
+    async def performed(thread: ThreadPoolExecutor) -> object:
+        served = web.Application()
+        served.add_routes(TrainerServer(MagicMock(), thread, MagicMock()).routes())
+        async with TestClient(TestServer(served)) as http:
 
-        client = SimpleNamespace(child=SimpleNamespace(incarnation="t1"), train=train)
-        commit = asyncio.run(carrying_out.perform(client, prepared))
+            async def train(verb: str, request: object, reply: type) -> object:
+                answer = await http.post(f"/{verb}", data=msgspec.msgpack.encode(request))
+                assert answer.status == 200, f"/{verb}: {answer.status}"
+                return msgspec.msgpack.decode(await answer.read(), type=reply)
+
+            client = SimpleNamespace(child=SimpleNamespace(incarnation="t1"), train=train)
+            return await carrying_out.perform(client, prepared)
+
+    with ThreadPoolExecutor(1) as thread:
+        commit = asyncio.run(performed(thread))
     with patch.multiple(
         steps,
         guard=MagicMock(),
