@@ -4,6 +4,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from typing import get_args
 from unittest.mock import MagicMock, patch
 from uuid import uuid4
 
@@ -18,6 +19,7 @@ from flexmarl.contracts.resolve import resolve
 from flexmarl.orchestrator.orchestrator import HANDLERS
 from flexmarl.orchestrator.reasons import _REASONS
 from flexmarl.simulator.cluster.driver import Driver
+from flexmarl.simulator.devices.training import Order
 from flexmarl.simulator.reporting.laws import answered_by, asked_by
 from flexmarl.simulator.runs import examine
 from flexmarl.simulator.scenarios.scenario import scenario
@@ -34,6 +36,7 @@ def named() -> None:
     assert ROUTES["trim_trainer"] is Route.NODE
     assert TrimTrainer in _REASONS
     assert events.TrainerTrimmed in HANDLERS
+    assert TrimTrainer in get_args(Order), "not among the orders of a virtual trainer"
     assert asked_by(7, ORDER) == answered_by(FACT) is not None
     django.setup()
     from flexmarl.controlplane.runs.driver.reconciling import _TOLD_WITH_ITS_ROW
@@ -64,9 +67,10 @@ def dispatched() -> None:
     """A node prepares it, asks the trainer at its address, and writes the fact with the end of the command."""
     from flexmarl.store import steps
     from flexmarl.store.commands import Taken
-    from workers.nodes import carrying_out
+    from workers.nodes import carrying_out, turns
     from workers.training.serve import TrainerServer
 
+    assert TrimTrainer in get_args(turns.Turn)
     taken = Taken(run_id=1, no=7, token=uuid4(), takes=1, epoch=1, command=ORDER)
     prepared = carrying_out.prepare(MagicMock(), taken)
     written: list[tuple[str, object]] = []
