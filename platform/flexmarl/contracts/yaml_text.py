@@ -13,7 +13,7 @@ import yaml
 MAX_DEPTH = 64
 MAX_LETTERS = 200_000
 MAX_BITS = 256
-"""Of a whole number: a larger one cannot even be printed."""
+"""Of a whole number: a larger one cannot even be printed. Also most characters of any number."""
 
 
 def load(text: str) -> Any:
@@ -25,6 +25,9 @@ def load(text: str) -> Any:
         return loader.get_single_data()
     finally:
         loader.dispose()
+
+
+_NUMBERS = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
 
 
 class _BoundedLoader(yaml.SafeLoader):
@@ -47,9 +50,16 @@ class _BoundedLoader(yaml.SafeLoader):
             self._depth -= 1
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        if node.tag in _NUMBERS and len(node.value) > MAX_BITS:  # `1:59:59...` costs the square of its length to read
+            raise _refused("the number is too long", node.start_mark)
         try:
             value = super().construct_object(node, deep)
-        except (ValueError, OverflowError, AttributeError) as error:  # what a time, number or tag of no sense raises
+        except (
+            ValueError,
+            OverflowError,
+            AttributeError,
+            LookupError,
+        ) as error:  # of a time, number or tag of no sense
             raise _refused("this is no value of its type", node.start_mark) from error
         if isinstance(value, int) and value.bit_length() > MAX_BITS:
             raise _refused("the number is too large", node.start_mark)

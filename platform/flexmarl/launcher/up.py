@@ -30,7 +30,6 @@ from flexmarl.launcher.state import (
     HomeLock,
     clear_state,
     end_left_overs,
-    publish_environment,
 )
 from flexmarl.launcher.supervisor import ROUND_S, Signals, StopAsked, Supervisor, wait_for
 from flexmarl.launcher.upkeep import Upkeep
@@ -137,7 +136,7 @@ class Up:
         self.environment = {**environment, LAUNCH_VARIABLE: self.launch}
         if self.supervisor and self.supervisor.environment != self.environment:
             self.supervisor.replace_all(self.environment)
-        publish_environment(self.home, {name: self.environment[name] for name in PUBLISHED})
+        self._publish()
 
     def _step(self, *command: str) -> dict[str, str]:
         """Run a management command to its end and return the JSON object in its last line of output."""
@@ -198,6 +197,8 @@ class Up:
         records = self.supervisor.records() if self.supervisor else []
         refused = self.supervisor.refused() if self.supervisor else {}
         self.publisher.publish(url_of(self.options.host, self.port), records, refused)
+        if self.environment:
+            self.publisher.publish_environment({name: self.environment[name] for name in PUBLISHED})
 
     def _tell_admin(self, first: dict[str, str]) -> None:
         """Say the first admin's password as soon as it is made: whatever ends this start, it has been seen."""

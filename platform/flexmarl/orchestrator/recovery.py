@@ -222,7 +222,7 @@ def _give_up(ctx: Context, kind: str, name: str, event: CommandFailed) -> None:
 
 def drive_hosts(ctx: Context) -> None:
     """Issue the hosting of a lease again whose command failed."""
-    for lease in ctx.state.leases.values():
-        key = f"host:{lease.lease_id}"
-        if key in ctx.state.failures and not lease.incarnation and not lease.releasing and ctx.wanted(key):
+    failed = sorted(int(key.partition(":")[2]) for key in ctx.state.failures if key.startswith("host:"))
+    for lease, key in [(ctx.state.leases.get(lease_id), f"host:{lease_id}") for lease_id in failed]:
+        if lease is not None and not lease.incarnation and not lease.releasing and ctx.wanted(key):
             _host(ctx, lease)

@@ -39,6 +39,8 @@ async function replan() {
   clearTimeout(ahead);
   forecastStale();
   changes();
+  $("#run-name").placeholder = state.document.name || "";
+  $("#spec-form").inert = state.textErrors.length > 0; // what it would change is not what the text says
   if (state.textErrors.length) { settle(state.planned, state.textErrors); return; }
   try {
     const asked = draft();

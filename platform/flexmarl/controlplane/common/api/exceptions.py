@@ -8,7 +8,7 @@ import psycopg
 import structlog
 from django.conf import settings
 from django.core.exceptions import PermissionDenied as DjangoPermissionDenied
-from django.core.exceptions import RequestDataTooBig
+from django.core.exceptions import RequestDataTooBig, SuspiciousOperation
 from django.db import OperationalError
 from django.http import Http404, HttpRequest, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
@@ -100,6 +100,8 @@ def _problem_of(error: Exception, view: Any) -> ProblemError:
             return problems.PermissionDenied(str(error))
         case RequestDataTooBig():
             return problems.PayloadTooLarge(f"At most {settings.DATA_UPLOAD_MAX_MEMORY_SIZE} bytes. Send it in parts.")
+        case SuspiciousOperation():  # what Django refuses to read, such as a thousand parameters
+            return problems.ValidationProblem(f"The request cannot be read: {error}")
         case OperationalError() | psycopg.OperationalError():
             return database.problem_of(error)
         case _:
