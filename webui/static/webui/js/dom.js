@@ -53,7 +53,12 @@ export function toast(text, { tone = "", seconds = 6, detail = "" } = {}) {
   if (!place) return;
   const shape = tone === "bad" ? "alert-circle" : tone === "ok" ? "circle-check" : "info-circle";
   const mark = el("span", { class: tone }, icon(shape, "sm"));
-  const words = el("span", { class: "anywhere" }, text, detail ? el("span", { class: "muted mono s11", text: ` ${detail}` }) : null);
+  const words = el(
+    "span",
+    { class: "anywhere" },
+    text,
+    detail ? el("span", { class: "muted mono s11", text: ` ${detail}` }) : null,
+  );
   const box = el("div", { class: "toast-x" }, mark, words);
   place.append(box);
   setTimeout(() => box.remove(), seconds * 1000);
@@ -69,8 +74,12 @@ export function number(value, digits = 0) {
   return value < 0 && Number(text.replaceAll(THIN, "")) !== 0 ? `−${text}` : text;
 }
 
+/** Whether keys of one letter do something: people may turn them off. */
+export const lettersOn = () => document.documentElement.dataset.letters !== "off";
+
 /** Whether somebody types into a field. */
-export const typing = (event) => Boolean(event.target.closest?.("input:not([type=checkbox], [type=radio]), textarea, select, [contenteditable]"));
+export const typing = (event) =>
+  Boolean(event.target.closest?.("input:not([type=checkbox], [type=radio]), textarea, select, [contenteditable]"));
 
 /** Load a classic script once. */
 export function load(src) {
