@@ -11,10 +11,10 @@ function showErrors(form, error) {
   for (const field of $$("[aria-invalid]", form)) field.removeAttribute("aria-invalid");
   const left = error.errors.filter((refused) => {
     const place = $$("[data-error]", form).find(
-      (node) => node.dataset.error && one.pointer.startsWith(node.dataset.error),
+      (node) => node.dataset.error && refused.pointer.startsWith(node.dataset.error),
     );
     if (!place) return true;
-    place.textContent = [one.detail, one.hint].filter(Boolean).join(" ");
+    place.textContent = [refused.detail, refused.hint].filter(Boolean).join(" ");
     place.hidden = false;
     const field = form.elements[place.dataset.error.slice(1)];
     if (field?.setAttribute) {
