@@ -37,6 +37,10 @@ export function monogram(agent) {
   return el("span", { class: `mg hue-${agent.hue}${two}`, text: agent.monogram, "aria-hidden": "true" });
 }
 
+/** The mark of a role among agents by role; of one that is none of them, its first letter. */
+export const markOf = (agents, role) =>
+  Object.values(agents).find((one) => one.role === role) || { role, hue: 1, monogram: role[0].toUpperCase() };
+
 export const chip = (agent) => el("span", { class: "chip" }, monogram(agent), agent.role);
 
 /** The value of a design token. */

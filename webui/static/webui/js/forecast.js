@@ -1,6 +1,6 @@
 // What a run would take: the simulator's answer beside the plan, with its ranges, their reasons and their sources.
 import { amount, bytes, counted, long, percent, seconds, span } from "./amounts.js";
-import { $, chip, el, icon, number } from "./dom.js";
+import { $, chip, el, icon, markOf, number } from "./dom.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const PARTS = { weights: "k1", optimizer: "k2", activations: "k3", cache: "k3" };
@@ -110,16 +110,7 @@ function use(found, words) {
 
 /** One device: whose models lie there, and how much of its memory they take. */
 function placed(device, agents) {
-  const marks = (policies) =>
-    policies.slice(0, 4).map((policy) =>
-      chip(
-        Object.values(agents).find((one) => one.role === policy) || {
-          role: policy,
-          hue: 1,
-          monogram: policy[0].toUpperCase(),
-        },
-      ),
-    );
+  const marks = device.policies.slice(0, 4).map((policy) => chip(markOf(agents, policy)));
   const lies = device.memory;
   const whole = lies?.capacity || lies?.total.high || 1;
   let x = 0;
@@ -145,7 +136,7 @@ function placed(device, agents) {
       "div",
       { class: "hs g6 wrap" },
       el("span", { class: "muted s12 tn", text: `${device.use} ${device.no}` }),
-      ...marks(device.policies),
+      ...marks,
       device.policies.length > 4
         ? el("span", { class: "muted s12", text: `and ${device.policies.length - 4} more` })
         : null,

@@ -1,5 +1,5 @@
 // The plan beside the form: what the specification would become, per agent, and whether it fits now.
-import { $, chip, el, icon, number } from "./dom.js";
+import { $, chip, el, icon, markOf, number } from "./dom.js";
 import { abandoned, forecast, waiting } from "./forecast.js";
 
 const range = ([low, high]) => (low === high ? number(low) : `${number(low)}–\u200b${number(high)}`);
@@ -91,7 +91,7 @@ function samples(spec, sums, agents) {
     const policy = policies.get(agent.policy);
     const first = !seen.has(agent.policy);
     seen.add(agent.policy);
-    const mark = agents[agent.role] || { role: agent.role, hue: 1, monogram: agent.role[0].toUpperCase() };
+    const mark = markOf(agents, agent.role);
     const blocks = Array.from({ length: Math.min(24, policy.micro_batches) }, () => el("i"));
     const flow = !agent.trainable
       ? el("span", { class: "muted", text: "frozen" })

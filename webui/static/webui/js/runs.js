@@ -7,30 +7,12 @@ import { confirmed } from "./ui.js";
 
 const list = $("#run-list");
 const bar = $("#bulk");
-const chosen = new Map(); // id -> {key, allowed, status, archived, archivable}; survives re-reads of the table
+const chosen = new Map(); // id -> {key, allowed, status}; survives re-reads of the table
 let all = false; // every matching run, not only those of this page
 let last = null;
 
-const LABELS = {
-  start: "Start",
-  pause: "Pause",
-  resume: "Resume",
-  stop: "Stop",
-  kill: "Kill",
-  retry: "Retry",
-  archive: "Archive",
-  restore: "Restore",
-  tag: "Tag",
-  untag: "Remove tag",
-  delete: "Delete",
-};
-const RESULTS = {
-  stop: "Each run ends after its current step, with a checkpoint. It cannot be resumed.",
-  kill: "Each run ends immediately. Episodes of its current step are discarded; committed steps are kept.",
-  archive: "They are hidden from lists. Restore brings them back.",
-  delete:
-    "This permanently deletes metrics, trajectories, events, log lines, labels, checkpoints and weights. Forks that have begun keep their own copies. It cannot be undone.",
-};
+/** The button of a verb says its name, its result and why it may not fit, as the server wrote them. */
+const buttonOf = (verb) => $(`[data-bulk="${verb}"]`, bar);
 
 const rows = () => $$("tr.go", list);
 const idOf = (row) => row.id.replace("row-", "");
@@ -38,8 +20,6 @@ const facts = (row) => ({
   key: row.dataset.key,
   allowed: row.dataset.allowed.split(" "),
   status: row.dataset.status,
-  archived: "archived" in row.dataset,
-  archivable: "archivable" in row.dataset,
 });
 const total = () => Number($("#run-table")?.dataset.total || 0);
 const plural = (count) => `${count} run${count === 1 ? "" : "s"}`;
@@ -83,14 +63,8 @@ function reason(verb, count) {
   if (verb === "clone") return count === 1 && !all ? "" : "Select one run.";
   if (verb === "compare") return count === 2 && !all ? "" : "Select two runs.";
   if (all || verb === "tag" || verb === "untag") return "";
-  if (verb === "restore") return some.some((one) => one.archived) ? "" : "None of them is archived.";
-  if (verb === "archive")
-    return some.some((one) => one.archivable && !one.archived) ? "" : "Only ended runs and drafts can be archived.";
-  if (verb === "delete")
-    return some.some((one) => one.archivable)
-      ? ""
-      : "Only ended runs and drafts can be deleted. Stop or kill them first.";
   if (some.some((one) => one.allowed.includes(verb))) return "";
+  if (buttonOf(verb).dataset.why) return buttonOf(verb).dataset.why;
   const states = [...new Set(some.map((one) => one.status))].join(" or ");
   return some.length === 1 ? `It is ${states}.` : `All of them are ${states}.`;
 }
@@ -176,12 +150,14 @@ async function act(verb) {
   const which = all
     ? { filter: JSON.parse($("#run-table").dataset.filter), expected_count: total() }
     : { ids: [...chosen.keys()] };
+  const name = buttonOf(verb).textContent.trim();
+  const { result } = buttonOf(verb).dataset;
   const body = { action: verb, ...which };
   if (verb === "tag" || verb === "untag") {
     const given = await ask({
       title: verb === "tag" ? "Tag the selected runs" : "Remove tags",
       label: "Comma-separated tags",
-      primary: LABELS[verb],
+      primary: name,
     });
     body.tags = (given?.text || "")
       .split(",")
@@ -199,16 +175,16 @@ async function act(verb) {
     const rest = refused.length
       ? ` ${refused.length} of ${would.count} will be skipped: ${refused[0].error.detail}`
       : "";
-    if (RESULTS[verb] || rest) {
+    if (result || rest) {
       const yes = await confirmed({
-        title: `${LABELS[verb]} ${plural(would.done)}?`,
-        text: `${RESULTS[verb] || ""}${rest}`.trim(),
-        primary: `${LABELS[verb]} ${plural(would.done)}`,
+        title: `${name} ${plural(would.done)}?`,
+        text: `${result}${rest}`.trim(),
+        primary: `${name} ${plural(would.done)}`,
       });
       if (!yes) return;
     }
     const done = await post("/api/v1/runs/bulk", body);
-    toast(`${LABELS[verb]}: ${done.done} of ${done.count}`, { seconds: 4 });
+    toast(`${name}: ${done.done} of ${done.count}`, { seconds: 4 });
     none();
     refresh(true);
   } catch (error) {
