@@ -6,8 +6,8 @@ from importlib.resources import files
 import psycopg
 
 from flexmarl.contracts.status import RunReason, RunStatus
-from flexmarl.store import attempts
-from flexmarl.store.attempts import BegunAttempt, EndedAttempt, VerbOutcome
+from flexmarl.store.control import attempts
+from flexmarl.store.control.attempts import BegunAttempt, EndedAttempt, VerbOutcome
 
 
 def apply(conn: psycopg.Connection, name: str) -> None:

@@ -8,9 +8,11 @@ import pytest
 
 from flexmarl.contracts.status import RunStatus
 from flexmarl.contracts.wire import EVALUATION_DRAWS, EpisodeStatus, Origin
-from flexmarl.store import episodes, runs, schema
-from flexmarl.store.episodes import EpisodeFilter, Ordering
-from flexmarl.store.groups import EpisodeRow, _insert_episodes
+from flexmarl.store import schema
+from flexmarl.store.control import runs
+from flexmarl.store.data.groups import EpisodeRow, _insert_episodes
+from flexmarl.store.reads import episodes
+from flexmarl.store.reads.episodes import EpisodeFilter, Ordering
 
 pytestmark = pytest.mark.services
 RUN, OTHER = 1, 1500

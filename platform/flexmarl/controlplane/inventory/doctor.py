@@ -29,8 +29,8 @@ from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.inventory import machine, queries
 from flexmarl.controlplane.inventory import processes as own_processes
 from flexmarl.host.disk import ADVICE, in_words, shares
-from flexmarl.store import runs as store_runs
 from flexmarl.store import schema
+from flexmarl.store.control import runs as store_runs
 from flexmarl.store.errors import SchemaMismatch
 
 MIN_PYTHON = (3, 11)

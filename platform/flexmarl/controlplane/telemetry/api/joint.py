@@ -15,7 +15,8 @@ from flexmarl.controlplane.common.api.serializers import listing
 from flexmarl.controlplane.common.api.views import ApiView
 from flexmarl.controlplane.common.scopes import Scope
 from flexmarl.controlplane.runs.queries import find_run
-from flexmarl.controlplane.telemetry import cohorts, decisions, lag, queries
+from flexmarl.controlplane.telemetry import queries
+from flexmarl.controlplane.telemetry.flow import cohorts, decisions, lag
 
 STEP = Parameter("step", "Step that it is about, counted from 1: its cohort's number plus one.", "integer")
 _LARGEST_STEP = 2**31 - 1
