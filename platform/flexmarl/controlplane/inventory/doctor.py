@@ -230,9 +230,7 @@ def migrations() -> Iterator[Finding]:
     except SchemaMismatch as error:
         yield Finding("migrations", Level.ERROR, str(error), "use the version of FlexMARL that made this database")
         return
-    yield Finding(
-        "migrations", Level.OK, f"all applied; store schema {schema.VERSION}, {len(schema.upgrades())} upgrades"
-    )
+    yield Finding("migrations", Level.OK, f"all applied; store schema {schema.VERSION}")
 
 
 def processes() -> Iterator[Finding]:

@@ -3,7 +3,7 @@
 Invariants: a cohort's groups all play under the vector pinned when it opened; its barrier waits for settled groups,
 never for rows; a group's filter and advantages run once, on its complete information, before anything of it is cut.
 A group with too few finished members is dropped and stays counted; nothing replaces it. What a filter refuses may be
-drawn again (`redrawing`). Where episodes settle one by
+drawn again (`resampling`). Where episodes settle one by
 one, each gives its rows at once and its draw stays open until all members have ended; a member counts once.
 """
 

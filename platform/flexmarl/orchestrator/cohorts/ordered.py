@@ -1,7 +1,7 @@
 """Where the promise of an ordered run ends.
 
 What such a run promises is kept elsewhere: cohorts, slices and the turns of micro-batches follow draw numbers
-(`cutting`, `training`), every draw of chance has its own key, engines compute a row's bits from the row alone, and
+(`cutting`, `trainers`), every draw of chance has its own key, engines compute a row's bits from the row alone, and
 trainers refuse a sum out of turn. One thing no order can mend: an episode that the clock ended, because no engine
 answered in time or the environment took too long. Another run may not lose it, so from here on the two may differ.
 People are told, with the episode that did it; the run goes on.

@@ -11,10 +11,10 @@ The order: first runs that hold a part of their devices and lack the rest, since
 before they have it; then runs that were at work and lost everything; then whoever has waited for `PATIENCE_S`, oldest
 first, so that nobody starves; then priority; within one priority the project with the smallest share of what its
 demand names, each share over its weight; then age. A project's share is the largest part that it has of any of these
-pools, grants of the same round counted. `pool_recalls` says what happens when such runs wait for each other.
+pools, grants of the same round counted. `recalls` says what happens when such runs wait for each other.
 
 Devices of a gang lie on as few nodes as possible, and engines on nodes that can start them. Every demand that gets
-nothing has its place per pool and the one requirement that is not met, in numbers (`pool_words` writes it).
+nothing has its place per pool and the one requirement that is not met, in numbers (`wording` writes it).
 """
 
 from collections.abc import Mapping, Sequence, Set

@@ -6,7 +6,7 @@ it loaded last, and of those before it the one that its load was told to keep. W
 weights wait until no unsettled group pins older ones; where they do, old and new are served side by side, and a third
 version waits.
 
-Where an engine has places for some policies only, "every engine" is every one that serves the policy (`placing`). One
+Where an engine has places for some policies only, "every engine" is every one that serves the policy (`placement`). One
 that is given a policy while others hold it holds nobody up: it counts from its first load on.
 """
 
