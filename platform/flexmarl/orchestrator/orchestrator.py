@@ -49,7 +49,6 @@ from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.plan import make_plan
 from flexmarl.orchestrator.pool.device_requests import on_pools_changed
 from flexmarl.orchestrator.rollout.group_commands import drive_rollout
-from flexmarl.orchestrator.run import attempts
 from flexmarl.orchestrator.run import progress as progress_view
 from flexmarl.orchestrator.run.invariants import check_touched, check_turn
 from flexmarl.orchestrator.run.lease_recalls import drive_moves, moving_text, on_lease_recalled
@@ -141,9 +140,7 @@ class Orchestrator:
     @classmethod
     def restore(cls, spec: ExperimentSpec, snapshot: bytes) -> "Orchestrator":
         """Continue from a snapshot. Raises ValueError when another core wrote it."""
-        state = decode(snapshot)
-        attempts.adopt(state)
-        return cls(spec, state)
+        return cls(spec, decode(snapshot))
 
     def snapshot(self) -> bytes:
         """Serialise the state as JSON."""

@@ -2,8 +2,8 @@
 
 Invariants: what people see of a run - itself, its operations, labels and recorded simulations - goes in the transaction
 that notes the deletion, so nothing can be asked of a run that is being deleted. The rest is carried out by the
-housekeeping of a driver and by the nodes, and goes on after any interruption (`flexmarl.store.control.deletions`). Only a
-draft or an ended run is deleted, of which nothing is asked and with whose weights no other run is still to begin.
+housekeeping of a driver and by the nodes, and goes on after any interruption (`flexmarl.store.control.deletions`). Only
+a draft or an ended run is deleted, of which nothing is asked and with whose weights no other run is still to begin.
 Asked again, the answer is the same operation.
 """
 

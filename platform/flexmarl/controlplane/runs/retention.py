@@ -1,7 +1,7 @@
 """Housekeeping of the store: deletions that people asked for, limits by age and size, and what takes the room.
 
-Invariants: what `flexmarl.store.data.retention` and `flexmarl.store.control.deletions` promise; one janitor works at a time; a run
-whose readers hold it, or that lives again, is left for the next round and stops no other one.
+Invariants: what `flexmarl.store.data.retention` and `flexmarl.store.control.deletions` promise; one janitor works at a
+time; a run whose readers hold it, or that lives again, is left for the next round and stops no other one.
 """
 
 import contextlib

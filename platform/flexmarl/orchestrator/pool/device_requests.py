@@ -36,8 +36,6 @@ def replaced_by(key: str) -> int:
 def request_of(ctx: Context, event: DevicesGranted) -> str | None:
     """Return the key of the request that a grant answers. One that nobody waits for any more is given back."""
     waiting = ctx.state.outstanding
-    if event.command_no == 0:
-        return GANG
     key = next((key for key, command in waiting.items() if command.no == event.command_no), None)
     if key is None and not any(granted.lease_id in ctx.state.leases for granted in event.leases):
         for granted in event.leases:

@@ -7,9 +7,8 @@ counts any more but its committed versions; a resumed run keeps its epoch and ev
 """
 
 from flexmarl.contracts.events import Verb
-from flexmarl.contracts.status import TERMINAL, RunReason, RunStatus
+from flexmarl.contracts.status import RunReason
 from flexmarl.orchestrator.context import Context
-from flexmarl.orchestrator.state.tree import RunState
 from flexmarl.orchestrator.types import AttemptBegan, AttemptEnded
 
 
@@ -50,9 +49,3 @@ def renew(ctx: Context) -> None:
     state.replacements = state.empty_cohorts = 0
     state.failures.clear()
     state.stepping.clear()
-
-
-def adopt(state: RunState) -> None:
-    """Give a state that was written before attempts were counted its first one."""
-    if state.attempt == 0 and state.status is not RunStatus.DRAFT:
-        state.attempt, state.attempt_open = 1, state.status not in TERMINAL

@@ -1,4 +1,4 @@
-"""Rest: a run that pauses, what it keeps meanwhile, and how it goes on.
+"""Pauses: what a paused run keeps, and how it goes on.
 
 Invariants: a paused run has nothing on its way but the hosting of its leases, so nothing happens to it behind its
 back. A frozen run keeps its open cohort: settled groups, cut micro-batches and, as long as the trainer lives, the

@@ -1,4 +1,4 @@
-"""Verbs on their way: who asked, what became of it, and in whose name the next lines are said.
+"""Verbs in flight: who requested each, its outcome, and in whose name the next lines are written.
 
 Invariants: at most one verb is on its way; the next one that takes effect ends it. Every verb with an operation gets
 exactly one outcome: refused, reached, overtaken by another verb, or missed because the run ended otherwise.

@@ -1,4 +1,4 @@
-"""What the engines have been told, so that telling them goes on where it stopped and costs what has changed.
+"""What was requested of the engines, so that requests go on where they stopped and cost what has changed.
 
 Invariants: to tell an engine twice what to hold of a policy changes nothing the second time, unless the engine
 answered, its child changed or its load failed in between. So what is left out here would have led to no command: a

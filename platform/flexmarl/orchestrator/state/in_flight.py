@@ -1,4 +1,4 @@
-"""Commands that were issued and not answered, by key, with what would otherwise take a walk over all of them.
+"""Commands in flight by key: issued and not answered, with indexes that spare a walk over all of them.
 
 Invariants: it is a dictionary and goes into a snapshot as one; the indexes follow every change and are rebuilt from
 the entries when it is read back; a command's number belongs to one key; entries stand in the order of their numbers.

@@ -93,7 +93,7 @@ class DecisionSerializer(serializers.Serializer):
     policy = serializers.CharField(allow_blank=True)
     cohort = serializers.IntegerField(allow_null=True)
     target = serializers.CharField(allow_blank=True)
-    reason = serializers.CharField(allow_blank=True, help_text="Empty in runs made by older releases.")
+    reason = serializers.CharField(allow_blank=True)
     cause = serializers.CharField(allow_blank=True)
     rows = serializers.IntegerField(allow_null=True, help_text="Rows that a ruling is about: taken out, or carried.")
     status = serializers.CharField(allow_blank=True, help_text="Of the command: open, taken, done, failed or void.")

@@ -1,1 +1,1 @@
-"""How samples pass through a run: pipeline, cohorts, lag, decisions, transitions, places of rows, the plan beside them."""
+"""How samples pass through a run: pipeline, cohorts, lag, decisions, transitions, places of rows, the plan."""
