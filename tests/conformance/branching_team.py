@@ -11,8 +11,8 @@ from flexmarl.contracts.commands import GroupOrder, PlayGroups
 from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.specification import ExperimentSpec
 from flexmarl.contracts.wire import Origin, PolicyPin
-from flexmarl.store.commands import Taken
-from flexmarl.store.groups import SettledGroup
+from flexmarl.store.control.commands import Taken
+from flexmarl.store.data.groups import SettledGroup
 from workers.external_access import ExternalAccess
 from workers.models import tokenizer_json
 from workers.rollout.engines.wire import Choice

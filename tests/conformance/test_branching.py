@@ -14,7 +14,7 @@ from flexmarl.algorithms.rewards import answer_rewards
 from flexmarl.contracts.problems import SpecProblems
 from flexmarl.contracts.specification.advantages import ADVANTAGE
 from flexmarl.contracts.wire import EpisodeStatus, Origin
-from flexmarl.store.groups import SampleRow, SettledGroup
+from flexmarl.store.data.groups import SampleRow, SettledGroup
 from tests.conformance.branching_team import Table, Team, branching_spec, play_groups, playing_of, settled
 from workers.rollout.environments import family_of
 from workers.rollout.environments.base import Ask, Outcome, Reply

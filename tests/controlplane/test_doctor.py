@@ -13,8 +13,8 @@ from django.core.management import call_command
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.inventory import doctor
 from flexmarl.controlplane.inventory.doctor import Finding, Level
-from flexmarl.store import process_heartbeats
-from flexmarl.store.process_heartbeats import ProcessFacts
+from flexmarl.store.control import process_heartbeats
+from flexmarl.store.control.process_heartbeats import ProcessFacts
 from tests.conftest import Services
 
 pytestmark = pytest.mark.django_db

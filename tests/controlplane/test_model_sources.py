@@ -15,7 +15,7 @@ from flexmarl.controlplane.accounts.models import Membership, Project
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.runs import origin_grants
 from flexmarl.controlplane.runs.models import Run
-from flexmarl.store import lineage
+from flexmarl.store.data import lineage
 from flexmarl.store.errors import Refused
 from flexmarl.store.server_paths import without_paths
 from tests.controlplane.test_checkpoints import keep

@@ -14,8 +14,9 @@ from flexmarl.contracts.commands import GroupOrder, HoldGroups, PlayGroups
 from flexmarl.contracts.resolve import resolve
 from flexmarl.contracts.status import RunStatus
 from flexmarl.contracts.wire import Origin, PolicyPin
-from flexmarl.store import command_rows, commands, runs, trajectories
-from flexmarl.store.segments import SegmentFolder
+from flexmarl.store.control import command_rows, commands, runs
+from flexmarl.store.data.segments import SegmentFolder
+from flexmarl.store.reads import trajectories
 from tests.support.scripted_engine import ScriptedEngine
 from workers.models import tokenizer_json
 from workers.rollout.engines.wire import Held

@@ -13,14 +13,14 @@ VIEWS = (("transcript", "Transcript"), ("scores", "Scores"), ("raw", "Raw"))
 
 
 def _credit(spec: dict[str, Any]) -> dict[str, Any]:
-    """Say what of a specification decides what a row is compared with; one of an earlier release knows less."""
+    """Say what of a specification decides what a row is compared with."""
     algorithm = spec["algorithm"]
     return {
         **algorithm["advantage"],
         "group_key": algorithm["group_key"],
-        "shaping": algorithm.get("shaping", {}).get("type", "none"),
-        "branches": spec["sampling"].get("branch_controller", "none"),
-        "keep_members": spec["sampling"].get("keep_members"),
+        "shaping": algorithm["shaping"]["type"],
+        "branches": spec["sampling"]["branch_controller"],
+        "keep_members": spec["sampling"]["keep_members"],
     }
 
 

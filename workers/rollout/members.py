@@ -16,8 +16,8 @@ import structlog
 
 from flexmarl.contracts.commands import GroupOrder, PlayGroups
 from flexmarl.contracts.wire import EpisodeStatus, Origin, PolicyPin
-from flexmarl.store.commands import Taken
-from flexmarl.store.groups import SettledGroup
+from flexmarl.store.control.commands import Taken
+from flexmarl.store.data.groups import SettledGroup
 from workers.rollout.branching import Branching, play_branches
 from workers.rollout.episode import Attempt, EpisodeOrder, Seat, play_episode
 from workers.rollout.holding import FREE, Hold

@@ -65,8 +65,8 @@ def decided() -> None:
 
 def dispatched() -> None:
     """A node prepares it, asks the trainer at its address, and writes the fact with the end of the command."""
-    from flexmarl.store import steps
-    from flexmarl.store.commands import Taken
+    from flexmarl.store.control.commands import Taken
+    from flexmarl.store.data import steps
     from workers.nodes import carrying_out, turns
     from workers.training.serve import TrainerServer
 

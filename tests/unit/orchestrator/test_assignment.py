@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from flexmarl.orchestrator.assignment import engines_of, fill
-from flexmarl.orchestrator.mover import SETTLE_S, Asked, Snapshot, for_balance, for_waiting, held_s
+from flexmarl.orchestrator.serving.assignment import engines_of, fill
+from flexmarl.orchestrator.serving.mover import SETTLE_S, Asked, Snapshot, for_balance, for_waiting, held_s
 
 NOW = 100.0
 

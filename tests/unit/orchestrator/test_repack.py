@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexmarl.orchestrator.repack import Move, Serving, repack
+from flexmarl.orchestrator.rollout.repack import Move, Serving, repack
 
 BELOW = 20
 engines = st.builds(

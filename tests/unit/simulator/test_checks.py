@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 
-from flexmarl.orchestrator import allocation, cutting, mover, overlapping, placing
+from flexmarl.orchestrator.allocation import allocator
+from flexmarl.orchestrator.allocation.types import Snapshot
+from flexmarl.orchestrator.cohorts import cutting, overlapping
 from flexmarl.orchestrator.context import Context
-from flexmarl.orchestrator.lag import Verdict
-from flexmarl.orchestrator.mover import Move
-from flexmarl.orchestrator.standings import Snapshot
-from flexmarl.orchestrator.state import Cohort, PendingGroup
+from flexmarl.orchestrator.serving import mover, placement
+from flexmarl.orchestrator.serving.mover import Move
+from flexmarl.orchestrator.state.lag import Verdict
+from flexmarl.orchestrator.state.tree import Cohort, PendingGroup
 from flexmarl.simulator.devices.engines import Engine
 from flexmarl.simulator.reporting.checks import Finding
 from flexmarl.simulator.rollout.groups import Places
@@ -66,7 +68,7 @@ def moves_without_hysteresis(monkeypatch: pytest.MonkeyPatch) -> None:
             return []
         return [Move(engine, out, into, "disparity", "it has more turns")]
 
-    monkeypatch.setattr(placing, "for_balance", eager)
+    monkeypatch.setattr(placement, "for_balance", eager)
 
 
 def admits_by_a_second_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +104,7 @@ def binds_the_shortest_first(monkeypatch: pytest.MonkeyPatch) -> None:
         names = [name for name, standing in seen.policies.items() if standing.has_work and not standing.gang]
         return sorted(names, key=lambda name: (name == "coder", seen.policies[name].seconds))
 
-    monkeypatch.setattr(allocation, "_waiting", shortest)
+    monkeypatch.setattr(allocator, "_waiting", shortest)
 
 
 def busy() -> Scenario:

@@ -12,7 +12,7 @@ import pytest
 from flexmarl.algorithms.routing import ROUTERS, EngineLoad, Router, RouteRequest
 from flexmarl.contracts.specification.routers import ROUTER, RouterOptions
 from flexmarl.contracts.wire import PolicyPin
-from flexmarl.store.engines import EngineRoute
+from flexmarl.store.control.engines import EngineRoute
 from tests.support.breaking_engine import BreakingEngine, logprob, token
 from workers.rollout import engine_client
 from workers.rollout.engine_client import EngineClient
