@@ -101,7 +101,7 @@ def dispatched() -> None:
     assert written == [("trimmed:7:t1", FACT), ("finished", 7)]
 
 
-assert Path("platform/flexmarl/orchestrator/trimming.py").exists()
+assert Path("platform/flexmarl/orchestrator/training/trimming.py").exists()
 named()
 decided()
 dispatched()
