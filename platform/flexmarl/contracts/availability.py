@@ -15,6 +15,7 @@ from flexmarl.contracts.specification.advantages import ADVANTAGE
 from flexmarl.contracts.specification.corrections import CORRECTION
 from flexmarl.contracts.specification.environment import ENVIRONMENT
 from flexmarl.contracts.specification.losses import LOSS
+from flexmarl.contracts.specification.movers import MOVER
 from flexmarl.contracts.specification.routers import ROUTER
 from flexmarl.contracts.specification.shaping import SHAPING
 from flexmarl.contracts.specification.task_choice import GROUP_FILTER, TASK_SAMPLER
@@ -90,7 +91,7 @@ SLOTS: dict[str, Slot] = {
     "/batch/settle": Slot(("group", "episode"), ()),
     "/mechanisms/router/type": Slot(_names(ROUTER), ()),
     "/mechanisms/parallel/turns": Slot(("own", "together"), ()),
-    "/mechanisms/mover/type": Slot(("static", "demand", "repack"), ()),
+    "/mechanisms/mover/type": Slot(_names(MOVER), ()),
     "/mechanisms/publication/content": Slot(("auto", "full", "delta"), ()),
     "/mechanisms/publication/type": Slot(("cohort", "wavefront", "delayed"), ()),
     "/mechanisms/trainer_protocol": Slot(("micro_batch", "batch", "mini_batch", "per_group"), ()),

@@ -51,7 +51,6 @@ _NOT_PAIRED = _none("/algorithm/loss/type", *_PAIRED_LOSSES)
 _NOT_GAE = _none("/algorithm/advantage/type", "gae")
 _OWN_TURNS = _none("/algorithm/shaping/type", *_OF_TURNS)
 _BRANCHES = ((_none("/sampling/branch_controller", "none"),),)
-_REPACKS = ((_one("/mechanisms/mover/type", "repack"),),)
 _GANG = (
     _one("/policies/*/tuning/type", "full"),
     _one("/mechanisms/ordered", False),
@@ -87,10 +86,6 @@ READ: Mapping[str, Ways] = {
     "/mechanisms/redundancy/share": ((_one("/mechanisms/redundancy/type", "extra_groups"),),),
     "/mechanisms/redundancy/extra_members": ((_one("/mechanisms/redundancy/type", "extra_groups"),),),
     "/mechanisms/redundancy/surplus": ((_one("/mechanisms/redundancy/type", "extra_groups"),),),
-    "/mechanisms/mover/delta": ((_one("/mechanisms/mover/type", "demand"),),),
-    "/mechanisms/mover/below": _REPACKS,
-    "/mechanisms/mover/every_s": _REPACKS,
-    "/mechanisms/mover/cache_tokens": _REPACKS,
     "/mechanisms/durability/every": ((_one("/mechanisms/durability/type", "every_k"),),),
     "/mechanisms/allocation/homes": ((_one("/mechanisms/allocation/type", "static", "colocated"),),),
     "/mechanisms/allocation/own_devices": ((_one("/mechanisms/allocation/type", "colocated"),),),

@@ -1,4 +1,4 @@
-"""Engines that serve one version at a time, and their repacking: one refusal per broken rule, with a legal value."""
+"""Engines that serve one version at a time: one refusal per broken rule, with a legal value."""
 
 from collections.abc import Iterator
 
@@ -10,19 +10,10 @@ _TWO = "engine_versions: 2 in /resources"
 
 
 def serving_rules(spec: ExperimentSpec) -> Iterator[Problem]:
-    """Return every broken rule of how many versions an engine serves, and of gathering what is left of one."""
-    mover = spec.mechanisms.mover
+    """Return every broken rule of how many versions an engine serves."""
     if spec.resources.engine_versions == 1:
         yield from _lag(spec)
         yield from _mechanisms(spec)
-    elif mover.type == "repack":
-        yield Problem(
-            pointer="/mechanisms/mover/type",
-            code="needs_one_version",
-            detail="An engine that serves two versions takes newer weights beside what is left of older ones, so "
-            "nothing is gained by gathering that.",
-            hint="Set static, or engine_versions: 1 in /resources.",
-        )
 
 
 def _lag(spec: ExperimentSpec) -> Iterator[Problem]:
@@ -75,12 +66,6 @@ def _mechanisms(spec: ExperimentSpec) -> Iterator[Problem]:
             resources.has_places(len(spec.policies)),
             "An engine that plays a group to its end must hold every policy that the group asks.",
             "null",
-        ),
-        (
-            "/mechanisms/mover/type",
-            mechanisms.mover.type == "demand",
-            "Places move between policies where engines cannot hold all of them; these hold all.",
-            "repack",
         ),
     )
     for pointer, broken, detail, value in refused:

@@ -6,6 +6,7 @@ from typing import Any, cast, get_args
 from flexmarl.algorithms.advantages import ADVANTAGES, Advantage
 from flexmarl.algorithms.filters import GROUP_FILTERS, GroupFilter
 from flexmarl.algorithms.group_keys import GROUP_KEYS, GroupKey
+from flexmarl.algorithms.movers import MOVERS, Mover
 from flexmarl.algorithms.rewards import RowRewards, answer_rewards
 from flexmarl.algorithms.schedules import entropy_coefficient, learning_rate
 from flexmarl.algorithms.shaping import SHAPERS, Shaper
@@ -70,6 +71,7 @@ class Plan:
     """Trainers share the devices of engines, in turns."""
     own_trainers: int
     """Trainers with devices of their own: all of them, or the last ones of a colocated run."""
+    mover: Mover[Any]
     sampler: TaskSampler[Any]
     rewards: RowRewards
     """What rows earned, before they are compared."""
@@ -134,6 +136,7 @@ def make_plan(spec: ExperimentSpec, opening: frozenset[str] | None = None) -> Pl
         allocates=_allocates(spec),
         colocated=spec.mechanisms.allocation.type == "colocated",
         own_trainers=spec.own_trainers,
+        mover=MOVERS.make(spec.mechanisms.mover),
         sampler=TASK_SAMPLERS.make(sampling.task_sampler),
         rewards=answer_rewards if sampling.branches else advantage.rewards,
         advantage=advantage,

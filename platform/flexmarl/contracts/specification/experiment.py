@@ -57,7 +57,7 @@ class ExperimentSpec(Strict):
     @property
     def reports_demand(self) -> bool:
         """Whether the core decides by what rollout workers ask which engine for."""
-        return self.resources.has_places(len(self.policies)) or self.mechanisms.mover.type == "repack"
+        return self.resources.has_places(len(self.policies)) or self.mechanisms.mover.repack_every_s is not None
 
     def policy_of(self, role: str) -> str:
         """Return the name of the policy a role acts with."""

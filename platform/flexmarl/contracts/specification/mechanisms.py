@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from flexmarl.contracts.base import Strict
 from flexmarl.contracts.ids import Name
 from flexmarl.contracts.plugins import OneOf
+from flexmarl.contracts.specification.movers import MOVER, MoverOptions, StaticMoverOptions
 from flexmarl.contracts.specification.routers import ROUTER, LeastLoadedOptions, RouterOptions
 
 GOES_ON = frozenset({"continue", "pause"})
@@ -48,34 +49,6 @@ class Redundancy(Strict):
     are kept for the next step (`keep`); they continue for the next step (`continue`); or are cancelled. `pause`
     continues them too, but suspends them while the step trains; it needs `at_admission: trained` and `in_flight:
     resume`. `defer` cancels them and replays their tasks once they fill a whole step."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _a_word_is_a_type(cls, data: object) -> object:
-        return {"type": data} if isinstance(data, str) else data
-
-
-class Mover(Strict):
-    """Which policies engines serve, where `resources.engine_policies` or `resources.engine_versions` leaves a
-    choice."""
-
-    type: Literal["static", "demand", "repack"] = "static"
-    """`static`: policies are spread over engines once, by number of roles, and moved only if a requested policy has no
-    engine or an engine is lost. `demand`: slots also move from policies with short queues to those with long ones.
-    `repack`, for engines that serve one version: the remaining replies of an old version are gathered on few engines,
-    so that the others load newer weights."""
-    delta: float = Field(default=5.0, gt=0.0, le=100_000.0)
-    """Minimum difference in queued turns per engine between the longest and the shortest queue before a slot moves."""
-    hold_s: float = Field(default=5.0, ge=0.0, le=86_400.0)
-    """Minimum time a policy keeps a slot after a move, and an idle policy keeps its last slot."""
-    below: int = Field(default=32, ge=1, le=65_536)
-    """With `repack`: engines with fewer replies than this and an empty queue may be emptied, and none is filled beyond
-    it. Use the batch size at which an engine saturates."""
-    every_s: float = Field(default=5.0, ge=1.0, le=86_400.0)
-    """With `repack`: interval between checks, besides one after each committed update."""
-    cache_tokens: int | None = Field(default=None, ge=1)
-    """With `repack`: capacity of an engine's KV cache in tokens, beyond which no engine is filled; null: derived from
-    `below`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -163,7 +136,8 @@ class Mechanisms(Strict):
     redundancy: Redundancy = Redundancy()
     router: Annotated[RouterOptions, OneOf(ROUTER)] = LeastLoadedOptions()
     """Which of the engines that hold a turn's weights serves it."""
-    mover: Mover = Mover()
+    mover: Annotated[MoverOptions, OneOf(MOVER)] = StaticMoverOptions()
+    """Which policies engines serve, where `resources.engine_policies` or `resources.engine_versions` leaves a choice."""
     parallel: Parallel = Parallel()
     publication: Publication = Publication()
     trainer_protocol: Literal["micro_batch", "batch", "mini_batch", "per_group"] = "micro_batch"
