@@ -16,6 +16,7 @@ from flexmarl.contracts.specification.corrections import CORRECTION
 from flexmarl.contracts.specification.environment import ENVIRONMENT
 from flexmarl.contracts.specification.losses import LOSS
 from flexmarl.contracts.specification.movers import MOVER
+from flexmarl.contracts.specification.redundancies import REDUNDANCY
 from flexmarl.contracts.specification.routers import ROUTER
 from flexmarl.contracts.specification.shaping import SHAPING
 from flexmarl.contracts.specification.task_choice import GROUP_FILTER, TASK_SAMPLER
@@ -85,8 +86,7 @@ SLOTS: dict[str, Slot] = {
     "/mechanisms/lag_policy/at_admission": Slot(("admit", "wait", "trained"), ()),
     "/mechanisms/lag_policy/in_flight": Slot(("finish", "continue", "resume", "restart_turn", "discard"), ()),
     "/mechanisms/lag_policy/at_cut": Slot(("wait", "drop", "refresh", "train"), ()),
-    "/mechanisms/redundancy/type": Slot(("none", "extra_groups", "extra_members", "extra_environments"), ()),
-    "/mechanisms/redundancy/surplus": Slot(("join", "keep", "continue", "pause", "cancel", "defer"), ()),
+    "/mechanisms/redundancy/type": Slot(_names(REDUNDANCY), ()),
     "/mechanisms/durability/type": Slot(("every_step", "every_k", "async"), ()),
     "/batch/settle": Slot(("group", "episode"), ()),
     "/mechanisms/router/type": Slot(_names(ROUTER), ()),

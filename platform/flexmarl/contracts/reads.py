@@ -82,10 +82,6 @@ READ: Mapping[str, Ways] = {
     "/batch/min_rows": ((_none("/mechanisms/trainer_protocol", "mini_batch"),),),
     "/mechanisms/lag_policy/in_flight": ((_none("/mechanisms/lag_policy/bound", 0),),),
     "/mechanisms/lag_policy/at_cut": ((_none("/mechanisms/lag_policy/bound", 0),),),
-    "/mechanisms/redundancy/extra": ((_none("/mechanisms/redundancy/type", "none"),),),
-    "/mechanisms/redundancy/share": ((_one("/mechanisms/redundancy/type", "extra_groups"),),),
-    "/mechanisms/redundancy/extra_members": ((_one("/mechanisms/redundancy/type", "extra_groups"),),),
-    "/mechanisms/redundancy/surplus": ((_one("/mechanisms/redundancy/type", "extra_groups"),),),
     "/mechanisms/durability/every": ((_one("/mechanisms/durability/type", "every_k"),),),
     "/mechanisms/allocation/homes": ((_one("/mechanisms/allocation/type", "static", "colocated"),),),
     "/mechanisms/allocation/own_devices": ((_one("/mechanisms/allocation/type", "colocated"),),),
@@ -103,7 +99,6 @@ REFUSED = (
     "/sampling/branch_score",
     "/sampling/branch_carry",
     "/sampling/branch_joint",
-    "/mechanisms/redundancy/extra_members",
 )
 """Settings whose written value would be believed in, so that it is refused where nobody reads it."""
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from flexmarl.contracts.problems import Problem
 from flexmarl.contracts.specification.experiment import ExperimentSpec
-from flexmarl.contracts.specification.mechanisms import GOES_ON
 
 _TWO = "engine_versions: 2 in /resources"
 
@@ -20,8 +19,7 @@ def _lag(spec: ExperimentSpec) -> Iterator[Problem]:
     """Engines that change weights each at its own time need groups of several versions, each made by one."""
     for name in spec.trainable_policies():
         lag = spec.lag_policy_of(name)
-        own = spec.policies[name].lag_policy is not None
-        where = f"/policies/{name}/lag_policy" if own else "/mechanisms/lag_policy"
+        where = spec.lag_policy_pointer(name)
         if lag.bound == 0:
             yield Problem(
                 pointer=f"{where}/bound",
@@ -48,12 +46,6 @@ def _mechanisms(spec: ExperimentSpec) -> Iterator[Problem]:
             mechanisms.publication.type != "cohort",
             f"{mechanisms.publication.type} names the weights of a group before an engine has them.",
             "cohort",
-        ),
-        (
-            "/mechanisms/redundancy/surplus",
-            mechanisms.redundancy.type == "extra_groups" and mechanisms.redundancy.surplus in GOES_ON,
-            "Groups that go on for the next step keep the weights they began with, and their engines with them.",
-            "cancel",
         ),
         (
             "/mechanisms/allocation/type",

@@ -47,12 +47,10 @@ def test_what_is_not_read_breaks_no_rule_as_it_comes(world: str) -> None:
 
 
 def test_a_written_value_that_nobody_reads_is_refused_with_a_way_out() -> None:
-    extra = {"type": "extra_members", "extra": 1, "extra_members": 1}
     sapo = {"type": "sapo", "norm_tokens": 16}
-    spec = make_spec(algorithm__loss=sapo, mechanisms__redundancy=extra)
+    spec = make_spec(algorithm__loss=sapo)
     assert {(p.pointer, p.code, p.hint) for p in unread(spec)} == {
         ("/algorithm/loss/norm_tokens", "not_read", "Remove it, or set 1024."),
-        ("/mechanisms/redundancy/extra_members", "not_read", "Remove it, or set 0."),
     }
 
 

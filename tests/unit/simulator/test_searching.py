@@ -147,7 +147,7 @@ def test_steps_that_gained_alone_are_gone_together():
                 own.trainer_protocol == "per_group",
                 own.mover.type == "static",
             ]
-            good += [own.router.type == "version_aware", own.allocation.type == "static", own.redundancy.extra == 4]
+            good += [own.router.type == "version_aware", own.allocation.type == "static", getattr(own.redundancy, "extra", 0) == 4]
             seconds = 100.0 - 10.0 * sum([*good, own.parallel.members == 1])
             found.append(SimpleNamespace(step_s=seconds, tokens=1, length_ratio=1.0))
         return found

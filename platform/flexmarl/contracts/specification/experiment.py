@@ -77,6 +77,11 @@ class ExperimentSpec(Strict):
         allocation = self.mechanisms.allocation
         return allocation.own_devices if allocation.type == "colocated" else self.resources.training_devices
 
+    def lag_policy_pointer(self, policy: str) -> str:
+        """Return where the record stands that rules the lag of a policy's rows."""
+        shared = self.policies[policy].lag_policy is None
+        return "/mechanisms/lag_policy" if shared else f"/policies/{policy}/lag_policy"
+
     def lag_policy_of(self, policy: str) -> LagPolicy:
         """Return the record that rules the lag of a policy's rows."""
         own = self.policies[policy].lag_policy

@@ -8,9 +8,10 @@ from flexmarl.contracts.specification.corrections import CORRECTION
 from flexmarl.contracts.specification.environment import ENVIRONMENT
 from flexmarl.contracts.specification.losses import LOSS
 from flexmarl.contracts.specification.movers import MOVER
+from flexmarl.contracts.specification.redundancies import REDUNDANCY
 from flexmarl.contracts.specification.routers import ROUTER
 from flexmarl.contracts.specification.shaping import SHAPING
 from flexmarl.contracts.specification.task_choice import GROUP_FILTER, TASK_SAMPLER
 
-KINDS: tuple[Kind[Any], ...] = (ENVIRONMENT, LOSS, ADVANTAGE, CORRECTION, SHAPING, GROUP_FILTER, TASK_SAMPLER, ROUTER, MOVER)
+KINDS: tuple[Kind[Any], ...] = (ENVIRONMENT, LOSS, ADVANTAGE, CORRECTION, SHAPING, GROUP_FILTER, TASK_SAMPLER, ROUTER, MOVER, REDUNDANCY)
 """In the order in which pages list them."""

@@ -8,10 +8,8 @@ from flexmarl.contracts.base import Strict
 from flexmarl.contracts.ids import Name
 from flexmarl.contracts.plugins import OneOf
 from flexmarl.contracts.specification.movers import MOVER, MoverOptions, StaticMoverOptions
+from flexmarl.contracts.specification.redundancies import REDUNDANCY, NoRedundancyOptions, RedundancyOptions
 from flexmarl.contracts.specification.routers import ROUTER, LeastLoadedOptions, RouterOptions
-
-GOES_ON = frozenset({"continue", "pause"})
-"""Fates of surplus whose episodes are played to their end, for a later step."""
 
 
 class LagPolicy(Strict):
@@ -30,30 +28,6 @@ class LagPolicy(Strict):
     at_cut: Literal["wait", "drop", "refresh", "train"] = "wait"
     """Groups that would exceed the bound at the cut: wait for them, drop them, drop and play them again (`refresh`), or
     train on them anyway (`train`; the bound then limits admission only)."""
-
-
-class Redundancy(Strict):
-    """More episodes than a step needs, so that it does not wait for the slowest."""
-
-    type: Literal["none", "extra_groups", "extra_members", "extra_environments"] = "none"
-    extra: int = Field(default=0, ge=0, le=4096)
-    """Additional groups beyond `tasks_per_step`, members beyond `episodes_per_task`, or environments per group; extra
-    environments replay the group's slowest members, and the first of the two to finish counts."""
-    share: float = Field(default=0.0, ge=0.0, le=64.0)
-    """Additional groups as a ratio of `tasks_per_step`, on top of `extra`; only with `extra_groups`."""
-    extra_members: int = Field(default=0, ge=0, le=4096)
-    """With `extra_groups`: additional members in each group. A group settles when `episodes_per_task` members have
-    finished, a step when `tasks_per_step` groups have settled."""
-    surplus: Literal["join", "keep", "continue", "pause", "cancel", "defer"] = "cancel"
-    """Groups left when the step is complete: those that settle before its gradients are done `join` it; settled ones
-    are kept for the next step (`keep`); they continue for the next step (`continue`); or are cancelled. `pause`
-    continues them too, but suspends them while the step trains; it needs `at_admission: trained` and `in_flight:
-    resume`. `defer` cancels them and replays their tasks once they fill a whole step."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _a_word_is_a_type(cls, data: object) -> object:
-        return {"type": data} if isinstance(data, str) else data
 
 
 class Durability(Strict):
@@ -133,7 +107,8 @@ class Parallel(Strict):
 class Mechanisms(Strict):
     lag_policy: LagPolicy = LagPolicy()
     """Default for every policy without its own."""
-    redundancy: Redundancy = Redundancy()
+    redundancy: Annotated[RedundancyOptions, OneOf(REDUNDANCY)] = NoRedundancyOptions()
+    """More episodes than a step needs, so that it does not wait for the slowest."""
     router: Annotated[RouterOptions, OneOf(ROUTER)] = LeastLoadedOptions()
     """Which of the engines that hold a turn's weights serves it."""
     mover: Annotated[MoverOptions, OneOf(MOVER)] = StaticMoverOptions()
