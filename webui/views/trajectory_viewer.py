@@ -19,7 +19,7 @@ def _credit(spec: dict[str, Any]) -> dict[str, Any]:
         **algorithm["advantage"],
         "group_key": algorithm["group_key"],
         "shaping": algorithm.get("shaping", {}).get("type", "none"),
-        "branches": spec["sampling"].get("branch_controller", "none"),
+        "branches": spec["sampling"]["branch_controller"]["type"],
         "keep_members": spec["sampling"].get("keep_members"),
     }
 

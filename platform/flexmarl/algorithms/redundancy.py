@@ -73,7 +73,7 @@ REDUNDANCIES: Registry[Redundancy[Any]] = Registry(
 
 
 def extra_of(options: RedundancyOptions, groups: int, members: int) -> Extra:
-    """Return what a redundancy proposes. Raises ValueError for what its options do not say, or what cannot be played."""
+    """Return what a redundancy proposes. Raises ValueError for what its options rule out, or nobody can play."""
     extra = REDUNDANCIES.make(options).extra(groups, members)
     amounts = {Beyond.GROUPS: extra.groups, Beyond.MEMBERS: extra.members, Beyond.ENVIRONMENTS: extra.environments}
     for unit, amount in amounts.items():

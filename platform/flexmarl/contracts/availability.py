@@ -12,6 +12,7 @@ from flexmarl.contracts.games import DISTRIBUTIONS
 from flexmarl.contracts.plugins import Kind
 from flexmarl.contracts.problems import Problem
 from flexmarl.contracts.specification.advantages import ADVANTAGE
+from flexmarl.contracts.specification.branch_controllers import BRANCH_CONTROLLER
 from flexmarl.contracts.specification.corrections import CORRECTION
 from flexmarl.contracts.specification.environment import ENVIRONMENT
 from flexmarl.contracts.specification.losses import LOSS
@@ -71,12 +72,9 @@ SLOTS: dict[str, Slot] = {
         },
     ),
     "/sampling/task_sampler/type": Slot(_names(TASK_SAMPLER), ("vade",)),
-    "/sampling/branch_controller": Slot(
-        ("none", "at_grpo_tree"), ("trace", "echo"), {"at_grpo": "sampling: {branch_controller: at_grpo_tree}"}
+    "/sampling/branch_controller/type": Slot(
+        _names(BRANCH_CONTROLLER), ("trace", "echo"), {"at_grpo": "sampling: {branch_controller: at_grpo_tree}"}
     ),
-    "/sampling/branch_score": Slot(("turn", "played_out"), ()),
-    "/sampling/branch_carry": Slot(("best", "first"), ()),
-    "/sampling/branch_joint": Slot(("aligned", "cross"), ()),
     "/sampling/group_filter/type": Slot(
         _names(GROUP_FILTER),
         (),

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from flexmarl.contracts.problems import Problem
 from flexmarl.contracts.specification.experiment import ExperimentSpec
 
+
 def broken_lag_rules(spec: ExperimentSpec) -> Iterator[Problem]:
     """Return every broken rule of the lag vector."""
     records: set[str] = set()

@@ -50,7 +50,6 @@ _PAIRED = _one("/algorithm/loss/type", *_PAIRED_LOSSES)
 _NOT_PAIRED = _none("/algorithm/loss/type", *_PAIRED_LOSSES)
 _NOT_GAE = _none("/algorithm/advantage/type", "gae")
 _OWN_TURNS = _none("/algorithm/shaping/type", *_OF_TURNS)
-_BRANCHES = ((_none("/sampling/branch_controller", "none"),),)
 _GANG = (
     _one("/policies/*/tuning/type", "full"),
     _one("/mechanisms/ordered", False),
@@ -74,9 +73,6 @@ READ: Mapping[str, Ways] = {
         (_OWN_TURNS, PER_TURN),
         (_OWN_TURNS, _one("/algorithm/advantage/type", *_DISCOUNTING)),
     ),
-    "/sampling/branch_score": _BRANCHES,
-    "/sampling/branch_carry": _BRANCHES,
-    "/sampling/branch_joint": _BRANCHES,
     "/batch/failed_score": ((_one("/batch/incomplete_group", "score"),),),
     "/batch/mini_batches": ((_one("/mechanisms/trainer_protocol", "mini_batch"),),),
     "/batch/min_rows": ((_none("/mechanisms/trainer_protocol", "mini_batch"),),),
@@ -96,9 +92,6 @@ REFUSED = (
     "/algorithm/loss/norm_tokens",
     "/algorithm/advantage/turn_rewards",
     "/algorithm/advantage/gamma",
-    "/sampling/branch_score",
-    "/sampling/branch_carry",
-    "/sampling/branch_joint",
 )
 """Settings whose written value would be believed in, so that it is refused where nobody reads it."""
 

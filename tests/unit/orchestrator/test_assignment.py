@@ -9,6 +9,7 @@ from flexmarl.algorithms.movers import MOVERS, Asked, Move, Snapshot, checked, f
 from flexmarl.algorithms.movers.demand import SETTLE_S
 from flexmarl.contracts.specification.movers import MOVER
 from flexmarl.orchestrator.assignment import engines_of, fill
+
 NOW = 100.0
 
 
@@ -165,7 +166,13 @@ def test_who_gains_right_after_it_gave_keeps_what_it_has_for_longer_and_longer()
 
 @pytest.mark.parametrize(
     "moves",
-    [[(1, "cold", "hot")], [(2, "cold", "cold")], [(4, "cold", "hot")], [(2, "cold", "nobody")], [(2, "cold", "hot")] * 2],
+    [
+        [(1, "cold", "hot")],
+        [(2, "cold", "cold")],
+        [(4, "cold", "hot")],
+        [(2, "cold", "nobody")],
+        [(2, "cold", "hot")] * 2,
+    ],
     ids=["not_served", "served_already", "no_such_engine", "no_such_policy", "twice"],
 )
 def test_a_mover_that_moves_what_it_cannot_ends_with_what_is_wrong(moves):

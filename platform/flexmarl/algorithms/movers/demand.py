@@ -88,15 +88,15 @@ class DemandMover(Mover[DemandMoverOptions]):
             if use < WORTH or use * lasted < PAYS * asked.load_s:
                 continue
             reason = (
-                f"{_said(seen, board, hottest)}, {_said(seen, board, coldest)}: {before - per_engine[coldest]:.1f} apart, "
-                f"above {delta:g} for {lasted:.1f} s; "
+                f"{_said(seen, board, hottest)}, {_said(seen, board, coldest)}: "
+                f"{before - per_engine[coldest]:.1f} apart, above {delta:g} for {lasted:.1f} s; "
                 f"gains {100 * use:.0f} % of an engine, a load takes {asked.load_s:.2f} s"
             )
             return Move(engine, coldest, hottest, "disparity", reason)
         return None
 
     def _holds(self, seen: Snapshot, name: str) -> bool:
-        """Tell whether a policy that went to and fro keeps what it has, but for a queue that is longer without a doubt."""
+        """Tell whether a policy that went to and fro keeps what it has, unless a queue is longer without a doubt."""
         asked = seen.policies[name]
         return asked.gained_at is not None and seen.now - asked.gained_at < self._held_s(asked)
 

@@ -25,7 +25,7 @@ class RepackMover(Mover[RepackMoverOptions]):
 
 
 def repack(engines: Sequence[Serving], below: int, most_tokens: float) -> list[Handover]:
-    """Choose who is emptied into whom; an engine is full from `below` replies on, or from `most_tokens` in its cache."""
+    """Choose who is emptied into whom; an engine is full at `below` replies, or at `most_tokens` in its cache."""
     able = [one for one in engines if not one.waiting and one.running < below and one.tokens < most_tokens]
     held = {one.engine: (one.tokens, one.running) for one in able}
     taking: set[int] = set()

@@ -7,6 +7,11 @@ from pydantic import Field
 from flexmarl.contracts.base import Strict
 from flexmarl.contracts.plugins import OneOf
 from flexmarl.contracts.specification.advantages import ADVANTAGE, AdvantageOptions, GrpoOptions
+from flexmarl.contracts.specification.branch_controllers import (
+    BRANCH_CONTROLLER,
+    BranchControllerOptions,
+    NoBranchesOptions,
+)
 from flexmarl.contracts.specification.corrections import CORRECTION, CorrectionOptions, NoCorrectionOptions
 from flexmarl.contracts.specification.losses import LOSS, LossOptions, PolicyGradientOptions
 from flexmarl.contracts.specification.reference import AnyReference, FirstVersion
@@ -71,18 +76,8 @@ class AlgorithmSpec(Strict):
 class SamplingFamily(Strict):
     task_sampler: Annotated[TaskSamplerOptions, OneOf(TASK_SAMPLER)] = UniformOptions()
     """Which task an episode group plays."""
-    branch_controller: Literal["none", "at_grpo_tree"] = "none"
-    """How the members of a group branch: each plays its own episode (`none`), or all answer every turn of one episode
-    from the same state, and one answer continues it (`at_grpo_tree`)."""
-    branch_score: Literal["turn", "played_out"] = "turn"
-    """Reward of an answer: the environment's reward for the turn (`turn`), or the episode's score when the same agents
-    play on from there (`played_out`); only with `at_grpo_tree`."""
-    branch_carry: Literal["best", "first"] = "best"
-    """Answer that continues the episode: the best one, or the first member's, a plain sample of the policy; only with
-    `at_grpo_tree`."""
-    branch_joint: Literal["aligned", "cross"] = "aligned"
-    """When several roles answer at once: combine answers member by member (`aligned`), or each answer with all answers
-    of the others, credited with the mean (`cross`, as in MAGRPO); only with `at_grpo_tree`."""
+    branch_controller: Annotated[BranchControllerOptions, OneOf(BRANCH_CONTROLLER)] = NoBranchesOptions()
+    """How the members of a group branch."""
     group_filter: Annotated[GroupFilterOptions, OneOf(GROUP_FILTER)] = NoFilterOptions()
     """Which groups are trained on."""
     keep_members: int | None = Field(default=None, ge=2, le=4096)
@@ -92,7 +87,7 @@ class SamplingFamily(Strict):
     @property
     def branches(self) -> bool:
         """Tell whether the members of a group answer the turns of one episode."""
-        return self.branch_controller != "none"
+        return self.branch_controller.branches
 
 
 class Batch(Strict):

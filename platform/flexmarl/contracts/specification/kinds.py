@@ -4,6 +4,7 @@ from typing import Any
 
 from flexmarl.contracts.plugins import Kind
 from flexmarl.contracts.specification.advantages import ADVANTAGE
+from flexmarl.contracts.specification.branch_controllers import BRANCH_CONTROLLER
 from flexmarl.contracts.specification.corrections import CORRECTION
 from flexmarl.contracts.specification.environment import ENVIRONMENT
 from flexmarl.contracts.specification.losses import LOSS
@@ -13,5 +14,17 @@ from flexmarl.contracts.specification.routers import ROUTER
 from flexmarl.contracts.specification.shaping import SHAPING
 from flexmarl.contracts.specification.task_choice import GROUP_FILTER, TASK_SAMPLER
 
-KINDS: tuple[Kind[Any], ...] = (ENVIRONMENT, LOSS, ADVANTAGE, CORRECTION, SHAPING, GROUP_FILTER, TASK_SAMPLER, ROUTER, MOVER, REDUNDANCY)
+KINDS: tuple[Kind[Any], ...] = (
+    ENVIRONMENT,
+    LOSS,
+    ADVANTAGE,
+    CORRECTION,
+    SHAPING,
+    GROUP_FILTER,
+    TASK_SAMPLER,
+    BRANCH_CONTROLLER,
+    ROUTER,
+    MOVER,
+    REDUNDANCY,
+)
 """In the order in which pages list them."""

@@ -112,7 +112,7 @@ class Mechanisms(Strict):
     router: Annotated[RouterOptions, OneOf(ROUTER)] = LeastLoadedOptions()
     """Which of the engines that hold a turn's weights serves it."""
     mover: Annotated[MoverOptions, OneOf(MOVER)] = StaticMoverOptions()
-    """Which policies engines serve, where `resources.engine_policies` or `resources.engine_versions` leaves a choice."""
+    """Which policies engines serve, where `engine_policies` or `engine_versions` in `resources` leaves a choice."""
     parallel: Parallel = Parallel()
     publication: Publication = Publication()
     trainer_protocol: Literal["micro_batch", "batch", "mini_batch", "per_group"] = "micro_batch"

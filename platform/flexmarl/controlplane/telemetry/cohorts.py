@@ -10,8 +10,8 @@ from enum import StrEnum
 from typing import Any
 
 from flexmarl.contracts.rulings import RulingKind
-from flexmarl.contracts.specification.redundancies import Beyond
 from flexmarl.contracts.specification.experiment import ExperimentSpec
+from flexmarl.contracts.specification.redundancies import Beyond
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.common.times import rfc3339
