@@ -62,7 +62,6 @@ class Field:
 OPTIONAL = {"/budget/target": "/budget/target/value"}
 """An object that may be absent -> the one field that stands for it."""
 _CHOSEN = {
-    "/reward": "Where an episode's reward comes from: the environment's own scores, or a reward function.",
     "/algorithm/kl/reference": "The earlier version of the policy that the KL penalty refers to.",
     # The environment comes with the template: another one has other roles.
     **{kind.pointer: kind.base.summary() for kind in KINDS if kind.pointer != "/environment"},

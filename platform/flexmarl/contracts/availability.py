@@ -18,6 +18,7 @@ from flexmarl.contracts.specification.environment import ENVIRONMENT
 from flexmarl.contracts.specification.losses import LOSS
 from flexmarl.contracts.specification.movers import MOVER
 from flexmarl.contracts.specification.redundancies import REDUNDANCY
+from flexmarl.contracts.specification.reward import REWARD
 from flexmarl.contracts.specification.routers import ROUTER
 from flexmarl.contracts.specification.shaping import SHAPING
 from flexmarl.contracts.specification.task_choice import GROUP_FILTER, TASK_SAMPLER
@@ -97,7 +98,7 @@ SLOTS: dict[str, Slot] = {
     "/mechanisms/arbiter": Slot(("fair_share",), ()),
     "/resources/engine": Slot(("torch", "vllm"), ()),
     "/environment/type": Slot(_names(ENVIRONMENT), ("mcp",)),
-    "/reward/type": Slot(("environment", "brevity", "service", "function"), ()),
+    "/reward/type": Slot(_names(REWARD), ()),
     "/policies/*/model/type": Slot(("factory", "folder", "checkpoint"), ("hub",)),
     "/policies/*/optimizer/type": Slot(("adamw",), ("muon", "sgd")),
     "/policies/*/tuning/type": Slot(("full", "lora"), ()),

@@ -1,14 +1,17 @@
 """The root of the specification and its cross-field rules."""
 
+from typing import Annotated
+
 from pydantic import Field, model_validator
 
 from flexmarl.contracts.base import Strict
 from flexmarl.contracts.ids import Name
+from flexmarl.contracts.plugins import OneOf
 from flexmarl.contracts.specification.algorithm import AlgorithmSpec, Batch, SamplingFamily
 from flexmarl.contracts.specification.environment import EnvironmentSpec
 from flexmarl.contracts.specification.mechanisms import LagPolicy, Mechanisms
 from flexmarl.contracts.specification.resources import Budget, Checkpoints, Evaluation, Resources, Trajectories
-from flexmarl.contracts.specification.reward import EnvironmentReward, RewardSpec
+from flexmarl.contracts.specification.reward import REWARD, EnvironmentReward, RewardOptions
 from flexmarl.contracts.specification.team import AgentSpec, PolicySpec
 
 SPEC_SCHEMA_VERSION = 1
@@ -24,7 +27,8 @@ class ExperimentSpec(Strict):
     policies: dict[Name, PolicySpec] = {}
     """Settings per policy; policies named by agents only get the defaults."""
     environment: EnvironmentSpec
-    reward: RewardSpec = EnvironmentReward()
+    reward: Annotated[RewardOptions, OneOf(REWARD)] = EnvironmentReward()
+    """Where an episode's reward comes from: the environment's own scores, or a reward function."""
     algorithm: AlgorithmSpec = AlgorithmSpec()
     sampling: SamplingFamily = SamplingFamily()
     batch: Batch = Batch()
