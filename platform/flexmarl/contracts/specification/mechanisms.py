@@ -8,8 +8,12 @@ from flexmarl.contracts.base import Strict
 from flexmarl.contracts.ids import Name
 from flexmarl.contracts.plugins import OneOf
 from flexmarl.contracts.specification.movers import MOVER, MoverOptions, StaticMoverOptions
+from flexmarl.contracts.specification.reading import none_of, one_of, read_when
 from flexmarl.contracts.specification.redundancies import REDUNDANCY, NoRedundancyOptions, RedundancyOptions
 from flexmarl.contracts.specification.routers import ROUTER, LeastLoadedOptions, RouterOptions
+
+_LAGGING = read_when((none_of("bound", 0),))
+_ON_DEMAND = read_when((one_of("type", "agent_centric", "colocated"),))
 
 
 class LagPolicy(Strict):
@@ -22,10 +26,12 @@ class LagPolicy(Strict):
     """When the next cohort starts: as soon as its expected steps fit the bound (`admit`); when older groups have
     settled too (`wait`); or when these are also trained and published (`trained`). Continued surplus (`continue`,
     `pause`) counts as credit: that many groups beyond one step may be in flight."""
-    in_flight: Literal["finish", "continue", "resume", "restart_turn", "discard"] = "finish"
+    in_flight: Literal["finish", "continue", "resume", "restart_turn", "discard"] = Field(
+        default="finish", json_schema_extra=_LAGGING
+    )
     """Running replies at a weight update: finished by the old weights (`finish`); continued by the new ones with the
     old KV cache (`continue`) or a recomputed one (`resume`); or the turn or the whole group is restarted."""
-    at_cut: Literal["wait", "drop", "refresh", "train"] = "wait"
+    at_cut: Literal["wait", "drop", "refresh", "train"] = Field(default="wait", json_schema_extra=_LAGGING)
     """Groups that would exceed the bound at the cut: wait for them, drop them, drop and play them again (`refresh`), or
     train on them anyway (`train`; the bound then limits admission only)."""
 
@@ -37,7 +43,7 @@ class Durability(Strict):
     type: Literal["every_step", "every_k", "async"] = "every_step"
     """When training state is written: with every version (`every_step`), every k-th version (`every_k`), or in the
     background during the next step (`async`)."""
-    every: int = Field(default=1, ge=1, le=1000)
+    every: int = Field(default=1, ge=1, le=1000, json_schema_extra=read_when((one_of("type", "every_k"),)))
     """Interval in steps; only with `every_k`."""
 
     @model_validator(mode="before")
@@ -71,16 +77,18 @@ class Allocation(Strict):
     accumulated gradients, when another needs the device. `static`: each has its own devices, or a share of one, for the
     whole run. `colocated`: trainers share the engines' devices in turns: engines serve while episodes play, then sleep
     while training runs, then wake with the published weights."""
-    own_devices: int = Field(default=0, ge=0, le=64)
+    own_devices: int = Field(default=0, ge=0, le=64, json_schema_extra=read_when((one_of("type", "colocated"),)))
     """With `colocated`: number of trainers (the last ones) with devices of their own, which train at any time; the
     others share the engines' devices in turns."""
-    homes: dict[Name, tuple[int, ...]] = {}
+    homes: dict[Name, tuple[int, ...]] = Field(
+        default={}, json_schema_extra=read_when((one_of("type", "static", "colocated"),))
+    )
     """With `static` and `colocated`: policy -> indices of the run's trainers it is trained on, from 0; trainers on
     shared devices come first. Others get the device with the fewest policies; with `colocated`, any free one."""
-    keep_warm_s: float | None = Field(default=None, ge=0.0, le=86_400.0)
+    keep_warm_s: float | None = Field(default=None, ge=0.0, le=86_400.0, json_schema_extra=_ON_DEMAND)
     """How long an idle policy keeps its devices while another waits for them; null: as long as a measured policy swap
     takes, and at most until all its rows of a step are trained."""
-    patience_s: float = Field(default=10.0, ge=0.0, le=86_400.0)
+    patience_s: float = Field(default=10.0, ge=0.0, le=86_400.0, json_schema_extra=_ON_DEMAND)
     """Maximum time a policy waits for busy devices; then the policy that has held them longest yields between two
     micro-batches."""
 
