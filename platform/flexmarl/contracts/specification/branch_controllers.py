@@ -145,10 +145,11 @@ def _of_playing(spec: "ExperimentSpec") -> Iterator[_Demand]:
     yield "/batch/min_members", batch.min_members, (None,), "finishes all members or none"
     if redundancy.beyond - {Beyond.GROUPS}:
         members = getattr(redundancy, "extra_members", None)
-        name, value, legal = ("type", redundancy.type, ("none", "extra_groups"))
-        if members is not None:
-            name, value, legal = "extra_members", members, (0,)
-        yield f"/mechanisms/redundancy/{name}", value, legal, "needs all its members"
+        why = "needs all its members"
+        if members is None:
+            yield "/mechanisms/redundancy/type", redundancy.type, ("none", "extra_groups"), why
+        else:
+            yield "/mechanisms/redundancy/extra_members", members, (0,), why
     yield "/mechanisms/parallel/members", parallel.members, (None,), "asks all members at once"
     yield "/mechanisms/parallel/turns", parallel.turns, ("own",), "asks all members at once"
     yield "/reward/type", spec.reward.type, ("environment",), "needs rewards while the episode plays"
