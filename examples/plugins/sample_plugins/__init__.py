@@ -1,1 +1,1 @@
-"""An environment, a loss, an advantage, a router, a mover and a reward: what a distribution with plug-ins of its own looks like."""
+"""Plug-ins of one's own: what a distribution with some of six kinds looks like."""
