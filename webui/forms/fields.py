@@ -212,4 +212,4 @@ def _typed_ways(root: str, name: str, own_types: Mapping[str, Schema]) -> Ways:
             same.append(tag)
     if len(by_type) == len(own_types) and len(groups) == 1:
         return groups[0][0] if groups[0][0] != ((),) else ()
-    return tuple((one_of(f"{root}/type", *tags), *way) for ways, tags in groups for way in ways)
+    return tuple((one_of(f"{root}/type", *tags)(), *way) for ways, tags in groups for way in ways)

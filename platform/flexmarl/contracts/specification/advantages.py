@@ -7,18 +7,17 @@ from pydantic import Field
 
 from flexmarl.contracts.plugins import Kind, PluginOptions, Readiness
 from flexmarl.contracts.problems import Problem
-from flexmarl.contracts.specification.losses import PAIRED
-from flexmarl.contracts.specification.reading import none_of, one_of, read_when
+from flexmarl.contracts.specification.losses import LOSS
+from flexmarl.contracts.specification.reading import is_no_such, one_of, read_when
 from flexmarl.contracts.specification.shaping import SHAPING
 
 if TYPE_CHECKING:
     from flexmarl.contracts.specification.experiment import ExperimentSpec
 
 
-_OF_TURNS = tuple(name for name, options in SHAPING.variants().items() if options.of_turns)
-_OWN_TURNS = none_of("/algorithm/shaping/type", *_OF_TURNS)
+_OWN_TURNS = is_no_such(SHAPING, "of_turns")
 _DISCOUNTED = read_when((_OWN_TURNS, one_of("per_turn", True)))
-_BY_ROWS = read_when((none_of("/algorithm/loss/type", *PAIRED),))
+_BY_ROWS = read_when((is_no_such(LOSS, "paired"),))
 
 
 class AdvantageOptions(PluginOptions):

@@ -13,8 +13,8 @@ from flexmarl.contracts.specification.branch_controllers import (
     NoBranchesOptions,
 )
 from flexmarl.contracts.specification.corrections import CORRECTION, CorrectionOptions, NoCorrectionOptions
-from flexmarl.contracts.specification.losses import LOSS, PAIRED, LossOptions, PolicyGradientOptions
-from flexmarl.contracts.specification.reading import none_of, one_of, read_when
+from flexmarl.contracts.specification.losses import LOSS, LossOptions, PolicyGradientOptions
+from flexmarl.contracts.specification.reading import is_no_such, is_such, none_of, one_of, read_when
 from flexmarl.contracts.specification.reference import AnyReference, FirstVersion
 from flexmarl.contracts.specification.shaping import SHAPING, NoShapingOptions, ShapingOptions
 from flexmarl.contracts.specification.task_choice import (
@@ -26,7 +26,7 @@ from flexmarl.contracts.specification.task_choice import (
     UniformOptions,
 )
 
-_BY_ROWS = none_of("/algorithm/loss/type", *PAIRED)
+_BY_ROWS = is_no_such(LOSS, "paired")
 _BONUS = read_when((none_of("start", 0),))
 
 
@@ -50,7 +50,7 @@ class ReferenceKl(Strict):
     k3: p_ref / p - 1 - log p_ref / p, an unbiased value."""
     reference: AnyReference = Field(
         default=FirstVersion(),
-        json_schema_extra=read_when((_BY_ROWS, none_of("coefficient", 0)), (one_of("/algorithm/loss/type", *PAIRED),)),
+        json_schema_extra=read_when((_BY_ROWS, none_of("coefficient", 0)), (is_such(LOSS, "paired"),)),
     )
     """Reference version: version 0 (`first`), a given one as soon as it exists (`version`), or the newest one every so
     many steps (`renewed`). `online_dpo` uses it too."""

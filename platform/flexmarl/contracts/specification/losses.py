@@ -197,5 +197,3 @@ LOSS: Kind[LossOptions] = Kind(
         OnlineDpoOptions,
     ),
 )
-PAIRED = tuple(name for name, options in LOSS.variants().items() if options.paired)
-"""Names of the losses that compare two members of a group."""

@@ -6,9 +6,9 @@ from pydantic import Field, field_validator, model_validator
 
 from flexmarl.contracts.base import Strict
 from flexmarl.contracts.ids import Name
-from flexmarl.contracts.specification.losses import PAIRED
+from flexmarl.contracts.specification.losses import LOSS
 from flexmarl.contracts.specification.mechanisms import LagPolicy
-from flexmarl.contracts.specification.reading import none_of, one_of, read_when
+from flexmarl.contracts.specification.reading import is_no_such, none_of, one_of, read_when
 
 
 class Sampling(Strict):
@@ -154,7 +154,7 @@ _GANG = (
     one_of("/policies/*/tuning/type", "full"),
     one_of("/mechanisms/ordered", False),
     none_of("/algorithm/advantage/type", "gae"),
-    none_of("/algorithm/loss/type", *PAIRED),
+    is_no_such(LOSS, "paired"),
 )
 """Ranks share out single rows of whole weights, and how many there are changes bits."""
 
