@@ -16,7 +16,6 @@ class Migration(migrations.Migration):
             name="project",
             field=models.ForeignKey(
                 db_column="project",
-                default="default",
                 on_delete=django.db.models.deletion.PROTECT,
                 related_name="experiments",
                 to="accounts.project",

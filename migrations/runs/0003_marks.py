@@ -103,7 +103,6 @@ class Migration(migrations.Migration):
             name="project",
             field=models.ForeignKey(
                 db_column="project",
-                default="default",
                 on_delete=django.db.models.deletion.CASCADE,
                 related_name="saved_views",
                 to="accounts.project",

@@ -42,7 +42,7 @@ class Migration(migrations.Migration):
                 ('takes', models.PositiveSmallIntegerField(default=0)),
                 ('lease_until', models.DateTimeField(null=True)),
                 ('owner', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='simulations', to=settings.AUTH_USER_MODEL)),
-                ('project', models.ForeignKey(db_column='project', default='default', on_delete=django.db.models.deletion.PROTECT, related_name='simulations', to='accounts.project', to_field='name')),
+                ('project', models.ForeignKey(db_column='project', on_delete=django.db.models.deletion.PROTECT, related_name='simulations', to='accounts.project', to_field='name')),
                 ('run', models.ForeignKey(null=True, on_delete=django.db.models.deletion.CASCADE, related_name='simulations', to='runs.run')),
             ],
             options={

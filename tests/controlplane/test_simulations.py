@@ -75,7 +75,7 @@ def test_a_key_that_is_sent_again_makes_nothing_new(api: Any) -> None:
         ({"workload": "hubb"}, "/workload", "hubb does not exist"),
         ({"presets": ["sync", "nobody"]}, "/presets/1", "nobody does not exist"),
         ({"changes": ["steps"]}, "/changes/0", "form PATH=VALUE"),
-        ({"changes": ["seed=4"]}, "/changes/0", "seed is nothing that may be changed"),
+        ({"changes": ["seed=4"]}, "/changes/0", "seed cannot be changed"),
         ({"changes": ["spec.batch.tasks_per_step=many"]}, "/spec/batch/tasks_per_step", "flexmarl: "),
         ({"changes": ["spec.mechanisms.ordered=true"], "presets": ["bounded_async"]},
          "/spec/mechanisms/lag_policy/bound", "bounded_async: "),
@@ -224,7 +224,7 @@ def test_waiting_ones_are_limited_by_project(api: Any, editor: Any) -> None:
     one = asked(api).json()
     row = Simulation.objects.get(pk=one["id"])
     Simulation.objects.bulk_create(
-        Simulation(kind=row.kind, name="x", request=row.request, owner_id=editor.pk)
+        Simulation(kind=row.kind, name="x", project_id="default", request=row.request, owner_id=editor.pk)
         for _ in range(actions.MOST_OPEN - 1)
     )
     answer = asked(api)

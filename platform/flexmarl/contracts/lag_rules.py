@@ -22,16 +22,16 @@ def _policy(spec: ExperimentSpec, name: str) -> Iterator[Problem]:
         yield Problem(
             pointer=f"{where}/in_flight",
             code="needs_bound",
-            detail=f"{lag.in_flight} lets newer weights end what older ones began, which needs a bound of 1 or more; "
-            f"that of {name} is 0.",
+            detail=f"{lag.in_flight} lets newer weights continue running replies, which needs a bound of 1 or more; "
+            f"the bound of {name} is 0.",
             hint="Set finish, or bound: 1.",
         )
     if lag.in_flight != "finish" and spec.mechanisms.publication.type != "cohort":
         yield Problem(
             pointer=f"{where}/in_flight",
             code="not_with_publication",
-            detail=f"{spec.mechanisms.publication.type} names the weights of a group before they exist, so its replies "
-            f"cannot follow an update; {name} is to {lag.in_flight}.",
+            detail=f"{spec.mechanisms.publication.type} pins the weights of a group before they exist, so its replies "
+            f"cannot follow an update; in_flight of {name} is {lag.in_flight}.",
             hint="Set finish, or publication: cohort.",
         )
     if lag.at_admission == "trained" and (lag.bound == 0 or spec.mechanisms.publication.type != "cohort"):
@@ -40,7 +40,7 @@ def _policy(spec: ExperimentSpec, name: str) -> Iterator[Problem]:
         yield Problem(
             pointer=f"{where}/at_admission",
             code="needs_bound" if strict else "not_with_publication",
-            detail=f"trained counts the groups that are on their way, which needs {what}; "
+            detail=f"at_admission: trained counts groups in flight, which needs {what}; "
             f"{name} has {f'bound {lag.bound}' if strict else spec.mechanisms.publication.type}.",
             hint=f"Set admit, or {'bound: 1' if strict else what}.",
         )
@@ -48,7 +48,7 @@ def _policy(spec: ExperimentSpec, name: str) -> Iterator[Problem]:
         yield Problem(
             pointer=f"{where}/at_cut",
             code="needs_bound",
-            detail=f"At bound 0 no row of {name} is ever older than its step, so {lag.at_cut} would mean nothing.",
+            detail=f"At bound 0 no row of {name} is older than its step, so at_cut: {lag.at_cut} has no effect.",
             hint="Set wait, or bound: 1.",
         )
 
@@ -61,6 +61,6 @@ def _ordered(spec: ExperimentSpec) -> Iterator[Problem]:
             yield Problem(
                 pointer=f"{spec.lag_policy_pointer(name)}/bound",
                 code="ordered_is_on_policy",
-                detail="An ordered run promises bits; with a bound above 0 the weights of a group depend on timing.",
+                detail="Ordered runs are bitwise reproducible; with a bound above 0, weights depend on timing.",
                 hint="Set 0, or ordered: false.",
             )

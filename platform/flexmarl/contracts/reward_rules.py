@@ -16,7 +16,7 @@ def unknown_function(reward: RewardOptions, installed: Collection[str]) -> list[
         Problem(
             pointer="/reward/name",
             code="unknown_value",
-            detail=f"No entry point of {FUNCTIONS} is called {reward.name}.",
+            detail=f"{FUNCTIONS} has no entry point named {reward.name}.",
             hint=f"Did you mean {close}? {known}" if close else f"{known} Other types need none: brevity, service.",
         )
     ]

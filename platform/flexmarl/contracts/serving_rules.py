@@ -24,16 +24,16 @@ def _lag(spec: ExperimentSpec) -> Iterator[Problem]:
             yield Problem(
                 pointer=f"{where}/bound",
                 code="needs_bound",
-                detail="Engines that take newer weights each at its own time play groups of several versions at once; "
-                f"{name} has bound 0.",
+                detail="With one version per engine, groups of several versions are played at once; the bound of "
+                f"{name} is 0.",
                 hint=f"Set 1 or more, or {_TWO}.",
             )
         elif lag.in_flight != "finish":
             yield Problem(
                 pointer=f"{where}/in_flight",
                 code="not_with_one_version",
-                detail="An engine that serves one version plays its groups to the end before it takes another; "
-                f"those of {name} are to {lag.in_flight}.",
+                detail="An engine that serves one version finishes its groups before it loads another; in_flight of "
+                f"{name} is {lag.in_flight}.",
                 hint=f"Set finish, or {_TWO}.",
             )
 
@@ -44,19 +44,19 @@ def _mechanisms(spec: ExperimentSpec) -> Iterator[Problem]:
         (
             "/mechanisms/publication/type",
             mechanisms.publication.type != "cohort",
-            f"{mechanisms.publication.type} names the weights of a group before an engine has them.",
+            f"{mechanisms.publication.type} pins the weights of a group before an engine has them.",
             "cohort",
         ),
         (
             "/mechanisms/allocation/type",
             mechanisms.allocation.type == "colocated",
-            "Engines that share devices with trainers take newer weights all at once, when they wake.",
+            "Engines that share devices with trainers load newer weights together, when they wake.",
             "agent_centric",
         ),
         (
             "/resources/engine_policies",
             resources.has_places(len(spec.policies)),
-            "An engine that plays a group to its end must hold every policy that the group asks.",
+            "An engine that plays a group to its end must hold every policy of the group.",
             "null",
         ),
     )

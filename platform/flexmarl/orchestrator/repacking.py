@@ -75,7 +75,7 @@ def _carry_out(ctx: Context, by_lease: dict[int, LeaseState], handover: Handover
         dismiss(ctx, source, name)
     ctx.rule(
         RulingKind.ENGINE_EMPTIED,
-        f"{source.device_id} has {depth} replies of {groups} groups left under {version}: they go on at "
+        f"{source.device_id} has {depth} replies of {groups} groups left under {version}: they continue at "
         f"{destination.device_id}, {handover.reason}",
         target=f"lease:{source.lease_id}",
         cause="repack",

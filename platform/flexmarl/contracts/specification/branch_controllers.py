@@ -61,15 +61,15 @@ class BranchingOptions(BranchControllerOptions):
             yield Problem(
                 pointer="/environment/type",
                 code="not_copyable",
-                detail=f"{environment.type} plays in processes whose state cannot be copied, so no turn of it can be "
-                "answered several times.",
+                detail=f"{environment.type} runs in processes whose state cannot be copied, so no turn can be answered "
+                "several times.",
                 hint=f"Set branch_controller: none, or an environment that can be copied: {', '.join(others)}.",
             )
         elif self.score == "turn" and not environment.facts().rewards_turns:
             yield Problem(
                 pointer="/sampling/branch_controller/score",
                 code="needs_turn_rewards",
-                detail=f"{environment.type} says what an episode earned, and not what a turn did.",
+                detail=f"{environment.type} rewards episodes, not turns.",
                 hint="Set played_out, or an environment that rewards turns: arithmetic, kitchen.",
             )
 
@@ -107,7 +107,7 @@ class AtGrpoTreeOptions(BranchingOptions):
             yield Problem(
                 pointer="/sampling/branch_controller/joint",
                 code="nothing_to_cross",
-                detail=f"{spec.environment.type} asks one role at a time, so an answer has no others beside it.",
+                detail=f"{spec.environment.type} queries one role at a time, so there are no joint answers.",
                 hint="Set aligned.",
             )
         elif members**together > MOST_JOINTS:
@@ -115,8 +115,8 @@ class AtGrpoTreeOptions(BranchingOptions):
             yield Problem(
                 pointer="/batch/episodes_per_task",
                 code="out_of_range",
-                detail=f"cross tries every answer of {together} roles beside all others': {members} members make "
-                f"{members**together} joint answers of a turn, and {MOST_JOINTS} are the most.",
+                detail=f"cross combines every answer of {together} roles: {members} members give {members**together} "
+                f"joint answers per turn; at most {MOST_JOINTS} are allowed.",
                 hint=f"Set {most}, or joint: aligned in /sampling/branch_controller.",
             )
 
@@ -133,10 +133,10 @@ def _of_learning(spec: "ExperimentSpec") -> Iterator[_Demand]:
     yield "/algorithm/advantage/type", advantage.type, judging, "compares answers to the same turn"
     yield "/algorithm/advantage/per_turn", advantage.per_turn, (False,), "scores each answer by itself"
     if shaping.of_turns:
-        why = "plays one history, in which most answers of a member have no part"
+        why = "plays one history, which most answers of a member are not part of"
         yield "/algorithm/shaping/type", shaping.type, ("none", "overlong"), why
     keep = spec.sampling.keep_members
-    yield "/sampling/keep_members", keep, (None,), "plays one episode, which all members score"
+    yield "/sampling/keep_members", keep, (None,), "plays one episode, which gives all members their scores"
 
 
 def _of_playing(spec: "ExperimentSpec") -> Iterator[_Demand]:
@@ -150,8 +150,8 @@ def _of_playing(spec: "ExperimentSpec") -> Iterator[_Demand]:
             yield "/mechanisms/redundancy/type", redundancy.type, ("none", "extra_groups"), why
         else:
             yield "/mechanisms/redundancy/extra_members", members, (0,), why
-    yield "/mechanisms/parallel/members", parallel.members, (None,), "asks all members at once"
-    yield "/mechanisms/parallel/turns", parallel.turns, ("own",), "asks all members at once"
+    yield "/mechanisms/parallel/members", parallel.members, (None,), "queries all members at once"
+    yield "/mechanisms/parallel/turns", parallel.turns, ("own",), "queries all members at once"
     yield "/reward/type", spec.reward.type, ("environment",), "needs rewards while the episode plays"
 
 

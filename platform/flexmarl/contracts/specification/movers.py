@@ -31,14 +31,14 @@ class MoverOptions(PluginOptions):
             yield Problem(
                 pointer="/mechanisms/mover/type",
                 code="not_with_one_version",
-                detail="Places move between policies where engines cannot hold all of them; these hold all.",
+                detail="Slots move between policies only if engines cannot hold all of them; these engines hold all.",
                 hint="Set repack, or engine_versions: 2 in /resources.",
             )
         if spec.mechanisms.allocation.type == "colocated" and spec.resources.has_places(len(spec.policies)):
             yield Problem(
                 pointer="/mechanisms/mover/type",
                 code="not_with_colocated",
-                detail="Places of engines move while queues are long; engines that sleep have none.",
+                detail="Engine slots move by queue length; sleeping engines have no queues.",
                 hint="Set static, or type: agent_centric in /mechanisms/allocation.",
             )
 
@@ -86,8 +86,8 @@ class RepackMoverOptions(MoverOptions):
             yield Problem(
                 pointer="/mechanisms/mover/type",
                 code="needs_one_version",
-                detail="An engine that serves two versions takes newer weights beside what is left of older ones, so "
-                "nothing is gained by gathering that.",
+                detail="An engine that serves two versions loads newer weights while older replies finish, so "
+                "repacking these gains nothing.",
                 hint="Set static, or engine_versions: 1 in /resources.",
             )
 

@@ -54,7 +54,7 @@ class RedundancyOptions(PluginOptions):
             yield Problem(
                 pointer="/mechanisms/redundancy/type",
                 code="ordered_is_on_policy",
-                detail="An ordered run promises bits; which episodes are surplus depends on timing.",
+                detail="Ordered runs are bitwise reproducible; which episodes are surplus depends on timing.",
                 hint="Set none, or ordered: false.",
             )
 
@@ -88,8 +88,7 @@ class SurplusOptions(RedundancyOptions):
             yield Problem(
                 pointer="/mechanisms/redundancy/surplus",
                 code="not_with_one_version",
-                detail="Groups that go on for the next step keep the weights they began with, and their engines with "
-                "them.",
+                detail="Groups that continue for the next step keep their weights, and so do their engines.",
                 hint="Set cancel, or engine_versions: 2 in /resources.",
             )
 
@@ -99,7 +98,7 @@ class SurplusOptions(RedundancyOptions):
             yield Problem(
                 pointer="/mechanisms/redundancy/surplus",
                 code="needs_bound",
-                detail=f"Surplus that is trained in a later step needs a bound of 1 or more; that of {strict[0]} is 0.",
+                detail=f"Surplus trained in a later step needs a bound of 1 or more; that of {strict[0]} is 0.",
                 hint=f"Set join or cancel, or bound: 1 in {spec.lag_policy_pointer(strict[0])}.",
             )
 
@@ -111,7 +110,7 @@ class SurplusOptions(RedundancyOptions):
             yield Problem(
                 pointer="/mechanisms/redundancy/surplus",
                 code="needs_trained",
-                detail="Paused surplus goes on when the next step begins, and that begins before this one is trained: "
+                detail="Paused surplus continues when the next step begins, which is before this step is trained: "
                 f"at_admission is {lags[first].at_admission}.",
                 hint=f"Set continue, or at_admission: trained in {spec.lag_policy_pointer(first)}.",
             )
@@ -120,8 +119,8 @@ class SurplusOptions(RedundancyOptions):
             yield Problem(
                 pointer=f"{spec.lag_policy_pointer(other)}/in_flight",
                 code="not_with_pause",
-                detail="Paused surplus leaves the engines with the tokens it has and goes on under the newest weights; "
-                f"what {other} has in flight at an update is to {lags[other].in_flight}.",
+                detail="Paused surplus leaves the engines with its tokens and continues with the newest weights; "
+                f"in_flight of {other} is {lags[other].in_flight}.",
                 hint="Set resume, or surplus: continue in /mechanisms/redundancy.",
             )
 

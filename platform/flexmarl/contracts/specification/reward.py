@@ -46,7 +46,7 @@ class QueuedReward(RewardOptions):
             yield Problem(
                 pointer="/algorithm/advantage/per_turn",
                 code="needs_environment_reward",
-                detail=f"per_turn compares rewards of turns, but {self.type} gives an episode one for the whole.",
+                detail=f"per_turn compares rewards of turns, but {self.type} rewards whole episodes.",
                 hint="Set false, or reward.type: environment.",
             )
         if self.wait_s < self.timeout_s:

@@ -28,7 +28,7 @@ class ShapingOptions(PluginOptions):
                 yield Problem(
                     pointer=f"/algorithm/advantage/{name}",
                     code="not_read",
-                    detail=f"{name} is {value}, and {self.type} does not read it.",
+                    detail=f"{name} is {value}, and {self.type} does not use it.",
                     hint=f"Remove it, or set {default}.",
                 )
         if self.of_turns and not spec.algorithm.advantage.per_turn:
@@ -65,8 +65,8 @@ class OverlongOptions(ShapingOptions):
             yield Problem(
                 pointer="/algorithm/shaping/buffer_tokens",
                 code="out_of_range",
-                detail=f"A reply of {shortest} has {trained[shortest]} tokens at most, so all of it would be the "
-                "buffer's.",
+                detail=f"A reply of {shortest} has {trained[shortest]} tokens at most, so the buffer would cover "
+                "all of it.",
                 hint=f"Set {trained[shortest]} or less.",
             )
 

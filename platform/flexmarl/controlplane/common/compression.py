@@ -121,13 +121,13 @@ def _unpack_body(request: HttpRequest) -> HttpResponseBase | None:
         return None
     try:
         if coding != "gzip":
-            raise UnsupportedEncoding(f"Content-Encoding {coding} is not known here; send gzip or nothing.")
+            raise UnsupportedEncoding(f"Content-Encoding {coding} is not supported; send gzip or nothing.")
         body = unpack(request.body, int(settings.DATA_UPLOAD_MAX_MEMORY_SIZE))
     except ProblemError as problem:
         rendered = problems.render(problem, request_id_of(request))
         return JsonResponse(rendered.body, status=rendered.status, content_type="application/problem+json")
     request._body = body
-    request._stream = io.BytesIO(body)  # type: ignore[attr-defined]
+    request._stream = io.BytesIO(body)
     request.META["CONTENT_LENGTH"] = str(len(body))
     del request.META["HTTP_CONTENT_ENCODING"]
     return None

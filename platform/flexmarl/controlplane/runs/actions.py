@@ -114,7 +114,7 @@ def act(actor: Actor, run: Run, verb: Verb, reason: str = "", options: VerbOptio
         needed = Scope.RUNS_ACT if run.owner_id == actor.user_id else Scope.RUNS_ACT_ANY
         raise PermissionDenied(f"This needs the scope {needed}.", extra={"required_scopes": [str(needed)]})
     verbs.check(verb, options)
-    state = RunState.objects.select_for_update().get(pk=run.no)
+    state = RunState.objects.select_for_update().get(run=run)
     if not Run.objects.filter(pk=run.pk).exists():
         raise NotFound(f"{run.key} was deleted.")
     status = RunStatus(state.status)
@@ -156,7 +156,7 @@ def create_once(actor: Actor, draft: Draft, *, marks: Marks, **options: Any) -> 
 
 def _same(run: Run, marks: Marks) -> Run:
     if run.request_digest and run.request_digest != marks.request_digest:
-        text = f"{run.key} has the external id {run.external_id} and was made of another body."
+        text = f"{run.key} has the external id {run.external_id} and was created from another body."
         hint = "Repeat the first body exactly, or use a new external id."
         error = FieldError("external_id", "conflict", text, hint, "query")
         raise Conflict(f"{text} {hint}", errors=[error], extra={"existing": str(run.id)})
@@ -177,7 +177,7 @@ def clone(actor: Actor, run: Run, draft: Draft, *, spec: Mapping[str, Any] | Non
 def archive(actor: Actor, run: Run) -> Run:
     """Take an ended run or a draft out of the lists. It stays readable, and can be restored."""
     _require_edit(actor, run)
-    state = RunState.objects.select_for_update().get(pk=run.no)
+    state = RunState.objects.select_for_update().get(run=run)
     status = RunStatus(state.status)
     if not archivable(status, state.pending_verb):
         raise InvalidState(
@@ -234,7 +234,7 @@ def update_run(
         changes["tags"] = legal_tags(tags)
     if name is not None:
         if not 1 <= len(name.strip()) <= 64:
-            detail = "A name has 1 to 64 characters."
+            detail = "A name must have 1 to 64 characters."
             raise ValidationProblem(detail, errors=[FieldError("/name", "out_of_range", detail)])
         changes["name"] = name.strip()
     if note is not None:

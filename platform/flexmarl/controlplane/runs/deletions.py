@@ -35,7 +35,7 @@ MAX_REASON = 300
 
 class HasWaitingForks(Conflict):
     code = "has_waiting_forks"
-    title = "Other runs are to begin with its weights"
+    title = "Other runs will start from its weights"
 
 
 @transaction.atomic
@@ -46,7 +46,7 @@ def delete(actor: Actor, run: Run, reason: str = "") -> RunDeletion:
     """
     if not queries.may_edit(actor, run):
         raise PermissionDenied("Only its owner and operators may delete a run.")
-    state = RunState.objects.select_for_update().get(pk=run.no)
+    state = RunState.objects.select_for_update().get(run=run)
     if not Run.objects.filter(pk=run.pk).exists():
         return _found(Q(run=run.pk))
     _check_state(run, state)

@@ -20,6 +20,8 @@ from flexmarl.orchestrator.pool_words import in_words
 from flexmarl.store import pool_rules
 from flexmarl.store.cordons import DrainMode, Kind
 
+__all__ = ["DrainMode", "Held", "Kind", "Read", "preview"]
+
 _PLAIN = frozenset({Unmet.NOT_FREE, Unmet.POOL_TOO_SMALL})
 _FIRST = 1 << 40
 """Command numbers of requests that are only imagined begin here: no run has so many."""
@@ -142,8 +144,8 @@ def _fate(mode: DrainMode, to: str | None, lack: Requirement | None) -> str:
         return "its run stops before the deadline"
     if to is not None:
         return f"to {to}"
-    waits = "no free device: it works on here until there is one"
-    return waits if lack is None or lack.code in _PLAIN else f"{waits}, after those who wait already"
+    waits = "no free device: it stays here until there is one"
+    return waits if lack is None or lack.code in _PLAIN else f"{waits}, after the runs that are already waiting"
 
 
 def _run(no: int, rows: dict[int, dict[str, Any]], leases: Sequence[Held]) -> dict[str, Any]:
@@ -181,5 +183,5 @@ def _small(waiting: Waiting) -> bool:
 
 def _summary(leases: int, runs: int) -> str:
     if leases == 0:
-        return "Nothing runs there: it is drained at once."
+        return "Nothing runs there: it is drained immediately."
     return f"{leases} lease{'' if leases == 1 else 's'} of {runs} run{'' if runs == 1 else 's'} there now."

@@ -41,12 +41,12 @@ def require(run: Run) -> None:
         if granted:
             lineage.grant(conn, run.no, from_run, granted)
         elif lineage.waits_for(conn, run.no, from_run):
-            raise PermissionDenied("The run's owner may not read the run any more whose weights it begins with.")
+            raise PermissionDenied("The run's owner can no longer read the run that its weights come from.")
 
 
 def _granted(run_id: int, from_run: int) -> bool:
     owner = Run.objects.filter(no=run_id).values_list("owner_id", flat=True).first()
-    project = Run.objects.filter(no=from_run).values_list("project_id", flat=True).first()
+    project = Run.objects.filter(no=from_run).values_list("project__name", flat=True).first()
     return project is not None and current_actor(owner).may(Scope.RUNS_READ, project)
 
 

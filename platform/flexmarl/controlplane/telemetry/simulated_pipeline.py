@@ -13,7 +13,7 @@ from flexmarl.contracts.wire import EpisodeStatus, Origin
 from flexmarl.controlplane.telemetry import simulated
 from flexmarl.controlplane.telemetry.pipeline import flow, lane, passed, trainer_time, waits
 from flexmarl.controlplane.telemetry.windows import Window
-from flexmarl.simulator.reporting.laws import Watch
+from flexmarl.simulator.reporting.watching import Watch
 from flexmarl.store.activity import CommandSpan
 from flexmarl.store.pipeline import PlayedGroup, Slice
 

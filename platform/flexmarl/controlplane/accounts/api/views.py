@@ -22,6 +22,7 @@ from flexmarl.controlplane.accounts.api.serializers import (
 )
 from flexmarl.controlplane.accounts.choices import Role
 from flexmarl.controlplane.accounts.models import User
+from flexmarl.controlplane.common.api import throttling
 from flexmarl.controlplane.common.api.conditional import etag, if_match
 from flexmarl.controlplane.common.api.filters import Parameter
 from flexmarl.controlplane.common.api.permissions import SIGNED_IN
@@ -36,7 +37,7 @@ class MeView(ApiView):
     @extend_schema(operation_id="me_read", responses=MeSerializer)
     def get(self, request: Request) -> Response:
         """Tell who calls, what they are and what they may do."""
-        return Response(queries.me(request.user, queries.actor_of(request)))
+        return Response(queries.me(queries.account_of(request), queries.actor_of(request)))
 
     @extend_schema(operation_id="me_update", request=PreferencesSerializer, responses=MeSerializer)
     def patch(self, request: Request) -> Response:
@@ -48,7 +49,7 @@ class MeView(ApiView):
 class PasswordView(ApiView):
     scopes = {"POST": SIGNED_IN}
     stores_answers = False
-    rate_class: ClassVar[str] = "secret"
+    rate_class: ClassVar[str] = throttling.SECRET
 
     @extend_schema(operation_id="me_change_password", request=NewPasswordSerializer, responses={204: None})
     def post(self, request: Request) -> Response:

@@ -52,7 +52,8 @@ _NEEDS = frozenset({"default", "title", "required", "discriminator", "minPropert
 
 def _loose(schema: Schema) -> Schema:
     """Ask for no member, and for any variant: what is missing is known only when all is laid together."""
-    return _without(schema, _NEEDS, {"oneOf": "anyOf"})
+    loose: Schema = _without(schema, _NEEDS, {"oneOf": "anyOf"})
+    return loose
 
 
 def _without(node: Any, names: frozenset[str], renamed: Mapping[str, str] | None = None) -> Any:
@@ -107,5 +108,9 @@ def _add_examples(operation: Schema, sampler: Sampler) -> None:
         media["example"] = sampler.of(media["schema"], "", needed_only=True) if own is None else own
     for status, answer in operation["responses"].items():
         for kind, media in answer.get("content", {}).items():
-            if status != "default" and "json" in kind and "schema" in media:
-                media["example"] = sampler.of(media["schema"], "")
+            if status == "default" or media["schema"].get("format") == "binary":
+                continue
+            is_json = kind == "application/json"
+            media["example"] = (
+                sampler.of(media["schema"], "") if is_json else sampler.text_of(operation["operationId"], kind)
+            )

@@ -16,7 +16,7 @@ class NdjsonParser(BaseParser):
 
     media_type = "application/x-ndjson"
 
-    def parse(
+    def parse(  # type: ignore[override] # `request.data` may be any value; the stubs know mappings
         self, stream: Any, media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> list[Any]:
         """Read the body. Raises ValidationProblem naming the lines that are no JSON."""
@@ -25,10 +25,10 @@ class NdjsonParser(BaseParser):
             try:
                 values.append(orjson.loads(line))
             except orjson.JSONDecodeError as error:
-                hint = "One JSON object per line; NaN and Infinity are no JSON."
+                hint = "One JSON object per line; NaN and Infinity are not JSON."
                 errors.append(FieldError(f"/{number}", "not_json", f"Line {number + 1}: {error}.", hint))
         if errors:
             raise ValidationProblem(
-                f"{len(errors)} lines are no JSON; nothing was written.", errors=errors[:_SHOWN_ERRORS]
+                f"{len(errors)} lines are not JSON; nothing was written.", errors=errors[:_SHOWN_ERRORS]
             )
         return values

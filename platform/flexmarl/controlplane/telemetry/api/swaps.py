@@ -1,5 +1,7 @@
 """Swaps of policies on trainer devices over REST."""
 
+from typing import Any
+
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -15,7 +17,7 @@ from flexmarl.controlplane.runs.queries import find_run
 from flexmarl.controlplane.telemetry import queries, swaps
 
 
-class SwapSerializer(serializers.Serializer):
+class SwapSerializer(serializers.Serializer[Any]):
     at = serializers.DateTimeField(help_text="Start time.")
     phase = serializers.ChoiceField(
         list(swaps.PHASES),

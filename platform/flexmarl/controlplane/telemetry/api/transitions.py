@@ -1,5 +1,7 @@
 """The four events of every policy over REST."""
 
+from typing import Any
+
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -16,7 +18,7 @@ from flexmarl.controlplane.telemetry import queries, transitions
 from flexmarl.controlplane.telemetry.api.joint import STEP, cohort_of
 
 
-class PolicyTransitionSerializer(serializers.Serializer):
+class PolicyTransitionSerializer(serializers.Serializer[Any]):
     kind = serializers.ChoiceField(list(transitions.KINDS))
     policy = serializers.CharField()
     at = serializers.DateTimeField()

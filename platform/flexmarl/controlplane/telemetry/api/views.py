@@ -87,7 +87,7 @@ class DeviceView(ApiView):
         body.is_valid(raise_exception=True)
         given = body.validated_data
         if len(given) != 1:
-            raise ValidationProblem("Send pool or note, one of them.")
+            raise ValidationProblem("Send either pool or note.")
         if "pool" in given:
             inventory_actions.move_device(actor_of(request), device_id, if_match(request, required=True), given["pool"])
         else:
@@ -122,7 +122,7 @@ def _all(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _bounded(values: dict[str, Any], name: str, default: float, low: float, high: float) -> float:
-    value = values.get(name, default)
+    value: float = values.get(name, default)
     if not low <= value <= high:
         raise _refuse(name, "out_of_range", f"{name}={value} is not between {low:g} and {high:g}.", "")
     return value
