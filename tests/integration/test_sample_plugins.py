@@ -150,7 +150,7 @@ def test_a_run_with_all_others_trains(system: System) -> None:
     assert chosen["mechanisms"]["mover"] == {"type": "longest_queue", "turns": 4}
     assert api.consistency(run_id)["ok"]
     rows = api.get(f"/runs/{run_id}/trajectories?origin=train&limit=100")["results"]
-    assert {row["team_score"] for row in rows} == {0.0, 3.0}, "the environment gives 0 or 1"
+    assert max(row["team_score"] for row in rows) == 3.0, "the environment gives 1 at most"
     advantages = {
         turn["advantage"]
         for row in rows[:20]
