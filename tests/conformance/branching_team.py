@@ -56,7 +56,8 @@ class Team:
 
 
 def branching_spec(game: Mapping[str, Any], roles: tuple[str, ...], members: int = 4, **changes: Any) -> ExperimentSpec:
-    sampling = {"branch_controller": "at_grpo_tree", **changes.pop("sampling", {})}
+    controller = {"type": "at_grpo_tree", **changes.pop("controller", {})}
+    sampling = {"branch_controller": controller, **changes.pop("sampling", {})}
     algorithm = {"group_key": "agent_turn", **changes.pop("algorithm", {})}
     batch = {"episodes_per_task": members, **changes.pop("batch", {})}
     document = {

@@ -18,9 +18,9 @@ def _credit(spec: dict[str, Any]) -> dict[str, Any]:
     return {
         **algorithm["advantage"],
         "group_key": algorithm["group_key"],
-        "shaping": algorithm["shaping"]["type"],
-        "branches": spec["sampling"]["branch_controller"],
-        "keep_members": spec["sampling"]["keep_members"],
+        "shaping": algorithm.get("shaping", {}).get("type", "none"),
+        "branches": spec["sampling"]["branch_controller"]["type"],
+        "keep_members": spec["sampling"].get("keep_members"),
     }
 
 

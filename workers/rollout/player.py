@@ -228,7 +228,7 @@ class Player:
         async def put(number: int, event: DemandReported) -> bool:
             return await self._store(lambda conn: demand.report(conn, run_id, number, event))
 
-        closely = spec.mechanisms.mover.type == "repack"
+        closely = spec.mechanisms.mover.repack_every_s is not None
         return Reporter(worker, client.counters.demand, client.at_engines, put, closely)
 
     async def _store(self, call: Callable[[psycopg.Connection], T]) -> T:

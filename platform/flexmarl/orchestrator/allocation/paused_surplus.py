@@ -14,7 +14,7 @@ from flexmarl.orchestrator.state.tree import Cohort
 
 def stands_still(ctx: Context, cohort: Cohort) -> bool:
     """Tell whether the open groups of a cohort are not to play now."""
-    paused = ctx.plan.spec.mechanisms.redundancy.surplus == "pause"
+    paused = ctx.plan.spec.mechanisms.redundancy.fate == "pause"
     return paused and not cohort.filled and ctx.state.status is RunStatus.RUNNING
 
 

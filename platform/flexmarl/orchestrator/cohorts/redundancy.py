@@ -14,7 +14,6 @@ from collections.abc import Mapping
 
 from flexmarl.contracts.events import GroupSettled
 from flexmarl.contracts.rulings import RulingKind
-from flexmarl.contracts.specification.mechanisms import GOES_ON
 from flexmarl.orchestrator.cohorts.credit import unfilled
 from flexmarl.orchestrator.cohorts.cutting import lacking
 from flexmarl.orchestrator.cohorts.overlapping import is_last
@@ -25,7 +24,7 @@ from flexmarl.orchestrator.state.tree import Cohort, PendingGroup
 
 REMEMBERED_COHORTS = 2
 """Cohorts trained after its own for which a group that settles after it was cancelled is still expected."""
-_ONCE_TRAINED = GOES_ON | {"join"}
+_ONCE_TRAINED = frozenset({"continue", "pause", "join"})
 """Fates of surplus that are decided when its cohort is trained; the others are as soon as a cohort has enough."""
 
 
@@ -51,11 +50,11 @@ def enough(ctx: Context, cohort: Cohort) -> bool:
     plan = ctx.plan
     if not plan.extra_groups or unfilled(ctx, cohort):
         return False
-    if cohort is not ctx.state.cohort and plan.spec.mechanisms.redundancy.surplus in _ONCE_TRAINED:
+    if cohort is not ctx.state.cohort and plan.spec.mechanisms.redundancy.fate in _ONCE_TRAINED:
         return False
     if cohort.kept - cohort.late + cohort.refused < plan.groups:
         return False
-    if plan.spec.mechanisms.redundancy.surplus == "join":
+    if plan.spec.mechanisms.redundancy.fate == "join":
         # What settles until the gradients are done belongs to the step: it costs nobody a moment.
         return all(own.accumulated == len(own.micro_batches) for own in cohort.policies.values())
     return not any(_awaited(ctx, cohort, draw) for draw in cohort.open)
@@ -67,7 +66,7 @@ def _awaited(ctx: Context, cohort: Cohort, draw: int) -> bool:
     Behind the last step there is none to be too old for: what is left then is surplus, and nobody waits for it.
     """
     plan = ctx.plan
-    if plan.spec.mechanisms.redundancy.surplus not in GOES_ON or is_last(ctx):
+    if not plan.spec.mechanisms.redundancy.goes_on or is_last(ctx):
         return False
     pins = cohort.older.get(draw, cohort.pins)
     return _too_old_next(ctx, {name: pins[name].version for name in plan.trainable})
@@ -136,7 +135,7 @@ def hand_on(ctx: Context, cohort: Cohort, following: Cohort) -> None:
 def cancel(ctx: Context, cohort: Cohort) -> None:
     """Cancel the groups that a settled cohort leaves, and count their episodes; their tasks may wait for a round."""
     state = ctx.state
-    if ctx.plan.spec.mechanisms.redundancy.surplus == "defer":
+    if ctx.plan.spec.mechanisms.redundancy.fate == "defer":
         state.deferred += [cohort.tasks.get(draw, draw) for draw in cohort.open]
     for draw, key in cohort.open.items():
         ctx.withdraw(key)
@@ -167,7 +166,7 @@ def take_late(ctx: Context, event: GroupSettled) -> None:
     if cohort is None:
         return
     gathering = next((cohort for cohort in state.cohorts if cohort.settled_at is None), None)
-    if ctx.plan.spec.mechanisms.redundancy.surplus == "keep" and gathering is not None and not state.rest.frozen:
+    if ctx.plan.spec.mechanisms.redundancy.fate == "keep" and gathering is not None and not state.rest.frozen:
         gathering.open[event.draw] = ""
         gathering.size += 1
         state.train_episodes.cancelled -= ctx.plan.members

@@ -68,7 +68,7 @@ def _command(
         by_episode=training and ctx.plan.by_episode,
         cohort=parts.no if isinstance(parts, Cohort) else parts.step,
         engine=engine,
-        pauses=training and ctx.plan.spec.mechanisms.redundancy.surplus == "pause",
+        pauses=training and ctx.plan.spec.mechanisms.redundancy.fate == "pause",
     )
 
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from flexmarl.contracts.events import DeviceUse, MicroBatchAccumulated, StepCommitted, WeightsServed
-from flexmarl.contracts.specification.mechanisms import GOES_ON
 from flexmarl.contracts.status import GOALS, TERMINAL, RunStatus
 from flexmarl.contracts.wire import EVALUATION_DRAWS
 from flexmarl.orchestrator.plan import Plan
@@ -227,7 +226,7 @@ def _check_part(plan: Plan, state: RunState, cohort: Cohort, name: str) -> None:
     assert version is not None
     ahead = 0 if own is None else own.steps
     # Surplus that plays on may open the next cohort before the steps that its publication would wait for.
-    early = mechanisms.publication.type == "delayed" or mechanisms.redundancy.surplus in GOES_ON
+    early = mechanisms.publication.type == "delayed" or mechanisms.redundancy.goes_on
     if not early and not plan.bounded:
         assert version == pin.version + ahead, f"{name} is at {version}, its cohort pins {pin.version}"
     if own is None:

@@ -26,7 +26,6 @@ from flexmarl.contracts.events import (
     WeightsServed,
 )
 from flexmarl.contracts.rulings import RulingKind
-from flexmarl.contracts.specification.mechanisms import GOES_ON
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.contracts.wire import Origin
 from flexmarl.orchestrator.allocation.binding import bound_to
@@ -163,7 +162,7 @@ class Attention:
             return False
         if ctx.commands or ctx.rulings:
             drive_trainer(ctx)
-        if ctx.plan.spec.mechanisms.redundancy.surplus in GOES_ON:
+        if ctx.plan.spec.mechanisms.redundancy.goes_on:
             # It may have been the last that played under an older vector, which the engines then need not keep.
             self.drive_engines(ctx, event)
         return True

@@ -6,12 +6,12 @@ given away anew. A lease that stands by serves what the lease serves that it wil
 or moved is a ruling with the load that it was decided by.
 """
 
+from flexmarl.algorithms.movers import Asked, Move, Snapshot, checked, for_waiting
 from flexmarl.contracts.commands import UnloadPolicy
 from flexmarl.contracts.events import DemandReported, DeviceUse, PolicyUnloaded
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.orchestrator.context import Context
 from flexmarl.orchestrator.serving.assignment import engines_of, fill
-from flexmarl.orchestrator.serving.mover import Asked, Move, Snapshot, for_balance, for_waiting, held_s, too_long
 from flexmarl.orchestrator.serving.weight_sync import dismiss, lacks, required_versions
 from flexmarl.orchestrator.state.demand import mark, mark_waiting
 from flexmarl.orchestrator.state.tree import LeaseState
@@ -50,8 +50,7 @@ def drive_placing(ctx: Context) -> None:
             for move in for_waiting(_snapshot(ctx, engines, turns)):
                 _carry_out(ctx, engines[move.engine], move)
             mark_waiting(demand, turns, _counts(engines), ctx.now)
-        if ctx.plan.spec.mechanisms.mover.type == "demand":
-            _balance(ctx, engines, turns)
+        _balance(ctx, engines, turns)
     _unload(ctx)
 
 
@@ -121,7 +120,7 @@ def _snapshot(ctx: Context, engines: dict[int, LeaseState], turns: dict[str, int
             growth=demand.growth(name),
             gained_at=demand.gained.get(name),
             gave_at=demand.gave.get(name),
-            hold_s=demand.hold_s.get(name, ctx.plan.spec.mechanisms.mover.hold_s),
+            hold_s=demand.hold_s.get(name),
             apart_since=demand.apart.get(name),
         )
         for name in ctx.plan.policies
@@ -137,16 +136,16 @@ def _snapshot(ctx: Context, engines: dict[int, LeaseState], turns: dict[str, int
 
 def _balance(ctx: Context, engines: dict[int, LeaseState], turns: dict[str, int]) -> None:
     """Let places follow the queues."""
-    mover, demand = ctx.plan.spec.mechanisms.mover, ctx.state.demand
+    mover, demand = ctx.plan.mover, ctx.state.demand
     queues, before = {name: demand.queues.get(name, 0.0) for name in ctx.plan.policies}, demand.apart
-    apart = too_long(queues, _counts(engines), mover.delta)
+    apart = mover.too_long(queues, _counts(engines))
     demand.apart = {name: before.get(name, ctx.now) for name in ctx.plan.policies if name in apart}
     if not apart:
         return
     seen = _snapshot(ctx, engines, turns)
-    for move in for_balance(seen, mover.delta, mover.hold_s):
+    for move in checked(mover.moves(seen), seen):
         _carry_out(ctx, engines[move.engine], move)
-        demand.hold_s[move.into] = held_s(seen.policies[move.into], ctx.now, mover.hold_s)
+        demand.hold_s[move.into] = mover.keeps_s(seen.policies[move.into], ctx.now)
         demand.gained[move.into] = demand.gave[move.out] = ctx.now
 
 

@@ -31,7 +31,7 @@ def step_metrics(ctx: Context, cohort: Cohort) -> None:
     if ctx.plan.extra_groups:
         ctx.metric("groups/handed_on", float(cohort.handed_on), step, stat="sum")
         ctx.metric("groups/cancelled", float(cohort.cancelled), step, stat="sum")
-    if ctx.plan.spec.mechanisms.redundancy.surplus == "defer":
+    if ctx.plan.spec.mechanisms.redundancy.fate == "defer":
         ctx.metric("groups/deferred", float(len(ctx.state.deferred)), step, stat="last")
     for name, own in cohort.policies.items():
         _training(ctx, name, own, cohort.no, step)

@@ -11,6 +11,7 @@ from typing import Any
 
 from flexmarl.contracts.rulings import RulingKind
 from flexmarl.contracts.specification.experiment import ExperimentSpec
+from flexmarl.contracts.specification.redundancies import Beyond
 from flexmarl.contracts.status import TERMINAL, RunStatus
 from flexmarl.controlplane.common.store import store_connection
 from flexmarl.controlplane.common.times import rfc3339
@@ -61,7 +62,7 @@ def cohorts(
 def _enough(run: Run) -> int | None:
     """Return how many kept groups settle a cohort of the run; None where each of its groups is waited for."""
     spec = ExperimentSpec.model_validate(run.spec)
-    return spec.batch.tasks_per_step if spec.mechanisms.redundancy.type == "extra_groups" else None
+    return spec.batch.tasks_per_step if Beyond.GROUPS in spec.mechanisms.redundancy.beyond else None
 
 
 def _row(

@@ -9,45 +9,31 @@ each into the fullest one that can still take all of it, since what is roomy the
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import inf
 
-Vector = tuple[tuple[str, int], ...]
-"""(policy, version), by policy."""
+from flexmarl.algorithms.movers.base import Handover, Mover, Serving
+from flexmarl.contracts.specification.movers import RepackMoverOptions
 
 
-@dataclass(frozen=True, slots=True)
-class Serving:
-    """An engine that plays what it was given to the end."""
+class RepackMover(Mover[RepackMoverOptions]):
+    Options = RepackMoverOptions
 
-    engine: int
-    version: Vector
-    running: int
-    """Replies that are being made."""
-    waiting: int
-    """Replies that have not begun."""
-    tokens: int
-    """Prompts and replies in its attention cache."""
-    most_tokens: float = inf
-    """That the cache holds."""
+    def handovers(self, engines: Sequence[Serving]) -> list[Handover]:
+        """Gather what is left of a version on few engines."""
+        most_tokens = inf if self.options.cache_tokens is None else self.options.cache_tokens
+        return repack(engines, self.options.below, most_tokens)
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
-    source: int
-    destination: int
-
-
-def repack(engines: Sequence[Serving], below: int) -> list[Move]:
-    """Choose who is emptied into whom; `below`: replies from which an engine is full, see `Mover.below`."""
-    able = [one for one in engines if not one.waiting and one.running < below and one.tokens < one.most_tokens]
+def repack(engines: Sequence[Serving], below: int, most_tokens: float) -> list[Handover]:
+    """Choose who is emptied into whom; an engine is full at `below` replies, or at `most_tokens` in its cache."""
+    able = [one for one in engines if not one.waiting and one.running < below and one.tokens < most_tokens]
     held = {one.engine: (one.tokens, one.running) for one in able}
     taking: set[int] = set()
     moves = []
     for source in sorted(able, key=lambda one: (one.tokens, one.running, one.engine)):
         if not source.running or source.engine in taking:
             continue  # it is free already, or it has what others gave
-        fits = [one for one in able if one.engine in held and _fits(source, one, held[one.engine], below)]
+        fits = [one for one in able if one.engine in held and _fits(source, one, held[one.engine], below, most_tokens)]
         if not fits:
             continue
         fullest = max(fits, key=lambda one: (*held[one.engine], one.engine))
@@ -55,13 +41,13 @@ def repack(engines: Sequence[Serving], below: int) -> list[Move]:
         held[fullest.engine] = tokens + source.tokens, running + source.running
         del held[source.engine]
         taking.add(fullest.engine)
-        moves.append(Move(source.engine, fullest.engine))
+        moves.append(Handover(source.engine, fullest.engine, f"which stays below {below}"))
     return moves
 
 
-def _fits(source: Serving, other: Serving, held: tuple[int, int], below: int) -> bool:
+def _fits(source: Serving, other: Serving, held: tuple[int, int], below: int, most_tokens: float) -> bool:
     """Tell whether an engine that has something can take on all that another has."""
     tokens, running = held
     if other.engine == source.engine or other.version != source.version or not running:
         return False
-    return running + source.running <= below and tokens + source.tokens <= other.most_tokens
+    return running + source.running <= below and tokens + source.tokens <= most_tokens
